@@ -1,0 +1,66 @@
+"""Byzantine-robust aggregation at the speed of reading the updates once."""
+
+from bartizan import coordinatewise, sketch
+from bartizan.aggregate import Aggregation, Aggregator, aggregate
+from bartizan.errors import BadClientError, TooFewClientsError
+from bartizan.geometry import Geometry
+from bartizan.mixing import ARC, NNM, Bucketing, Clipping
+from bartizan.names import rule
+from bartizan.rules import (
+    CAF,
+    CGE,
+    MCA,
+    MDA,
+    SMEA,
+    Bulyan,
+    CenteredClipping,
+    ClippedClustering,
+    FLTrust,
+    GeometricMedian,
+    Krum,
+    Mean,
+    MoNNA,
+    MultiKrum,
+    SpectralDnC,
+)
+from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated
+
+DnC = SpectralDnC
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ARC",
+    "CAF",
+    "CGE",
+    "MCA",
+    "MDA",
+    "NNM",
+    "SMEA",
+    "Achlioptas",
+    "Aggregation",
+    "Aggregator",
+    "BadClientError",
+    "Bucketing",
+    "Bulyan",
+    "CenteredClipping",
+    "ClippedClustering",
+    "Clipping",
+    "DnC",
+    "Exact",
+    "FLTrust",
+    "Gaussian",
+    "GeometricMedian",
+    "Geometry",
+    "Krum",
+    "Mean",
+    "MoNNA",
+    "MultiKrum",
+    "Rotated",
+    "SpectralDnC",
+    "TooFewClientsError",
+    "aggregate",
+    "coordinatewise",
+    "rule",
+    "sketch",
+]

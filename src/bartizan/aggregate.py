@@ -1,0 +1,186 @@
+"""Robust aggregation in four arrows; only the first and the last see p coordinates.
+
+updates (M x p) --sketch--> (M x k) --geometry--> (M x M) --rule--> weights (M) --combine--> update (p)
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bartizan.coordinatewise import CoordinateWise
+from bartizan.errors import BadClientError, TooFewClientsError
+from bartizan.geometry import Geometry, Look, checked_sizes, norm_limit
+from bartizan.randomness import checked_seed, fresh_seed
+from bartizan.rules.base import Decision, Rule, SecondStage
+from bartizan.sketch import Exact, Sketch
+from bartizan.sketch.norms import Norms
+from bartizan.types import Floats
+from bartizan.updates import Updates
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """One round's robust update, and how it came about."""
+
+    update: Any
+    """In the container, array type, dtypes and shapes of one client's update."""
+    weights: Floats | None
+    """What each client got, (M,): >= 0, sum 1 or less; 0 if quarantined. None for a coordinate-wise rule, which has none."""
+    quarantined: dict[int, str]
+    """Why a client could not take part, by its index."""
+    seed: int
+    """What this round's randomness was drawn from: publish it after the round, never before."""
+    seconds: dict[str, float]
+    """Time of the stages: sketch, weigh, combine."""
+    history: tuple[float, ...] = ()
+    """What a rule with a memory wants to be passed next round."""
+
+
+@dataclass(frozen=True)
+class Aggregator:
+    """A rule and a sketch, to be called every round.
+
+    >>> pdr = Aggregator(Krum(n_byzantine=1), sketch=Rotated(k=64))
+    >>> pdr(np.array([[1.0, 2.0], [1.1, 2.1], [1.0, 2.1], [0.9, 1.9], [-50.0, 70.0]])).weights[-1]
+    np.float64(0.0)
+    """
+
+    rule: Rule | CoordinateWise
+    sketch: Sketch = Exact()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rule, (Rule, CoordinateWise)):
+            raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), got {self.rule!r}.")
+        if not isinstance(self.sketch, Sketch):
+            raise TypeError(f"sketch must be a sketch such as Exact() or Rotated(k=4096), got {self.sketch!r}.")
+        if isinstance(self.rule, CoordinateWise) and not isinstance(self.sketch, Exact):
+            raise ValueError(
+                f"{self.rule!r} can't be projected: it judges each coordinate by itself, and a random projection mixes "
+                f"the coordinates. Use it with Exact(), or behind a pre-aggregator: NNM(...) >> {self.rule!r}."
+            )
+
+    def __call__(
+        self,
+        updates: Any,
+        *,
+        sizes: npt.ArrayLike | None = None,
+        reference: Any = None,
+        trusted: Any = None,
+        seed: int | None = None,
+        history: tuple[float, ...] = (),
+        strict: bool = False,
+    ) -> Aggregation:
+        """Aggregate one round of updates; see `aggregate` for the arguments."""
+        seed = fresh_seed() if seed is None else checked_seed(seed)
+        watch = _Stopwatch()
+        clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict)
+        S = checked_sizes(sizes, clients.n_sent)
+
+        sketch = Norms() if isinstance(self.rule, CoordinateWise) else self.sketch
+        clients, look = _without_the_unfit(clients, sketch.look(clients, seed), strict)
+        rule = _with_fewer_liars(self.rule, clients)
+        watch.lap("sketch")
+
+        kept = S[list(clients.clients)]
+        if isinstance(rule, CoordinateWise):
+            rule.check(len(kept))
+            decision = Decision(kept / kept.sum(), history, SecondStage(rule, np.eye(len(kept)), kept))
+        else:
+            decision = rule.decide(Geometry.seen(look, len(kept), sizes=kept, seed=seed, history=history))
+        watch.lap("weigh")
+
+        then = decision.then
+        if then is None:
+            update = clients.combine(decision.weights)
+        else:
+            update = clients.reduce(
+                lambda columns: then.rule.reduce(columns, then.sizes), then.mixing, decision.weights
+            )
+        watch.lap("combine")
+
+        weights = np.zeros(clients.n_sent)
+        weights[list(clients.clients)] = decision.weights
+        return Aggregation(
+            update=update,
+            weights=None if isinstance(rule, CoordinateWise) else weights,
+            quarantined=clients.quarantined,
+            seed=seed,
+            seconds=watch.laps,
+            history=decision.history,
+        )
+
+
+def aggregate(
+    updates: Any,
+    rule: Rule | CoordinateWise,
+    *,
+    sketch: Sketch = Exact(),
+    sizes: npt.ArrayLike | None = None,
+    reference: Any = None,
+    trusted: Any = None,
+    seed: int | None = None,
+    history: tuple[float, ...] = (),
+    strict: bool = False,
+) -> Aggregation:
+    """One robust update from M clients' updates, of whom some may lie.
+
+    Args:
+        updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays
+            (NumPy or torch on the CPU). Never modified, never copied whole.
+        rule: Whom to trust, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
+        sketch: How to look at them; ``Rotated(k=4096)`` projects, the default does not.
+        sizes: The clients' data sizes; each rule says what it makes of them.
+        reference: The origin that distances and norms are taken from: the last global model where updates are whole
+            weights. Zero if not given.
+        trusted: An update that the server vouches for, for the rules that need one.
+        seed: Of this round's randomness; fresh secret entropy if not given.
+        history: What the last round's result held, for the rules that have a memory.
+        strict: Raise on the first unfit client instead of quarantining it.
+
+    >>> out = aggregate([[1.0, 2.0], [1.2, 1.8], [float("nan"), 0.0]], GeometricMedian())
+    >>> out.update.tolist(), list(out.quarantined)
+    ([1.1, 1.9], [2])
+    """
+    call = Aggregator(rule, sketch)
+    return call(updates, sizes=sizes, reference=reference, trusted=trusted, seed=seed, history=history, strict=strict)
+
+
+def _without_the_unfit(clients: Updates, look: Look, strict: bool) -> tuple[Updates, Look]:
+    """Quarantine the clients whose numbers are not finite or overflow: their squared norm says so, at no extra read."""
+    M = len(clients.rows)
+    fit = look.squared_norms <= norm_limit(clients.widest)  # False for NaN
+    if fit.all():
+        return clients, look
+    if not fit[M:].all():
+        raise ValueError(f"trusted is too large: its squares overflow {clients.widest}.")
+    bad = {int(r): clients.fault(clients.rows[r]) for r in np.flatnonzero(~fit)}
+    if strict:
+        row = min(bad)
+        raise BadClientError(clients.clients[row], bad[row])
+    return clients.without(bad), look.keep(np.flatnonzero(fit))
+
+
+def _with_fewer_liars(rule: Rule | CoordinateWise, clients: Updates) -> Rule | CoordinateWise:
+    """A quarantined client uses up one of the `n_byzantine` that the rule withstands."""
+    gone, f = len(clients.quarantined), rule.withstands()
+    if gone and (not clients.rows or (f is not None and gone > f)):
+        allowed = "" if f is None else f", and {rule!r} withstands {f}"
+        raise TooFewClientsError(
+            f"{gone} of {clients.n_sent} clients sent unusable updates{allowed}.", clients.quarantined
+        )
+    return rule.expecting_fewer(gone)
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self.last = now - self.last, now

@@ -1,0 +1,178 @@
+"""What an update looks like: which entries it has, their shapes and dtypes, and how to build one like it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from bartizan.types import Array
+
+Path = tuple[Any, ...]
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array of an update: its place in the container, its shape and the name of its dtype."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS
+
+    def __str__(self) -> str:
+        where = f"entry {'.'.join(map(str, self.path))!r}" if self.path else "the update"
+        return f"{where} ({self.dtype}, shape {self.shape})"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The entries that every client of a round must send, in the order in which coordinates are counted."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def dim(self) -> int:
+        return sum(entry.size for entry in self.entries if entry.is_float)
+
+    def misfit(self, other: Layout) -> str | None:
+        """Why `other` is not an update of this layout (in any key order); None if it is."""
+        wanted = {entry.path: entry for entry in self.entries}
+        came = {entry.path: entry for entry in other.entries}
+        if not came:
+            return "the update is empty"
+        for path, entry in wanted.items():
+            if path not in came:
+                return f"{entry} is missing"
+            if came[path] != entry:
+                return f"wanted {entry}, got {came[path].dtype} of shape {came[path].shape}"
+        for path, entry in came.items():
+            if path not in wanted:
+                return f"{entry} is not part of this round's updates"
+        return None
+
+    @classmethod
+    def of(cls, leaves: Mapping[Path, Any]) -> Layout:
+        """Describe the arrays of one update; raises TypeError on what is no array of numbers."""
+        return cls(tuple(Entry(path, tuple(leaf.shape), dtype_name(leaf, path)) for path, leaf in leaves.items()))
+
+    @classmethod
+    def most_common(cls, layouts: Sequence[Layout]) -> Layout:
+        """The layout that most clients sent: no minority decides what an update looks like, nor in which order."""
+        sets = Counter(frozenset(layout.entries) for layout in layouts)
+        winner = sets.most_common(1)[0][0]
+        return Counter(layout for layout in layouts if frozenset(layout.entries) == winner).most_common(1)[0][0]
+
+
+def leaves_of(update: Any) -> dict[Path, Any]:
+    """The arrays of one client's update by their path; raises TypeError on what can't be part of an update."""
+    try:
+        return dict(_walk(update, ()))
+    except RecursionError:
+        raise TypeError("the update is nested without end") from None
+
+
+def _walk(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(node, np.ndarray) or is_tensor(node):
+        yield path, node
+    elif isinstance(node, np.generic):
+        yield path, np.asarray(node)
+    elif isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _walk(child, (*path, key))
+    elif isinstance(node, (list, tuple)):
+        if node and all(isinstance(child, (int, float)) for child in node):
+            yield path, np.asarray(node, dtype=np.float64)
+        else:
+            for index, child in enumerate(node):
+                yield from _walk(child, (*path, index))
+    else:
+        where = f"entry {'.'.join(map(str, path))!r}" if path else "the update"
+        raise TypeError(f"{where} is a {type(node).__name__}, not a NumPy array or torch tensor")
+
+
+def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> Any:
+    """A container like `like`, each array replaced by `build(path, array)`."""
+    if isinstance(like, np.generic):
+        return build(path, np.asarray(like))
+    if isinstance(like, Mapping):
+        items = [(key, rebuild(child, build, (*path, key))) for key, child in like.items()]
+        return OrderedDict(items) if isinstance(like, OrderedDict) else dict(items)
+    if isinstance(like, (list, tuple)):
+        if like and all(isinstance(child, (int, float)) for child in like):
+            return build(path, np.asarray(like, dtype=np.float64))
+        children = [rebuild(child, build, (*path, index)) for index, child in enumerate(like)]
+        if isinstance(like, list):
+            return children
+        return type(like)(*children) if hasattr(like, "_fields") else tuple(children)
+    return build(path, like)
+
+
+def is_tensor(value: Any) -> TypeGuard[Any]:
+    """Whether `value` is a torch tensor; imports nothing, since a tensor's owner has imported torch already."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def dtype_name(leaf: Any, path: Path = ()) -> str:
+    """The dtype's name without byte order or library: float32 is float32 in NumPy and torch alike."""
+    if is_tensor(leaf):
+        name = str(leaf.dtype).removeprefix("torch.")
+        if leaf.layout is not sys.modules["torch"].strided:
+            raise TypeError(f"a tensor of layout {leaf.layout} came where a dense one was wanted")
+        if leaf.device.type != "cpu":
+            raise TypeError(f"a tensor on {leaf.device} came where one on the CPU was wanted; call .cpu() on it first")
+        known = name in FLOATS or name == "bool" or name.startswith(("int", "uint"))
+    else:
+        name = leaf.dtype.name
+        known = name in FLOATS or leaf.dtype.kind in "iub"
+    if not known:
+        where = f"entry {'.'.join(map(str, path))!r}" if path else "the update"
+        raise TypeError(f"{where} has dtype {name}; wanted one of {', '.join(FLOATS)}, or integers for counters")
+    return name
+
+
+def as_numpy(leaf: Any) -> Array:
+    """A view of the leaf's memory as a flat NumPy array if it is contiguous, else as it lies; bfloat16 as uint16."""
+    if is_tensor(leaf):
+        leaf = leaf.detach()
+        if leaf.dtype is sys.modules["torch"].bfloat16:
+            leaf = leaf.view(sys.modules["torch"].uint16)
+        leaf = leaf.numpy()
+    elif leaf.dtype.name == "bfloat16":
+        leaf = leaf.view(np.uint16)
+    leaf = np.asarray(leaf)
+    return leaf.reshape(-1) if leaf.flags.c_contiguous else leaf
+
+
+def like_leaf(flat: Array, leaf: Any) -> Any:
+    """`flat`, in the storage of `as_numpy`, as an array of the leaf's library, dtype and shape."""
+    if is_tensor(leaf):
+        torch = sys.modules["torch"]
+        return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype)
+    if leaf.dtype.name == "bfloat16":
+        flat = flat.view(leaf.dtype)
+    return flat.reshape(leaf.shape).astype(leaf.dtype, copy=False)
+
+
+def widen_bfloat16(bits: Array) -> Array:
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def narrow_bfloat16(values: Array) -> Array:
+    """Round float32 to the nearest bfloat16, ties to even, as uint16."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)

@@ -1,0 +1,51 @@
+"""Clipping towards the origin, by a fixed radius or by the clients' own norms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan.geometry import Geometry
+from bartizan.mixing.base import PreAggregator
+from bartizan.robust import Bounded
+from bartizan.types import Floats
+
+
+def shrunk_to(radius: float, norms: Floats) -> Floats:
+    """The diagonal mixing that brings every norm above the radius down to it."""
+    return np.diag(np.minimum(1, np.divide(radius, norms, out=np.ones_like(norms), where=norms > 0)))
+
+
+@dataclass(frozen=True)
+class Clipping(PreAggregator):
+    """Shorten every client farther from the origin than `radius` to that length.
+
+    >>> Clipping(radius=2.0)(Geometry.of([[1.0], [4.0]])).tolist()
+    [[1.0, 0.0], [0.0, 0.5]]
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        if not self.radius > 0:
+            raise ValueError(f"Clipping needs radius, a positive length; got {self.radius!r}.")
+
+    def mixing(self, geometry: Geometry) -> Floats:
+        return shrunk_to(self.radius, geometry.norms)
+
+
+@dataclass(frozen=True)
+class ARC(Bounded, PreAggregator):
+    """Shorten the floor(2 f/M (M - f)) longest clients to the length of the next: adaptive robust clipping.
+
+    Allouah et al., 2025, algorithm 2. Norms are exact also under a projection.
+
+    >>> ARC(n_byzantine=1)(Geometry.of([[1.0], [2.0], [4.0]])).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.5]]
+    """
+
+    def mixing(self, geometry: Geometry) -> Floats:
+        M, f = geometry.n_clients, self.n_byzantine
+        n_clipped = 2 * f * (M - f) // M
+        return shrunk_to(float(np.sort(geometry.norms)[M - n_clipped - 1]), geometry.norms)

@@ -1,0 +1,30 @@
+"""Nearest neighbour mixing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan.geometry import Geometry
+from bartizan.mixing.base import PreAggregator
+from bartizan.robust import Bounded
+from bartizan.types import Floats
+
+
+@dataclass(frozen=True)
+class NNM(Bounded, PreAggregator):
+    """Replace each client by the average, by sizes, of its M - f nearest, itself among them (Allouah et al., 2023).
+
+    >>> NNM(n_byzantine=1)(Geometry.of([[0.0], [1.0], [90.0]])).tolist()
+    [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    """
+
+    def mixing(self, geometry: Geometry) -> Floats:
+        M = geometry.n_clients
+        # A client is its own nearest also where another lies at distance 0.
+        D = geometry.squared_distances - np.eye(M)
+        nearest = np.argsort(D, axis=1, kind="stable")[:, : M - self.n_byzantine]
+        A = np.zeros((M, M))
+        np.put_along_axis(A, nearest, geometry.sizes[nearest], axis=1)
+        return A / A.sum(axis=1, keepdims=True)

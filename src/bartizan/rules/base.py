@@ -1,0 +1,70 @@
+"""What every rule is: a frozen value that turns a geometry into weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan.coordinatewise.base import CoordinateWise
+from bartizan.geometry import Geometry
+from bartizan.robust import Robust
+from bartizan.types import Array, Floats
+
+
+@dataclass(frozen=True)
+class SecondStage:
+    """A coordinate-wise rule to finish with, on `mixing` of the clients instead of their weighted sum."""
+
+    rule: CoordinateWise
+    mixing: Floats
+    sizes: Floats
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a rule makes of a geometry: the weights, the history to pass next round, and rarely a second stage."""
+
+    weights: Floats
+    history: tuple[float, ...] = ()
+    then: SecondStage | None = None
+
+
+class Rule(Robust, ABC):
+    """Geometry in, weights out: w >= 0, and what is missing from sum 1 stays at the origin.
+
+    Sizes are prior weights: where a rule sums or averages over clients it weighs them by their data sizes, where it
+    counts clients or neighbours it counts heads.
+    """
+
+    needs_trusted = False
+
+    def __call__(self, geometry: Geometry) -> Floats:
+        return self.decide(geometry).weights
+
+    def decide(self, geometry: Geometry) -> Decision:
+        self.check(geometry.n_clients)
+        if self.needs_trusted and not geometry.has_trusted:
+            raise ValueError(f"{type(self).__name__} needs an update that the server vouches for: pass trusted=...")
+        return self.weighed(geometry)
+
+    def weighed(self, geometry: Geometry) -> Decision:
+        """For rules that decide more than weights; the breakdown condition holds already."""
+        return Decision(self.weigh(geometry), geometry.history)
+
+    @abstractmethod
+    def weigh(self, geometry: Geometry) -> Floats:
+        """The weights; the breakdown condition holds already."""
+
+
+def averaged(chosen: Array, geometry: Geometry) -> Floats:
+    """Weights of the chosen clients' average, by their sizes."""
+    weights = np.zeros(geometry.n_clients)
+    weights[chosen] = geometry.sizes[chosen]
+    return weights / weights.sum()
+
+
+def smallest(values: Array, count: int) -> Array:
+    """Indices of the `count` smallest values, ties to the lower index."""
+    return np.argsort(values, kind="stable")[:count]

@@ -1,0 +1,68 @@
+"""Clip by the norms seen so far, then side with the larger of two clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan.geometry import Geometry
+from bartizan.rules.base import Decision, Rule, averaged
+from bartizan.types import Array, Floats
+
+
+@dataclass(frozen=True)
+class ClippedClustering(Rule):
+    """Clip to the median of all norms seen, part the clients in two by their cosines, average the larger part.
+
+    Li, Ngai and Voigt, 2023: average-linkage clustering on cosine distances about the origin; the average is by
+    sizes, ties go to the cluster of the first client. The norms of earlier rounds come as `history`, and a
+    decision (or a result) holds the one to pass next. What was clipped off stays at the origin.
+
+    >>> ClippedClustering()(Geometry.of([[1.0, 0.1], [1.0, 0.0], [1.0, -0.1], [-90.0, 0.0]])).round(2).tolist()
+    [0.33, 0.33, 0.33, 0.0]
+    """
+
+    def weighed(self, geometry: Geometry) -> Decision:
+        return Decision(self.weigh(geometry), self._norms_seen(geometry))
+
+    def weigh(self, geometry: Geometry) -> Floats:
+        norms = geometry.norms
+        limit = np.median(self._norms_seen(geometry))
+        clipping = np.minimum(1, np.divide(limit, norms, out=np.ones_like(norms), where=norms > 0))
+        return averaged(larger_cluster(cosine_distances(geometry)), geometry) * clipping
+
+    def _norms_seen(self, geometry: Geometry) -> tuple[float, ...]:
+        return (*geometry.history, *geometry.norms.tolist())
+
+
+def cosine_distances(geometry: Geometry) -> Floats:
+    norms = np.sqrt(np.maximum(np.diag(geometry.gram), 0))
+    lengths = np.outer(norms, norms)
+    cosines = np.divide(geometry.gram, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    distances = 1 - cosines.clip(-1, 1)
+    np.fill_diagonal(distances, 0)
+    return distances
+
+
+def larger_cluster(distances: Floats) -> Array:
+    """Average linkage by chains of nearest neighbours, O(M^2): the last two clusters to meet, the larger of them."""
+    M = len(distances)
+    D = distances.copy()
+    np.fill_diagonal(D, np.inf)
+    members: dict[int, list[int]] = {i: [i] for i in range(M)}
+    chain: list[int] = []
+    while len(members) > 2:
+        if not chain:
+            chain.append(next(iter(members)))
+        nearest = int(D[chain[-1]].argmin())
+        if len(chain) > 1 and D[chain[-1], chain[-2]] <= D[chain[-1], nearest]:
+            a, b = chain.pop(), chain.pop()
+            na, nb = len(members[a]), len(members[b])
+            D[a] = D[:, a] = (na * D[a] + nb * D[b]) / (na + nb)
+            D[b] = D[:, b] = np.inf
+            D[a, a] = np.inf
+            members[a] += members.pop(b)
+        else:
+            chain.append(nearest)
+    return np.array(sorted(max(members.values(), key=lambda cluster: (len(cluster), 0 in cluster))))

@@ -1,0 +1,54 @@
+"""Maximum correntropy: whoever is far does not count at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan.geometry import Geometry
+from bartizan.rules.base import Rule
+from bartizan.rules.geometric_median import squared_distances_to
+from bartizan.types import Floats
+
+
+@dataclass(frozen=True)
+class MCA(Rule):
+    r"""Weigh clients by a Gaussian kernel around their own weighted mean, to a fixed point.
+
+    Maximises :math:`\sum_i S_i \exp(-\|x_i - z\|^2 / 2\sigma^2)` (Luan et al., 2024), at whose maximum
+    :math:`z = \sum_i w_i x_i` with :math:`w_i \propto S_i \exp(-\|x_i - z\|^2 / 2\sigma^2)`. `width` is sigma, or
+    None for the median distance to the medoid, which less than half of the clients can't move. Starts at that medoid:
+    from the mean, one giant client makes every kernel underflow.
+
+    >>> MCA()(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
+    [0.3, 0.41, 0.3, 0.0]
+    """
+
+    width: float | None = None
+    tolerance: float = 1e-8
+    max_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.width is not None and not self.width > 0:
+            raise ValueError(
+                f"MCA needs width, a positive distance, or None for the median distance; got {self.width!r}."
+            )
+
+    def weigh(self, geometry: Geometry) -> Floats:
+        C, shares = geometry.centred, geometry.shares
+        from_medoid = geometry.squared_distances[geometry.medoid]
+        width = float(np.sqrt(np.median(from_medoid))) if self.width is None else self.width
+        if width == 0:
+            return shares * (from_medoid == 0) / shares[from_medoid == 0].sum()
+        weights = np.zeros(geometry.n_clients)
+        weights[geometry.medoid] = 1.0
+        for _ in range(self.max_steps):
+            squares = squared_distances_to(C, weights)
+            step = shares * np.exp((squares.min() - squares) / (2 * width**2))
+            step /= step.sum()
+            moved = np.sqrt(max((step - weights) @ C @ (step - weights), 0.0))
+            weights = step
+            if moved <= self.tolerance * width:
+                break
+        return weights

@@ -1,0 +1,21 @@
+"""The average, which one liar can move anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bartizan.geometry import Geometry
+from bartizan.rules.base import Rule
+from bartizan.types import Floats
+
+
+@dataclass(frozen=True)
+class Mean(Rule):
+    """Average all clients by their sizes (FedAvg, McMahan et al., 2017): no defence, the yardstick.
+
+    >>> Mean()(Geometry.of([[0.0], [1.0]], sizes=[1, 3])).tolist()
+    [0.25, 0.75]
+    """
+
+    def weigh(self, geometry: Geometry) -> Floats:
+        return geometry.shares

@@ -1,0 +1,85 @@
+"""Rules that look for the direction in which the clients disagree most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan.geometry import Geometry
+from bartizan.robust import Bounded
+from bartizan.rules.base import Rule, averaged, smallest
+from bartizan.types import Floats
+
+
+def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
+    """The top eigenvalue of the weighted covariance, and each client's coordinate along its eigenvector.
+
+    With y_i = x_i - sum_j w_j x_j, the covariance sum_i w_i y_i y_i' shares its spectrum with the M x M matrix
+    sqrt(w_i w_j) <y_i, y_j>, and <y_i, v> follows from that matrix's eigenvector.
+    """
+    root = np.sqrt(weights)
+    Cw = inner @ weights
+    about_mean = inner - Cw - Cw[:, None] + weights @ Cw
+    values, vectors = np.linalg.eigh(root[:, None] * about_mean * root)
+    top = max(float(values[-1]), 0.0)
+    if top == 0:
+        return 0.0, np.zeros(len(weights))
+    return top, about_mean @ (root * vectors[:, -1]) / np.sqrt(top)
+
+
+@dataclass(frozen=True)
+class CAF(Bounded, Rule):
+    """Filter by covariance: shrink the weight of whoever stands out along the main direction, keep the calmest mean.
+
+    The covariance-bound agnostic filter of Allouah et al., 2025: weights start equal (by sizes); each round multiplies
+    client i's by 1 - t_i / max t, with t_i its squared coordinate along the top eigenvector, until at most M - 2f of
+    the weight is left (as a part of M); the answer is the weighted mean whose top eigenvalue was least. Withstands f
+    liars among M >= 2f + 1 clients.
+
+    >>> CAF(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
+    [0.33, 0.33, 0.34, 0.0]
+    """
+
+    def weigh(self, geometry: Geometry) -> Floats:
+        M, f = geometry.n_clients, self.n_byzantine
+        left = geometry.shares.copy()
+        best, least = geometry.shares, np.inf
+        while left.sum() > (1 - 2 * f / M) * (1 + 1e-12) or least == np.inf:
+            weights = left / left.sum()
+            top, coordinates = principal_direction(geometry.centred, weights)
+            if top < least:
+                best, least = weights, top
+            outlying = np.where(left > 0, coordinates**2, 0)
+            if outlying.max() == 0:
+                break
+            left = left * (1 - outlying / outlying.max())
+            if not left.any():
+                break
+        return best
+
+
+@dataclass(frozen=True)
+class SpectralDnC(Bounded, Rule):
+    """Drop the clients that stand out most along the main direction, average the rest by their sizes.
+
+    A spectral variant of DnC (divide and conquer, Shejwalkar and Houmansadr, 2021): the `removal` x f clients with the
+    largest squared coordinate along the top principal direction go. The original does so on random subsets of the
+    coordinates, several times; a rule that sees only the geometry uses them all, once. Withstands f liars among M >= 2f + 1
+    clients.
+
+    >>> SpectralDnC(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
+    [0.33, 0.33, 0.33, 0.0]
+    """
+
+    removal: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.removal > 0:
+            raise ValueError(f"SpectralDnC needs removal, a positive multiple of n_byzantine; got {self.removal!r}.")
+
+    def weigh(self, geometry: Geometry) -> Floats:
+        _, coordinates = principal_direction(geometry.centred, geometry.shares)
+        kept = max(1, geometry.n_clients - int(np.ceil(self.removal * self.n_byzantine)))
+        return averaged(smallest(coordinates**2, kept), geometry)

@@ -1,0 +1,53 @@
+"""Rules about an update that the server vouches for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan.geometry import Geometry
+from bartizan.robust import Bounded
+from bartizan.rules.base import Rule, averaged, smallest
+from bartizan.types import Floats
+
+
+@dataclass(frozen=True)
+class MoNNA(Bounded, Rule):
+    """Average, by sizes, the M - f clients nearest to the trusted update.
+
+    Nearest neighbour averaging of Farhadkhani et al., 2023, where each node trusts its own update. The trusted update
+    is no client: to have it in the average, send it as one too. Withstands f liars among M >= 2f + 1 clients.
+
+    >>> MoNNA(n_byzantine=1)(Geometry.of([[0.0], [1.0], [90.0]], trusted=[0.5])).tolist()
+    [0.5, 0.5, 0.0]
+    """
+
+    needs_trusted = True
+
+    def weigh(self, geometry: Geometry) -> Floats:
+        nearest = smallest(geometry.trusted_squared_distances, geometry.n_clients - self.n_byzantine)
+        return averaged(nearest, geometry)
+
+
+@dataclass(frozen=True)
+class FLTrust(Rule):
+    r"""Weigh clients by their cosine with the trusted update, each brought to its length.
+
+    :math:`w_i = S_i \mathrm{relu}(c_i) \|t\| / \|x_i\| \,/\, \sum_j S_j \mathrm{relu}(c_j)` with cosines about the
+    origin (Cao et al., 2021, equation 4). Cosines and norms are exact also under a projection. Weights need not
+    sum to 1: a client shorter than the trusted update is lengthened. If no client points its way, all weights are 0.
+
+    >>> FLTrust()(Geometry.of([[1.0, 0.0], [2.0, 0.0], [-9.0, 0.0]], trusted=[1.0, 0.0])).tolist()
+    [0.5, 0.25, 0.0]
+    """
+
+    needs_trusted = True
+
+    def weigh(self, geometry: Geometry) -> Floats:
+        cosines, length = geometry.trusted_cosines
+        scores = geometry.shares * np.maximum(cosines, 0)
+        if not scores.any():
+            return np.zeros(geometry.n_clients)
+        lengthened = np.divide(length, geometry.norms, out=np.zeros_like(scores), where=geometry.norms > 0)
+        return scores / scores.sum() * lengthened

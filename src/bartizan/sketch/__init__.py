@@ -1,0 +1,28 @@
+"""Linear maps from p coordinates to k, and what they promise."""
+
+from bartizan.sketch.achlioptas import Achlioptas
+from bartizan.sketch.base import Projection, Sketch
+from bartizan.sketch.embedding import (
+    collision_odds,
+    distortion,
+    embedding_dimension,
+    pairwise_dimension,
+    pairwise_distortion,
+)
+from bartizan.sketch.exact import Exact
+from bartizan.sketch.gaussian import Gaussian
+from bartizan.sketch.rotated import Rotated
+
+__all__ = [
+    "Achlioptas",
+    "Exact",
+    "Gaussian",
+    "Projection",
+    "Rotated",
+    "Sketch",
+    "collision_odds",
+    "distortion",
+    "embedding_dimension",
+    "pairwise_dimension",
+    "pairwise_distortion",
+]

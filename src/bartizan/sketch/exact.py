@@ -1,0 +1,48 @@
+"""No projection: the definition that every sketch approximates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bartizan.geometry import Look
+from bartizan.layout import is_tensor
+from bartizan.sketch.base import Sketch
+from bartizan.types import Array, Floats
+from bartizan.updates import Updates
+
+
+@dataclass(frozen=True)
+class Exact(Sketch):
+    """The identity: distances of the updates themselves, at a cost of M^2 p / 2 multiplications.
+
+    >>> Exact()([[3.0, 4.0]]).tolist()
+    [[3.0, 4.0]]
+    """
+
+    def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
+        """The updates as one (M, p) array; copied unless they are one already. Aggregation never calls this."""
+        if isinstance(updates, np.ndarray) and updates.ndim == 2:
+            return updates
+        if is_tensor(updates) and updates.ndim == 2:
+            return np.asarray(updates.detach())
+        clients = Updates.of(updates, strict=True)
+        return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.rows)])
+
+    def look(self, clients: Updates, seed: int) -> Look:
+        from bartizan.kernels import cpu
+
+        every = clients.every_row()
+
+        def about(row: int | None) -> Floats:
+            gram = np.zeros((len(every), len(every)))
+            for _, rows, origin in clients.blocks(every):
+                if row is not None:
+                    origin = np.asarray(rows, dtype=np.float64)[row]
+                cpu.gram(rows, origin, gram)
+            return gram
+
+        gram = about(None)
+        return Look(gram, np.diag(gram).copy(), about, gram[-1] if clients.trusted is not None else None)

@@ -1,0 +1,27 @@
+"""The dense Gaussian matrix of the theory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bartizan.kernels.rows import Rows
+from bartizan.randomness import key_of
+from bartizan.sketch.base import Projection
+from bartizan.types import Floats
+
+
+@dataclass(frozen=True)
+class Gaussian(Projection):
+    """Entries N(0, 1/k), independent: what the embedding theorem is about, at k multiplications a coordinate.
+
+    >>> Gaussian(k=16)([[1.0, 2.0, 3.0]], seed=0).shape
+    (1, 16)
+    """
+
+    most: ClassVar[int | None] = 4096
+
+    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats) -> None:
+        from bartizan.kernels import cpu
+
+        cpu.gaussian(rows, origin, start, key_of(seed), out)
