@@ -30,7 +30,7 @@ class Aggregation:
     update: Any
     """In the container, array type, dtypes and shapes of one client's update."""
     weights: Floats | None
-    """What each client got, (M,): >= 0, sum 1 or less; 0 if quarantined. None for a coordinate-wise rule, which has none."""
+    """What each client got, (M,): >= 0, sum 1 or less, 0 if quarantined. None where a coordinate-wise rule has none."""
     quarantined: dict[int, str]
     """Why a client could not take part, by its index."""
     seed: int
@@ -153,11 +153,11 @@ def aggregate(
 def _without_the_unfit(clients: Updates, look: Look, strict: bool) -> tuple[Updates, Look]:
     """Quarantine the clients whose numbers are not finite or overflow: their squared norm says so, at no extra read."""
     M = len(clients.rows)
-    fit = look.squared_norms <= norm_limit(clients.widest)  # False for NaN
+    fit = look.squared_norms <= norm_limit(clients.columns.widest)  # False for NaN
     if fit.all():
         return clients, look
     if not fit[M:].all():
-        raise ValueError(f"trusted is too large: its squares overflow {clients.widest}.")
+        raise ValueError(f"trusted is too large: its squares overflow {clients.columns.widest}.")
     bad = {int(r): clients.fault(clients.rows[r]) for r in np.flatnonzero(~fit)}
     if strict:
         row = min(bad)

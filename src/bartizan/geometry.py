@@ -108,7 +108,7 @@ class Geometry:
         medoid = int(medians.argmin())
         if n_clients > 1 and medians[medoid] < SHORT_OF_DIGITS * gram[medoid, medoid]:
             inner = _with_origin(look.about(medoid), n_clients)
-            # About the medoid the origin lies at minus the medoid: <x, -m> = |m|^2 - <x + m, m>, of which digits are plenty.
+            # From the medoid m the origin lies at -m, and <x - m, -m> = |m|^2 - <x, m>: of these, digits are plenty.
             to_origin = gram[medoid, medoid] - gram[medoid]
             inner[n_clients, :] = inner[:, n_clients] = to_origin
             inner[n_clients, n_clients] = gram[medoid, medoid]
@@ -193,7 +193,7 @@ class Geometry:
             self,
             inner=B @ self.inner @ B.T,
             seed=None if self.seed is None else (self.seed + 1) % 2**KEY_BITS,  # the next mixing draws anew
-            sizes=(mixing > 0) @ self.sizes if parted else self.sizes,
+            sizes=(mixing > 0) @ self.sizes if parted else self.sizes if n_mixed == M else np.ones(n_mixed),
             exact_squared_norms=mixing**2 @ norms if norms is not None and only_scaled else None,
             exact_trusted_dots=None if dots is None else np.append(mixing @ dots[:M], dots[M]),
         )

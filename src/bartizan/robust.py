@@ -13,7 +13,7 @@ R = TypeVar("R", bound="Robust")
 
 
 class Robust:
-    """Whatever withstands up to `n_byzantine` liars among enough clients: rules, pre-aggregators, coordinate-wise rules."""
+    """Whatever withstands liars among enough clients: rules, pre-aggregators and coordinate-wise rules."""
 
     def withstands(self) -> int | None:
         """How many clients may be faulty; None where no number is fixed beforehand."""

@@ -7,7 +7,7 @@ Loops run over flat buffers with unsigned indices: numba then emits no wrap-arou
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, get_num_threads, njit, prange, types
+from numba import carray, get_num_threads, njit, prange, types  # type: ignore[attr-defined]
 from numba import uint64 as u64
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -88,6 +88,12 @@ def _pointer(typing_context, address):
 
 
 @njit(cache=True)
+def _row(pointers, m, width, like):
+    """The row that begins at this address, as an array."""
+    return carray(_pointer(pointers[m]), (width,), like.dtype)  # type: ignore[call-arg]
+
+
+@njit(cache=True)
 def _load(row, low, origin, out, offset, count):
     """out[offset:offset + count] = row[low:low + count] - origin[low:low + count], widened."""
     for i in range(count):
@@ -131,7 +137,7 @@ def _gram(pointers, like, width, origin, parts):
             low = u64(s * STRIP)
             count = min(u64(STRIP), u64(width) - low)
             for m in range(M):
-                row = carray(_pointer(pointers[m]), (width,), like.dtype)
+                row = _row(pointers, m, width, like)
                 _load(row, low, origin, flat, m * u64(STRIP), count)
                 for t in range(m * u64(STRIP) + count, (m + u64(1)) * u64(STRIP)):
                     flat[t] = 0.0
@@ -158,8 +164,8 @@ def _dot(x, y, origin):
 @njit(parallel=True, cache=True)
 def _dots(pointers, others, like, width, origin, out):
     for m in prange(len(pointers)):
-        row = carray(_pointer(pointers[m]), (width,), like.dtype)
-        other = carray(_pointer(others[m]), (width,), like.dtype)
+        row = _row(pointers, m, width, like)
+        other = _row(others, m, width, like)
         out[m] += _dot(row, other, origin)
 
 
@@ -178,7 +184,7 @@ def _weighted_sum(pointers, like, width, weights, out):
         low = u64(part * COMBINE)
         count = min(u64(COMBINE), u64(width) - low)
         for m in range(len(pointers)):
-            row = carray(_pointer(pointers[m]), (width,), like.dtype)
+            row = _row(pointers, m, width, like)
             _axpy(weights[m], row, low, count, out)
 
 
@@ -247,7 +253,7 @@ def _rotated(pointers, like, width, origin, words, n, planes, out):
     H = min(L, u64(LANES))  # lanes mixed at a time: their buffer stays in L1 beside the k cells
     scale = 1.0 / np.sqrt(n)
     for m in prange(len(pointers)):
-        row = carray(_pointer(pointers[m]), (width,), like.dtype)
+        row = _row(pointers, m, width, like)
         buffer = np.empty(n * H)
         bits = buffer.view(np.uint64)
         cells = np.zeros(k)
@@ -313,7 +319,7 @@ def _words(key, stream, first, out):
 @njit(parallel=True, cache=True)
 def _transpose(pointers, like, width, origin, out):
     for m in prange(len(pointers)):
-        row = carray(_pointer(pointers[m]), (width,), like.dtype)
+        row = _row(pointers, m, width, like)
         for j in range(width):
             out[j, m] = row[j]
         if origin.size:

@@ -32,7 +32,9 @@ class Rows:
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> Array:
         size = self.width * self.dtype.itemsize
-        runs = [np.frombuffer((ctypes.c_char * size).from_address(int(p)), self.dtype) for p in self.pointers]
+        runs = [
+            np.frombuffer(memoryview((ctypes.c_char * size).from_address(int(p))), self.dtype) for p in self.pointers
+        ]
         return np.stack(runs).astype(dtype or self.dtype, copy=False)
 
 

@@ -16,8 +16,8 @@ from bartizan.types import Floats
 class Bucketing(PreAggregator):
     """Shuffle the clients and replace each `size` of them by their average, by sizes (Karimireddy et al., 2022).
 
-    The shuffle comes from the round's seed. One liar spoils one bucket, so the rule behind it still meets up to f liars, but
-    among only M / size buckets.
+    The shuffle comes from the round's seed. One liar spoils one bucket, so the rule behind it still meets up to f
+    liars, but among only M / size buckets.
 
     >>> A = Bucketing(size=2)(Geometry.of([[0.0], [1.0], [2.0], [3.0]], seed=0))
     >>> A.shape, A.sum(axis=1).tolist(), A.sum(axis=0).tolist()

@@ -20,9 +20,10 @@ class Bulyan(Bounded, Rule):
     Each time the client of least Krum score among those left is taken out and selected (El Mhamdi et al., 2018,
     section 4); of R clients left, R - f - 2 neighbours count, and at least f (and one) to the end: with f - 1, as the
     formula has it for the last selection, f liars who send the same vector are each other's neighbours at distance 0
-    and one of them gets in. Withstands f liars among M >= 4f + 3 clients. `trim=True` adds the paper's second stage on the selected updates themselves: in each
-    coordinate, the mean of the M - 4f values closest to the median. That stage can't be projected, and the weights
-    are then those of the selection.
+    and one of them gets in. Withstands f liars among M >= 4f + 3 clients.
+
+    `trim=True` adds the paper's second stage on the selected updates themselves: in each coordinate, the mean of the
+    M - 4f values closest to the median. That stage can't be projected, and the weights are then those of the selection.
 
     >>> Bulyan(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [3.0], [4.0], [5.0], [90.0]])).round(2).tolist()
     [0.0, 0.2, 0.2, 0.2, 0.2, 0.2, 0.0]

@@ -65,4 +65,4 @@ def larger_cluster(distances: Floats) -> Array:
             members[a] += members.pop(b)
         else:
             chain.append(nearest)
-    return np.array(sorted(max(members.values(), key=lambda cluster: (len(cluster), 0 in cluster))))
+    return np.array(sorted(max(members.values(), key=lambda c: (len(list(c)), 0 in c))))

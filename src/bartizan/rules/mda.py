@@ -18,8 +18,8 @@ class MDA(Bounded, Rule):
 
     El Mhamdi et al., 2021 (and Rousseeuw's minimal diameter). All M - f clients lie within a diameter exactly when f
     clients cover every pair farther apart, so a bisection over the distances with a bounded search for a vertex cover
-    finds the exact optimum, in time that grows with f and not with the number of subsets. Refuses after `max_nodes` nodes
-    of that search. Withstands f liars among M >= 2f + 1 clients.
+    finds the exact optimum, in time that grows with f and not with the number of subsets. Refuses after `max_nodes`
+    nodes of that search. Withstands f liars among M >= 2f + 1 clients.
 
     >>> MDA(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.33, 0.0]
@@ -38,8 +38,8 @@ class MDA(Bounded, Rule):
             cover = _cover(_far_pairs(D, diameters[middle]), f, budget)
             if budget[0] < 0:
                 raise ValueError(
-                    f"MDA gave up after {self.max_nodes} search nodes: {M} clients with n_byzantine={f} are too many to "
-                    f"search exactly. Raise max_nodes, lower n_byzantine, or use MultiKrum."
+                    f"MDA gave up after {self.max_nodes} search nodes: {M} clients with n_byzantine={f} are too "
+                    f"many to search exactly. Raise max_nodes, lower n_byzantine, or use MultiKrum."
                 )
             if cover is None:
                 low = middle + 1

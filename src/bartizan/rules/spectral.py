@@ -8,7 +8,7 @@ import numpy as np
 
 from bartizan.geometry import Geometry
 from bartizan.robust import Bounded
-from bartizan.rules.base import Rule, averaged, smallest
+from bartizan.rules.base import Rule, averaged
 from bartizan.types import Floats
 
 
@@ -61,12 +61,13 @@ class CAF(Bounded, Rule):
 
 @dataclass(frozen=True)
 class SpectralDnC(Bounded, Rule):
-    """Drop the clients that stand out most along the main direction, average the rest by their sizes.
+    """Drop the client that stands out most along the main direction, again and again; average the rest by their sizes.
 
-    A spectral variant of DnC (divide and conquer, Shejwalkar and Houmansadr, 2021): the `removal` x f clients with the
-    largest squared coordinate along the top principal direction go. The original does so on random subsets of the
-    coordinates, several times; a rule that sees only the geometry uses them all, once. Withstands f liars among M >= 2f + 1
-    clients.
+    A spectral variant of DnC (divide and conquer, Shejwalkar and Houmansadr, 2021). The original drops `removal` x f
+    clients at once, those of largest squared coordinate along the top principal direction of a random subset of the
+    coordinates, and repeats this on other subsets. A rule that sees only the geometry uses all coordinates, and lets the
+    `removal` x f clients go one by one, each time with a new direction: liars need not share one. Withstands f
+    liars among M >= 2f + 1 clients.
 
     >>> SpectralDnC(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.33, 0.0]
@@ -80,6 +81,9 @@ class SpectralDnC(Bounded, Rule):
             raise ValueError(f"SpectralDnC needs removal, a positive multiple of n_byzantine; got {self.removal!r}.")
 
     def weigh(self, geometry: Geometry) -> Floats:
-        _, coordinates = principal_direction(geometry.centred, geometry.shares)
-        kept = max(1, geometry.n_clients - int(np.ceil(self.removal * self.n_byzantine)))
-        return averaged(smallest(coordinates**2, kept), geometry)
+        kept = np.arange(geometry.n_clients)
+        for _ in range(min(int(np.ceil(self.removal * self.n_byzantine)), len(kept) - 1)):
+            weights = geometry.sizes[kept] / geometry.sizes[kept].sum()
+            _, coordinates = principal_direction(geometry.centred[np.ix_(kept, kept)], weights)
+            kept = np.delete(kept, (coordinates**2).argmax())
+        return averaged(kept, geometry)

@@ -1,0 +1,123 @@
+"""The four arrows together: exact and projected alike, attackers get nothing, and the lemma's bound holds."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import bartizan as bz
+
+M, F, P = 31, 6, 6_000
+RULES = [
+    bz.Krum(F),
+    bz.MultiKrum(F),
+    bz.Bulyan(F),
+    bz.MDA(F),
+    bz.CAF(F),
+    bz.DnC(F),
+    bz.NNM(F) >> bz.Krum(F),
+    bz.GeometricMedian(),
+    bz.MCA(),
+]
+SKETCHES = [bz.Exact(), bz.Rotated(k=1024), bz.Achlioptas(k=1024), bz.Gaussian(k=1024)]
+
+
+def attacked(kind: str, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = (0.3 * rng.normal(size=P) + rng.normal(size=(M, P))).astype(np.float32)
+    honest = x[F:]
+    if kind == "gaussian":
+        x[:F] = np.sqrt(90) * rng.normal(size=(F, P))
+    elif kind == "sign-flip":
+        x[:F] = -3 * honest.sum(axis=0)
+    elif kind == "giant":
+        x[:F] = 1e12
+    else:
+        x[:F] = honest[0]
+        x[:F, 5] = 1e9
+    return x
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("kind", ["gaussian", "sign-flip", "giant", "spike"])
+def test_well_separated_attackers_get_nothing_exact_and_projected_alike(rule, sketch, kind):
+    """And the squared error stays within the lemma's factor (1+eps)/(1-eps) of what the exact rule promises, c b nu^2.
+
+    eps=0.5 is what 25 honest clients' span shows at k=1024; c b is generous for the weakest rule (Krum's is its
+    one client: |x_i - mean|^2 <= nu^2). Odds of a failure: those of an embedding that misses eps=0.5, below 1e-9.
+    """
+    x = attacked(kind, seed=4)
+    out = bz.aggregate(x, rule, sketch=sketch, seed=2**100 + 1)
+    vanishing = {bz.GeometricMedian: 0.03, bz.MCA: 1e-9}  # 1/distance, and exp(-distance^2), of N(0, 90) to N(0, 1)
+    assert out.weights[:F].sum() <= vanishing.get(type(rule), 0.0)
+    assert out.weights.sum() == pytest.approx(1)
+    honest = x[F:].astype(np.float64)
+    nu2 = max(np.sum((honest - honest[i]) ** 2, axis=1).max() for i in range(3))
+    eps = 0.0 if isinstance(sketch, bz.Exact) else 0.5
+    assert np.sum((out.update - honest.mean(axis=0)) ** 2) <= (1 + eps) / (1 - eps) * 1.0 * nu2
+
+
+def test_the_mean_is_moved_by_anyone():
+    assert np.linalg.norm(bz.aggregate(attacked("giant", 0), bz.Mean()).update) > 1e9
+
+
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.MCA(), bz.NNM(F) >> bz.MultiKrum(F)], ids=repr)
+def test_the_literal_matrix_and_the_fast_one_give_nearly_the_same_answer_as_none(rule):
+    x = attacked("sign-flip", seed=1)
+    exact = bz.aggregate(x, rule).update
+    for sketch in SKETCHES[1:]:
+        projected = bz.aggregate(x, rule, sketch=sketch, seed=3).update
+        assert np.linalg.norm(projected - exact) < 0.2 * np.linalg.norm(x[F] - exact)
+
+
+def test_an_aggregator_is_a_value_and_a_call_leaves_no_trace():
+    pdr = bz.Aggregator(bz.Krum(F), sketch=bz.Rotated(k=64))
+    assert pdr == bz.Aggregator(bz.Krum(F), sketch=bz.Rotated(k=64))
+    assert hash(pdr) == hash(pickle.loads(pickle.dumps(pdr)))
+    x = attacked("gaussian", 0)
+    first, again = pdr(x, seed=9), pdr(x, seed=9)
+    np.testing.assert_array_equal(first.weights, again.weights)
+    np.testing.assert_array_equal(first.update, again.update)
+
+
+def test_seeds_are_secret_fresh_and_recorded():
+    x = attacked("gaussian", 0)
+    pdr = bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64))
+    outs = [pdr(x) for _ in range(4)]
+    assert len({out.seed for out in outs}) == 4
+    assert min(out.seed for out in outs) > 2**64  # odds of a smaller one among four: 4 in 2^64
+    np.testing.assert_array_equal(pdr(x, seed=outs[0].seed).weights, outs[0].weights)
+
+
+def test_the_stages_are_timed():
+    out = bz.aggregate(attacked("gaussian", 0), bz.Krum(F))
+    assert list(out.seconds) == ["sketch", "weigh", "combine"]
+    assert all(seconds > 0 for seconds in out.seconds.values())
+
+
+def test_history_goes_in_and_out():
+    x = np.random.default_rng(0).normal(size=(5, 40)) + 1
+    first = bz.aggregate(x, bz.ClippedClustering())
+    np.testing.assert_allclose(first.history, np.linalg.norm(x, axis=1))
+    second = bz.aggregate(10 * x, bz.ClippedClustering(), history=first.history)
+    assert len(second.history) == 10
+    assert np.linalg.norm(second.update) < np.linalg.norm(bz.aggregate(10 * x, bz.ClippedClustering()).update)
+
+
+def test_bucketing_follows_the_rounds_seed():
+    x = attacked("gaussian", 0)
+    rule = bz.Bucketing(2) >> bz.GeometricMedian()
+    weights = [bz.aggregate(x, rule, seed=seed).weights for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert not np.allclose(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("rule", [bz.Krum(1), bz.GeometricMedian(), bz.NNM(1) >> bz.coordinatewise.Median()], ids=repr)
+def test_a_projection_of_fewer_coordinates_than_k_is_exact(rule):
+    """One block of `Rotated` is an isometry: p <= k loses nothing."""
+    x = np.random.default_rng(3).normal(size=(9, 100))
+    exact, projected = (bz.aggregate(x, rule, sketch=s, seed=1).update for s in (bz.Exact(), bz.Rotated(k=128)))
+    np.testing.assert_allclose(projected, exact, atol=1e-6)

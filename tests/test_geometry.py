@@ -1,0 +1,123 @@
+"""The numerics of distances: digits survive offsets, giants and spikes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bartizan as bz
+from bartizan.geometry import Geometry
+from bartizan.updates import Updates
+
+SKETCHES = [bz.Exact(), bz.Rotated(k=1024), bz.Rotated(k=64), bz.Achlioptas(k=256), bz.Gaussian(k=200)]
+M, P = 12, 20_000
+HONEST = np.arange(2, M)
+
+
+def hostile_round(dtype, offset):
+    """Client 0 sends 1e15 everywhere, client 1 hides one 1e15, the rest share an offset 10^4 times their spread."""
+    rng = np.random.default_rng(7)
+    common = offset * rng.normal(size=P)
+    x = (common + rng.normal(size=(M, P))).astype(dtype)
+    x[0] = 1e15
+    x[1, 777] = 1e15
+    return x, common.astype(dtype)
+
+
+def seen(sketch, x, **more):
+    clients = Updates.of(x, **more)
+    return Geometry.seen(sketch.look(clients, 5), M)
+
+
+def true_squared_distances(sketch, x):
+    """Of the same sketch in float64, each difference formed before it is sketched."""
+    if isinstance(sketch, bz.Exact):
+        return np.array([[np.sum((a - b) ** 2) for b in x] for a in x])
+    i, j = np.triu_indices(len(x), 1)
+    squares = np.sum(np.square(sketch(x[i] - x[j], seed=5)), axis=1)
+    out = np.zeros((len(x), len(x)))
+    out[i, j] = out[j, i] = squares
+    return out
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
+@pytest.mark.parametrize("with_reference", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "offset"), [(np.float32, 1e4), (np.float32, 1.0), (np.float64, 1e4), (np.float64, 1e8)]
+)
+def test_honest_distances_keep_their_digits(sketch, with_reference, dtype, offset):
+    x, common = hostile_round(dtype, offset)
+    geometry = seen(sketch, x, reference=common if with_reference else None)
+    truth = true_squared_distances(sketch, x[HONEST].astype(np.float64))
+    off_diagonal = ~np.eye(len(HONEST), dtype=bool)
+    error = np.abs(geometry.squared_distances[np.ix_(HONEST, HONEST)] - truth)[off_diagonal] / truth[off_diagonal]
+    assert error.max() < 1e-5
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
+def test_norms_are_exact_and_taken_from_the_reference(sketch):
+    x, common = hostile_round(np.float64, 1e4)
+    geometry = seen(sketch, x, reference=common)
+    np.testing.assert_allclose(geometry.norms, np.linalg.norm(x - common, axis=1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
+def test_a_trusted_row_is_measured_like_the_clients_and_its_cosines_are_exact(sketch):
+    rng = np.random.default_rng(3)
+    x, trusted, common = rng.normal(size=(M, P)), rng.normal(size=P), rng.normal(size=P)
+    x[:, :5000] += 1
+    trusted[:5000] += 1
+    geometry = seen(sketch, x, reference=common, trusted=trusted)
+    y, t = x - common, trusted - common
+    cosines, norm = geometry.trusted_cosines
+    np.testing.assert_allclose(cosines, y @ t / np.linalg.norm(y, axis=1) / np.linalg.norm(t), rtol=1e-9)
+    assert norm == pytest.approx(np.linalg.norm(t))
+    both = np.vstack([x, trusted])
+    np.testing.assert_allclose(
+        geometry.trusted_squared_distances, true_squared_distances(sketch, both)[-1, :-1], rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
+def test_distances_are_symmetric_not_negative_and_zero_for_equals(sketch):
+    x = np.random.default_rng(1).normal(size=(M, 3000)) + 1e6
+    x[4] = x[9]
+    D = seen(sketch, x).squared_distances
+    np.testing.assert_array_equal(D, D.T)
+    assert (D >= 0).all()
+    assert (np.diag(D) == 0).all()
+    assert D[4, 9] < 1e-9 * D[4, 8]
+
+
+def test_mixing_a_geometry_is_the_geometry_of_the_mixed():
+    rng = np.random.default_rng(2)
+    x, t = rng.normal(size=(9, 4)), rng.normal(size=4)
+    A = rng.uniform(size=(5, 9))
+    A /= A.sum(axis=1, keepdims=True) * rng.uniform(1, 2, size=(5, 1))
+    mixed, direct = Geometry.of(x, trusted=t).mix(A), Geometry.of(A @ x, trusted=t)
+    for of in (lambda g: g.squared_distances, lambda g: g.gram, lambda g: g.norms, lambda g: g.trusted_cosines[0]):
+        np.testing.assert_allclose(of(mixed), of(direct), atol=1e-9)
+    np.testing.assert_allclose(mixed.trusted_squared_distances, direct.trusted_squared_distances, atol=1e-9)
+
+
+@pytest.mark.parametrize("giant", [1e6, 1e15, 1e18])
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.MCA(), bz.NNM(1) >> bz.GeometricMedian()], ids=repr)
+def test_a_giant_leaves_the_weights_of_the_rest_as_far_as_it_should(rule, giant):
+    """The limit of an ever farther client: against the same rule in float64 coordinates about an honest client."""
+    x = np.random.default_rng(5).normal(size=(M, 50)) + 100
+    x[0] = giant
+    weights = rule(Geometry.of(x))
+    near = x.copy()
+    near[0] = 1e6
+    np.testing.assert_allclose(weights[1:], rule(Geometry.of(near))[1:], atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [[1.0], [1, 2, 0], [1, 2, float("nan")], [1, 2, -3], "abc"])
+def test_sizes_must_be_one_positive_number_a_client(sizes):
+    with pytest.raises(ValueError, match="sizes must be 3 positive numbers|could not convert"):
+        Geometry.of(np.eye(3), sizes=sizes)
+
+
+def test_a_geometry_wants_rows():
+    with pytest.raises(ValueError, match=r"one row a client"):
+        Geometry.of([1.0, 2.0])
