@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
 .PHONY: setup demo test test-slow test-peers check clean
 
@@ -16,6 +18,9 @@ test: $(VENV)/dev
 
 test-slow: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow
+
+test-peers: $(PEERS)/ready
+	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -34,6 +39,14 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)
 
 $(VENV):
 	$(PYTHON) -m venv $(VENV)
+
+# Without their dependencies: ByzFL and ByzPy ask for torchvision and an older torch, which their rules do not need.
+$(PEERS)/ready: pyproject.toml tests/peers/constraints.txt
+	@echo "Installing ByzFL and ByzPy beside bartizan (a minute or two the first time) ..."
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS_PIP) torch numpy numba scipy cloudpickle pytest
+	$(PEERS_PIP) --no-deps byzfl byzpy --editable .
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .venv-peers build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -35,10 +35,12 @@ def test_a_kernel_adds_what_its_definition_adds(name, shape, arguments, dtype, w
     for M, w in SHAPES:
         x = rng.normal(size=(M, w)).astype(dtype)
         origin = rng.normal(size=w) if with_origin else None
-        fast, slow = (np.full(shape(M, w), 0.25) for _ in range(2))
-        getattr(cpu, name)(Rows.of(x), origin, *arguments, fast)
-        getattr(reference, name)(x, origin, *arguments, slow)
-        np.testing.assert_allclose(fast, slow, atol=1e-11 * w)
+        norms = (np.full(M, 0.5),) if arguments else ()
+        fast, slow = ([np.full(shape(M, w), 0.25), *(n.copy() for n in norms)] for _ in range(2))
+        getattr(cpu, name)(Rows.of(x), origin, *arguments, *fast)
+        getattr(reference, name)(x, origin, *arguments, *slow)
+        for ours, truth in zip(fast, slow, strict=True):
+            np.testing.assert_allclose(ours, truth, atol=1e-11 * w)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

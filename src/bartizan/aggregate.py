@@ -45,6 +45,7 @@ class Aggregation:
 class Aggregator:
     """A rule and a sketch, to be called every round.
 
+    >>> from bartizan import Krum, Rotated
     >>> pdr = Aggregator(Krum(n_byzantine=1), sketch=Rotated(k=64))
     >>> pdr(np.array([[1.0, 2.0], [1.1, 2.1], [1.0, 2.1], [0.9, 1.9], [-50.0, 70.0]])).weights[-1]
     np.float64(0.0)
@@ -86,12 +87,8 @@ class Aggregator:
         rule = _with_fewer_liars(self.rule, clients)
         watch.lap("sketch")
 
-        kept = S[list(clients.clients)]
-        if isinstance(rule, CoordinateWise):
-            rule.check(len(kept))
-            decision = Decision(kept / kept.sum(), history, SecondStage(rule, np.eye(len(kept)), kept))
-        else:
-            decision = rule.decide(Geometry.seen(look, len(kept), sizes=kept, seed=seed, history=history))
+        geometry = Geometry.seen(look, len(clients.rows), sizes=S[list(clients.clients)], seed=seed, history=history)
+        decision = _decided(rule, geometry, clients)
         watch.lap("weigh")
 
         then = decision.then
@@ -142,9 +139,10 @@ def aggregate(
         history: What the last round's result held, for the rules that have a memory.
         strict: Raise on the first unfit client instead of quarantining it.
 
-    >>> out = aggregate([[1.0, 2.0], [1.2, 1.8], [float("nan"), 0.0]], GeometricMedian())
+    >>> from bartizan import GeometricMedian
+    >>> out = aggregate([[1.0, 2.0], [1.0, 2.0], [-90.0, 7.0], [float("nan"), 0.0]], GeometricMedian())
     >>> out.update.tolist(), list(out.quarantined)
-    ([1.1, 1.9], [2])
+    ([1.0, 2.0], [3])
     """
     call = Aggregator(rule, sketch)
     return call(updates, sizes=sizes, reference=reference, trusted=trusted, seed=seed, history=history, strict=strict)
@@ -174,6 +172,20 @@ def _with_fewer_liars(rule: Rule | CoordinateWise, clients: Updates) -> Rule | C
             f"{gone} of {clients.n_sent} clients sent unusable updates{allowed}.", clients.quarantined
         )
     return rule.expecting_fewer(gone)
+
+
+def _decided(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -> Decision:
+    """A coordinate-wise rule decides by itself, on all clients as they are."""
+    try:
+        if isinstance(rule, Rule):
+            return rule.decide(geometry)
+        rule.check(geometry.n_clients)
+    except TooFewClientsError as too_few:
+        if not clients.quarantined:
+            raise
+        after = f"After {len(clients.quarantined)} of {clients.n_sent} clients were quarantined: {too_few}"
+        raise TooFewClientsError(after, clients.quarantined) from None
+    return Decision(geometry.shares, geometry.history, SecondStage(rule, np.eye(geometry.n_clients), geometry.sizes))
 
 
 class _Stopwatch:

@@ -13,7 +13,7 @@ from bartizan.layout import Entry, Layout, Path, narrow_bfloat16, widen_bfloat16
 from bartizan.types import Array, Floats
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
-SCRATCH = 16 * 2**20  # bytes that a block of all rows may take
+SCRATCH = 8 * 2**20  # bytes that a block of all rows may take
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Columns:
     def _usable(self, e: int, rows: Sequence[Row]) -> bool:
         dtype = self.entries[e].dtype
         return dtype in ("float32", "float64") and all(
-            row.floats[e].ndim == 1 and row.floats[e].dtype == dtype for row in rows
+            a.ndim == 1 and a.dtype == dtype and a.flags.c_contiguous and a.flags.aligned
+            for a in (row.floats[e] for row in rows)
         )
 
     def _runs(self, usable: list[bool], granule: int, width: int) -> Iterator[tuple[int, int, int | None]]:

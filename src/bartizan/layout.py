@@ -7,6 +7,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from bartizan.types import Array
 
 Path = tuple[Any, ...]
+MOST_NODES = 100_000  # of one update's container: a client may nest it without end
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -34,8 +36,7 @@ class Entry:
         return self.dtype in FLOATS
 
     def __str__(self) -> str:
-        where = f"entry {'.'.join(map(str, self.path))!r}" if self.path else "the update"
-        return f"{where} ({self.dtype}, shape {self.shape})"
+        return f"{_where(self.path)} ({self.dtype}, shape {self.shape})"
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,6 @@ class Layout:
         """Why `other` is not an update of this layout (in any key order); None if it is."""
         wanted = {entry.path: entry for entry in self.entries}
         came = {entry.path: entry for entry in other.entries}
-        if not came:
-            return "the update is empty"
         for path, entry in wanted.items():
             if path not in came:
                 return f"{entry} is missing"
@@ -80,28 +79,37 @@ class Layout:
 def leaves_of(update: Any) -> dict[Path, Any]:
     """The arrays of one client's update by their path; raises TypeError on what can't be part of an update."""
     try:
-        return dict(_walk(update, ()))
+        return dict(_walk(update, (), count(1)))
     except RecursionError:
         raise TypeError("the update is nested without end") from None
+    except OverflowError as too_large:
+        raise TypeError(f"a number is too large: {too_large}") from None
 
 
-def _walk(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def _walk(node: Any, path: Path, nodes: Iterator[int]) -> Iterator[tuple[Path, Any]]:
+    if next(nodes) > MOST_NODES:
+        raise TypeError(f"the update has more than {MOST_NODES:,} parts")
+    if isinstance(node, np.ma.MaskedArray):
+        raise TypeError(f"{_where(path)} is a masked array; fill its mask first")
     if isinstance(node, np.ndarray) or is_tensor(node):
         yield path, node
     elif isinstance(node, np.generic):
         yield path, np.asarray(node)
     elif isinstance(node, Mapping):
         for key, child in node.items():
-            yield from _walk(child, (*path, key))
+            yield from _walk(child, (*path, key), nodes)
     elif isinstance(node, (list, tuple)):
         if node and all(isinstance(child, (int, float)) for child in node):
             yield path, np.asarray(node, dtype=np.float64)
         else:
             for index, child in enumerate(node):
-                yield from _walk(child, (*path, index))
+                yield from _walk(child, (*path, index), nodes)
     else:
-        where = f"entry {'.'.join(map(str, path))!r}" if path else "the update"
-        raise TypeError(f"{where} is a {type(node).__name__}, not a NumPy array or torch tensor")
+        raise TypeError(f"{_where(path)} is a {type(node).__name__}, not a NumPy array or torch tensor")
+
+
+def _where(path: Path) -> str:
+    return f"entry {'.'.join(map(str, path))!r}" if path else "the update"
 
 
 def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> Any:
@@ -119,6 +127,18 @@ def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> An
             return children
         return type(like)(*children) if hasattr(like, "_fields") else tuple(children)
     return build(path, like)
+
+
+def form_of(update: Any) -> Any:
+    """The kinds of containers and arrays that an update is made of, as something to compare and to count."""
+    if isinstance(update, Mapping):
+        items = tuple((key, form_of(child)) for key, child in update.items())
+        return "ordered" if isinstance(update, OrderedDict) else "dict", items
+    if isinstance(update, (list, tuple)):
+        if update and all(isinstance(child, (int, float)) for child in update):
+            return "numbers"
+        return type(update), tuple(map(form_of, update))
+    return "tensor" if is_tensor(update) else update.dtype.str
 
 
 def is_tensor(value: Any) -> TypeGuard[Any]:
@@ -140,15 +160,14 @@ def dtype_name(leaf: Any, path: Path = ()) -> str:
         name = leaf.dtype.name
         known = name in FLOATS or leaf.dtype.kind in "iub"
     if not known:
-        where = f"entry {'.'.join(map(str, path))!r}" if path else "the update"
-        raise TypeError(f"{where} has dtype {name}; wanted one of {', '.join(FLOATS)}, or integers for counters")
+        raise TypeError(f"{_where(path)} has dtype {name}; wanted one of {', '.join(FLOATS)}, or integers for counters")
     return name
 
 
 def as_numpy(leaf: Any) -> Array:
     """A view of the leaf's memory as a flat NumPy array if it is contiguous, else as it lies; bfloat16 as uint16."""
     if is_tensor(leaf):
-        leaf = leaf.detach()
+        leaf = leaf.detach().resolve_neg()
         if leaf.dtype is sys.modules["torch"].bfloat16:
             leaf = leaf.view(sys.modules["torch"].uint16)
         leaf = leaf.numpy()

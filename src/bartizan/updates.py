@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,8 +13,10 @@ import numpy as np
 from bartizan.columns import GRANULE, Columns, Row, numbers
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.kernels.rows import Rows
-from bartizan.layout import Layout, Path, as_numpy, is_tensor, leaves_of, like_leaf, rebuild
+from bartizan.layout import Layout, Path, as_numpy, form_of, is_tensor, leaves_of, like_leaf, rebuild
 from bartizan.types import Array, Floats
+
+NO_FLOATS = "The updates hold no floating-point numbers to aggregate; convert integers with .astype(float)."
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Updates:
     clients: tuple[int, ...]
     n_sent: int
     quarantined: dict[int, str]
-    like: Any = field(repr=False)  # the container that a result is built after
+    like: list[Any] = field(repr=False)  # the containers that a result may be built after
     reference: Row | None = field(default=None, repr=False)
     trusted: Row | None = field(default=None, repr=False)
 
@@ -36,20 +39,21 @@ class Updates:
     def of(cls, updates: Any, *, reference: Any = None, trusted: Any = None, strict: bool = False) -> Updates:
         """Look at every client's container, without reading a number, and keep those of the common layout."""
         sent = _listed(updates)
-        seen: dict[int, tuple[dict[Path, Any], Layout]] = {}
+        seen: dict[int, tuple[dict[Path, Array], Layout]] = {}
         quarantined: dict[int, str] = {}
         for client, update in enumerate(sent):
             try:
-                leaves = leaves_of(update)
-                seen[client] = leaves, Layout.of(leaves)
-            except TypeError as unreadable:
-                quarantined[client] = str(unreadable)
+                seen[client] = _read(update)
+            except TypeError as unfit:
+                quarantined[client] = str(unfit)
+            except Exception as unreadable:  # a container may do anything when it is looked at; the round goes on
+                quarantined[client] = f"the update can't be read: {type(unreadable).__name__}: {unreadable}"
         layout = _agreed([layout for _, layout in seen.values()], reference, quarantined)
         for client, (_, own) in seen.items():
             misfit = layout.misfit(own)
             if misfit:
                 quarantined[client] = misfit
-        quarantined = dict(sorted(quarantined.items()))
+        quarantined = {client: _short(reason) for client, reason in sorted(quarantined.items())}
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
         kept = [client for client in seen if client not in quarantined]
@@ -59,7 +63,7 @@ class Updates:
             clients=tuple(kept),
             n_sent=len(sent),
             quarantined=quarantined,
-            like=sent[kept[0]],
+            like=[sent[client] for client in kept],
             reference=_vouched("reference", reference, layout),
             trusted=_vouched("trusted", trusted, layout),
         )
@@ -105,7 +109,7 @@ class Updates:
 
         def blocks() -> Iterator[tuple[int, Floats]]:
             for start, rows, origin in self.blocks([self.rows[r] for r in chosen]):
-                total = np.zeros(rows.width)
+                total = np.full(rows.width, -0.0)  # to which any number adds as itself, -0.0 too
                 cpu.weighted_sum(rows, weights[chosen], total)
                 if origin is not None and abs(rest) > 1e-12:
                     total += rest * origin
@@ -141,7 +145,9 @@ class Updates:
 
     def _built(self, blocks: Iterator[tuple[int, Floats]], weights: Floats) -> Any:
         out = self.columns.store(blocks) | self._counters(weights)
-        return rebuild(self.like, lambda path, leaf: like_leaf(out[path], leaf))
+        forms = [form_of(update) for update in self.like]
+        usual = Counter(forms).most_common(1)[0][0]  # no minority decides what the result is made of
+        return rebuild(self.like[forms.index(usual)], lambda path, leaf: like_leaf(out[path], leaf))
 
     def _counters(self, weights: Floats) -> dict[Path, Array]:
         """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
@@ -167,7 +173,8 @@ def _listed(updates: Any) -> Sequence[Any]:
                 f"Wanted one row a client, (M, p); got an array of shape {tuple(updates.shape)}. "
                 f"For a single client pass update[None]."
             )
-        Layout.of({(): updates})  # a wrong dtype or device is the caller's mistake here, not a client's
+        if not Layout.of({(): updates}).entries[0].is_float:  # the caller's mistake here, not a client's
+            raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
     elif isinstance(updates, (str, bytes, dict)) or not hasattr(updates, "__iter__"):
         raise TypeError(
             f"Wanted a 2-D array or a list with one update a client; got {type(updates).__name__}. "
@@ -184,7 +191,7 @@ def _agreed(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) 
     if not layouts:
         raise TooFewClientsError("No client sent a usable update.", quarantined)
     if reference is not None:
-        wanted = _shapes(leaves_of(reference))
+        wanted = _shapes(_leaves_of("reference", reference))
         fitting = [layout for layout in layouts if {e.path: e.shape for e in layout.entries} == wanted]
         if not fitting:
             came = {e.path: e.shape for e in Layout.most_common(layouts).entries}
@@ -193,17 +200,27 @@ def _agreed(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) 
                 f"sent {_shown(came)}. Pass the reference in the clients' container."
             )
         layouts = fitting
-    layout = Layout.most_common(layouts)
-    if layout.dim == 0:
-        raise ValueError(
-            f"The updates hold no floating-point numbers ({', '.join(map(str, layout.entries[:5])) or 'no entries'}): "
-            f"there is nothing to aggregate. Convert integer updates with .astype(float)."
-        )
+    layout = Layout.most_common([layout for layout in layouts if layout.dim] or layouts)
+    if not layout.dim:
+        raise ValueError(f"{NO_FLOATS} Most clients sent {_shown({e.path: e.shape for e in layout.entries})}.")
     return layout
 
 
-def _row(leaves: dict[Path, Any], layout: Layout) -> Row:
-    arrays = [(entry.is_float, as_numpy(leaves[entry.path])) for entry in layout.entries]
+def _read(update: Any) -> tuple[dict[Path, Array], Layout]:
+    """One update's arrays and what they look like; raises TypeError on what can't take part."""
+    leaves = leaves_of(update)
+    if not leaves:
+        raise TypeError("the update is empty")
+    layout = Layout.of(leaves)
+    return {path: as_numpy(leaf) for path, leaf in leaves.items()}, layout
+
+
+def _short(reason: str, most: int = 300) -> str:
+    return reason if len(reason) <= most else f"{reason[:most]} ..."
+
+
+def _row(leaves: dict[Path, Array], layout: Layout) -> Row:
+    arrays = [(entry.is_float, leaves[entry.path]) for entry in layout.entries]
     return Row(tuple(a for is_float, a in arrays if is_float), tuple(a for is_float, a in arrays if not is_float))
 
 
@@ -211,7 +228,7 @@ def _vouched(name: str, update: Any, layout: Layout) -> Row | None:
     """The reference or the trusted update: what is wrong with it is the caller's mistake. Its precision is its own."""
     if update is None:
         return None
-    leaves = leaves_of(update)
+    leaves = _leaves_of(name, update)
     wanted = {entry.path: entry.shape for entry in layout.entries}
     if _shapes(leaves) != wanted:
         raise ValueError(
@@ -219,18 +236,30 @@ def _vouched(name: str, update: Any, layout: Layout) -> Row | None:
             f"got {_shown(_shapes(leaves))}."
         )
     own = {entry.path: entry for entry in Layout.of(leaves).entries}
-    floats, integers = [], []
+    floats: list[Array] = []
+    integers: list[Array] = []
     for entry in layout.entries:
         if own[entry.path].is_float != entry.is_float:
             raise ValueError(f"{name} has {own[entry.path]} where the clients sent {entry.dtype}.")
         flat = numbers(as_numpy(leaves[entry.path]).reshape(-1), own[entry.path])
         if not entry.is_float:
-            integers.append(flat)
+            integers.append(flat.astype(entry.dtype))
+            if (integers[-1] != flat).any():
+                raise ValueError(
+                    f"{name} has {own[entry.path]} with values that the clients' {entry.dtype} can't hold."
+                )
         elif not np.isfinite(flat).all():
             raise ValueError(f"{name} must be finite: {own[entry.path]} holds NaN or Inf.")
         else:
             floats.append(flat)
     return Row(tuple(floats), tuple(integers))
+
+
+def _leaves_of(name: str, update: Any) -> dict[Path, Any]:
+    try:
+        return leaves_of(update)
+    except TypeError as unfit:
+        raise ValueError(f"{name} must be like a client's update: {unfit}.") from None
 
 
 def _shapes(leaves: dict[Path, Any]) -> dict[Path, tuple[int, ...]]:

@@ -6,8 +6,12 @@ Loops run over flat buffers with unsigned indices: numba then emits no wrap-arou
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
 import numpy as np
-from numba import carray, get_num_threads, njit, prange, types  # type: ignore[attr-defined]
+from numba import carray, get_num_threads, njit, prange, set_num_threads, types  # type: ignore[attr-defined]
 from numba import uint64 as u64
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -16,56 +20,79 @@ from bartizan.kernels import reference
 from bartizan.kernels.rows import Rows
 from bartizan.types import Array, Floats
 
-NOWHERE = np.empty(0)
 # Reordering sums is all we allow: NaN and Inf must come through.
 SUMS = {"reassoc", "contract", "nsz"}
+# Numbers below which waking a second thread costs more than it saves.
+SMALL = 2**17
+
+Kernel = TypeVar("Kernel", bound=Callable[..., None])
 
 
+def alone_if_small(kernel: Kernel) -> Kernel:
+    """Run a kernel on one thread where its rows hold few numbers."""
+
+    @wraps(kernel)
+    def sized(rows: Rows, *arguments: Any) -> None:
+        threads = get_num_threads()
+        if threads == 1 or rows.width * len(rows) >= SMALL:
+            return kernel(rows, *arguments)
+        set_num_threads(1)
+        try:
+            kernel(rows, *arguments)
+        finally:
+            set_num_threads(threads)
+
+    return sized  # type: ignore[return-value]
+
+
+@alone_if_small
 def gram(rows: Rows, origin: Floats | None, out: Floats) -> None:
     parts = np.zeros((get_num_threads(), *_padded(len(rows))))
-    _gram(rows.pointers, np.empty(0, rows.dtype), rows.width, _or_nowhere(origin), parts)
+    _gram(rows.pointers, np.empty(0, rows.dtype), rows.width, origin, parts)
     out += parts.sum(axis=0)[: len(rows), : len(rows)]
 
 
+@alone_if_small
 def squared_norms(rows: Rows, origin: Floats | None, out: Floats) -> None:
-    _dots(rows.pointers, rows.pointers, np.empty(0, rows.dtype), rows.width, _or_nowhere(origin), out)
+    _dots(rows.pointers, rows.pointers, np.empty(0, rows.dtype), rows.width, origin, out)
 
 
+@alone_if_small
 def dots(rows: Rows, origin: Floats | None, out: Floats) -> None:
     last = np.full_like(rows.pointers, rows.pointers[-1])
-    _dots(rows.pointers, last, np.empty(0, rows.dtype), rows.width, _or_nowhere(origin), out)
+    _dots(rows.pointers, last, np.empty(0, rows.dtype), rows.width, origin, out)
 
 
+@alone_if_small
 def weighted_sum(rows: Rows, weights: Floats, out: Floats) -> None:
     _weighted_sum(rows.pointers, np.empty(0, rows.dtype), rows.width, weights, out)
 
 
-def rotated(rows: Rows, origin: Floats | None, start: int, key: Array, mixing: int, out: Floats) -> None:
+@alone_if_small
+def rotated(rows: Rows, origin: Floats | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
     k = out.shape[1]
     count = reference.rotation_words(k, mixing)
-    n_blocks = -(-rows.width // k)
-    words = np.empty((n_blocks, count), dtype=np.uint32)
+    words = np.empty((-(-rows.width // k), count), dtype=np.uint32)
     _words(key, u64(reference.ROTATED), u64(start // k * count), words.reshape(-1))
-    planes = reference.sign_planes(mixing)
-    like = np.empty(0, rows.dtype)
-    _rotated(rows.pointers, like, rows.width, _or_nowhere(origin), words, u64(mixing), u64(planes), out)
+    planes, like = u64(reference.sign_planes(mixing)), np.empty(0, rows.dtype)
+    _rotated(rows.pointers, like, rows.width, origin, words, u64(mixing), planes, out, norms)
 
 
-def achlioptas(rows: Rows, origin: Floats | None, start: int, key: Array, s: int, out: Floats) -> None:
+@alone_if_small
+def achlioptas(rows: Rows, origin: Floats | None, start: int, key: Array, s: int, out: Floats, norms: Floats) -> None:
     half = u64(2**32 // (2 * s))
     sums = np.zeros((out.shape[1], len(rows)))
     _achlioptas(_columns(rows, origin), u64(start), key, half, u64(reference.ACHLIOPTAS), sums)
     out += sums.T * np.sqrt(s / out.shape[1])
+    squared_norms(rows, origin, norms)
 
 
-def gaussian(rows: Rows, origin: Floats | None, start: int, key: Array, out: Floats) -> None:
+@alone_if_small
+def gaussian(rows: Rows, origin: Floats | None, start: int, key: Array, out: Floats, norms: Floats) -> None:
     sums = np.zeros((out.shape[1], len(rows)))
     _gaussian(_columns(rows, origin), u64(start), key, u64(reference.GAUSSIAN), sums)
     out += sums.T / np.sqrt(out.shape[1])
-
-
-def _or_nowhere(origin: Floats | None) -> Floats:
-    return NOWHERE if origin is None else origin
+    squared_norms(rows, origin, norms)
 
 
 def _padded(n: int) -> tuple[int, int]:
@@ -75,7 +102,7 @@ def _padded(n: int) -> tuple[int, int]:
 def _columns(rows: Rows, origin: Floats | None) -> Floats:
     """The block turned on its side, (w, M): the dense sketches add one coordinate of all clients at a time."""
     out = np.empty((rows.width, len(rows)))
-    _transpose(rows.pointers, np.empty(0, rows.dtype), rows.width, _or_nowhere(origin), out)
+    _transpose(rows.pointers, np.empty(0, rows.dtype), rows.width, origin, out)
     return out
 
 
@@ -94,13 +121,12 @@ def _row(pointers, m, width, like):
 
 
 @njit(cache=True)
-def _load(row, low, origin, out, offset, count):
-    """out[offset:offset + count] = row[low:low + count] - origin[low:low + count], widened."""
-    for i in range(count):
-        out[offset + i] = row[low + i]
-    if origin.size:
-        for i in range(count):
-            out[offset + i] -= origin[low + i]
+def _value(row, origin, i):
+    """row[i] - origin[i], widened. numba compiles one version with an origin and one without."""
+    if origin is None:
+        return np.float64(row[i])
+    else:
+        return np.float64(row[i]) - origin[i]
 
 
 TILE = 4
@@ -138,9 +164,11 @@ def _gram(pointers, like, width, origin, parts):
             count = min(u64(STRIP), u64(width) - low)
             for m in range(M):
                 row = _row(pointers, m, width, like)
-                _load(row, low, origin, flat, m * u64(STRIP), count)
-                for t in range(m * u64(STRIP) + count, (m + u64(1)) * u64(STRIP)):
-                    flat[t] = 0.0
+                at = m * u64(STRIP)
+                for i in range(count):
+                    flat[at + i] = _value(row, origin, low + i)
+                for i in range(count, u64(STRIP)):
+                    flat[at + i] = 0.0
             for i in range(0, padded, TILE):
                 for j in range(0, i + 1, TILE):
                     _tile(strip[i : i + TILE], strip[j : j + TILE], out, i, j)
@@ -152,12 +180,8 @@ def _gram(pointers, like, width, origin, parts):
 @njit(cache=True, fastmath=SUMS)
 def _dot(x, y, origin):
     total = 0.0
-    if origin.size:
-        for j in range(x.size):
-            total += (np.float64(x[j]) - origin[j]) * (np.float64(y[j]) - origin[j])
-    else:
-        for j in range(x.size):
-            total += np.float64(x[j]) * np.float64(y[j])
+    for j in range(u64(x.size)):
+        total += _value(x, origin, j) * _value(y, origin, j)
     return total
 
 
@@ -188,81 +212,123 @@ def _weighted_sum(pointers, like, width, weights, out):
             _axpy(weights[m], row, low, count, out)
 
 
-LANES = 64
-SIGN = u64(63)
+LANES = 128  # mixed at a time, at most
+ONE = np.uint32(1)
 
 
 @njit(cache=True)
-def _mix(x, h, count):
-    """Hadamard butterflies across the sub-blocks of h lanes in x[:count], four at a time."""
-    while h * u64(4) <= count:
-        for low in range(u64(0), count, u64(4) * h):
-            for i in range(low, low + h):
-                a, b, c, d = x[i], x[i + h], x[i + h + h], x[i + h + h + h]
-                ab, a_b, cd, c_d = a + b, a - b, c + d, c - d
-                x[i], x[i + h], x[i + h + h], x[i + h + h + h] = ab + cd, a_b + c_d, ab - cd, a_b - c_d
-        h *= u64(4)
-    if h < count:
-        for i in range(h):
-            a, b = x[i], x[i + h]
-            x[i], x[i + h] = a + b, a - b
+def _signed(x, word, bit):
+    return -x if (word >> bit) & ONE else x
 
 
 @njit(cache=True)
-def _flip(bits, offset, words, word, shift, count):
-    """Flip the sign of bits[offset + i] where bit `shift` of words[word + i] is set."""
-    for i in range(count):
-        bits[offset + i] ^= ((u64(words[word + i]) >> shift) & u64(1)) << SIGN
+def _lift32(row, origin, low, lane, w, L, H, x):
+    """Signs and the first three of five butterfly stages, from the row into x: 32 sub-blocks, eight at a time."""
+    for c in range(u64(4)):
+        at, step, to, hop = low + c * L + lane, u64(4) * L, c * H, u64(4) * H
+        bit = np.uint32(c)
+        for i in range(H):
+            word = w[lane + i] >> bit
+            a0 = _signed(_value(row, origin, at + i), word, np.uint32(0))
+            a1 = _signed(_value(row, origin, at + step + i), word, np.uint32(4))
+            a2 = _signed(_value(row, origin, at + u64(2) * step + i), word, np.uint32(8))
+            a3 = _signed(_value(row, origin, at + u64(3) * step + i), word, np.uint32(12))
+            a4 = _signed(_value(row, origin, at + u64(4) * step + i), word, np.uint32(16))
+            a5 = _signed(_value(row, origin, at + u64(5) * step + i), word, np.uint32(20))
+            a6 = _signed(_value(row, origin, at + u64(6) * step + i), word, np.uint32(24))
+            a7 = _signed(_value(row, origin, at + u64(7) * step + i), word, np.uint32(28))
+            b0, b1, b2, b3, b4, b5, b6, b7 = a0 + a4, a1 + a5, a2 + a6, a3 + a7, a0 - a4, a1 - a5, a2 - a6, a3 - a7
+            a0, a1, a2, a3, a4, a5, a6, a7 = b0 + b2, b1 + b3, b0 - b2, b1 - b3, b4 + b6, b5 + b7, b4 - b6, b5 - b7
+            x[to + i] = a0 + a1
+            x[to + hop + i] = a0 - a1
+            x[to + u64(2) * hop + i] = a2 + a3
+            x[to + u64(3) * hop + i] = a2 - a3
+            x[to + u64(4) * hop + i] = a4 + a5
+            x[to + u64(5) * hop + i] = a4 - a5
+            x[to + u64(6) * hop + i] = a6 + a7
+            x[to + u64(7) * hop + i] = a6 - a7
 
 
 @njit(cache=True)
-def _add(cells, at, x, offset, count):
-    for i in range(count):
-        cells[at + i] += x[offset + i]
+def _drop32(x, lane, w, plane, offsets, L, H, cells):
+    """The last two stages, the second signs, and the rotated addition, from x into the cells."""
+    for c in range(u64(0), u64(32), u64(4)):
+        at, c1, c2, c3 = c * H, c + u64(1), c + u64(2), c + u64(3)
+        to0 = u64(2) * c * L + u64(w[offsets + c]) % L + lane
+        to1 = u64(2) * c1 * L + u64(w[offsets + c1]) % L + lane
+        to2 = u64(2) * c2 * L + u64(w[offsets + c2]) % L + lane
+        to3 = u64(2) * c3 * L + u64(w[offsets + c3]) % L + lane
+        bit = np.uint32(c)
+        for i in range(H):
+            word = w[plane + lane + i] >> bit
+            a0, a1, a2, a3 = x[at + i], x[at + H + i], x[at + u64(2) * H + i], x[at + u64(3) * H + i]
+            b0, b1, b2, b3 = a0 + a2, a1 + a3, a0 - a2, a1 - a3
+            cells[to0 + i] += _signed(b0 + b1, word, np.uint32(0))
+            cells[to1 + i] += _signed(b0 - b1, word, np.uint32(1))
+            cells[to2 + i] += _signed(b2 + b3, word, np.uint32(2))
+            cells[to3 + i] += _signed(b2 - b3, word, np.uint32(3))
 
 
 @njit(cache=True)
-def _rotate_lanes(row, low, width, origin, w, lane, n, L, H, planes, buffer, bits, cells):
-    """Take lanes `lane` to `lane + H` of the block that begins at `low` all the way into the cells."""
+def _lift(row, origin, low, lane, w, n, L, H, x):
+    """Signs, from the row into x, and all butterfly stages there: any power of two of sub-blocks."""
     for c in range(n):
-        at = low + c * L + lane
-        if at + H <= width:
-            _load(row, at, origin, buffer, c * H, H)
-        else:
-            count = max(at, width) - at
-            _load(row, at, origin, buffer, c * H, count)
-            for i in range(c * H + count, c * H + H):
-                buffer[i] = 0.0
-        _flip(bits, c * H, w, (c >> u64(5)) * L + lane, c & u64(31), H)
-    _mix(buffer, H, n * H)
+        at, to, bit = low + c * L + lane, c * H, np.uint32(c & u64(31))
+        plane = (c >> u64(5)) * L
+        for i in range(H):
+            x[to + i] = _signed(_value(row, origin, at + i), w[plane + lane + i], bit)
+    h = H
+    while h < n * H:
+        for at in range(u64(0), n * H, u64(2) * h):
+            for i in range(at, at + h):
+                a, b = x[i], x[i + h]
+                x[i], x[i + h] = a + b, a - b
+        h *= u64(2)
+
+
+@njit(cache=True)
+def _drop(x, lane, w, offsets, n, L, H, cells):
+    """The second signs and the rotated addition, from x into the cells."""
     for c in range(n):
-        bit = n + c
-        _flip(bits, c * H, w, (bit >> u64(5)) * L + lane, bit & u64(31), H)
-        to = (lane + u64(w[planes * L + c])) % L
-        if to + H <= L:
-            _add(cells, c * L + to, buffer, c * H, H)
-        else:
-            _add(cells, c * L + to, buffer, c * H, L - to)
-            _add(cells, c * L, buffer, c * H + L - to, H - (L - to))
+        at, to = c * H, u64(2) * c * L + u64(w[offsets + c]) % L + lane
+        plane, bit = ((n + c) >> u64(5)) * L, np.uint32((n + c) & u64(31))
+        for i in range(H):
+            cells[to + i] += _signed(x[at + i], w[plane + lane + i], bit)
 
 
 @njit(parallel=True, cache=True)
-def _rotated(pointers, like, width, origin, words, n, planes, out):
-    k, width = u64(out.shape[1]), u64(width)
+def _rotated(pointers, like, width, origin, words, n, planes, out, norms):
+    """Each thread takes whole clients. Each sub-block has 2L cells, so that no rotation wraps; they are folded last."""
+    k = u64(out.shape[1])
     L = k // n
-    H = min(L, u64(LANES))  # lanes mixed at a time: their buffer stays in L1 beside the k cells
-    scale = 1.0 / np.sqrt(n)
+    H = min(L, u64(LANES))
+    n_whole = u64(width) // k
     for m in prange(len(pointers)):
         row = _row(pointers, m, width, like)
-        buffer = np.empty(n * H)
-        bits = buffer.view(np.uint64)
-        cells = np.zeros(k)
-        for b in range(u64(words.shape[0])):
+        norms[m] += _dot(row, row, origin)
+        x, cells = np.empty(n * H), np.zeros(u64(2) * k)
+        tail = np.zeros(k)  # the last block, filled up with zeros
+        for i in range(n_whole * k, u64(width)):
+            tail[i - n_whole * k] = _value(row, origin, i)
+        for b in range(u64(len(words))):
             w = words[b]
             for lane in range(u64(0), L, H):
-                _rotate_lanes(row, b * k, width, origin, w, lane, n, L, H, planes, buffer, bits, cells)
-        for i in range(k):
-            out[m, i] += scale * cells[i]
+                if n == u64(32):
+                    if b < n_whole:
+                        _lift32(row, origin, b * k, lane, w, L, H, x)
+                    else:
+                        _lift32(tail, None, u64(0), lane, w, L, H, x)
+                    _drop32(x, lane, w, L, planes * L, L, H, cells)
+                else:
+                    if b < n_whole:
+                        _lift(row, origin, b * k, lane, w, n, L, H, x)
+                    else:
+                        _lift(tail, None, u64(0), lane, w, n, L, H, x)
+                    _drop(x, lane, w, planes * L, n, L, H, cells)
+        scale = 1.0 / np.sqrt(n)
+        for c in range(n):
+            for i in range(L):
+                out[m, c * L + i] += scale * (cells[u64(2) * c * L + i] + cells[u64(2) * c * L + L + i])
 
 
 @njit(cache=True)
@@ -292,7 +358,7 @@ def _chacha(key, stream, counter, x):
     x[15] += n1
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _quarter(x, a, b, c, d):
     x[a] += x[b]
     x[d] = _rotate(x[d] ^ x[a], 16)
@@ -304,7 +370,7 @@ def _quarter(x, a, b, c, d):
     x[b] = _rotate(x[b] ^ x[c], 7)
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _rotate(word, by):
     return np.uint32((word << np.uint32(by)) | (word >> np.uint32(32 - by)))
 
@@ -321,10 +387,7 @@ def _transpose(pointers, like, width, origin, out):
     for m in prange(len(pointers)):
         row = _row(pointers, m, width, like)
         for j in range(width):
-            out[j, m] = row[j]
-        if origin.size:
-            for j in range(width):
-                out[j, m] -= origin[j]
+            out[j, m] = _value(row, origin, j)
 
 
 @njit(parallel=True, cache=True)

@@ -1,7 +1,8 @@
 """The kernels' definitions in NumPy, written to be read.
 
 `rows` is anything that becomes an (M, w) array; `origin` is the (w,) point that is subtracted first, or None for
-zero; `start` is the global index of the block's first coordinate. All sums are float64.
+zero; `start` is the global index of the block's first coordinate. All sums are float64. The sketches also add each
+row's exact squared norm to `norms`: it shows NaN, Inf and overflow, and costs no further read.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def hadamard(n: int) -> Floats:
     return H
 
 
-def rotated(rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, mixing: int, out: Floats) -> None:
+def rotated(
+    rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats
+) -> None:
     """Sign, mix, sign again, rotate each mixed sub-block inside its own k/n cells, add. `start` is a multiple of k."""
     x = centred(rows, origin)
     M, k = out.shape
@@ -113,6 +116,7 @@ def rotated(rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, 
         y = after * (hadamard(n) @ (before * x[:, b])) / np.sqrt(n)
         for c in range(n):
             cells[:, c] += np.roll(y[:, c], offsets[c], axis=1)
+    squared_norms(rows, origin, norms)
 
 
 def dense_words(key: Array, stream: int, start: int, width: int, per_column: int) -> Array:
@@ -121,7 +125,9 @@ def dense_words(key: Array, stream: int, start: int, width: int, per_column: int
     return words(key, stream, start * aligned, width * aligned).reshape(width, aligned)[:, :per_column]
 
 
-def achlioptas(rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, s: int, out: Floats) -> None:
+def achlioptas(
+    rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, s: int, out: Floats, norms: Floats
+) -> None:
     """An entry is +sqrt(s/k) if its word is in the lowest 1/2s of all words, -sqrt(s/k) in the next, zero above."""
     x = centred(rows, origin)
     k = out.shape[1]
@@ -129,11 +135,13 @@ def achlioptas(rows: npt.ArrayLike, origin: Floats | None, start: int, key: Arra
     half = np.uint64(2**32 // (2 * s))
     P = np.where(u < half, 1.0, np.where(u < 2 * half, -1.0, 0.0))
     out += x @ P * np.sqrt(s / k)
+    squared_norms(rows, origin, norms)
 
 
-def gaussian(rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, out: Floats) -> None:
+def gaussian(rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, out: Floats, norms: Floats) -> None:
     """Entries are N(0, 1/k), each by Box and Muller from two words."""
     x = centred(rows, origin)
     k = out.shape[1]
     u = (dense_words(key, GAUSSIAN, start, x.shape[1], 2 * k).reshape(-1, k, 2) + 0.5) / 2**32
     out += x @ (np.sqrt(-2 * np.log(u[..., 0])) * np.cos(2 * np.pi * u[..., 1])) / np.sqrt(k)
+    squared_norms(rows, origin, norms)

@@ -26,7 +26,7 @@ class Bulyan(Bounded, Rule):
     M - 4f values closest to the median. That stage can't be projected, and the weights are then those of the selection.
 
     >>> Bulyan(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [3.0], [4.0], [5.0], [90.0]])).round(2).tolist()
-    [0.0, 0.2, 0.2, 0.2, 0.2, 0.2, 0.0]
+    [0.2, 0.2, 0.2, 0.2, 0.2, 0.0, 0.0]
     """
 
     trim: bool = False

@@ -36,8 +36,9 @@ class GeometricMedian(Rule):
 
     def weigh(self, geometry: Geometry) -> Floats:
         C, shares = geometry.centred, geometry.shares
+        # If any client is the median it is the one of least summed distance: begun there, the first step shows it.
         weights = np.zeros(geometry.n_clients)
-        weights[geometry.medoid] = 1.0
+        weights[(np.sqrt(geometry.squared_distances) @ shares).argmin()] = 1.0
         for _ in range(self.max_steps):
             distances = np.sqrt(squared_distances_to(C, weights))
             scale = np.median(distances)

@@ -22,7 +22,7 @@ class MCA(Rule):
     from the mean, one giant client makes every kernel underflow.
 
     >>> MCA()(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
-    [0.3, 0.41, 0.3, 0.0]
+    [0.27, 0.45, 0.27, 0.0]
     """
 
     width: float | None = None

@@ -30,12 +30,13 @@ def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
 
 @dataclass(frozen=True)
 class CAF(Bounded, Rule):
-    """Filter by covariance: shrink the weight of whoever stands out along the main direction, keep the calmest mean.
+    """Shrink the weight of whoever stands out along the main direction, and keep the calmest mean.
 
     The covariance-bound agnostic filter of Allouah et al., 2025: weights start equal (by sizes); each round multiplies
-    client i's by 1 - t_i / max t, with t_i its squared coordinate along the top eigenvector, until at most M - 2f of
-    the weight is left (as a part of M); the answer is the weighted mean whose top eigenvalue was least. Withstands f
-    liars among M >= 2f + 1 clients.
+    client i's by 1 - t_i / max t, with t_i its squared coordinate along the top eigenvector and the maximum over
+    those with weight left (over all, a liar whose weight is gone would keep the rest from changing), until at most
+    M - 2f of the weight is left (as a part of M); the answer is the weighted mean whose top eigenvalue was least.
+    Withstands f liars among M >= 2f + 1 clients.
 
     >>> CAF(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.34, 0.0]
@@ -61,12 +62,12 @@ class CAF(Bounded, Rule):
 
 @dataclass(frozen=True)
 class SpectralDnC(Bounded, Rule):
-    """Drop the client that stands out most along the main direction, again and again; average the rest by their sizes.
+    """Drop whoever stands out most along the main direction, again and again; average the rest by their sizes.
 
     A spectral variant of DnC (divide and conquer, Shejwalkar and Houmansadr, 2021). The original drops `removal` x f
     clients at once, those of largest squared coordinate along the top principal direction of a random subset of the
-    coordinates, and repeats this on other subsets. A rule that sees only the geometry uses all coordinates, and lets the
-    `removal` x f clients go one by one, each time with a new direction: liars need not share one. Withstands f
+    coordinates, and repeats this on other subsets. A rule that sees only the geometry uses all coordinates, and lets
+    the `removal` x f clients go one by one, each time with a new direction: liars need not share one. Withstands f
     liars among M >= 2f + 1 clients.
 
     >>> SpectralDnC(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()

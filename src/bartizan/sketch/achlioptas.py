@@ -15,10 +15,10 @@ from bartizan.types import Floats
 
 @dataclass(frozen=True)
 class Achlioptas(Projection):
-    r"""Independent entries :math:`\sqrt{s/k}\,\{+1, 0, -1\}` with odds 1/2s, 1 - 1/s, 1/2s (Achlioptas, 2003).
+    r"""The paper's sparse matrix: independent entries sqrt(s/k) {+1, 0, -1} with odds 1/2s, 1 - 1/s, 1/2s.
 
-    Each column holds about k/s non-zeros, so a sketch costs k/s additions a coordinate (512 at the paper's k=4096,
-    s=8), not one: the reference to compare `Rotated` with, not what to deploy.
+    After Achlioptas (2003), who has s = 3. Each column holds about k/s non-zeros, so a sketch costs k/s additions a
+    coordinate (512 at the paper's k=4096, s=8), not one: the reference to compare `Rotated` with, not what to deploy.
 
     >>> np.unique(Achlioptas(k=64, s=4)([[1.0]], seed=1)).tolist()
     [-0.25, 0.0, 0.25]
@@ -35,7 +35,7 @@ class Achlioptas(Projection):
                 f"Achlioptas needs s, a whole number from 1 on (one entry in s is not zero); got {self.s!r}."
             )
 
-    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats) -> None:
+    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         from bartizan.kernels import cpu
 
-        cpu.achlioptas(rows, origin, start, key_of(seed), self.s, out)
+        cpu.achlioptas(rows, origin, start, key_of(seed), self.s, out, norms)

@@ -38,8 +38,8 @@ class Projection(Sketch):
             raise ValueError(f"{type(self).__name__} needs k, a positive whole number of dimensions; got {self.k!r}.")
 
     @abstractmethod
-    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats) -> None:
-        """Add what these columns contribute to the sketches of the rows."""
+    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
+        """Add what these columns contribute to the sketches of the rows, and to their exact squared norms."""
 
     # Blocks of columns that `add` takes: a multiple of this, and at most that (None: as memory allows).
     multiple_of: ClassVar[int] = 1
@@ -53,9 +53,9 @@ class Projection(Sketch):
         """
         clients = Updates.of(updates, strict=True)
         seed = fresh_seed() if seed is None else checked_seed(seed)
-        out = np.zeros((len(clients.rows), self.k))
+        out, norms = np.zeros((len(clients.rows), self.k)), np.zeros(len(clients.rows))
         for start, rows, origin in clients.blocks(clients.rows, self.multiple_of, self.most):
-            self.add(rows, origin, start, seed, out)
+            self.add(rows, origin, start, seed, out, norms)
         return out
 
     def look(self, clients: Updates, seed: int) -> Look:
@@ -64,8 +64,7 @@ class Projection(Sketch):
         every = clients.every_row()
         sketches, norms, dots = np.zeros((len(every), self.k)), np.zeros(len(every)), np.zeros(len(every))
         for start, rows, origin in clients.blocks(every, self.multiple_of, self.most):
-            self.add(rows, origin, start, seed, sketches)
-            cpu.squared_norms(rows, origin, norms)
+            self.add(rows, origin, start, seed, sketches, norms)
             if clients.trusted is not None:
                 cpu.dots(rows, origin, dots)
 

@@ -49,7 +49,7 @@ def pairwise_dimension(n_clients: int, eps: float, delta: float, rounds: int = 1
     clients does is not promised.
 
     >>> pairwise_dimension(1000, eps=0.2, delta=0.05, rounds=100)
-    2467
+    2472
     """
     _check(n_clients=n_clients, rounds=rounds)
     _check_odds(eps=eps, delta=delta)

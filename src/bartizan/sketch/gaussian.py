@@ -21,7 +21,7 @@ class Gaussian(Projection):
 
     most: ClassVar[int | None] = 4096
 
-    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats) -> None:
+    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         from bartizan.kernels import cpu
 
-        cpu.gaussian(rows, origin, start, key_of(seed), out)
+        cpu.gaussian(rows, origin, start, key_of(seed), out, norms)

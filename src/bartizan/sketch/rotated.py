@@ -50,7 +50,7 @@ class Rotated(Projection):
     def multiple_of(self) -> int:  # type: ignore[override]
         return self.k
 
-    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats) -> None:
+    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         from bartizan.kernels import cpu
 
-        cpu.rotated(rows, origin, start, key_of(seed), self.mixing, out)
+        cpu.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)

@@ -1,0 +1,83 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+
+from bartizan import __version__, names
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `bartizan`; what the user got wrong is one line on stderr and exit status 2."""
+    parser = argparse.ArgumentParser(
+        prog="bartizan", description="Byzantine-robust aggregation for federated learning."
+    )
+    parser.add_argument("--version", action="version", version=f"bartizan {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    commands.add_parser("list", help="show the sketches, rules and pre-aggregators").set_defaults(run=_list)
+
+    demo = commands.add_parser("demo", help="four attacks, four rules, exact beside projected, on a live table")
+    demo.add_argument("--clients", type=_number, default=50, metavar="M", help="how many clients (default 50)")
+    demo.add_argument("--byzantine", type=_number, default=10, metavar="F", help="how many of them lie (default 10)")
+    demo.add_argument("--dim", type=_number, metavar="P", help="coordinates, such as 2M (default: ResNet18's 11.2M)")
+    demo.set_defaults(run=_demo)
+
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except (ValueError, ModuleNotFoundError) as wrong:
+        print(f"bartizan {options.command}: {wrong}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _list(options: argparse.Namespace) -> None:
+    groups = {
+        "Sketches": names.SKETCHES,
+        "Rules": names.RULES,
+        "Coordinate-wise rules (never projected)": names.COORDINATEWISE,
+        "Pre-aggregators (in front of a rule: nnm >> krum)": names.PRE_AGGREGATORS,
+    }
+    shown = {name: f"{name}{_settings(kind)}" for table in groups.values() for name, kind in table.items()}
+    width = max(map(len, shown.values()))
+    for title, table in groups.items():
+        print(title)
+        for name, kind in table.items():
+            print(f"  {shown[name]:<{width}}  {(kind.__doc__ or '').strip().splitlines()[0]}")
+        print()
+
+
+def _settings(kind: type[Any]) -> str:
+    """The settings that a thing takes: `name` where one must be given, `name=default` otherwise."""
+    settings = [f.name if f.default is MISSING else f"{f.name}={f.default}" for f in fields(kind)]
+    return f"({', '.join(settings)})" if settings else ""
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from bartizan import demo
+
+    demo.run(options.clients, options.byzantine, options.dim)
+
+
+def _number(text: str) -> int:
+    """A positive count, such as 50, 64k or 11.2M."""
+    scale = {"k": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:], 1)
+    try:
+        value = round(float(text if scale == 1 else text[:-1]) * scale)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"wanted a positive number such as 50, 64k or 11.2M, got {text!r}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
