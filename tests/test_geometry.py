@@ -114,7 +114,7 @@ def test_a_giant_leaves_the_weights_of_the_rest_as_far_as_it_should(rule, giant)
 
 @pytest.mark.parametrize("sizes", [[1.0], [1, 2, 0], [1, 2, float("nan")], [1, 2, -3], "abc"])
 def test_sizes_must_be_one_positive_number_a_client(sizes):
-    with pytest.raises(ValueError, match="sizes must be 3 positive numbers|could not convert"):
+    with pytest.raises(ValueError, match=r"sizes must be 3 positive numbers|could not convert"):
         Geometry.of(np.eye(3), sizes=sizes)
 
 

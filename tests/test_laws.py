@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import CASES, Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan.names import COORDINATEWISE, PRE_AGGREGATORS, RULES
 from bartizan.rules import Rule
+from cases import CASES, Case
 
 M, P = 13, 6
 

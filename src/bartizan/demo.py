@@ -54,6 +54,8 @@ class Demo:
         self.rng = np.random.default_rng(seed)
         self.x = np.empty((n_clients, self.dim), dtype=np.float32)
         self.rules: list[Rule] = [Mean(), Krum(self.f), Bulyan(self.f), GeometricMedian(), MCA()]
+        for rule in self.rules:
+            rule.check(n_clients)
         self.sketches: list[Sketch] = [Exact(), Rotated(k=4096)]
 
     @property
@@ -136,7 +138,7 @@ def _table(done: dict[tuple[str, str], dict[str, Cell]]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title="Exact beside projected to k=4096", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title="Exact beside projected to k=4096", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("\nattack", no_wrap=True)
     table.add_column("\nrule", no_wrap=True)
     for kind in ("exact", "projected"):
@@ -149,7 +151,7 @@ def _table(done: dict[tuple[str, str], dict[str, Cell]]) -> Table:
         row = [attack if attack != last else "", rule]
         for sketch in ("Exact", "Rotated"):
             cell = cells.get(sketch)
-            row += [_coloured(cell.error), f"{cell.on_liars:.1%}", f"{cell.reads:.1f}"] if cell else [""] * 3
+            row += [_coloured(cell.error), f"{cell.on_liars:.0%}", f"{cell.reads:.1f}"] if cell else [""] * 3
         table.add_row(*row)
         last = attack
     return table

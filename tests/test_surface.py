@@ -1,0 +1,122 @@
+"""What users see: the names, the weight of the import, the names in config files, the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import bartizan as bz
+from bartizan import attacks, cli, names
+
+# Adding a name is a promise; taking one away breaks somebody's code.
+PUBLIC = {
+    *("ARC", "Achlioptas", "Aggregation", "Aggregator", "BadClientError", "Bucketing", "Bulyan", "CAF", "CGE"),
+    *("CenteredClipping", "Clipping", "ClippedClustering", "DnC", "Exact", "FLTrust", "Gaussian", "GeometricMedian"),
+    *("Geometry", "Krum", "MCA", "MDA", "Mean", "MoNNA", "MultiKrum", "NNM", "Rotated", "SMEA", "SpectralDnC"),
+    *("TooFewClientsError", "aggregate", "coordinatewise", "rule", "sketch"),
+}
+
+
+def test_the_public_names_are_these():
+    assert set(bz.__all__) == PUBLIC
+    assert all(hasattr(bz, name) for name in PUBLIC)
+
+
+def python(code: str) -> str:
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return run.stdout.strip()
+
+
+def test_importing_is_light():
+    assert python("import sys, bartizan; print({'torch', 'numba', 'rich'} & set(sys.modules))") == "set()"
+
+
+def test_everything_works_without_torch():
+    blocked = "import sys; sys.modules['torch'] = None; import bartizan as bz, numpy as np; "
+    call = "print(bz.aggregate(np.eye(9), bz.Krum(1), sketch=bz.Rotated(k=64)).weights.sum())"
+    assert python(blocked + call) == "1.0"
+
+
+@pytest.mark.parametrize("name", [*names.RULES, *names.COORDINATEWISE])
+def test_every_rule_has_a_name(name):
+    kind = (names.RULES | names.COORDINATEWISE)[name]
+    needed = {"n_byzantine": 3} if "n_byzantine" in kind.__dataclass_fields__ else {}
+    assert bz.rule(name, **needed) == kind(**needed)
+
+
+def test_a_named_rule_may_have_pre_aggregators_in_front():
+    assert bz.rule("clipping >> nnm >> krum", n_byzantine=2, radius=4.0) == bz.Clipping(4.0) >> bz.NNM(2) >> bz.Krum(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "error", "message"),
+    [
+        ("krumm", {}, ValueError, r"Unknown rule 'krumm'. Did you mean 'krum'\? Known: bulyan, caf"),
+        ("krum", {}, TypeError, "Krum: missing 1 required positional argument: 'n_byzantine'"),
+        ("krum", {"f": 3}, TypeError, "'krum' has no setting 'f'; it takes n_byzantine"),
+        ("mean", {"f": 3}, TypeError, "it takes no settings"),
+        ("krum >> mean", {}, ValueError, "Unknown pre-aggregator 'krum'"),
+    ],
+)
+def test_a_wrong_name_or_setting_says_what_is_known(name, settings, error, message):
+    with pytest.raises(error, match=message):
+        bz.rule(name, **settings)
+
+
+def test_the_command_line_lists_everything_with_a_line_each(capsys):
+    assert cli.main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for table in (names.SKETCHES, names.RULES, names.COORDINATEWISE, names.PRE_AGGREGATORS):
+        for name, kind in table.items():
+            assert any(
+                line.strip().startswith(name) and kind.__doc__.splitlines()[0] in line for line in shown.splitlines()
+            )
+
+
+def test_the_demo_shows_every_attack_and_rule(capsys):
+    assert cli.main(["demo", "--clients", "11", "--byzantine", "2", "--dim", "9k"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("Gaussian", "Sign flip", "LIE", "FoE", "Krum", "Bulyan", "MCA", "projected", "Done in"):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--dim", "many"], "wanted a positive number such as 50, 64k or 11.2M, got 'many'"),
+        (["demo", "--clients", "-3"], "wanted a positive number"),
+        (["fly"], "invalid choice: 'fly'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_status_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_can_not_be_run_is_one_line_and_status_2(capsys):
+    assert cli.main(["demo", "--clients", "10", "--byzantine", "5", "--dim", "1k"]) == 2
+    assert "n_byzantine can be at most" in capsys.readouterr().err
+
+
+def test_the_papers_attacks_are_their_formulas():
+    rng = np.random.default_rng(0)
+    honest = rng.normal(size=(8, 70_000)).astype(np.float32)
+    noise = attacks.gaussian(honest, 3, rng)
+    assert noise.shape == (3, 70_000)
+    assert noise.var() == pytest.approx(90, rel=0.02)  # 210,000 draws: 2% is 6 standard errors
+    formulas = {
+        attacks.sign_flip: -3 * honest.sum(axis=0),
+        attacks.little_is_enough: honest.mean(axis=0) + 0.7 * honest.std(axis=0),
+        attacks.fall_of_empires: -0.1 * honest.mean(axis=0),
+    }
+    for attack, formula in formulas.items():
+        sent = attack(honest, 3, rng)
+        assert sent.dtype == np.float32
+        for row in sent:
+            np.testing.assert_allclose(row, formula, rtol=1e-4, atol=1e-5)
