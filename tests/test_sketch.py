@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from bartizan import Achlioptas, Exact, Gaussian, Geometry, Rotated
-from bartizan.kernels import cpu, reference
+from bartizan.kernels import reference
+from bartizan.kernels.cpu.chacha import fill_words
 from bartizan.kernels.rows import Rows
 from bartizan.randomness import key_of
 from bartizan.updates import Updates
@@ -298,7 +299,7 @@ def test_eight_rounds_of_chacha_agree_with_the_known_stream():
 @pytest.mark.parametrize("stream", [1, 3, 2**35 + 1])
 def test_the_fast_words_are_the_defined_words(first, stream):
     out = np.empty(16 * 5, np.uint32)
-    cpu._words(key_of(2**255 + 12345), np.uint64(stream), np.uint64(first), out)
+    fill_words(key_of(2**255 + 12345), np.uint64(stream), np.uint64(first), out)
     np.testing.assert_array_equal(out, reference.words(key_of(2**255 + 12345), stream, first, out.size))
 
 
