@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan.coordinatewise import CoordinateWise
-from bartizan.errors import BadClientError, TooFewClientsError
-from bartizan.geometry import Geometry, Look, checked_sizes, norm_limit
+from bartizan.geometry import Geometry, checked_sizes
+from bartizan.quarantine import decided, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
-from bartizan.rules.base import Decision, Rule, SecondStage
+from bartizan.rules.base import Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.norms import Norms
 from bartizan.types import Floats
@@ -82,29 +82,27 @@ class Aggregator:
         clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict)
         S = checked_sizes(sizes, clients.n_sent)
 
-        sketch = Norms() if isinstance(self.rule, CoordinateWise) else self.sketch
-        clients, look = _without_the_unfit(clients, sketch.look(clients, seed), strict)
-        rule = _with_fewer_liars(self.rule, clients)
+        coordinatewise = isinstance(self.rule, CoordinateWise)
+        look = (Norms() if coordinatewise else self.sketch).look(clients, seed)
+        clients, look = without_the_unfit(clients, look, strict)
         watch.lap("sketch")
 
-        geometry = Geometry.seen(look, len(clients.rows), sizes=S[list(clients.clients)], seed=seed, history=history)
-        decision = _decided(rule, geometry, clients)
+        kept = list(clients.clients)
+        geometry = Geometry.seen(look, len(kept), sizes=S[kept], seed=seed, history=history)
+        decision = decided(self.rule, geometry, clients)
         watch.lap("weigh")
 
-        then = decision.then
-        if then is None:
+        if decision.then is None:
             update = clients.combine(decision.weights)
         else:
-            update = clients.reduce(
-                lambda columns: then.rule.reduce(columns, then.sizes), then.mixing, decision.weights
-            )
+            update = clients.reduce(decision.then.reduce, decision.then.mixing, decision.weights)
         watch.lap("combine")
 
         weights = np.zeros(clients.n_sent)
-        weights[list(clients.clients)] = decision.weights
+        weights[kept] = decision.weights
         return Aggregation(
             update=update,
-            weights=None if isinstance(rule, CoordinateWise) else weights,
+            weights=None if coordinatewise else weights,
             quarantined=clients.quarantined,
             seed=seed,
             seconds=watch.laps,
@@ -146,46 +144,6 @@ def aggregate(
     """
     call = Aggregator(rule, sketch)
     return call(updates, sizes=sizes, reference=reference, trusted=trusted, seed=seed, history=history, strict=strict)
-
-
-def _without_the_unfit(clients: Updates, look: Look, strict: bool) -> tuple[Updates, Look]:
-    """Quarantine the clients whose numbers are not finite or overflow: their squared norm says so, at no extra read."""
-    M = len(clients.rows)
-    fit = look.squared_norms <= norm_limit(clients.columns.widest)  # False for NaN
-    if fit.all():
-        return clients, look
-    if not fit[M:].all():
-        raise ValueError(f"trusted is too large: its squares overflow {clients.columns.widest}.")
-    bad = {int(r): clients.fault(clients.rows[r]) for r in np.flatnonzero(~fit)}
-    if strict:
-        row = min(bad)
-        raise BadClientError(clients.clients[row], bad[row])
-    return clients.without(bad), look.keep(np.flatnonzero(fit))
-
-
-def _with_fewer_liars(rule: Rule | CoordinateWise, clients: Updates) -> Rule | CoordinateWise:
-    """A quarantined client uses up one of the `n_byzantine` that the rule withstands."""
-    gone, f = len(clients.quarantined), rule.withstands()
-    if gone and (not clients.rows or (f is not None and gone > f)):
-        allowed = "" if f is None else f", and {rule!r} withstands {f}"
-        raise TooFewClientsError(
-            f"{gone} of {clients.n_sent} clients sent unusable updates{allowed}.", clients.quarantined
-        )
-    return rule.expecting_fewer(gone)
-
-
-def _decided(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -> Decision:
-    """A coordinate-wise rule decides by itself, on all clients as they are."""
-    try:
-        if isinstance(rule, Rule):
-            return rule.decide(geometry)
-        rule.check(geometry.n_clients)
-    except TooFewClientsError as too_few:
-        if not clients.quarantined:
-            raise
-        after = f"After {len(clients.quarantined)} of {clients.n_sent} clients were quarantined: {too_few}"
-        raise TooFewClientsError(after, clients.quarantined) from None
-    return Decision(geometry.shares, geometry.history, SecondStage(rule, np.eye(geometry.n_clients), geometry.sizes))
 
 
 class _Stopwatch:

@@ -21,6 +21,9 @@ class SecondStage:
     mixing: Floats
     sizes: Floats
 
+    def reduce(self, columns: Array) -> Floats:
+        return self.rule.reduce(columns, self.sizes)
+
 
 @dataclass(frozen=True)
 class Decision:

@@ -1,0 +1,49 @@
+"""Clients that can't take part: they leave the round, and use up one each of the liars that the rule withstands."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bartizan.coordinatewise import CoordinateWise
+from bartizan.errors import BadClientError, TooFewClientsError
+from bartizan.geometry import Geometry, Look, norm_limit
+from bartizan.rules.base import Decision, Rule, SecondStage
+from bartizan.updates import Updates
+
+
+def without_the_unfit(clients: Updates, look: Look, strict: bool) -> tuple[Updates, Look]:
+    """Quarantine the clients whose numbers are not finite or overflow: their squared norm says so, at no extra read."""
+    M = len(clients.rows)
+    fit = look.squared_norms <= norm_limit(clients.columns.widest)  # False for NaN
+    if fit.all():
+        return clients, look
+    if not fit[M:].all():
+        raise ValueError(f"trusted is too large: its squares overflow {clients.columns.widest}.")
+    bad = {int(r): clients.fault(clients.rows[r]) for r in np.flatnonzero(~fit)}
+    if strict:
+        row = min(bad)
+        raise BadClientError(clients.clients[row], bad[row])
+    clients = clients.without(bad)
+    if not clients.rows:
+        raise TooFewClientsError("No client sent a usable update.", clients.quarantined)
+    return clients, look.keep(np.flatnonzero(fit))
+
+
+def decided(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -> Decision:
+    """What the rule decides on those that are left; a coordinate-wise rule decides later, on all as they are."""
+    gone, f = clients.quarantined, rule.withstands()
+    if f is not None and len(gone) > f:
+        raise TooFewClientsError(
+            f"{len(gone)} of {clients.n_sent} clients are quarantined, and {rule!r} withstands {f}.", gone
+        )
+    rule = rule.expecting_fewer(len(gone))
+    try:
+        if isinstance(rule, Rule):
+            return rule.decide(geometry)
+        rule.check(geometry.n_clients)
+    except TooFewClientsError as too_few:
+        if not gone:
+            raise
+        raise TooFewClientsError(f"After {len(gone)} of {clients.n_sent} were quarantined: {too_few}", gone) from None
+    everyone = SecondStage(rule, np.eye(geometry.n_clients), geometry.sizes)
+    return Decision(geometry.shares, geometry.history, everyone)
