@@ -11,12 +11,14 @@ from bartizan import Achlioptas, Gaussian, Rotated
 from bartizan.kernels import reference
 from bartizan.randomness import key_of
 from bartizan.sketch import (
+    collision_bound,
     collision_odds,
     distortion,
     embedding_dimension,
     pairwise_dimension,
     pairwise_distortion,
 )
+from bartizan.sketch.collisions import few_rows_odds
 
 # At this size the theorem asks for k = 414, and its eps leaves a Gaussian sketch at odds of 2e-5 a seed.
 M, EPS, DELTA = 8, 0.9, 0.01
@@ -70,9 +72,9 @@ def failures(sketch, span, p, seeds=SEEDS):
 @pytest.mark.parametrize(
     ("sketch", "span", "p"),
     [
-        (Gaussian(K), dense, 250),
-        (Achlioptas(K), dense, 250),
-        (Achlioptas(K), axes, 250),
+        (Gaussian(K), dense, 150),
+        (Achlioptas(K), dense, 150),
+        (Achlioptas(K), axes, 150),
         *[(Rotated(POWER), span, 3000) for span in (dense, offset, axes, eight_sparse)],
     ],
     ids=lambda value: getattr(value, "__name__", repr(value)),
@@ -88,7 +90,7 @@ def test_the_whole_span_is_embedded_at_the_theorems_k(sketch, span, p):
 
 @pytest.mark.parametrize("span", [dense, offset, axes, eight_sparse], ids=lambda span: span.__name__)
 def test_rotated_distorts_like_gaussian(span):
-    """Medians over 300 seeds, known to about 1.5%: a sketch like Gaussian's exceeds 1.15 with odds below 1e-8."""
+    """Medians over 300 seeds, known to about 2%: a sketch like Gaussian's exceeds 1.15 with odds below 1e-6."""
     gaussian = np.median([distortion_of(Gaussian(POWER), axes, M, seed) for seed in range(300)])
     rotated = np.median([distortion_of(Rotated(POWER), span, 3000, seed) for seed in range(300)])
     assert rotated < 1.15 * gaussian
@@ -108,13 +110,20 @@ def without_signs(rows, seed):
 
 @pytest.mark.parametrize(
     ("broken", "span", "seeds"),
-    [(without_signs, offset, 100), (Rotated(POWER, mixing=1), axes, SEEDS), (Rotated(POWER // 8), dense, SEEDS)],
-    ids=["no signs", "no mixing", "k/8"],
+    [
+        (without_signs, offset, 100),
+        (Rotated(POWER, mixing=1), axes, SEEDS),
+        (Rotated(POWER // 8), dense, SEEDS),
+        (Achlioptas(K, s=128), axes, 100),
+    ],
+    ids=["no signs", "no mixing", "k/8", "3 non-zeros a column"],
 )
 def test_a_broken_sketch_is_found_out(broken, span, seeds):
-    """No signs fail always, no mixing where two of the 8 axes meet, odds 0.04 a seed, and k/8 with odds 0.05.
+    """No signs fail always, no mixing where two of the 8 axes meet, odds 0.04 a seed; k/8 with odds 0.05, and an
+    Achlioptas matrix of k/s = 3 with odds 0.5: its entries are independent and sub-Gaussian, and the theorem as the
+    paper states it does not hold for it.
 
-    Such a sketch gets away, with 10 or fewer of 1,000 seeds, with odds below 1e-8.
+    One of them gets away, with 1% of the seeds or fewer, with odds below 1e-8.
     """
     assert failures(broken, span, 6 * POWER, seeds) > DELTA * seeds
 
@@ -170,10 +179,10 @@ def test_the_least_k_that_a_refusal_names_is_accepted():
 def test_two_coordinates_overlap_as_rarely_as_can_be(mixing):
     """E<Pe_i, Pe_j>^2 is 0 inside a block and 1/k between blocks; see docs/sketches.md for the proof.
 
-    150 seeds of 496 pairs: the mean of the squares (kurtosis at most k) is known to 3%; off by 6 deviations: 1e-8.
+    100 seeds of 496 pairs: the mean of the squares (kurtosis at most k) is known to 4%; off by 6 deviations: 1e-8.
     """
     k, total, same = 64, 0.0, 0.0
-    for seed in range(150):
+    for seed in range(100):
         i = np.sort(np.random.default_rng(seed).choice(40 * k, 32, replace=False))
         y = Rotated(k, mixing)(np.eye(40 * k)[i], seed=seed)
         squares = np.triu((y @ y.T) ** 2, 1)
@@ -181,7 +190,7 @@ def test_two_coordinates_overlap_as_rarely_as_can_be(mixing):
         same = max(same, squares[together].max(initial=0))
         total += squares[~together].sum() / (496 - together.sum())
     assert same < 1e-28
-    assert total / 150 == pytest.approx(1 / k, rel=0.18)
+    assert total / 100 == pytest.approx(1 / k, rel=0.22)
 
 
 def inner_variance(x, y, k):
@@ -194,16 +203,16 @@ def inner_variance(x, y, k):
 @pytest.mark.parametrize("mixing", [1, 8, 64])
 @pytest.mark.parametrize("same", [True, False])
 def test_the_variance_of_an_inner_product_is_the_proven_one(mixing, same):
-    """4,000 seeds know a variance to 2.5% (kurtosis about 3): off by 15% with odds below 1e-8."""
+    """2,000 seeds know a variance to 3.2% (kurtosis about 3): off by 20% with odds below 1e-8."""
     rng = np.random.default_rng(mixing)
     x, y = rng.normal(size=(2, 3 * 64)) * np.repeat([1, 2, 0.5], 64)
     y = x if same else y + x / 2
     errors = []
-    for seed in range(4000):
+    for seed in range(2000):
         a, b = Rotated(64, mixing)(np.stack([x, y]), seed=seed)
         errors.append(a @ b - x @ y)
-    assert abs(np.mean(errors)) < 6 * np.std(errors) / np.sqrt(4000)
-    assert np.var(errors) == pytest.approx(inner_variance(x, y, 64), rel=0.15)
+    assert abs(np.mean(errors)) < 6 * np.std(errors) / np.sqrt(2000)
+    assert np.var(errors) == pytest.approx(inner_variance(x, y, 64), rel=0.2)
 
 
 def spectra(n, largest):
@@ -228,7 +237,7 @@ def test_no_pair_of_lanes_collides_more_often_than_the_formula(n, largest, L):
     odds, filled = spectra(n, largest)
     best = ((odds * (2.0 * L) ** -filled.sum(axis=1)) @ odds.T).max()
     assert collision_odds(n * L, n) * (1 - 1e-12) <= best <= collision_odds(n * L, n) * 1.01
-    assert best <= proven_odds(n * L, n) * (1 + 1e-12)
+    assert best <= collision_bound(n * L, n) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("n_blocks", [2, 3])
@@ -265,53 +274,39 @@ def test_nothing_small_collides_more_often_than_the_formula(n_blocks):
 
 
 def test_the_formulas_odds_are_met():
-    """k=64, mixing=4: ones on a whole lane of two blocks vanish with odds 2^-9; 30,000 seeds expect 59 +- 8.
+    """k=64, mixing=4: ones on a whole lane of two blocks vanish with odds 2^-9; 15,000 seeds expect 29 +- 5.4.
 
-    Fewer than 25 or more than 105 come with odds below 1e-5.
+    Fewer than 8 or more than 60 come with odds below 1e-5.
     """
     k, n = 64, 4
     assert collision_odds(k, n) == 2**-9
     x = np.zeros((1, 2, n, k // n))
     x[0, 0, :, 3] = x[0, 1, :, 11] = 1
     sketch = Rotated(k, n)
-    vanished = sum(not sketch(x.reshape(1, -1), seed=seed).any() for seed in range(30_000))
-    assert 25 <= vanished <= 105
+    vanished = sum(not sketch(x.reshape(1, -1), seed=seed).any() for seed in range(15_000))
+    assert 8 <= vanished <= 60
 
 
-def hiding_odds(n):
-    """Bounds of p_1 to p_4, p_N the odds that mixing leaves exactly N of a lane's n cells; see docs/sketches.md."""
-    planes = math.comb(n, 3) / 4
-    others = math.comb(n, 4) - planes
-    return [
-        2 * n / 2**n,
-        n / 2 ** (n / 2),
-        math.comb(n, 3) * 2 ** (2 - 3 * n / 4),
-        max(n / 4 * 2 ** (1 - n / 4), planes * 2 ** (2 - n / 2) + others * 2 ** (1 - 5 * n / 8)),
-    ]
-
-
-def proven_odds(k, mixing):
-    """No vector is mapped to zero with odds above this: sum_N p_N 2^(1 - ceil(n/N)) (2L)^-N; see docs/sketches.md."""
-    n, L = mixing, k // mixing
-    weights = [2.0 ** (1 - math.ceil(n / N)) * (2.0 * L) ** -N for N in range(1, n + 1)]
-    few = sum(min(1, odds) * weight for odds, weight in zip(hiding_odds(n), weights, strict=False))
-    return min(max(weights), few + max(weights[4:], default=0))
-
-
-@pytest.mark.parametrize(("mixing", "gap"), [(1, 1), (2, 1.01), (4, 1.01), (8, 1.13), (16, 1.1), (32, 2.51), (64, 130)])
+@pytest.mark.parametrize(("mixing", "gap"), [(1, 1), (2, 1.01), (4, 1.01), (8, 1.15), (16, 1.11), (32, 2.7), (64, 130)])
 def test_the_formula_is_nearly_the_proven_bound(mixing, gap):
     """At k = 4096 no vector, of any support and amplitudes, beats the formula by more than this factor."""
-    assert 1 - 1e-12 <= proven_odds(4096, mixing) / collision_odds(4096, mixing) <= gap
+    assert 1 - 1e-12 <= collision_bound(4096, mixing) / collision_odds(4096, mixing) <= gap
 
 
 @pytest.mark.parametrize(("n", "largest"), [(4, 6), (8, 1)])
 def test_mixing_leaves_few_cells_as_rarely_as_proven(n, largest):
-    """The two steps behind `proven_odds`, over all small whole lanes."""
+    """The two steps behind `collision_bound`, over all small whole lanes."""
     odds, filled = spectra(n, largest)
     cells = filled.sum(axis=1)
-    for N, bound in enumerate(hiding_odds(n), start=1):
+    for N, bound in enumerate(few_rows_odds(n), start=1):
         assert odds[:, cells == N].sum(axis=1).max(initial=0) <= bound * (1 + 1e-12)
     for allowed in itertools.product([False, True], repeat=n):
         if any(allowed):
             inside = ~(filled & ~np.array(allowed)).any(axis=1)
             assert odds[:, inside].sum(axis=1).max(initial=0) <= 2.0 ** (1 - math.ceil(n / sum(allowed))) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("mixing", [0, 3, 128])
+def test_collisions_are_about_powers_of_two(mixing):
+    with pytest.raises(ValueError, match="power of two that divides k = 64"):
+        collision_odds(64, mixing)

@@ -268,15 +268,15 @@ def test_rotated_has_exactly_mixing_non_zeros_a_column(mixing):
 
 
 def test_rotated_signs_and_offsets_are_fair():
-    """Means of 64 blocks' signs and offsets to 6 deviations, and no two of the signs equal: odds of failing 1e-7."""
+    """Means of 64 blocks' signs and counts of their offsets to 6 deviations: odds of failing by chance below 1e-5."""
     before, after, offsets = zip(*(reference.rotation(key_of(8), b, 1024, 32) for b in range(64)), strict=True)
     for signs in (np.array(before), np.array(after)):
         assert set(np.unique(signs)) == {-1.0, 1.0}
         assert abs(signs.mean()) < 6 / np.sqrt(signs.size)
     assert abs(np.mean(np.array(before) * np.array(after))) < 6 / np.sqrt(64 * 1024)
-    assert np.min(offsets) >= 0
-    assert np.max(offsets) < 32
-    assert abs(np.mean(offsets) - 15.5) < 6 * np.sqrt((32**2 - 1) / 12 / (64 * 32))
+    counts = np.bincount(np.ravel(offsets), minlength=32)
+    assert len(counts) == 32
+    assert np.abs(counts - 64).max() < 6 * 8
 
 
 def test_chacha_agrees_with_rfc_8439():

@@ -2,13 +2,8 @@
 
 from bartizan.sketch.achlioptas import Achlioptas
 from bartizan.sketch.base import Projection, Sketch
-from bartizan.sketch.embedding import (
-    collision_odds,
-    distortion,
-    embedding_dimension,
-    pairwise_dimension,
-    pairwise_distortion,
-)
+from bartizan.sketch.collisions import collision_bound, collision_odds
+from bartizan.sketch.embedding import distortion, embedding_dimension, pairwise_dimension, pairwise_distortion
 from bartizan.sketch.exact import Exact
 from bartizan.sketch.gaussian import Gaussian
 from bartizan.sketch.rotated import Rotated
@@ -20,6 +15,7 @@ __all__ = [
     "Projection",
     "Rotated",
     "Sketch",
+    "collision_bound",
     "collision_odds",
     "distortion",
     "embedding_dimension",

@@ -78,31 +78,6 @@ def pairwise_distortion(k: int, n_clients: int, delta: float, rounds: int = 1) -
     return high
 
 
-def collision_odds(k: int, mixing: int) -> float:
-    r"""The odds of the best blind collision known against `Rotated(k, mixing)`: a vector that it maps to zero.
-
-    Put +-1 on m coordinates of one lane in each of two blocks, m a power of two and the places a coset of
-    :math:`Z_2^{\log n}`. Hidden signs make each half a character of that coset with odds 2m/2^m, both the same one up
-    to sign with odds 1/m; then only n/m cells a half are not zero, each of which must meet its twin (odds 1/L) with
-    the opposite sign (1/2):
-
-    .. math:: \max_m \; (2m / 2^m)^2 \cdot (1/m) \cdot (2L)^{-n/m}
-
-    An analysis of the supports tried, not a proof that there are none better.
-
-    >>> import math
-    >>> round(math.log2(collision_odds(4096, 32)), 1)
-    -42.0
-    """
-    L = k // mixing
-    odds = 0.0
-    m = 1
-    while m <= mixing:
-        odds = max(odds, (2 * m / 2**m) ** 2 / m * (2 * L) ** (-mixing / m))
-        m *= 2
-    return odds
-
-
 def _pairs(n_clients: int, delta: float, rounds: int) -> float:
     return 2 * math.log(n_clients * (n_clients + 1) * rounds / delta)
 
