@@ -13,7 +13,8 @@ from bartizan.layout import Entry, Layout, Path, narrow_bfloat16, widen_bfloat16
 from bartizan.types import Array, Floats
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
-SCRATCH = 8 * 2**20  # bytes that a block of all rows may take
+SCRATCH = 8 * 2**20  # bytes that a gathered block of all rows may take
+WIDE = 2**19  # columns of a block that is used in place: few, so that threads seldom wait for each other
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,11 @@ class Columns:
         inside one contiguous float32 or float64 entry its rows are used in place, else they are gathered.
         """
         granule = max(GRANULE, multiple_of)
-        width = most or SCRATCH // (self.widest.itemsize * len(rows))
+        gathered = max(granule, (most or SCRATCH // (self.widest.itemsize * len(rows))) // granule * granule)
+        in_place = max(granule, most or WIDE)
         usable = [self._usable(e, rows) for e in range(len(self.entries))]
         bases: dict[int, Array] = {}
-        for start, stop, e in self._runs(usable, granule, max(granule, width - width % granule)):
+        for start, stop, e in self._runs(usable, granule, in_place, gathered):
             if e is None:
                 yield start, Rows.of(self.gathered(rows, start, stop, self.widest))
                 continue
@@ -100,13 +102,15 @@ class Columns:
             for a in (row.floats[e] for row in rows)
         )
 
-    def _runs(self, usable: list[bool], granule: int, width: int) -> Iterator[tuple[int, int, int | None]]:
+    def _runs(
+        self, usable: list[bool], granule: int, widest_in_place: int, widest_gathered: int
+    ) -> Iterator[tuple[int, int, int | None]]:
         """(start, stop, the entry that can be used in place, if any)."""
         start, p = 0, int(self.ends[-1])
 
         def in_place(start: int) -> tuple[int, int | None]:
             e = int(np.searchsorted(self.ends, start, side="right"))
-            stop = min(int(self.ends[e]), start + width)
+            stop = min(int(self.ends[e]), start + widest_in_place)
             if stop < p:
                 stop -= (stop - start) % granule
             return (stop, e) if usable[e] and stop > start else (start, None)
@@ -115,7 +119,7 @@ class Columns:
             stop, e = in_place(start)
             if e is None:
                 stop = min(p, start + granule)
-                while stop < p and stop - start < width and in_place(stop)[1] is None:
+                while stop < p and stop - start < widest_gathered and in_place(stop)[1] is None:
                     stop = min(p, stop + granule)
             yield start, stop, e
             start = stop

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bartizan.geometry import Look
-from bartizan.layout import is_tensor
 from bartizan.sketch.base import Sketch
 from bartizan.types import Array, Floats
 from bartizan.updates import Updates
@@ -26,8 +25,6 @@ class Exact(Sketch):
         """The updates as one (M, p) array; copied unless they are one already. Aggregation never calls this."""
         if isinstance(updates, np.ndarray) and updates.ndim == 2:
             return updates
-        if is_tensor(updates) and updates.ndim == 2:
-            return np.asarray(updates.detach())
         clients = Updates.of(updates, strict=True)
         return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.rows)])
 

@@ -7,9 +7,8 @@ from numba import njit, prange
 from numba import uint64 as u64
 
 from bartizan.kernels import reference
-from bartizan.kernels.cpu.base import alone_if_small, row_of, value
+from bartizan.kernels.cpu.base import SUMS, alone_if_small, row_of, value
 from bartizan.kernels.cpu.chacha import fill_words
-from bartizan.kernels.cpu.inner import dot
 from bartizan.kernels.rows import Rows
 from bartizan.types import Array, Floats
 
@@ -25,6 +24,16 @@ def rotated(rows: Rows, origin: Floats | None, start: int, key: Array, mixing: i
     fill_words(key, u64(reference.ROTATED), u64(start // k * count), words.reshape(-1))
     planes, like = u64(reference.sign_planes(mixing)), np.empty(0, rows.dtype)
     _rotated(rows.pointers, like, rows.width, origin, words, u64(mixing), planes, out, norms)
+
+
+@njit(cache=True, fastmath=SUMS)
+def _square(row, origin, low, count):
+    """The squared norm of a block, which stays in cache to be mixed next."""
+    total = 0.0
+    for i in range(low, low + count):
+        x = value(row, origin, i)
+        total += x * x
+    return total
 
 
 @njit(cache=True)
@@ -116,13 +125,15 @@ def _rotated(pointers, like, width, origin, words, n, planes, out, norms):
     n_whole = u64(width) // k
     for m in prange(len(pointers)):
         row = row_of(pointers, m, width, like)
-        norms[m] += dot(row, row, origin)
         x, cells = np.empty(n * H), np.zeros(u64(2) * k)
         tail = np.zeros(k)  # the last block, filled up with zeros
         for i in range(n_whole * k, u64(width)):
             tail[i - n_whole * k] = value(row, origin, i)
+        norm = _square(tail, None, u64(0), k)
         for b in range(u64(len(words))):
             w = words[b]
+            if b < n_whole:
+                norm += _square(row, origin, b * k, k)
             for lane in range(u64(0), L, H):
                 if n == u64(32):
                     if b < n_whole:
@@ -136,6 +147,7 @@ def _rotated(pointers, like, width, origin, words, n, planes, out, norms):
                     else:
                         _lift(tail, None, u64(0), lane, w, n, L, H, x)
                     _drop(x, lane, w, planes * L, n, L, H, cells)
+        norms[m] += norm
         scale = 1.0 / np.sqrt(n)
         for c in range(n):
             for i in range(L):
