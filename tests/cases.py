@@ -37,7 +37,6 @@ CASES = [
     Case(bz.CenteredClipping(radius=1.0, steps=5), shift=False, scale=False, convex=False, twins=True, outlier=1e-3),
     Case(bz.MDA(2), permutation=False),  # several sets may share the least diameter: see test_definitions
     Case(bz.SMEA(2)),
-    Case(bz.SMEA(2, greedy=True)),
     Case(bz.MoNNA(2), shift=False),
     Case(bz.FLTrust(), shift=False, convex=False, twins=True, outlier=1e-3),
     Case(bz.CAF(2), twins=True),

@@ -358,12 +358,15 @@ def test_more_bad_clients_than_a_rule_withstands_are_an_error_with_counts_and_re
 
 
 @pytest.mark.parametrize("rule", [r for r in rules(2) if r.withstands() is None and ">>" not in repr(r)], ids=repr)
-def test_rules_that_fix_no_number_go_on_while_anyone_is_left(rule):
-    x = honest(4)
-    clients = [x[0] * np.inf, x[1], None, x[3][:5]]
+def test_rules_that_fix_no_number_go_on_while_most_are_left(rule):
+    x = honest(7)
+    clients = [x[0] * np.inf, x[1], None, x[3][:5], *x[4:]]
     out = bz.aggregate(clients, rule, trusted=x[1])
     assert set(out.quarantined) == {0, 2, 3}
-    same(out, bz.aggregate(x[1:2], rule, trusted=x[1]), np.array([1]))
+    kept = np.array([1, 4, 5, 6])
+    same(out, bz.aggregate(x[kept], rule, trusted=x[1]), kept)
+    with pytest.raises(bz.TooFewClientsError, match="4 of 7 clients are quarantined: no honest majority"):
+        bz.aggregate([*clients[:6], "gone"], rule, trusted=x[1])
 
 
 @pytest.mark.parametrize(
@@ -390,13 +393,13 @@ ALL_BAD = {
 @pytest.mark.parametrize("bad", ALL_BAD)
 @pytest.mark.parametrize("rule", [bz.Mean(), bz.Krum(1), cw.Median(), bz.NNM(1) >> bz.GeometricMedian()], ids=repr)
 def test_nobody_left_is_a_clear_error(rule, bad):
-    with pytest.raises(bz.TooFewClientsError, match=r"client 0: .*client 3: ") as error:
+    with pytest.raises(bz.TooFewClientsError, match=r"clients? 0.* 3: ") as error:
         bz.aggregate(ALL_BAD[bad](honest()), rule)
     assert len(error.value.quarantined) == 4
 
 
 def test_the_reasons_of_many_are_cut_short_in_the_message_but_all_held():
-    with pytest.raises(bz.TooFewClientsError, match="and 490 more") as error:
+    with pytest.raises(bz.TooFewClientsError, match="and 495 more") as error:
         bz.aggregate([None] * 500, bz.Krum(2))
     assert len(error.value.quarantined) == 500
     assert len(str(error.value)) < 2000

@@ -10,7 +10,7 @@ import torch
 
 from bartizan import Achlioptas, Exact, Gaussian, Geometry, Rotated
 from bartizan.kernels import reference
-from bartizan.kernels.cpu.chacha import fill_words
+from bartizan.kernels.cpu import fill_words
 from bartizan.kernels.rows import Rows
 from bartizan.randomness import key_of
 from bartizan.updates import Updates

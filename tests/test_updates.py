@@ -668,7 +668,7 @@ def test_the_trusted_update_guides_in_any_container_and_is_no_client(rule, sketc
     "sizes", [[1] * 8, [1] * 10, [0] + [1] * 8, [-1] + [1] * 8, [np.nan] + [1] * 8, [np.inf] + [1] * 8, 3, [[1] * 9]]
 )
 def test_sizes_must_be_one_positive_number_a_client(sizes):
-    with pytest.raises(ValueError, match="sizes must be 9 positive numbers"):
+    with pytest.raises(ValueError, match=r"sizes must be (9 )?positive numbers"):
         bz.aggregate(updates_of(), bz.Mean(), sizes=sizes)
 
 

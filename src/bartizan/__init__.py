@@ -1,6 +1,6 @@
 """Byzantine-robust aggregation at the speed of reading the updates once."""
 
-from bartizan import coordinatewise, sketch
+from bartizan import attacks, coordinatewise, sketch
 from bartizan.aggregate import Aggregation, Aggregator, aggregate
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import Geometry
@@ -60,6 +60,7 @@ __all__ = [
     "SpectralDnC",
     "TooFewClientsError",
     "aggregate",
+    "attacks",
     "coordinatewise",
     "rule",
     "sketch",

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan.coordinatewise import CoordinateWise
-from bartizan.geometry import Geometry, checked_sizes
+from bartizan.geometry import Geometry, one_size_each
+from bartizan.mixing import PreAggregator
 from bartizan.quarantine import decided, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.rules.base import Rule
@@ -23,7 +24,7 @@ from bartizan.types import Floats
 from bartizan.updates import Updates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Aggregation:
     """One round's robust update, and how it came about."""
 
@@ -39,6 +40,13 @@ class Aggregation:
     """Time of the stages: sketch, weigh, combine."""
     history: tuple[float, ...] = ()
     """What a rule with a memory wants to be passed next round."""
+
+    def __repr__(self) -> str:
+        trusted = (
+            "" if self.weights is None else f", {np.count_nonzero(self.weights)} of {len(self.weights)} have weight"
+        )
+        spent = ", ".join(f"{stage} {seconds:.3g} s" for stage, seconds in self.seconds.items())
+        return f"<Aggregation{trusted}, {len(self.quarantined)} quarantined; {spent}>"
 
 
 @dataclass(frozen=True)
@@ -56,9 +64,11 @@ class Aggregator:
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, (Rule, CoordinateWise)):
-            raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), got {self.rule!r}.")
+            raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), got {self.rule!r}.{_hint(self.rule)}")
         if not isinstance(self.sketch, Sketch):
-            raise TypeError(f"sketch must be a sketch such as Exact() or Rotated(k=4096), got {self.sketch!r}.")
+            raise TypeError(
+                f"sketch must be a sketch such as Exact() or Rotated(k=4096), got {self.sketch!r}.{_hint(self.sketch)}"
+            )
         if isinstance(self.rule, CoordinateWise) and not isinstance(self.sketch, Exact):
             raise ValueError(
                 f"{self.rule!r} can't be projected: it judges each coordinate by itself, and a random projection mixes "
@@ -79,11 +89,12 @@ class Aggregator:
         """Aggregate one round of updates; see `aggregate` for the arguments."""
         seed = fresh_seed() if seed is None else checked_seed(seed)
         watch = _Stopwatch()
+        if isinstance(self.rule, Rule):
+            self.rule.check_trusted(trusted is not None)
         clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict)
-        S = checked_sizes(sizes, clients.n_sent)
+        S = one_size_each(sizes, clients.n_sent)
 
-        coordinatewise = isinstance(self.rule, CoordinateWise)
-        look = (Norms() if coordinatewise else self.sketch).look(clients, seed)
+        look = (self.sketch if self.rule.needs_distances else Norms()).look(clients, seed)
         clients, look = without_the_unfit(clients, look, strict)
         watch.lap("sketch")
 
@@ -102,7 +113,7 @@ class Aggregator:
         weights[kept] = decision.weights
         return Aggregation(
             update=update,
-            weights=None if coordinatewise else weights,
+            weights=None if isinstance(self.rule, CoordinateWise) else weights,
             quarantined=clients.quarantined,
             seed=seed,
             seconds=watch.laps,
@@ -144,6 +155,17 @@ def aggregate(
     """
     call = Aggregator(rule, sketch)
     return call(updates, sizes=sizes, reference=reference, trusted=trusted, seed=seed, history=history, strict=strict)
+
+
+def _hint(came: Any) -> str:
+    """What whoever passed this probably meant."""
+    if isinstance(came, type):
+        return f" That is the class: call it, as in {came.__name__}(...)."
+    if isinstance(came, str):
+        return f" By name: bartizan.rule({came!r}, ...)."
+    if isinstance(came, PreAggregator):
+        return f" Put a rule behind it, as in {came!r} >> Mean()."
+    return ""
 
 
 class _Stopwatch:

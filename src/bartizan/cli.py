@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from typing import Any
@@ -21,18 +24,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     commands.add_parser("list", help="show the sketches, rules and pre-aggregators").set_defaults(run=_list)
 
-    demo = commands.add_parser("demo", help="four attacks, four rules, exact beside projected, on a live table")
+    demo = commands.add_parser("demo", help="four attacks, four rules and the mean, exact beside projected")
     demo.add_argument("--clients", type=_number, default=50, metavar="M", help="how many clients (default 50)")
-    demo.add_argument("--byzantine", type=_number, default=10, metavar="F", help="how many of them lie (default 10)")
+    demo.add_argument("--byzantine", type=_number, metavar="F", help="how many of them lie (default: a fifth)")
     demo.add_argument("--dim", type=_number, metavar="P", help="coordinates, such as 2M (default: ResNet18's 11.2M)")
     demo.set_defaults(run=_demo)
 
     options = parser.parse_args(arguments)
     try:
         options.run(options)
-    except (ValueError, ModuleNotFoundError) as wrong:
+    except (ValueError, MemoryError, ModuleNotFoundError) as wrong:
         print(f"bartizan {options.command}: {wrong}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -46,12 +52,13 @@ def _list(options: argparse.Namespace) -> None:
         "Coordinate-wise rules (never projected)": names.COORDINATEWISE,
         "Pre-aggregators (in front of a rule: nnm >> krum)": names.PRE_AGGREGATORS,
     }
-    shown = {name: f"{name}{_settings(kind)}" for table in groups.values() for name, kind in table.items()}
-    width = max(map(len, shown.values()))
+    width = min(100, shutil.get_terminal_size().columns)
     for title, table in groups.items():
-        print(title)
+        print(f"{title}\n")
         for name, kind in table.items():
-            print(f"  {shown[name]:<{width}}  {(kind.__doc__ or '').strip().splitlines()[0]}")
+            print(f"  {name}{_settings(kind)}")
+            about = (kind.__doc__ or "").strip().splitlines()[0]
+            print(textwrap.fill(about, width, initial_indent="      ", subsequent_indent="      "))
         print()
 
 
@@ -64,7 +71,7 @@ def _settings(kind: type[Any]) -> str:
 def _demo(options: argparse.Namespace) -> None:
     from bartizan import demo
 
-    demo.run(options.clients, options.byzantine, options.dim)
+    demo.run(options.clients, options.byzantine or options.clients // 5, options.dim)
 
 
 def _number(text: str) -> int:

@@ -20,7 +20,21 @@ class TooFewClientsError(ValueError):
     def __init__(self, message: str, quarantined: Mapping[int, str] | None = None) -> None:
         self.quarantined = dict(quarantined or {})
         if self.quarantined:
-            reasons = "; ".join(f"client {i}: {reason}" for i, reason in list(self.quarantined.items())[:10])
-            more = len(self.quarantined) - 10
-            message += f" Quarantined: {reasons}" + (f"; and {more} more." if more > 0 else ".")
+            message += f" Quarantined: {_grouped(self.quarantined)}."
         super().__init__(message)
+
+
+def _grouped(quarantined: Mapping[int, str], most: int = 10) -> str:
+    """Who is out and why, each reason once."""
+    clients: dict[str, list[int]] = {}
+    for client, reason in quarantined.items():
+        clients.setdefault(reason, []).append(client)
+    shown = [f"{_named(who)}: {reason}" for reason, who in list(clients.items())[:most]]
+    more = len(clients) - most
+    return "; ".join(shown) + (f"; and {more} more reasons" if more > 0 else "")
+
+
+def _named(clients: list[int], most: int = 5) -> str:
+    listed = ", ".join(map(str, clients[:most]))
+    more = f" and {len(clients) - most} more" if len(clients) > most else ""
+    return f"client{'s' if len(clients) > 1 else ''} {listed}{more}"

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan.kernels import reference
-from bartizan.randomness import KEY_BITS
 from bartizan.types import Floats
 
 # Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
@@ -66,10 +65,13 @@ class Geometry:
     """
 
     inner: Floats
+    gram: Floats
+    """Inner products of the clients about the origin: kept beside `inner`, which has not their digits."""
     sizes: Floats
     exact_squared_norms: Floats | None = None
-    exact_trusted_dots: Floats | None = None
+    trusted_dots: Floats | None = None
     seed: int | None = None
+    n_mixings: int = 0
     history: tuple[float, ...] = ()
 
     @classmethod
@@ -89,7 +91,7 @@ class Geometry:
         n_clients = len(x)
         if trusted is not None:
             x = np.vstack([x, np.asarray(trusted, dtype=np.float64)])
-        return cls.seen(look_at(x), n_clients, sizes=sizes, seed=seed, history=history)
+        return cls.seen(look_at(x, trusted is not None), n_clients, sizes=sizes, seed=seed, history=history)
 
     @classmethod
     def seen(
@@ -115,10 +117,11 @@ class Geometry:
         else:
             inner = gram - gram[medoid] - gram[:, medoid, None] + gram[medoid, medoid]
         return cls(
-            inner=(inner + inner.T) / 2,
-            sizes=checked_sizes(sizes, n_clients),
+            inner=_symmetric(inner),
+            gram=look.gram[:n_clients, :n_clients],
+            sizes=_checked_sizes(one_size_each(sizes, n_clients)),
             exact_squared_norms=look.squared_norms[:n_clients],
-            exact_trusted_dots=look.trusted_dots,
+            trusted_dots=look.trusted_dots,
             seed=seed,
             history=tuple(history),
         )
@@ -129,7 +132,7 @@ class Geometry:
 
     @property
     def has_trusted(self) -> bool:
-        return len(self.inner) == self.n_clients + 2
+        return self.trusted_dots is not None
 
     @cached_property
     def shares(self) -> Floats:
@@ -144,12 +147,6 @@ class Geometry:
     @cached_property
     def squared_distances(self) -> Floats:
         return _squared_distances(self.centred)
-
-    @cached_property
-    def gram(self) -> Floats:
-        """Inner products of the clients about the origin."""
-        M, C = self.n_clients, self.inner
-        return C[:M, :M] - C[M, :M] - C[:M, M, None] + C[M, M]
 
     @cached_property
     def norms(self) -> Floats:
@@ -169,11 +166,9 @@ class Geometry:
     @cached_property
     def trusted_cosines(self) -> tuple[Floats, float]:
         """Cosines of the clients with the trusted update about the origin, and its norm."""
-        M, C = self.n_clients, self.inner
-        dots = self.exact_trusted_dots
+        M, dots = self.n_clients, self.trusted_dots
         if dots is None:
-            about_origin = C[-1] - C[M] - C[-1, M] + C[M, M]
-            dots = np.append(about_origin[:M], about_origin[-1])
+            raise ValueError("There is no trusted update.")
         norm = float(np.sqrt(max(dots[M], 0)))
         lengths = self.norms * norm
         return np.divide(dots[:M], lengths, out=np.zeros(M), where=lengths > 0).clip(-1, 1), norm
@@ -186,21 +181,22 @@ class Geometry:
         B[:n_mixed, :M] = mixing
         B[:n_mixed, M] = 1 - mixing.sum(axis=1)
         B[n_mixed:, M:] = np.eye(others)
-        norms, dots = self.exact_squared_norms, self.exact_trusted_dots
+        norms, dots = self.exact_squared_norms, self.trusted_dots
         only_scaled = bool((np.count_nonzero(mixing, axis=1) <= 1).all())
         parted = bool((np.count_nonzero(mixing, axis=0) == 1).all())  # each client in one row: rows own their sizes
         return replace(
             self,
-            inner=B @ self.inner @ B.T,
-            seed=None if self.seed is None else (self.seed + 1) % 2**KEY_BITS,  # the next mixing draws anew
+            inner=_symmetric(B @ self.inner @ B.T),
+            gram=_symmetric(mixing @ self.gram @ mixing.T),
+            n_mixings=self.n_mixings + 1,  # the next one draws its own randomness
             sizes=(mixing > 0) @ self.sizes if parted else self.sizes if n_mixed == M else np.ones(n_mixed),
             exact_squared_norms=mixing**2 @ norms if norms is not None and only_scaled else None,
-            exact_trusted_dots=None if dots is None else np.append(mixing @ dots[:M], dots[M]),
+            trusted_dots=None if dots is None else np.append(mixing @ dots[:M], dots[M]),
         )
 
 
-def look_at(x: Floats) -> Look:
-    """Look at rows that are held in memory, such as sketches."""
+def look_at(x: Floats, has_trusted: bool) -> Look:
+    """Look at rows that are held in memory; the last may be a trusted one."""
 
     def about(row: int) -> Floats:
         gram = np.zeros((len(x), len(x)))
@@ -209,16 +205,22 @@ def look_at(x: Floats) -> Look:
 
     gram = np.zeros((len(x), len(x)))
     reference.gram(x, None, gram)
-    return Look(gram, np.diag(gram).copy(), about)
+    gram = _symmetric(gram)
+    return Look(gram, np.diag(gram).copy(), about, gram[-1] if has_trusted else None)
 
 
-def checked_sizes(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
-    if sizes is None:
-        return np.ones(n_clients)
-    checked = np.asarray(sizes, dtype=np.float64)
-    if checked.shape != (n_clients,) or not np.isfinite(checked).all() or not (checked > 0).all():
-        raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got {sizes!r}.")
-    return checked
+def one_size_each(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
+    """The clients' sizes, ones if not given; what the numbers are is checked of those who take part."""
+    given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
+    if given.shape != (n_clients,):
+        raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got shape {given.shape}.")
+    return given
+
+
+def _checked_sizes(sizes: Floats) -> Floats:
+    if not (np.isfinite(sizes).all() and (sizes > 0).all()):
+        raise ValueError(f"sizes must be positive numbers, got {sizes[~(np.isfinite(sizes) & (sizes > 0))][0]}.")
+    return sizes / sizes.max()  # so that no sum of them overflows
 
 
 def _with_origin(gram: Floats, n_clients: int) -> Floats:
@@ -230,4 +232,8 @@ def _squared_distances(inner: Floats) -> Floats:
     squares = np.diag(inner)
     distances = np.maximum(squares + squares[:, None] - 2 * inner, 0)
     np.fill_diagonal(distances, 0)
-    return (distances + distances.T) / 2
+    return distances
+
+
+def _symmetric(matrix: Floats) -> Floats:
+    return (matrix + matrix.T) / 2

@@ -99,7 +99,7 @@ def _walk(node: Any, path: Path, nodes: Iterator[int]) -> Iterator[tuple[Path, A
         for key, child in node.items():
             yield from _walk(child, (*path, key), nodes)
     elif isinstance(node, (list, tuple)):
-        if node and all(isinstance(child, (int, float)) for child in node):
+        if _plain_numbers(node):
             yield path, np.asarray(node, dtype=np.float64)
         else:
             for index, child in enumerate(node):
@@ -120,7 +120,7 @@ def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> An
         items = [(key, rebuild(child, build, (*path, key))) for key, child in like.items()]
         return OrderedDict(items) if isinstance(like, OrderedDict) else dict(items)
     if isinstance(like, (list, tuple)):
-        if like and all(isinstance(child, (int, float)) for child in like):
+        if _plain_numbers(like):
             return build(path, np.asarray(like, dtype=np.float64))
         children = [rebuild(child, build, (*path, index)) for index, child in enumerate(like)]
         if isinstance(like, list):
@@ -132,13 +132,18 @@ def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> An
 def form_of(update: Any) -> Any:
     """The kinds of containers and arrays that an update is made of, as something to compare and to count."""
     if isinstance(update, Mapping):
-        items = tuple((key, form_of(child)) for key, child in update.items())
+        items = frozenset((key, form_of(child)) for key, child in update.items())
         return "ordered" if isinstance(update, OrderedDict) else "dict", items
     if isinstance(update, (list, tuple)):
-        if update and all(isinstance(child, (int, float)) for child in update):
+        if _plain_numbers(update):
             return "numbers"
         return type(update), tuple(map(form_of, update))
     return "tensor" if is_tensor(update) else update.dtype.str
+
+
+def _plain_numbers(node: Any) -> bool:
+    """A list of Python's own numbers is one array; NumPy's scalars are arrays each."""
+    return bool(node) and all(isinstance(n, (int, float)) and not isinstance(n, np.generic) for n in node)
 
 
 def is_tensor(value: Any) -> TypeGuard[Any]:

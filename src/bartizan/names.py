@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import reduce
 from operator import rshift
 from typing import Any
@@ -57,7 +57,7 @@ def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
     >>> rule("nnm >> trimmed-mean", n_byzantine=2)
     NNM(n_byzantine=2) >> TrimmedMean(n_byzantine=2)
     """
-    *pres, last = (part.strip() for part in name.split(">>"))
+    *pres, last = (part.strip() for part in str(name).split(">>"))
     kinds = [
         *(find(pre, PRE_AGGREGATORS, "pre-aggregator") for pre in pres),
         find(last, RULES | COORDINATEWISE, "rule"),
@@ -71,7 +71,8 @@ def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
 
 
 def find(name: str, table: Mapping[str, type[Any]], what: str) -> type[Any]:
-    """Look a name up, or say which are known."""
+    """Look a name up, in any case and with _ for -, or say which are known."""
+    name = name.lower().replace("_", "-")
     if name in table:
         return table[name]
     close = difflib.get_close_matches(name, table, n=1)
@@ -83,7 +84,6 @@ def build(kind: type[Any], settings: Mapping[str, Any]) -> Any:
     own = {field.name for field in fields(kind)}
     try:
         return kind(**{name: value for name, value in settings.items() if name in own})
-    except TypeError as missing:
-        raise TypeError(
-            f"{kind.__name__}: {missing}".replace("__init__() ", "").replace(f"{kind.__name__}.", "")
-        ) from None
+    except TypeError:
+        needed = [field.name for field in fields(kind) if field.default is MISSING and field.name not in settings]
+        raise TypeError(f"{kind.__name__} needs {', '.join(needed)}: pass {needed[0]}=...") from None

@@ -36,6 +36,10 @@ def decided(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -
         raise TooFewClientsError(
             f"{len(gone)} of {clients.n_sent} clients are quarantined, and {rule!r} withstands {f}.", gone
         )
+    if f is None and 2 * len(gone) >= clients.n_sent:
+        raise TooFewClientsError(
+            f"{len(gone)} of {clients.n_sent} clients are quarantined: no honest majority can be counted on.", gone
+        )
     rule = rule.expecting_fewer(len(gone))
     try:
         if isinstance(rule, Rule):

@@ -27,6 +27,6 @@ def key_of(seed: int) -> Array:
     return np.frombuffer(checked_seed(seed).to_bytes(KEY_BITS // 8, "little"), dtype="<u4").astype(np.uint32)
 
 
-def generator_of(seed: int) -> np.random.Generator:
-    """A NumPy generator for the small draws of a round (bucketing), independent of the projection's stream."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(checked_seed(seed), spawn_key=(1,))))
+def generator_of(seed: int, nth: int = 0) -> np.random.Generator:
+    """A NumPy generator for the nth small draw of a round (bucketing), independent of the projection's stream."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(checked_seed(seed), spawn_key=(1, nth))))

@@ -12,8 +12,16 @@ from bartizan.errors import TooFewClientsError
 R = TypeVar("R", bound="Robust")
 
 
+def whole_number(of: object, name: str, value: object, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{type(of).__name__} needs {name}, a whole number from {least} up; got {value!r}.")
+
+
 class Robust:
     """Whatever withstands liars among enough clients: rules, pre-aggregators and coordinate-wise rules."""
+
+    needs_trusted = False  # an update that the server vouches for
+    needs_distances = True  # False: norms will do, which cost one read
 
     def withstands(self) -> int | None:
         """How many clients may be faulty; None where no number is fixed beforehand."""
@@ -52,6 +60,4 @@ class Bounded(Robust):
     n_byzantine: int
 
     def __post_init__(self) -> None:
-        f = self.n_byzantine
-        if isinstance(f, bool) or not isinstance(f, (int, np.integer)) or f < 0:
-            raise ValueError(f"{type(self).__name__} needs n_byzantine, a whole number from 0 up; got {f!r}.")
+        whole_number(self, "n_byzantine", self.n_byzantine, least=0)

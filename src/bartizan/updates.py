@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,9 @@ from bartizan.kernels.rows import Rows
 from bartizan.layout import Layout, Path, as_numpy, form_of, is_tensor, leaves_of, like_leaf, rebuild
 from bartizan.types import Array, Floats
 
-NO_FLOATS = "The updates hold no floating-point numbers to aggregate; convert integers with .astype(float)."
+NO_FLOATS = (
+    "The updates hold no floating-point numbers to aggregate (convert integers with .astype(float) or .float())."
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Updates:
     clients: tuple[int, ...]
     n_sent: int
     quarantined: dict[int, str]
-    like: list[Any] = field(repr=False)  # the containers that a result may be built after
+    like: Any = field(repr=False)  # the container that a result is built after
     reference: Row | None = field(default=None, repr=False)
     trusted: Row | None = field(default=None, repr=False)
 
@@ -63,7 +65,7 @@ class Updates:
             clients=tuple(kept),
             n_sent=len(sent),
             quarantined=quarantined,
-            like=[sent[client] for client in kept],
+            like=_usual(sent, [client for client in kept if seen[client][1] == layout], kept),
             reference=_vouched("reference", reference, layout),
             trusted=_vouched("trusted", trusted, layout),
         )
@@ -141,13 +143,12 @@ class Updates:
             if len(bad):
                 kind = "NaN" if np.isnan(flat[bad[0]]) else "Inf"
                 return f"{entry} holds {kind}, first at {bad[0]}; {len(bad)} of {flat.size} values are not finite"
-        return f"its values are so large that their squares overflow {self.columns.widest}"
+        where = "" if self.reference is None else ", taken from the reference,"
+        return f"its values{where} are so large that their squares overflow {self.columns.widest}"
 
     def _built(self, blocks: Iterator[tuple[int, Floats]], weights: Floats) -> Any:
         out = self.columns.store(blocks) | self._counters(weights)
-        forms = [form_of(update) for update in self.like]
-        usual = Counter(forms).most_common(1)[0][0]  # no minority decides what the result is made of
-        return rebuild(self.like[forms.index(usual)], lambda path, leaf: like_leaf(out[path], leaf))
+        return rebuild(self.like, lambda path, leaf: like_leaf(out[path], leaf))
 
     def _counters(self, weights: Floats) -> dict[Path, Array]:
         """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
@@ -175,11 +176,13 @@ def _listed(updates: Any) -> Sequence[Any]:
             )
         if not Layout.of({(): updates}).entries[0].is_float:  # the caller's mistake here, not a client's
             raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
-    elif isinstance(updates, (str, bytes, dict)) or not hasattr(updates, "__iter__"):
+    elif isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
         raise TypeError(
             f"Wanted a 2-D array or a list with one update a client; got {type(updates).__name__}. "
             f"From a dict of clients pass list(updates.values())."
         )
+    elif hasattr(updates, "to_numpy"):
+        raise TypeError(f"Wanted an array or a list; got {type(updates).__name__}. Pass .to_numpy().")
     listed = list(updates)
     if not listed:
         raise TooFewClientsError("Wanted at least one client's update, got none.")
@@ -217,6 +220,13 @@ def _read(update: Any) -> tuple[dict[Path, Array], Layout]:
 
 def _short(reason: str, most: int = 300) -> str:
     return reason if len(reason) <= most else f"{reason[:most]} ..."
+
+
+def _usual(sent: Sequence[Any], ordered: list[int], kept: list[int]) -> Any:
+    """The update to build a result after: of the form that most sent, and in the layout's order if one of those is."""
+    forms = {client: form_of(sent[client]) for client in kept}
+    usual = Counter(forms.values()).most_common(1)[0][0]
+    return sent[next(client for client in [*ordered, *kept] if forms[client] == usual)]
 
 
 def _row(leaves: dict[Path, Array], layout: Layout) -> Row:

@@ -6,6 +6,8 @@ who agree share one row of memory.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from bartizan.types import Array
@@ -15,8 +17,14 @@ WIDTH = 2**16  # columns at a time: no copy of the honest updates is made
 
 def gaussian(honest: Array, count: int, rng: np.random.Generator, *, variance: float = 90.0) -> Array:
     """Noise: every coordinate N(0, 90), a variance of 90."""
-    noise = rng.standard_normal((count, honest.shape[1]), dtype=np.float32)
-    noise *= np.float32(np.sqrt(variance))
+    noise = np.empty((count, honest.shape[1]), dtype=np.float32)
+
+    def fill(row: Array, own: np.random.Generator) -> None:
+        own.standard_normal(dtype=np.float32, out=row)
+        row *= np.float32(np.sqrt(variance))
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(fill, noise, rng.spawn(count)))
     return noise.astype(honest.dtype, copy=False)
 
 

@@ -11,6 +11,8 @@ from bartizan.types import Array, Floats
 class CoordinateWise(Robust, ABC):
     """M values and sizes in, one value out, for each of the p coordinates; there is no one weight a client."""
 
+    needs_distances = False
+
     def __call__(self, columns: Array, sizes: Floats) -> Floats:
         """Reduce (M, w) finite values to (w,)."""
         self.check(len(columns))

@@ -9,6 +9,7 @@ import numpy as np
 from bartizan.geometry import Geometry
 from bartizan.mixing.base import PreAggregator
 from bartizan.randomness import generator_of
+from bartizan.robust import whole_number
 from bartizan.types import Floats
 
 
@@ -27,14 +28,13 @@ class Bucketing(PreAggregator):
     size: int = 2
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"Bucketing needs size, a whole number from 1 up; got {self.size!r}.")
+        whole_number(self, "size", self.size)
 
     def mixing(self, geometry: Geometry) -> Floats:
         if geometry.seed is None:
             raise ValueError("Bucketing shuffles, and needs randomness: pass seed=... to Geometry.of.")
         M = geometry.n_clients
-        shuffled = generator_of(geometry.seed).permutation(M)
+        shuffled = generator_of(geometry.seed, geometry.n_mixings).permutation(M)
         A = np.zeros((-(-M // self.size), M))
         A[np.arange(M) // self.size, shuffled] = geometry.sizes[shuffled]
         return A / A.sum(axis=1, keepdims=True)

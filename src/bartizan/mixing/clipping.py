@@ -9,12 +9,8 @@ import numpy as np
 from bartizan.geometry import Geometry
 from bartizan.mixing.base import PreAggregator
 from bartizan.robust import Bounded
+from bartizan.rules.base import shortening
 from bartizan.types import Floats
-
-
-def shrunk_to(radius: float, norms: Floats) -> Floats:
-    """The diagonal mixing that brings every norm above the radius down to it."""
-    return np.diag(np.minimum(1, np.divide(radius, norms, out=np.ones_like(norms), where=norms > 0)))
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class Clipping(PreAggregator):
             raise ValueError(f"Clipping needs radius, a positive length; got {self.radius!r}.")
 
     def mixing(self, geometry: Geometry) -> Floats:
-        return shrunk_to(self.radius, geometry.norms)
+        return np.diag(shortening(geometry.norms, self.radius))
 
 
 @dataclass(frozen=True)
@@ -48,4 +44,4 @@ class ARC(Bounded, PreAggregator):
     def mixing(self, geometry: Geometry) -> Floats:
         M, f = geometry.n_clients, self.n_byzantine
         n_clipped = 2 * f * (M - f) // M
-        return shrunk_to(float(np.sort(geometry.norms)[M - n_clipped - 1]), geometry.norms)
+        return np.diag(shortening(geometry.norms, np.sort(geometry.norms)[M - n_clipped - 1]))

@@ -41,16 +41,23 @@ class Rule(Robust, ABC):
     counts clients or neighbours it counts heads.
     """
 
-    needs_trusted = False
-
     def __call__(self, geometry: Geometry) -> Floats:
         return self.decide(geometry).weights
 
     def decide(self, geometry: Geometry) -> Decision:
         self.check(geometry.n_clients)
-        if self.needs_trusted and not geometry.has_trusted:
-            raise ValueError(f"{type(self).__name__} needs an update that the server vouches for: pass trusted=...")
-        return self.weighed(geometry)
+        self.check_trusted(geometry.has_trusted)
+        decision = self.weighed(geometry)
+        weights = decision.weights
+        if not (isinstance(weights, np.ndarray) and weights.shape == (geometry.n_clients,) and (weights >= 0).all()):
+            raise ValueError(
+                f"{self!r} must give {geometry.n_clients} weights, none negative or NaN; gave {weights!r}."
+            )
+        return decision
+
+    def check_trusted(self, given: bool) -> None:
+        if self.needs_trusted and not given:
+            raise ValueError(f"{self!r} needs an update that the server vouches for: pass trusted=...")
 
     def weighed(self, geometry: Geometry) -> Decision:
         """For rules that decide more than weights; the breakdown condition holds already."""
@@ -66,6 +73,11 @@ def averaged(chosen: Array, geometry: Geometry) -> Floats:
     weights = np.zeros(geometry.n_clients)
     weights[chosen] = geometry.sizes[chosen]
     return weights / weights.sum()
+
+
+def shortening(norms: Floats, radius: float) -> Floats:
+    """What each length must be multiplied with to be no longer than the radius."""
+    return np.minimum(1, np.divide(radius, norms, out=np.ones_like(norms), where=norms > 0))
 
 
 def smallest(values: Array, count: int) -> Array:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Rule
+from bartizan.robust import whole_number
+from bartizan.rules.base import Rule, shortening
 from bartizan.rules.geometric_median import squared_distances_to
 from bartizan.types import Floats
 
@@ -30,17 +31,14 @@ class CenteredClipping(Rule):
     def __post_init__(self) -> None:
         if self.radius is not None and not self.radius > 0:
             raise ValueError(f"CenteredClipping needs radius, a positive distance, or None; got {self.radius!r}.")
-        if self.steps < 1:
-            raise ValueError(f"CenteredClipping needs steps, a whole number from 1 up; got {self.steps!r}.")
+        whole_number(self, "steps", self.steps)
 
     def weigh(self, geometry: Geometry) -> Floats:
         weights = np.zeros(geometry.n_clients)
         for step in range(self.steps):
             # The first step's distances are the norms, which are exact also under a projection.
             distances = geometry.norms if step == 0 else np.sqrt(squared_distances_to(geometry.gram, weights))
-            radius = np.median(distances) if self.radius is None else self.radius
-            clipped = geometry.shares * np.minimum(
-                1, np.divide(radius, distances, out=np.ones_like(distances), where=distances > 0)
-            )
+            radius = float(np.median(distances)) if self.radius is None else self.radius
+            clipped = geometry.shares * shortening(distances, radius)
             weights = weights * (1 - clipped.sum()) + clipped
         return weights

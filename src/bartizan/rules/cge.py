@@ -21,5 +21,7 @@ class CGE(Bounded, Rule):
     [0.5, 0.5, 0.0]
     """
 
+    needs_distances = False
+
     def weigh(self, geometry: Geometry) -> Floats:
         return averaged(smallest(geometry.norms, geometry.n_clients - self.n_byzantine), geometry)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Decision, Rule, averaged
+from bartizan.rules.base import Decision, Rule, averaged, shortening
 from bartizan.types import Array, Floats
 
 
@@ -27,12 +27,13 @@ class ClippedClustering(Rule):
         return Decision(self.weigh(geometry), self._norms_seen(geometry))
 
     def weigh(self, geometry: Geometry) -> Floats:
-        norms = geometry.norms
-        limit = np.median(self._norms_seen(geometry))
-        clipping = np.minimum(1, np.divide(limit, norms, out=np.ones_like(norms), where=norms > 0))
+        limit = float(np.median(self._norms_seen(geometry)))
+        clipping = shortening(geometry.norms, limit)
         return averaged(larger_cluster(cosine_distances(geometry)), geometry) * clipping
 
     def _norms_seen(self, geometry: Geometry) -> tuple[float, ...]:
+        if not all(0 <= norm < np.inf for norm in geometry.history):
+            raise ValueError("history must hold norms, finite and not negative, as the last result's history does.")
         return (*geometry.history, *geometry.norms.tolist())
 
 
@@ -42,7 +43,7 @@ def cosine_distances(geometry: Geometry) -> Floats:
     cosines = np.divide(geometry.gram, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     distances = 1 - cosines.clip(-1, 1)
     np.fill_diagonal(distances, 0)
-    return distances
+    return (distances + distances.T) / 2
 
 
 def larger_cluster(distances: Floats) -> Array:
@@ -56,7 +57,8 @@ def larger_cluster(distances: Floats) -> Array:
         if not chain:
             chain.append(next(iter(members)))
         nearest = int(D[chain[-1]].argmin())
-        if len(chain) > 1 and D[chain[-1], chain[-2]] <= D[chain[-1], nearest]:
+        # Distances shrink along the chain; where rounding would let them not, it ends all the same.
+        if len(chain) > 1 and (D[chain[-1], chain[-2]] <= D[chain[-1], nearest] or nearest in chain):
             a, b = chain.pop(), chain.pop()
             na, nb = len(members[a]), len(members[b])
             D[a] = D[:, a] = (na * D[a] + nb * D[b]) / (na + nb)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bartizan.geometry import Geometry
+from bartizan.robust import whole_number
 from bartizan.rules.base import Rule
 from bartizan.types import Floats
 
@@ -33,6 +34,9 @@ class GeometricMedian(Rule):
 
     tolerance: float = 1e-8
     max_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        whole_number(self, "max_steps", self.max_steps)
 
     def weigh(self, geometry: Geometry) -> Floats:
         C, shares = geometry.centred, geometry.shares

@@ -8,7 +8,7 @@ import numpy as np
 
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import Geometry
-from bartizan.robust import Bounded
+from bartizan.robust import Bounded, whole_number
 from bartizan.rules.base import Rule, averaged, smallest
 from bartizan.types import Floats
 
@@ -53,12 +53,15 @@ class MultiKrum(Krum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.n_selected is not None and self.n_selected < 1:
-            raise ValueError(f"MultiKrum needs n_selected, a whole number from 1 up, or None; got {self.n_selected!r}.")
+        if self.n_selected is not None:
+            whole_number(self, "n_selected", self.n_selected)
 
     def weigh(self, geometry: Geometry) -> Floats:
         M, f = geometry.n_clients, self.n_byzantine
         n_selected = M - f if self.n_selected is None else self.n_selected
-        if n_selected > M:
-            raise TooFewClientsError(f"MultiKrum is to select {n_selected} clients, and only {M} take part.")
+        if n_selected > M - f:
+            raise TooFewClientsError(
+                f"MultiKrum with n_selected={n_selected} needs that many clients beside the {f} that may lie, got {M}. "
+                f"With {M} clients n_selected can be at most {M - f}."
+            )
         return averaged(smallest(krum_scores(geometry.squared_distances, M - f - 2), n_selected), geometry)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bartizan.geometry import Geometry
+from bartizan.robust import whole_number
 from bartizan.rules.base import Rule
 from bartizan.rules.geometric_median import squared_distances_to
 from bartizan.types import Floats
@@ -34,6 +35,7 @@ class MCA(Rule):
             raise ValueError(
                 f"MCA needs width, a positive distance, or None for the median distance; got {self.width!r}."
             )
+        whole_number(self, "max_steps", self.max_steps)
 
     def weigh(self, geometry: Geometry) -> Floats:
         C, shares = geometry.centred, geometry.shares
@@ -45,7 +47,8 @@ class MCA(Rule):
         weights[geometry.medoid] = 1.0
         for _ in range(self.max_steps):
             squares = squared_distances_to(C, weights)
-            step = shares * np.exp((squares.min() - squares) / (2 * width**2))
+            with np.errstate(over="ignore"):  # so far away that the kernel is 0
+                step = shares * np.exp((squares.min() - squares) / width / width / 2)
             step /= step.sum()
             moved = np.sqrt(max((step - weights) @ C @ (step - weights), 0.0))
             weights = step

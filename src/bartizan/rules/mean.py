@@ -17,5 +17,7 @@ class Mean(Rule):
     [0.25, 0.75]
     """
 
+    needs_distances = False
+
     def weigh(self, geometry: Geometry) -> Floats:
         return geometry.shares

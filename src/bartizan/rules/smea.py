@@ -13,39 +13,33 @@ from bartizan.robust import Bounded
 from bartizan.rules.base import Rule, averaged
 from bartizan.types import Array, Floats
 
+BATCH = 2**20  # numbers of the matrices that are looked at at once
+
 
 @dataclass(frozen=True)
 class SMEA(Bounded, Rule):
     """Average, by sizes, the M - f clients whose covariance has the smallest largest eigenvalue.
 
-    Allouah et al., 2023. There are C(M, f) sets to try: up to `max_sets` of them are all tried, beyond that the rule
-    refuses, unless `greedy=True`: then clients leave one by one, each time the one without whom that eigenvalue
-    is least (an approximation, without the paper's guarantee). Withstands f liars among M >= 2f + 1 clients.
+    Allouah et al., 2023. There are C(M, f) sets to try, at (M - f)^3 steps each: beyond `max_work` in all the rule
+    refuses. Withstands f liars among M >= 2f + 1 clients.
 
     >>> SMEA(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.33, 0.0]
     """
 
-    greedy: bool = False
-    max_sets: int = 200_000
+    max_work: int = 10**9
 
     def weigh(self, geometry: Geometry) -> Floats:
         C, f = geometry.centred, self.n_byzantine
         M = len(C)
-        if self.greedy:
-            kept = np.arange(M)
-            for _ in range(f):
-                smaller = np.array([np.delete(kept, i) for i in range(len(kept))])
-                kept = smaller[_spreads(C, smaller).argmin()]
-            return averaged(kept, geometry)
-        if comb(M, f) > self.max_sets:
+        if comb(M, f) * (M - f) ** 3 > self.max_work:
             raise ValueError(
-                f"SMEA with {M} clients and n_byzantine={f} has {comb(M, f)} sets to try, more than max_sets="
-                f"{self.max_sets}. Use SMEA(n_byzantine={f}, greedy=True), or MDA, which is exact at this size."
+                f"SMEA with {M} clients and n_byzantine={f} has {comb(M, f)} sets to try, more than max_work="
+                f"{self.max_work} allows. Use MDA or SpectralDnC, which serve at this size."
             )
         sets = combinations(range(M), M - f)
         best, least = np.arange(M - f), np.inf
-        while batch := list(islice(sets, 4096)):
+        while batch := list(islice(sets, max(1, BATCH // (M - f) ** 2))):
             spreads = _spreads(C, np.array(batch))
             if spreads.min() < least:
                 best, least = np.array(batch[spreads.argmin()]), spreads.min()

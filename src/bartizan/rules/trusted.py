@@ -8,7 +8,7 @@ import numpy as np
 
 from bartizan.geometry import Geometry
 from bartizan.robust import Bounded
-from bartizan.rules.base import Rule, averaged, smallest
+from bartizan.rules.base import Rule, averaged, shortening, smallest
 from bartizan.types import Floats
 
 
@@ -32,22 +32,25 @@ class MoNNA(Bounded, Rule):
 
 @dataclass(frozen=True)
 class FLTrust(Rule):
-    r"""Weigh clients by their cosine with the trusted update, each brought to its length.
+    r"""Weigh clients by their cosine with the trusted update, none longer than that.
 
-    :math:`w_i = S_i \mathrm{relu}(c_i) \|t\| / \|x_i\| \,/\, \sum_j S_j \mathrm{relu}(c_j)` with cosines about the
-    origin (Cao et al., 2021, equation 4). Cosines and norms are exact also under a projection. Weights need not
-    sum to 1: a client shorter than the trusted update is lengthened. If no client points its way, all weights are 0.
+    :math:`w_i = S_i \mathrm{relu}(c_i) \min(1, \|t\| / \|x_i\|) \,/\, \sum_j S_j \mathrm{relu}(c_j)` with cosines about
+    the origin (Cao et al., 2021, equation 4). The paper also lengthens clients shorter than the trusted update; we do
+    not: whoever sends next to nothing would get a weight without bound. Cosines and norms are exact also under a
+    projection. If no client points its way, all weights are 0.
 
     >>> FLTrust()(Geometry.of([[1.0, 0.0], [2.0, 0.0], [-9.0, 0.0]], trusted=[1.0, 0.0])).tolist()
     [0.5, 0.25, 0.0]
     """
 
     needs_trusted = True
+    needs_distances = False
 
     def weigh(self, geometry: Geometry) -> Floats:
         cosines, length = geometry.trusted_cosines
+        if length == 0:
+            raise ValueError("FLTrust needs a trusted update with a direction; the one given lies at the origin.")
         scores = geometry.shares * np.maximum(cosines, 0)
         if not scores.any():
             return np.zeros(geometry.n_clients)
-        lengthened = np.divide(length, geometry.norms, out=np.zeros_like(scores), where=geometry.norms > 0)
-        return scores / scores.sum() * lengthened
+        return scores / scores.sum() * shortening(geometry.norms, length)

@@ -25,8 +25,10 @@ class Norms(Sketch):
         from bartizan.kernels import cpu
 
         every = clients.every_row()
-        norms = np.zeros(len(every))
+        norms, dots = np.zeros(len(every)), np.zeros(len(every))
         for _, rows, origin in clients.blocks(every):
             cpu.squared_norms(rows, origin, norms)
+            if clients.trusted is not None:
+                cpu.dots(rows, origin, dots)
         nothing = np.zeros((len(every), len(every)))
-        return Look(nothing, norms, lambda row: nothing)
+        return Look(nothing, norms, lambda row: nothing, dots if clients.trusted is not None else None)
