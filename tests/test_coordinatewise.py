@@ -2,7 +2,6 @@
 
 import statistics
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,15 +9,6 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan.coordinatewise import MeaMed, Median, TrimmedMean
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On busy cores a parallel region costs milliseconds, and there are many small rounds here."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
 
 
 def repeated(values, sizes):

@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import numba
 import numpy as np
 import pytest
 
@@ -25,15 +24,6 @@ M, EPS, DELTA = 8, 0.9, 0.01
 K = embedding_dimension(M, EPS, DELTA)
 POWER = 2 ** math.ceil(math.log2(K))
 SEEDS = 1000
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Thousands of tiny sketches: waking a second thread would cost more than each of them."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
 
 
 def dense(p, rng):

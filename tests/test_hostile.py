@@ -7,7 +7,6 @@ import re
 import signal
 from contextlib import contextmanager
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,15 +18,6 @@ from bartizan import coordinatewise as cw
 
 M, P, SEED = 11, 24, 5
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On busy cores a parallel region costs milliseconds, and there are thousands of small rounds here."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
 
 
 @contextmanager

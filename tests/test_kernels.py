@@ -30,7 +30,9 @@ KERNELS = [
 @pytest.mark.parametrize(("name", "shape", "arguments"), KERNELS, ids=[f"{k[0]}-{i}" for i, k in enumerate(KERNELS)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("with_origin", [False, True])
-def test_a_kernel_adds_what_its_definition_adds(name, shape, arguments, dtype, with_origin):
+@pytest.mark.parametrize("small", [0, 2**60], ids=["all threads", "one thread"])
+def test_a_kernel_adds_what_its_definition_adds(name, shape, arguments, dtype, with_origin, small, monkeypatch):
+    monkeypatch.setattr(cpu, "SMALL", small)
     rng = np.random.default_rng(0)
     for M, w in SHAPES:
         x = rng.normal(size=(M, w)).astype(dtype)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bartizan import Achlioptas, Exact, Gaussian, Geometry, Rotated
-from bartizan.kernels import reference
+from bartizan.kernels import cpu, reference
 from bartizan.kernels.cpu import fill_words
 from bartizan.kernels.rows import Rows
 from bartizan.randomness import key_of
@@ -159,7 +159,8 @@ def test_an_origin_is_subtracted_first(sketch):
 
 
 @every_sketch
-def test_the_number_of_threads_does_not_matter(sketch, threads):
+def test_the_number_of_threads_does_not_matter(sketch, threads, monkeypatch):
+    monkeypatch.setattr(cpu, "SMALL", 0)
     x = normal(5, 9001).astype(np.float32)
     threads(1)
     want = sketch(x, seed=5)

@@ -5,7 +5,6 @@ import tracemalloc
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,15 +18,6 @@ M, P, SEED = 9, 24, 2**100 + 7
 RULES = [bz.Krum(2), bz.MultiKrum(2), bz.GeometricMedian(), bz.CenteredClipping(radius=1.0), bz.coordinatewise.Median()]
 SKETCHES = [bz.Exact(), bz.Rotated(k=64, mixing=8)]
 PROJECTED = [(rule, sketch) for sketch in SKETCHES for rule in RULES[: 5 if sketch == bz.Exact() else 4]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On busy cores a parallel region costs milliseconds, and there are thousands of small rounds here."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
 
 
 def tensor(x):
