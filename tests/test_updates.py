@@ -527,6 +527,25 @@ def test_the_updates_are_never_copied_whole(case, sketch, large):
     assert not out.quarantined
 
 
+@pytest.mark.parametrize("rule", [bz.coordinatewise.MeaMed(2), bz.NNM(2) >> bz.coordinatewise.Median()], ids=repr)
+def test_nor_for_a_coordinate_wise_rule(rule, large):
+    columns = large[:, :400_000]
+    bz.aggregate(columns[:, :7], rule)
+    out, peak = peak_of(lambda: bz.aggregate(columns, rule, seed=1))
+    assert peak < 60e6, f"{peak / 1e6:.0f} MB for an input of {columns.nbytes / 1e6:.0f} MB"
+    assert np.isfinite(out.update).all()
+
+
+def test_nor_for_a_second_look():
+    """Clients who nearly agree far from the origin: the digits are short, and the walk is taken once more."""
+    near = np.full((40, 1_250_000), 1000, np.float32)
+    near[:, ::1000] += np.arange(40, dtype=np.float32)[:, None] / 1000
+    bz.aggregate(near[:, :2000], bz.GeometricMedian())
+    out, peak = peak_of(lambda: bz.aggregate(near, bz.GeometricMedian()))
+    assert peak < 40e6, f"{peak / 1e6:.0f} MB for an input of 200 MB"
+    assert out.weights.sum() == pytest.approx(1)
+
+
 ORIGIN_RULES = [
     *(bz.Krum(2), bz.MultiKrum(2), bz.GeometricMedian(), bz.MCA(), bz.CGE(2), bz.Mean()),
     *(bz.CenteredClipping(radius=0.5), bz.CenteredClipping(steps=3), bz.ClippedClustering(), bz.Bulyan(1, trim=True)),

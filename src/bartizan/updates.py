@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.columns import GRANULE, Columns, Row, numbers
+from bartizan.columns import GRANULE, SCRATCH, Columns, Row, numbers
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.kernels.rows import Rows
 from bartizan.layout import Layout, Path, as_numpy, form_of, is_tensor, leaves_of, like_leaf, rebuild
@@ -125,9 +125,10 @@ class Updates:
         mixing = mixing[:, chosen]
         as_they_are = mixing.shape == (len(chosen), len(chosen)) and bool((mixing == np.eye(len(chosen))).all())
         rest = 1 - mixing.sum(axis=1, keepdims=True)
+        most = max(GRANULE, SCRATCH // (8 * len(self.rows)) // GRANULE * GRANULE)  # each block is copied, and sorted
 
         def blocks() -> Iterator[tuple[int, Floats]]:
-            for start, rows, origin in self.blocks([self.rows[r] for r in chosen]):
+            for start, rows, origin in self.blocks([self.rows[r] for r in chosen], most=most):
                 x = np.asarray(rows)
                 if not as_they_are:
                     x = mixing @ x.astype(np.float64) + (0 if origin is None else rest * origin)

@@ -30,12 +30,14 @@ class Rows:
     def __len__(self) -> int:
         return len(self.pointers)
 
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> Array:
+    def __getitem__(self, row: int) -> Array:
+        """One row, as a view of its memory."""
         size = self.width * self.dtype.itemsize
-        runs = [
-            np.frombuffer(memoryview((ctypes.c_char * size).from_address(int(p))), self.dtype) for p in self.pointers
-        ]
-        return np.stack(runs).astype(dtype or self.dtype, copy=False)
+        return np.frombuffer(memoryview((ctypes.c_char * size).from_address(int(self.pointers[row]))), self.dtype)
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> Array:
+        """All rows, copied."""
+        return np.stack([self[row] for row in range(len(self))]).astype(dtype or self.dtype, copy=False)
 
 
 def address(array: Array) -> int:

@@ -37,7 +37,7 @@ class Exact(Sketch):
             gram = np.zeros((len(every), len(every)))
             for _, rows, origin in clients.blocks(every):
                 if row is not None:
-                    origin = np.asarray(rows, dtype=np.float64)[row]
+                    origin = rows[row].astype(np.float64)
                 cpu.gram(rows, origin, gram)
             return gram
 
