@@ -12,9 +12,9 @@ except ModuleNotFoundError as missing:
 
 from bartizan.kernels.gpu.combine import weighted_sum
 from bartizan.kernels.gpu.dense import achlioptas, gaussian
-from bartizan.kernels.gpu.gram import gram
 from bartizan.kernels.gpu.norms import dots, squared_norms
-from bartizan.kernels.gpu.rotated import rotated
+from bartizan.kernels.gpu.pairs import gram
+from bartizan.kernels.gpu.rotation import rotated
 from bartizan.kernels.gpu.rows import DeviceRows, walk
 
 __all__ = [

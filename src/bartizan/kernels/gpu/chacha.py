@@ -63,9 +63,15 @@ def draw(counter, stream, key0, key1, key2, key3, key4, key5, key6, key7):
         x1, x6, xb, xc = _quarter(x1, x6, xb, xc)
         x2, x7, x8, xd = _quarter(x2, x7, x8, xd)
         x3, x4, x9, xe = _quarter(x3, x4, x9, xe)
-    return (
-        (x0 + i0, x1 + i1, x2 + i2, x3 + i3, x4 + i4, x5 + i5, x6 + i6, x7 + i7)
-        + (x8 + i8, x9 + i9, xa + ia, xb + ib, xc + ic, xd + id, xe + ie, xf + ig)
+    return (x0 + i0, x1 + i1, x2 + i2, x3 + i3, x4 + i4, x5 + i5, x6 + i6, x7 + i7) + (
+        x8 + i8,
+        x9 + i9,
+        xa + ia,
+        xb + ib,
+        xc + ic,
+        xd + id,
+        xe + ie,
+        xf + ig,
     )
 
 

@@ -83,21 +83,34 @@ def _combine(
     AT_ONCE: tl.constexpr,
     WIDE: tl.constexpr,
 ):
+    """One range of columns; only the last needs a mask, which would make all loads narrow."""
     first = tl.program_id(0).to(tl.int64) * COLUMNS
     i = tl.arange(0, COLUMNS)
-    here = first + i < width
     count = tl.load(factors + n_rows).to(tl.int32)
     total = tl.zeros((COLUMNS,), WIDE)
-    for start in range(0, count, AT_ONCE):
-        x = ()
-        for j in tl.static_range(AT_ONCE):
-            m = tl.load(chosen + tl.minimum(start + j, count - 1))
-            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
-            read = here & (start + j < count)
-            x = x + (tl.load(tl.multiple_of(place, ALIGN) + i, mask=read, eviction_policy="evict_first"),)
-        for j in tl.static_range(AT_ONCE):
-            if start + j < count:
+    if first + COLUMNS <= width:
+        for start in range(0, count // AT_ONCE * AT_ONCE, AT_ONCE):
+            x = ()
+            for j in tl.static_range(AT_ONCE):
+                m = tl.load(chosen + start + j)
+                place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+                x = x + (tl.load(tl.multiple_of(place, ALIGN) + i, eviction_policy="evict_first"),)
+            for j in tl.static_range(AT_ONCE):
                 total += tl.load(factors + start + j).to(WIDE) * x[j].to(WIDE)
-    if origin is not None:
-        total += tl.load(rest).to(WIDE) * tl.load(origin + first + i, mask=here).to(WIDE)
-    tl.store(out + first + i, total.to(out.dtype.element_ty), mask=here)
+        for j in range(count // AT_ONCE * AT_ONCE, count):
+            m = tl.load(chosen + j)
+            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            x = tl.load(tl.multiple_of(place, ALIGN) + i, eviction_policy="evict_first")
+            total += tl.load(factors + j).to(WIDE) * x.to(WIDE)
+        if origin is not None:
+            total += tl.load(rest).to(WIDE) * tl.load(origin + first + i).to(WIDE)
+        tl.store(out + first + i, total.to(out.dtype.element_ty))
+    else:
+        here = first + i < width
+        for j in range(count):
+            m = tl.load(chosen + j)
+            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            total += tl.load(factors + j).to(WIDE) * tl.load(place + i, mask=here, other=0.0).to(WIDE)
+        if origin is not None:
+            total += tl.load(rest).to(WIDE) * tl.load(origin + first + i, mask=here, other=0.0).to(WIDE)
+        tl.store(out + first + i, total.to(out.dtype.element_ty), mask=here)

@@ -30,7 +30,13 @@ MATRIX = 2**21  # numbers of P written out at a time: 16 MiB
 
 
 def achlioptas(
-    rows: DeviceRows, origin: torch.Tensor | None, start: int, key: Array, s: int, out: torch.Tensor, norms: torch.Tensor
+    rows: DeviceRows,
+    origin: torch.Tensor | None,
+    start: int,
+    key: Array,
+    s: int,
+    out: torch.Tensor,
+    norms: torch.Tensor,
 ) -> None:
     M, k = out.shape
     squared_norms(rows, origin, norms)
@@ -87,7 +93,9 @@ def _written_out(
         P = torch.empty((x.shape[1], k), dtype=torch.float64, device=rows.device)
         groups = triton.cdiv(k, 8 if stream == reference.GAUSSIAN else 16)
         grid = (triton.cdiv(x.shape[1], 64), triton.cdiv(groups, 16))
-        _matrix[grid](P, x.shape[1], k, start + first, groups, half, stream, *key_words(key), stream == reference.GAUSSIAN)
+        _matrix[grid](
+            P, x.shape[1], k, start + first, groups, half, stream, *key_words(key), stream == reference.GAUSSIAN
+        )
         out.addmm_(x, P, alpha=scale)
 
 
@@ -136,7 +144,14 @@ def _signs(
         at = wide(s) * COLUMNS + i
         here = at < width
         place = tile_at(
-            table, base, step, n_tiles, tl.minimum(m, n_rows - 1)[:, None], tl.minimum(at, width - 1)[None, :], TILE, BYTES
+            table,
+            base,
+            step,
+            n_tiles,
+            tl.minimum(m, n_rows - 1)[:, None],
+            tl.minimum(at, width - 1)[None, :],
+            TILE,
+            BYTES,
         )
         x = tl.load(place.to(tl.pointer_type(DTYPE)), mask=here[None, :], other=0.0).to(tl.float32)
         if origin is not None:

@@ -95,7 +95,7 @@ def walk(rows: torch.Tensor | Sequence[Entries], tile: int = TILE) -> Iterator[t
             yield 0, DeviceRows.of(rows, tile)
             return
         rows = [[row] for row in rows]
-    yield from _scattered([[entry.reshape(-1) for entry in row if entry.numel()] for row in rows], tile)
+    yield from _scattered([[entry.reshape(-1).contiguous() for entry in row if entry.numel()] for row in rows], tile)
 
 
 def _scattered(rows: list[list[torch.Tensor]], tile: int) -> Iterator[tuple[int, DeviceRows]]:

@@ -50,7 +50,7 @@ def rotated(
             programs = min(crew, some * count)
             parts = torch.empty((programs + some, k), dtype=torch.float32, device=rows.device)
             norm_parts = torch.empty(programs + some, dtype=torch.float64, device=rows.device)
-            sketch(rows, origin, words, tails, (row, some, first, count), parts, norm_parts, shape, programs)
+            _sketch(rows, origin, words, tails, (row, some, first, count), parts, norm_parts, shape, programs)
             _reduce[(some, triton.cdiv(k, REDUCED))](
                 parts,
                 norm_parts,
@@ -60,9 +60,9 @@ def rotated(
                 some,
                 count,
                 programs,
-                1 / math.sqrt(mixing),
                 k,
                 min(k, REDUCED),
+                1 / math.sqrt(mixing),
             )
     return None
 
@@ -77,7 +77,7 @@ def shape_of(k: int, n: int) -> dict[str, int] | None:
     return {"N": n, "L": L, "NC": own, "G": n // own, "PLANES": reference.sign_planes(n), "COUNT": count}
 
 
-def sketch(
+def _sketch(
     rows: DeviceRows,
     origin: torch.Tensor | None,
     words: torch.Tensor,
@@ -87,7 +87,6 @@ def sketch(
     norm_parts: torch.Tensor,
     shape: dict[str, int],
     programs: int,
-    registers: int = REGISTERS,
 ) -> None:
     """Add up (first row, rows, first block, blocks) of the rows in this many parts."""
     vec = max(1, min(4, shape["L"] // 32, rows.align // rows.dtype.itemsize))
@@ -112,7 +111,7 @@ def sketch(
         ORIGIN_BYTES=0 if origin is None else origin.dtype.itemsize,
         ORIGIN_ALIGN=1 if origin is None else aligned(origin.data_ptr()),
         num_warps=shape["G"],
-        **({"maxnreg": registers} if registers and rows.device.type == "cuda" else {}),
+        **({"maxnreg": REGISTERS} if REGISTERS and rows.device.type == "cuda" else {}),
     )
 
 
@@ -204,24 +203,22 @@ def _reduce(
     n_rows: tl.int64,
     n_blocks: tl.int64,
     programs: tl.int64,
-    scale,
     K: tl.constexpr,
     CELLS: tl.constexpr,
+    SCALE: tl.constexpr,
 ):
     """Add the parts of one row to its sketch and its squared norm: those of the programs that met it."""
     m = tl.program_id(0).to(tl.int64)
     cells = tl.program_id(1) * CELLS + tl.arange(0, CELLS)
     blocks = n_rows * n_blocks
     low = ((m * n_blocks + 1) * programs - 1) // blocks
-    high = (m + 1) * n_blocks * programs - 1
-    high = high // blocks + 1
+    high = ((m + 1) * n_blocks * programs - 1) // blocks + 1
     total = tl.zeros((CELLS,), tl.float64)
-    norm = tl.zeros((1,), tl.float64)
+    norm = tl.zeros((), tl.float64)
     for part in range((low + m).to(tl.int32), (high + m).to(tl.int32)):
         total += tl.load(parts + wide(part) * K + cells).to(tl.float64)
-        norm += tl.load(norm_parts + part + tl.zeros((1,), tl.int32))
+        norm += tl.load(norm_parts + part)
     at = out + m * stride + cells
-    tl.store(at, tl.load(at) + total * scale)
+    tl.store(at, tl.load(at) + total * SCALE)
     if tl.program_id(1) == 0:
-        at = norms + m + tl.zeros((1,), tl.int32)
-        tl.store(at, tl.load(at) + norm)
+        tl.store(norms + m, tl.load(norms + m) + norm)

@@ -15,9 +15,10 @@ from bartizan.kernels.gpu.plain import copied
 from bartizan.kernels.gpu.rows import DeviceRows, multiprocessors, tile_at, wide
 
 SIDE = 64  # rows of a block of pairs
-COLUMNS = 64  # read at a time
+COLUMNS = 32  # read at a time
 SHORT = 4  # times of these until the sum of the tensor cores is taken away
 PROGRAMS = 4  # a multiprocessor
+STAGES = 2
 PARTS = 2**21  # most numbers of partial sums: 8 MiB
 
 
@@ -50,21 +51,41 @@ def gram(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor, *, tf
         TERMS=1 if tf32 or exact else 3,
         ONE=side == 1,
         num_warps=4,
-        num_stages=3,
+        num_stages=STAGES,
     )
     _add[(side, side)](sums, out, M, out.stride(0), parts, SIDE)
 
 
 @triton.jit
-def _read(table, base, step, n_tiles, m, at, origin, width, DTYPE, BYTES: tl.constexpr, TILE: tl.constexpr, ALIGN: tl.constexpr, COLUMNS: tl.constexpr):
-    """[SIDE, COLUMNS] of these rows about the origin; zeros behind the last column."""
+def _read(
+    table,
+    base,
+    step,
+    n_tiles,
+    m,
+    at,
+    origin,
+    width,
+    DTYPE: tl.constexpr,
+    BYTES: tl.constexpr,
+    TILE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """[SIDE, COLUMNS] of these rows about the origin; a mask, which makes loads narrow, puts zeros behind the last."""
     i = tl.arange(0, COLUMNS)[None, :]
-    here = at + i < width
-    place = tile_at(table, base, step, n_tiles, m, tl.minimum(at, width - 1), TILE, BYTES)
-    place = tl.multiple_of(place.to(tl.pointer_type(DTYPE)), ALIGN)
-    x = tl.load(place[:, None] + i, mask=here, other=0.0).to(tl.float32)
-    if origin is not None:
-        x = (x - tl.load(origin + at + i, mask=here, other=0.0)).to(tl.float32)
+    if MASKED:
+        here = at + i < width
+        place = tile_at(table, base, step, n_tiles, m, tl.minimum(at, width - 1), TILE, BYTES)
+        x = tl.load(place.to(tl.pointer_type(DTYPE))[:, None] + i, mask=here, other=0.0).to(tl.float32)
+        if origin is not None:
+            x = (x - tl.load(origin + at + i, mask=here, other=0.0)).to(tl.float32)
+    else:
+        place = tile_at(table, base, step, n_tiles, m, at, TILE, BYTES)
+        x = tl.load(tl.multiple_of(place.to(tl.pointer_type(DTYPE)), ALIGN)[:, None] + i).to(tl.float32)
+        if origin is not None:
+            x = (x - tl.load(origin + at + i)).to(tl.float32)
     return x
 
 
@@ -72,6 +93,49 @@ def _read(table, base, step, n_tiles, m, at, origin, width, DTYPE, BYTES: tl.con
 def _high(x):
     """What tf32 holds of x."""
     return (x.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _short(
+    total,
+    mixed,
+    s,
+    rows_i,
+    rows_j,
+    table,
+    base,
+    step,
+    n_tiles,
+    origin,
+    width,
+    DTYPE: tl.constexpr,
+    BYTES: tl.constexpr,
+    TILE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    SIDE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SHORT: tl.constexpr,
+    TERMS: tl.constexpr,
+    ONE: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Add one short sum of the tensor cores: of the parts that tf32 holds, and of what mixes these with the rest."""
+    short = tl.zeros((SIDE, SIDE), tl.float32)
+    short_mixed = tl.zeros((SIDE, SIDE), tl.float32)
+    for t in tl.static_range(SHORT):
+        at = (wide(s) * SHORT + t) * COLUMNS
+        x = _read(table, base, step, n_tiles, rows_i, at, origin, width, DTYPE, BYTES, TILE, ALIGN, COLUMNS, MASKED)
+        if ONE:
+            y = x
+        else:
+            y = _read(table, base, step, n_tiles, rows_j, at, origin, width, DTYPE, BYTES, TILE, ALIGN, COLUMNS, MASKED)
+        high_x, high_y = _high(x), _high(y)
+        short = tl.dot(high_x, tl.trans(high_y), short, input_precision="tf32")
+        if TERMS == 3:
+            short_mixed = tl.dot(high_x, tl.trans(y - high_y), short_mixed, input_precision="tf32")
+            if not ONE:
+                short_mixed = tl.dot(x - high_x, tl.trans(high_y), short_mixed, input_precision="tf32")
+    return total + short, mixed + short_mixed
 
 
 @triton.jit(do_not_specialize=["base", "step", "n_tiles", "n_rows", "width", "each"])
@@ -102,25 +166,56 @@ def _pairs(
         rows_j = tl.minimum(j * SIDE + tl.arange(0, SIDE), n_rows - 1)
         total = tl.zeros((SIDE, SIDE), tl.float32)
         mixed = tl.zeros((SIDE, SIDE), tl.float32)
+        whole = (width // (COLUMNS * SHORT)).to(tl.int32)
         end = tl.minimum((part + 1) * each, tl.cdiv(width, COLUMNS * SHORT).to(tl.int32))
-        for s in range(part * each, end):
-            short = tl.zeros((SIDE, SIDE), tl.float32)
-            short_mixed = tl.zeros((SIDE, SIDE), tl.float32)
-            for t in tl.static_range(SHORT):
-                at = (wide(s) * SHORT + t) * COLUMNS
-                x = _read(table, base, step, n_tiles, rows_i, at, origin, width, DTYPE, BYTES, TILE, ALIGN, COLUMNS)
-                if ONE:
-                    y = x
-                else:
-                    y = _read(table, base, step, n_tiles, rows_j, at, origin, width, DTYPE, BYTES, TILE, ALIGN, COLUMNS)
-                high_x, high_y = _high(x), _high(y)
-                short = tl.dot(high_x, tl.trans(high_y), short, input_precision="tf32")
-                if TERMS == 3:
-                    short_mixed = tl.dot(high_x, tl.trans(y - high_y), short_mixed, input_precision="tf32")
-                    if not ONE:
-                        short_mixed = tl.dot(x - high_x, tl.trans(high_y), short_mixed, input_precision="tf32")
-            total += short
-            mixed += short_mixed
+        for s in range(part * each, tl.minimum(end, whole)):
+            total, mixed = _short(
+                total,
+                mixed,
+                s,
+                rows_i,
+                rows_j,
+                table,
+                base,
+                step,
+                n_tiles,
+                origin,
+                width,
+                DTYPE,
+                BYTES,
+                TILE,
+                ALIGN,
+                SIDE,
+                COLUMNS,
+                SHORT,
+                TERMS,
+                ONE,
+                False,
+            )
+        for s in range(tl.maximum(part * each, whole), end):
+            total, mixed = _short(
+                total,
+                mixed,
+                s,
+                rows_i,
+                rows_j,
+                table,
+                base,
+                step,
+                n_tiles,
+                origin,
+                width,
+                DTYPE,
+                BYTES,
+                TILE,
+                ALIGN,
+                SIDE,
+                COLUMNS,
+                SHORT,
+                TERMS,
+                ONE,
+                True,
+            )
         if ONE:
             mixed += tl.trans(mixed)
         a, b = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
