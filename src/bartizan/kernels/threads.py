@@ -10,14 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 
-from numba import config, get_num_threads
+from numba import config
 
 _pool: ThreadPoolExecutor | None = None
 
 
 def n_threads() -> int:
-    """How many workers there are: as many as numba is set to (`numba.set_num_threads`, NUMBA_NUM_THREADS)."""
-    return get_num_threads()
+    """How many workers there are: one a core, or what the environment variable NUMBA_NUM_THREADS says."""
+    return config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 
 
 def share(task: Callable[[int], None], n_tasks: int, threads: int) -> None:
@@ -51,8 +51,7 @@ def share(task: Callable[[int], None], n_tasks: int, threads: int) -> None:
 def _helpers() -> ThreadPoolExecutor:
     global _pool
     if _pool is None:
-        most: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-        _pool = ThreadPoolExecutor(max(1, most - 1), thread_name_prefix="bartizan")
+        _pool = ThreadPoolExecutor(max(1, n_threads() - 1), thread_name_prefix="bartizan")
     return _pool
 
 
