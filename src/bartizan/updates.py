@@ -42,8 +42,8 @@ class Updates:
     """
 
     columns: Columns
-    rows: tuple[Row, ...] = field(repr=False)
     located: Located = field(repr=False)
+    integers: tuple[tuple[Array, ...], ...] = field(repr=False)
     clients: tuple[int, ...]
     n_sent: int
     quarantined: dict[int, str]
@@ -77,11 +77,11 @@ class Updates:
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
         kept = [client for client in seen if client not in quarantined]
-        rows, columns = tuple(_row(seen[client][0], layout) for client in kept), Columns(layout)
+        rows, columns = [_row(seen[client][0], layout) for client in kept], Columns(layout)
         return cls(
             columns=columns,
-            rows=rows,
             located=columns.located(rows),
+            integers=tuple(row.integers for row in rows),
             clients=tuple(kept),
             n_sent=len(sent),
             quarantined=quarantined,
@@ -106,12 +106,11 @@ class Updates:
             raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
         if not layout.dim:
             raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
-        x = as_numpy_matrix(updates)
-        rows, columns = tuple(Row((as_numpy(row),), ()) for row in x), Columns(layout)
+        x, columns = as_numpy_matrix(updates), Columns(layout)
         return cls(
             columns=columns,
-            rows=rows,
-            located=Located.of_matrix(x) or columns.located(rows),
+            located=Located.of_matrix(x) or columns.located([Row((as_numpy(row),), ()) for row in x]),
+            integers=((),) * M,
             clients=tuple(range(M)),
             n_sent=M,
             quarantined={},
@@ -122,15 +121,19 @@ class Updates:
 
     def without(self, bad: dict[int, str]) -> Updates:
         """The same round with these rows (not clients) quarantined."""
-        kept = [r for r in range(len(self.rows)) if r not in bad]
+        kept = [r for r in range(len(self)) if r not in bad]
         quarantined = self.quarantined | {self.clients[r]: reason for r, reason in bad.items()}
         return replace(
             self,
-            rows=tuple(self.rows[r] for r in kept),
             located=self.located.rows(kept),
+            integers=tuple(self.integers[r] for r in kept),
             clients=tuple(self.clients[r] for r in kept),
             quarantined=dict(sorted(quarantined.items())),
         )
+
+    def __len__(self) -> int:
+        """How many clients take part."""
+        return len(self.clients)
 
     @property
     def layout(self) -> Layout:
@@ -145,7 +148,7 @@ class Updates:
         self, located: Located, multiple_of: int = 1, most: int | None = None
     ) -> Iterator[tuple[int, Rows, Array | None]]:
         """Walk the columns of these rows: (first coordinate, where they lie, the reference's part or None)."""
-        for start, block in self.columns.blocks(located, multiple_of, most):
+        for start, block in located.blocks(multiple_of, most):
             yield start, block, self._origin(start, start + block.width)
 
     @cached_property
@@ -175,7 +178,7 @@ class Updates:
         mixing = mixing[:, chosen]
         as_they_are = mixing.shape == (len(chosen), len(chosen)) and bool((mixing == np.eye(len(chosen))).all())
         rest = 1 - mixing.sum(axis=1, keepdims=True)
-        most = max(GRANULE, SCRATCH // (8 * len(self.rows)) // GRANULE * GRANULE)  # each block is copied, and sorted
+        most = max(GRANULE, SCRATCH // (8 * len(self)) // GRANULE * GRANULE)  # each block is copied, and sorted
 
         out = self._blank()
         written = self.columns.located([out])
@@ -187,9 +190,9 @@ class Updates:
             result.kernels.weighted_sum(result, np.ones(1), 0.0, None, written.part(start, start + rows.width))
         return self._built(out, weights)
 
-    def fault(self, row: Row) -> str:
+    def fault(self, row: int) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
-        for entry, array in zip(self.columns.entries, row.floats, strict=True):
+        for entry, array in zip(self.columns.entries, self.located.arrays[row], strict=True):
             flat = numbers(array.reshape(-1), entry)
             bad = np.flatnonzero(~np.isfinite(flat))
             if len(bad):
@@ -211,13 +214,16 @@ class Updates:
 
     def _counters(self, weights: Floats) -> dict[Path, Array]:
         """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
-        rows = list(self.rows)
+        counters = [entry for entry in self.layout.entries if not entry.is_float]
+        if not counters:
+            return {}
+        rows = list(self.integers)
         if self.reference is not None:
-            rows.append(self.reference)
+            rows.append(self.reference.integers)
             weights = np.append(weights, max(0.0, 1 - weights.sum()))
         out = {}
-        for i, entry in enumerate(entry for entry in self.layout.entries if not entry.is_float):
-            arrays = [row.integers[i].reshape(-1) for row in rows]
+        for i, entry in enumerate(counters):
+            arrays = [row[i].reshape(-1) for row in rows]
             out[entry.path] = np.empty(entry.size, arrays[0].dtype)
             for low in range(0, entry.size, GRANULE):
                 columns = np.stack([array[low : low + GRANULE] for array in arrays])

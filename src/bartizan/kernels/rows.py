@@ -15,6 +15,7 @@ FORMATS = ("float32", "float64", "float16", "bfloat16")
 CODES = {np.dtype("uint16" if name == "bfloat16" else name): code for code, name in enumerate(FORMATS)}
 CODES |= {dtype.newbyteorder(): code for dtype, code in CODES.items()}
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+DOUBLE = CODES[FLOAT64]
 
 
 class Table(NamedTuple):
