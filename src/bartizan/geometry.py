@@ -20,8 +20,6 @@ from bartizan.types import Floats
 
 # Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
 SHORT_OF_DIGITS = 1e-9
-# Rows of a symmetric product that are multiplied at once.
-STRIPE = 256
 
 
 def norm_limit(dtype: np.dtype) -> float:
@@ -52,7 +50,7 @@ class Look:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class SeenPoints:
     """Points as a look left them: inner products about the origin, and about the medoid when they are asked for."""
 
     products: Floats  # about the origin: of the clients, and of a trusted update the last
@@ -83,10 +81,10 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Mixed:
-    """Mixtures of other points, A x; what a row of A lacks of sum 1 lies at the origin. A rule asks for few of these."""
+class MixedPoints:
+    """Mixtures A x of other points; what a row of A lacks of sum 1 lies at the origin. Worked out when asked for."""
 
-    points: Seen | Mixed
+    points: SeenPoints | MixedPoints
     mixing: Floats
 
     @property
@@ -95,20 +93,21 @@ class Mixed:
 
     @cached_property
     def inner(self) -> Floats:
-        n, M, A, given = self.n_clients, self.points.n_clients, self.mixing, self.points.inner
-        lacking = 1 - A.sum(axis=1)
-        inner = np.empty((n + len(given) - M, n + len(given) - M))
-        half = A @ given[:M]
-        half += lacking[:, None] * given[M]
-        inner[:n, :n] = _symmetric_product(half[:, : M + 1], np.column_stack([A, lacking]))
-        inner[:n, n:] = half[:, M:]
-        inner[n:, :n] = half[:, M:].T
-        inner[n:, n:] = given[M:, M:]
-        return inner
+        from bartizan.kernels.sandwich import sandwich
+
+        n, M, given = self.n_clients, self.points.n_clients, self.points.inner
+        B = np.zeros((n + len(given) - M, len(given)))
+        B[:n, :M] = self.mixing
+        B[:n, M] = 1 - self.mixing.sum(axis=1)
+        for other in range(len(given) - M):
+            B[n + other, M + other] = 1.0
+        return sandwich(B, given)
 
     @cached_property
     def gram(self) -> Floats:
-        return _symmetric_product(self.mixing @ self.points.gram, self.mixing)
+        from bartizan.kernels.sandwich import sandwich
+
+        return sandwich(np.ascontiguousarray(self.mixing), np.ascontiguousarray(self.points.gram))
 
     @cached_property
     def _distances(self) -> tuple[Floats, int, float]:
@@ -138,7 +137,7 @@ class Geometry:
     [0.0, 3.0, 5.0]
     """
 
-    points: Seen | Mixed
+    points: SeenPoints | MixedPoints
     sizes: Floats
     exact_squared_norms: Floats | None = None
     trusted_dots: Floats | None = None
@@ -180,10 +179,10 @@ class Geometry:
 
         G = np.ascontiguousarray(look.gram)
         distances, medoid, median = weigh.distances(G, n_clients)
-        points = Seen(G, distances, medoid, medoid, None)
+        points = SeenPoints(G, distances, medoid, medoid, None)
         if n_clients > 1 and median < SHORT_OF_DIGITS * G[medoid, medoid]:
             again = np.ascontiguousarray(look.about(medoid))
-            points = Seen(G, *weigh.distances(again, n_clients)[:2], medoid, again)
+            points = SeenPoints(G, *weigh.distances(again, n_clients)[:2], medoid, again)
         return cls(
             points,
             _checked_sizes(one_size_each(sizes, n_clients)),
@@ -260,7 +259,7 @@ class Geometry:
         # Each client in one row: rows own their sizes.
         parted = present == M and bool((np.count_nonzero(mixing, axis=0) == 1).all())
         return Geometry(
-            Mixed(self.points, mixing),
+            MixedPoints(self.points, mixing),
             (mixing > 0) @ self.sizes if parted else self.sizes if n_mixed == M else np.ones(n_mixed),
             mixing**2 @ norms if norms is not None and only_scaled else None,
             None if dots is None else np.append(mixing @ dots[:M], dots[M]),
@@ -295,17 +294,3 @@ def _checked_sizes(sizes: Floats) -> Floats:
     if not (sizes.min() > 0 and largest < np.inf):  # False for NaN too
         raise ValueError(f"sizes must be positive numbers, got {sizes[~(np.isfinite(sizes) & (sizes > 0))][0]}.")
     return sizes / largest  # so that no sum of them overflows
-
-
-def _symmetric_product(x: Floats, y: Floats) -> Floats:
-    """x y' where that is symmetric but for rounding: blocks of the lower half, which the upper mirrors."""
-    out = np.empty((len(x), len(x)))
-    for low in range(0, len(x), STRIPE):
-        high = min(low + STRIPE, len(x))
-        block = x[low:high] @ y[:high].T
-        own = block[:, low:]
-        out[low:high, :low] = block[:, :low]
-        out[:low, low:high] = block[:, :low].T
-        np.add(own, own.T, out=out[low:high, low:high])
-        out[low:high, low:high] /= 2
-    return out

@@ -12,7 +12,6 @@ from bartizan.robust import Bounded, whole_number
 from bartizan.rules.base import Rule, averaged, smallest
 from bartizan.types import Floats
 
-
 # From so many clients on it pays to find out first whose score can't be the least.
 MANY = 128
 
