@@ -56,6 +56,7 @@ class SeenPoints:
     products: Floats  # about the origin: of the clients, and of a trusted update the last
     squared_distances: Floats
     medoid: int
+    spread: float
     centre: int
     about_centre: Floats | None  # from a second look, where there was one
 
@@ -123,6 +124,10 @@ class MixedPoints:
     def medoid(self) -> int:
         return self._distances[1]
 
+    @property
+    def spread(self) -> float:
+        return self._distances[2]
+
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
@@ -179,10 +184,10 @@ class Geometry:
 
         G = np.ascontiguousarray(look.gram)
         distances, medoid, median = weigh.distances(G, n_clients)
-        points = SeenPoints(G, distances, medoid, medoid, None)
+        points = SeenPoints(G, distances, medoid, median, medoid, None)
         if n_clients > 1 and median < SHORT_OF_DIGITS * G[medoid, medoid]:
             again = np.ascontiguousarray(look.about(medoid))
-            points = SeenPoints(G, *weigh.distances(again, n_clients)[:2], medoid, again)
+            points = SeenPoints(G, *weigh.distances(again, n_clients), medoid, again)
         return cls(
             points,
             _checked_sizes(one_size_each(sizes, n_clients)),
@@ -228,6 +233,11 @@ class Geometry:
     def medoid(self) -> int:
         """The client whose median distance to the others is least: no minority can make it one of theirs from afar."""
         return self.points.medoid
+
+    @property
+    def spread(self) -> float:
+        """The medoid's median squared distance to the clients, its own 0 among them."""
+        return self.points.spread
 
     @cached_property
     def norms(self) -> Floats:

@@ -18,6 +18,8 @@ from bartizan.types import Floats
 SUMS = {"reassoc", "contract", "nsz"}
 # Rows that a thread takes at once: they stay in its cache.
 STRIPE = 64
+# Up to so many multiplications BLAS too stays on one thread.
+FEW = 2**18
 
 
 @njit(cache=True, nogil=True, fastmath=SUMS)
@@ -71,9 +73,11 @@ def _mirror(out):
 
 def _multiplied(X: Floats, Y: Floats, lower: bool = False) -> Floats:
     """X Y', on all cores where it is worth waking them."""
+    if X.size * len(Y) <= FEW:
+        return X @ Y.T
     out = np.empty((len(X), len(Y)))
     stripes = range(0, len(X), STRIPE)
-    if len(stripes) < 4:
+    if len(stripes) < 6:
         for first in stripes:
             _row_products(X, Y, first, min(first + STRIPE, len(X)), lower, out)
         return out

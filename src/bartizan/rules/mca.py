@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from bartizan.geometry import Geometry
 from bartizan.robust import whole_number
@@ -40,8 +39,8 @@ class MCA(Rule):
         from bartizan.kernels import weigh
 
         medoid, shares = geometry.medoid, geometry.shares
-        from_medoid = geometry.squared_distances[medoid]
-        width = float(np.sqrt(np.median(from_medoid))) if self.width is None else self.width
+        width = math.sqrt(geometry.spread) if self.width is None else self.width
         if width == 0:
-            return shares * (from_medoid == 0) / shares[from_medoid == 0].sum()
+            here = geometry.squared_distances[medoid] == 0
+            return shares * here / shares[here].sum()
         return weigh.correntropy(geometry.inner, medoid, shares, width, self.tolerance, self.max_steps)
