@@ -86,7 +86,8 @@ def _repeated_krum(D, order, f, selected):
         left[chosen] = False
         n_left, best = 0, -1
         fewer = _counted(M - s - 1, f)
-        for i in alive[: M - s]:
+        for turn in range(M - s):
+            i = alive[turn]
             if i == chosen:
                 continue
             alive[n_left] = i

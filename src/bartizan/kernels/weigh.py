@@ -14,9 +14,12 @@ from bartizan.types import Floats
 
 # Reordering sums is all we allow.
 SUMS = {"reassoc", "contract", "nsz"}
+# No division here is by zero, and none is checked for it.
+loop = njit(cache=True, error_model="numpy")
+summing = njit(cache=True, error_model="numpy", fastmath=SUMS)
 
 
-@njit(cache=True)
+@loop
 def _select(x, k):
     """The k-th smallest of x, which is left with nothing larger before it and nothing smaller behind it."""
     low, high = 0, len(x) - 1
@@ -42,7 +45,7 @@ def _select(x, k):
     return x[k]
 
 
-@njit(cache=True)
+@loop
 def _median(x):
     """The median of x, which is left in another order."""
     k = len(x) // 2
@@ -55,7 +58,7 @@ def _median(x):
     return (lower + upper) / 2
 
 
-@njit(cache=True)
+@loop
 def _distances(inner, out):
     """One pass for the distances and the medoid: a row's median is sought only if enough of it lies below the least."""
     M = len(out)
@@ -64,14 +67,13 @@ def _distances(inner, out):
         squares[i] = inner[i, i]
     medoid, least = 0, np.inf
     for i in range(M):
-        products, own = inner[i], squares[i]
+        products, own, to = inner[i], squares[i], out[i]
         below = 0
         for j in range(u64(M)):
             d = squares[j] + own - 2.0 * products[j]
             d = d if d > 0.0 else 0.0
-            row[j] = d
+            to[j] = row[j] = d
             below += d < least
-        out[i] = row
         if below >= (M + 1) // 2:
             median = _median(row)
             if median < least:
@@ -86,11 +88,10 @@ def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:
     return out, int(medoid), float(least)
 
 
-@njit(cache=True)
+@loop
 def _recentred(gram, centre, n_clients, out):
     M, N = u64(n_clients), u64(len(gram))
-    about = gram[centre].copy()
-    own = about[centre]
+    about, own = gram[centre], gram[centre, centre]
     for i in range(N):
         row, to = gram[i], out[i + u64(i >= M)]
         a = about[i]
@@ -111,7 +112,7 @@ def recentred(gram: Floats, centre: int, n_clients: int) -> Floats:
     return out
 
 
-@njit(cache=True, fastmath=SUMS)
+@summing
 def _capped_sums(D, cap, out):
     for i in range(u64(len(D))):
         row, total = D[i], 0.0
@@ -127,7 +128,7 @@ def capped_sums(D: Floats, cap: float) -> Floats:
     return out
 
 
-@njit(cache=True, fastmath=SUMS)
+@summing
 def _nearest(D, border, n, sizes, out):
     M = len(D)
     for i in range(M):
@@ -156,7 +157,7 @@ def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
     return out
 
 
-@njit(cache=True, fastmath=SUMS)
+@summing
 def _dot(x, y, n):
     total = 0.0
     for i in range(u64(n)):
@@ -164,13 +165,13 @@ def _dot(x, y, n):
     return total
 
 
-@njit(cache=True)
+@loop
 def _times(C, w, out):
     for i in range(len(w)):
         out[i] = _dot(C[i], w, len(w))
 
 
-@njit(cache=True, fastmath=SUMS)
+@summing
 def _summed_distances(D, shares, out):
     """Each client's distances to all, by shares; of a pair the root is taken once."""
     for i in range(u64(len(D))):
@@ -182,13 +183,15 @@ def _summed_distances(D, shares, out):
         out[i] = total
 
 
-@njit(cache=True)
+@loop
 def _weiszfeld(C, D, shares, tolerance, max_steps):
     M = len(shares)
     w, Cw, step, Cstep = np.zeros(M), np.empty(M), np.empty(M), np.empty(M)
     distances, scratch, here = np.empty(M), np.empty(M), np.empty(M, np.bool_)
     _summed_distances(D, shares, scratch)
-    start = scratch.argmin()
+    start = 0
+    for i in range(M):
+        start = i if scratch[i] < scratch[start] else start
     w[start] = 1.0
     for i in range(M):
         Cw[i] = C[start, i]
@@ -237,7 +240,7 @@ def weiszfeld(inner: Floats, D: Floats, shares: Floats, tolerance: float, max_st
     return _weiszfeld(inner, D, shares, tolerance, max_steps)
 
 
-@njit(cache=True)
+@loop
 def _correntropy(C, start, shares, width, tolerance, max_steps):
     M = len(shares)
     w, Cw, step, Cstep = np.zeros(M), np.empty(M), np.empty(M), np.empty(M)
