@@ -63,6 +63,7 @@ def _counted(remaining, f):
 
 @njit(cache=True)
 def _repeated_krum(D, order, f, selected):
+    """When one leaves, each other's sum loses it if it counted, and the farthest that counted if it did not."""
     M = len(D)
     alive, left = np.arange(M), np.ones(M, np.bool_)
     high, low, most = np.zeros(M), np.zeros(M), np.empty(M)
@@ -83,6 +84,8 @@ def _repeated_krum(D, order, f, selected):
         best = i if high[i] < high[best] else best
     for s in range(len(selected)):
         selected[s] = chosen = best
+        if s + 1 == len(selected):
+            break
         left[chosen] = False
         n_left, best = 0, -1
         fewer = _counted(M - s - 1, f)
@@ -128,7 +131,7 @@ def _repeated_krum(D, order, f, selected):
 def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
     """Who is selected, in turn: scores are running sums in twice the digits, so O(M^2) once each row is sorted.
 
-    What a giant added to a sum it takes digits away from for good: one that has shrunk by 2^30 is taken anew.
+    A giant that was once in a sum took digits from it: a sum that has shrunk by 2^30 is taken anew.
     """
     selected = np.empty(n_selected, np.int64)
     _repeated_krum(D, by_distance(D), f, selected)
