@@ -9,13 +9,8 @@ import numpy as np
 from bartizan.geometry import Geometry
 from bartizan.robust import whole_number
 from bartizan.rules.base import Rule, shortening
+from bartizan.rules.geometric_median import squared_distances_to
 from bartizan.types import Floats
-
-
-def squared_distances_to(inner: Floats, weights: Floats) -> Floats:
-    """|x_i - sum_j w_j x_j|^2 for all i, from inner products about the origin, where what w lacks of sum 1 lies."""
-    Gw = inner @ weights
-    return np.maximum(np.diag(inner) - 2 * Gw + weights @ Gw, 0)
 
 
 @dataclass(frozen=True)

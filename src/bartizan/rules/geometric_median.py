@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from bartizan.geometry import Geometry
 from bartizan.robust import whole_number
 from bartizan.rules.base import Rule
 from bartizan.types import Floats
+
+
+def squared_distances_to(inner: Floats, weights: Floats) -> Floats:
+    """|x_i - sum_j w_j x_j|^2 for all i, from inner products about any point (about zero, unless sum w = 1)."""
+    Gw = inner @ weights
+    return np.maximum(np.diag(inner) - 2 * Gw + weights @ Gw, 0)
 
 
 @dataclass(frozen=True)
