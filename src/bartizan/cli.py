@@ -39,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.run(options)
-    except (ValueError, MemoryError, ModuleNotFoundError) as wrong:
-        print(f"bartizan {options.command}: {wrong}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (ValueError, OSError, MemoryError, ModuleNotFoundError) as wrong:
+        print(f"bartizan {options.command}: {wrong}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

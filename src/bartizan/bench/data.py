@@ -96,9 +96,8 @@ class Problem:
         """How far an update lies from each of n weighted sums of the clients, (n, M) weights; one walk for all."""
         squares = np.zeros(len(weights))
         for low, block in self._blocks():
-            ours = _wide(update[low : low + block.shape[1]])
-            sums = _like(weights, block) @ block
-            squares += _numpy(((ours - sums) ** 2).sum(1))
+            answer = _like(update[low : low + block.shape[1]], block)
+            squares += _numpy(((answer - _like(weights, block) @ block) ** 2).sum(1))
         return np.sqrt(squares)
 
     def distance_to_mean(self, weights: Floats) -> float:
@@ -150,8 +149,11 @@ def _wide(block: Any) -> Any:
     return block.double() if hasattr(block, "double") else np.asarray(block, dtype=np.float64)
 
 
-def _like(weights: Floats, block: Any) -> Any:
-    return weights if isinstance(block, np.ndarray) else block.new_tensor(weights)
+def _like(values: Any, block: Any) -> Any:
+    """In float64, in the library and on the device of the block."""
+    if isinstance(block, np.ndarray):
+        return _numpy(_wide(values))
+    return machine.torch_for("A tensor").as_tensor(values, dtype=block.dtype, device=block.device)
 
 
 def _numpy(result: Any) -> Floats:

@@ -51,7 +51,7 @@ def _growth(rows: Sequence[Row], axes: list[Axis]) -> Any:
 
 
 def _panel(panel: Any, lines: list[Curve], axis: Axis, cost: str, style: dict[str, dict[str, str]]) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter
 
     for curve in lines:
         x = [getattr(row, axis) for row in curve.rows]
@@ -67,6 +67,7 @@ def _panel(panel: Any, lines: list[Curve], axis: Axis, cost: str, style: dict[st
     panel.set_xticks(ticks, [short(tick) for tick in ticks])
     panel.xaxis.set_minor_formatter(NullFormatter())
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
     panel.set_xlabel(NAMES[axis])
     panel.set_ylabel(NAMES[cost])
     panel.grid(True, which="major", alpha=0.25)

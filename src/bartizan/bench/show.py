@@ -13,11 +13,11 @@ from bartizan.bench.rows import Row, plain, seconds
 if TYPE_CHECKING:
     from rich.table import Table
 
-LEGEND = """\
-reads: time of a whole call, in times of one read of all updates in the same run.
+LEGEND = """
+reads: time of a whole call, in reads of all updates in the same run (median).
 extra: peak memory of a call beside the updates and the answer.
-ok: [green]=[/] meets the rule's definition in float64, [green]~[/] lies as close to the honest mean as
-an honest client, [bold red]x[/] does neither."""
+ok: [green]=[/] meets the rule's definition in float64, [green]~[/] lies as close to the
+honest mean as an honest client, [bold red]x[/] does neither."""
 
 
 class Screen:

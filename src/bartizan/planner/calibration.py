@@ -59,9 +59,9 @@ def stored(device: str = "cpu", dtype: str = "float32") -> Costs | None:
         costs = Costs(**kept["costs"])
     except (OSError, ValueError, TypeError, KeyError, ModuleNotFoundError):
         return None
-    numbers = [value for value in asdict(costs).values() if not isinstance(value, str)]
-    sound = all(isinstance(value, float) and 0 <= value < 1 for value in numbers) and costs.read > 0
-    return costs if sound and len(numbers) == len(fields(Costs)) - 3 else None
+    numbers = [getattr(costs, cost.name) for cost in fields(Costs) if cost.type == "float"]
+    sound = all(isinstance(value, float) and 0 <= value < 1 for value in numbers)
+    return costs if sound and costs.read > 0 else None
 
 
 def checked_dtype(dtype: str) -> str:
