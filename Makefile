@@ -22,12 +22,13 @@ test-slow: $(VENV)/dev
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers
 
-# Some of these take minutes a call: with `make bench-peers DIM=1M` all of it takes about five.
+# Some of these take minutes a call; `make bench-peers DIM=1M LIMIT=10` is over in a few.
 CLIENTS ?= 50
 DIM ?= 11.2M
+LIMIT ?= 60
 RESULTS ?= benchmarks/results/peers
 bench-peers: $(PEERS)/ready
-	FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/bartizan bench --clients $(CLIENTS) --dim $(DIM) \
+	FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/bartizan bench --clients $(CLIENTS) --dim $(DIM) --limit $(LIMIT) \
 		--peers byzfl,byzpy,flower,flower-legacy,torch-cdist,pair-loop --json $(RESULTS).json --plot $(RESULTS).svg
 	@echo && $(PEERS)/bin/bartizan bench --markdown $(RESULTS).json
 

@@ -142,6 +142,21 @@ def test_who_is_beyond_the_limit_is_called_once(problem):
     assert row.seconds == row.seconds_min == row.seconds_max
 
 
+def test_who_is_far_beyond_the_limit_is_not_run_and_says_so():
+    calls = []
+
+    def slow(problem):
+        calls.append(problem.dim)
+        return Answer(problem.x[5])
+
+    problem = Problem.draw(11, 2, 64 * 5000, "float32", "cpu")
+    (row,) = measure.rows(problem, "krum", [Broken(slow)], 5, 0.0, quiet)
+    assert calls == [5000, 5000]  # to compile, and to tell
+    assert not row.ok
+    assert row.judged.startswith("not run: it would take about")
+    assert "not run" in rows.markdown([row])
+
+
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux tells")
 def test_memory_beside_pythons_own_is_seen():
     def wasteful():

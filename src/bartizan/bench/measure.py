@@ -18,6 +18,7 @@ from bartizan.types import Floats
 
 PAUSE = 0.01
 SMALL = 5000  # coordinates to warm up on: what is compiled depends on types, not on sizes
+PART, FAR = 64, 10  # a 64th of the coordinates tells who would take ten times the limit for a single call
 Notice = Callable[[str], None]
 
 
@@ -51,7 +52,7 @@ def rows(
         if job is None:
             continue
         notice(f"{rule}: warming up and checking {engine.label}")
-        entries.append(_checked(problem, rule, engine, job, defined))
+        entries.append(_checked(problem, rule, engine, job, defined, limit))
     for turn in range(repeats):
         for entry in entries:
             if entry.wants_more(repeats, limit):
@@ -70,10 +71,13 @@ def one_read(problem: Problem) -> float:
     return machine.timed(lambda: Norms().look(problem.updates, 0), problem.device)[1]
 
 
-def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Floats) -> Entry:
-    small = problem.narrowed(SMALL)
+def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Floats, limit: float) -> Entry:
     try:
-        _run(engine.job(rule, small) or job)  # compiles
+        _small_run(problem, rule, engine, SMALL)  # compiles
+        if problem.dim >= PART * SMALL:
+            expected = PART * _small_run(problem, rule, engine, problem.dim // PART)
+            if expected > FAR * limit:
+                return Entry(engine, job, Verdict(False, f"not run: it would take about {expected:,.0f} s a call"))
         one_read(problem)
         given = job.given()
         read = one_read(problem)
@@ -87,8 +91,13 @@ def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Flo
     return Entry(engine, job, judged(problem, rule, engine, answer, defined), extra, (seconds, read))
 
 
-def _run(job: Job) -> None:
-    job.run(job.given())
+def _small_run(problem: Problem, rule: str, engine: Engine, dim: int) -> float:
+    """Seconds of a call on the first coordinates only."""
+    job = engine.job(rule, problem.narrowed(dim))
+    if job is None:
+        return 0.0
+    given, run = job.given(), job.run
+    return machine.timed(lambda: run(given), problem.device)[1]
 
 
 def _time(problem: Problem, entry: Entry) -> None:

@@ -93,7 +93,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _cell(row: Row) -> str:
     if row.reads is None or row.seconds is None:
-        return "fails"
+        return "not run" if row.judged.startswith("not run") else "fails"
     return f"{plain(row.reads)} ({seconds(row.seconds)}){'' if row.ok else ', wrong'}"
 
 

@@ -35,7 +35,7 @@ class Benchmark:
     device: str = "cpu"
     repeats: int = 5
     limit: float = 60.0
-    """Seconds that one engine may take for the repeats of one rule; it is always called once."""
+    """Seconds for the repeats of one engine and rule; slower ones are called once, or not at all: see `measure`."""
     seed: int = 0
 
     def check(self) -> None:

@@ -100,7 +100,7 @@ def _cells(row: Row) -> list[str]:
     extra = "" if row.extra_bytes is None else f"{row.extra_bytes / 2**20:,.0f} MiB"
     mark = "[bold red]x[/]" if not row.ok else "[green]=[/]" if row.judged.startswith("meets") else "[green]~[/]"
     if row.reads is None or row.seconds is None or row.reads_min is None or row.reads_max is None:
-        return ["", "", "fails", extra, mark]
+        return ["", "", "not run" if row.judged.startswith("not run") else "fails", extra, mark]
     return [plain(row.reads), f"{plain(row.reads_min)} .. {plain(row.reads_max)}", seconds(row.seconds), extra, mark]
 
 
