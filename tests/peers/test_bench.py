@@ -6,6 +6,8 @@ from bartizan.bench import measure
 from bartizan.bench.data import Problem
 from bartizan.bench.run import PEERS
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own, as it is imported
+
 HAS = {
     "byzfl": ["krum", "multi-krum", "geometric-median"],
     "byzpy": ["krum", "multi-krum", "geometric-median"],
