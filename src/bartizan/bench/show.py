@@ -101,7 +101,8 @@ def _cells(row: Row) -> list[str]:
     mark = "[bold red]x[/]" if not row.ok else "[green]=[/]" if row.judged.startswith("meets") else "[green]~[/]"
     if row.reads is None or row.seconds is None or row.reads_min is None or row.reads_max is None:
         return ["", "", "not run" if row.judged.startswith("not run") else "fails", extra, mark]
-    return [plain(row.reads), f"{plain(row.reads_min)} .. {plain(row.reads_max)}", seconds(row.seconds), extra, mark]
+    spread = "once" if row.repeats == 1 else f"{plain(row.reads_min)} .. {plain(row.reads_max)}"
+    return [plain(row.reads), spread, seconds(row.seconds), extra, mark]
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
