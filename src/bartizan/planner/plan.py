@@ -175,7 +175,7 @@ def plan(
         rounds=rounds,
         span_eps=span,
         pairs_eps=pairs,
-        extra_bytes=_extra(chosen, clients, dtype),
+        extra_bytes=_extra(chosen, clients),
         prices=priced[chosen],
         rejected=rejected,
         rejected_prices=() if rejected is None else priced[rejected],
@@ -270,7 +270,7 @@ def _promised(sketch: Exact | Rotated, clients: int, delta: float, rounds: int) 
     return promises[0], promises[1]
 
 
-def _extra(sketch: Exact | Rotated, clients: int, dtype: str) -> int:
+def _extra(sketch: Exact | Rotated, clients: int) -> int:
     """The sketches, a handful of M x M matrices, and a block of columns."""
     sketches = 8 * clients * sketch.k if isinstance(sketch, Rotated) else 0
     return sketches + 8 * 8 * clients**2 + 8 * 2**20
