@@ -76,31 +76,32 @@ class Costs:
         return asdict(self)
 
 
-# float32, from calibrations of one machine each: good enough to choose by, not to promise by.
+# float32, to choose by where nothing was measured, not to promise by. "cpu" is one calibration of two shared Xeon cores.
+# "cuda" was never calibrated: its costs per number follow a prototype's times on an H200, the rest is estimated.
 TYPICAL = {
     "cpu": Costs(
         device="cpu",
         dtype="float32",
         machine="typical: two cores of a server",
-        call=2e-4,
-        client=8e-6,
-        read=3.0e-10,
-        draw=1.0e-9,
-        rotate=8.2e-10,
-        sketch_pair=1.5e-11,
-        gram=3.4e-10,
-        gram_pair=1.7e-11,
-        write=3.3e-9,
-        combine=3.2e-10,
-        choose=2e-5,
-        choose_pair=3e-8,
-        iterate=1e-3,
-        iterate_pair=1e-7,
+        call=3.26823e-4,
+        client=2.3373e-5,
+        read=1.84219e-10,
+        draw=1.45192e-9,
+        rotate=4.59741e-10,
+        sketch_pair=4.24351e-11,
+        gram=2.88454e-10,
+        gram_pair=1.19978e-11,
+        write=1.75674e-9,
+        combine=2.74015e-10,
+        choose=4.19568e-5,
+        choose_pair=1.17464e-8,
+        iterate=3.41353e-4,
+        iterate_pair=5.98496e-9,
     ),
     "cuda": Costs(
         device="cuda",
         dtype="float32",
-        machine="typical: an H200",
+        machine="estimated: an H200, never calibrated",
         call=3e-4,
         client=2e-6,
         read=1.04e-12,
