@@ -76,7 +76,7 @@ class Costs:
         return asdict(self)
 
 
-# float32, to choose by where nothing was measured, not to promise by. "cpu" is one calibration of two shared Xeon cores.
+# float32, to choose by where nothing was measured, not to promise by. "cpu" is one calibration of two Xeon cores.
 # "cuda" was never calibrated: its costs per number follow a prototype's times on an H200, the rest is estimated.
 TYPICAL = {
     "cpu": Costs(
