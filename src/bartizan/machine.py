@@ -42,9 +42,9 @@ def name_of(device: str) -> str:
     """The processor and how many threads our kernels take of it, or the GPU."""
     if checked_device(device) == "cuda":
         return str(torch_for("device='cuda'").cuda.get_device_name())
-    from numba import get_num_threads
+    from bartizan.kernels.threads import n_threads
 
-    return f"{_processor()}, {get_num_threads()} threads"
+    return f"{_processor()}, {n_threads()} threads"
 
 
 def free_memory(device: str) -> int:

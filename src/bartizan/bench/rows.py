@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from bartizan.arguments import short
-from bartizan.files import write_whole
+from bartizan.atomic import write_whole
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bartizan import machine
-from bartizan.files import write_whole
+from bartizan.atomic import write_whole
 from bartizan.geometry import Geometry
 from bartizan.layout import FLOATS
 from bartizan.planner.costs import Costs

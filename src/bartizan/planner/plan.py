@@ -199,7 +199,7 @@ def sketch_for(clients: Updates, rule: Rule | CoordinateWise) -> Exact | Rotated
     largest = max(clients.columns.entries, key=lambda entry: entry.size)
     leaf = next(iter(leaves_of(clients.like).values()))
     device = str(getattr(leaf, "device", "cpu")).partition(":")[0]
-    return _chosen(len(clients.rows), clients.layout.dim, known_costs(device, largest.dtype))
+    return _chosen(len(clients), clients.layout.dim, known_costs(device, largest.dtype))
 
 
 @lru_cache(maxsize=64)
