@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+# The Python of a GPU machine, with torch and Triton for its driver.
+PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-slow test-peers bench-peers check clean
+.PHONY: setup demo test test-slow test-gpu test-peers bench-peers check clean
 
 setup: $(VENV)/dev
 
@@ -18,6 +20,9 @@ test: $(VENV)/dev
 
 test-slow: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow
+
+test-gpu:
+	PYTHONPATH=src $(PYTHON_GPU) -m pytest -m gpu tests/test_gpu.py
 
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers
