@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ class Aggregation:
     """Time of the stages: sketch, weigh, combine."""
     history: tuple[float, ...] = ()
     """What a rule with a memory wants to be passed next round."""
+    sketch: Sketch = Exact()
+    """How the clients were looked at: what `sketch="auto"` chose, or what was given."""
 
     def __repr__(self) -> str:
         trusted = (
@@ -60,16 +62,18 @@ class Aggregator:
     """
 
     rule: Rule | CoordinateWise
-    sketch: Sketch = Exact()
+    sketch: Sketch | Literal["auto"] = Exact()
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, (Rule, CoordinateWise)):
             raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), got {self.rule!r}.{_hint(self.rule)}")
-        if not isinstance(self.sketch, Sketch):
+        auto = isinstance(self.sketch, str) and self.sketch == "auto"
+        if not isinstance(self.sketch, Sketch) and not auto:
             raise TypeError(
-                f"sketch must be a sketch such as Exact() or Rotated(k=4096), got {self.sketch!r}.{_hint(self.sketch)}"
+                f"sketch must be a sketch such as Exact() or Rotated(k=4096), or 'auto'; got {self.sketch!r}."
+                f"{_hint(self.sketch)}"
             )
-        if isinstance(self.rule, CoordinateWise) and not isinstance(self.sketch, Exact):
+        if isinstance(self.rule, CoordinateWise) and not isinstance(self.sketch, Exact) and not auto:
             raise ValueError(
                 f"{self.rule!r} can't be projected: it judges each coordinate by itself, and a random projection mixes "
                 f"the coordinates. Use it with Exact(), or behind a pre-aggregator: NNM(...) >> {self.rule!r}."
@@ -94,7 +98,8 @@ class Aggregator:
         clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict)
         S = one_size_each(sizes, clients.n_sent)
 
-        look = (self.sketch if self.rule.needs_distances else Norms()).look(clients, seed)
+        sketch = self.sketch if isinstance(self.sketch, Sketch) else self._planned(clients)
+        look = (sketch if self.rule.needs_distances else Norms()).look(clients, seed)
         clients, look = without_the_unfit(clients, look, strict)
         watch.lap("sketch")
 
@@ -118,14 +123,20 @@ class Aggregator:
             seed=seed,
             seconds=watch.laps,
             history=decision.history,
+            sketch=sketch,
         )
+
+    def _planned(self, clients: Updates) -> Sketch:
+        from bartizan.planner import sketch_for
+
+        return sketch_for(clients, self.rule)
 
 
 def aggregate(
     updates: Any,
     rule: Rule | CoordinateWise,
     *,
-    sketch: Sketch = Exact(),
+    sketch: Sketch | Literal["auto"] = Exact(),
     sizes: npt.ArrayLike | None = None,
     reference: Any = None,
     trusted: Any = None,
@@ -139,7 +150,7 @@ def aggregate(
         updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays
             (NumPy or torch on the CPU). Never modified, never copied whole.
         rule: Whom to trust, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
-        sketch: How to look at them; ``Rotated(k=4096)`` projects, the default does not.
+        sketch: How to look at them; ``Rotated(k=4096)`` projects, the default does not, ``"auto"`` takes the faster.
         sizes: The clients' data sizes; each rule says what it makes of them.
         reference: The origin that distances and norms are taken from: the last global model where updates are whole
             weights. Zero if not given.

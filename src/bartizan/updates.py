@@ -10,10 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.columns import GRANULE, SCRATCH, Columns, Row, numbers
+from bartizan.columns import GRANULE, SCRATCH, Columns, Located, Row, numbers
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.kernels.rows import Rows
-from bartizan.layout import Layout, Path, as_numpy, form_of, is_tensor, leaves_of, like_leaf, rebuild
+from bartizan.layout import (
+    Entry,
+    Layout,
+    Path,
+    as_numpy,
+    as_numpy_matrix,
+    dtype_name,
+    form_of,
+    is_array,
+    leaves_of,
+    like_leaf,
+    place_of,
+    rebuild,
+)
 from bartizan.types import Array, Floats
 
 NO_FLOATS = (
@@ -28,8 +41,9 @@ class Updates:
     `clients[r]` is the caller's index of row r. The row of a trusted update, if any, comes after all clients.
     """
 
-    layout: Layout
-    rows: tuple[Row, ...] = field(repr=False)
+    columns: Columns
+    located: Located = field(repr=False)
+    integers: tuple[tuple[Array, ...], ...] = field(repr=False)
     clients: tuple[int, ...]
     n_sent: int
     quarantined: dict[int, str]
@@ -40,28 +54,34 @@ class Updates:
     @classmethod
     def of(cls, updates: Any, *, reference: Any = None, trusted: Any = None, strict: bool = False) -> Updates:
         """Look at every client's container, without reading a number, and keep those of the common layout."""
+        if is_array(updates):
+            return cls._of_matrix(updates, reference, trusted)
         sent = _listed(updates)
-        seen: dict[int, tuple[dict[Path, Array], Layout]] = {}
+        seen: dict[int, tuple[dict[Path, Any], Layout]] = {}
         quarantined: dict[int, str] = {}
+        known: dict[Any, Layout] = {}  # most clients send what another sent: it is described once
         for client, update in enumerate(sent):
             try:
-                seen[client] = _read(update)
+                seen[client] = _read(update, known)
             except TypeError as unfit:
                 quarantined[client] = str(unfit)
             except Exception as unreadable:  # a container may do anything when it is looked at; the round goes on
                 quarantined[client] = f"the update can't be read: {type(unreadable).__name__}: {unreadable}"
         layout = _agreed([layout for _, layout in seen.values()], reference, quarantined)
+        misfits = {id(own): layout.misfit(own) for own in known.values()}
         for client, (_, own) in seen.items():
-            misfit = layout.misfit(own)
+            misfit = misfits[id(own)]
             if misfit:
                 quarantined[client] = misfit
         quarantined = {client: _short(reason) for client, reason in sorted(quarantined.items())}
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
         kept = [client for client in seen if client not in quarantined]
+        rows, columns = [_row(seen[client][0], layout) for client in kept], Columns(layout)
         return cls(
-            layout=layout,
-            rows=tuple(_row(seen[client][0], layout) for client in kept),
+            columns=columns,
+            located=columns.located(rows),
+            integers=tuple(row.integers for row in rows),
             clients=tuple(kept),
             n_sent=len(sent),
             quarantined=quarantined,
@@ -70,54 +90,87 @@ class Updates:
             trusted=_vouched("trusted", trusted, layout),
         )
 
+    @classmethod
+    def _of_matrix(cls, updates: Any, reference: Any, trusted: Any) -> Updates:
+        """One array with a row a client: all have the one layout, whatever the caller made of it."""
+        if updates.ndim < 2:
+            raise ValueError(
+                f"Wanted one row a client, (M, p); got an array of shape {tuple(updates.shape)}. "
+                f"For a single client pass update[None]."
+            )
+        M = len(updates)
+        if not M:
+            raise TooFewClientsError("Wanted at least one client's update, got none.")
+        layout = Layout((Entry((), tuple(updates.shape[1:]), dtype_name(updates)),))
+        if not layout.entries[0].is_float:
+            raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
+        if not layout.dim:
+            raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
+        x, columns = as_numpy_matrix(updates), Columns(layout)
+        return cls(
+            columns=columns,
+            located=Located.of_matrix(x) or columns.located([Row((as_numpy(row),), ()) for row in x]),
+            integers=((),) * M,
+            clients=tuple(range(M)),
+            n_sent=M,
+            quarantined={},
+            like=updates[0],
+            reference=_vouched("reference", reference, layout),
+            trusted=_vouched("trusted", trusted, layout),
+        )
+
     def without(self, bad: dict[int, str]) -> Updates:
         """The same round with these rows (not clients) quarantined."""
-        kept = [r for r in range(len(self.rows)) if r not in bad]
+        kept = [r for r in range(len(self)) if r not in bad]
         quarantined = self.quarantined | {self.clients[r]: reason for r, reason in bad.items()}
         return replace(
             self,
-            rows=tuple(self.rows[r] for r in kept),
+            located=self.located.rows(kept),
+            integers=tuple(self.integers[r] for r in kept),
             clients=tuple(self.clients[r] for r in kept),
             quarantined=dict(sorted(quarantined.items())),
         )
 
-    @cached_property
-    def columns(self) -> Columns:
-        return Columns(self.layout)
+    def __len__(self) -> int:
+        """How many clients take part."""
+        return len(self.clients)
 
-    def every_row(self) -> tuple[Row, ...]:
-        return self.rows if self.trusted is None else (*self.rows, self.trusted)
+    @property
+    def layout(self) -> Layout:
+        return self.columns.layout
+
+    @cached_property
+    def everyone(self) -> Located:
+        """The clients, and behind them the trusted update if there is one."""
+        return self.located if self.trusted is None else self.located.with_row(self.columns.located([self.trusted]))
 
     def blocks(
-        self, rows: Sequence[Row], multiple_of: int = 1, most: int | None = None
-    ) -> Iterator[tuple[int, Rows, Floats | None]]:
+        self, located: Located, multiple_of: int = 1, most: int | None = None
+    ) -> Iterator[tuple[int, Rows, Array | None]]:
         """Walk the columns of these rows: (first coordinate, where they lie, the reference's part or None)."""
-        for start, block in self.columns.blocks(rows, multiple_of, most):
+        for start, block in located.blocks(multiple_of, most):
             yield start, block, self._origin(start, start + block.width)
 
-    def _origin(self, start: int, stop: int) -> Floats | None:
-        if self.reference is None:
-            return None
-        return self.columns.gathered([self.reference], start, stop, np.dtype(np.float64))[0]
+    @cached_property
+    def _reference(self) -> Located | None:
+        return None if self.reference is None else self.columns.located([self.reference])
+
+    def _origin(self, start: int, stop: int) -> Array | None:
+        return None if self._reference is None else self._reference.part(start, stop)[0]
 
     def combine(self, weights: Floats) -> Any:
         """sum_m w_m x_m, and what is missing from 1 at the reference; clients of weight 0 are not read."""
-        from bartizan.kernels import cpu
-
         chosen = np.flatnonzero(weights)
         if not len(chosen):
             chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
         rest = 1 - weights.sum()
-
-        def blocks() -> Iterator[tuple[int, Floats]]:
-            for start, rows, origin in self.blocks([self.rows[r] for r in chosen]):
-                total = np.full(rows.width, -0.0)  # to which any number adds as itself, -0.0 too
-                cpu.weighted_sum(rows, weights[chosen], total)
-                if origin is not None and abs(rest) > 1e-12:
-                    total += rest * origin
-                yield start, total
-
-        return self._built(blocks(), weights)
+        rest = rest if abs(rest) > 1e-12 else 0.0
+        out = self._blank()
+        written = self.columns.located([out])
+        for start, rows, origin in self.blocks(self.located.rows(chosen)):
+            part = written.part(start, start + rows.width)
+            rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
+        return self._built(out, weights)
 
     def reduce(self, function: Callable[[Array], Floats], mixing: Floats, weights: Floats) -> Any:
         """Apply a coordinate-wise function to blocks of the rows that a matrix mixes; weights are for the counters."""
@@ -125,20 +178,21 @@ class Updates:
         mixing = mixing[:, chosen]
         as_they_are = mixing.shape == (len(chosen), len(chosen)) and bool((mixing == np.eye(len(chosen))).all())
         rest = 1 - mixing.sum(axis=1, keepdims=True)
-        most = max(GRANULE, SCRATCH // (8 * len(self.rows)) // GRANULE * GRANULE)  # each block is copied, and sorted
+        most = max(GRANULE, SCRATCH // (8 * len(self)) // GRANULE * GRANULE)  # each block is copied, and sorted
 
-        def blocks() -> Iterator[tuple[int, Floats]]:
-            for start, rows, origin in self.blocks([self.rows[r] for r in chosen], most=most):
-                x = np.asarray(rows)
-                if not as_they_are:
-                    x = mixing @ x.astype(np.float64) + (0 if origin is None else rest * origin)
-                yield start, function(x)
+        out = self._blank()
+        written = self.columns.located([out])
+        for start, rows, origin in self.blocks(self.located.rows(chosen), most=most):
+            x = np.asarray(rows)
+            if not as_they_are:
+                x = mixing @ x.astype(np.float64) + (0 if origin is None else rest * origin)
+            result = Rows.of(np.asarray(function(x), dtype=np.float64)[None])
+            result.kernels.weighted_sum(result, np.ones(1), 0.0, None, written.part(start, start + rows.width))
+        return self._built(out, weights)
 
-        return self._built(blocks(), weights)
-
-    def fault(self, row: Row) -> str:
+    def fault(self, row: int) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
-        for entry, array in zip(self.columns.entries, row.floats, strict=True):
+        for entry, array in zip(self.columns.entries, self.located.arrays[row], strict=True):
             flat = numbers(array.reshape(-1), entry)
             bad = np.flatnonzero(~np.isfinite(flat))
             if len(bad):
@@ -147,19 +201,29 @@ class Updates:
         where = "" if self.reference is None else ", taken from the reference,"
         return f"its values{where} are so large that their squares overflow {self.columns.widest}"
 
-    def _built(self, blocks: Iterator[tuple[int, Floats]], weights: Floats) -> Any:
-        out = self.columns.store(blocks) | self._counters(weights)
-        return rebuild(self.like, lambda path, leaf: like_leaf(out[path], leaf))
+    def _blank(self) -> Row:
+        """Memory for a result: flat arrays of the entries' dtypes, bfloat16 as uint16."""
+        dtypes = ["uint16" if e.dtype == "bfloat16" else e.dtype for e in self.columns.entries]
+        floats = (np.empty(e.size, dtype) for e, dtype in zip(self.columns.entries, dtypes, strict=True))
+        return Row(tuple(floats), ())
+
+    def _built(self, out: Row, weights: Floats) -> Any:
+        floats = {entry.path: array for entry, array in zip(self.columns.entries, out.floats, strict=True)}
+        arrays = floats | self._counters(weights)
+        return rebuild(self.like, lambda path, leaf: like_leaf(arrays[path], leaf))
 
     def _counters(self, weights: Floats) -> dict[Path, Array]:
         """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
-        rows = list(self.rows)
+        counters = [entry for entry in self.layout.entries if not entry.is_float]
+        if not counters:
+            return {}
+        rows = list(self.integers)
         if self.reference is not None:
-            rows.append(self.reference)
+            rows.append(self.reference.integers)
             weights = np.append(weights, max(0.0, 1 - weights.sum()))
         out = {}
-        for i, entry in enumerate(entry for entry in self.layout.entries if not entry.is_float):
-            arrays = [row.integers[i].reshape(-1) for row in rows]
+        for i, entry in enumerate(counters):
+            arrays = [row[i].reshape(-1) for row in rows]
             out[entry.path] = np.empty(entry.size, arrays[0].dtype)
             for low in range(0, entry.size, GRANULE):
                 columns = np.stack([array[low : low + GRANULE] for array in arrays])
@@ -169,20 +233,12 @@ class Updates:
 
 def _listed(updates: Any) -> Sequence[Any]:
     """One item a client, whatever came."""
-    if isinstance(updates, np.ndarray) or is_tensor(updates):
-        if updates.ndim < 2:
-            raise ValueError(
-                f"Wanted one row a client, (M, p); got an array of shape {tuple(updates.shape)}. "
-                f"For a single client pass update[None]."
-            )
-        if not Layout.of({(): updates}).entries[0].is_float:  # the caller's mistake here, not a client's
-            raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
-    elif isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
+    if isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
         raise TypeError(
             f"Wanted a 2-D array or a list with one update a client; got {type(updates).__name__}. "
             f"From a dict of clients pass list(updates.values())."
         )
-    elif hasattr(updates, "to_numpy"):
+    if hasattr(updates, "to_numpy"):
         raise TypeError(f"Wanted an array or a list; got {type(updates).__name__}. Pass .to_numpy().")
     listed = list(updates)
     if not listed:
@@ -210,13 +266,15 @@ def _agreed(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) 
     return layout
 
 
-def _read(update: Any) -> tuple[dict[Path, Array], Layout]:
+def _read(update: Any, known: dict[Any, Layout]) -> tuple[dict[Path, Any], Layout]:
     """One update's arrays and what they look like; raises TypeError on what can't take part."""
     leaves = leaves_of(update)
     if not leaves:
         raise TypeError("the update is empty")
-    layout = Layout.of(leaves)
-    return {path: as_numpy(leaf) for path, leaf in leaves.items()}, layout
+    marks = tuple([(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()])
+    if marks not in known:
+        known[marks] = Layout.of(leaves)
+    return leaves, known[marks]
 
 
 def _short(reason: str, most: int = 300) -> str:
@@ -230,8 +288,8 @@ def _usual(sent: Sequence[Any], ordered: list[int], kept: list[int]) -> Any:
     return sent[next(client for client in [*ordered, *kept] if forms[client] == usual)]
 
 
-def _row(leaves: dict[Path, Array], layout: Layout) -> Row:
-    arrays = [(entry.is_float, leaves[entry.path]) for entry in layout.entries]
+def _row(leaves: dict[Path, Any], layout: Layout) -> Row:
+    arrays = [(entry.is_float, as_numpy(leaves[entry.path])) for entry in layout.entries]
     return Row(tuple(a for is_float, a in arrays if is_float), tuple(a for is_float, a in arrays if not is_float))
 
 

@@ -1,6 +1,3 @@
-"""The only code that touches p coordinates.
-
-`reference` is the definition in NumPy and the tests' only judge; `cpu` is its fast twin in numba and `gpu` in Triton,
-with the same signatures. Every kernel adds what one block of columns contributes to `out`, so a walk over the blocks
-is a sum.
+"""What touches p coordinates, or M x M numbers: `reference` and `weigh_reference` define it in NumPy; `cpu`, `dense`,
+`weigh` and their neighbours do it fast in numba, `gpu` in Triton. One signature, picked by where the data is.
 """

@@ -14,6 +14,8 @@ from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.types import Array, Floats
 from bartizan.updates import Updates
 
+TWICE = 2**15  # columns of a block that is read twice, by the sketch and for the dots: it stays in cache
+
 
 class Sketch(ABC):
     """How the aggregator looks at the updates."""
@@ -52,25 +54,31 @@ class Projection(Sketch):
         (2, 64)
         """
         clients = Updates.of(updates, strict=True)
-        seed = fresh_seed() if seed is None else checked_seed(seed)
-        out, norms = np.zeros((len(clients.rows), self.k)), np.zeros(len(clients.rows))
-        for start, rows, origin in clients.blocks(clients.rows, self.multiple_of, self.most):
-            self.add(rows, origin, start, seed, out, norms)
-        return out
+        return self.read(clients, fresh_seed() if seed is None else checked_seed(seed))[0]
 
     def look(self, clients: Updates, seed: int) -> Look:
-        from bartizan.kernels import cpu
+        sketches, norms, dots = self.read(clients, seed)
+        # Read once more about that row: the sketches may have lost the digits in which the clients differ.
+        return Look(inner_products(sketches), norms, lambda row: inner_products(self.read(clients, seed, row)[0]), dots)
 
-        every = clients.every_row()
+    def read(self, clients: Updates, seed: int, about: int | None = None) -> tuple[Floats, Floats, Floats | None]:
+        """One walk over the columns: sketches, exact squared norms, and exact dots with the trusted update if any.
+
+        About the reference, or about one of the rows.
+        """
+        every, trusted = clients.everyone, clients.trusted is not None
         sketches, norms, dots = np.zeros((len(every), self.k)), np.zeros(len(every)), np.zeros(len(every))
-        for start, rows, origin in clients.blocks(every, self.multiple_of, self.most):
+        most = self.most or (TWICE if trusted else None)
+        for start, rows, origin in clients.blocks(every, self.multiple_of, most):
+            origin = origin if about is None else rows[about]
             self.add(rows, origin, start, seed, sketches, norms)
-            if clients.trusted is not None:
-                cpu.dots(rows, origin, dots)
+            if trusted:
+                rows.kernels.dots(rows, origin, dots)
+        return sketches, norms, dots if trusted else None
 
-        def about(row: int | None) -> Floats:
-            gram = np.zeros((len(every), len(every)))
-            cpu.gram(Rows.of(sketches), None if row is None else sketches[row], gram)
-            return gram
 
-        return Look(about(None), norms, about, dots if clients.trusted is not None else None)
+def inner_products(sketches: Floats) -> Floats:
+    rows = Rows.of(sketches)
+    gram = np.zeros((len(rows), len(rows)))
+    rows.kernels.gram(rows, None, gram)
+    return gram

@@ -22,13 +22,11 @@ class Norms(Sketch):
         return np.sqrt(self.look(clients, 0).squared_norms)[:, None]
 
     def look(self, clients: Updates, seed: int) -> Look:
-        from bartizan.kernels import cpu
-
-        every = clients.every_row()
+        every = clients.everyone
         norms, dots = np.zeros(len(every)), np.zeros(len(every))
         for _, rows, origin in clients.blocks(every):
-            cpu.squared_norms(rows, origin, norms)
+            rows.kernels.squared_norms(rows, origin, norms)
             if clients.trusted is not None:
-                cpu.dots(rows, origin, dots)
+                rows.kernels.dots(rows, origin, dots)
         nothing = np.zeros((len(every), len(every)))
         return Look(nothing, norms, lambda row: nothing, dots if clients.trusted is not None else None)

@@ -51,6 +51,4 @@ class Rotated(Projection):
         return self.k
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
-        from bartizan.kernels import cpu
-
-        cpu.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)
+        rows.kernels.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)
