@@ -10,6 +10,8 @@ not at what it calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -95,13 +97,13 @@ def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: in
     words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
     parts = _parts(len(rows), len(words), threads)
     sums, squares = np.zeros((len(rows), parts, k)), np.empty((len(rows), parts))
-    n, planes = None if mixing == 32 else u64(mixing), u64(reference.sign_planes(mixing))
+    rotate = rotation_of(k, mixing)
 
     def task(i: int) -> None:
         m, part = divmod(i, parts)
         first, last = len(words) * part // parts, len(words) * (part + 1) // parts
         into = out[m] if parts == 1 else sums[m, part]
-        squares[m, part] = _rotate_part(rows.table, m, first, last, like, about, words, n, planes, into)
+        squares[m, part] = rotate(rows.table, m, first, last, like, about, words, into)
 
     share(task, len(rows) * parts, threads)
     if parts > 1:
@@ -417,92 +419,6 @@ def _signed(x, word, bit):
     return -x if (word >> bit) & ONE else x
 
 
-@njit(cache=True, fastmath={"contract"})
-def _lift32(row, lane, w, L, H, x, squares):
-    """Signs and the first three of five butterfly stages, from the row into x: 32 sub-blocks, eight at a time."""
-    for c in range(u64(4)):
-        at, step, to, hop = c * L + lane, u64(4) * L, c * H, u64(4) * H
-        bit = np.uint32(c)
-        for i in range(H):
-            word = w[lane + i] >> bit
-            a0 = row[at + i]
-            a1 = row[at + step + i]
-            a2 = row[at + u64(2) * step + i]
-            a3 = row[at + u64(3) * step + i]
-            a4 = row[at + u64(4) * step + i]
-            a5 = row[at + u64(5) * step + i]
-            a6 = row[at + u64(6) * step + i]
-            a7 = row[at + u64(7) * step + i]
-            squares[i] += ((a0 * a0 + a1 * a1) + (a2 * a2 + a3 * a3)) + ((a4 * a4 + a5 * a5) + (a6 * a6 + a7 * a7))
-            a0 = _signed(a0, word, np.uint32(0))
-            a1 = _signed(a1, word, np.uint32(4))
-            a2 = _signed(a2, word, np.uint32(8))
-            a3 = _signed(a3, word, np.uint32(12))
-            a4 = _signed(a4, word, np.uint32(16))
-            a5 = _signed(a5, word, np.uint32(20))
-            a6 = _signed(a6, word, np.uint32(24))
-            a7 = _signed(a7, word, np.uint32(28))
-            b0, b1, b2, b3, b4, b5, b6, b7 = a0 + a4, a1 + a5, a2 + a6, a3 + a7, a0 - a4, a1 - a5, a2 - a6, a3 - a7
-            a0, a1, a2, a3, a4, a5, a6, a7 = b0 + b2, b1 + b3, b0 - b2, b1 - b3, b4 + b6, b5 + b7, b4 - b6, b5 - b7
-            x[to + i] = a0 + a1
-            x[to + hop + i] = a0 - a1
-            x[to + u64(2) * hop + i] = a2 + a3
-            x[to + u64(3) * hop + i] = a2 - a3
-            x[to + u64(4) * hop + i] = a4 + a5
-            x[to + u64(5) * hop + i] = a4 - a5
-            x[to + u64(6) * hop + i] = a6 + a7
-            x[to + u64(7) * hop + i] = a6 - a7
-
-
-@njit(cache=True)
-def _drop32(x, lane, w, plane, offsets, L, H, cells):
-    """The last two stages, the second signs, and the rotated addition, from x into the cells."""
-    for c in range(u64(0), u64(32), u64(4)):
-        at, c1, c2, c3 = c * H, c + u64(1), c + u64(2), c + u64(3)
-        to0 = u64(2) * c * L + u64(w[offsets + c]) % L + lane
-        to1 = u64(2) * c1 * L + u64(w[offsets + c1]) % L + lane
-        to2 = u64(2) * c2 * L + u64(w[offsets + c2]) % L + lane
-        to3 = u64(2) * c3 * L + u64(w[offsets + c3]) % L + lane
-        bit = np.uint32(c)
-        for i in range(H):
-            word = w[plane + lane + i] >> bit
-            a0, a1, a2, a3 = x[at + i], x[at + H + i], x[at + u64(2) * H + i], x[at + u64(3) * H + i]
-            b0, b1, b2, b3 = a0 + a2, a1 + a3, a0 - a2, a1 - a3
-            cells[to0 + i] += _signed(b0 + b1, word, np.uint32(0))
-            cells[to1 + i] += _signed(b0 - b1, word, np.uint32(1))
-            cells[to2 + i] += _signed(b2 + b3, word, np.uint32(2))
-            cells[to3 + i] += _signed(b2 - b3, word, np.uint32(3))
-
-
-@njit(cache=True)
-def _lift(row, lane, w, n, L, H, x, squares):
-    """Signs, from the row into x, and all butterfly stages there: any power of two of sub-blocks."""
-    for c in range(n):
-        at, to, bit = c * L + lane, c * H, np.uint32(c & u64(31))
-        plane = (c >> u64(5)) * L
-        for i in range(H):
-            a = row[at + i]
-            squares[i] += a * a
-            x[to + i] = _signed(a, w[plane + lane + i], bit)
-    h = H
-    while h < n * H:
-        for at in range(u64(0), n * H, u64(2) * h):
-            for i in range(at, at + h):
-                a, b = x[i], x[i + h]
-                x[i], x[i + h] = a + b, a - b
-        h *= u64(2)
-
-
-@njit(cache=True)
-def _drop(x, lane, w, offsets, n, L, H, cells):
-    """The second signs and the rotated addition, from x into the cells."""
-    for c in range(n):
-        at, to = c * H, u64(2) * c * L + u64(w[offsets + c]) % L + lane
-        plane, bit = ((n + c) >> u64(5)) * L, np.uint32((n + c) & u64(31))
-        for i in range(H):
-            cells[to + i] += _signed(x[at + i], w[plane + lane + i], bit)
-
-
 @njit(cache=True)
 def _summed(squares, rows, m, first, last, scratch, origin):
     """The sum of a group's squares, which are cleared; taken anew in float64 where float32 has lost some."""
@@ -517,38 +433,6 @@ def _summed(squares, rows, m, first, last, scratch, origin):
     return total
 
 
-@njit(cache=True, nogil=True)
-def _rotate_part(rows, m, first, last, like, origin, words, general, planes, out):
-    """What these blocks add to one client's sketch, added to `out`, and to its squared norm.
-
-    `general` is the number of sub-blocks, or None for the swift 32. Each sub-block has 2L cells, so that no rotation
-    wraps; they are folded now and then.
-    """
-    n = u64(32) if general is None else u64(general)
-    k = u64(out.size)
-    L = k // n
-    H = min(L, u64(LANES))
-    scratch, mixed = np.empty(out.size, like.dtype), np.empty(n * H, like.dtype)
-    cells, squares = np.zeros(u64(2) * k, like.dtype), np.zeros(H, like.dtype)
-    norm, since = 0.0, first
-    for b in range(first, last):
-        low, w = b * out.size, words[b]
-        x = tile(rows, m, low, origin, scratch)
-        for lane in range(u64(0), L, H):
-            if general is None:
-                _lift32(x, lane, w, L, H, mixed, squares)
-                _drop32(mixed, lane, w, L, planes * L, L, H, cells)
-            else:
-                _lift(x, lane, w, n, L, H, mixed, squares)
-                _drop(mixed, lane, w, planes * L, n, L, H, cells)
-        if b + 1 == last or b + 1 - since == GROUP:
-            norm += _summed(squares, rows, m, since, b + 1, scratch, origin)
-            since = b + 1
-        if b + 1 == last or (b + 1 - first) % FOLD == 0:
-            _folded(cells, n, L, out)
-    return norm
-
-
 @njit(cache=True)
 def _folded(cells, n, L, out):
     """Add the cells to the sketch, and clear them."""
@@ -559,3 +443,145 @@ def _folded(cells, n, L, out):
             out[to + i] += scale * (np.float64(cells[at + i]) + np.float64(cells[at + L + i]))
     for i in range(u64(cells.size)):
         cells[i] = 0.0
+
+
+@cache
+def rotation_of(k: int, mixing: int) -> Any:
+    """The kernel that adds what some blocks contribute to one client's sketch, and gives their squared norm.
+
+    Made for one k: with strides that the compiler knows it need not check at run time whether arrays overlap. Each
+    sub-block has 2L cells, so that no rotation wraps; they are folded now and then.
+    """
+    L = k // mixing
+    return _swift(u64(L), u64(min(L, LANES))) if mixing == 32 else _plain(u64(mixing), u64(L), u64(min(L, LANES)))
+
+
+def _swift(L: Any, H: Any) -> Any:
+    """32 sub-blocks: three of five butterfly stages on the way in, eight at a time, and two on the way out."""
+
+    @njit(cache=True, nogil=True, fastmath={"contract"})
+    def rotate(rows, m, first, last, like, origin, words, out):
+        scratch, x = np.empty(out.size, like.dtype), np.empty(u64(32) * H, like.dtype)
+        cells, squares = np.zeros(u64(2) * u64(32) * L, like.dtype), np.zeros(H, like.dtype)
+        norm, since = 0.0, first
+        for b in range(first, last):
+            w = words[b]
+            row = tile(rows, m, b * out.size, origin, scratch)
+            for lane in range(u64(0), L, H):
+                for c in range(u64(4)):
+                    at, step, to, hop = c * L + lane, u64(4) * L, c * H, u64(4) * H
+                    bit = np.uint32(c)
+                    for i in range(H):
+                        word = w[lane + i] >> bit
+                        a0 = row[at + i]
+                        a1 = row[at + step + i]
+                        a2 = row[at + u64(2) * step + i]
+                        a3 = row[at + u64(3) * step + i]
+                        a4 = row[at + u64(4) * step + i]
+                        a5 = row[at + u64(5) * step + i]
+                        a6 = row[at + u64(6) * step + i]
+                        a7 = row[at + u64(7) * step + i]
+                        squares[i] += ((a0 * a0 + a1 * a1) + (a2 * a2 + a3 * a3)) + (
+                            (a4 * a4 + a5 * a5) + (a6 * a6 + a7 * a7)
+                        )
+                        a0 = _signed(a0, word, np.uint32(0))
+                        a1 = _signed(a1, word, np.uint32(4))
+                        a2 = _signed(a2, word, np.uint32(8))
+                        a3 = _signed(a3, word, np.uint32(12))
+                        a4 = _signed(a4, word, np.uint32(16))
+                        a5 = _signed(a5, word, np.uint32(20))
+                        a6 = _signed(a6, word, np.uint32(24))
+                        a7 = _signed(a7, word, np.uint32(28))
+                        b0, b1, b2, b3, b4, b5, b6, b7 = (
+                            a0 + a4,
+                            a1 + a5,
+                            a2 + a6,
+                            a3 + a7,
+                            a0 - a4,
+                            a1 - a5,
+                            a2 - a6,
+                            a3 - a7,
+                        )
+                        a0, a1, a2, a3, a4, a5, a6, a7 = (
+                            b0 + b2,
+                            b1 + b3,
+                            b0 - b2,
+                            b1 - b3,
+                            b4 + b6,
+                            b5 + b7,
+                            b4 - b6,
+                            b5 - b7,
+                        )
+                        x[to + i] = a0 + a1
+                        x[to + hop + i] = a0 - a1
+                        x[to + u64(2) * hop + i] = a2 + a3
+                        x[to + u64(3) * hop + i] = a2 - a3
+                        x[to + u64(4) * hop + i] = a4 + a5
+                        x[to + u64(5) * hop + i] = a4 - a5
+                        x[to + u64(6) * hop + i] = a6 + a7
+                        x[to + u64(7) * hop + i] = a6 - a7
+                for c in range(u64(0), u64(32), u64(4)):
+                    at, c1, c2, c3 = c * H, c + u64(1), c + u64(2), c + u64(3)
+                    to0 = u64(2) * c * L + u64(w[u64(2) * L + c]) % L + lane
+                    to1 = u64(2) * c1 * L + u64(w[u64(2) * L + c1]) % L + lane
+                    to2 = u64(2) * c2 * L + u64(w[u64(2) * L + c2]) % L + lane
+                    to3 = u64(2) * c3 * L + u64(w[u64(2) * L + c3]) % L + lane
+                    bit = np.uint32(c)
+                    for i in range(H):
+                        word = w[L + lane + i] >> bit
+                        a0, a1, a2, a3 = x[at + i], x[at + H + i], x[at + u64(2) * H + i], x[at + u64(3) * H + i]
+                        b0, b1, b2, b3 = a0 + a2, a1 + a3, a0 - a2, a1 - a3
+                        cells[to0 + i] += _signed(b0 + b1, word, np.uint32(0))
+                        cells[to1 + i] += _signed(b0 - b1, word, np.uint32(1))
+                        cells[to2 + i] += _signed(b2 + b3, word, np.uint32(2))
+                        cells[to3 + i] += _signed(b2 - b3, word, np.uint32(3))
+            if b + 1 == last or b + 1 - since == GROUP:
+                norm += _summed(squares, rows, m, since, b + 1, scratch, origin)
+                since = b + 1
+            if b + 1 == last or (b + 1 - first) % FOLD == 0:
+                _folded(cells, u64(32), L, out)
+        return norm
+
+    return rotate
+
+
+def _plain(n: Any, L: Any, H: Any) -> Any:
+    """Any power of two of sub-blocks: signs, all butterfly stages in place, signs again, and the rotated addition."""
+    planes = u64(reference.sign_planes(int(n)))
+
+    @njit(cache=True, nogil=True, fastmath={"contract"})
+    def rotate(rows, m, first, last, like, origin, words, out):
+        scratch, x = np.empty(out.size, like.dtype), np.empty(n * H, like.dtype)
+        cells, squares = np.zeros(u64(2) * n * L, like.dtype), np.zeros(H, like.dtype)
+        norm, since = 0.0, first
+        for b in range(first, last):
+            w = words[b]
+            row = tile(rows, m, b * out.size, origin, scratch)
+            for lane in range(u64(0), L, H):
+                for c in range(n):
+                    at, to, bit = c * L + lane, c * H, np.uint32(c & u64(31))
+                    plane = (c >> u64(5)) * L
+                    for i in range(H):
+                        a = row[at + i]
+                        squares[i] += a * a
+                        x[to + i] = _signed(a, w[plane + lane + i], bit)
+                h = H
+                while h < n * H:
+                    for at in range(u64(0), n * H, u64(2) * h):
+                        for i in range(at, at + h):
+                            a, b = x[i], x[i + h]
+                            x[i], x[i + h] = a + b, a - b
+                    h *= u64(2)
+                for c in range(n):
+                    at, to = c * H, u64(2) * c * L + u64(w[planes * L + c]) % L + lane
+                    plane, bit = ((n + c) >> u64(5)) * L, np.uint32((n + c) & u64(31))
+                    for i in range(H):
+                        cells[to + i] += _signed(x[at + i], w[plane + lane + i], bit)
+            if b + 1 == last or b + 1 - since == GROUP:
+                norm += _summed(squares, rows, m, since, b + 1, scratch, origin)
+                since = b + 1
+            if b + 1 == last or (b + 1 - first) % FOLD == 0:
+                _folded(cells, n, L, out)
+        return norm
+
+    return rotate
