@@ -464,9 +464,9 @@ def _swift(L: Any, H: Any) -> Any:
         scratch, x = np.empty(out.size, like.dtype), np.empty(u64(32) * H, like.dtype)
         cells, squares = np.zeros(u64(2) * u64(32) * L, like.dtype), np.zeros(H, like.dtype)
         norm, since = 0.0, first
-        for b in range(first, last):
-            w = words[b]
-            row = tile(rows, m, b * out.size, origin, scratch)
+        for block in range(first, last):
+            w = words[block]
+            row = tile(rows, m, block * out.size, origin, scratch)
             for lane in range(u64(0), L, H):
                 for c in range(u64(4)):
                     at, step, to, hop = c * L + lane, u64(4) * L, c * H, u64(4) * H
@@ -535,10 +535,10 @@ def _swift(L: Any, H: Any) -> Any:
                         cells[to1 + i] += _signed(b0 - b1, word, np.uint32(1))
                         cells[to2 + i] += _signed(b2 + b3, word, np.uint32(2))
                         cells[to3 + i] += _signed(b2 - b3, word, np.uint32(3))
-            if b + 1 == last or b + 1 - since == GROUP:
-                norm += _summed(squares, rows, m, since, b + 1, scratch, origin)
-                since = b + 1
-            if b + 1 == last or (b + 1 - first) % FOLD == 0:
+            if block + 1 == last or block + 1 - since == GROUP:
+                norm += _summed(squares, rows, m, since, block + 1, scratch, origin)
+                since = block + 1
+            if block + 1 == last or (block + 1 - first) % FOLD == 0:
                 _folded(cells, u64(32), L, out)
         return norm
 
@@ -554,9 +554,9 @@ def _plain(n: Any, L: Any, H: Any) -> Any:
         scratch, x = np.empty(out.size, like.dtype), np.empty(n * H, like.dtype)
         cells, squares = np.zeros(u64(2) * n * L, like.dtype), np.zeros(H, like.dtype)
         norm, since = 0.0, first
-        for b in range(first, last):
-            w = words[b]
-            row = tile(rows, m, b * out.size, origin, scratch)
+        for block in range(first, last):
+            w = words[block]
+            row = tile(rows, m, block * out.size, origin, scratch)
             for lane in range(u64(0), L, H):
                 for c in range(n):
                     at, to, bit = c * L + lane, c * H, np.uint32(c & u64(31))
@@ -577,10 +577,10 @@ def _plain(n: Any, L: Any, H: Any) -> Any:
                     plane, bit = ((n + c) >> u64(5)) * L, np.uint32((n + c) & u64(31))
                     for i in range(H):
                         cells[to + i] += _signed(x[at + i], w[plane + lane + i], bit)
-            if b + 1 == last or b + 1 - since == GROUP:
-                norm += _summed(squares, rows, m, since, b + 1, scratch, origin)
-                since = b + 1
-            if b + 1 == last or (b + 1 - first) % FOLD == 0:
+            if block + 1 == last or block + 1 - since == GROUP:
+                norm += _summed(squares, rows, m, since, block + 1, scratch, origin)
+                since = block + 1
+            if block + 1 == last or (block + 1 - first) % FOLD == 0:
                 _folded(cells, n, L, out)
         return norm
 
