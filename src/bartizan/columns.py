@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from bartizan.types import Array, Floats
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
 SCRATCH = 8 * 2**20  # bytes that a gathered block of all rows may take
+FEW = 64  # rows up to which a gathered block's width does not depend on their number
 WIDE = 2**19  # columns of a block that is used in place: few, so that threads seldom wait for each other
 
 
@@ -23,6 +24,17 @@ class Row:
 
     floats: tuple[Array, ...]
     integers: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, arrays: Mapping[Path, Array], layout: Layout) -> Row:
+        ordered = [(entry.is_float, arrays[entry.path]) for entry in layout.entries]
+        return cls(tuple(a for is_float, a in ordered if is_float), tuple(a for is_float, a in ordered if not is_float))
+
+    def arrays(self) -> tuple[Array, ...]:
+        return self.floats + self.integers
+
+    def is_plain(self) -> bool:
+        return all(array.flags.c_contiguous and array.flags.aligned for array in self.floats)
 
 
 @dataclass(frozen=True)
@@ -44,19 +56,25 @@ class Columns:
         """The precision that the updates are read in: float64 if any entry is, else float32."""
         return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
-    def blocks(self, rows: Sequence[Row], multiple_of: int = 1, most: int | None = None) -> Iterator[tuple[int, Rows]]:
+    def blocks(
+        self, rows: Sequence[Row], multiple_of: int = 1, most: int | None = None, *, fixed: bool = False
+    ) -> Iterator[tuple[int, Rows]]:
         """Walk the columns: (first coordinate, where the block's rows lie).
 
         Every block but the last has a width that is a multiple of `multiple_of`, a power of two. Where a block lies
-        inside one contiguous float32 or float64 entry its rows are used in place, else they are gathered.
+        inside one contiguous float32 or float64 entry its rows are used in place, else they are gathered. With `fixed`
+        and at most `FEW` rows the cuts follow from the layout alone, so that the sums over a row do not depend on its
+        company, nor on how it lies in memory.
         """
         granule = max(GRANULE, multiple_of)
-        gathered = max(granule, (most or SCRATCH // (self.widest.itemsize * len(rows))) // granule * granule)
+        few = max(FEW, len(rows)) if fixed else len(rows)
+        gathered = max(granule, (most or SCRATCH // (self.widest.itemsize * few)) // granule * granule)
         in_place = max(granule, most or WIDE)
         usable = [self._usable(e, rows) for e in range(len(self.entries))]
+        cuts = [entry.dtype in ("float32", "float64") for entry in self.entries] if fixed else usable
         bases: dict[int, Array] = {}
-        for start, stop, e in self._runs(usable, granule, in_place, gathered):
-            if e is None:
+        for start, stop, e in self._runs(cuts, granule, in_place, gathered):
+            if e is None or not usable[e]:
                 yield start, Rows.of(self.gathered(rows, start, stop, self.widest))
                 continue
             if e not in bases:
@@ -76,15 +94,17 @@ class Columns:
                 out[r, low - start : high - start] = numbers(piece, self.entries[e])
         return out
 
-    def store(self, blocks: Iterator[tuple[int, Floats]]) -> dict[Path, Array]:
+    def store(self, blocks: Iterator[tuple[int, Floats]], into: Sequence[Array] | None = None) -> dict[Path, Array]:
         """Write blocks that cover all columns into flat arrays of the entries' dtypes (bfloat16 as uint16)."""
-        out = [np.empty(e.size, np.uint16 if e.dtype == "bfloat16" else e.dtype) for e in self.entries]
+        if into is None:
+            into = [np.empty(e.size, np.uint16 if e.dtype == "bfloat16" else e.dtype) for e in self.entries]
+        out = [array if array.ndim == 1 else array.flat for array in into]
         for start, block in blocks:
             for e, low, high in self._pieces(start, start + len(block)):
                 piece = block[low - start : high - start]
                 narrow = narrow_bfloat16(piece) if self.entries[e].dtype == "bfloat16" else piece
                 out[e][low - self._begin(e) : high - self._begin(e)] = narrow
-        return {entry.path: array for entry, array in zip(self.entries, out, strict=True)}
+        return {entry.path: array for entry, array in zip(self.entries, into, strict=True)}
 
     def _begin(self, e: int) -> int:
         return int(self.ends[e]) - self.entries[e].size

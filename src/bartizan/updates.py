@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.columns import GRANULE, SCRATCH, Columns, Row, numbers
+from bartizan.columns import FEW, GRANULE, SCRATCH, Columns, Row, numbers
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.kernels.rows import Rows
 from bartizan.layout import Layout, Path, as_numpy, form_of, is_tensor, leaves_of, like_leaf, rebuild
+from bartizan.memory import NO_HURRY, Pace
+from bartizan.target import Target
 from bartizan.types import Array, Floats
 
 NO_FLOATS = (
@@ -36,9 +38,19 @@ class Updates:
     like: Any = field(repr=False)  # the container that a result is built after
     reference: Row | None = field(default=None, repr=False)
     trusted: Row | None = field(default=None, repr=False)
+    target: Target | None = field(default=None, repr=False)  # what a result is written into, if not into new memory
+    pace: Pace = field(default=NO_HURRY, repr=False)
 
     @classmethod
-    def of(cls, updates: Any, *, reference: Any = None, trusted: Any = None, strict: bool = False) -> Updates:
+    def of(
+        cls,
+        updates: Any,
+        *,
+        reference: Any = None,
+        trusted: Any = None,
+        strict: bool = False,
+        pace: Pace = NO_HURRY,
+    ) -> Updates:
         """Look at every client's container, without reading a number, and keep those of the common layout."""
         sent = _listed(updates)
         seen: dict[int, tuple[dict[Path, Array], Layout]] = {}
@@ -61,13 +73,14 @@ class Updates:
         kept = [client for client in seen if client not in quarantined]
         return cls(
             layout=layout,
-            rows=tuple(_row(seen[client][0], layout) for client in kept),
+            rows=tuple(Row.of(seen[client][0], layout) for client in kept),
             clients=tuple(kept),
             n_sent=len(sent),
             quarantined=quarantined,
             like=_usual(sent, [client for client in kept if seen[client][1] == layout], kept),
-            reference=_vouched("reference", reference, layout),
-            trusted=_vouched("trusted", trusted, layout),
+            reference=_vouched("reference", reference, layout, pace),
+            trusted=_vouched("trusted", trusted, layout, pace),
+            pace=pace,
         )
 
     def without(self, bad: dict[int, str]) -> Updates:
@@ -88,12 +101,31 @@ class Updates:
     def every_row(self) -> tuple[Row, ...]:
         return self.rows if self.trusted is None else (*self.rows, self.trusted)
 
+    def parts(self) -> Iterator[Updates]:
+        """These clients, as many at a time as memory allows, each part with the trusted update."""
+        few = min(FEW, self.pace.rows_at_a_time(self.columns.widest.itemsize) or FEW)
+        if not all(row.is_plain() for row in self.rows):
+            few = min(few, FEW // 16)  # their blocks are copied
+        few = max(1, few - (self.trusted is not None))
+        starts = range(0, len(self.rows), few)
+        self.pace.expect((len(self.rows) + (self.trusted is not None) * len(starts)) * self.layout.dim)
+        for start in starts:
+            part = slice(start, start + few)
+            yield self if len(starts) == 1 else replace(self, rows=self.rows[part], clients=self.clients[part])
+
     def blocks(
-        self, rows: Sequence[Row], multiple_of: int = 1, most: int | None = None
+        self, rows: Sequence[Row], multiple_of: int = 1, most: int | None = None, *, fixed: bool = False
     ) -> Iterator[tuple[int, Rows, Floats | None]]:
-        """Walk the columns of these rows: (first coordinate, where they lie, the reference's part or None)."""
-        for start, block in self.columns.blocks(rows, multiple_of, most):
+        """Walk the columns of these rows: (first coordinate, where they lie, the reference's part or None).
+
+        The cuts are `fixed` by the layout, or as memory allows.
+        """
+        if not fixed:
+            self.pace.expect(len(rows) * self.layout.dim)
+            most = self.pace.most(len(rows), self.columns.widest.itemsize, max(GRANULE, multiple_of), most)
+        for start, block in self.columns.blocks(rows, multiple_of, most, fixed=fixed):
             yield start, block, self._origin(start, start + block.width)
+            self.pace.passed(self.columns, rows, start, start + block.width)
 
     def _origin(self, start: int, stop: int) -> Floats | None:
         if self.reference is None:
@@ -125,7 +157,8 @@ class Updates:
         mixing = mixing[:, chosen]
         as_they_are = mixing.shape == (len(chosen), len(chosen)) and bool((mixing == np.eye(len(chosen))).all())
         rest = 1 - mixing.sum(axis=1, keepdims=True)
-        most = max(GRANULE, SCRATCH // (8 * len(self.rows)) // GRANULE * GRANULE)  # each block is copied, and sorted
+        most = max(GRANULE, SCRATCH // (8 * len(self.rows)) // GRANULE * GRANULE)
+        most = self.pace.most(len(self.rows), 24, GRANULE, most) or most  # each block is copied, widened and sorted
 
         def blocks() -> Iterator[tuple[int, Floats]]:
             for start, rows, origin in self.blocks([self.rows[r] for r in chosen], most=most):
@@ -139,17 +172,30 @@ class Updates:
     def fault(self, row: Row) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
         for entry, array in zip(self.columns.entries, row.floats, strict=True):
-            flat = numbers(array.reshape(-1), entry)
-            bad = np.flatnonzero(~np.isfinite(flat))
-            if len(bad):
-                kind = "NaN" if np.isnan(flat[bad[0]]) else "Inf"
-                return f"{entry} holds {kind}, first at {bad[0]}; {len(bad)} of {flat.size} values are not finite"
+            n_bad, first, kind = 0, 0, ""
+            for low, piece in self.pace.pieces(array):
+                values = numbers(piece, entry)
+                bad = ~np.isfinite(values)
+                if not n_bad and bad.any():
+                    first, kind = low + int(bad.argmax()), "NaN" if np.isnan(values[bad.argmax()]) else "Inf"
+                n_bad += int(bad.sum())
+            if n_bad:
+                return f"{entry} holds {kind}, first at {first}; {n_bad} of {entry.size} values are not finite"
         where = "" if self.reference is None else ", taken from the reference,"
         return f"its values{where} are so large that their squares overflow {self.columns.widest}"
 
     def _built(self, blocks: Iterator[tuple[int, Floats]], weights: Floats) -> Any:
+        if self.target is not None:
+            self.columns.store(self._let_go(blocks, self.target.row), self.target.row.floats)
+            return self.target.filled(self._counters(weights).values())
         out = self.columns.store(blocks) | self._counters(weights)
         return rebuild(self.like, lambda path, leaf: like_leaf(out[path], leaf))
+
+    def _let_go(self, blocks: Iterator[tuple[int, Floats]], row: Row) -> Iterator[tuple[int, Floats]]:
+        """The blocks, each of which is stored in the row by the time that the next one is asked for."""
+        for start, block in blocks:
+            yield start, block
+            self.pace.drop(self.columns, [row], start, start + len(block))
 
     def _counters(self, weights: Floats) -> dict[Path, Array]:
         """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
@@ -230,12 +276,7 @@ def _usual(sent: Sequence[Any], ordered: list[int], kept: list[int]) -> Any:
     return sent[next(client for client in [*ordered, *kept] if forms[client] == usual)]
 
 
-def _row(leaves: dict[Path, Array], layout: Layout) -> Row:
-    arrays = [(entry.is_float, leaves[entry.path]) for entry in layout.entries]
-    return Row(tuple(a for is_float, a in arrays if is_float), tuple(a for is_float, a in arrays if not is_float))
-
-
-def _vouched(name: str, update: Any, layout: Layout) -> Row | None:
+def _vouched(name: str, update: Any, layout: Layout, pace: Pace) -> Row | None:
     """The reference or the trusted update: what is wrong with it is the caller's mistake. Its precision is its own."""
     if update is None:
         return None
@@ -259,7 +300,7 @@ def _vouched(name: str, update: Any, layout: Layout) -> Row | None:
                 raise ValueError(
                     f"{name} has {own[entry.path]} with values that the clients' {entry.dtype} can't hold."
                 )
-        elif not np.isfinite(flat).all():
+        elif not all(np.isfinite(piece).all() for _, piece in pace.pieces(flat)):
             raise ValueError(f"{name} must be finite: {own[entry.path]} holds NaN or Inf.")
         else:
             floats.append(flat)

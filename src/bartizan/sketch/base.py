@@ -11,6 +11,7 @@ import numpy as np
 from bartizan.geometry import Look
 from bartizan.kernels.rows import Rows
 from bartizan.randomness import checked_seed, fresh_seed
+from bartizan.sketch.reading import Reading
 from bartizan.types import Array, Floats
 from bartizan.updates import Updates
 
@@ -27,8 +28,27 @@ class Sketch(ABC):
         """One walk over the p coordinates: all that the geometry needs."""
 
 
+class Streaming(Sketch):
+    """A sketch that reads each update by itself, so that it can do so as they arrive."""
+
+    @abstractmethod
+    def read_few(self, clients: Updates, seed: int) -> Reading:
+        """The walk over the p coordinates of as many clients as may be held at a time, a trusted update's row last."""
+
+    def read(self, clients: Updates, seed: int) -> Reading:
+        """The walk over the p coordinates of all clients, a trusted update's row last."""
+        return Reading.stacked([self.read_few(part, seed) for part in clients.parts()])
+
+    @abstractmethod
+    def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
+        """What the geometry needs, from what was read; the clients are there to be read once more, if it must be."""
+
+    def look(self, clients: Updates, seed: int) -> Look:
+        return self.seen(clients, self.read(clients, seed), seed)
+
+
 @dataclass(frozen=True)
-class Projection(Sketch):
+class Projection(Streaming):
     """A random matrix that is drawn afresh from each seed, and never held."""
 
     k: int
@@ -51,26 +71,28 @@ class Projection(Sketch):
         >>> Rotated(k=64)([[1.0, 2.0], [0.5, -1.0]], seed=7).shape
         (2, 64)
         """
-        clients = Updates.of(updates, strict=True)
         seed = fresh_seed() if seed is None else checked_seed(seed)
-        out, norms = np.zeros((len(clients.rows), self.k)), np.zeros(len(clients.rows))
-        for start, rows, origin in clients.blocks(clients.rows, self.multiple_of, self.most):
-            self.add(rows, origin, start, seed, out, norms)
-        return out
+        return self.read(Updates.of(updates, strict=True), seed).sketches
 
-    def look(self, clients: Updates, seed: int) -> Look:
+    def read_few(self, clients: Updates, seed: int) -> Reading:
         from bartizan.kernels import cpu
 
         every = clients.every_row()
-        sketches, norms, dots = np.zeros((len(every), self.k)), np.zeros(len(every)), np.zeros(len(every))
-        for start, rows, origin in clients.blocks(every, self.multiple_of, self.most):
-            self.add(rows, origin, start, seed, sketches, norms)
-            if clients.trusted is not None:
-                cpu.dots(rows, origin, dots)
+        reading = Reading.empty(len(every), self.k, trusted=clients.trusted is not None)
+        for start, rows, origin in clients.blocks(every, self.multiple_of, self.most, fixed=True):
+            self.add(rows, origin, start, seed, reading.sketches, reading.squared_norms)
+            if reading.dots is not None:
+                cpu.dots(rows, origin, reading.dots)
+        return reading
+
+    def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
+        from bartizan.kernels import cpu
+
+        sketches = reading.sketches
 
         def about(row: int | None) -> Floats:
-            gram = np.zeros((len(every), len(every)))
+            gram = np.zeros((len(sketches), len(sketches)))
             cpu.gram(Rows.of(sketches), None if row is None else sketches[row], gram)
             return gram
 
-        return Look(about(None), norms, about, dots if clients.trusted is not None else None)
+        return Look(about(None), reading.squared_norms, about, reading.dots)

@@ -1,0 +1,59 @@
+"""What an aggregation needs to hold, set against what it may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bartizan.columns import GRANULE
+from bartizan.layout import as_numpy, leaves_of
+from bartizan.memory import WIDEST, block_bytes
+from bartizan.sketch.base import Projection, Sketch, Streaming
+from bartizan.target import Target
+from bartizan.types import Array
+from bartizan.updates import Updates
+
+ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def prepared(clients: Updates, eye: Sketch, out: Any) -> Updates:
+    """The same updates, with the place for their result checked and their blocks cut to the budget."""
+    if out is not None:
+        clients = replace(clients, target=Target.of(out, clients.layout, clients.every_row()))
+    if clients.pace.spare is None:
+        return clients
+    M, itemsize = len(clients.every_row()), clients.columns.widest.itemsize
+    k = eye.k if isinstance(eye, Projection) else 0
+    least = block_bytes(M, max(GRANULE, k), itemsize)
+    if isinstance(eye, Streaming):  # reads a few rows at a time, in blocks of full width
+        n_rows = 1 if clients.trusted is None else 2
+        least = max(block_bytes(M, GRANULE, itemsize), block_bytes(n_rows, min(WIDEST, clients.layout.dim), itemsize))
+    clients.pace.limit(
+        {
+            "sketches": 2 * 8 * M * k,
+            "distances": 16 * 8 * M * M,
+            "result": 0 if out is not None else sum(e.size * _itemsize(e.dtype) for e in clients.layout.entries),
+            "widened reference and trusted update": sum(
+                array.nbytes
+                for row in (clients.reference, clients.trusted)
+                for array in (row.floats if row is not None else ())
+                if array.base is None
+            ),
+        },
+        least,
+    )
+    return clients
+
+
+def arrays_of(out: Any) -> list[Array]:
+    """The arrays of a container, as far as it has any."""
+    try:
+        return [as_numpy(leaf) for leaf in leaves_of(out).values()]
+    except (TypeError, RuntimeError):
+        return []
+
+
+def _itemsize(dtype: str) -> int:
+    return ITEMSIZES.get(dtype) or np.dtype(dtype).itemsize
