@@ -103,8 +103,9 @@ class Aggregator:
         watch = Stopwatch()
         if isinstance(self.rule, Rule):
             self.rule.check_trusted(trusted is not None)
+        updates = opened(updates)
         pace = Pace.of(memory, progress, written=() if out is None else arrays_of(out))
-        clients = Updates.of(opened(updates), reference=reference, trusted=trusted, strict=strict, pace=pace)
+        clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict, pace=pace)
         S = one_size_each(sizes, clients.n_sent)
         clients = prepared(clients, self.eye, out)
 
@@ -203,7 +204,8 @@ def aggregate(
 
     Args:
         updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays
-            (NumPy or torch on the CPU), or of `pathlib.Path`s of files, which are mapped. Never modified, never copied whole.
+            (NumPy or torch on the CPU), or of paths (`pathlib.Path`) of files, which are mapped. Never modified,
+            never copied whole.
         rule: Whom to trust, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
         sketch: How to look at them; ``Rotated(k=4096)`` projects, the default does not.
         sizes: The clients' data sizes; each rule says what it makes of them.
@@ -246,5 +248,3 @@ def _hint(came: Any) -> str:
     if isinstance(came, PreAggregator):
         return f" Put a rule behind it, as in {came!r} >> Mean()."
     return ""
-
-

@@ -9,7 +9,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +84,7 @@ def finished(path: Path, size: int = 0) -> Iterator[Any]:
     """A binary file with room for `size` bytes, that gets its name only when the block ends without an error."""
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with open(os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b") as file:
+        with open(hidden, "x+b") as file:
             if size and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, not a crash at some page
             elif size:
@@ -186,8 +186,10 @@ def _entry(memory: mmap.mmap, tensor: tensorfile.Tensor) -> Any:
     raise ModuleNotFoundError("bfloat16 needs torch: pip install 'bartizan[torch]' (or ml_dtypes).")
 
 
-def _view(memory: mmap.mmap, dtype: np.dtype, shape: tuple[int, ...], start: int, order: str = "C") -> Array:
-    array: Array = np.ndarray(shape, dtype, memory, start, order=order)  # type: ignore[call-overload]
+def _view(
+    memory: mmap.mmap, dtype: np.dtype, shape: tuple[int, ...], start: int, order: Literal["C", "F"] = "C"
+) -> Array:
+    array: Array = np.ndarray(shape, dtype, memory, start, order=order)
     array.flags.writeable = False
     return array
 

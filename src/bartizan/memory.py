@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 WIDEST = 2**19  # columns of a block, at most
+SUMS = 32  # bytes a column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
 UNITS = {"": 1, "B": 1}
 UNITS |= {f"{letter}iB": 2 ** (10 * (i + 1)) for i, letter in enumerate("KMGT")}
 UNITS |= {f"{letter}B": 10 ** (3 * (i + 1)) for i, letter in enumerate("kMGT")}
@@ -50,13 +51,13 @@ class Pace:
 
     @classmethod
     def of(cls, memory: int | str | None, progress: Progress | None, written: Iterable[Array] = ()) -> Pace:
-        """The pace of a budget; what of it is left for blocks is said by `limit`."""
+        """The pace of a budget, for files that are mapped by now; what of it is left for blocks is said by `limit`."""
         if memory is None:
             return cls(progress=progress)
         return cls(as_bytes(memory), MappedPages.now(written=written), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:
-        """Take from the budget what is needed besides blocks; an error that lists it all where the rest is too little."""
+        """Take from the budget what is needed besides blocks; an error that lists it where too little is left."""
         if self.spare is None:
             return
         memory, self.spare = self.spare, self.spare - sum(needs.values())
@@ -76,14 +77,16 @@ class Pace:
         self.total += numbers
 
     def rows_at_a_time(self, itemsize: int) -> int | None:
-        """How many rows a block of full width may have."""
-        return None if self.spare is None else max(1, self.spare // block_bytes(1, WIDEST, itemsize))
+        """How many rows may be read side by side, where they lie, in blocks of full width."""
+        if self.spare is None:
+            return None
+        return max(1, (self.spare - in_place_bytes(0, WIDEST, itemsize)) // in_place_bytes(1, 0, itemsize))
 
     def most(self, n_rows: int, itemsize: int, granule: int, most: int | None) -> int | None:
-        """How wide a block of so many rows may be, if `most` is what was asked for."""
+        """How wide a gathered block of so many rows may be, if `most` is what was asked for."""
         if self.spare is None:
             return most
-        fits = (self.spare - block_bytes(n_rows, 0, itemsize)) // (block_bytes(n_rows, 1, itemsize) - block_bytes(n_rows, 0, itemsize))
+        fits = (self.spare - gathered_bytes(0, 0, 0)) // (gathered_bytes(n_rows, 1, itemsize) - gathered_bytes(0, 0, 0))
         return max(granule, min(fits, most or WIDEST) // granule * granule)
 
     def passed(self, columns: Columns, rows: Sequence[Row], start: int, stop: int) -> None:
@@ -122,9 +125,14 @@ def _part(array: Array, low: int, high: int) -> tuple[int, int]:
     return first, last
 
 
-def block_bytes(n_rows: int, width: int, itemsize: int) -> int:
-    """What a block of rows may take: each number twice, mapped with its neighbours and gathered, and four sums."""
-    return n_rows * (2 * width * itemsize + 2 * NEIGHBOURS) + 4 * 8 * width
+def in_place_bytes(n_rows: int, width: int, itemsize: int) -> int:
+    """What rows that are read side by side may take: each twice, since the kernel maps more than it is asked for."""
+    return n_rows * 2 * (WIDEST * itemsize + NEIGHBOURS) + SUMS * width
+
+
+def gathered_bytes(n_rows: int, width: int, itemsize: int) -> int:
+    """What a block that is gathered row by row takes: only one row's pages are mapped at a time."""
+    return n_rows * width * itemsize + SUMS * width + 2 * NEIGHBOURS
 
 
 def shown(size: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bartizan.columns import GRANULE
 from bartizan.layout import as_numpy, leaves_of
-from bartizan.memory import WIDEST, block_bytes
+from bartizan.memory import WIDEST, gathered_bytes, in_place_bytes
 from bartizan.sketch.base import Projection, Sketch, Streaming
 from bartizan.target import Target
 from bartizan.types import Array
@@ -26,10 +26,9 @@ def prepared(clients: Updates, eye: Sketch, out: Any) -> Updates:
         return clients
     M, itemsize = len(clients.every_row()), clients.columns.widest.itemsize
     k = eye.k if isinstance(eye, Projection) else 0
-    least = block_bytes(M, max(GRANULE, k), itemsize)
-    if isinstance(eye, Streaming):  # reads a few rows at a time, in blocks of full width
-        n_rows = 1 if clients.trusted is None else 2
-        least = max(block_bytes(M, GRANULE, itemsize), block_bytes(n_rows, min(WIDEST, clients.layout.dim), itemsize))
+    least = gathered_bytes(M, GRANULE, itemsize)
+    if isinstance(eye, Streaming):  # reads a few rows at a time, where they lie
+        least = max(least, in_place_bytes(1 if clients.trusted is None else 2, WIDEST, itemsize))
     clients.pace.limit(
         {
             "sketches": 2 * 8 * M * k,

@@ -13,7 +13,7 @@ import numpy as np
 
 from bartizan.types import Array
 
-NEIGHBOURS = 2**16  # bytes that the kernel maps at a time around the page that was asked for, if they are at hand
+NEIGHBOURS = 2**21  # bytes that the kernel may map at a time around the page that was asked for
 DONTNEED = 4  # MADV_DONTNEED on Linux
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ (\d+)")
 CHANGED = re.compile(r"(?:Anonymous|Swap): +(\d+) kB")

@@ -14,7 +14,7 @@ from bartizan.columns import FEW, GRANULE, SCRATCH, Columns, Row, numbers
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.kernels.rows import Rows
 from bartizan.layout import Layout, Path, as_numpy, form_of, is_tensor, leaves_of, like_leaf, rebuild
-from bartizan.memory import NO_HURRY, Pace
+from bartizan.memory import NO_HURRY, WIDEST, Pace
 from bartizan.target import Target
 from bartizan.types import Array, Floats
 
@@ -120,17 +120,35 @@ class Updates:
 
         The cuts are `fixed` by the layout, or as memory allows.
         """
+        walk = self.columns.blocks(rows, multiple_of, most, fixed=fixed)
         if not fixed:
             self.pace.expect(len(rows) * self.layout.dim)
-            most = self.pace.most(len(rows), self.columns.widest.itemsize, max(GRANULE, multiple_of), most)
-        for start, block in self.columns.blocks(rows, multiple_of, most, fixed=fixed):
+            if self.pace.spare is not None:
+                walk = self._gathered(rows, multiple_of, most)
+        for start, block in walk:
             yield start, block, self._origin(start, start + block.width)
             self.pace.passed(self.columns, rows, start, start + block.width)
+
+    def _gathered(self, rows: Sequence[Row], multiple_of: int, most: int | None) -> Iterator[tuple[int, Rows]]:
+        """Blocks within the budget, in one buffer, copied row by row: the kernel maps far more than it is asked for."""
+        widest = self.columns.widest
+        most = self.pace.most(len(rows), widest.itemsize, max(GRANULE, multiple_of), most)
+        buffer = np.empty((len(rows), min(most or WIDEST, self.layout.dim)), widest)
+        walks = [self.columns.blocks([row], multiple_of, most, fixed=True) for row in rows]
+        for pieces in zip(*walks, strict=True):
+            start, first = pieces[0]
+            block = buffer[:, : first.width]
+            for own, row, (_, piece) in zip(block, rows, pieces, strict=True):
+                own[:] = np.asarray(piece)[0]
+                self.pace.drop(self.columns, [row], start, start + first.width)
+            yield start, Rows.of(block)
 
     def _origin(self, start: int, stop: int) -> Floats | None:
         if self.reference is None:
             return None
-        return self.columns.gathered([self.reference], start, stop, np.dtype(np.float64))[0]
+        origin = self.columns.gathered([self.reference], start, stop, np.dtype(np.float64))[0]
+        self.pace.drop(self.columns, [self.reference], start, stop)
+        return origin
 
     def combine(self, weights: Floats) -> Any:
         """sum_m w_m x_m, and what is missing from 1 at the reference; clients of weight 0 are not read."""

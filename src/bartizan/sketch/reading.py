@@ -1,4 +1,4 @@
-"""What a sketch keeps of each update once it has been read: rows that can be taken one by one and put together later."""
+"""What a sketch keeps of each update once it was read: rows to be taken one by one, and put together later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Reading:
         return cls(
             np.concatenate([part.sketches for part in parts]),
             np.concatenate([part.squared_norms for part in parts]),
-            None if readings[-1].dots is None else np.concatenate([part.dots for part in parts if part.dots is not None]),
+            None
+            if readings[-1].dots is None
+            else np.concatenate([part.dots for part in parts if part.dots is not None]),
         )
 
     def _clients(self) -> Reading:
