@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import bartizan as bz
+from bartizan.kernels.threads import share
 
 
 def test_threads_that_aggregate_at_once_get_what_each_would_alone():
@@ -22,16 +23,32 @@ def test_threads_that_aggregate_at_once_get_what_each_would_alone():
     np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
-@pytest.mark.parametrize("layer", ["omp", "workqueue"])
-def test_no_threading_layer_of_numba_ends_the_process(layer):
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_aggregates_as_its_parent_did():
     code = (
-        "import numpy as np, bartizan as bz\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
+        "import os, numpy as np, bartizan as bz\n"
         "x = np.random.default_rng(0).normal(size=(9, 40_000)).astype(np.float32)\n"
-        "with ThreadPoolExecutor(4) as pool:\n"
-        "    out = list(pool.map(lambda _: bz.aggregate(x, bz.Krum(2)).weights.sum(), range(12)))\n"
-        "print(sum(out))"
+        "aggregate = lambda: bz.aggregate(x, bz.GeometricMedian(), sketch=bz.Rotated(), seed=1).weights.tobytes()\n"
+        "before = aggregate()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os._exit(0 if aggregate() == before else 1)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), aggregate() == before)"
     )
-    environment = os.environ | {"NUMBA_THREADING_LAYER": layer}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    assert (run.returncode, run.stdout.strip()) == (0, "12.0"), run.stderr
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert run.stdout.strip() == "0 True", run.stderr
+
+
+def test_an_interrupt_or_an_error_in_one_task_ends_them_all_and_comes_out():
+    done = []
+
+    def task(i: int) -> None:
+        if i == 3:
+            raise KeyboardInterrupt
+        done.append(i)
+
+    with pytest.raises(KeyboardInterrupt):
+        share(task, 10_000, 4)
+    assert len(done) < 10_000
+    share(done.append, 100, 4)
+    assert sorted(done[-100:]) == list(range(100))

@@ -270,12 +270,12 @@ def test_a_bad_file_is_quarantined_and_a_missing_one_too(tmp_path):
 @pytest.mark.parametrize("rule", [bz.Krum(1), bz.GeometricMedian(), bz.NNM(1) >> bz.coordinatewise.Median()], ids=repr)
 def test_no_budget_changes_a_projected_answer(rule, sketch, tmp_path):
     """To the bit where it is projected; exact inner products are summed in other blocks, and so to rounding."""
-    x = np.random.default_rng(1).normal(size=(9, 300_001)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(9, 1_200_001)).astype(np.float32)
     paths = [tmp_path / f"{m}.npy" for m in range(9)]
     for path, row in zip(paths, x, strict=True):
         np.save(path, row)
     wanted = bz.aggregate(x, rule, sketch=sketch, seed=1)
-    for memory in ("30 MiB", "50 MiB", "2 GB"):
+    for memory in ("36 MiB", "60 MiB", "2 GB"):
         came = bz.aggregate(paths, rule, sketch=sketch, seed=1, memory=memory)
         if isinstance(sketch, bz.Exact):
             np.testing.assert_allclose(came.update, wanted.update, rtol=1e-6)

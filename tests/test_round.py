@@ -123,6 +123,17 @@ def test_a_round_is_one_call_to_the_bit_in_any_order_and_wherever_updates_are_ke
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("sketch", [bz.Rotated(k=64), bz.Rotated(k=4096), bz.Rotated(k=8192)], ids=repr)
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.CGE(2), bz.MoNNA(2)], ids=repr)
+def test_long_updates_are_summed_alike_alone_and_in_company(rule, sketch):
+    """Several units of 2^19 columns: the sums of a row must not depend on how the work was cut."""
+    updates = list(numbers(1_300_001))
+    aggregator = bz.Aggregator(rule, sketch=sketch)
+    trusted = updates[2] if rule.needs_trusted else None
+    wanted = aggregator(updates, seed=7, trusted=trusted)
+    assert_same(in_a_round(aggregator, updates, orders()[1], seed=7, trusted=trusted), wanted)
+
+
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_every_kind_of_rule_gives_one_calls_answer(rule):
     updates = state_dicts()

@@ -1,40 +1,30 @@
-"""The p floating-point coordinates of a layout: walked in blocks, used in place where they can be, else gathered."""
+"""The p floating-point coordinates of a layout: walked in blocks, read where they lie."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from bartizan.kernels.rows import Rows, address
-from bartizan.layout import Entry, Layout, Path, narrow_bfloat16, widen_bfloat16
-from bartizan.types import Array, Floats
+from bartizan.kernels.rows import Rows, Table, address_of, code_of, table_of, working
+from bartizan.layout import Entry, Layout, widen_bfloat16
+from bartizan.types import Array
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
-SCRATCH = 8 * 2**20  # bytes that a gathered block of all rows may take
-FEW = 64  # rows up to which a gathered block's width does not depend on their number
-WIDE = 2**19  # columns of a block that is used in place: few, so that threads seldom wait for each other
+SCRATCH = 8 * 2**20  # bytes that copies of a block may take
+WIDE = 2**19  # columns of a block that is read in place: few, so that threads seldom wait for each other ...
+MANY = 2**25  # ... or, of few rows, as many as make this many numbers, but not above WIDEST
+WIDEST = 2**23
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One update's arrays in the order of the layout: NumPy views, flat where the memory is contiguous."""
 
     floats: tuple[Array, ...]
     integers: tuple[Array, ...]
-
-    @classmethod
-    def of(cls, arrays: Mapping[Path, Array], layout: Layout) -> Row:
-        ordered = [(entry.is_float, arrays[entry.path]) for entry in layout.entries]
-        return cls(tuple(a for is_float, a in ordered if is_float), tuple(a for is_float, a in ordered if not is_float))
-
-    def arrays(self) -> tuple[Array, ...]:
-        return self.floats + self.integers
-
-    def is_plain(self) -> bool:
-        return all(array.flags.c_contiguous and array.flags.aligned for array in self.floats)
 
 
 @dataclass(frozen=True)
@@ -56,97 +46,104 @@ class Columns:
         """The precision that the updates are read in: float64 if any entry is, else float32."""
         return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
+    def located(self, rows: Sequence[Row]) -> Located:
+        """Where all numbers of these rows lie."""
+        arrays = [row.floats for row in rows]
+        places = [[_place(array) for array in floats] for floats in arrays]
+        table = Table(
+            np.array([[address for address, _ in row] for row in places]),
+            np.array([[step for _, step in row] for row in places]),
+            self.ends,
+            np.array([[code_of(array.dtype) for array in floats] for floats in arrays], dtype=np.uint8),
+        )
+        widest = any(array.dtype == np.float64 for array in arrays[0])
+        return Located(table, np.dtype(np.float64 if widest else np.float32), arrays)
+
     def blocks(
-        self, rows: Sequence[Row], multiple_of: int = 1, most: int | None = None, *, fixed: bool = False
+        self, located: Located, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True
     ) -> Iterator[tuple[int, Rows]]:
         """Walk the columns: (first coordinate, where the block's rows lie).
 
-        Every block but the last has a width that is a multiple of `multiple_of`, a power of two. Where a block lies
-        inside one contiguous float32 or float64 entry its rows are used in place, else they are gathered. With `fixed`
-        and at most `FEW` rows the cuts follow from the layout alone, so that the sums over a row do not depend on its
-        company, nor on how it lies in memory.
+        Every block but the last has a width that is a multiple of `multiple_of`, a power of two. Blocks that must be
+        copied are narrow, unless the caller has seen to it that there are only few rows.
         """
-        granule = max(GRANULE, multiple_of)
-        few = max(FEW, len(rows)) if fixed else len(rows)
-        gathered = max(granule, (most or SCRATCH // (self.widest.itemsize * few)) // granule * granule)
-        in_place = max(granule, most or WIDE)
-        usable = [self._usable(e, rows) for e in range(len(self.entries))]
-        cuts = [entry.dtype in ("float32", "float64") for entry in self.entries] if fixed else usable
-        bases: dict[int, Array] = {}
-        for start, stop, e in self._runs(cuts, granule, in_place, gathered):
-            if e is None or not usable[e]:
-                yield start, Rows.of(self.gathered(rows, start, stop, self.widest))
-                continue
-            if e not in bases:
-                bases[e] = np.array([address(row.floats[e]) for row in rows], dtype=np.uintp)
-            dtype = rows[0].floats[e].dtype
-            offset = (start - self._begin(e)) * dtype.itemsize
-            yield start, Rows(bases[e] + np.uintp(offset), stop - start, dtype, rows)
+        granule, n_rows = max(GRANULE, multiple_of), len(located)
+        copied = located.odd and narrow
+        width = SCRATCH // (self.widest.itemsize * n_rows) if copied else max(WIDE, min(WIDEST, MANY // n_rows))
+        width = max(granule, min(most or width, width) // granule * granule)
+        for start in range(0, int(self.ends[-1]), width):
+            yield start, located.part(start, min(start + width, int(self.ends[-1])))
 
-    def gathered(self, rows: Sequence[Row], start: int, stop: int, dtype: np.dtype) -> Array:
-        """These coordinates of the rows, copied into one array."""
-        out = np.empty((len(rows), stop - start), dtype)
-        for e, low, high in self._pieces(start, stop):
-            begin = self._begin(e)
-            for r, row in enumerate(rows):
-                array = row.floats[e] if row.floats[e].ndim == 1 else row.floats[e].flat
-                piece = array[low - begin : high - begin]
-                out[r, low - start : high - start] = numbers(piece, self.entries[e])
-        return out
 
-    def store(self, blocks: Iterator[tuple[int, Floats]], into: Sequence[Array] | None = None) -> dict[Path, Array]:
-        """Write blocks that cover all columns into flat arrays of the entries' dtypes (bfloat16 as uint16)."""
-        if into is None:
-            into = [np.empty(e.size, np.uint16 if e.dtype == "bfloat16" else e.dtype) for e in self.entries]
-        out = [array if array.ndim == 1 else array.flat for array in into]
-        for start, block in blocks:
-            for e, low, high in self._pieces(start, start + len(block)):
-                piece = block[low - start : high - start]
-                narrow = narrow_bfloat16(piece) if self.entries[e].dtype == "bfloat16" else piece
-                out[e][low - self._begin(e) : high - self._begin(e)] = narrow
-        return {entry.path: array for entry, array in zip(self.entries, into, strict=True)}
+@dataclass(frozen=True, eq=False)
+class Located:
+    """Rows of all p coordinates; arrays that no kernel can walk (`odd`: step 0) are copied a block at a time."""
 
-    def _begin(self, e: int) -> int:
-        return int(self.ends[e]) - self.entries[e].size
+    table: Table
+    dtype: np.dtype
+    arrays: Sequence[tuple[Array, ...]]
 
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """(entry, low, high) for each entry that the coordinates touch."""
-        first, last = np.searchsorted(self.ends, [start, stop - 1], side="right")
-        for e in range(first, last + 1):
-            yield e, max(start, self._begin(e)), min(stop, int(self.ends[e]))
+    @classmethod
+    def of_matrix(cls, x: Array) -> Located | None:
+        """Where the rows of one 2-D array lie, if kernels can walk them."""
+        if not (x.ndim == 2 and x.flags.aligned and x.dtype.isnative and x.strides[1]):
+            return None
+        return cls(table_of(x), working(x.dtype), [(row,) for row in x])
 
-    def _usable(self, e: int, rows: Sequence[Row]) -> bool:
-        dtype = self.entries[e].dtype
-        return dtype in ("float32", "float64") and all(
-            a.ndim == 1 and a.dtype == dtype and a.flags.c_contiguous and a.flags.aligned
-            for a in (row.floats[e] for row in rows)
-        )
+    def __len__(self) -> int:
+        return len(self.table.pointers)
 
-    def _runs(
-        self, usable: list[bool], granule: int, widest_in_place: int, widest_gathered: int
-    ) -> Iterator[tuple[int, int, int | None]]:
-        """(start, stop, the entry that can be used in place, if any)."""
-        start, p = 0, int(self.ends[-1])
+    @cached_property
+    def odd(self) -> bool:
+        return not self.table.steps.all()
 
-        def in_place(start: int) -> tuple[int, int | None]:
-            e = int(np.searchsorted(self.ends, start, side="right"))
-            stop = min(int(self.ends[e]), start + widest_in_place)
-            if stop < p:
-                stop -= (stop - start) % granule
-            return (stop, e) if usable[e] and stop > start else (start, None)
+    def rows(self, indices: Sequence[int] | Array) -> Located:
+        """Some of the rows."""
+        pointers, steps, ends, codes = self.table
+        table = Table(pointers[indices], steps[indices], ends, codes[indices])
+        return Located(table, self.dtype, [self.arrays[i] for i in indices])
 
-        while start < p:
-            stop, e = in_place(start)
-            if e is None:
-                stop = min(p, start + granule)
-                while stop < p and stop - start < widest_gathered and in_place(stop)[1] is None:
-                    stop = min(p, stop + granule)
-            yield start, stop, e
-            start = stop
+    def with_row(self, other: Located) -> Located:
+        """These rows, and the one of `other`."""
+        both = [np.concatenate(pair) for pair in zip(self.table, other.table, strict=True)]
+        return Located(Table(both[0], both[1], self.table.ends, both[3]), self.dtype, [*self.arrays, *other.arrays])
+
+    def part(self, start: int, stop: int) -> Rows:
+        """These columns of the rows."""
+        pointers, steps, ends, codes = self.table
+        if stop - start == ends[-1] and not self.odd:
+            return Rows(self.table, self.dtype, self.arrays)
+        first, last = np.searchsorted(ends, [start, stop - 1], side="right")
+        pieces = slice(first, last + 1)
+        begins = np.append(0, ends)[pieces]
+        skipped = np.maximum(start - begins, 0)
+        pointers = pointers[:, pieces] + skipped * steps[:, pieces]
+        steps = steps[:, pieces]
+        stops = np.minimum(ends[pieces], stop)
+        owner: list[object] = [self.arrays]
+        if self.odd:
+            pointers, steps = pointers.copy(), steps.copy()
+            for m, e in zip(*np.nonzero(steps == 0), strict=True):
+                low, high = int(skipped[e]), int(stops[e] - begins[e])
+                copy = _native(self.arrays[m][first + e].flat[low:high])
+                pointers[m, e], steps[m, e] = address_of(copy), copy.itemsize
+                owner.append(copy)
+        return Rows(Table(pointers, steps, stops - start, codes[:, pieces]), self.dtype, owner)
 
 
 def numbers(array: Array, entry: Entry) -> Array:
-    """Numbers in a precision that NumPy and numba can sum; float32 and float64 stay as they are."""
+    """Numbers in a precision that NumPy can sum; float32 and float64 stay as they are."""
     if entry.dtype == "bfloat16" and array.dtype == np.uint16:
         return widen_bfloat16(array)
     return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def _place(array: Array) -> tuple[int, int]:
+    """Address and step of an array that a kernel can walk; a step of 0 where it can't."""
+    if array.ndim == 1 and array.flags.aligned and array.dtype.isnative and (array.strides[0] or array.size == 1):
+        return address_of(array), array.strides[0] or array.itemsize
+    return 0, 0
+
+
+def _native(array: Array) -> Array:
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

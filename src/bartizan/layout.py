@@ -7,6 +7,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from typing import Any, TypeGuard
 
@@ -146,10 +147,19 @@ def _plain_numbers(node: Any) -> bool:
     return bool(node) and all(isinstance(n, (int, float)) and not isinstance(n, np.generic) for n in node)
 
 
+def is_array(value: Any) -> bool:
+    return (isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)) or is_tensor(value)
+
+
 def is_tensor(value: Any) -> TypeGuard[Any]:
     """Whether `value` is a torch tensor; imports nothing, since a tensor's owner has imported torch already."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def place_of(leaf: Any) -> Any:
+    """On which device, and how laid out: None for NumPy's arrays."""
+    return (leaf.device, leaf.layout) if is_tensor(leaf) else None
 
 
 def dtype_name(leaf: Any, path: Path = ()) -> str:
@@ -162,24 +172,42 @@ def dtype_name(leaf: Any, path: Path = ()) -> str:
             raise TypeError(f"a tensor on {leaf.device} came where one on the CPU was wanted; call .cpu() on it first")
         known = name in FLOATS or name == "bool" or name.startswith(("int", "uint"))
     else:
-        name = leaf.dtype.name
+        name = _name(leaf.dtype)
         known = name in FLOATS or leaf.dtype.kind in "iub"
     if not known:
         raise TypeError(f"{_where(path)} has dtype {name}; wanted one of {', '.join(FLOATS)}, or integers for counters")
     return name
 
 
+@cache
+def _name(dtype: np.dtype) -> str:
+    return dtype.name
+
+
 def as_numpy(leaf: Any) -> Array:
     """A view of the leaf's memory as a flat NumPy array if it is contiguous, else as it lies; bfloat16 as uint16."""
+    array = _viewed(leaf)
+    return array.reshape(-1) if array.flags.c_contiguous else array
+
+
+def as_numpy_matrix(leaf: Any) -> Array:
+    """A view of an array's memory with a row a client; flat rows where they are contiguous."""
+    array = _viewed(leaf)
+    return array.reshape(len(array), -1) if array.flags.c_contiguous else array
+
+
+def _viewed(leaf: Any) -> Array:
     if is_tensor(leaf):
-        leaf = leaf.detach().resolve_neg()
+        if leaf.requires_grad:
+            leaf = leaf.detach()
+        if leaf.is_neg():
+            leaf = leaf.resolve_neg()
         if leaf.dtype is sys.modules["torch"].bfloat16:
             leaf = leaf.view(sys.modules["torch"].uint16)
-        leaf = leaf.numpy()
-    elif leaf.dtype.name == "bfloat16":
+        return leaf.numpy()
+    if _name(leaf.dtype) == "bfloat16":
         leaf = leaf.view(np.uint16)
-    leaf = np.asarray(leaf)
-    return leaf.reshape(-1) if leaf.flags.c_contiguous else leaf
+    return np.asarray(leaf)
 
 
 def like_leaf(flat: Array, leaf: Any) -> Any:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bartizan.columns import GRANULE, SCRATCH, Columns, Located
+from bartizan.kernels.rows import UNIT, Rows
 from bartizan.pages import NEIGHBOURS, MappedPages, span
 from bartizan.types import Array
 
-if TYPE_CHECKING:
-    from bartizan.columns import Columns, Row
-
 Progress = Callable[[str, int, int], None]
 
-WIDEST = 2**19  # columns of a block, at most
 SUMS = 32  # bytes a column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
 UNITS = {"": 1, "B": 1}
 UNITS |= {f"{letter}iB": 2 ** (10 * (i + 1)) for i, letter in enumerate("KMGT")}
@@ -76,35 +73,55 @@ class Pace:
         """So many more numbers will be read in this stage."""
         self.total += numbers
 
-    def rows_at_a_time(self, itemsize: int) -> int | None:
-        """How many rows may be read side by side, where they lie, in blocks of full width."""
+    def rows_at_a_time(self, unit: int, itemsize: int, *, copied: bool) -> int | None:
+        """How many rows may be read side by side, where they lie (or copied, as they lie oddly), in whole units."""
+        few = max(1, SCRATCH // (unit * itemsize)) if copied else None
         if self.spare is None:
-            return None
-        return max(1, (self.spare - in_place_bytes(0, WIDEST, itemsize)) // in_place_bytes(1, 0, itemsize))
+            return few
+        none, one = (in_place_bytes(n, unit, itemsize) for n in (0, 1))
+        fits = max(1, (self.spare - none) // (one - none))
+        return fits if few is None else min(few, fits)
 
     def most(self, n_rows: int, itemsize: int, granule: int, most: int | None) -> int | None:
         """How wide a gathered block of so many rows may be, if `most` is what was asked for."""
         if self.spare is None:
             return most
         fits = (self.spare - gathered_bytes(0, 0, 0)) // (gathered_bytes(n_rows, 1, itemsize) - gathered_bytes(0, 0, 0))
-        return max(granule, min(fits, most or WIDEST) // granule * granule)
+        return max(granule, min(fits, most or UNIT) // granule * granule)
 
-    def passed(self, columns: Columns, rows: Sequence[Row], start: int, stop: int) -> None:
+    def gathered(
+        self, columns: Columns, located: Located, multiple_of: int, most: int | None
+    ) -> Iterator[tuple[int, Rows]]:
+        """Blocks within the budget, in one buffer, copied row by row: the kernel maps far more than it is asked for."""
+        width = self.most(len(located), columns.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
+        p = int(columns.ends[-1])
+        buffer = np.empty((len(located), min(width, p)), columns.widest)
+        rows = [located.rows([r]) for r in range(len(located))]
+        for start in range(0, p, width):
+            stop = min(start + width, p)
+            block = buffer[:, : stop - start]
+            for r, row in enumerate(rows):
+                part = row.part(start, stop)
+                part.kernels.copied(part, block[r : r + 1])
+                self.drop(columns, row.arrays, start, stop)
+            yield start, Rows.of(block)
+
+    def passed(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
         """These columns of these rows were read."""
         self.drop(columns, rows, start, stop)
         if self.progress is not None:
             self.done += len(rows) * (stop - start)
             self.progress(self.stage, self.done, max(self.done, self.total))
 
-    def drop(self, columns: Columns, rows: Sequence[Row], start: int, stop: int) -> None:
+    def drop(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
         """Let go of the pages that these columns lie in; they will not be asked for soon."""
         if self.pages is None:
             return
         first, last = np.searchsorted(columns.ends, [start, stop - 1], side="right")
         for e in range(first, last + 1):
             begin = int(columns.ends[e]) - columns.entries[e].size
-            for row in rows:
-                self.pages.drop(*_part(row.floats[e], max(start - begin, 0), stop - begin))
+            for arrays in rows:
+                self.pages.drop(*_part(arrays[e], max(start - begin, 0), stop - begin))
 
     def pieces(self, array: Array, size: int = 2**20) -> Iterator[tuple[int, Array]]:
         """(first index, numbers) of an array that is read from end to end."""
@@ -125,9 +142,9 @@ def _part(array: Array, low: int, high: int) -> tuple[int, int]:
     return first, last
 
 
-def in_place_bytes(n_rows: int, width: int, itemsize: int) -> int:
+def in_place_bytes(n_rows: int, unit: int, itemsize: int) -> int:
     """What rows that are read side by side may take: each twice, since the kernel maps more than it is asked for."""
-    return n_rows * 2 * (WIDEST * itemsize + NEIGHBOURS) + SUMS * width
+    return n_rows * 2 * (unit * itemsize + NEIGHBOURS) + SUMS * unit
 
 
 def gathered_bytes(n_rows: int, width: int, itemsize: int) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.columns import GRANULE
+from bartizan.columns import GRANULE, Row
 from bartizan.layout import as_numpy, leaves_of
-from bartizan.memory import WIDEST, gathered_bytes, in_place_bytes
+from bartizan.memory import gathered_bytes, in_place_bytes
 from bartizan.sketch.base import Projection, Sketch, Streaming
 from bartizan.target import Target
 from bartizan.types import Array
@@ -21,14 +21,14 @@ ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 def prepared(clients: Updates, eye: Sketch, out: Any) -> Updates:
     """The same updates, with the place for their result checked and their blocks cut to the budget."""
     if out is not None:
-        clients = replace(clients, target=Target.of(out, clients.layout, clients.every_row()))
+        clients = replace(clients, target=Target.of(out, clients.layout, _everyone(clients)))
     if clients.pace.spare is None:
         return clients
-    M, itemsize = len(clients.every_row()), clients.columns.widest.itemsize
+    M, itemsize = len(clients.everyone), clients.columns.widest.itemsize
     k = eye.k if isinstance(eye, Projection) else 0
     least = gathered_bytes(M, GRANULE, itemsize)
     if isinstance(eye, Streaming):  # reads a few rows at a time, where they lie
-        least = max(least, in_place_bytes(1 if clients.trusted is None else 2, WIDEST, itemsize))
+        least = max(least, in_place_bytes(1 if clients.trusted is None else 2, eye.unit, itemsize))
     clients.pace.limit(
         {
             "sketches": 2 * 8 * M * k,
@@ -52,6 +52,10 @@ def arrays_of(out: Any) -> list[Array]:
         return [as_numpy(leaf) for leaf in leaves_of(out).values()]
     except (TypeError, RuntimeError):
         return []
+
+
+def _everyone(clients: Updates) -> tuple[Row, ...]:
+    return clients.rows if clients.trusted is None else (*clients.rows, clients.trusted)
 
 
 def _itemsize(dtype: str) -> int:

@@ -278,8 +278,7 @@ class Round:
         for row, client in enumerate(clients.clients):
             arrival = come[client]
             if arrival.reading is None or arrival.layout != clients.layout:
-                alone = replace(clients, rows=(clients.rows[row],), clients=(client,))
-                readings.append(eye.read_few(alone, self._seed))
+                readings.append(eye.read_few(clients.only([row]), self._seed))
             else:
                 readings.append(arrival.reading)
         return eye.seen(clients, Reading.stacked(readings), self._seed)

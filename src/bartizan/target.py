@@ -34,14 +34,19 @@ class Target:
         for entry in layout.entries:
             if not arrays[entry.path].flags.writeable:
                 raise ValueError(f"out must be writable, but {entry} is not. Map files with mode 'r+', or copy it.")
-        row = Row.of(arrays, layout)
-        theirs = [(array, own) for other in updates for array, own in zip(other.arrays(), row.arrays(), strict=True)]
-        if any(np.may_share_memory(array, own) for array, own in theirs):
-            raise ValueError("out must not be a client's update: updates are never changed. Pass an array of its own.")
+        floats, integers = ([e for e in layout.entries if e.is_float is kind] for kind in (True, False))
+        row = Row(tuple(arrays[e.path] for e in floats), tuple(arrays[e.path] for e in integers))
+        for other in updates:
+            theirs = zip(other.floats + other.integers, row.floats + row.integers, strict=True)
+            if any(np.may_share_memory(array, own) for array, own in theirs):
+                raise ValueError("out must not be a client's update: those are never changed. Pass other arrays.")
         return cls(out, row)
 
-    def filled(self, counters: Iterable[Array]) -> Any:
-        """The container, once its numbers are there, with its integers."""
+    def filled(self, floats: Iterable[Array], counters: Iterable[Array]) -> Any:
+        """The container, with these numbers where they are not there already, and these integers."""
+        for own, array in zip(self.row.floats, floats, strict=True):
+            if own is not array:
+                own[...] = array.reshape(own.shape)
         for own, counts in zip(self.row.integers, counters, strict=True):
             own[...] = counts.reshape(own.shape)
         return self.container

@@ -10,13 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.columns import FEW, GRANULE, SCRATCH, Columns, Row, numbers
+from bartizan.columns import GRANULE, SCRATCH, Columns, Located, Row, numbers
+from bartizan.counters import weighted_median
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.kernels.rows import Rows
-from bartizan.layout import Layout, Path, as_numpy, form_of, is_tensor, leaves_of, like_leaf, rebuild
-from bartizan.memory import NO_HURRY, WIDEST, Pace
+from bartizan.layout import (
+    Entry,
+    Layout,
+    Path,
+    as_numpy,
+    as_numpy_matrix,
+    dtype_name,
+    form_of,
+    is_array,
+    leaves_of,
+    like_leaf,
+    place_of,
+    rebuild,
+)
+from bartizan.memory import NO_HURRY, Pace
 from bartizan.target import Target
 from bartizan.types import Array, Floats
+from bartizan.vouched import shapes, shown, vouched, vouched_leaves
 
 NO_FLOATS = (
     "The updates hold no floating-point numbers to aggregate (convert integers with .astype(float) or .float())."
@@ -30,8 +45,9 @@ class Updates:
     `clients[r]` is the caller's index of row r. The row of a trusted update, if any, comes after all clients.
     """
 
-    layout: Layout
+    columns: Columns
     rows: tuple[Row, ...] = field(repr=False)
+    located: Located = field(repr=False)
     clients: tuple[int, ...]
     n_sent: int
     quarantined: dict[int, str]
@@ -52,122 +68,161 @@ class Updates:
         pace: Pace = NO_HURRY,
     ) -> Updates:
         """Look at every client's container, without reading a number, and keep those of the common layout."""
+        if is_array(updates):
+            return cls._of_matrix(updates, reference, trusted, pace)
         sent = _listed(updates)
-        seen: dict[int, tuple[dict[Path, Array], Layout]] = {}
+        seen: dict[int, tuple[dict[Path, Any], Layout]] = {}
         quarantined: dict[int, str] = {}
+        known: dict[Any, Layout] = {}  # most clients send what another sent: it is described once
         for client, update in enumerate(sent):
             try:
-                seen[client] = _read(update)
+                seen[client] = _read(update, known)
             except TypeError as unfit:
                 quarantined[client] = str(unfit)
             except Exception as unreadable:  # a container may do anything when it is looked at; the round goes on
                 quarantined[client] = f"the update can't be read: {type(unreadable).__name__}: {unreadable}"
         layout = _agreed([layout for _, layout in seen.values()], reference, quarantined)
+        misfits = {id(own): layout.misfit(own) for own in known.values()}
         for client, (_, own) in seen.items():
-            misfit = layout.misfit(own)
+            misfit = misfits[id(own)]
             if misfit:
                 quarantined[client] = misfit
         quarantined = {client: _short(reason) for client, reason in sorted(quarantined.items())}
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
         kept = [client for client in seen if client not in quarantined]
+        rows, columns = tuple(_row(seen[client][0], layout) for client in kept), Columns(layout)
         return cls(
-            layout=layout,
-            rows=tuple(Row.of(seen[client][0], layout) for client in kept),
+            columns=columns,
+            rows=rows,
+            located=columns.located(rows),
             clients=tuple(kept),
             n_sent=len(sent),
             quarantined=quarantined,
             like=_usual(sent, [client for client in kept if seen[client][1] == layout], kept),
-            reference=_vouched("reference", reference, layout, pace),
-            trusted=_vouched("trusted", trusted, layout, pace),
+            reference=vouched("reference", reference, layout, pace),
+            trusted=vouched("trusted", trusted, layout, pace),
+            pace=pace,
+        )
+
+    @classmethod
+    def _of_matrix(cls, updates: Any, reference: Any, trusted: Any, pace: Pace) -> Updates:
+        """One array with a row a client: all have the one layout, whatever the caller made of it."""
+        if updates.ndim < 2:
+            raise ValueError(
+                f"Wanted one row a client, (M, p); got an array of shape {tuple(updates.shape)}. "
+                f"For a single client pass update[None]."
+            )
+        M = len(updates)
+        if not M:
+            raise TooFewClientsError("Wanted at least one client's update, got none.")
+        layout = Layout((Entry((), tuple(updates.shape[1:]), dtype_name(updates)),))
+        if not layout.entries[0].is_float:
+            raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
+        if not layout.dim:
+            raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
+        x = as_numpy_matrix(updates)
+        rows, columns = tuple(Row((as_numpy(row),), ()) for row in x), Columns(layout)
+        return cls(
+            columns=columns,
+            rows=rows,
+            located=Located.of_matrix(x) or columns.located(rows),
+            clients=tuple(range(M)),
+            n_sent=M,
+            quarantined={},
+            like=updates[0],
+            reference=vouched("reference", reference, layout, pace),
+            trusted=vouched("trusted", trusted, layout, pace),
             pace=pace,
         )
 
     def without(self, bad: dict[int, str]) -> Updates:
         """The same round with these rows (not clients) quarantined."""
-        kept = [r for r in range(len(self.rows)) if r not in bad]
         quarantined = self.quarantined | {self.clients[r]: reason for r, reason in bad.items()}
+        kept = self.only([r for r in range(len(self.rows)) if r not in bad])
+        return replace(kept, quarantined=dict(sorted(quarantined.items())))
+
+    def only(self, rows: Sequence[int]) -> Updates:
+        """The same round, of which only these rows are looked at."""
         return replace(
             self,
-            rows=tuple(self.rows[r] for r in kept),
-            clients=tuple(self.clients[r] for r in kept),
-            quarantined=dict(sorted(quarantined.items())),
+            rows=tuple(self.rows[r] for r in rows),
+            located=self.located.rows(rows),
+            clients=tuple(self.clients[r] for r in rows),
         )
 
+    @property
+    def layout(self) -> Layout:
+        return self.columns.layout
+
     @cached_property
-    def columns(self) -> Columns:
-        return Columns(self.layout)
-
-    def every_row(self) -> tuple[Row, ...]:
-        return self.rows if self.trusted is None else (*self.rows, self.trusted)
-
-    def parts(self) -> Iterator[Updates]:
-        """These clients, as many at a time as memory allows, each part with the trusted update."""
-        few = min(FEW, self.pace.rows_at_a_time(self.columns.widest.itemsize) or FEW)
-        if not all(row.is_plain() for row in self.rows):
-            few = min(few, FEW // 16)  # their blocks are copied
-        few = max(1, few - (self.trusted is not None))
-        starts = range(0, len(self.rows), few)
-        self.pace.expect((len(self.rows) + (self.trusted is not None) * len(starts)) * self.layout.dim)
-        for start in starts:
-            part = slice(start, start + few)
-            yield self if len(starts) == 1 else replace(self, rows=self.rows[part], clients=self.clients[part])
+    def everyone(self) -> Located:
+        """The clients, and behind them the trusted update if there is one."""
+        return self.located if self.trusted is None else self.located.with_row(self.columns.located([self.trusted]))
 
     def blocks(
-        self, rows: Sequence[Row], multiple_of: int = 1, most: int | None = None, *, fixed: bool = False
-    ) -> Iterator[tuple[int, Rows, Floats | None]]:
-        """Walk the columns of these rows: (first coordinate, where they lie, the reference's part or None).
-
-        The cuts are `fixed` by the layout, or as memory allows.
-        """
-        walk = self.columns.blocks(rows, multiple_of, most, fixed=fixed)
-        if not fixed:
-            self.pace.expect(len(rows) * self.layout.dim)
-            if self.pace.spare is not None:
-                walk = self._gathered(rows, multiple_of, most)
+        self, located: Located, multiple_of: int = 1, most: int | None = None
+    ) -> Iterator[tuple[int, Rows, Array | None]]:
+        """Walk the columns of these rows: (first coordinate, where they lie, the reference's part or None)."""
+        self.pace.expect(len(located) * self.layout.dim)
+        walk = self.columns.blocks(located, multiple_of, most)
+        if self.pace.spare is not None:
+            walk = self.pace.gathered(self.columns, located, multiple_of, most)
         for start, block in walk:
             yield start, block, self._origin(start, start + block.width)
-            self.pace.passed(self.columns, rows, start, start + block.width)
+            self.pace.passed(self.columns, located.arrays, start, start + block.width)
 
-    def _gathered(self, rows: Sequence[Row], multiple_of: int, most: int | None) -> Iterator[tuple[int, Rows]]:
-        """Blocks within the budget, in one buffer, copied row by row: the kernel maps far more than it is asked for."""
-        widest = self.columns.widest
-        most = self.pace.most(len(rows), widest.itemsize, max(GRANULE, multiple_of), most)
-        buffer = np.empty((len(rows), min(most or WIDEST, self.layout.dim)), widest)
-        walks = [self.columns.blocks([row], multiple_of, most, fixed=True) for row in rows]
-        for pieces in zip(*walks, strict=True):
-            start, first = pieces[0]
-            block = buffer[:, : first.width]
-            for own, row, (_, piece) in zip(block, rows, pieces, strict=True):
-                own[:] = np.asarray(piece)[0]
-                self.pace.drop(self.columns, [row], start, start + first.width)
-            yield start, Rows.of(block)
+    def parts(self, unit: int) -> Iterator[Updates]:
+        """These clients, as many at a time as may be read in whole units, each part with the trusted update."""
+        few = self.pace.rows_at_a_time(unit, self.columns.widest.itemsize, copied=self.located.odd)
+        n_vouched = 0 if self.trusted is None else 1
+        few = len(self.rows) if few is None else max(1, few - n_vouched)
+        starts = range(0, len(self.rows), few)
+        self.pace.expect((len(self.rows) + n_vouched * len(starts)) * self.layout.dim)
+        for start in starts:
+            yield self if len(starts) == 1 else self.only(range(start, min(start + few, len(self.rows))))
 
-    def _origin(self, start: int, stop: int) -> Floats | None:
-        if self.reference is None:
+    def units(
+        self, multiple_of: int, most: int | None, about: Located | None = None
+    ) -> Iterator[tuple[int, Rows, Array | None]]:
+        """Walk the columns of everyone, who are few: cut so that no row's sums depend on its company.
+
+        About a row, if one is given, instead of about the reference.
+        """
+        if self.pace.spare is not None:
+            most = most or multiple_of
+        for start, block in self.columns.blocks(self.everyone, multiple_of, most, narrow=False):
+            stop = start + block.width
+            yield start, block, self._origin(start, stop) if about is None else about.part(start, stop)[0]
+            self.pace.passed(self.columns, self.everyone.arrays, start, stop)
+            if about is not None:
+                self.pace.drop(self.columns, about.arrays, start, stop)
+
+    @cached_property
+    def _reference(self) -> Located | None:
+        return None if self.reference is None else self.columns.located([self.reference])
+
+    def _origin(self, start: int, stop: int) -> Array | None:
+        if self._reference is None:
             return None
-        origin = self.columns.gathered([self.reference], start, stop, np.dtype(np.float64))[0]
-        self.pace.drop(self.columns, [self.reference], start, stop)
+        origin = self._reference.part(start, stop)[0]
+        self.pace.drop(self.columns, self._reference.arrays, start, stop)
         return origin
 
     def combine(self, weights: Floats) -> Any:
         """sum_m w_m x_m, and what is missing from 1 at the reference; clients of weight 0 are not read."""
-        from bartizan.kernels import cpu
-
         chosen = np.flatnonzero(weights)
         if not len(chosen):
             chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
         rest = 1 - weights.sum()
-
-        def blocks() -> Iterator[tuple[int, Floats]]:
-            for start, rows, origin in self.blocks([self.rows[r] for r in chosen]):
-                total = np.full(rows.width, -0.0)  # to which any number adds as itself, -0.0 too
-                cpu.weighted_sum(rows, weights[chosen], total)
-                if origin is not None and abs(rest) > 1e-12:
-                    total += rest * origin
-                yield start, total
-
-        return self._built(blocks(), weights)
+        rest = rest if abs(rest) > 1e-12 else 0.0
+        out = self._blank()
+        written = self.columns.located([out])
+        for start, rows, origin in self.blocks(self.located.rows(chosen)):
+            part = written.part(start, start + rows.width)
+            rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
+            self.pace.drop(self.columns, [out.floats], start, start + rows.width)
+        return self._built(out, weights)
 
     def reduce(self, function: Callable[[Array], Floats], mixing: Floats, weights: Floats) -> Any:
         """Apply a coordinate-wise function to blocks of the rows that a matrix mixes; weights are for the counters."""
@@ -178,14 +233,16 @@ class Updates:
         most = max(GRANULE, SCRATCH // (8 * len(self.rows)) // GRANULE * GRANULE)
         most = self.pace.most(len(self.rows), 24, GRANULE, most) or most  # each block is copied, widened and sorted
 
-        def blocks() -> Iterator[tuple[int, Floats]]:
-            for start, rows, origin in self.blocks([self.rows[r] for r in chosen], most=most):
-                x = np.asarray(rows)
-                if not as_they_are:
-                    x = mixing @ x.astype(np.float64) + (0 if origin is None else rest * origin)
-                yield start, function(x)
-
-        return self._built(blocks(), weights)
+        out = self._blank()
+        written = self.columns.located([out])
+        for start, rows, origin in self.blocks(self.located.rows(chosen), most=most):
+            x = np.asarray(rows)
+            if not as_they_are:
+                x = mixing @ x.astype(np.float64) + (0 if origin is None else rest * origin)
+            result = Rows.of(np.asarray(function(x), dtype=np.float64)[None])
+            result.kernels.weighted_sum(result, np.ones(1), 0.0, None, written.part(start, start + rows.width))
+            self.pace.drop(self.columns, [out.floats], start, start + rows.width)
+        return self._built(out, weights)
 
     def fault(self, row: Row) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
@@ -202,18 +259,20 @@ class Updates:
         where = "" if self.reference is None else ", taken from the reference,"
         return f"its values{where} are so large that their squares overflow {self.columns.widest}"
 
-    def _built(self, blocks: Iterator[tuple[int, Floats]], weights: Floats) -> Any:
-        if self.target is not None:
-            self.columns.store(self._let_go(blocks, self.target.row), self.target.row.floats)
-            return self.target.filled(self._counters(weights).values())
-        out = self.columns.store(blocks) | self._counters(weights)
-        return rebuild(self.like, lambda path, leaf: like_leaf(out[path], leaf))
+    def _blank(self) -> Row:
+        """Memory for a result: flat arrays of the entries' dtypes, bfloat16 as uint16; the caller's, if kernels can."""
+        if self.target is not None and not self.columns.located([self.target.row]).odd:
+            return self.target.row
+        dtypes = ["uint16" if e.dtype == "bfloat16" else e.dtype for e in self.columns.entries]
+        floats = (np.empty(e.size, dtype) for e, dtype in zip(self.columns.entries, dtypes, strict=True))
+        return Row(tuple(floats), ())
 
-    def _let_go(self, blocks: Iterator[tuple[int, Floats]], row: Row) -> Iterator[tuple[int, Floats]]:
-        """The blocks, each of which is stored in the row by the time that the next one is asked for."""
-        for start, block in blocks:
-            yield start, block
-            self.pace.drop(self.columns, [row], start, start + len(block))
+    def _built(self, out: Row, weights: Floats) -> Any:
+        if self.target is not None:
+            return self.target.filled(out.floats, self._counters(weights).values())
+        floats = {entry.path: array for entry, array in zip(self.columns.entries, out.floats, strict=True)}
+        arrays = floats | self._counters(weights)
+        return rebuild(self.like, lambda path, leaf: like_leaf(arrays[path], leaf))
 
     def _counters(self, weights: Floats) -> dict[Path, Array]:
         """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
@@ -227,26 +286,18 @@ class Updates:
             out[entry.path] = np.empty(entry.size, arrays[0].dtype)
             for low in range(0, entry.size, GRANULE):
                 columns = np.stack([array[low : low + GRANULE] for array in arrays])
-                out[entry.path][low : low + GRANULE] = _weighted_median(columns, weights)
+                out[entry.path][low : low + GRANULE] = weighted_median(columns, weights)
         return out
 
 
 def _listed(updates: Any) -> Sequence[Any]:
     """One item a client, whatever came."""
-    if isinstance(updates, np.ndarray) or is_tensor(updates):
-        if updates.ndim < 2:
-            raise ValueError(
-                f"Wanted one row a client, (M, p); got an array of shape {tuple(updates.shape)}. "
-                f"For a single client pass update[None]."
-            )
-        if not Layout.of({(): updates}).entries[0].is_float:  # the caller's mistake here, not a client's
-            raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
-    elif isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
+    if isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
         raise TypeError(
             f"Wanted a 2-D array or a list with one update a client; got {type(updates).__name__}. "
             f"From a dict of clients pass list(updates.values())."
         )
-    elif hasattr(updates, "to_numpy"):
+    if hasattr(updates, "to_numpy"):
         raise TypeError(f"Wanted an array or a list; got {type(updates).__name__}. Pass .to_numpy().")
     listed = list(updates)
     if not listed:
@@ -259,28 +310,30 @@ def _agreed(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) 
     if not layouts:
         raise TooFewClientsError("No client sent a usable update.", quarantined)
     if reference is not None:
-        wanted = _shapes(_leaves_of("reference", reference))
+        wanted = shapes(vouched_leaves("reference", reference))
         fitting = [layout for layout in layouts if {e.path: e.shape for e in layout.entries} == wanted]
         if not fitting:
             came = {e.path: e.shape for e in Layout.most_common(layouts).entries}
             raise ValueError(
-                f"No client's update has the names and shapes of the reference: it has {_shown(wanted)}, most clients "
-                f"sent {_shown(came)}. Pass the reference in the clients' container."
+                f"No client's update has the names and shapes of the reference: it has {shown(wanted)}, most clients "
+                f"sent {shown(came)}. Pass the reference in the clients' container."
             )
         layouts = fitting
     layout = Layout.most_common([layout for layout in layouts if layout.dim] or layouts)
     if not layout.dim:
-        raise ValueError(f"{NO_FLOATS} Most clients sent {_shown({e.path: e.shape for e in layout.entries})}.")
+        raise ValueError(f"{NO_FLOATS} Most clients sent {shown({e.path: e.shape for e in layout.entries})}.")
     return layout
 
 
-def _read(update: Any) -> tuple[dict[Path, Array], Layout]:
+def _read(update: Any, known: dict[Any, Layout]) -> tuple[dict[Path, Any], Layout]:
     """One update's arrays and what they look like; raises TypeError on what can't take part."""
     leaves = leaves_of(update)
     if not leaves:
         raise TypeError("the update is empty")
-    layout = Layout.of(leaves)
-    return {path: as_numpy(leaf) for path, leaf in leaves.items()}, layout
+    marks = tuple([(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()])
+    if marks not in known:
+        known[marks] = Layout.of(leaves)
+    return leaves, known[marks]
 
 
 def _short(reason: str, most: int = 300) -> str:
@@ -294,56 +347,6 @@ def _usual(sent: Sequence[Any], ordered: list[int], kept: list[int]) -> Any:
     return sent[next(client for client in [*ordered, *kept] if forms[client] == usual)]
 
 
-def _vouched(name: str, update: Any, layout: Layout, pace: Pace) -> Row | None:
-    """The reference or the trusted update: what is wrong with it is the caller's mistake. Its precision is its own."""
-    if update is None:
-        return None
-    leaves = _leaves_of(name, update)
-    wanted = {entry.path: entry.shape for entry in layout.entries}
-    if _shapes(leaves) != wanted:
-        raise ValueError(
-            f"{name} must have the names and shapes of a client's update: wanted {_shown(wanted)}, "
-            f"got {_shown(_shapes(leaves))}."
-        )
-    own = {entry.path: entry for entry in Layout.of(leaves).entries}
-    floats: list[Array] = []
-    integers: list[Array] = []
-    for entry in layout.entries:
-        if own[entry.path].is_float != entry.is_float:
-            raise ValueError(f"{name} has {own[entry.path]} where the clients sent {entry.dtype}.")
-        flat = numbers(as_numpy(leaves[entry.path]).reshape(-1), own[entry.path])
-        if not entry.is_float:
-            integers.append(flat.astype(entry.dtype))
-            if (integers[-1] != flat).any():
-                raise ValueError(
-                    f"{name} has {own[entry.path]} with values that the clients' {entry.dtype} can't hold."
-                )
-        elif not all(np.isfinite(piece).all() for _, piece in pace.pieces(flat)):
-            raise ValueError(f"{name} must be finite: {own[entry.path]} holds NaN or Inf.")
-        else:
-            floats.append(flat)
-    return Row(tuple(floats), tuple(integers))
-
-
-def _leaves_of(name: str, update: Any) -> dict[Path, Any]:
-    try:
-        return leaves_of(update)
-    except TypeError as unfit:
-        raise ValueError(f"{name} must be like a client's update: {unfit}.") from None
-
-
-def _shapes(leaves: dict[Path, Any]) -> dict[Path, tuple[int, ...]]:
-    return {path: tuple(leaf.shape) for path, leaf in leaves.items()}
-
-
-def _shown(shapes: dict[Path, tuple[int, ...]], most: int = 4) -> str:
-    shown = [f"{'.'.join(map(str, path)) or 'one array'} {shape}" for path, shape in list(shapes.items())[:most]]
-    return (", ".join(shown) or "nothing") + (f" and {len(shapes) - most} more" if len(shapes) > most else "")
-
-
-def _weighted_median(values: Array, weights: Floats) -> Array:
-    """Down each column the smallest value that half of the weight does not exceed; all alike where none has weight."""
-    weights = weights if weights.sum() > 0 else np.ones(len(values))
-    order = np.argsort(values, axis=0, kind="stable")
-    reached = np.cumsum(weights[order], axis=0) >= weights.sum() / 2 * (1 - 1e-12)
-    return np.take_along_axis(values, np.take_along_axis(order, reached.argmax(axis=0)[None], axis=0), axis=0)[0]
+def _row(leaves: dict[Path, Any], layout: Layout) -> Row:
+    arrays = [(entry.is_float, as_numpy(leaves[entry.path])) for entry in layout.entries]
+    return Row(tuple(a for is_float, a in arrays if is_float), tuple(a for is_float, a in arrays if not is_float))

@@ -1,55 +1,158 @@
-"""The kernels in numba: parallel, cached on disk, float64 sums, and the same answer for any number of threads but for
-rounding. What each computes is said in `reference`; here is only how.
+"""The kernels in numba: cached on disk, shared out to all cores. What each computes, `reference` says; here is how.
 
-Loops run over flat buffers with unsigned indices: numba then emits no wrap-around checks and LLVM vectorises them. They
-all stand in one file, because numba's cache looks only at the file that a kernel stands in, not at what it calls.
+Rows are read where they lie, a tile at a time; a tile that spans several arrays, or is of another format, is put
+together in cache. Sums of float64 rows are float64; the mixing of narrower ones is float32, and a block's sketches are
+then added up in float64. Loops run over flat buffers with unsigned indices: numba then emits no wrap-around checks and
+LLVM vectorises them. They all stand in one file, because numba's cache looks only at the file that a kernel stands in,
+not at what it calls.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import numpy as np
-from numba import carray, get_num_threads, njit, prange, set_num_threads, types  # type: ignore[attr-defined]
+from llvmlite import ir
+from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba import uint64 as u64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from bartizan.kernels import reference
-from bartizan.kernels.rows import Rows
+from bartizan.kernels import dense, reference
+from bartizan.kernels.rows import FOLD, UNIT, Rows, unit_of
+from bartizan.kernels.threads import n_threads, share
 from bartizan.types import Array, Floats
 
 # Reordering sums is all we allow: NaN and Inf must come through.
 SUMS = {"reassoc", "contract", "nsz"}
 # Numbers below which waking a second thread costs more than it saves.
 SMALL = 2**17
-
-Kernel = TypeVar("Kernel", bound=Callable[..., None])
-
-
-# Each kernel uses all cores, and one of numba's threading layers aborts where two callers meet.
-ONE_AT_A_TIME = threading.RLock()
+TILE = 4096
+STRIP = 256
+SIDE = 4
 
 
-def launched(kernel: Kernel) -> Kernel:
-    """Run a kernel alone, and on one thread where its rows hold few numbers."""
+def zeros(*shape: int) -> Floats:
+    """Where sums of these kernels go."""
+    return np.zeros(shape)
 
-    @wraps(kernel)
-    def launch(rows: Rows, *arguments: Any) -> None:
-        with ONE_AT_A_TIME:
-            threads = get_num_threads()
-            if threads == 1 or rows.width * len(rows) >= SMALL:
-                return kernel(rows, *arguments)
-            set_num_threads(1)
-            try:
-                kernel(rows, *arguments)
-            finally:
-                set_num_threads(threads)
 
-    return launch  # type: ignore[return-value]
+def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
+    threads, about = _threads(rows), _covering(rows, origin, STRIP)
+    n_strips = -(-rows.width // STRIP)
+    sums = np.zeros((threads, *[len(rows) + -len(rows) % SIDE] * 2))
+
+    def task(part: int) -> None:
+        first, last = n_strips * part // threads, n_strips * (part + 1) // threads
+        _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part])
+
+    share(task, threads, threads)
+    out += sums.sum(axis=0)[: len(rows), : len(rows)]
+
+
+def squared_norms(rows: Rows, origin: Array | None, out: Floats) -> None:
+    _dots(rows, range(len(rows)), origin, out)
+
+
+def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
+    _dots(rows, [len(rows) - 1] * len(rows), origin, out)
+
+
+def _dots(rows: Rows, others: Sequence[int], origin: Array | None, out: Floats) -> None:
+    threads, about = _threads(rows), _covering(rows, origin, TILE)
+    n_tiles = -(-rows.width // TILE)
+    unit = UNIT // TILE
+    parts = -(-n_tiles // unit)
+    sums, like = np.empty((len(rows), parts)), np.empty(0, rows.dtype)
+
+    def task(i: int) -> None:
+        m, part = divmod(i, parts)
+        first, last = unit * part, min(unit * (part + 1), n_tiles)
+        sums[m, part] = _dot_part(rows.table, m, others[m], first, last, like, about)
+
+    share(task, len(rows) * parts, threads)
+    for part in range(parts):
+        out += sums[:, part]
+
+
+def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
+    threads, about = _threads(rows), _covering(rows, origin, TILE)
+    n_tiles, like = -(-rows.width // TILE), np.empty(0, rows.dtype)
+    parts = max(1, min(n_tiles, 8 * threads)) if threads > 1 else 1  # so that all threads are busy to the end
+
+    def task(part: int) -> None:
+        first, last = n_tiles * part // parts, n_tiles * (part + 1) // parts
+        _sum_part(rows.table, first, last, like, weights, rest, about, out.table)
+
+    share(task, parts, threads)
+
+
+def copied(rows: Rows, out: Array) -> None:
+    share(lambda m: _fill(rows.table, m, 0, out[m]), len(rows), _threads(rows))
+
+
+def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
+    threads, k = _threads(rows), out.shape[1]
+    about, like = _covering(rows, origin, k), np.empty(0, rows.dtype)
+    words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
+    unit = unit_of(k) // k
+    parts = -(-len(words) // unit)
+    at_once = parts == 1 and unit == FOLD  # one fold, or a sum of several
+    sums, squares = np.zeros((0 if at_once else len(rows), parts, k)), np.empty((len(rows), parts))
+    n, planes = None if mixing == 32 else u64(mixing), u64(reference.sign_planes(mixing))
+
+    def task(i: int) -> None:
+        m, part = divmod(i, parts)
+        first, last = unit * part, min(unit * (part + 1), len(words))
+        into = out[m] if at_once else sums[m, part]
+        squares[m, part] = _rotate_part(rows.table, m, first, last, like, about, words, n, planes, into)
+
+    share(task, len(rows) * parts, threads)
+    for part in range(parts):
+        if not at_once:
+            out += sums[:, part]
+        norms += squares[:, part]
+
+
+def rotation_words(key: Array, block: int, n_blocks: int, k: int, mixing: int) -> Array:
+    """The random words of these blocks, (n_blocks, words a block)."""
+    count = reference.rotation_words(k, mixing)
+    words = np.empty((n_blocks, count), dtype=np.uint32)
+    dense.fill_words(key, u64(reference.ROTATED), u64(block * count), words.reshape(-1))
+    return words
+
+
+def achlioptas(rows: Rows, origin: Array | None, start: int, key: Array, s: int, out: Floats, norms: Floats) -> None:
+    k, columns, half = out.shape[1], _columns(rows, origin), u64(2**32 // (2 * s))
+    sums, groups = np.zeros((k, len(rows))), -(-k // 16)
+    tasks = -(-groups // dense.BLOCKS)
+    share(lambda i: dense.achlioptas(columns, start, key, half, i, groups, sums), tasks, n_threads())
+    out += sums.T * np.sqrt(s / k)
+    squared_norms(rows, origin, norms)
+
+
+def gaussian(rows: Rows, origin: Array | None, start: int, key: Array, out: Floats, norms: Floats) -> None:
+    k, columns = out.shape[1], _columns(rows, origin)
+    sums, groups = np.zeros((k, len(rows))), -(-k // 8)
+    tasks = -(-groups // dense.BLOCKS)
+    share(lambda i: dense.gaussian(columns, start, key, i, groups, sums), tasks, n_threads())
+    out += sums.T / np.sqrt(k)
+    squared_norms(rows, origin, norms)
+
+
+def _columns(rows: Rows, origin: Array | None) -> Floats:
+    """The block turned on its side, (w, M): the dense sketches add one coordinate of all clients at a time."""
+    return np.ascontiguousarray(reference.centred(rows, origin).T)
+
+
+def _threads(rows: Rows) -> int:
+    return n_threads() if rows.width * len(rows) >= SMALL else 1
+
+
+def _covering(rows: Rows, origin: Array | None, tile: int) -> Array | None:
+    """The origin, filled up with zeros to whole tiles."""
+    short = -rows.width % tile
+    return np.pad(origin, (0, short)) if origin is not None and short else origin
 
 
 @intrinsic
@@ -57,58 +160,218 @@ def _pointer(typing_context, address):
     def generate(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
-    return types.voidptr(types.uintp), generate
+    return types.voidptr(types.int64), generate
+
+
+@intrinsic
+def _from_half(typing_context, bits):
+    def generate(context, builder, signature, arguments):
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+@intrinsic
+def _to_half(typing_context, number):
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
 
 
 @njit(cache=True)
-def row_of(pointers, m, width, like):
-    """The row that begins at this address, as an array."""
-    return carray(_pointer(pointers[m]), (width,), like.dtype)  # type: ignore[call-arg]
+def _from_brain(bits):
+    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
 @njit(cache=True)
-def value(row, origin, i):
-    """row[i] - origin[i], widened. numba compiles one version with an origin and one without."""
-    if origin is None:
-        return np.float64(row[i])
+def _to_brain(number):
+    """The nearest bfloat16, ties to even."""
+    bits = np.float32(number).view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+    return rounded if number == number else np.uint16(0x7FC0)
+
+
+@njit(cache=True)
+def _odd(number):
+    """A float32 next to this float64, its last bit set if it is not the same: to be rounded once more as if at once."""
+    near = np.float32(number)
+    if np.float64(near) == number or not np.isfinite(near):
+        return near
+    bits = np.float32(near).view(np.uint32)
+    if abs(np.float64(near)) > abs(number):
+        bits = np.uint32(bits - np.uint32(1))
+    return np.uint32(bits | np.uint32(1)).view(np.float32)
+
+
+@njit(cache=True)
+def _number(address, code):
+    if code == 0:
+        return np.float64(carray(_pointer(address), (1,), np.float32)[0])
+    if code == 1:
+        return carray(_pointer(address), (1,), np.float64)[0]
+    bits = carray(_pointer(address), (1,), np.uint16)[0]
+    return np.float64(_from_half(bits)) if code == 2 else np.float64(_from_brain(bits))
+
+
+@njit(cache=True)
+def _read(address, step, code, out, at, count):
+    """out[at : at + count] = the numbers from this address on."""
+    if (code == 0 and step != 4) or (code == 1 and step != 8) or (code > 1 and step != 2):
+        for i in range(count):
+            out[at + i] = _number(address + np.int64(i) * step, code)
+    elif code == 0:
+        single = carray(_pointer(address), (count,), np.float32)
+        for i in range(count):
+            out[at + i] = single[i]
+    elif code == 1:
+        double = carray(_pointer(address), (count,), np.float64)
+        for i in range(count):
+            out[at + i] = double[i]
     else:
-        return np.float64(row[i]) - origin[i]
+        bits = carray(_pointer(address), (count,), np.uint16)
+        if code == 2:
+            for i in range(count):
+                out[at + i] = _from_half(bits[i])
+        else:
+            for i in range(count):
+                out[at + i] = _from_brain(bits[i])
 
 
-TILE = 4
-STRIP = 256
-COMBINE = 8192
+@njit(cache=True)
+def _write(address, code, values, at, count):
+    """The numbers from this address on = values[at : at + count]."""
+    if code == 0:
+        single = carray(_pointer(address), (count,), np.float32)
+        for i in range(count):
+            single[i] = values[at + i]
+    elif code == 1:
+        double = carray(_pointer(address), (count,), np.float64)
+        for i in range(count):
+            double[i] = values[at + i]
+    else:
+        bits = carray(_pointer(address), (count,), np.uint16)
+        for i in range(count):
+            near = _odd(values[at + i])
+            bits[i] = _to_half(near) if code == 2 else _to_brain(near)
 
 
-@launched
-def gram(rows: Rows, origin: Floats | None, out: Floats) -> None:
-    parts = np.zeros((get_num_threads(), *_padded(len(rows))))
-    _gram(rows.pointers, np.empty(0, rows.dtype), rows.width, origin, parts)
-    out += parts.sum(axis=0)[: len(rows), : len(rows)]
+@njit(cache=True)
+def _piece(ends, column):
+    """The piece that holds this column."""
+    low, high = 0, len(ends) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if ends[middle] <= column:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
-@launched
-def squared_norms(rows: Rows, origin: Floats | None, out: Floats) -> None:
-    _dots(rows.pointers, rows.pointers, np.empty(0, rows.dtype), rows.width, origin, out)
+@njit(cache=True, nogil=True)
+def _fill(rows, m, low, out):
+    """Put the numbers of row m from column `low` on together, with zeros behind the last column."""
+    ends = rows.ends
+    count = max(0, min(out.size, ends[-1] - low))
+    done, e = 0, _piece(ends, low)
+    while done < count:
+        begin = ends[e - 1] if e > 0 else 0
+        n = min(ends[e] - low - done, count - done)
+        step = rows.steps[m, e]
+        _read(rows.pointers[m, e] + (low + done - begin) * step, step, rows.codes[m, e], out, u64(done), u64(n))
+        done, e = done + n, e + 1
+    for i in range(u64(count), u64(out.size)):
+        out[i] = 0.0
 
 
-@launched
-def dots(rows: Rows, origin: Floats | None, out: Floats) -> None:
-    last = np.full_like(rows.pointers, rows.pointers[-1])
-    _dots(rows.pointers, last, np.empty(0, rows.dtype), rows.width, origin, out)
-
-
-@launched
-def weighted_sum(rows: Rows, weights: Floats, out: Floats) -> None:
-    _weighted_sum(rows.pointers, np.empty(0, rows.dtype), rows.width, weights, out)
-
-
-def _padded(n: int) -> tuple[int, int]:
-    return n + -n % TILE, n + -n % TILE
+@njit(cache=True)
+def tile(rows, m, low, origin, scratch):
+    """As many numbers of row m as the scratch holds, from column `low` on and about the origin: in place, or put
+    together there. numba compiles one version with an origin and one without.
+    """
+    e = _piece(rows.ends, low)
+    begin = rows.ends[e - 1] if e > 0 else 0
+    step, own = rows.steps[m, e], 0 if scratch.itemsize == 4 else 1
+    x = scratch
+    if low + scratch.size <= rows.ends[e] and rows.codes[m, e] == own and step == scratch.itemsize:
+        address = rows.pointers[m, e] + (low - begin) * step
+        x = carray(_pointer(address), (scratch.size,), scratch.dtype)
+    else:
+        _fill(rows, m, low, scratch)
+    if origin is None:
+        return x
+    else:
+        for i in range(u64(scratch.size)):
+            scratch[i] = x[i] - origin[u64(low) + i]
+        return scratch
 
 
 @njit(cache=True, fastmath=SUMS)
-def _tile(x, y, out, i, j):
+def _dot(x, y):
+    total = 0.0
+    for i in range(u64(x.size)):
+        total += np.float64(x[i]) * np.float64(y[i])
+    return total
+
+
+@njit(cache=True, fastmath=SUMS)
+def _square(x):
+    total = 0.0
+    for i in range(u64(x.size)):
+        total += np.float64(x[i]) * np.float64(x[i])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _dot_part(rows, m, other, first, last, like, origin):
+    """The inner product of two rows over these tiles."""
+    total = 0.0
+    left, right = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype)
+    for t in range(first, last):
+        x = tile(rows, m, t * TILE, origin, left)
+        total += _square(x) if other == m else _dot(x, tile(rows, other, t * TILE, origin, right))
+    return total
+
+
+@njit(cache=True, fastmath={"contract"})
+def _axpy(weight, x, out):
+    for i in range(u64(out.size)):
+        out[i] += weight * np.float64(x[i])
+
+
+@njit(cache=True, fastmath={"contract"})
+def _axpy2(v, x, w, y, out):
+    for i in range(u64(out.size)):
+        out[i] = out[i] + v * np.float64(x[i]) + w * np.float64(y[i])
+
+
+@njit(cache=True, nogil=True)
+def _sum_part(rows, first, last, like, weights, rest, origin, out):
+    M, ends = len(weights), out.ends
+    one, two, total = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype), np.empty(TILE)
+    for t in range(first, last):
+        low = t * TILE
+        for i in range(u64(TILE)):
+            total[i] = -0.0  # to which any number adds as itself, -0.0 too
+        for m in range(0, M - 1, 2):
+            _axpy2(weights[m], tile(rows, m, low, None, one), weights[m + 1], tile(rows, m + 1, low, None, two), total)
+        if M % 2:
+            _axpy(weights[M - 1], tile(rows, M - 1, low, None, one), total)
+        if origin is not None and rest != 0.0:
+            _axpy(rest, origin[low : low + TILE], total)
+        done, e, count = 0, _piece(ends, low), min(TILE, ends[-1] - low)
+        while done < count:
+            begin = ends[e - 1] if e > 0 else 0
+            n = min(ends[e] - low - done, count - done)
+            address = out.pointers[0, e] + (low + done - begin) * out.steps[0, e]
+            _write(address, out.codes[0, e], total, u64(done), u64(n))
+            done, e = done + n, e + 1
+
+
+@njit(cache=True, fastmath=SUMS)
+def _square_of_products(x, y, out, i, j):
     """Add the 4 x 4 inner products of two groups of four rows of the strip."""
     a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = 0.0
     a20 = a21 = a22 = a23 = a30 = a31 = a32 = a33 = 0.0
@@ -120,142 +383,32 @@ def _tile(x, y, out, i, j):
         a20, a21, a22, a23 = a20 + x2 * y0, a21 + x2 * y1, a22 + x2 * y2, a23 + x2 * y3
         a30, a31, a32, a33 = a30 + x3 * y0, a31 + x3 * y1, a32 + x3 * y2, a33 + x3 * y3
     for r, row in enumerate(((a00, a01, a02, a03), (a10, a11, a12, a13), (a20, a21, a22, a23), (a30, a31, a32, a33))):
-        for c in range(TILE):
+        for c in range(SIDE):
             out[i + r, j + c] += row[c]
 
 
-@njit(parallel=True, cache=True)
-def _gram(pointers, like, width, origin, parts):
-    M = u64(len(pointers))
-    n_strips = -(-width // STRIP)
-    n_parts, padded, _ = parts.shape
-    for part in prange(n_parts):
-        strip = np.zeros((padded, STRIP))
-        flat = strip.reshape(-1)
-        out = parts[part]
-        for s in range(n_strips * part // n_parts, n_strips * (part + 1) // n_parts):
-            low = u64(s * STRIP)
-            count = min(u64(STRIP), u64(width) - low)
-            for m in range(M):
-                row = row_of(pointers, m, width, like)
-                at = m * u64(STRIP)
-                for i in range(count):
-                    flat[at + i] = value(row, origin, low + i)
-                for i in range(count, u64(STRIP)):
-                    flat[at + i] = 0.0
-            for i in range(0, padded, TILE):
-                for j in range(0, i + 1, TILE):
-                    _tile(strip[i : i + TILE], strip[j : j + TILE], out, i, j)
-        for i in range(padded):
-            for j in range(i):
-                out[j, i] = out[i, j]
-
-
-@njit(cache=True, fastmath=SUMS)
-def dot(x, y, origin):
-    total = 0.0
-    for j in range(u64(x.size)):
-        total += value(x, origin, j) * value(y, origin, j)
-    return total
-
-
-@njit(parallel=True, cache=True)
-def _dots(pointers, others, like, width, origin, out):
-    for m in prange(len(pointers)):
-        row = row_of(pointers, m, width, like)
-        other = row_of(others, m, width, like)
-        out[m] += dot(row, other, origin)
-
-
-@njit(cache=True, fastmath={"contract"})
-def _axpy(weight, row, low, count, out):
-    for i in range(low, low + count):
-        out[i] += weight * row[i]
-
-
-@njit(parallel=True, cache=True)
-def _weighted_sum(pointers, like, width, weights, out):
-    for part in prange(-(-width // COMBINE)):
-        low = u64(part * COMBINE)
-        count = min(u64(COMBINE), u64(width) - low)
-        for m in range(len(pointers)):
-            row = row_of(pointers, m, width, like)
-            _axpy(weights[m], row, low, count, out)
-
-
-@njit(cache=True)
-def chacha(key, stream, counter, x):
-    """x[0:16] = ChaCha8's block of this counter."""
-    s0, s1, s2, s3 = np.uint32(0x61707865), np.uint32(0x3320646E), np.uint32(0x79622D32), np.uint32(0x6B206574)
-    x[0], x[1], x[2], x[3] = s0, s1, s2, s3
-    for i in range(8):
-        x[4 + i] = key[i]
-    c0, c1 = np.uint32(counter & u64(0xFFFFFFFF)), np.uint32(counter >> u64(32))
-    n0, n1 = np.uint32(stream & u64(0xFFFFFFFF)), np.uint32(stream >> u64(32))
-    x[12], x[13], x[14], x[15] = c0, c1, n0, n1
-    for _ in range(4):
-        for i in range(4):
-            _quarter(x, i, 4 + i, 8 + i, 12 + i)
-        for i in range(4):
-            _quarter(x, i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
-    x[0] += s0
-    x[1] += s1
-    x[2] += s2
-    x[3] += s3
-    for i in range(8):
-        x[4 + i] += key[i]
-    x[12] += c0
-    x[13] += c1
-    x[14] += n0
-    x[15] += n1
-
-
-@njit(cache=True)
-def _quarter(x, a, b, c, d):
-    x[a] += x[b]
-    x[d] = _rotate(x[d] ^ x[a], 16)
-    x[c] += x[d]
-    x[b] = _rotate(x[b] ^ x[c], 12)
-    x[a] += x[b]
-    x[d] = _rotate(x[d] ^ x[a], 8)
-    x[c] += x[d]
-    x[b] = _rotate(x[b] ^ x[c], 7)
-
-
-@njit(cache=True)
-def _rotate(word, by):
-    return np.uint32((word << np.uint32(by)) | (word >> np.uint32(32 - by)))
-
-
-@njit(parallel=True, cache=True)
-def fill_words(key, stream, first, out):
-    """Fill `out`, of a whole number of ChaCha blocks, from word `first` of the stream on."""
-    for b in prange(out.size // 16):
-        chacha(key, stream, first // u64(16) + u64(b), out[16 * b : 16 * b + 16])
+@njit(cache=True, nogil=True)
+def _gram(rows, own, origin, first, last, out):
+    """Add the inner products over these strips; SIDE rows at a time, so the last ones of `out` may be padding."""
+    M, padded = len(rows.pointers), len(out)
+    strip = np.zeros((padded, STRIP))
+    for s in range(first, last):
+        for m in range(M):
+            x, to = tile(rows, m, s * STRIP, origin, own), strip[m]
+            for i in range(u64(STRIP)):
+                to[i] = x[i]
+        for i in range(0, padded, SIDE):
+            for j in range(0, i + 1, SIDE):
+                _square_of_products(strip[i : i + SIDE], strip[j : j + SIDE], out, i, j)
+    for i in range(padded):
+        for j in range(i):
+            out[j, i] = out[i, j]
 
 
 LANES = 128  # mixed at a time, at most
+GROUP = 16  # blocks whose float32 squares are summed before they are widened
+FAINT = 1e-27  # a group's sum of squares below which float32 may have lost some of them
 ONE = np.uint32(1)
-
-
-@launched
-def rotated(rows: Rows, origin: Floats | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
-    k = out.shape[1]
-    count = reference.rotation_words(k, mixing)
-    words = np.empty((-(-rows.width // k), count), dtype=np.uint32)
-    fill_words(key, u64(reference.ROTATED), u64(start // k * count), words.reshape(-1))
-    planes, like = u64(reference.sign_planes(mixing)), np.empty(0, rows.dtype)
-    _rotated(rows.pointers, like, rows.width, origin, words, u64(mixing), planes, out, norms)
-
-
-@njit(cache=True, fastmath=SUMS)
-def _square(row, origin, low, count):
-    """The squared norm of a block, which stays in cache to be mixed next."""
-    total = 0.0
-    for i in range(low, low + count):
-        x = value(row, origin, i)
-        total += x * x
-    return total
 
 
 @njit(cache=True)
@@ -263,22 +416,31 @@ def _signed(x, word, bit):
     return -x if (word >> bit) & ONE else x
 
 
-@njit(cache=True)
-def _lift32(row, origin, low, lane, w, L, H, x):
+@njit(cache=True, fastmath={"contract"})
+def _lift32(row, lane, w, L, H, x, squares):
     """Signs and the first three of five butterfly stages, from the row into x: 32 sub-blocks, eight at a time."""
     for c in range(u64(4)):
-        at, step, to, hop = low + c * L + lane, u64(4) * L, c * H, u64(4) * H
+        at, step, to, hop = c * L + lane, u64(4) * L, c * H, u64(4) * H
         bit = np.uint32(c)
         for i in range(H):
             word = w[lane + i] >> bit
-            a0 = _signed(value(row, origin, at + i), word, np.uint32(0))
-            a1 = _signed(value(row, origin, at + step + i), word, np.uint32(4))
-            a2 = _signed(value(row, origin, at + u64(2) * step + i), word, np.uint32(8))
-            a3 = _signed(value(row, origin, at + u64(3) * step + i), word, np.uint32(12))
-            a4 = _signed(value(row, origin, at + u64(4) * step + i), word, np.uint32(16))
-            a5 = _signed(value(row, origin, at + u64(5) * step + i), word, np.uint32(20))
-            a6 = _signed(value(row, origin, at + u64(6) * step + i), word, np.uint32(24))
-            a7 = _signed(value(row, origin, at + u64(7) * step + i), word, np.uint32(28))
+            a0 = row[at + i]
+            a1 = row[at + step + i]
+            a2 = row[at + u64(2) * step + i]
+            a3 = row[at + u64(3) * step + i]
+            a4 = row[at + u64(4) * step + i]
+            a5 = row[at + u64(5) * step + i]
+            a6 = row[at + u64(6) * step + i]
+            a7 = row[at + u64(7) * step + i]
+            squares[i] += ((a0 * a0 + a1 * a1) + (a2 * a2 + a3 * a3)) + ((a4 * a4 + a5 * a5) + (a6 * a6 + a7 * a7))
+            a0 = _signed(a0, word, np.uint32(0))
+            a1 = _signed(a1, word, np.uint32(4))
+            a2 = _signed(a2, word, np.uint32(8))
+            a3 = _signed(a3, word, np.uint32(12))
+            a4 = _signed(a4, word, np.uint32(16))
+            a5 = _signed(a5, word, np.uint32(20))
+            a6 = _signed(a6, word, np.uint32(24))
+            a7 = _signed(a7, word, np.uint32(28))
             b0, b1, b2, b3, b4, b5, b6, b7 = a0 + a4, a1 + a5, a2 + a6, a3 + a7, a0 - a4, a1 - a5, a2 - a6, a3 - a7
             a0, a1, a2, a3, a4, a5, a6, a7 = b0 + b2, b1 + b3, b0 - b2, b1 - b3, b4 + b6, b5 + b7, b4 - b6, b5 - b7
             x[to + i] = a0 + a1
@@ -312,13 +474,15 @@ def _drop32(x, lane, w, plane, offsets, L, H, cells):
 
 
 @njit(cache=True)
-def _lift(row, origin, low, lane, w, n, L, H, x):
+def _lift(row, lane, w, n, L, H, x, squares):
     """Signs, from the row into x, and all butterfly stages there: any power of two of sub-blocks."""
     for c in range(n):
-        at, to, bit = low + c * L + lane, c * H, np.uint32(c & u64(31))
+        at, to, bit = c * L + lane, c * H, np.uint32(c & u64(31))
         plane = (c >> u64(5)) * L
         for i in range(H):
-            x[to + i] = _signed(value(row, origin, at + i), w[plane + lane + i], bit)
+            a = row[at + i]
+            squares[i] += a * a
+            x[to + i] = _signed(a, w[plane + lane + i], bit)
     h = H
     while h < n * H:
         for at in range(u64(0), n * H, u64(2) * h):
@@ -339,129 +503,58 @@ def _drop(x, lane, w, offsets, n, L, H, cells):
 
 
 @njit(cache=True)
-def _filled_up(row, low, k):
-    """The last block of a row, filled up with zeros to k coordinates."""
-    if row is None:
-        return None
-    else:
-        out = np.zeros(k, row.dtype)
-        for i in range(low, u64(row.size)):
-            out[i - low] = row[i]
-        return out
+def _summed(squares, rows, m, first, last, scratch, origin):
+    """The sum of a group's squares, which are cleared; taken anew in float64 where float32 has lost some."""
+    total = 0.0
+    for i in range(u64(squares.size)):
+        total += np.float64(squares[i])
+        squares[i] = 0.0
+    if total < FAINT and squares.itemsize == 4:
+        total = 0.0
+        for b in range(first, last):
+            total += _square(tile(rows, m, b * scratch.size, origin, scratch))
+    return total
 
 
-@njit(cache=True)
-def _add_block32(x, origin, low, w, L, H, planes, mixed, cells):
-    for lane in range(u64(0), L, H):
-        _lift32(x, origin, low, lane, w, L, H, mixed)
-        _drop32(mixed, lane, w, L, planes * L, L, H, cells)
+@njit(cache=True, nogil=True)
+def _rotate_part(rows, m, first, last, like, origin, words, general, planes, out):
+    """What these blocks add to one client's sketch, added to `out`, and to its squared norm.
 
-
-@njit(cache=True)
-def _add_block(x, origin, low, w, n, L, H, planes, mixed, cells):
-    for lane in range(u64(0), L, H):
-        _lift(x, origin, low, lane, w, n, L, H, mixed)
-        _drop(mixed, lane, w, planes * L, n, L, H, cells)
-
-
-@njit(cache=True)
-def _rotate_row(row, origin, words, n, planes, out):
-    """One client's sketch, added to `out`, and its squared norm.
-
-    Each sub-block has 2L cells, so that no rotation wraps; they are folded last.
+    `general` is the number of sub-blocks, or None for the swift 32. Each sub-block has 2L cells, so that no rotation
+    wraps; they are folded now and then.
     """
-    k, width = u64(out.size), u64(row.size)
+    n = u64(32) if general is None else u64(general)
+    k = u64(out.size)
     L = k // n
     H = min(L, u64(LANES))
-    n_whole = width // k
-    mixed, cells = np.empty(n * H), np.zeros(u64(2) * k)
-    norm = 0.0
-    for b in range(u64(len(words))):
-        x, about, low = row, origin, b * k
-        if b == n_whole:  # the last block, filled up with zeros
-            x, about, low = _filled_up(row, low, k), _filled_up(origin, low, k), u64(0)
-        norm += _square(x, about, low, k)
-        if n == u64(32):
-            _add_block32(x, about, low, words[b], L, H, planes, mixed, cells)
-        else:
-            _add_block(x, about, low, words[b], n, L, H, planes, mixed, cells)
-    scale = 1.0 / np.sqrt(n)
-    for c in range(n):
-        for i in range(L):
-            out[c * L + i] += scale * (cells[u64(2) * c * L + i] + cells[u64(2) * c * L + L + i])
+    scratch, mixed = np.empty(out.size, like.dtype), np.empty(n * H, like.dtype)
+    cells, squares = np.zeros(u64(2) * k, like.dtype), np.zeros(H, like.dtype)
+    norm, since = 0.0, first
+    for b in range(first, last):
+        low, w = b * out.size, words[b]
+        x = tile(rows, m, low, origin, scratch)
+        for lane in range(u64(0), L, H):
+            if general is None:
+                _lift32(x, lane, w, L, H, mixed, squares)
+                _drop32(mixed, lane, w, L, planes * L, L, H, cells)
+            else:
+                _lift(x, lane, w, n, L, H, mixed, squares)
+                _drop(mixed, lane, w, planes * L, n, L, H, cells)
+        if b + 1 == last or b + 1 - since == GROUP:
+            norm += _summed(squares, rows, m, since, b + 1, scratch, origin)
+            since = b + 1
+        if b + 1 == last or (b + 1 - first) % FOLD == 0:
+            _folded(cells, n, L, out)
     return norm
 
 
-@njit(parallel=True, cache=True)
-def _rotated(pointers, like, width, origin, words, n, planes, out, norms):
-    """Each thread takes whole clients."""
-    for m in prange(len(pointers)):
-        norms[m] += _rotate_row(row_of(pointers, m, width, like), origin, words, n, planes, out[m])
-
-
-@launched
-def achlioptas(rows: Rows, origin: Floats | None, start: int, key: Array, s: int, out: Floats, norms: Floats) -> None:
-    half = u64(2**32 // (2 * s))
-    sums = np.zeros((out.shape[1], len(rows)))
-    _achlioptas(_columns(rows, origin), u64(start), key, half, u64(reference.ACHLIOPTAS), sums)
-    out += sums.T * np.sqrt(s / out.shape[1])
-    squared_norms(rows, origin, norms)
-
-
-@launched
-def gaussian(rows: Rows, origin: Floats | None, start: int, key: Array, out: Floats, norms: Floats) -> None:
-    sums = np.zeros((out.shape[1], len(rows)))
-    _gaussian(_columns(rows, origin), u64(start), key, u64(reference.GAUSSIAN), sums)
-    out += sums.T / np.sqrt(out.shape[1])
-    squared_norms(rows, origin, norms)
-
-
-def _columns(rows: Rows, origin: Floats | None) -> Floats:
-    """The block turned on its side, (w, M): the dense sketches add one coordinate of all clients at a time."""
-    out = np.empty((rows.width, len(rows)))
-    _transpose(rows.pointers, np.empty(0, rows.dtype), rows.width, origin, out)
-    return out
-
-
-@njit(parallel=True, cache=True)
-def _transpose(pointers, like, width, origin, out):
-    for m in prange(len(pointers)):
-        row = row_of(pointers, m, width, like)
-        for j in range(width):
-            out[j, m] = value(row, origin, j)
-
-
-@njit(parallel=True, cache=True)
-def _achlioptas(columns, start, key, half, stream, sums):
-    """Each thread owns groups of 16 cells: it draws their words, skips the zeros, adds the rest for all clients."""
-    w, M = columns.shape
-    k = sums.shape[0]
-    groups = (k + 15) // 16
-    for group in prange(groups):
-        x = np.empty(16, dtype=np.uint32)
-        for j in range(w):
-            chacha(key, stream, (start + u64(j)) * u64(groups) + u64(group), x)
-            for i in range(min(16, k - 16 * group)):
-                u = u64(x[i])
-                if u < half:
-                    for m in range(M):
-                        sums[16 * group + i, m] += columns[j, m]
-                elif u < half + half:
-                    for m in range(M):
-                        sums[16 * group + i, m] -= columns[j, m]
-
-
-@njit(parallel=True, cache=True)
-def _gaussian(columns, start, key, stream, sums):
-    w, M = columns.shape
-    k = sums.shape[0]
-    groups = (k + 7) // 8
-    for group in prange(groups):
-        x = np.empty(16, dtype=np.uint32)
-        for j in range(w):
-            chacha(key, stream, (start + u64(j)) * u64(groups) + u64(group), x)
-            for i in range(min(8, k - 8 * group)):
-                u, v = (x[2 * i] + 0.5) / 2.0**32, (x[2 * i + 1] + 0.5) / 2.0**32
-                g = np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
-                for m in range(M):
-                    sums[8 * group + i, m] += g * columns[j, m]
+@njit(cache=True)
+def _folded(cells, n, L, out):
+    """Add the cells to the sketch, and clear them."""
+    scale = 1.0 / np.sqrt(n)
+    for c in range(n):
+        to, at = c * L, u64(2) * c * L
+        for i in range(L):
+            out[to + i] += scale * (np.float64(cells[at + i]) + np.float64(cells[at + L + i]))
+    for i in range(u64(cells.size)):
+        cells[i] = 0.0

@@ -67,8 +67,9 @@ def dots(rows: npt.ArrayLike, origin: Floats | None, out: Floats) -> None:
     out += x @ x[-1]
 
 
-def weighted_sum(rows: npt.ArrayLike, weights: Floats, out: Floats) -> None:
-    out += weights @ np.asarray(rows, dtype=np.float64)
+def weighted_sum(rows: npt.ArrayLike, weights: Floats, rest: float, origin: Floats | None, out: Array) -> None:
+    """Written, not added, and rounded once to the dtype of `out`, (1, w)."""
+    out[0] = weights @ np.asarray(rows, dtype=np.float64) + (0 if origin is None else rest * origin)
 
 
 def rotation_words(k: int, mixing: int) -> int:

@@ -1,44 +1,112 @@
-"""Where the numbers of one column block lie: a table of addresses, so that no kernel needs the rows gathered."""
+"""Where the numbers of a column block lie: a table of addresses, so that no kernel needs the rows gathered."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bartizan.types import Array
 
+FORMATS = ("float32", "float64", "float16", "bfloat16")
+"""What kernels can read and write, by code; bfloat16 is held as uint16."""
+CODES = {np.dtype("uint16" if name == "bfloat16" else name): code for code, name in enumerate(FORMATS)}
+CODES |= {dtype.newbyteorder(): code for dtype, code in CODES.items()}
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
-@dataclass(frozen=True)
+# A row is summed a unit of columns at a time, and units are added up in their order: what comes out depends neither on
+# the other rows, nor on the threads, nor on how wide the blocks are, if they are cut between units.
+UNIT = 2**19
+FOLD = 128  # blocks of k whose sketches are summed in the rows' precision before they are widened
+
+
+def unit_of(k: int) -> int:
+    """The unit of a rotated sketch: whole folds."""
+    return max(UNIT, FOLD * k)
+
+
+class Table(NamedTuple):
+    """A block cut into pieces, one an entry of the layout: what kernels take.
+
+    Piece e of row m holds the columns from `ends[e - 1]` to `ends[e]`; its numbers have format `codes[m, e]`, the
+    first lies at `pointers[m, e]` and the next ones `steps[m, e]` bytes further each.
+    """
+
+    pointers: Array  # (M, E) int64
+    steps: Array  # (M, E) int64
+    ends: Array  # (E,) int64
+    codes: Array  # (M, E) uint8
+
+
+@dataclass(frozen=True, eq=False)
 class Rows:
-    """`len(rows)` contiguous runs of `width` float32 or float64 numbers, one a client, anywhere in memory."""
+    """`len(rows)` runs of `width` numbers, one a client, anywhere in memory; read as `dtype`."""
 
-    pointers: Array
-    width: int
+    table: Table
     dtype: np.dtype
     owner: object  # keeps the memory alive while the addresses are in use
 
     @classmethod
     def of(cls, arrays: Sequence[Array] | Array) -> Rows:
-        """Point at the 1-D arrays of a sequence, or at the rows of a 2-D array."""
-        arrays = [np.ascontiguousarray(a) for a in arrays]
-        pointers = np.array([address(a) for a in arrays], dtype=np.uintp)
-        return cls(pointers, arrays[0].size, arrays[0].dtype, arrays)
+        """Point at the 1-D arrays of a sequence, or at the rows of a 2-D array: all of one dtype, aligned."""
+        if isinstance(arrays, np.ndarray):
+            return cls(table_of(arrays), working(arrays.dtype), arrays)
+        first = arrays[0]
+        table = Table(
+            np.array([[address_of(a)] for a in arrays]),
+            np.array([[a.strides[0]] for a in arrays]),
+            np.array([first.size]),
+            np.full((len(arrays), 1), code_of(first.dtype), dtype=np.uint8),
+        )
+        return cls(table, working(first.dtype), arrays)
+
+    @property
+    def width(self) -> int:
+        return int(self.table.ends[-1])
+
+    @property
+    def kernels(self) -> Any:
+        """The module whose kernels can read these rows."""
+        from bartizan.kernels import cpu
+
+        return cpu
 
     def __len__(self) -> int:
-        return len(self.pointers)
+        return len(self.table.pointers)
 
     def __getitem__(self, row: int) -> Array:
-        """One row, as a view of its memory."""
-        size = self.width * self.dtype.itemsize
-        return np.frombuffer(memoryview((ctypes.c_char * size).from_address(int(self.pointers[row]))), self.dtype)
+        """One row, copied."""
+        pointers, steps, ends, codes = self.table
+        table = Table(pointers[[row]], steps[[row]], ends, codes[[row]])
+        return np.asarray(Rows(table, self.dtype, self.owner))[0]
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> Array:
         """All rows, copied."""
-        return np.stack([self[row] for row in range(len(self))]).astype(dtype or self.dtype, copy=False)
+        out = np.empty((len(self), self.width), self.dtype)
+        self.kernels.copied(self, out)
+        return out if dtype is None else out.astype(dtype, copy=False)
 
 
-def address(array: Array) -> int:
+def table_of(x: Array) -> Table:
+    """The rows of a 2-D array."""
+    M, p = x.shape
+    table = np.empty((2, M, 1), np.int64)
+    table[0, :, 0] = range(M)
+    table[0] = table[0] * x.strides[0] + address_of(x)
+    table[1] = x.strides[1]
+    return Table(table[0], table[1], np.array([p]), np.full((M, 1), code_of(x.dtype), dtype=np.uint8))
+
+
+def code_of(dtype: np.dtype) -> int:
+    return CODES[dtype]
+
+
+def working(dtype: np.dtype) -> np.dtype:
+    """What numbers of this dtype are summed in."""
+    return FLOAT64 if dtype == FLOAT64 else FLOAT32
+
+
+def address_of(array: Array) -> int:
     return array.__array_interface__["data"][0]

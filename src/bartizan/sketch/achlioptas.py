@@ -36,6 +36,4 @@ class Achlioptas(Projection):
             )
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
-        from bartizan.kernels import cpu
-
-        cpu.achlioptas(rows, origin, start, key_of(seed), self.s, out, norms)
+        rows.kernels.achlioptas(rows, origin, start, key_of(seed), self.s, out, norms)

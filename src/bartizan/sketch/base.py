@@ -8,12 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bartizan.columns import Located
 from bartizan.geometry import Look
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.rows import UNIT, Rows
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.sketch.reading import Reading
 from bartizan.types import Array, Floats
 from bartizan.updates import Updates
+
+TWICE = 2**15  # columns of a block that is read twice, by the sketch and for the dots: it stays in cache
 
 
 class Sketch(ABC):
@@ -31,17 +34,22 @@ class Sketch(ABC):
 class Streaming(Sketch):
     """A sketch that reads each update by itself, so that it can do so as they arrive."""
 
-    @abstractmethod
-    def read_few(self, clients: Updates, seed: int) -> Reading:
-        """The walk over the p coordinates of as many clients as may be held at a time, a trusted update's row last."""
+    unit: ClassVar[int] = UNIT  # columns of a row that are summed by themselves
 
-    def read(self, clients: Updates, seed: int) -> Reading:
-        """The walk over the p coordinates of all clients, a trusted update's row last."""
-        return Reading.stacked([self.read_few(part, seed) for part in clients.parts()])
+    @abstractmethod
+    def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+        """One walk over the columns of as many clients as may be held at a time, a trusted update's row last.
+
+        About the reference, or about a row.
+        """
 
     @abstractmethod
     def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
         """What the geometry needs, from what was read; the clients are there to be read once more, if it must be."""
+
+    def read(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+        """One walk over the columns of all clients."""
+        return Reading.stacked([self.read_few(part, seed, about) for part in clients.parts(self.unit)])
 
     def look(self, clients: Updates, seed: int) -> Look:
         return self.seen(clients, self.read(clients, seed), seed)
@@ -61,7 +69,7 @@ class Projection(Streaming):
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         """Add what these columns contribute to the sketches of the rows, and to their exact squared norms."""
 
-    # Blocks of columns that `add` takes: a multiple of this, and at most that (None: as memory allows).
+    # Blocks of columns that `add` takes: a multiple of this, and at most that (None: as memory allows, in whole units).
     multiple_of: ClassVar[int] = 1
     most: ClassVar[int | None] = None
 
@@ -71,28 +79,30 @@ class Projection(Streaming):
         >>> Rotated(k=64)([[1.0, 2.0], [0.5, -1.0]], seed=7).shape
         (2, 64)
         """
-        seed = fresh_seed() if seed is None else checked_seed(seed)
-        return self.read(Updates.of(updates, strict=True), seed).sketches
+        clients = Updates.of(updates, strict=True)
+        return self.read(clients, fresh_seed() if seed is None else checked_seed(seed)).sketches
 
-    def read_few(self, clients: Updates, seed: int) -> Reading:
-        from bartizan.kernels import cpu
-
-        every = clients.every_row()
-        reading = Reading.empty(len(every), self.k, trusted=clients.trusted is not None)
-        for start, rows, origin in clients.blocks(every, self.multiple_of, self.most, fixed=True):
+    def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+        trusted = clients.trusted is not None
+        reading = Reading.empty(len(clients.everyone), self.k, trusted=trusted)
+        most = self.most or (TWICE if trusted else None)
+        multiple_of = self.unit if most is None else self.multiple_of
+        for start, rows, origin in clients.units(multiple_of, most, about):
             self.add(rows, origin, start, seed, reading.sketches, reading.squared_norms)
             if reading.dots is not None:
-                cpu.dots(rows, origin, reading.dots)
+                rows.kernels.dots(rows, origin, reading.dots)
         return reading
 
     def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
-        from bartizan.kernels import cpu
+        def about(row: int) -> Floats:
+            # Read once more about that row: the sketches may have lost the digits in which the clients differ.
+            return inner_products(self.read(clients, seed, clients.everyone.rows([row])).sketches)
 
-        sketches = reading.sketches
+        return Look(inner_products(reading.sketches), reading.squared_norms, about, reading.dots)
 
-        def about(row: int | None) -> Floats:
-            gram = np.zeros((len(sketches), len(sketches)))
-            cpu.gram(Rows.of(sketches), None if row is None else sketches[row], gram)
-            return gram
 
-        return Look(about(None), reading.squared_norms, about, reading.dots)
+def inner_products(sketches: Floats) -> Floats:
+    rows = Rows.of(sketches)
+    gram = np.zeros((len(rows), len(rows)))
+    rows.kernels.gram(rows, None, gram)
+    return gram

@@ -26,19 +26,17 @@ class Exact(Sketch):
         if isinstance(updates, np.ndarray) and updates.ndim == 2:
             return updates
         clients = Updates.of(updates, strict=True)
-        return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.rows)])
+        return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.located)])
 
     def look(self, clients: Updates, seed: int) -> Look:
-        from bartizan.kernels import cpu
-
-        every = clients.every_row()
+        every = clients.everyone
 
         def about(row: int | None) -> Floats:
             gram = np.zeros((len(every), len(every)))
             for _, rows, origin in clients.blocks(every):
                 if row is not None:
-                    origin = rows[row].astype(np.float64)
-                cpu.gram(rows, origin, gram)
+                    origin = rows[row]
+                rows.kernels.gram(rows, origin, gram)
             return gram
 
         gram = about(None)

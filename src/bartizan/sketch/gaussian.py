@@ -22,6 +22,4 @@ class Gaussian(Projection):
     most: ClassVar[int | None] = 4096
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
-        from bartizan.kernels import cpu
-
-        cpu.gaussian(rows, origin, start, key_of(seed), out, norms)
+        rows.kernels.gaussian(rows, origin, start, key_of(seed), out, norms)

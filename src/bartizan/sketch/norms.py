@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from bartizan.columns import Located
 from bartizan.geometry import Look
+from bartizan.kernels.rows import UNIT
 from bartizan.sketch.base import Streaming
 from bartizan.sketch.reading import Reading
 from bartizan.types import Array
@@ -22,15 +24,12 @@ class Norms(Streaming):
         clients = Updates.of(updates, strict=True)
         return np.sqrt(self.read(clients, 0).squared_norms)[:, None]
 
-    def read_few(self, clients: Updates, seed: int) -> Reading:
-        from bartizan.kernels import cpu
-
-        every = clients.every_row()
-        reading = Reading.empty(len(every), 0, trusted=clients.trusted is not None)
-        for _, rows, origin in clients.blocks(every, fixed=True):
-            cpu.squared_norms(rows, origin, reading.squared_norms)
+    def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+        reading = Reading.empty(len(clients.everyone), 0, trusted=clients.trusted is not None)
+        for _, rows, origin in clients.units(UNIT, None, about):
+            rows.kernels.squared_norms(rows, origin, reading.squared_norms)
             if reading.dots is not None:
-                cpu.dots(rows, origin, reading.dots)
+                rows.kernels.dots(rows, origin, reading.dots)
         return reading
 
     def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:

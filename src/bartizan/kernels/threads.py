@@ -1,0 +1,64 @@
+"""Kernels on all cores, by Python's own threads: a kernel lets go of the interpreter lock, and each worker takes the
+next task when it is done with one. So a busy core delays nobody, callers may meet, Ctrl-C is heard between tasks, and a
+forked child works on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+
+from numba import config
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def n_threads() -> int:
+    """How many workers there are: one a core, or what the environment variable NUMBA_NUM_THREADS says."""
+    return config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+
+
+def share(task: Callable[[int], None], n_tasks: int, threads: int) -> None:
+    """Call task(0) to task(n_tasks - 1), on this thread and on others."""
+    helpers = min(threads, n_tasks) - 1
+    if helpers < 1:
+        for i in range(n_tasks):
+            task(i)
+        return
+    tickets = count()
+    given_up = False
+
+    def work() -> None:
+        while not given_up and (i := next(tickets)) < n_tasks:
+            task(i)
+
+    pool = _helpers()
+    others: list[Future[None]] = [pool.submit(work) for _ in range(helpers)]
+    try:
+        work()
+    finally:
+        given_up = True
+        for other in others:
+            if not other.cancel():  # begun: its task reads and writes the caller's memory
+                other.exception()
+    for other in others:
+        if not other.cancelled():
+            other.result()
+
+
+def _helpers() -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(max(1, n_threads() - 1), thread_name_prefix="bartizan")
+    return _pool
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads."""
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget)
