@@ -59,13 +59,7 @@ class Updates:
 
     @classmethod
     def of(
-        cls,
-        updates: Any,
-        *,
-        reference: Any = None,
-        trusted: Any = None,
-        strict: bool = False,
-        pace: Pace = NO_HURRY,
+        cls, updates: Any, *, reference: Any = None, trusted: Any = None, strict: bool = False, pace: Pace = NO_HURRY
     ) -> Updates:
         """Look at every client's container, without reading a number, and keep those of the common layout."""
         if is_array(updates):
