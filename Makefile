@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+# The Python of a GPU machine, with torch and Triton for its driver.
+PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-slow test-peers check clean
+.PHONY: setup demo test test-slow test-gpu test-peers bench-peers check clean
 
 setup: $(VENV)/dev
 
@@ -19,8 +21,21 @@ test: $(VENV)/dev
 test-slow: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow
 
+test-gpu:
+	PYTHONPATH=src $(PYTHON_GPU) -m pytest -m gpu tests/test_gpu.py
+
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers
+
+# Some of these take minutes a call; `make bench-peers DIM=1M LIMIT=10` is over in a few.
+CLIENTS ?= 50
+DIM ?= 11.2M
+LIMIT ?= 60
+RESULTS ?= benchmarks/results/peers
+bench-peers: $(PEERS)/ready
+	FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/bartizan bench --clients $(CLIENTS) --dim $(DIM) --limit $(LIMIT) \
+		--peers byzfl,byzpy,flower,flower-legacy,torch-cdist,pair-loop --json $(RESULTS).json --plot $(RESULTS).svg
+	@echo && $(PEERS)/bin/bartizan bench --markdown $(RESULTS).json
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -44,9 +59,9 @@ $(VENV):
 
 # Without their dependencies: ByzFL and ByzPy ask for torchvision and an older torch, which their rules do not need.
 $(PEERS)/ready: pyproject.toml tests/peers/constraints.txt
-	@echo "Installing ByzFL and ByzPy beside bartizan (a minute or two the first time) ..."
+	@echo "Installing ByzFL, ByzPy and Flower beside bartizan (two minutes or three the first time) ..."
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS_PIP) torch numpy numba scipy cloudpickle pytest
+	$(PEERS_PIP) torch numpy numba scipy cloudpickle pytest flwr rich matplotlib
 	$(PEERS_PIP) --no-deps byzfl byzpy --editable .
 	@touch $@
 

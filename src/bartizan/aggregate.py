@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,8 @@ class Aggregation:
     """Time of the stages: sketch, weigh, combine."""
     history: tuple[float, ...] = ()
     """What a rule with a memory wants to be passed next round."""
+    sketch: Sketch = Exact()
+    """How the clients were looked at: what `sketch="auto"` chose, or what was given."""
     clients: tuple[Any, ...] = ()
     """Whose weights these are: indices, or the ids that were given to a `Round`, in order."""
 
@@ -69,16 +71,18 @@ class Aggregator:
     """
 
     rule: Rule | CoordinateWise
-    sketch: Sketch = Exact()
+    sketch: Sketch | Literal["auto"] = Exact()
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, (Rule, CoordinateWise)):
             raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), got {self.rule!r}.{_hint(self.rule)}")
-        if not isinstance(self.sketch, Sketch):
+        auto = isinstance(self.sketch, str) and self.sketch == "auto"
+        if not isinstance(self.sketch, Sketch) and not auto:
             raise TypeError(
-                f"sketch must be a sketch such as Exact() or Rotated(k=4096), got {self.sketch!r}.{_hint(self.sketch)}"
+                f"sketch must be a sketch such as Exact() or Rotated(k=4096), or 'auto'; got {self.sketch!r}."
+                f"{_hint(self.sketch)}"
             )
-        if isinstance(self.rule, CoordinateWise) and not isinstance(self.sketch, Exact):
+        if isinstance(self.rule, CoordinateWise) and not isinstance(self.sketch, Exact) and not auto:
             raise ValueError(
                 f"{self.rule!r} can't be projected: it judges each coordinate by itself, and a random projection mixes "
                 f"the coordinates. Use it with Exact(), or behind a pre-aggregator: NNM(...) >> {self.rule!r}."
@@ -107,22 +111,24 @@ class Aggregator:
         pace = Pace.of(memory, progress, written=() if out is None else arrays_of(out))
         clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict, pace=pace)
         S = one_size_each(sizes, clients.n_sent)
-        clients = prepared(clients, self.eye, out)
+        sketch = self.sketch if isinstance(self.sketch, Sketch) else self._planned(clients)
+        eye = self.eye(sketch)
+        clients = prepared(clients, eye, out)
 
         pace.begin("sketch")
-        look = self.eye.look(clients, seed)
-        return self.finish(clients, look, S, watch, seed=seed, history=history, strict=strict)
+        look = eye.look(clients, seed)
+        return self.finish(clients, look, S, sketch, watch, seed=seed, history=history, strict=strict)
 
-    @property
-    def eye(self) -> Sketch:
-        """The sketch that looks: only at norms where the rule wants no distances."""
-        return self.sketch if self.rule.needs_distances else Norms()
+    def eye(self, sketch: Sketch) -> Sketch:
+        """What looks at the clients: only at their norms where the rule wants no distances."""
+        return sketch if self.rule.needs_distances else Norms()
 
     def finish(
         self,
         clients: Updates,
         look: Look,
         sizes: Floats,
+        sketch: Sketch,
         watch: Stopwatch,
         *,
         seed: int,
@@ -154,6 +160,7 @@ class Aggregator:
             seed=seed,
             seconds=watch.laps,
             history=decision.history,
+            sketch=sketch,
             clients=tuple(range(clients.n_sent)),
         )
 
@@ -184,12 +191,17 @@ class Aggregator:
             memory=memory,
         )
 
+    def _planned(self, clients: Updates) -> Sketch:
+        from bartizan.planner import sketch_for
+
+        return sketch_for(clients, self.rule)
+
 
 def aggregate(
     updates: Any,
     rule: Rule | CoordinateWise,
     *,
-    sketch: Sketch = Exact(),
+    sketch: Sketch | Literal["auto"] = Exact(),
     sizes: npt.ArrayLike | None = None,
     reference: Any = None,
     trusted: Any = None,
@@ -207,7 +219,7 @@ def aggregate(
             (NumPy or torch on the CPU), or of paths (`pathlib.Path`) of files, which are mapped. Never modified,
             never copied whole.
         rule: Whom to trust, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
-        sketch: How to look at them; ``Rotated(k=4096)`` projects, the default does not.
+        sketch: How to look at them; ``Rotated(k=4096)`` projects, the default does not, ``"auto"`` takes the faster.
         sizes: The clients' data sizes; each rule says what it makes of them.
         reference: The origin that distances and norms are taken from: the last global model where updates are whole
             weights. Zero if not given.

@@ -12,6 +12,9 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from bartizan import __version__, names
+from bartizan.arguments import number
+from bartizan.bench import command as bench
+from bartizan.planner import command as planner
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,20 +28,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("list", help="show the sketches, rules and pre-aggregators").set_defaults(run=_list)
 
     demo = commands.add_parser("demo", help="four attacks, four rules and the mean, exact beside projected")
-    demo.add_argument("--clients", type=_number, default=50, metavar="M", help="how many clients (default 50)")
-    demo.add_argument("--byzantine", type=_number, metavar="F", help="how many of them lie (default: a fifth)")
-    demo.add_argument("--dim", type=_number, metavar="P", help="coordinates, such as 2M (default: ResNet18's 11.2M)")
+    demo.add_argument("--clients", type=number, default=50, metavar="M", help="how many clients (default 50)")
+    demo.add_argument("--byzantine", type=number, metavar="F", help="how many of them lie (default: a fifth)")
+    demo.add_argument("--dim", type=number, metavar="P", help="coordinates, such as 2M (default: ResNet18's 11.2M)")
     demo.set_defaults(run=_demo)
+
+    planner.add_to(commands)
+    bench.add_to(commands)
 
     options = parser.parse_args(arguments)
     try:
         options.run(options)
-    except (ValueError, MemoryError, ModuleNotFoundError) as wrong:
-        print(f"bartizan {options.command}: {wrong}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (ValueError, OSError, MemoryError, ModuleNotFoundError) as wrong:
+        print(f"bartizan {options.command}: {wrong}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -72,18 +78,6 @@ def _demo(options: argparse.Namespace) -> None:
     from bartizan import demo
 
     demo.run(options.clients, options.byzantine or options.clients // 5, options.dim)
-
-
-def _number(text: str) -> int:
-    """A positive count, such as 50, 64k or 11.2M."""
-    scale = {"k": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:], 1)
-    try:
-        value = round(float(text if scale == 1 else text[:-1]) * scale)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"wanted a positive number such as 50, 64k or 11.2M, got {text!r}")
-    return value
 
 
 if __name__ == "__main__":

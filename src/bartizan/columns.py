@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bartizan.kernels.rows import Rows, Table, address_of, code_of, table_of, working
+from bartizan.kernels.rows import DOUBLE, FLOAT32, FLOAT64, Rows, Table, address_of, code_of, table_of, working
 from bartizan.layout import Entry, Layout, widen_bfloat16
 from bartizan.types import Array
 
@@ -56,23 +56,7 @@ class Columns:
             self.ends,
             np.array([[code_of(array.dtype) for array in floats] for floats in arrays], dtype=np.uint8),
         )
-        widest = any(array.dtype == np.float64 for array in arrays[0])
-        return Located(table, np.dtype(np.float64 if widest else np.float32), arrays)
-
-    def blocks(
-        self, located: Located, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True
-    ) -> Iterator[tuple[int, Rows]]:
-        """Walk the columns: (first coordinate, where the block's rows lie).
-
-        Every block but the last has a width that is a multiple of `multiple_of`, a power of two. Blocks that must be
-        copied are narrow, unless the caller has seen to it that there are only few rows.
-        """
-        granule, n_rows = max(GRANULE, multiple_of), len(located)
-        copied = located.odd and narrow
-        width = SCRATCH // (self.widest.itemsize * n_rows) if copied else max(WIDE, min(WIDEST, MANY // n_rows))
-        width = max(granule, min(most or width, width) // granule * granule)
-        for start in range(0, int(self.ends[-1]), width):
-            yield start, located.part(start, min(start + width, int(self.ends[-1])))
+        return Located(table, FLOAT64 if (table.codes == DOUBLE).any() else FLOAT32, arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +65,14 @@ class Located:
 
     table: Table
     dtype: np.dtype
-    arrays: Sequence[tuple[Array, ...]]
+    arrays: Any  # of row m and entry e: arrays[m][e]
 
     @classmethod
     def of_matrix(cls, x: Array) -> Located | None:
         """Where the rows of one 2-D array lie, if kernels can walk them."""
         if not (x.ndim == 2 and x.flags.aligned and x.dtype.isnative and x.strides[1]):
             return None
-        return cls(table_of(x), working(x.dtype), [(row,) for row in x])
+        return cls(table_of(x), working(x.dtype), _Lines(x))
 
     def __len__(self) -> int:
         return len(self.table.pointers)
@@ -105,8 +89,24 @@ class Located:
 
     def with_row(self, other: Located) -> Located:
         """These rows, and the one of `other`."""
-        both = [np.concatenate(pair) for pair in zip(self.table, other.table, strict=True)]
-        return Located(Table(both[0], both[1], self.table.ends, both[3]), self.dtype, [*self.arrays, *other.arrays])
+        pointers, steps, _, codes = (np.concatenate(pair) for pair in zip(self.table, other.table, strict=True))
+        arrays = [*(self.arrays[m] for m in range(len(self))), *other.arrays]
+        return Located(Table(pointers, steps, self.table.ends, codes), self.dtype, arrays)
+
+    def blocks(
+        self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True
+    ) -> Iterator[tuple[int, Rows]]:
+        """Walk the columns: (first coordinate, where the block's rows lie).
+
+        Every block but the last has a width that is a multiple of `multiple_of`, a power of two. Blocks that must be
+        copied are narrow, unless the caller has seen to it that there are only few rows.
+        """
+        granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
+        copied = self.odd and narrow
+        width = SCRATCH // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
+        width = max(granule, min(most or width, width) // granule * granule)
+        for start in range(0, p, width):
+            yield start, self.part(start, min(start + width, p))
 
     def part(self, start: int, stop: int) -> Rows:
         """These columns of the rows."""
@@ -129,6 +129,19 @@ class Located:
                 pointers[m, e], steps[m, e] = address_of(copy), copy.itemsize
                 owner.append(copy)
         return Rows(Table(pointers, steps, stops - start, codes[:, pieces]), self.dtype, owner)
+
+
+class _Lines:
+    """The rows of a 2-D array, as lists of their one entry."""
+
+    def __init__(self, x: Array) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[Array, ...]:
+        return (self.x[row],)
 
 
 def numbers(array: Array, entry: Entry) -> Array:

@@ -9,7 +9,7 @@ mean: one client can move it, and never a mere sample: one spike can hide from i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -31,8 +31,8 @@ def norm_limit(dtype: np.dtype) -> float:
 class Look:
     """What one walk over the p coordinates leaves: inner products about the origin, and exact squared norms.
 
-    `about(i)` gives the inner products once more, about row i. A trusted update is the last row, and `trusted_dots`
-    are the exact inner products with it, its own the last.
+    `about(i)` gives the inner products once more, about row i; both are symmetric to the last bit. A trusted update is
+    the last row, and `trusted_dots` are the exact inner products with it, its own the last.
     """
 
     gram: Floats
@@ -49,13 +49,91 @@ class Look:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class SeenPoints:
+    """Points as a look left them: inner products about the origin, and about the medoid when they are asked for."""
+
+    products: Floats  # about the origin: of the clients, and of a trusted update the last
+    squared_distances: Floats
+    medoid: int
+    spread: float
+    centre: int
+    about_centre: Floats | None  # from a second look, where there was one
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.squared_distances)
+
+    @cached_property
+    def inner(self) -> Floats:
+        from bartizan.kernels import weigh
+
+        M, m, G = self.n_clients, self.centre, self.products
+        if self.about_centre is None:
+            return weigh.recentred(G, m, M)
+        inner = np.insert(np.insert(self.about_centre, M, 0.0, axis=0), M, 0.0, axis=1)
+        # From the medoid m the origin lies at -m, and <x - m, -m> = |m|^2 - <x, m>: of these, digits are plenty.
+        inner[M, :] = inner[:, M] = np.insert(G[m, m] - G[m], M, G[m, m])
+        return inner
+
+    @property
+    def gram(self) -> Floats:
+        return self.products[: self.n_clients, : self.n_clients]
+
+
+@dataclass(frozen=True, eq=False)
+class MixedPoints:
+    """Mixtures A x of other points; what a row of A lacks of sum 1 lies at the origin. Worked out when asked for."""
+
+    points: SeenPoints | MixedPoints
+    mixing: Floats
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.mixing)
+
+    @cached_property
+    def inner(self) -> Floats:
+        from bartizan.kernels.sandwich import sandwich
+
+        n, M, given = self.n_clients, self.points.n_clients, self.points.inner
+        B = np.zeros((n + len(given) - M, len(given)))
+        B[:n, :M] = self.mixing
+        B[:n, M] = 1 - self.mixing.sum(axis=1)
+        for other in range(len(given) - M):
+            B[n + other, M + other] = 1.0
+        return sandwich(B, given)
+
+    @cached_property
+    def gram(self) -> Floats:
+        from bartizan.kernels.sandwich import sandwich
+
+        return sandwich(np.ascontiguousarray(self.mixing), np.ascontiguousarray(self.points.gram))
+
+    @cached_property
+    def _distances(self) -> tuple[Floats, int, float]:
+        from bartizan.kernels import weigh
+
+        return weigh.distances(self.inner, self.n_clients)
+
+    @property
+    def squared_distances(self) -> Floats:
+        return self._distances[0]
+
+    @property
+    def medoid(self) -> int:
+        return self._distances[1]
+
+    @property
+    def spread(self) -> float:
+        return self._distances[2]
+
+
+@dataclass(frozen=True, eq=False)
 class Geometry:
     """All that a rule may see of M clients: where they lie to each other, to the origin and to a trusted update.
 
-    `inner` holds the inner products of all points, about a central client: the M clients, then the origin, then the
-    trusted update if there is one. Sizes are the clients' data sizes S_m; `seed` and `history` are for the rules
-    that ask for randomness or for a past.
+    Sizes are the clients' data sizes S_m; `seed` and `history` are for the rules that ask for randomness or for a past.
 
     >>> square = Geometry.of([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]])
     >>> np.sqrt(square.squared_distances).tolist()
@@ -64,9 +142,7 @@ class Geometry:
     [0.0, 3.0, 5.0]
     """
 
-    inner: Floats
-    gram: Floats
-    """Inner products of the clients about the origin: kept beside `inner`, which has not their digits."""
+    points: SeenPoints | MixedPoints
     sizes: Floats
     exact_squared_norms: Floats | None = None
     trusted_dots: Floats | None = None
@@ -104,25 +180,20 @@ class Geometry:
         history: tuple[float, ...] = (),
     ) -> Geometry:
         """The geometry that a look leaves: recentred at the medoid, by a second look where digits are short."""
-        gram = _with_origin(look.gram, n_clients)
-        distances = _squared_distances(gram[:n_clients, :n_clients])
-        medians = np.median(distances, axis=1)
-        medoid = int(medians.argmin())
-        if n_clients > 1 and medians[medoid] < SHORT_OF_DIGITS * gram[medoid, medoid]:
-            inner = _with_origin(look.about(medoid), n_clients)
-            # From the medoid m the origin lies at -m, and <x - m, -m> = |m|^2 - <x, m>: of these, digits are plenty.
-            to_origin = gram[medoid, medoid] - gram[medoid]
-            inner[n_clients, :] = inner[:, n_clients] = to_origin
-            inner[n_clients, n_clients] = gram[medoid, medoid]
-        else:
-            inner = gram - gram[medoid] - gram[:, medoid, None] + gram[medoid, medoid]
+        from bartizan.kernels import weigh
+
+        G = np.ascontiguousarray(look.gram)
+        distances, medoid, median = weigh.distances(G, n_clients)
+        points = SeenPoints(G, distances, medoid, median, medoid, None)
+        if n_clients > 1 and median < SHORT_OF_DIGITS * G[medoid, medoid]:
+            again = np.ascontiguousarray(look.about(medoid))
+            points = SeenPoints(G, *weigh.distances(again, n_clients), medoid, again)
         return cls(
-            inner=_symmetric(inner),
-            gram=look.gram[:n_clients, :n_clients],
-            sizes=_checked_sizes(one_size_each(sizes, n_clients)),
-            exact_squared_norms=look.squared_norms[:n_clients],
-            trusted_dots=look.trusted_dots,
-            seed=seed,
+            points,
+            _checked_sizes(one_size_each(sizes, n_clients)),
+            look.squared_norms[:n_clients],
+            look.trusted_dots,
+            seed,
             history=tuple(history),
         )
 
@@ -140,13 +211,33 @@ class Geometry:
         return self.sizes / self.sizes.sum()
 
     @property
+    def inner(self) -> Floats:
+        """Inner products of all points about a central client: the M clients, the origin, the trusted update if any."""
+        return self.points.inner
+
+    @property
+    def gram(self) -> Floats:
+        """Inner products of the clients about the origin: kept beside `inner`, which has not their digits."""
+        return self.points.gram
+
+    @property
     def centred(self) -> Floats:
         """Inner products of the clients about one of them: for rules that no common shift changes."""
         return self.inner[: self.n_clients, : self.n_clients]
 
-    @cached_property
+    @property
     def squared_distances(self) -> Floats:
-        return _squared_distances(self.centred)
+        return self.points.squared_distances
+
+    @property
+    def medoid(self) -> int:
+        """The client whose median distance to the others is least: no minority can make it one of theirs from afar."""
+        return self.points.medoid
+
+    @property
+    def spread(self) -> float:
+        """The medoid's median squared distance to the clients, its own 0 among them."""
+        return self.points.spread
 
     @cached_property
     def norms(self) -> Floats:
@@ -154,14 +245,10 @@ class Geometry:
         known = self.exact_squared_norms
         return np.sqrt(np.maximum(np.diag(self.gram) if known is None else known, 0))
 
-    @cached_property
-    def medoid(self) -> int:
-        """The client whose median distance to the others is least: no minority can make it one of theirs from afar."""
-        return int(np.median(self.squared_distances, axis=1).argmin())
-
-    @cached_property
+    @property
     def trusted_squared_distances(self) -> Floats:
-        return _squared_distances(self.inner)[-1, : self.n_clients]
+        squares, to_trusted = np.diag(self.inner), self.inner[-1]
+        return np.maximum(squares + squares[-1] - 2 * to_trusted, 0)[: self.n_clients]
 
     @cached_property
     def trusted_cosines(self) -> tuple[Floats, float]:
@@ -176,36 +263,31 @@ class Geometry:
     def mix(self, mixing: Floats) -> Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""
         M, n_mixed = self.n_clients, len(mixing)
-        others = len(self.inner) - M
-        B = np.zeros((n_mixed + others, len(self.inner)))
-        B[:n_mixed, :M] = mixing
-        B[:n_mixed, M] = 1 - mixing.sum(axis=1)
-        B[n_mixed:, M:] = np.eye(others)
         norms, dots = self.exact_squared_norms, self.trusted_dots
-        only_scaled = bool((np.count_nonzero(mixing, axis=1) <= 1).all())
-        parted = bool((np.count_nonzero(mixing, axis=0) == 1).all())  # each client in one row: rows own their sizes
-        return replace(
-            self,
-            inner=_symmetric(B @ self.inner @ B.T),
-            gram=_symmetric(mixing @ self.gram @ mixing.T),
-            n_mixings=self.n_mixings + 1,  # the next one draws its own randomness
-            sizes=(mixing > 0) @ self.sizes if parted else self.sizes if n_mixed == M else np.ones(n_mixed),
-            exact_squared_norms=mixing**2 @ norms if norms is not None and only_scaled else None,
-            trusted_dots=None if dots is None else np.append(mixing @ dots[:M], dots[M]),
+        present = np.count_nonzero(mixing)
+        only_scaled = present <= n_mixed and bool((np.count_nonzero(mixing, axis=1) <= 1).all())
+        # Each client in one row: rows own their sizes.
+        parted = present == M and bool((np.count_nonzero(mixing, axis=0) == 1).all())
+        return Geometry(
+            MixedPoints(self.points, mixing),
+            (mixing > 0) @ self.sizes if parted else self.sizes if n_mixed == M else np.ones(n_mixed),
+            mixing**2 @ norms if norms is not None and only_scaled else None,
+            None if dots is None else np.append(mixing @ dots[:M], dots[M]),
+            self.seed,
+            self.n_mixings + 1,  # the next one draws its own randomness
+            self.history,
         )
 
 
 def look_at(x: Floats, has_trusted: bool) -> Look:
     """Look at rows that are held in memory; the last may be a trusted one."""
 
-    def about(row: int) -> Floats:
+    def about(row: int | None) -> Floats:
         gram = np.zeros((len(x), len(x)))
-        reference.gram(x, x[row], gram)
-        return gram
+        reference.gram(x, None if row is None else x[row], gram)
+        return (gram + gram.T) / 2
 
-    gram = np.zeros((len(x), len(x)))
-    reference.gram(x, None, gram)
-    gram = _symmetric(gram)
+    gram = about(None)
     return Look(gram, np.diag(gram).copy(), about, gram[-1] if has_trusted else None)
 
 
@@ -218,22 +300,7 @@ def one_size_each(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
 
 
 def _checked_sizes(sizes: Floats) -> Floats:
-    if not (np.isfinite(sizes).all() and (sizes > 0).all()):
+    largest = sizes.max()
+    if not (sizes.min() > 0 and largest < np.inf):  # False for NaN too
         raise ValueError(f"sizes must be positive numbers, got {sizes[~(np.isfinite(sizes) & (sizes > 0))][0]}.")
-    return sizes / sizes.max()  # so that no sum of them overflows
-
-
-def _with_origin(gram: Floats, n_clients: int) -> Floats:
-    """Insert the origin, zero, as the row after the clients."""
-    return np.insert(np.insert(gram, n_clients, 0.0, axis=0), n_clients, 0.0, axis=1)
-
-
-def _squared_distances(inner: Floats) -> Floats:
-    squares = np.diag(inner)
-    distances = np.maximum(squares + squares[:, None] - 2 * inner, 0)
-    np.fill_diagonal(distances, 0)
-    return distances
-
-
-def _symmetric(matrix: Floats) -> Floats:
-    return (matrix + matrix.T) / 2
+    return sizes / largest  # so that no sum of them overflows

@@ -54,8 +54,9 @@ def arrays_of(out: Any) -> list[Array]:
         return []
 
 
-def _everyone(clients: Updates) -> tuple[Row, ...]:
-    return clients.rows if clients.trusted is None else (*clients.rows, clients.trusted)
+def _everyone(clients: Updates) -> list[Row]:
+    rows = [Row(tuple(clients.located.arrays[m]), clients.integers[m]) for m in range(len(clients))]
+    return rows if clients.trusted is None else [*rows, clients.trusted]
 
 
 def _itemsize(dtype: str) -> int:

@@ -13,18 +13,18 @@ from bartizan.updates import Updates
 
 def without_the_unfit(clients: Updates, look: Look, strict: bool) -> tuple[Updates, Look]:
     """Quarantine the clients whose numbers are not finite or overflow: their squared norm says so, at no extra read."""
-    M = len(clients.rows)
+    M = len(clients)
     fit = look.squared_norms <= norm_limit(clients.columns.widest)  # False for NaN
     if fit.all():
         return clients, look
     if not fit[M:].all():
         raise ValueError(f"trusted is too large: its squares overflow {clients.columns.widest}.")
-    bad = {int(r): clients.fault(clients.rows[r]) for r in np.flatnonzero(~fit)}
+    bad = {int(r): clients.fault(int(r)) for r in np.flatnonzero(~fit)}
     if strict:
         row = min(bad)
         raise BadClientError(clients.clients[row], bad[row])
     clients = clients.without(bad)
-    if not clients.rows:
+    if not len(clients):
         raise TooFewClientsError("No client sent a usable update.", clients.quarantined)
     return clients, look.keep(np.flatnonzero(fit))
 

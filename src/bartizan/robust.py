@@ -30,7 +30,7 @@ class Robust:
     def expecting_fewer(self: R, gone: int) -> R:
         """The same, after `gone` of the faulty clients have been found out and left."""
         n_byzantine = self.withstands()
-        return self if n_byzantine is None else replace(self, n_byzantine=n_byzantine - gone)  # type: ignore[type-var]
+        return self if n_byzantine is None or not gone else replace(self, n_byzantine=n_byzantine - gone)  # type: ignore[type-var]
 
     @staticmethod
     def least_clients(n_byzantine: int) -> int:

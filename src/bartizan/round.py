@@ -24,6 +24,7 @@ from bartizan.memory import Pace, Progress, as_bytes
 from bartizan.outofcore import arrays_of, prepared
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.rules.base import Rule
+from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import Streaming
 from bartizan.sketch.reading import Reading
 from bartizan.spill import Spill
@@ -52,7 +53,8 @@ class Round:
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
     `spill`. `close` weighs and combines: the result is, to the bit, that of one call with the updates in the order of
     their clients' ids and the same seed. Who never came is absent. With `Exact` nothing can be read before all are
-    there: it happens at `close`. The projection's seed is drawn when the round opens, and told by its result.
+    there: it happens at `close`; ``sketch="auto"`` is `Rotated` here. The projection's seed is drawn when the round
+    opens, and told by its result.
 
     >>> from bartizan import Aggregator, Krum, Rotated
     >>> aggregator = Aggregator(Krum(n_byzantine=1), sketch=Rotated(k=64))
@@ -83,6 +85,9 @@ class Round:
             if point is not None:  # what is wrong with it should not wait for the first client
                 Updates.of([point], **{name: point})
         self._aggregator = aggregator
+        # Who will come is not known yet, and reading updates while others are on their way costs next to nothing.
+        self._sketch = aggregator.sketch if isinstance(aggregator.sketch, Sketch) else Rotated()
+        self._eye = aggregator.eye(self._sketch)
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._points = {"reference": reference, "trusted": trusted}
         self._history, self._strict, self._copy = history, strict, copy
@@ -217,7 +222,7 @@ class Round:
             return Arrival(update, size, reason=unfit.quarantined[0])
         except ValueError:  # it holds no floats: the others may
             return Arrival(update, size, Layout.of(leaves_of(update)))
-        eye = self._aggregator.eye
+        eye = self._eye
         if not isinstance(eye, Streaming):
             return Arrival(update, size, alone.layout)
         alone = replace(alone, pace=Pace.of(self._memory, None))
@@ -228,7 +233,7 @@ class Round:
             return Arrival(update, size, alone.layout, reason=reason)
         reading = eye.read_few(alone, self._seed)
         fit = reading.squared_norms[0] <= norm_limit(alone.columns.widest)
-        return Arrival(update, size, alone.layout, reading, None if fit else alone.fault(alone.rows[0]))
+        return Arrival(update, size, alone.layout, reading, None if fit else alone.fault(0))
 
     def _with_points(self, alone: Updates) -> Updates:
         """With the reference and the trusted update in its layout, which are looked at once for all of one layout."""
@@ -250,12 +255,13 @@ class Round:
             pace = Pace.of(self._memory, progress, written=() if out is None else arrays_of(out))
             updates = [arrival.update for arrival in come]
             clients = Updates.of(updates, **self._points, strict=self._strict, pace=pace)
-            clients = prepared(clients, aggregator.eye, out)
+            clients = prepared(clients, self._eye, out)
             pace.begin("sketch")
             result = aggregator.finish(
                 clients,
                 self._look(clients, come),
                 np.array([arrival.size for arrival in come]),
+                self._sketch,
                 watch,
                 seed=self._seed,
                 history=self._history,
@@ -271,7 +277,7 @@ class Round:
 
     def _look(self, clients: Updates, come: list[Arrival]) -> Look:
         """From what was read on arrival; those in another order of entries than most are read again, in theirs."""
-        eye = self._aggregator.eye
+        eye = self._eye
         if not isinstance(eye, Streaming):
             return eye.look(clients, self._seed)
         readings = []

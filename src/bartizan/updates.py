@@ -46,8 +46,8 @@ class Updates:
     """
 
     columns: Columns
-    rows: tuple[Row, ...] = field(repr=False)
     located: Located = field(repr=False)
+    integers: tuple[tuple[Array, ...], ...] = field(repr=False)
     clients: tuple[int, ...]
     n_sent: int
     quarantined: dict[int, str]
@@ -85,11 +85,11 @@ class Updates:
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
         kept = [client for client in seen if client not in quarantined]
-        rows, columns = tuple(_row(seen[client][0], layout) for client in kept), Columns(layout)
+        rows, columns = [_row(seen[client][0], layout) for client in kept], Columns(layout)
         return cls(
             columns=columns,
-            rows=rows,
             located=columns.located(rows),
+            integers=tuple(row.integers for row in rows),
             clients=tuple(kept),
             n_sent=len(sent),
             quarantined=quarantined,
@@ -115,12 +115,11 @@ class Updates:
             raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
         if not layout.dim:
             raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
-        x = as_numpy_matrix(updates)
-        rows, columns = tuple(Row((as_numpy(row),), ()) for row in x), Columns(layout)
+        x, columns = as_numpy_matrix(updates), Columns(layout)
         return cls(
             columns=columns,
-            rows=rows,
-            located=Located.of_matrix(x) or columns.located(rows),
+            located=Located.of_matrix(x) or columns.located([Row((as_numpy(row),), ()) for row in x]),
+            integers=((),) * M,
             clients=tuple(range(M)),
             n_sent=M,
             quarantined={},
@@ -133,17 +132,21 @@ class Updates:
     def without(self, bad: dict[int, str]) -> Updates:
         """The same round with these rows (not clients) quarantined."""
         quarantined = self.quarantined | {self.clients[r]: reason for r, reason in bad.items()}
-        kept = self.only([r for r in range(len(self.rows)) if r not in bad])
-        return replace(kept, quarantined=dict(sorted(quarantined.items())))
+        fit = self.only([r for r in range(len(self)) if r not in bad])
+        return replace(fit, quarantined=dict(sorted(quarantined.items())))
 
     def only(self, rows: Sequence[int]) -> Updates:
         """The same round, of which only these rows are looked at."""
         return replace(
             self,
-            rows=tuple(self.rows[r] for r in rows),
             located=self.located.rows(rows),
+            integers=tuple(self.integers[r] for r in rows),
             clients=tuple(self.clients[r] for r in rows),
         )
+
+    def __len__(self) -> int:
+        """How many clients take part."""
+        return len(self.clients)
 
     @property
     def layout(self) -> Layout:
@@ -159,7 +162,7 @@ class Updates:
     ) -> Iterator[tuple[int, Rows, Array | None]]:
         """Walk the columns of these rows: (first coordinate, where they lie, the reference's part or None)."""
         self.pace.expect(len(located) * self.layout.dim)
-        walk = self.columns.blocks(located, multiple_of, most)
+        walk = located.blocks(multiple_of, most)
         if self.pace.spare is not None:
             walk = self.pace.gathered(self.columns, located, multiple_of, most)
         for start, block in walk:
@@ -170,22 +173,19 @@ class Updates:
         """These clients, as many at a time as may be read in whole units, each part with the trusted update."""
         few = self.pace.rows_at_a_time(unit, self.columns.widest.itemsize, copied=self.located.odd)
         n_vouched = 0 if self.trusted is None else 1
-        few = len(self.rows) if few is None else max(1, few - n_vouched)
-        starts = range(0, len(self.rows), few)
-        self.pace.expect((len(self.rows) + n_vouched * len(starts)) * self.layout.dim)
+        few = len(self) if few is None else max(1, few - n_vouched)
+        starts = range(0, len(self), few)
+        self.pace.expect((len(self) + n_vouched * len(starts)) * self.layout.dim)
         for start in starts:
-            yield self if len(starts) == 1 else self.only(range(start, min(start + few, len(self.rows))))
+            yield self if len(starts) == 1 else self.only(range(start, min(start + few, len(self))))
 
     def units(
         self, multiple_of: int, most: int | None, about: Located | None = None
     ) -> Iterator[tuple[int, Rows, Array | None]]:
-        """Walk the columns of everyone, who are few: cut so that no row's sums depend on its company.
-
-        About a row, if one is given, instead of about the reference.
-        """
+        """Walk the columns of everyone, about the reference or a row, cut so that no sums depend on the company."""
         if self.pace.spare is not None:
             most = most or multiple_of
-        for start, block in self.columns.blocks(self.everyone, multiple_of, most, narrow=False):
+        for start, block in self.everyone.blocks(multiple_of, most, narrow=False):
             stop = start + block.width
             yield start, block, self._origin(start, stop) if about is None else about.part(start, stop)[0]
             self.pace.passed(self.columns, self.everyone.arrays, start, stop)
@@ -224,8 +224,8 @@ class Updates:
         mixing = mixing[:, chosen]
         as_they_are = mixing.shape == (len(chosen), len(chosen)) and bool((mixing == np.eye(len(chosen))).all())
         rest = 1 - mixing.sum(axis=1, keepdims=True)
-        most = max(GRANULE, SCRATCH // (8 * len(self.rows)) // GRANULE * GRANULE)
-        most = self.pace.most(len(self.rows), 24, GRANULE, most) or most  # each block is copied, widened and sorted
+        most = max(GRANULE, SCRATCH // (8 * len(self)) // GRANULE * GRANULE)
+        most = self.pace.most(len(self), 24, GRANULE, most) or most  # each block is copied, widened and sorted
 
         out = self._blank()
         written = self.columns.located([out])
@@ -238,9 +238,9 @@ class Updates:
             self.pace.drop(self.columns, [out.floats], start, start + rows.width)
         return self._built(out, weights)
 
-    def fault(self, row: Row) -> str:
+    def fault(self, row: int) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
-        for entry, array in zip(self.columns.entries, row.floats, strict=True):
+        for entry, array in zip(self.columns.entries, self.located.arrays[row], strict=True):
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.pace.pieces(array):
                 values = numbers(piece, entry)
@@ -270,13 +270,16 @@ class Updates:
 
     def _counters(self, weights: Floats) -> dict[Path, Array]:
         """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
-        rows = list(self.rows)
+        counters = [entry for entry in self.layout.entries if not entry.is_float]
+        if not counters:
+            return {}
+        rows = list(self.integers)
         if self.reference is not None:
-            rows.append(self.reference)
+            rows.append(self.reference.integers)
             weights = np.append(weights, max(0.0, 1 - weights.sum()))
         out = {}
-        for i, entry in enumerate(entry for entry in self.layout.entries if not entry.is_float):
-            arrays = [row.integers[i].reshape(-1) for row in rows]
+        for i, entry in enumerate(counters):
+            arrays = [row[i].reshape(-1) for row in rows]
             out[entry.path] = np.empty(entry.size, arrays[0].dtype)
             for low in range(0, entry.size, GRANULE):
                 columns = np.stack([array[low : low + GRANULE] for array in arrays])

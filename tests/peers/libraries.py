@@ -1,14 +1,16 @@
 """The two peers under one signature, and the random updates that all are given."""
 
-import byzfl.aggregators as byzfl
 import byzpy.pre_aggregators as byzpy_pre
 import numpy as np
 import torch
 from byzpy.aggregators import coordinate_wise, geometric_wise, norm_wise
 
 from bartizan import aggregate
+from bartizan.bench.peers import byzfl_rules
 
 __all__ = ["byzfl", "byzpy", "byzpy_pre", "coordinate_wise", "draw", "geometric_wise", "norm_wise", "ours"]
+
+byzfl = byzfl_rules()
 
 # (M, f, p) as in the papers: clients, liars, coordinates.
 SHAPES = [(9, 0, 10), (7, 1, 3), (8, 2, 20), (11, 3, 50), (12, 4, 5)]

@@ -15,6 +15,7 @@ FORMATS = ("float32", "float64", "float16", "bfloat16")
 CODES = {np.dtype("uint16" if name == "bfloat16" else name): code for code, name in enumerate(FORMATS)}
 CODES |= {dtype.newbyteorder(): code for dtype, code in CODES.items()}
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+DOUBLE = CODES[FLOAT64]
 
 # A row is summed a unit of columns at a time, and units are added up in their order: what comes out depends neither on
 # the other rows, nor on the threads, nor on how wide the blocks are, if they are cut between units.

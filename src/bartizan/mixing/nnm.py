@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from bartizan.geometry import Geometry
 from bartizan.mixing.base import PreAggregator
 from bartizan.robust import Bounded
@@ -21,10 +19,7 @@ class NNM(Bounded, PreAggregator):
     """
 
     def mixing(self, geometry: Geometry) -> Floats:
-        M = geometry.n_clients
+        from bartizan.kernels import weigh
+
         # A client is its own nearest also where another lies at distance 0.
-        D = geometry.squared_distances - np.eye(M)
-        nearest = np.argsort(D, axis=1, kind="stable")[:, : M - self.n_byzantine]
-        A = np.zeros((M, M))
-        np.put_along_axis(A, nearest, geometry.sizes[nearest], axis=1)
-        return A / A.sum(axis=1, keepdims=True)
+        return weigh.nearest(geometry.squared_distances, geometry.n_clients - self.n_byzantine, geometry.sizes)

@@ -10,7 +10,7 @@ from bartizan.coordinatewise import MeaMed
 from bartizan.geometry import Geometry
 from bartizan.robust import Bounded
 from bartizan.rules.base import Decision, Rule, SecondStage, averaged
-from bartizan.types import Array, Floats
+from bartizan.types import Floats
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ class Bulyan(Bounded, Rule):
         return 4 * n_byzantine + 3
 
     def weigh(self, geometry: Geometry) -> Floats:
-        n_selected = geometry.n_clients - 2 * self.n_byzantine
-        return averaged(repeated_krum(geometry.squared_distances, self.n_byzantine, n_selected), geometry)
+        from bartizan.kernels.repeated_krum import repeated_krum
+
+        M, f = geometry.n_clients, self.n_byzantine
+        return averaged(repeated_krum(geometry.squared_distances, f, M - 2 * f), geometry)
 
     def weighed(self, geometry: Geometry) -> Decision:
         weights = self.weigh(geometry)
@@ -48,23 +50,3 @@ class Bulyan(Bounded, Rule):
             MeaMed(n_byzantine=2 * self.n_byzantine), np.eye(geometry.n_clients)[selected], geometry.sizes[selected]
         )
         return Decision(weights, geometry.history, rest)
-
-
-def repeated_krum(squared_distances: Floats, f: int, n_selected: int) -> Array:
-    """Sums are taken anew each time: what a giant added to a running sum could not be subtracted again."""
-    M = len(squared_distances)
-    others = squared_distances + np.diag(np.full(M, np.inf))
-    order = np.argsort(others, axis=1, kind="stable")
-    nearest = np.take_along_axis(others, order, axis=1)
-    left = np.ones(M, dtype=bool)
-    selected = []
-    for remaining in range(M, M - n_selected, -1):
-        n_neighbours = min(max(remaining - f - 2, f, 1), remaining - 1)
-        here = left[order]
-        counted = here & (np.cumsum(here, axis=1) <= n_neighbours)
-        scores = np.where(counted, nearest, 0.0).sum(axis=1)
-        scores[~left] = np.inf
-        best = int(scores.argmin())
-        selected.append(best)
-        left[best] = False
-    return np.array(selected)

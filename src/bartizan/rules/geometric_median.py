@@ -39,31 +39,9 @@ class GeometricMedian(Rule):
         whole_number(self, "max_steps", self.max_steps)
 
     def weigh(self, geometry: Geometry) -> Floats:
-        C, shares = geometry.centred, geometry.shares
+        from bartizan.kernels import weigh
+
         # If any client is the median it is the one of least summed distance: begun there, the first step shows it.
-        weights = np.zeros(geometry.n_clients)
-        weights[(np.sqrt(geometry.squared_distances) @ shares).argmin()] = 1.0
-        for _ in range(self.max_steps):
-            distances = np.sqrt(squared_distances_to(C, weights))
-            scale = np.median(distances)
-            here = distances <= 1e-8 * scale if scale > 0 else distances == 0
-            pulls = np.divide(shares, distances, out=np.zeros_like(shares), where=~here)
-            if not pulls.any():
-                return shares * here / shares[here].sum()
-            step = pulls / pulls.sum()
-            if here.any():
-                # Vardi and Zhang: the clients met hold z back with their size, the others pull with force |R|.
-                held = shares * here / shares[here].sum()
-                force = np.sqrt(max(_quadratic(C, pulls - pulls.sum() * held), 0.0))
-                stay = min(1.0, shares[here].sum() / force) if force > 0 else 1.0
-                step = (1 - stay) * step + stay * held
-            moved = np.sqrt(max(_quadratic(C, step - weights), 0.0))
-            weights = step
-            if moved <= self.tolerance * scale:
-                break
-        return weights
-
-
-def _quadratic(inner: Floats, difference: Floats) -> float:
-    """|sum_i d_i x_i|^2 for differences that sum to 0."""
-    return float(difference @ inner @ difference)
+        return weigh.weiszfeld(
+            geometry.inner, geometry.squared_distances, geometry.shares, self.tolerance, self.max_steps
+        )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from bartizan.geometry import Geometry
 from bartizan.robust import whole_number
 from bartizan.rules.base import Rule
-from bartizan.rules.geometric_median import squared_distances_to
 from bartizan.types import Floats
 
 
@@ -38,20 +36,11 @@ class MCA(Rule):
         whole_number(self, "max_steps", self.max_steps)
 
     def weigh(self, geometry: Geometry) -> Floats:
-        C, shares = geometry.centred, geometry.shares
-        from_medoid = geometry.squared_distances[geometry.medoid]
-        width = float(np.sqrt(np.median(from_medoid))) if self.width is None else self.width
+        from bartizan.kernels import weigh
+
+        medoid, shares = geometry.medoid, geometry.shares
+        width = math.sqrt(geometry.spread) if self.width is None else self.width
         if width == 0:
-            return shares * (from_medoid == 0) / shares[from_medoid == 0].sum()
-        weights = np.zeros(geometry.n_clients)
-        weights[geometry.medoid] = 1.0
-        for _ in range(self.max_steps):
-            squares = squared_distances_to(C, weights)
-            with np.errstate(over="ignore"):  # so far away that the kernel is 0
-                step = shares * np.exp((squares.min() - squares) / width / width / 2)
-            step /= step.sum()
-            moved = np.sqrt(max((step - weights) @ C @ (step - weights), 0.0))
-            weights = step
-            if moved <= self.tolerance * width:
-                break
-        return weights
+            here = geometry.squared_distances[medoid] == 0
+            return shares * here / shares[here].sum()
+        return weigh.correntropy(geometry.inner, medoid, shares, width, self.tolerance, self.max_steps)

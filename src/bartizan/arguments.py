@@ -1,0 +1,42 @@
+"""Arguments as people write them: 64k, 11.2M, lists with commas."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def number(text: str) -> int:
+    """A positive count, such as 50, 64k or 11.2M."""
+    scale = {"k": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:], 1)
+    try:
+        value = round(float(text if scale == 1 else text[:-1]) * scale)
+    except (ValueError, OverflowError):
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"wanted a positive number such as 50, 64k or 11.2M, got {text!r}")
+    return value
+
+
+def listed(one: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """One or more of a kind, with commas between, none twice."""
+
+    def parse(text: str) -> list[T]:
+        return list(dict.fromkeys(one(part.strip()) for part in text.split(",")))
+
+    return parse
+
+
+def short(count: int) -> str:
+    """A count as `number` reads it, to four digits.
+
+    >>> short(11_173_962), short(64_000), short(50)
+    ('11.17M', '64k', '50')
+    """
+    for letter, scale in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.4g}{letter}"
+    return str(count)

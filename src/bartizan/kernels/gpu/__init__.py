@@ -1,0 +1,30 @@
+"""The kernels in Triton, for tensors on a GPU. What each computes is said in `reference`; here is only how.
+
+They take a `DeviceRows` where their twins in `cpu` take `Rows`, and tensors on its device for everything else: the
+origin in float32 or float64, results in float64. None of them waits for the device.
+"""
+
+try:
+    import torch  # noqa: F401
+    import triton  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("bartizan's GPU kernels need torch and Triton: pip install 'bartizan[gpu]'") from missing
+
+from bartizan.kernels.gpu.combine import weighted_sum
+from bartizan.kernels.gpu.dense import achlioptas, gaussian
+from bartizan.kernels.gpu.norms import dots, squared_norms
+from bartizan.kernels.gpu.pairs import gram
+from bartizan.kernels.gpu.rotation import rotated
+from bartizan.kernels.gpu.rows import DeviceRows, walk
+
+__all__ = [
+    "DeviceRows",
+    "achlioptas",
+    "dots",
+    "gaussian",
+    "gram",
+    "rotated",
+    "squared_norms",
+    "walk",
+    "weighted_sum",
+]

@@ -1,0 +1,116 @@
+"""The weighted sum of the rows, written where it is wanted."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from bartizan.kernels.gpu.rows import FLOATS, DeviceRows, tile_at
+
+COLUMNS = 1024  # that a program sums up, over all rows
+AT_ONCE = 8  # rows that it reads before it adds
+
+
+def weighted_sum(
+    rows: DeviceRows,
+    weights: torch.Tensor,
+    out: torch.Tensor,
+    origin: torch.Tensor | None = None,
+    rest: torch.Tensor | None = None,
+) -> None:
+    """out = sum_m weights[m] rows[m], + rest * origin if given, in the dtype of `out`.
+
+    Unlike its twin it does not add to `out`, which may be fresh memory: a flat tensor of `rows.width`. Rows of weight
+    0 are not read, whatever they hold; which ones these are only the device knows, so nobody waits for it.
+    `weights` and `rest` (one number) are float64 on the device.
+    """
+    if out.numel() != rows.width or not out.is_contiguous():
+        raise ValueError(
+            f"Wanted a contiguous result of {rows.width} numbers; got shape {tuple(out.shape)} with strides "
+            f"{out.stride()}. Pass a slice of a flat tensor."
+        )
+    chosen = torch.empty(len(rows), dtype=torch.int32, device=rows.device)
+    factors = torch.empty(len(rows) + 1, dtype=torch.float64, device=rows.device)
+    _choose[(1,)](weights, chosen, factors, len(rows), triton.next_power_of_2(len(rows)))
+    _combine[(triton.cdiv(rows.width, COLUMNS),)](
+        *rows.place,
+        chosen,
+        factors,
+        len(rows),
+        origin,
+        rest,
+        out,
+        rows.width,
+        **rows.form,
+        ALIGN=rows.align,
+        COLUMNS=COLUMNS,
+        AT_ONCE=AT_ONCE,
+        WIDE=FLOATS[torch.float64 if torch.float64 in (rows.dtype, out.dtype) else torch.float32],
+    )
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def _choose(weights, chosen, factors, n_rows: tl.int32, ROWS: tl.constexpr):
+    """The rows that have weight, their weights, and, behind all weights, how many they are."""
+    m = tl.arange(0, ROWS)
+    weight = tl.load(weights + m, mask=m < n_rows, other=0.0).to(tl.float64)
+    has_weight = (weight != 0).to(tl.int32)
+    at = tl.cumsum(has_weight) - 1
+    tl.store(chosen + at, m, mask=has_weight != 0)
+    tl.store(factors + at, weight, mask=has_weight != 0)
+    tl.store(factors + n_rows, tl.sum(has_weight).to(tl.float64))
+
+
+@triton.jit(do_not_specialize=["base", "step", "n_tiles", "n_rows", "width"])
+def _combine(
+    table,
+    base: tl.int64,
+    step: tl.int64,
+    n_tiles: tl.int64,
+    chosen,
+    factors,
+    n_rows: tl.int32,
+    origin,
+    rest,
+    out,
+    width: tl.int64,
+    DTYPE: tl.constexpr,
+    BYTES: tl.constexpr,
+    TILE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """One range of columns; only the last needs a mask, which would make all loads narrow."""
+    first = tl.program_id(0).to(tl.int64) * COLUMNS
+    i = tl.arange(0, COLUMNS)
+    count = tl.load(factors + n_rows).to(tl.int32)
+    total = tl.zeros((COLUMNS,), WIDE)
+    if first + COLUMNS <= width:
+        for start in range(0, count // AT_ONCE * AT_ONCE, AT_ONCE):
+            x = ()
+            for j in tl.static_range(AT_ONCE):
+                m = tl.load(chosen + start + j)
+                place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+                x = x + (tl.load(tl.multiple_of(place, ALIGN) + i, eviction_policy="evict_first"),)
+            for j in tl.static_range(AT_ONCE):
+                total += tl.load(factors + start + j).to(WIDE) * x[j].to(WIDE)
+        for j in range(count // AT_ONCE * AT_ONCE, count):
+            m = tl.load(chosen + j)
+            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            x = tl.load(tl.multiple_of(place, ALIGN) + i, eviction_policy="evict_first")
+            total += tl.load(factors + j).to(WIDE) * x.to(WIDE)
+        if origin is not None:
+            total += tl.load(rest).to(WIDE) * tl.load(origin + first + i).to(WIDE)
+        tl.store(out + first + i, total.to(out.dtype.element_ty))
+    else:
+        here = first + i < width
+        for j in range(count):
+            m = tl.load(chosen + j)
+            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            total += tl.load(factors + j).to(WIDE) * tl.load(place + i, mask=here, other=0.0).to(WIDE)
+        if origin is not None:
+            total += tl.load(rest).to(WIDE) * tl.load(origin + first + i, mask=here, other=0.0).to(WIDE)
+        tl.store(out + first + i, total.to(out.dtype.element_ty), mask=here)

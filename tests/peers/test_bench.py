@@ -1,0 +1,30 @@
+"""The benchmark's engines call the peers as they are: each answers, and is judged right."""
+
+import pytest
+
+from bartizan.bench import measure
+from bartizan.bench.data import Problem
+from bartizan.bench.run import PEERS
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own, as it is imported
+
+HAS = {
+    "byzfl": ["krum", "multi-krum", "geometric-median"],
+    "byzpy": ["krum", "multi-krum", "geometric-median"],
+    "flower": ["mean", "krum", "multi-krum", "bulyan"],
+    "flower-legacy": ["mean", "krum", "multi-krum", "bulyan"],
+}
+
+
+@pytest.mark.parametrize(("peer", "rule"), [(peer, rule) for peer, rules in HAS.items() for rule in rules])
+def test_a_peers_answer_is_judged_right(peer, rule):
+    problem = Problem.draw(11, 0 if rule == "mean" else 2, 9000, "float32", "cpu")
+    (row,) = measure.rows(problem, rule, [PEERS[peer]()], 2, 60, lambda text: None)
+    assert row.ok, row.judged
+    assert row.seconds > 0
+    assert row.repeats == 2
+
+
+def test_who_lacks_a_rule_gets_no_row():
+    problem = Problem.draw(11, 2, 9000, "float32", "cpu")
+    assert not list(measure.rows(problem, "mca", [PEERS[peer]() for peer in HAS], 1, 60, lambda text: None))

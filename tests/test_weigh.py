@@ -1,0 +1,187 @@
+"""The kernels of the weigh stage against their definitions, and what they promise about ties, giants and threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import bartizan as bz
+from bartizan.geometry import Geometry
+from bartizan.kernels import repeated_krum as bulyan
+from bartizan.kernels import sandwich, weigh, weigh_reference
+from bartizan.rules import krum
+
+SIZES = [1, 2, 3, 4, 5, 12, 31, 64, 97]
+
+
+def random(rng, M):
+    return rng.normal(size=(M, 6))
+
+
+def grid(rng, M):
+    """Few distinct distances: ties everywhere."""
+    return rng.integers(0, 3, size=(M, 3)).astype(float)
+
+
+def twins(rng, M):
+    x = random(rng, M)
+    x[: M // 3] = x[0]
+    return x
+
+
+def agreed(rng, M):
+    return np.tile(rng.normal(size=6), (M, 1))
+
+
+def giants(rng, M):
+    x = random(rng, M)
+    x[: M // 4] *= 1e140
+    x[M // 4 : M // 2] *= 1e15
+    return x
+
+
+def all_scales(rng, M):
+    return random(rng, M) * 10.0 ** rng.integers(-100, 100, size=(M, 1))
+
+
+def equidistant(rng, M):
+    """All distances equal but for the last digits."""
+    return np.linalg.qr(rng.normal(size=(M, M)))[0]
+
+
+KINDS = [random, grid, twins, agreed, giants, all_scales, equidistant]
+every = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+def gram(x):
+    G = x @ x.T
+    return (G + G.T) / 2
+
+
+def drawn(kind):
+    for M in SIZES:
+        rng = np.random.default_rng(M)
+        yield M, rng, kind(rng, M)
+
+
+@every
+def test_distances_and_the_medoid_are_those_of_the_definition_to_the_last_bit(kind):
+    for M, _, x in drawn(kind):
+        for G in (gram(x), gram(np.vstack([x, x[:1] + 1]))):
+            D, medoid, median = weigh.distances(G, M)
+            truth, true_medoid, true_median = weigh_reference.distances(G, M)
+            np.testing.assert_array_equal(D, truth)
+            assert (medoid, median) == (true_medoid, true_median)
+            assert not np.signbit(D).any()
+
+
+@every
+def test_recentring_puts_the_origin_behind_the_clients_and_is_symmetric(kind):
+    for M, _, x in drawn(kind):
+        for G in (gram(x), gram(np.vstack([x, x[:1] + 1]))):
+            for centre in {0, M // 2, M - 1}:
+                inner = weigh.recentred(G, centre, M)
+                np.testing.assert_array_equal(inner, inner.T)
+                lengths = np.sqrt(np.diag(G))
+                size = np.insert(lengths, M, 0.0) + lengths[centre]
+                error = np.abs(inner - weigh_reference.recentred(G, centre, M))
+                assert (error <= 1e-14 * np.outer(size, size)).all()
+
+
+@every
+def test_who_is_nearest_and_in_which_order(kind):
+    for M, rng, x in drawn(kind):
+        D, sizes = weigh.distances(gram(x), M)[0], rng.uniform(0.1, 1, size=M)
+        np.testing.assert_array_equal(bulyan.by_distance(D), weigh_reference.by_distance(D))
+        for n in {1, (M + 1) // 2, M}:
+            A, truth = weigh.nearest(D, n, sizes), weigh_reference.nearest(D, n, sizes)
+            np.testing.assert_array_equal(A > 0, truth > 0)
+            np.testing.assert_allclose(A, truth, rtol=1e-13)
+
+
+@every
+def test_the_least_krum_score_is_found_without_all_scores_and_ties_go_to_the_first(kind, monkeypatch):
+    monkeypatch.setattr(krum, "MANY", 0)
+    for M, _, x in drawn(kind):
+        D = weigh.distances(gram(x), M)[0]
+        for n in {0, 1, M // 2, M - 2} & set(range(M)):
+            others = np.sort(D + np.diag(np.full(M, np.inf)), axis=1)[:, :n]
+            np.testing.assert_allclose(krum.krum_scores(D, n), others.sum(axis=1), rtol=1e-13)
+            best = int(krum.krum_scores(D, n).argmin())
+            assert [krum.least_krum_score(D, n, typical) for typical in range(M)] == [best] * M
+
+
+@every
+def test_bulyans_selection_is_that_of_exact_sums(kind):
+    for M, _, x in drawn(kind):
+        D = weigh.distances(gram(x), M)[0]
+        for f in {0, 1, (M - 3) // 4} & set(range(max(0, (M - 3) // 4) + 1)):
+            ours = bulyan.repeated_krum(D, f, M - 2 * f)
+            assert ours.tolist() == weigh_reference.repeated_krum(D, f, M - 2 * f).tolist()
+
+
+def test_a_giant_that_was_in_a_running_sum_leaves_no_trace():
+    """Two camps: whoever sees the other camp leave is left with a sum 10^24 times smaller than it was."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(15, 2))
+        x[7:] += 1e12 * (seed % 2 + 1)
+        D = np.array([[np.sum((a - b) ** 2) for b in x] for a in x])
+        for f in (0, 1):
+            ours = bulyan.repeated_krum(D, f, 15 - 2 * f)
+            assert ours.tolist() == weigh_reference.repeated_krum(D, f, 15 - 2 * f).tolist()
+
+
+@every
+@pytest.mark.parametrize("steps", [1, 2, 5, 1000])
+def test_iterated_weights_are_those_of_the_definition(kind, steps):
+    for M, rng, x in drawn(kind):
+        G = gram(x)
+        D, medoid, median = weigh.distances(G, M)
+        inner, shares = weigh.recentred(G, medoid, M), rng.dirichlet(np.ones(M) * 9)
+        calls = [("weiszfeld", (inner, D, shares, 1e-10, steps))]
+        if median > 0:
+            calls.append(("correntropy", (inner, medoid, shares, float(np.sqrt(median)), 1e-10, steps)))
+        for name, arguments in calls:
+            ours, truth = getattr(weigh, name)(*arguments), getattr(weigh_reference, name)(*arguments)
+            assert ours.min() >= 0
+            assert ours.sum() == pytest.approx(1)
+            np.testing.assert_allclose(ours, truth, atol=1e-7, err_msg=f"{name} {M}")
+
+
+def test_a_capped_sum_is_one():
+    D = np.random.default_rng(0).uniform(size=(37, 37))
+    np.testing.assert_allclose(weigh.capped_sums(D, 0.4), weigh_reference.capped_sums(D, 0.4), rtol=1e-13)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_sandwich_is_symmetric_and_the_same_for_any_number_of_threads(threads, monkeypatch):
+    for n, m in [(1, 1), (3, 9), (5, 4), (4, 5), (17, 30), (61, 61), (301, 299)]:
+        rng = np.random.default_rng(n)
+        B, S = rng.normal(size=(n, m)), gram(rng.normal(size=(m, m)))
+        alone = sandwich.sandwich(B, S)
+        monkeypatch.setattr(sandwich, "get_num_threads", lambda: threads)
+        ours = sandwich.sandwich(B, S)
+        np.testing.assert_array_equal(ours, alone)
+        np.testing.assert_array_equal(ours, ours.T)
+        np.testing.assert_allclose(ours, weigh_reference.sandwich(B, S), atol=1e-9 * m)
+
+
+@pytest.mark.parametrize(
+    "rule", [bz.Krum(30), bz.Bulyan(30), bz.GeometricMedian(), bz.MCA(), bz.NNM(30) >> bz.Krum(30)]
+)
+def test_many_clients_are_weighed_alike_by_callers_at_once(rule):
+    geometries = [Geometry.of(np.random.default_rng(i).normal(size=(300, 20))) for i in range(4)]
+    alone = [rule(g) for g in geometries]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(rule, geometries))
+    np.testing.assert_array_equal(together, alone)
+
+
+def test_a_rule_that_asks_for_distances_only_costs_no_recentring():
+    geometry = Geometry.of(np.random.default_rng(0).normal(size=(9, 4)))
+    bz.Krum(2)(geometry)
+    bz.Bulyan(1)(geometry)
+    assert "inner" not in vars(geometry.points)
