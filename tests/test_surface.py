@@ -15,8 +15,8 @@ from bartizan import attacks, cli, names
 PUBLIC = {
     *("ARC", "Achlioptas", "Aggregation", "Aggregator", "BadClientError", "Bucketing", "Bulyan", "CAF", "CGE"),
     *("CenteredClipping", "Clipping", "ClippedClustering", "DnC", "Exact", "FLTrust", "Gaussian", "GeometricMedian"),
-    *("Geometry", "Krum", "MCA", "MDA", "Mean", "MoNNA", "MultiKrum", "NNM", "Rotated", "SMEA", "SpectralDnC"),
-    *("TooFewClientsError", "aggregate", "attacks", "coordinatewise", "rule", "sketch"),
+    *("Geometry", "Krum", "MCA", "MDA", "Mean", "MoNNA", "MultiKrum", "NNM", "Rotated", "Round", "SMEA", "SpectralDnC"),
+    *("TooFewClientsError", "aggregate", "attacks", "coordinatewise", "files", "rule", "sketch"),
 }
 
 

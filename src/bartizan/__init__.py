@@ -1,11 +1,12 @@
 """Byzantine-robust aggregation at the speed of reading the updates once."""
 
-from bartizan import attacks, coordinatewise, sketch
+from bartizan import attacks, coordinatewise, files, sketch
 from bartizan.aggregate import Aggregation, Aggregator, aggregate
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import Geometry
 from bartizan.mixing import ARC, NNM, Bucketing, Clipping
 from bartizan.names import rule
+from bartizan.round import Round
 from bartizan.rules import (
     CAF,
     CGE,
@@ -57,11 +58,13 @@ __all__ = [
     "MoNNA",
     "MultiKrum",
     "Rotated",
+    "Round",
     "SpectralDnC",
     "TooFewClientsError",
     "aggregate",
     "attacks",
     "coordinatewise",
+    "files",
     "rule",
     "sketch",
 ]

@@ -5,23 +5,30 @@ updates (M x p) --sketch--> (M x k) --geometry--> (M x M) --rule--> weights (M) 
 
 from __future__ import annotations
 
-import time
+import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from bartizan.coordinatewise import CoordinateWise
-from bartizan.geometry import Geometry, one_size_each
+from bartizan.files import opened
+from bartizan.geometry import Geometry, Look, one_size_each
+from bartizan.memory import Pace, Progress
 from bartizan.mixing import PreAggregator
+from bartizan.outofcore import arrays_of, prepared
 from bartizan.quarantine import decided, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.rules.base import Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.norms import Norms
+from bartizan.stopwatch import Stopwatch
 from bartizan.types import Floats
 from bartizan.updates import Updates
+
+if TYPE_CHECKING:
+    from bartizan.round import Round
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,8 +39,8 @@ class Aggregation:
     """In the container, array type, dtypes and shapes of one client's update."""
     weights: Floats | None
     """What each client got, (M,): >= 0, sum 1 or less, 0 if quarantined. None where a coordinate-wise rule has none."""
-    quarantined: dict[int, str]
-    """Why a client could not take part, by its index."""
+    quarantined: dict[Any, str]
+    """Why a client could not take part, by its index, or by its id in a `Round`."""
     seed: int
     """What this round's randomness was drawn from: publish it after the round, never before."""
     seconds: dict[str, float]
@@ -42,6 +49,8 @@ class Aggregation:
     """What a rule with a memory wants to be passed next round."""
     sketch: Sketch = Exact()
     """How the clients were looked at: what `sketch="auto"` chose, or what was given."""
+    clients: tuple[Any, ...] = ()
+    """Whose weights these are: indices, or the ids that were given to a `Round`, in order."""
 
     def __repr__(self) -> str:
         trusted = (
@@ -89,25 +98,53 @@ class Aggregator:
         seed: int | None = None,
         history: tuple[float, ...] = (),
         strict: bool = False,
+        out: Any = None,
+        memory: int | str | None = None,
+        progress: Progress | None = None,
     ) -> Aggregation:
         """Aggregate one round of updates; see `aggregate` for the arguments."""
         seed = fresh_seed() if seed is None else checked_seed(seed)
-        watch = _Stopwatch()
+        watch = Stopwatch()
         if isinstance(self.rule, Rule):
             self.rule.check_trusted(trusted is not None)
-        clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict)
+        updates = opened(updates)
+        pace = Pace.of(memory, progress, written=() if out is None else arrays_of(out))
+        clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict, pace=pace)
         S = one_size_each(sizes, clients.n_sent)
-
         sketch = self.sketch if isinstance(self.sketch, Sketch) else self._planned(clients)
-        look = (sketch if self.rule.needs_distances else Norms()).look(clients, seed)
+        eye = self.eye(sketch)
+        clients = prepared(clients, eye, out)
+
+        pace.begin("sketch")
+        look = eye.look(clients, seed)
+        return self.finish(clients, look, S, sketch, watch, seed=seed, history=history, strict=strict)
+
+    def eye(self, sketch: Sketch) -> Sketch:
+        """What looks at the clients: only at their norms where the rule wants no distances."""
+        return sketch if self.rule.needs_distances else Norms()
+
+    def finish(
+        self,
+        clients: Updates,
+        look: Look,
+        sizes: Floats,
+        sketch: Sketch,
+        watch: Stopwatch,
+        *,
+        seed: int,
+        history: tuple[float, ...],
+        strict: bool,
+    ) -> Aggregation:
+        """Weigh and combine: what is left to do once all have been looked at."""
         clients, look = without_the_unfit(clients, look, strict)
         watch.lap("sketch")
 
         kept = list(clients.clients)
-        geometry = Geometry.seen(look, len(kept), sizes=S[kept], seed=seed, history=history)
+        geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=seed, history=history)
         decision = decided(self.rule, geometry, clients)
         watch.lap("weigh")
 
+        clients.pace.begin("combine")
         if decision.then is None:
             update = clients.combine(decision.weights)
         else:
@@ -124,6 +161,34 @@ class Aggregator:
             seconds=watch.laps,
             history=decision.history,
             sketch=sketch,
+            clients=tuple(range(clients.n_sent)),
+        )
+
+    def round(
+        self,
+        seed: int | None = None,
+        *,
+        reference: Any = None,
+        trusted: Any = None,
+        history: tuple[float, ...] = (),
+        strict: bool = False,
+        spill: str | os.PathLike[str] | None = None,
+        copy: bool = False,
+        memory: int | str | None = None,
+    ) -> Round:
+        """Open a round whose updates are added one by one, each sketched as it arrives; see `Round`."""
+        from bartizan.round import Round
+
+        return Round(
+            self,
+            seed,
+            reference=reference,
+            trusted=trusted,
+            history=history,
+            strict=strict,
+            spill=spill,
+            copy=copy,
+            memory=memory,
         )
 
     def _planned(self, clients: Updates) -> Sketch:
@@ -143,12 +208,16 @@ def aggregate(
     seed: int | None = None,
     history: tuple[float, ...] = (),
     strict: bool = False,
+    out: Any = None,
+    memory: int | str | None = None,
+    progress: Progress | None = None,
 ) -> Aggregation:
     """One robust update from M clients' updates, of whom some may lie.
 
     Args:
         updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays
-            (NumPy or torch on the CPU). Never modified, never copied whole.
+            (NumPy or torch on the CPU), or of paths (`pathlib.Path`) of files, which are mapped. Never modified,
+            never copied whole.
         rule: Whom to trust, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
         sketch: How to look at them; ``Rotated(k=4096)`` projects, the default does not, ``"auto"`` takes the faster.
         sizes: The clients' data sizes; each rule says what it makes of them.
@@ -158,14 +227,28 @@ def aggregate(
         seed: Of this round's randomness; fresh secret entropy if not given.
         history: What the last round's result held, for the rules that have a memory.
         strict: Raise on the first unfit client instead of quarantining it.
+        out: A container like one update, whose arrays the result is written into; it is the result's `update`.
+        memory: What may be held at a time, in bytes or as "512 MiB", pages of mapped files included: updates may be
+            larger than RAM.
+        progress: Called as progress(stage, done, total) after each block of columns; both count numbers.
 
     >>> from bartizan import GeometricMedian
     >>> out = aggregate([[1.0, 2.0], [1.0, 2.0], [-90.0, 7.0], [float("nan"), 0.0]], GeometricMedian())
     >>> out.update.tolist(), list(out.quarantined)
     ([1.0, 2.0], [3])
     """
-    call = Aggregator(rule, sketch)
-    return call(updates, sizes=sizes, reference=reference, trusted=trusted, seed=seed, history=history, strict=strict)
+    return Aggregator(rule, sketch)(
+        updates,
+        sizes=sizes,
+        reference=reference,
+        trusted=trusted,
+        seed=seed,
+        history=history,
+        strict=strict,
+        out=out,
+        memory=memory,
+        progress=progress,
+    )
 
 
 def _hint(came: Any) -> str:
@@ -177,13 +260,3 @@ def _hint(came: Any) -> str:
     if isinstance(came, PreAggregator):
         return f" Put a rule behind it, as in {came!r} >> Mean()."
     return ""
-
-
-class _Stopwatch:
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self.last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name], self.last = now - self.last, now

@@ -93,13 +93,17 @@ class Located:
         arrays = [*(self.arrays[m] for m in range(len(self))), *other.arrays]
         return Located(Table(pointers, steps, self.table.ends, codes), self.dtype, arrays)
 
-    def blocks(self, multiple_of: int = 1, most: int | None = None) -> Iterator[tuple[int, Rows]]:
+    def blocks(
+        self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True
+    ) -> Iterator[tuple[int, Rows]]:
         """Walk the columns: (first coordinate, where the block's rows lie).
 
-        Every block but the last has a width that is a multiple of `multiple_of`, a power of two.
+        Every block but the last has a width that is a multiple of `multiple_of`, a power of two. Blocks that must be
+        copied are narrow, unless the caller has seen to it that there are only few rows.
         """
         granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
-        width = SCRATCH // (self.dtype.itemsize * len(self)) if self.odd else max(WIDE, min(WIDEST, MANY // len(self)))
+        copied = self.odd and narrow
+        width = SCRATCH // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
         width = max(granule, min(most or width, width) // granule * granule)
         for start in range(0, p, width):
             yield start, self.part(start, min(start + width, p))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class BadClientError(ValueError):
     """Under `strict=True`: this client's update could not take part."""
 
-    def __init__(self, client: int, reason: str) -> None:
+    def __init__(self, client: Any, reason: str) -> None:
         super().__init__(f"client {client}: {reason} (strict=True; without it this client would be quarantined)")
         self.client = client
         self.reason = reason
@@ -17,16 +18,17 @@ class BadClientError(ValueError):
 class TooFewClientsError(ValueError):
     """The clients at hand do not meet the rule's condition: no robust answer exists this round."""
 
-    def __init__(self, message: str, quarantined: Mapping[int, str] | None = None) -> None:
+    def __init__(self, message: str, quarantined: Mapping[Any, str] | None = None) -> None:
+        self.problem = message
         self.quarantined = dict(quarantined or {})
         if self.quarantined:
             message += f" Quarantined: {_grouped(self.quarantined)}."
         super().__init__(message)
 
 
-def _grouped(quarantined: Mapping[int, str], most: int = 10) -> str:
+def _grouped(quarantined: Mapping[Any, str], most: int = 10) -> str:
     """Who is out and why, each reason once."""
-    clients: dict[str, list[int]] = {}
+    clients: dict[str, list[Any]] = {}
     for client, reason in quarantined.items():
         clients.setdefault(reason, []).append(client)
     shown = [f"{_named(who)}: {reason}" for reason, who in list(clients.items())[:most]]
@@ -34,7 +36,7 @@ def _grouped(quarantined: Mapping[int, str], most: int = 10) -> str:
     return "; ".join(shown) + (f"; and {more} more reasons" if more > 0 else "")
 
 
-def _named(clients: list[int], most: int = 5) -> str:
+def _named(clients: list[Any], most: int = 5) -> str:
     listed = ", ".join(map(str, clients[:most]))
     more = f" and {len(clients) - most} more" if len(clients) > most else ""
     return f"client{'s' if len(clients) > 1 else ''} {listed}{more}"

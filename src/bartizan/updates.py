@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bartizan.columns import GRANULE, SCRATCH, Columns, Located, Row, numbers
+from bartizan.counters import weighted_median
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.kernels.rows import Rows
 from bartizan.layout import (
@@ -27,7 +28,10 @@ from bartizan.layout import (
     place_of,
     rebuild,
 )
+from bartizan.memory import NO_HURRY, Pace
+from bartizan.target import Target
 from bartizan.types import Array, Floats
+from bartizan.vouched import shapes, shown, vouched, vouched_leaves
 
 NO_FLOATS = (
     "The updates hold no floating-point numbers to aggregate (convert integers with .astype(float) or .float())."
@@ -50,12 +54,16 @@ class Updates:
     like: Any = field(repr=False)  # the container that a result is built after
     reference: Row | None = field(default=None, repr=False)
     trusted: Row | None = field(default=None, repr=False)
+    target: Target | None = field(default=None, repr=False)  # what a result is written into, if not into new memory
+    pace: Pace = field(default=NO_HURRY, repr=False)
 
     @classmethod
-    def of(cls, updates: Any, *, reference: Any = None, trusted: Any = None, strict: bool = False) -> Updates:
+    def of(
+        cls, updates: Any, *, reference: Any = None, trusted: Any = None, strict: bool = False, pace: Pace = NO_HURRY
+    ) -> Updates:
         """Look at every client's container, without reading a number, and keep those of the common layout."""
         if is_array(updates):
-            return cls._of_matrix(updates, reference, trusted)
+            return cls._of_matrix(updates, reference, trusted, pace)
         sent = _listed(updates)
         seen: dict[int, tuple[dict[Path, Any], Layout]] = {}
         quarantined: dict[int, str] = {}
@@ -86,12 +94,13 @@ class Updates:
             n_sent=len(sent),
             quarantined=quarantined,
             like=_usual(sent, [client for client in kept if seen[client][1] == layout], kept),
-            reference=_vouched("reference", reference, layout),
-            trusted=_vouched("trusted", trusted, layout),
+            reference=vouched("reference", reference, layout, pace),
+            trusted=vouched("trusted", trusted, layout, pace),
+            pace=pace,
         )
 
     @classmethod
-    def _of_matrix(cls, updates: Any, reference: Any, trusted: Any) -> Updates:
+    def _of_matrix(cls, updates: Any, reference: Any, trusted: Any, pace: Pace) -> Updates:
         """One array with a row a client: all have the one layout, whatever the caller made of it."""
         if updates.ndim < 2:
             raise ValueError(
@@ -115,20 +124,24 @@ class Updates:
             n_sent=M,
             quarantined={},
             like=updates[0],
-            reference=_vouched("reference", reference, layout),
-            trusted=_vouched("trusted", trusted, layout),
+            reference=vouched("reference", reference, layout, pace),
+            trusted=vouched("trusted", trusted, layout, pace),
+            pace=pace,
         )
 
     def without(self, bad: dict[int, str]) -> Updates:
         """The same round with these rows (not clients) quarantined."""
-        kept = [r for r in range(len(self)) if r not in bad]
         quarantined = self.quarantined | {self.clients[r]: reason for r, reason in bad.items()}
+        fit = self.only([r for r in range(len(self)) if r not in bad])
+        return replace(fit, quarantined=dict(sorted(quarantined.items())))
+
+    def only(self, rows: Sequence[int]) -> Updates:
+        """The same round, of which only these rows are looked at."""
         return replace(
             self,
-            located=self.located.rows(kept),
-            integers=tuple(self.integers[r] for r in kept),
-            clients=tuple(self.clients[r] for r in kept),
-            quarantined=dict(sorted(quarantined.items())),
+            located=self.located.rows(rows),
+            integers=tuple(self.integers[r] for r in rows),
+            clients=tuple(self.clients[r] for r in rows),
         )
 
     def __len__(self) -> int:
@@ -148,15 +161,47 @@ class Updates:
         self, located: Located, multiple_of: int = 1, most: int | None = None
     ) -> Iterator[tuple[int, Rows, Array | None]]:
         """Walk the columns of these rows: (first coordinate, where they lie, the reference's part or None)."""
-        for start, block in located.blocks(multiple_of, most):
+        self.pace.expect(len(located) * self.layout.dim)
+        walk = located.blocks(multiple_of, most)
+        if self.pace.spare is not None:
+            walk = self.pace.gathered(self.columns, located, multiple_of, most)
+        for start, block in walk:
             yield start, block, self._origin(start, start + block.width)
+            self.pace.passed(self.columns, located.arrays, start, start + block.width)
+
+    def parts(self, unit: int) -> Iterator[Updates]:
+        """These clients, as many at a time as may be read in whole units, each part with the trusted update."""
+        few = self.pace.rows_at_a_time(unit, self.columns.widest.itemsize, copied=self.located.odd)
+        n_vouched = 0 if self.trusted is None else 1
+        few = len(self) if few is None else max(1, few - n_vouched)
+        starts = range(0, len(self), few)
+        self.pace.expect((len(self) + n_vouched * len(starts)) * self.layout.dim)
+        for start in starts:
+            yield self if len(starts) == 1 else self.only(range(start, min(start + few, len(self))))
+
+    def units(
+        self, multiple_of: int, most: int | None, about: Located | None = None
+    ) -> Iterator[tuple[int, Rows, Array | None]]:
+        """Walk the columns of everyone, about the reference or a row, cut so that no sums depend on the company."""
+        if self.pace.spare is not None:
+            most = most or multiple_of
+        for start, block in self.everyone.blocks(multiple_of, most, narrow=False):
+            stop = start + block.width
+            yield start, block, self._origin(start, stop) if about is None else about.part(start, stop)[0]
+            self.pace.passed(self.columns, self.everyone.arrays, start, stop)
+            if about is not None:
+                self.pace.drop(self.columns, about.arrays, start, stop)
 
     @cached_property
     def _reference(self) -> Located | None:
         return None if self.reference is None else self.columns.located([self.reference])
 
     def _origin(self, start: int, stop: int) -> Array | None:
-        return None if self._reference is None else self._reference.part(start, stop)[0]
+        if self._reference is None:
+            return None
+        origin = self._reference.part(start, stop)[0]
+        self.pace.drop(self.columns, self._reference.arrays, start, stop)
+        return origin
 
     def combine(self, weights: Floats) -> Any:
         """sum_m w_m x_m, and what is missing from 1 at the reference; clients of weight 0 are not read."""
@@ -170,6 +215,7 @@ class Updates:
         for start, rows, origin in self.blocks(self.located.rows(chosen)):
             part = written.part(start, start + rows.width)
             rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
+            self.pace.drop(self.columns, [out.floats], start, start + rows.width)
         return self._built(out, weights)
 
     def reduce(self, function: Callable[[Array], Floats], mixing: Floats, weights: Floats) -> Any:
@@ -178,7 +224,8 @@ class Updates:
         mixing = mixing[:, chosen]
         as_they_are = mixing.shape == (len(chosen), len(chosen)) and bool((mixing == np.eye(len(chosen))).all())
         rest = 1 - mixing.sum(axis=1, keepdims=True)
-        most = max(GRANULE, SCRATCH // (8 * len(self)) // GRANULE * GRANULE)  # each block is copied, and sorted
+        most = max(GRANULE, SCRATCH // (8 * len(self)) // GRANULE * GRANULE)
+        most = self.pace.most(len(self), 24, GRANULE, most) or most  # each block is copied, widened and sorted
 
         out = self._blank()
         written = self.columns.located([out])
@@ -188,26 +235,35 @@ class Updates:
                 x = mixing @ x.astype(np.float64) + (0 if origin is None else rest * origin)
             result = Rows.of(np.asarray(function(x), dtype=np.float64)[None])
             result.kernels.weighted_sum(result, np.ones(1), 0.0, None, written.part(start, start + rows.width))
+            self.pace.drop(self.columns, [out.floats], start, start + rows.width)
         return self._built(out, weights)
 
     def fault(self, row: int) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
         for entry, array in zip(self.columns.entries, self.located.arrays[row], strict=True):
-            flat = numbers(array.reshape(-1), entry)
-            bad = np.flatnonzero(~np.isfinite(flat))
-            if len(bad):
-                kind = "NaN" if np.isnan(flat[bad[0]]) else "Inf"
-                return f"{entry} holds {kind}, first at {bad[0]}; {len(bad)} of {flat.size} values are not finite"
+            n_bad, first, kind = 0, 0, ""
+            for low, piece in self.pace.pieces(array):
+                values = numbers(piece, entry)
+                bad = ~np.isfinite(values)
+                if not n_bad and bad.any():
+                    first, kind = low + int(bad.argmax()), "NaN" if np.isnan(values[bad.argmax()]) else "Inf"
+                n_bad += int(bad.sum())
+            if n_bad:
+                return f"{entry} holds {kind}, first at {first}; {n_bad} of {entry.size} values are not finite"
         where = "" if self.reference is None else ", taken from the reference,"
         return f"its values{where} are so large that their squares overflow {self.columns.widest}"
 
     def _blank(self) -> Row:
-        """Memory for a result: flat arrays of the entries' dtypes, bfloat16 as uint16."""
+        """Memory for a result: flat arrays of the entries' dtypes, bfloat16 as uint16; the caller's, if kernels can."""
+        if self.target is not None and not self.columns.located([self.target.row]).odd:
+            return self.target.row
         dtypes = ["uint16" if e.dtype == "bfloat16" else e.dtype for e in self.columns.entries]
         floats = (np.empty(e.size, dtype) for e, dtype in zip(self.columns.entries, dtypes, strict=True))
         return Row(tuple(floats), ())
 
     def _built(self, out: Row, weights: Floats) -> Any:
+        if self.target is not None:
+            return self.target.filled(out.floats, self._counters(weights).values())
         floats = {entry.path: array for entry, array in zip(self.columns.entries, out.floats, strict=True)}
         arrays = floats | self._counters(weights)
         return rebuild(self.like, lambda path, leaf: like_leaf(arrays[path], leaf))
@@ -227,7 +283,7 @@ class Updates:
             out[entry.path] = np.empty(entry.size, arrays[0].dtype)
             for low in range(0, entry.size, GRANULE):
                 columns = np.stack([array[low : low + GRANULE] for array in arrays])
-                out[entry.path][low : low + GRANULE] = _weighted_median(columns, weights)
+                out[entry.path][low : low + GRANULE] = weighted_median(columns, weights)
         return out
 
 
@@ -251,18 +307,18 @@ def _agreed(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) 
     if not layouts:
         raise TooFewClientsError("No client sent a usable update.", quarantined)
     if reference is not None:
-        wanted = _shapes(_leaves_of("reference", reference))
+        wanted = shapes(vouched_leaves("reference", reference))
         fitting = [layout for layout in layouts if {e.path: e.shape for e in layout.entries} == wanted]
         if not fitting:
             came = {e.path: e.shape for e in Layout.most_common(layouts).entries}
             raise ValueError(
-                f"No client's update has the names and shapes of the reference: it has {_shown(wanted)}, most clients "
-                f"sent {_shown(came)}. Pass the reference in the clients' container."
+                f"No client's update has the names and shapes of the reference: it has {shown(wanted)}, most clients "
+                f"sent {shown(came)}. Pass the reference in the clients' container."
             )
         layouts = fitting
     layout = Layout.most_common([layout for layout in layouts if layout.dim] or layouts)
     if not layout.dim:
-        raise ValueError(f"{NO_FLOATS} Most clients sent {_shown({e.path: e.shape for e in layout.entries})}.")
+        raise ValueError(f"{NO_FLOATS} Most clients sent {shown({e.path: e.shape for e in layout.entries})}.")
     return layout
 
 
@@ -291,58 +347,3 @@ def _usual(sent: Sequence[Any], ordered: list[int], kept: list[int]) -> Any:
 def _row(leaves: dict[Path, Any], layout: Layout) -> Row:
     arrays = [(entry.is_float, as_numpy(leaves[entry.path])) for entry in layout.entries]
     return Row(tuple(a for is_float, a in arrays if is_float), tuple(a for is_float, a in arrays if not is_float))
-
-
-def _vouched(name: str, update: Any, layout: Layout) -> Row | None:
-    """The reference or the trusted update: what is wrong with it is the caller's mistake. Its precision is its own."""
-    if update is None:
-        return None
-    leaves = _leaves_of(name, update)
-    wanted = {entry.path: entry.shape for entry in layout.entries}
-    if _shapes(leaves) != wanted:
-        raise ValueError(
-            f"{name} must have the names and shapes of a client's update: wanted {_shown(wanted)}, "
-            f"got {_shown(_shapes(leaves))}."
-        )
-    own = {entry.path: entry for entry in Layout.of(leaves).entries}
-    floats: list[Array] = []
-    integers: list[Array] = []
-    for entry in layout.entries:
-        if own[entry.path].is_float != entry.is_float:
-            raise ValueError(f"{name} has {own[entry.path]} where the clients sent {entry.dtype}.")
-        flat = numbers(as_numpy(leaves[entry.path]).reshape(-1), own[entry.path])
-        if not entry.is_float:
-            integers.append(flat.astype(entry.dtype))
-            if (integers[-1] != flat).any():
-                raise ValueError(
-                    f"{name} has {own[entry.path]} with values that the clients' {entry.dtype} can't hold."
-                )
-        elif not np.isfinite(flat).all():
-            raise ValueError(f"{name} must be finite: {own[entry.path]} holds NaN or Inf.")
-        else:
-            floats.append(flat)
-    return Row(tuple(floats), tuple(integers))
-
-
-def _leaves_of(name: str, update: Any) -> dict[Path, Any]:
-    try:
-        return leaves_of(update)
-    except TypeError as unfit:
-        raise ValueError(f"{name} must be like a client's update: {unfit}.") from None
-
-
-def _shapes(leaves: dict[Path, Any]) -> dict[Path, tuple[int, ...]]:
-    return {path: tuple(leaf.shape) for path, leaf in leaves.items()}
-
-
-def _shown(shapes: dict[Path, tuple[int, ...]], most: int = 4) -> str:
-    shown = [f"{'.'.join(map(str, path)) or 'one array'} {shape}" for path, shape in list(shapes.items())[:most]]
-    return (", ".join(shown) or "nothing") + (f" and {len(shapes) - most} more" if len(shapes) > most else "")
-
-
-def _weighted_median(values: Array, weights: Floats) -> Array:
-    """Down each column the smallest value that half of the weight does not exceed; all alike where none has weight."""
-    weights = weights if weights.sum() > 0 else np.ones(len(values))
-    order = np.argsort(values, axis=0, kind="stable")
-    reached = np.cumsum(weights[order], axis=0) >= weights.sum() / 2 * (1 - 1e-12)
-    return np.take_along_axis(values, np.take_along_axis(order, reached.argmax(axis=0)[None], axis=0), axis=0)[0]

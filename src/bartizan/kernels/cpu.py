@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from bartizan.kernels import dense, reference
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.rows import FOLD, UNIT, Rows, unit_of
 from bartizan.kernels.threads import n_threads, share
 from bartizan.types import Array, Floats
 
@@ -63,22 +63,24 @@ def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
 def _dots(rows: Rows, others: Sequence[int], origin: Array | None, out: Floats) -> None:
     threads, about = _threads(rows), _covering(rows, origin, TILE)
     n_tiles = -(-rows.width // TILE)
-    parts = _parts(len(rows), n_tiles, threads)
+    unit = UNIT // TILE
+    parts = -(-n_tiles // unit)
     sums, like = np.empty((len(rows), parts)), np.empty(0, rows.dtype)
 
     def task(i: int) -> None:
         m, part = divmod(i, parts)
-        first, last = n_tiles * part // parts, n_tiles * (part + 1) // parts
+        first, last = unit * part, min(unit * (part + 1), n_tiles)
         sums[m, part] = _dot_part(rows.table, m, others[m], first, last, like, about)
 
     share(task, len(rows) * parts, threads)
-    out += sums.sum(axis=1)
+    for part in range(parts):
+        out += sums[:, part]
 
 
 def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
     threads, about = _threads(rows), _covering(rows, origin, TILE)
     n_tiles, like = -(-rows.width // TILE), np.empty(0, rows.dtype)
-    parts = _parts(1, n_tiles, threads)
+    parts = max(1, min(n_tiles, 8 * threads)) if threads > 1 else 1  # so that all threads are busy to the end
 
     def task(part: int) -> None:
         first, last = n_tiles * part // parts, n_tiles * (part + 1) // parts
@@ -95,20 +97,23 @@ def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: in
     threads, k = _threads(rows), out.shape[1]
     about, like = _covering(rows, origin, k), np.empty(0, rows.dtype)
     words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
-    parts = _parts(len(rows), len(words), threads)
-    sums, squares = np.zeros((len(rows), parts, k)), np.empty((len(rows), parts))
+    unit = unit_of(k) // k
+    parts = -(-len(words) // unit)
+    at_once = parts == 1 and unit == FOLD  # one fold, or a sum of several
+    sums, squares = np.zeros((0 if at_once else len(rows), parts, k)), np.empty((len(rows), parts))
     rotate = rotation_of(k, mixing)
 
     def task(i: int) -> None:
         m, part = divmod(i, parts)
-        first, last = len(words) * part // parts, len(words) * (part + 1) // parts
-        into = out[m] if parts == 1 else sums[m, part]
+        first, last = unit * part, min(unit * (part + 1), len(words))
+        into = out[m] if at_once else sums[m, part]
         squares[m, part] = rotate(rows.table, m, first, last, like, about, words, into)
 
     share(task, len(rows) * parts, threads)
-    if parts > 1:
-        out += sums.sum(axis=1)
-    norms += squares.sum(axis=1)
+    for part in range(parts):
+        if not at_once:
+            out += sums[:, part]
+        norms += squares[:, part]
 
 
 def rotation_words(key: Array, block: int, n_blocks: int, k: int, mixing: int) -> Array:
@@ -144,11 +149,6 @@ def _columns(rows: Rows, origin: Array | None) -> Floats:
 
 def _threads(rows: Rows) -> int:
     return n_threads() if rows.width * len(rows) >= SMALL else 1
-
-
-def _parts(n_rows: int, n_tiles: int, threads: int) -> int:
-    """Into how many parts each row is cut, so that all threads are busy to the end with few rows too."""
-    return max(1, min(n_tiles, 8 * threads // n_rows)) if threads > 1 else 1
 
 
 def _covering(rows: Rows, origin: Array | None, tile: int) -> Array | None:
@@ -409,7 +409,6 @@ def _gram(rows, own, origin, first, last, out):
 
 LANES = 128  # mixed at a time, at most
 GROUP = 16  # blocks whose float32 squares are summed before they are widened
-FOLD = 128  # blocks whose sketches are summed in the rows' precision before they are widened
 FAINT = 1e-27  # a group's sum of squares below which float32 may have lost some of them
 ONE = np.uint32(1)
 

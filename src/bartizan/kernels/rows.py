@@ -17,6 +17,16 @@ CODES |= {dtype.newbyteorder(): code for dtype, code in CODES.items()}
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 DOUBLE = CODES[FLOAT64]
 
+# A row is summed a unit of columns at a time, and units are added up in their order: what comes out depends neither on
+# the other rows, nor on the threads, nor on how wide the blocks are, if they are cut between units.
+UNIT = 2**19
+FOLD = 128  # blocks of k whose sketches are summed in the rows' precision before they are widened
+
+
+def unit_of(k: int) -> int:
+    """The unit of a rotated sketch: whole folds."""
+    return max(UNIT, FOLD * k)
+
 
 class Table(NamedTuple):
     """A block cut into pieces, one an entry of the layout: what kernels take.

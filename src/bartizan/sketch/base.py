@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bartizan.columns import Located
 from bartizan.geometry import Look
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.rows import UNIT, Rows
 from bartizan.randomness import checked_seed, fresh_seed
+from bartizan.sketch.reading import Reading
 from bartizan.types import Array, Floats
 from bartizan.updates import Updates
 
@@ -29,8 +31,32 @@ class Sketch(ABC):
         """One walk over the p coordinates: all that the geometry needs."""
 
 
+class Streaming(Sketch):
+    """A sketch that reads each update by itself, so that it can do so as they arrive."""
+
+    unit: ClassVar[int] = UNIT  # columns of a row that are summed by themselves
+
+    @abstractmethod
+    def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+        """One walk over the columns of as many clients as may be held at a time, a trusted update's row last.
+
+        About the reference, or about a row.
+        """
+
+    @abstractmethod
+    def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
+        """What the geometry needs, from what was read; the clients are there to be read once more, if it must be."""
+
+    def read(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+        """One walk over the columns of all clients."""
+        return Reading.stacked([self.read_few(part, seed, about) for part in clients.parts(self.unit)])
+
+    def look(self, clients: Updates, seed: int) -> Look:
+        return self.seen(clients, self.read(clients, seed), seed)
+
+
 @dataclass(frozen=True)
-class Projection(Sketch):
+class Projection(Streaming):
     """A random matrix that is drawn afresh from each seed, and never held."""
 
     k: int
@@ -43,7 +69,7 @@ class Projection(Sketch):
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         """Add what these columns contribute to the sketches of the rows, and to their exact squared norms."""
 
-    # Blocks of columns that `add` takes: a multiple of this, and at most that (None: as memory allows).
+    # Blocks of columns that `add` takes: a multiple of this, and at most that (None: as memory allows, in whole units).
     multiple_of: ClassVar[int] = 1
     most: ClassVar[int | None] = None
 
@@ -54,27 +80,25 @@ class Projection(Sketch):
         (2, 64)
         """
         clients = Updates.of(updates, strict=True)
-        return self.read(clients, fresh_seed() if seed is None else checked_seed(seed))[0]
+        return self.read(clients, fresh_seed() if seed is None else checked_seed(seed)).sketches
 
-    def look(self, clients: Updates, seed: int) -> Look:
-        sketches, norms, dots = self.read(clients, seed)
-        # Read once more about that row: the sketches may have lost the digits in which the clients differ.
-        return Look(inner_products(sketches), norms, lambda row: inner_products(self.read(clients, seed, row)[0]), dots)
-
-    def read(self, clients: Updates, seed: int, about: int | None = None) -> tuple[Floats, Floats, Floats | None]:
-        """One walk over the columns: sketches, exact squared norms, and exact dots with the trusted update if any.
-
-        About the reference, or about one of the rows.
-        """
-        every, trusted = clients.everyone, clients.trusted is not None
-        sketches, norms, dots = np.zeros((len(every), self.k)), np.zeros(len(every)), np.zeros(len(every))
+    def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+        trusted = clients.trusted is not None
+        reading = Reading.empty(len(clients.everyone), self.k, trusted=trusted)
         most = self.most or (TWICE if trusted else None)
-        for start, rows, origin in clients.blocks(every, self.multiple_of, most):
-            origin = origin if about is None else rows[about]
-            self.add(rows, origin, start, seed, sketches, norms)
-            if trusted:
-                rows.kernels.dots(rows, origin, dots)
-        return sketches, norms, dots if trusted else None
+        multiple_of = self.unit if most is None else self.multiple_of
+        for start, rows, origin in clients.units(multiple_of, most, about):
+            self.add(rows, origin, start, seed, reading.sketches, reading.squared_norms)
+            if reading.dots is not None:
+                rows.kernels.dots(rows, origin, reading.dots)
+        return reading
+
+    def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
+        def about(row: int) -> Floats:
+            # Read once more about that row: the sketches may have lost the digits in which the clients differ.
+            return inner_products(self.read(clients, seed, clients.everyone.rows([row])).sketches)
+
+        return Look(inner_products(reading.sketches), reading.squared_norms, about, reading.dots)
 
 
 def inner_products(sketches: Floats) -> Floats:

@@ -7,26 +7,31 @@ from typing import Any
 
 import numpy as np
 
+from bartizan.columns import Located
 from bartizan.geometry import Look
-from bartizan.sketch.base import Sketch
+from bartizan.kernels.rows import UNIT
+from bartizan.sketch.base import Streaming
+from bartizan.sketch.reading import Reading
 from bartizan.types import Array
 from bartizan.updates import Updates
 
 
 @dataclass(frozen=True)
-class Norms(Sketch):
+class Norms(Streaming):
     """One read of the updates, for their exact squared norms."""
 
     def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
         clients = Updates.of(updates, strict=True)
-        return np.sqrt(self.look(clients, 0).squared_norms)[:, None]
+        return np.sqrt(self.read(clients, 0).squared_norms)[:, None]
 
-    def look(self, clients: Updates, seed: int) -> Look:
-        every = clients.everyone
-        norms, dots = np.zeros(len(every)), np.zeros(len(every))
-        for _, rows, origin in clients.blocks(every):
-            rows.kernels.squared_norms(rows, origin, norms)
-            if clients.trusted is not None:
-                rows.kernels.dots(rows, origin, dots)
-        nothing = np.zeros((len(every), len(every)))
-        return Look(nothing, norms, lambda row: nothing, dots if clients.trusted is not None else None)
+    def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+        reading = Reading.empty(len(clients.everyone), 0, trusted=clients.trusted is not None)
+        for _, rows, origin in clients.units(UNIT, None, about):
+            rows.kernels.squared_norms(rows, origin, reading.squared_norms)
+            if reading.dots is not None:
+                rows.kernels.dots(rows, origin, reading.dots)
+        return reading
+
+    def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
+        nothing = np.zeros((len(reading.squared_norms), len(reading.squared_norms)))
+        return Look(nothing, reading.squared_norms, lambda row: nothing, reading.dots)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.rows import Rows, unit_of
 from bartizan.randomness import key_of
 from bartizan.sketch.base import Projection
 from bartizan.types import Floats
@@ -49,6 +49,10 @@ class Rotated(Projection):
     @property
     def multiple_of(self) -> int:  # type: ignore[override]
         return self.k
+
+    @property
+    def unit(self) -> int:  # type: ignore[override]
+        return unit_of(self.k)
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         rows.kernels.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)

@@ -1,0 +1,46 @@
+"""What a sketch keeps of each update once it was read: rows to be taken one by one, and put together later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan.types import Floats
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One row an update; a trusted update's is the last, and `dots` are the exact inner products with it.
+
+    A row depends on the update, its layout and the seed, never on the other rows: a round that sketches updates as
+    they arrive keeps the same numbers, to the bit, as one call that has them all.
+    """
+
+    sketches: Floats
+    squared_norms: Floats
+    dots: Floats | None = None
+
+    @classmethod
+    def empty(cls, n_rows: int, k: int, *, trusted: bool) -> Reading:
+        return cls(np.zeros((n_rows, k)), np.zeros(n_rows), np.zeros(n_rows) if trusted else None)
+
+    @classmethod
+    def stacked(cls, readings: Sequence[Reading]) -> Reading:
+        """The clients of all readings, in this order, and the last one's trusted update."""
+        if len(readings) == 1:
+            return readings[0]
+        cut = [reading if reading.dots is None else reading._clients() for reading in readings[:-1]]
+        parts = [*cut, readings[-1]]
+        return cls(
+            np.concatenate([part.sketches for part in parts]),
+            np.concatenate([part.squared_norms for part in parts]),
+            None
+            if readings[-1].dots is None
+            else np.concatenate([part.dots for part in parts if part.dots is not None]),
+        )
+
+    def _clients(self) -> Reading:
+        assert self.dots is not None
+        return Reading(self.sketches[:-1], self.squared_norms[:-1], self.dots[:-1])

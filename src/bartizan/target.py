@@ -1,0 +1,52 @@
+"""Where a result is written, if the caller has a place for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bartizan.columns import Row
+from bartizan.layout import Layout, as_numpy, leaves_of
+from bartizan.types import Array
+
+
+@dataclass(frozen=True)
+class Target:
+    """The caller's container, like one client's update, and its arrays in the order of the layout."""
+
+    container: Any
+    row: Row
+
+    @classmethod
+    def of(cls, out: Any, layout: Layout, updates: Iterable[Row]) -> Target:
+        """Check that a result fits into `out`, and that writing it there changes no client's update."""
+        try:
+            leaves = leaves_of(out)
+            misfit = layout.misfit(Layout.of(leaves)) if leaves else "it is empty"
+        except TypeError as unfit:
+            raise ValueError(f"out must be like a client's update: {unfit}.") from None
+        if misfit:
+            raise ValueError(f"out must have the names, shapes and dtypes of a client's update: {misfit}.")
+        arrays = {path: as_numpy(leaf) for path, leaf in leaves.items()}
+        for entry in layout.entries:
+            if not arrays[entry.path].flags.writeable:
+                raise ValueError(f"out must be writable, but {entry} is not. Map files with mode 'r+', or copy it.")
+        floats, integers = ([e for e in layout.entries if e.is_float is kind] for kind in (True, False))
+        row = Row(tuple(arrays[e.path] for e in floats), tuple(arrays[e.path] for e in integers))
+        for other in updates:
+            theirs = zip(other.floats + other.integers, row.floats + row.integers, strict=True)
+            if any(np.may_share_memory(array, own) for array, own in theirs):
+                raise ValueError("out must not be a client's update: those are never changed. Pass other arrays.")
+        return cls(out, row)
+
+    def filled(self, floats: Iterable[Array], counters: Iterable[Array]) -> Any:
+        """The container, with these numbers where they are not there already, and these integers."""
+        for own, array in zip(self.row.floats, floats, strict=True):
+            if own is not array:
+                own[...] = array.reshape(own.shape)
+        for own, counts in zip(self.row.integers, counters, strict=True):
+            own[...] = counts.reshape(own.shape)
+        return self.container

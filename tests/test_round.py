@@ -1,0 +1,467 @@
+"""A round whose updates come one by one: one call's answer to the bit, whoever comes first, wherever they are kept."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+import bartizan as bz
+from bartizan import spill
+from bartizan.round import in_order
+
+M = 9
+RULES = [
+    bz.Krum(2),
+    bz.MultiKrum(2),
+    bz.GeometricMedian(),
+    bz.CGE(2),
+    bz.Mean(),
+    bz.ClippedClustering(),
+    bz.Bucketing(2) >> bz.GeometricMedian(),
+    bz.coordinatewise.Median(),
+    bz.NNM(2) >> bz.coordinatewise.TrimmedMean(2),
+]
+SKETCHES = [bz.Rotated(k=256), bz.Gaussian(k=8), bz.Achlioptas(k=16), bz.Exact()]
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(M, *shape)).astype(np.float32) + 3
+
+
+def matrix() -> list:
+    return list(numbers(70_003))
+
+
+def state_dicts() -> list:
+    """Big layers, small layers, a counter."""
+    w, b, v = numbers(300, 200), numbers(7), numbers(5000)
+    return [
+        {"w": torch.tensor(w[m]), "b": torch.tensor(b[m]), "n": torch.tensor(40 + m), "v": torch.tensor(v[m])}
+        for m in range(M)
+    ]
+
+
+def halves() -> list:
+    x = numbers(40_001)
+    return [{"a": torch.tensor(row).bfloat16(), "b": torch.tensor(row[:9]).half()} for row in x]
+
+
+def strided() -> list:
+    """Each lies in memory in another way."""
+    x = numbers(100, 90).astype(np.float64)
+    ways = [
+        np.asfortranarray,
+        np.ascontiguousarray,
+        lambda a: a.astype(">f8"),
+        lambda a: np.repeat(a, 2, axis=1)[:, ::2],
+    ]
+    return [[ways[m % len(ways)](x[m]), x[m, 0]] for m in range(M)]
+
+
+def mixed_orders() -> list:
+    """Most send b first; two others a."""
+    a, b = numbers(5000), numbers(30, 40)
+    return [OrderedDict(b=b[m], a=a[m]) if m not in (1, 4) else OrderedDict(a=a[m], b=b[m]) for m in range(M)]
+
+
+CONTAINERS = [matrix, state_dicts, halves, strided, mixed_orders]
+
+
+def leaves(update) -> list[np.ndarray]:
+    if isinstance(update, dict):
+        return [part for key in update for part in leaves(update[key])]
+    if isinstance(update, list):
+        return [part for child in update for part in leaves(child)]
+    return [update.float().numpy() if isinstance(update, torch.Tensor) else np.asarray(update)]
+
+
+def assert_same(came: bz.Aggregation, wanted: bz.Aggregation) -> None:
+    assert type(came.update) is type(wanted.update)
+    for one, other in zip(leaves(came.update), leaves(wanted.update), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(came.weights, wanted.weights)
+    assert came.quarantined == wanted.quarantined
+    assert came.history == wanted.history
+    assert came.seed == wanted.seed
+
+
+def in_a_round(aggregator, updates, order, *, sizes=None, out=None, **settings) -> bz.Aggregation:
+    with aggregator.round(**settings) as r:
+        for client in order:
+            r.add(updates[client], client, size=1 if sizes is None else sizes[client])
+        return r.close(out=out)
+
+
+def orders() -> list[list[int]]:
+    return [list(range(M)), list(reversed(range(M))), [4, 8, 0, 1, 7, 2, 6, 5, 3]]
+
+
+@pytest.mark.parametrize("keep", ["reference", "copy", "spill"])
+@pytest.mark.parametrize("container", CONTAINERS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
+def test_a_round_is_one_call_to_the_bit_in_any_order_and_wherever_updates_are_kept(sketch, container, keep, tmp_path):
+    updates, sizes = container(), np.arange(1, M + 1)
+    aggregator = bz.Aggregator(bz.NNM(2) >> bz.GeometricMedian(), sketch=sketch)
+    kept = {"reference": {}, "copy": {"copy": True}, "spill": {"spill": tmp_path}}[keep]
+    wanted = aggregator(updates, seed=11, sizes=sizes)
+    for order in orders():
+        assert_same(in_a_round(aggregator, updates, order, sizes=sizes, seed=11, **kept), wanted)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("sketch", [bz.Rotated(k=64), bz.Rotated(k=4096), bz.Rotated(k=8192)], ids=repr)
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.CGE(2), bz.MoNNA(2)], ids=repr)
+def test_long_updates_are_summed_alike_alone_and_in_company(rule, sketch):
+    """Several units of 2^19 columns: the sums of a row must not depend on how the work was cut."""
+    updates = list(numbers(1_300_001))
+    aggregator = bz.Aggregator(rule, sketch=sketch)
+    trusted = updates[2] if rule.needs_trusted else None
+    wanted = aggregator(updates, seed=7, trusted=trusted)
+    assert_same(in_a_round(aggregator, updates, orders()[1], seed=7, trusted=trusted), wanted)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_every_kind_of_rule_gives_one_calls_answer(rule):
+    updates = state_dicts()
+    projected = bz.Exact() if isinstance(rule, bz.coordinatewise.Median) else bz.Rotated(k=64)
+    aggregator = bz.Aggregator(rule, sketch=projected)
+    assert_same(in_a_round(aggregator, updates, orders()[2], seed=3), aggregator(updates, seed=3))
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+@pytest.mark.parametrize("rule", [bz.MoNNA(2), bz.FLTrust(), bz.CenteredClipping(), bz.Krum(2)], ids=repr)
+@pytest.mark.parametrize("container", CONTAINERS, ids=lambda c: c.__name__)
+def test_a_reference_and_a_trusted_update_count_as_in_one_call(rule, container, spilled, tmp_path):
+    updates = container()
+    points = {"reference": updates[0], "trusted": updates[3]}
+    aggregator = bz.Aggregator(rule, sketch=bz.Rotated(k=64))
+    came = in_a_round(aggregator, updates, orders()[2], seed=3, spill=tmp_path if spilled else None, **points)
+    assert_same(came, aggregator(updates, seed=3, **points))
+
+
+def unfit() -> list:
+    good = [{"w": row, "n": np.int64(m)} for m, row in enumerate(numbers(5000))]
+    nan, huge = numbers(5000)[0], numbers(5000)[1]
+    nan[17], huge[3] = np.nan, 1e30
+    return [
+        *good,
+        {"w": nan, "n": np.int64(3)},
+        {"w": huge, "n": np.int64(3)},
+        {"w": numbers(4999)[0], "n": np.int64(3)},
+        {"n": np.int64(3)},
+        {"w": np.zeros(5000, complex), "n": np.int64(3)},
+        "not an update",
+    ]
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+@pytest.mark.parametrize("sketch", [bz.Rotated(k=64), bz.Exact()], ids=repr)
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_the_unfit_are_quarantined_for_one_calls_reasons(sketch, spilled, with_reference, tmp_path):
+    updates = unfit()
+    points = {"reference": updates[0]} if with_reference else {}
+    aggregator = bz.Aggregator(bz.GeometricMedian(), sketch=sketch)
+    order = list(np.random.default_rng(0).permutation(len(updates)))
+    came = in_a_round(aggregator, updates, order, seed=1, spill=tmp_path if spilled else None, **points)
+    wanted = aggregator(updates, seed=1, **points)
+    assert list(wanted.quarantined) == list(range(M, len(updates)))
+    assert_same(came, wanted)
+
+
+def test_what_is_wrong_with_the_numbers_is_said_at_once():
+    updates = unfit()
+    with bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64)).round() as r:
+        reasons = {client: r.add(update, client) for client, update in enumerate(updates)}
+        assert "NaN, first at 17" in reasons[M]
+        assert "overflow" in reasons[M + 1]
+        assert "not a NumPy array" in reasons[M + 5]
+        assert all(reasons[m] is None for m in range(M))
+        assert r.quarantined == {client: reason for client, reason in reasons.items() if reason}
+
+
+def test_under_strict_the_unfit_are_refused_at_once_and_may_send_again():
+    nan = np.full(40, np.nan)
+    with bz.Aggregator(bz.Mean()).round(strict=True) as r:
+        with pytest.raises(bz.BadClientError, match=r"client eve: the update .* holds NaN"):
+            r.add(nan, "eve")
+        r.add(np.ones(40), "eve")
+        assert r.close().update.tolist() == [1.0] * 40
+
+
+def test_a_layout_that_only_others_can_refute_is_refused_at_close_by_the_clients_name():
+    with bz.Aggregator(bz.Krum(1), sketch=bz.Rotated(k=64)).round(strict=True) as r:
+        for client in ("amy", "bob", "cal", "dan", "eve"):
+            r.add(np.ones(9 if client == "bob" else 8), client)
+        with pytest.raises(bz.BadClientError, match=r"client bob: wanted .* got float64 of shape"):
+            r.close()
+
+
+def test_results_go_by_the_clients_ids():
+    sent = {"dan": 1.0, "amy": 1.1, "bob": 0.9, "eve": 80.0, "fay": np.nan}
+    with bz.Aggregator(bz.MultiKrum(2), sketch=bz.Rotated(k=64)).round() as r:
+        for client, value in sent.items():
+            r.add(np.full(50, value), client)
+        with pytest.raises(bz.TooFewClientsError, match=r"needs at least.*client fay: the update .* holds NaN"):
+            r.close()  # four are left, and Krum wants 2f + 3 = 5 ...
+        r.add(np.full(50, 1.05), "cal")  # ... and the round is still open
+        out = r.close()
+    assert out.clients == ("amy", "bob", "cal", "dan", "eve", "fay")
+    weights = dict(zip(out.clients, out.weights, strict=True))
+    assert weights["eve"] == weights["fay"] == 0 < weights["amy"]
+    assert list(out.quarantined) == ["fay"]
+    assert bz.aggregate(np.ones((3, 4)), bz.Mean()).clients == (0, 1, 2)
+
+
+def test_whoever_comes_twice_late_or_to_nobody_is_told_so():
+    aggregator = bz.Aggregator(bz.Mean())
+    with aggregator.round() as r:
+        with pytest.raises(bz.TooFewClientsError, match="No client's update was added"):
+            r.close()
+        r.add([1.0, 2.0], "amy")
+        with pytest.raises(ValueError, match="client 'amy' has sent an update in this round already"):
+            r.add([1.0, 2.0], "amy")
+        out = r.close()
+        assert r.close() is out
+        for client in ("amy", "bob"):
+            with pytest.raises(RuntimeError, match=f"client '{client}' came too late: the round is closed"):
+                r.add([1.0, 2.0], client)
+    assert r.close() is out
+    with aggregator.round() as r:
+        r.add([1.0, 2.0], 7)
+    with pytest.raises(RuntimeError, match="left without being closed"):
+        r.close()
+    with pytest.raises(RuntimeError, match="client 8 came too late: the round is discarded"):
+        r.add([1.0, 2.0], 8)
+
+
+@pytest.mark.parametrize(
+    ("client", "size", "error", "message"),
+    [
+        ([1], 1, TypeError, r"id must be hashable.* got \[1\]"),
+        (float("nan"), 1, ValueError, "id must equal itself"),
+        ("amy", 0, ValueError, "client 'amy': size must be a positive number, got 0"),
+        ("amy", float("inf"), ValueError, "size must be a positive number, got inf"),
+    ],
+)
+def test_a_wrong_id_or_size_is_the_callers_mistake(client, size, error, message):
+    with bz.Aggregator(bz.Mean()).round() as r, pytest.raises(error, match=message):
+        r.add([1.0], client, size)
+
+
+def test_a_wrong_reference_does_not_wait_for_the_first_client():
+    with pytest.raises(ValueError, match="reference must be finite"):
+        bz.Aggregator(bz.Mean()).round(reference=[np.nan])
+    with pytest.raises(ValueError, match="needs an update that the server vouches for"):
+        bz.Aggregator(bz.FLTrust()).round()
+
+
+def test_ids_have_an_order_if_any_can_be_found():
+    assert in_order([3, "b", 1, "a", 2.5]) == [1, 2.5, 3, "a", "b"]
+    assert in_order([(2, "a"), (1, "b")]) == [(1, "b"), (2, "a")]
+    for ids in ([frozenset({1}), frozenset({2})], [object(), object()], [1j, 2j]):
+        with pytest.warns(UserWarning, match="ids have no order"):
+            assert in_order(ids) == ids
+
+
+def test_seeds_are_secret_until_the_result():
+    x = numbers(300)
+    with bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64)).round() as r:
+        for m in range(M):
+            r.add(x[m], m)
+        out = r.close()
+        assert str(out.seed) not in repr(r)
+    assert out.seed > 2**64  # odds of a smaller one: 1 in 2^64
+    np.testing.assert_array_equal(
+        bz.aggregate(x, bz.GeometricMedian(), sketch=bz.Rotated(k=64), seed=out.seed).weights, out.weights
+    )
+
+
+def test_a_copied_or_spilled_update_may_be_written_over(tmp_path):
+    x = numbers(5000)
+    aggregator = bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64))
+    wanted = aggregator(x, seed=1)
+    for kept in ({"copy": True}, {"spill": tmp_path}):
+        buffer = np.empty(5000, np.float32)
+        with aggregator.round(seed=1, **kept) as r:
+            for m in range(M):
+                buffer[:] = x[m]
+                r.add(buffer, m)
+            assert_same(r.close(), wanted)
+
+
+def test_threads_that_add_at_once_make_one_calls_answer(tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 30_000)).astype(np.float32)
+    aggregator = bz.Aggregator(bz.MultiKrum(8), sketch=bz.Rotated(k=256))
+    wanted = aggregator(x, seed=2)
+    for place in (None, tmp_path):
+        with aggregator.round(seed=2, spill=place) as r, ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda m, r=r: r.add(x[m], m), reversed(range(40))))
+            assert_same(r.close(), wanted)
+
+
+def test_of_twins_that_come_at_once_one_is_taken():
+    x = np.ones(400_000, np.float32)
+    with bz.Aggregator(bz.Mean()).round() as r, ThreadPoolExecutor(6) as pool:
+        tries = [pool.submit(r.add, x, "amy") for _ in range(6)]
+        refused = [isinstance(t.exception(), ValueError) for t in tries]
+        assert sum(refused) == 5
+        assert r.close().clients == ("amy",)
+
+
+class Slow(Mapping):
+    """An update that takes its time to be read."""
+
+    def __init__(self):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __iter__(self):
+        self.begun.set()
+        assert self.go_on.wait(60)
+        return iter(["w"])
+
+    def __getitem__(self, key):
+        return np.array([3.0])
+
+    def __len__(self):
+        return 1
+
+
+def test_close_waits_for_adds_that_have_begun():
+    slow = Slow()
+    with bz.Aggregator(bz.Mean()).round() as r, ThreadPoolExecutor(2) as pool:
+        adding = pool.submit(r.add, slow, "amy")
+        assert slow.begun.wait(60)
+        closing = pool.submit(r.close)
+        while "closing" not in repr(r):
+            time.sleep(0.001)
+        with pytest.raises(RuntimeError, match="client 'bob' came too late: the round is closing"):
+            r.add([3.0], "bob")
+        assert not closing.done()
+        slow.go_on.set()
+        adding.result(60)
+        assert closing.result(60).clients == ("amy",)
+
+
+@contextmanager
+def files_no_larger_than(size: int):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_an_error_after_which_the_client_may_come_again(tmp_path):
+    x = numbers(2_000_000)
+    with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as r:
+        r.add(x[0], 0)
+        message = r"client 1's update of 8,000,000 bytes .* add it again"
+        with files_no_larger_than(10**6), pytest.raises(OSError, match=message) as raised:
+            r.add(x[1], 1)
+        assert raised.value.errno == errno.EFBIG
+        assert len([path for path in tmp_path.glob("**/*") if path.is_file()]) == 2  # the lock and client 0's
+        r.add(x[1], 1)
+        np.testing.assert_allclose(r.close().update, x[:2].mean(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["close", "exit", "error", "forgotten"])
+def test_no_spilled_file_outlives_its_round(how, tmp_path):
+    r = bz.Aggregator(bz.Mean()).round(spill=tmp_path)
+    r.add(np.ones(10), 1)
+    assert len(list(tmp_path.glob("*/*.update"))) == 1
+    if how == "close":
+        out = r.close()
+        assert out.update.tolist() == [1.0] * 10
+    elif how == "exit":
+        with r:
+            pass
+    elif how == "error":
+        with pytest.raises(KeyError), r:
+            raise KeyError
+    else:
+        del r
+    assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import sys, numpy as np, bartizan as bz
+r = bz.Aggregator(bz.Mean(), sketch=bz.Exact()).round(spill=sys.argv[1])
+print("open", flush=True)
+for m in range(10_000):
+    r.add(np.full(4_000_000, m, np.float32), m)
+    print(m, flush=True)
+"""
+
+
+def test_a_round_that_is_killed_leaves_nothing_corrupt_and_the_next_one_cleans_up(tmp_path):
+    """The child writes 16 MB updates without end, so a kill at some moment hits a write."""
+    for pause in (0.02, 0.05, 0.08):
+        child = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        child.stdout.readline()
+        time.sleep(pause)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        (left,) = (path for path in tmp_path.iterdir() if path.is_dir())
+        for path in left.glob("*.update"):
+            numbers = np.fromfile(path, np.float32)
+            assert len(numbers) == 4_000_000
+            assert (numbers == numbers[0]).all()
+        with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as r:
+            assert not left.exists()
+            r.add([1.0, 2.0], 0)
+            assert r.close().update.tolist() == [1.0, 2.0]
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_living_round_spilled_is_left_alone(tmp_path):
+    (tmp_path / "somebody's.npy").touch()
+    with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as first:
+        first.add([1.0], 0)
+        with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as second:
+            second.add([5.0], 0)
+            assert spill.remove_leftovers(tmp_path) == []
+            assert first.close().update.tolist() == [1.0]
+            assert second.close().update.tolist() == [5.0]
+    assert [path.name for path in tmp_path.iterdir()] == ["somebody's.npy"]
+
+
+def test_files_can_be_added_and_bad_ones_are_quarantined(tmp_path):
+    x = numbers(5000)
+    for m in range(M):
+        np.save(tmp_path / f"{m}.npy", x[m])
+    (tmp_path / "0.npy").write_bytes(b"rubbish")
+    paths = [tmp_path / f"{m}.npy" for m in range(M)]
+    aggregator = bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64))
+    with aggregator.round(seed=1, spill=tmp_path / "spill") as r:
+        assert "0.npy can't be opened" in r.add(paths[0], 0)
+        for m in range(1, M):
+            assert r.add(paths[m], m) is None
+        assert list((tmp_path / "spill").glob("*/*")) == []  # they are on disk already
+        assert_same(r.close(), aggregator(paths, seed=1))
+
+
+def test_a_round_can_write_its_result_where_it_is_told(tmp_path):
+    updates = state_dicts()
+    aggregator = bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64))
+    with bz.files.create_update(tmp_path / "out.safetensors", like=updates[0]) as place:
+        out = in_a_round(aggregator, updates, range(M), seed=1, out=place, memory="64 MiB")
+        assert out.update is place
+    assert_same(out, aggregator(updates, seed=1, out={key: value.clone() for key, value in updates[0].items()}))
