@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from bartizan.kernels.rows import DOUBLE, FLOAT32, FLOAT64, Rows, Table, address_of, code_of, table_of, working
-from bartizan.layout import Entry, Layout, widen_bfloat16
-from bartizan.types import Array
+from bartizan.layout import Entry, Layout, is_tensor, widen_bfloat16
+from bartizan.types import Array, Floats
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
 SCRATCH = 8 * 2**20  # bytes that copies of a block may take
@@ -48,6 +48,10 @@ class Columns:
 
     def located(self, rows: Sequence[Row]) -> Located:
         """Where all numbers of these rows lie."""
+        if is_tensor(rows[0].floats[0]):
+            from bartizan.ongpu import OnGpu
+
+            return cast("Located", OnGpu.of(rows, self))
         arrays = [row.floats for row in rows]
         places = [[_place(array) for array in floats] for floats in arrays]
         table = Table(
@@ -94,12 +98,13 @@ class Located:
         return Located(Table(pointers, steps, self.table.ends, codes), self.dtype, arrays)
 
     def blocks(
-        self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True
+        self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterator[tuple[int, Rows]]:
         """Walk the columns: (first coordinate, where the block's rows lie).
 
-        Every block but the last has a width that is a multiple of `multiple_of`, a power of two. Blocks that must be
-        copied are narrow, unless the caller has seen to it that there are only few rows.
+        Every block but the last has a width that is a multiple of `multiple_of`, a power of two (and of `tile`, what
+        kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller has seen to it that
+        there are only few rows.
         """
         granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
         copied = self.odd and narrow
@@ -107,6 +112,24 @@ class Located:
         width = max(granule, min(most or width, width) // granule * granule)
         for start in range(0, p, width):
             yield start, self.part(start, min(start + width, p))
+
+    def row(self, index: int, start: int, stop: int) -> Array:
+        """These columns of one row, copied into one piece."""
+        return self.part(start, stop)[index]
+
+    def zeros(self, *shape: int) -> Floats:
+        """Where the kernels' sums go."""
+        return np.zeros(shape)
+
+    def inner_products(self, sketches: Floats) -> Floats:
+        rows = Rows.of(sketches)
+        gram = self.zeros(len(rows), len(rows))
+        rows.kernels.gram(rows, None, gram)
+        return gram
+
+    def host(self, *arrays: Any) -> tuple[Any, ...]:
+        """Sums as NumPy's arrays."""
+        return arrays
 
     def part(self, start: int, stop: int) -> Rows:
         """These columns of the rows."""
@@ -145,7 +168,9 @@ class _Lines:
 
 
 def numbers(array: Array, entry: Entry) -> Array:
-    """Numbers in a precision that NumPy can sum; float32 and float64 stay as they are."""
+    """Numbers in host memory, in a precision that NumPy can sum; float32 and float64 stay as they are."""
+    if is_tensor(array):
+        return (array if entry.dtype == "float64" else array.float()).cpu().numpy()
     if entry.dtype == "bfloat16" and array.dtype == np.uint16:
         return widen_bfloat16(array)
     return array.astype(np.float32) if array.dtype == np.float16 else array

@@ -27,6 +27,7 @@ class Entry:
     path: Path
     shape: tuple[int, ...]
     dtype: str
+    device: str = "cpu"
 
     @property
     def size(self) -> int:
@@ -37,7 +38,8 @@ class Entry:
         return self.dtype in FLOATS
 
     def __str__(self) -> str:
-        return f"{_where(self.path)} ({self.dtype}, shape {self.shape})"
+        where = "" if self.device == "cpu" else f" on {self.device}"
+        return f"{_where(self.path)} ({self.dtype}, shape {self.shape}{where})"
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Layout:
             if path not in came:
                 return f"{entry} is missing"
             if came[path] != entry:
-                return f"wanted {entry}, got {came[path].dtype} of shape {came[path].shape}"
+                where = f" on {came[path].device}" if came[path].device != entry.device else ""
+                return f"wanted {entry}, got {came[path].dtype} of shape {came[path].shape}{where}"
         for path, entry in came.items():
             if path not in wanted:
                 return f"{entry} is not part of this round's updates"
@@ -67,7 +70,12 @@ class Layout:
     @classmethod
     def of(cls, leaves: Mapping[Path, Any]) -> Layout:
         """Describe the arrays of one update; raises TypeError on what is no array of numbers."""
-        return cls(tuple(Entry(path, tuple(leaf.shape), dtype_name(leaf, path)) for path, leaf in leaves.items()))
+        entries = tuple(
+            Entry(path, tuple(leaf.shape), dtype_name(leaf, path), device_of(leaf)) for path, leaf in leaves.items()
+        )
+        if len(devices := {entry.device for entry in entries}) > 1:
+            raise TypeError(f"its entries lie on several devices, {' and '.join(sorted(devices))}; move them to one")
+        return cls(entries)
 
     @classmethod
     def most_common(cls, layouts: Sequence[Layout]) -> Layout:
@@ -162,14 +170,23 @@ def place_of(leaf: Any) -> Any:
     return (leaf.device, leaf.layout) if is_tensor(leaf) else None
 
 
+def device_of(leaf: Any) -> str:
+    return str(leaf.device) if is_tensor(leaf) else "cpu"
+
+
+def on_gpu(leaf: Any) -> bool:
+    """Whether the leaf's numbers are for the kernels of a GPU."""
+    return is_tensor(leaf) and leaf.device.type == "cuda"
+
+
 def dtype_name(leaf: Any, path: Path = ()) -> str:
     """The dtype's name without byte order or library: float32 is float32 in NumPy and torch alike."""
     if is_tensor(leaf):
         name = str(leaf.dtype).removeprefix("torch.")
         if leaf.layout is not sys.modules["torch"].strided:
             raise TypeError(f"a tensor of layout {leaf.layout} came where a dense one was wanted")
-        if leaf.device.type != "cpu":
-            raise TypeError(f"a tensor on {leaf.device} came where one on the CPU was wanted; call .cpu() on it first")
+        if leaf.device.type not in ("cpu", "cuda"):
+            raise TypeError(f"a tensor on {leaf.device} came where one on a CPU or CUDA device was wanted; call .cpu()")
         known = name in FLOATS or name == "bool" or name.startswith(("int", "uint"))
     else:
         name = _name(leaf.dtype)
@@ -182,6 +199,23 @@ def dtype_name(leaf: Any, path: Path = ()) -> str:
 @cache
 def _name(dtype: np.dtype) -> str:
     return dtype.name
+
+
+def flat_of(leaf: Any) -> Any:
+    """The leaf's numbers where they are: `as_numpy` in host memory, a flat tensor on a GPU."""
+    return leaf.detach().reshape(-1) if on_gpu(leaf) else as_numpy(leaf)
+
+
+def on_host(array: Any) -> Any:
+    return array.cpu().numpy() if is_tensor(array) else array
+
+
+def moved(leaf: Any, device: str) -> Any:
+    """The leaf where the clients' updates are."""
+    if device_of(leaf) == device:
+        return leaf
+    tensor = leaf if is_tensor(leaf) else sys.modules["torch"].from_numpy(np.ascontiguousarray(leaf))
+    return tensor.to(device)
 
 
 def as_numpy(leaf: Any) -> Array:
@@ -210,11 +244,13 @@ def _viewed(leaf: Any) -> Array:
     return np.asarray(leaf)
 
 
-def like_leaf(flat: Array, leaf: Any) -> Any:
-    """`flat`, in the storage of `as_numpy`, as an array of the leaf's library, dtype and shape."""
+def like_leaf(flat: Any, leaf: Any) -> Any:
+    """`flat`, in the storage of `flat_of`, as an array of the leaf's library, dtype and shape."""
+    if is_tensor(flat):
+        return flat.view(leaf.shape)
     if is_tensor(leaf):
         torch = sys.modules["torch"]
-        return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype)
+        return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype).to(leaf.device)
     if leaf.dtype.name == "bfloat16":
         flat = flat.view(leaf.dtype)
     return flat.reshape(leaf.shape).astype(leaf.dtype, copy=False)

@@ -9,6 +9,7 @@ import numpy as np
 
 from bartizan.columns import GRANULE, SCRATCH, Columns, Located
 from bartizan.kernels.rows import UNIT, Rows
+from bartizan.layout import is_tensor
 from bartizan.pages import NEIGHBOURS, MappedPages, span
 from bartizan.types import Array
 
@@ -125,6 +126,9 @@ class Pace:
 
     def pieces(self, array: Array, size: int = 2**20) -> Iterator[tuple[int, Array]]:
         """(first index, numbers) of an array that is read from end to end."""
+        if is_tensor(array):  # on a GPU
+            yield 0, array
+            return
         for low in range(0, array.size, size):
             yield low, (array if array.ndim == 1 else array.flat)[low : low + size]
             if self.pages is not None:

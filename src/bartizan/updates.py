@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,11 +20,15 @@ from bartizan.layout import (
     Path,
     as_numpy,
     as_numpy_matrix,
+    device_of,
     dtype_name,
+    flat_of,
     form_of,
     is_array,
     leaves_of,
     like_leaf,
+    on_gpu,
+    on_host,
     place_of,
     rebuild,
 )
@@ -110,15 +114,15 @@ class Updates:
         M = len(updates)
         if not M:
             raise TooFewClientsError("Wanted at least one client's update, got none.")
-        layout = Layout((Entry((), tuple(updates.shape[1:]), dtype_name(updates)),))
+        layout = Layout((Entry((), tuple(updates.shape[1:]), dtype_name(updates), device_of(updates)),))
         if not layout.entries[0].is_float:
             raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
         if not layout.dim:
             raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
-        x, columns = as_numpy_matrix(updates), Columns(layout)
+        columns = Columns(layout)
         return cls(
             columns=columns,
-            located=Located.of_matrix(x) or columns.located([Row((as_numpy(row),), ()) for row in x]),
+            located=_located(updates, columns),
             integers=((),) * M,
             clients=tuple(range(M)),
             n_sent=M,
@@ -152,6 +156,10 @@ class Updates:
     def layout(self) -> Layout:
         return self.columns.layout
 
+    @property
+    def on_gpu(self) -> bool:
+        return not isinstance(self.located, Located)
+
     @cached_property
     def everyone(self) -> Located:
         """The clients, and behind them the trusted update if there is one."""
@@ -180,14 +188,14 @@ class Updates:
             yield self if len(starts) == 1 else self.only(range(start, min(start + few, len(self))))
 
     def units(
-        self, multiple_of: int, most: int | None, about: Located | None = None
+        self, multiple_of: int, most: int | None, about: Located | None = None, tile: int = 1
     ) -> Iterator[tuple[int, Rows, Array | None]]:
         """Walk the columns of everyone, about the reference or a row, cut so that no sums depend on the company."""
         if self.pace.spare is not None:
             most = most or multiple_of
-        for start, block in self.everyone.blocks(multiple_of, most, narrow=False):
+        for start, block in self.everyone.blocks(multiple_of, most, narrow=False, tile=tile):
             stop = start + block.width
-            yield start, block, self._origin(start, stop) if about is None else about.part(start, stop)[0]
+            yield start, block, self._origin(start, stop) if about is None else about.row(0, start, stop)
             self.pace.passed(self.columns, self.everyone.arrays, start, stop)
             if about is not None:
                 self.pace.drop(self.columns, about.arrays, start, stop)
@@ -199,7 +207,7 @@ class Updates:
     def _origin(self, start: int, stop: int) -> Array | None:
         if self._reference is None:
             return None
-        origin = self._reference.part(start, stop)[0]
+        origin = self._reference.row(0, start, stop)
         self.pace.drop(self.columns, self._reference.arrays, start, stop)
         return origin
 
@@ -210,6 +218,9 @@ class Updates:
             chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
         rest = 1 - weights.sum()
         rest = rest if abs(rest) > 1e-12 else 0.0
+        if self.on_gpu:
+            there: Any = self.located
+            return self._built(Row(there.combined(weights, rest, self._reference), ()), weights)
         out = self._blank()
         written = self.columns.located([out])
         for start, rows, origin in self.blocks(self.located.rows(chosen)):
@@ -227,6 +238,9 @@ class Updates:
         most = max(GRANULE, SCRATCH // (8 * len(self)) // GRANULE * GRANULE)
         most = self.pace.most(len(self), 24, GRANULE, most) or most  # each block is copied, widened and sorted
 
+        if self.on_gpu:
+            there: Any = self.located.rows(chosen)
+            return self._built(Row(there.reduced(function, mixing, rest, self._reference, most), ()), weights)
         out = self._blank()
         written = self.columns.located([out])
         for start, rows, origin in self.blocks(self.located.rows(chosen), most=most):
@@ -279,12 +293,22 @@ class Updates:
             weights = np.append(weights, max(0.0, 1 - weights.sum()))
         out = {}
         for i, entry in enumerate(counters):
-            arrays = [row[i].reshape(-1) for row in rows]
+            arrays = [np.asarray(on_host(row[i])).reshape(-1) for row in rows]
             out[entry.path] = np.empty(entry.size, arrays[0].dtype)
             for low in range(0, entry.size, GRANULE):
                 columns = np.stack([array[low : low + GRANULE] for array in arrays])
                 out[entry.path][low : low + GRANULE] = weighted_median(columns, weights)
         return out
+
+
+def _located(x: Any, columns: Columns) -> Located:
+    """The rows of one array."""
+    if on_gpu(x):
+        from bartizan.ongpu import OnGpu
+
+        return cast("Located", OnGpu.of_matrix(x))
+    x = as_numpy_matrix(x)
+    return Located.of_matrix(x) or columns.located([Row((as_numpy(row),), ()) for row in x])
 
 
 def _listed(updates: Any) -> Sequence[Any]:
@@ -345,5 +369,5 @@ def _usual(sent: Sequence[Any], ordered: list[int], kept: list[int]) -> Any:
 
 
 def _row(leaves: dict[Path, Any], layout: Layout) -> Row:
-    arrays = [(entry.is_float, as_numpy(leaves[entry.path])) for entry in layout.entries]
+    arrays = [(entry.is_float, flat_of(leaves[entry.path])) for entry in layout.entries]
     return Row(tuple(a for is_float, a in arrays if is_float), tuple(a for is_float, a in arrays if not is_float))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bartizan.columns import Row, numbers
-from bartizan.layout import Layout, Path, as_numpy, leaves_of
+from bartizan.layout import Layout, Path, flat_of, is_tensor, leaves_of, moved, on_host
 from bartizan.memory import Pace
 from bartizan.types import Array
 
@@ -16,7 +16,7 @@ def vouched(name: str, update: Any, layout: Layout, pace: Pace) -> Row | None:
     """The reference or the trusted update: what is wrong with it is the caller's mistake. Its precision is its own."""
     if update is None:
         return None
-    leaves = vouched_leaves(name, update)
+    leaves = {path: moved(leaf, layout.entries[0].device) for path, leaf in vouched_leaves(name, update).items()}
     wanted = {entry.path: entry.shape for entry in layout.entries}
     if shapes(leaves) != wanted:
         raise ValueError(
@@ -29,18 +29,24 @@ def vouched(name: str, update: Any, layout: Layout, pace: Pace) -> Row | None:
     for entry in layout.entries:
         if own[entry.path].is_float != entry.is_float:
             raise ValueError(f"{name} has {own[entry.path]} where the clients sent {entry.dtype}.")
-        flat = numbers(as_numpy(leaves[entry.path]).reshape(-1), own[entry.path])
+        flat = flat_of(leaves[entry.path])
         if not entry.is_float:
+            flat = np.asarray(on_host(flat)).reshape(-1)
             integers.append(flat.astype(entry.dtype))
             if (integers[-1] != flat).any():
                 raise ValueError(
                     f"{name} has {own[entry.path]} with values that the clients' {entry.dtype} can't hold."
                 )
-        elif not all(np.isfinite(piece).all() for _, piece in pace.pieces(flat)):
+            continue
+        flat = flat if is_tensor(flat) else numbers(flat.reshape(-1), own[entry.path])
+        if not all(_finite(piece) for _, piece in pace.pieces(flat)):
             raise ValueError(f"{name} must be finite: {own[entry.path]} holds NaN or Inf.")
-        else:
-            floats.append(flat)
+        floats.append(flat)
     return Row(tuple(floats), tuple(integers))
+
+
+def _finite(piece: Any) -> bool:
+    return bool(piece.isfinite().all() if is_tensor(piece) else np.isfinite(piece).all())
 
 
 def vouched_leaves(name: str, update: Any) -> dict[Path, Any]:

@@ -80,14 +80,15 @@ class Projection(Streaming):
         (2, 64)
         """
         clients = Updates.of(updates, strict=True)
-        return self.read(clients, fresh_seed() if seed is None else checked_seed(seed)).sketches
+        reading = self.read(clients, fresh_seed() if seed is None else checked_seed(seed))
+        return clients.located.host(reading.sketches)[0]
 
     def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
         trusted = clients.trusted is not None
-        reading = Reading.empty(len(clients.everyone), self.k, trusted=trusted)
+        reading = Reading.empty(clients.everyone, self.k, trusted=trusted)
         most = self.most or (TWICE if trusted else None)
         multiple_of = self.unit if most is None else self.multiple_of
-        for start, rows, origin in clients.units(multiple_of, most, about):
+        for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
             self.add(rows, origin, start, seed, reading.sketches, reading.squared_norms)
             if reading.dots is not None:
                 rows.kernels.dots(rows, origin, reading.dots)
@@ -96,13 +97,8 @@ class Projection(Streaming):
     def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
         def about(row: int) -> Floats:
             # Read once more about that row: the sketches may have lost the digits in which the clients differ.
-            return inner_products(self.read(clients, seed, clients.everyone.rows([row])).sketches)
+            return every.host(every.inner_products(self.read(clients, seed, every.rows([row])).sketches))[0]
 
-        return Look(inner_products(reading.sketches), reading.squared_norms, about, reading.dots)
-
-
-def inner_products(sketches: Floats) -> Floats:
-    rows = Rows.of(sketches)
-    gram = np.zeros((len(rows), len(rows)))
-    rows.kernels.gram(rows, None, gram)
-    return gram
+        every = clients.everyone
+        gram, norms, dots = every.host(every.inner_products(reading.sketches), reading.squared_norms, reading.dots)
+        return Look(gram, norms, about, dots)

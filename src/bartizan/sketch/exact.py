@@ -32,12 +32,12 @@ class Exact(Sketch):
         every = clients.everyone
 
         def about(row: int | None) -> Floats:
-            gram = np.zeros((len(every), len(every)))
-            for _, rows, origin in clients.blocks(every):
+            gram = every.zeros(len(every), len(every))
+            for start, rows, origin in clients.blocks(every):
                 if row is not None:
-                    origin = rows[row]
+                    origin = every.row(row, start, start + rows.width)
                 rows.kernels.gram(rows, origin, gram)
-            return gram
+            return every.host(gram)[0]
 
         gram = about(None)
         return Look(gram, np.diag(gram).copy(), about, gram[-1] if clients.trusted is not None else None)

@@ -22,10 +22,10 @@ class Norms(Streaming):
 
     def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
         clients = Updates.of(updates, strict=True)
-        return np.sqrt(self.read(clients, 0).squared_norms)[:, None]
+        return np.sqrt(clients.located.host(self.read(clients, 0).squared_norms)[0])[:, None]
 
     def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
-        reading = Reading.empty(len(clients.everyone), 0, trusted=clients.trusted is not None)
+        reading = Reading.empty(clients.everyone, 0, trusted=clients.trusted is not None)
         for _, rows, origin in clients.units(UNIT, None, about):
             rows.kernels.squared_norms(rows, origin, reading.squared_norms)
             if reading.dots is not None:
@@ -33,5 +33,6 @@ class Norms(Streaming):
         return reading
 
     def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
-        nothing = np.zeros((len(reading.squared_norms), len(reading.squared_norms)))
-        return Look(nothing, reading.squared_norms, lambda row: nothing, reading.dots)
+        norms, dots = clients.everyone.host(reading.squared_norms, reading.dots)
+        nothing = np.zeros((len(norms), len(norms)))
+        return Look(nothing, norms, lambda row: nothing, dots)

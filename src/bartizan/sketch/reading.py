@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from bartizan.columns import Located
+from bartizan.layout import is_tensor
 from bartizan.types import Floats
 
 
@@ -23,8 +27,10 @@ class Reading:
     dots: Floats | None = None
 
     @classmethod
-    def empty(cls, n_rows: int, k: int, *, trusted: bool) -> Reading:
-        return cls(np.zeros((n_rows, k)), np.zeros(n_rows), np.zeros(n_rows) if trusted else None)
+    def empty(cls, rows: Located, k: int, *, trusted: bool) -> Reading:
+        """Zeros where these rows are."""
+        M = len(rows)
+        return cls(rows.zeros(M, k), rows.zeros(M), rows.zeros(M) if trusted else None)
 
     @classmethod
     def stacked(cls, readings: Sequence[Reading]) -> Reading:
@@ -34,13 +40,17 @@ class Reading:
         cut = [reading if reading.dots is None else reading._clients() for reading in readings[:-1]]
         parts = [*cut, readings[-1]]
         return cls(
-            np.concatenate([part.sketches for part in parts]),
-            np.concatenate([part.squared_norms for part in parts]),
-            None
-            if readings[-1].dots is None
-            else np.concatenate([part.dots for part in parts if part.dots is not None]),
+            joined([part.sketches for part in parts]),
+            joined([part.squared_norms for part in parts]),
+            None if readings[-1].dots is None else joined([part.dots for part in parts]),
         )
 
     def _clients(self) -> Reading:
         assert self.dots is not None
         return Reading(self.sketches[:-1], self.squared_norms[:-1], self.dots[:-1])
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    if is_tensor(parts[0]):
+        return sys.modules["torch"].cat(list(parts))
+    return np.concatenate(parts)

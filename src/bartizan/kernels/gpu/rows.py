@@ -73,6 +73,13 @@ class DeviceRows:
         return self.n_rows
 
     @property
+    def kernels(self) -> Any:
+        """The module whose kernels can read these rows."""
+        from bartizan.kernels import gpu
+
+        return gpu
+
+    @property
     def place(self) -> tuple[Any, ...]:
         """What `tile_at` needs to know, in its order."""
         n_tiles = -(-self.width // self.tile)
