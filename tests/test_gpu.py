@@ -159,12 +159,12 @@ def test_the_weighted_sum_is_that_of_its_definition_in_fresh_memory(dtype):
         weights[M // 2 :] = 0
         x[M // 2 :] = torch.nan
         for origin, rest, to in [(None, None, dtype), (numbers(w, seed=5), numbers(1, torch.float64), torch.float32)]:
-            out, truth = torch.full((w,), torch.nan, dtype=to, device=DEVICE), np.zeros(w)
+            out, truth = torch.full((w,), torch.nan, dtype=to, device=DEVICE), np.zeros((1, w))
             gpu.weighted_sum(gpu.DeviceRows.of(x), weights, out, origin, rest)
-            reference.weighted_sum(exact(x[: M // 2]), exact(weights[: M // 2]), truth)
-            truth += 0 if origin is None else exact(rest) * exact(origin)
+            about = (0.0, None) if origin is None else (exact(rest), exact(origin))
+            reference.weighted_sum(exact(x[: M // 2]), exact(weights[: M // 2]), *about, truth)
             precision = {torch.bfloat16: 2**-7, torch.float16: 2**-10}.get(to, 1e-6)  # interpreted, bfloat16 is cut off
-            np.testing.assert_allclose(exact(out), truth, rtol=precision, atol=precision)
+            np.testing.assert_allclose(exact(out), truth[0], rtol=precision, atol=precision)
 
 
 def test_the_weighted_sum_of_layers_is_flat():

@@ -38,7 +38,7 @@ def there(x):
 
 def layers(row):
     """One client's update as a state dict: layers of many sizes, one not contiguous, one a counter."""
-    a, b, c, d = torch.split(row, [5000, 1, 4000 - 2, 3])
+    a, b, c, d = torch.split(row, [5000, 1, 3997, 3])
     return {"a": a.reshape(50, 100), "b": b, "c": c, "d": d, "steps": torch.tensor(7, device=row.device)}
 
 
@@ -88,7 +88,7 @@ def test_a_reference_and_a_trusted_update_may_lie_anywhere():
     origin, trusted = numbers()[3] + 1, numbers()[1:].mean(dim=0)
     rule = bz.FLTrust()
     want = bz.aggregate(x.numpy(), rule, reference=origin.numpy(), trusted=trusted.numpy())
-    for place in (there, lambda t: t.numpy()):
+    for place in (there, lambda t: t.numpy()) if GPU else (there,):
         got = bz.aggregate(there(x), rule, reference=place(origin), trusted=place(trusted))
         np.testing.assert_allclose(got.weights, want.weights, atol=1e-6)
         np.testing.assert_allclose(host(got.update), want.update, atol=2e-5)

@@ -20,6 +20,9 @@ ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 def prepared(clients: Updates, eye: Sketch, out: Any) -> Updates:
     """The same updates, with the place for their result checked and their blocks cut to the budget."""
+    if clients.on_gpu and (out is not None or clients.pace.spare is not None):
+        given = "memory" if out is None else "out"
+        raise ValueError(f"{given} is for updates in host memory; these are on {clients.layout.entries[0].device}.")
     if out is not None:
         clients = replace(clients, target=Target.of(out, clients.layout, _everyone(clients)))
     if clients.pace.spare is None:

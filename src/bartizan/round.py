@@ -19,7 +19,7 @@ import numpy as np
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.files import Unreadable, opened_one
 from bartizan.geometry import Look, norm_limit
-from bartizan.layout import Layout, as_numpy, leaves_of, like_leaf, rebuild
+from bartizan.layout import Layout, as_numpy, leaves_of, like_leaf, on_gpu, rebuild
 from bartizan.memory import Pace, Progress, as_bytes
 from bartizan.outofcore import arrays_of, prepared
 from bartizan.randomness import checked_seed, fresh_seed
@@ -311,4 +311,4 @@ def _kind(client: Any) -> str:
 
 
 def _copied(update: Any) -> Any:
-    return rebuild(update, lambda _, leaf: like_leaf(as_numpy(leaf).copy(), leaf))
+    return rebuild(update, lambda _, leaf: leaf.clone() if on_gpu(leaf) else like_leaf(as_numpy(leaf).copy(), leaf))

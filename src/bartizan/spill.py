@@ -20,7 +20,7 @@ import numpy as np
 
 from bartizan.files import finished, mapped
 from bartizan.layout import Path as Place
-from bartizan.layout import as_numpy, is_tensor, leaves_of, rebuild
+from bartizan.layout import as_numpy, is_tensor, leaves_of, on_gpu, rebuild
 from bartizan.types import Array
 
 PREFIX = "bartizan-round-"
@@ -43,6 +43,10 @@ class Spill:
     def keep(self, update: Any, client: Any) -> Any:
         """The same update, its numbers in a file of this folder and mapped; OSError if there is no room for them."""
         leaves = leaves_of(update)
+        if any(on_gpu(leaf) for leaf in leaves.values()):
+            raise ValueError(
+                f"client {client!r}'s update is on a GPU; spill is for updates in host memory. Call .cpu()."
+            )
         stored = {path: as_numpy(leaf) for path, leaf in leaves.items()}
         places, size = _places(stored)
         path = self.folder / f"{secrets.token_hex(8)}.update"
