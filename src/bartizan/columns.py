@@ -38,6 +38,10 @@ class Columns:
         return tuple(entry for entry in self.layout.entries if entry.is_float)
 
     @cached_property
+    def dim(self) -> int:
+        return self.layout.dim
+
+    @cached_property
     def ends(self) -> Array:
         return np.cumsum([entry.size for entry in self.entries])
 
@@ -53,6 +57,8 @@ class Columns:
 
             return cast("Located", OnGpu.of(rows, self))
         arrays = [row.floats for row in rows]
+        if len(rows) == len(arrays[0]) == 1 and _place(arrays[0][0])[1]:
+            return Located(table_of(arrays[0][0][None]), working(arrays[0][0].dtype), arrays)
         places = [[_place(array) for array in floats] for floats in arrays]
         table = Table(
             np.array([[address for address, _ in row] for row in places]),
@@ -60,7 +66,7 @@ class Columns:
             self.ends,
             np.array([[code_of(array.dtype) for array in floats] for floats in arrays], dtype=np.uint8),
         )
-        return Located(table, FLOAT64 if (table.codes == DOUBLE).any() else FLOAT32, arrays)
+        return Located(table, FLOAT64 if (table.codes == DOUBLE).any() else FLOAT32, arrays, odd=not table.steps.all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +76,7 @@ class Located:
     table: Table
     dtype: np.dtype
     arrays: Any  # of row m and entry e: arrays[m][e]
+    odd: bool = False
 
     @classmethod
     def of_matrix(cls, x: Array) -> Located | None:
@@ -81,21 +88,17 @@ class Located:
     def __len__(self) -> int:
         return len(self.table.pointers)
 
-    @cached_property
-    def odd(self) -> bool:
-        return not self.table.steps.all()
-
     def rows(self, indices: Sequence[int] | Array) -> Located:
         """Some of the rows."""
         pointers, steps, ends, codes = self.table
         table = Table(pointers[indices], steps[indices], ends, codes[indices])
-        return Located(table, self.dtype, [self.arrays[i] for i in indices])
+        return Located(table, self.dtype, [self.arrays[i] for i in indices], self.odd and not table[1].all())
 
     def with_row(self, other: Located) -> Located:
         """These rows, and the one of `other`."""
         pointers, steps, _, codes = (np.concatenate(pair) for pair in zip(self.table, other.table, strict=True))
         arrays = [*(self.arrays[m] for m in range(len(self))), *other.arrays]
-        return Located(Table(pointers, steps, self.table.ends, codes), self.dtype, arrays)
+        return Located(Table(pointers, steps, self.table.ends, codes), self.dtype, arrays, self.odd or other.odd)
 
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1

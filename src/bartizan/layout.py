@@ -251,7 +251,7 @@ def like_leaf(flat: Any, leaf: Any) -> Any:
     if is_tensor(leaf):
         torch = sys.modules["torch"]
         return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype).to(leaf.device)
-    if leaf.dtype.name == "bfloat16":
+    if _name(leaf.dtype) == "bfloat16":
         flat = flat.view(leaf.dtype)
     return flat.reshape(leaf.shape).astype(leaf.dtype, copy=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -114,12 +114,12 @@ class Updates:
         M = len(updates)
         if not M:
             raise TooFewClientsError("Wanted at least one client's update, got none.")
-        layout = Layout((Entry((), tuple(updates.shape[1:]), dtype_name(updates), device_of(updates)),))
+        columns = _one_entry(tuple(updates.shape[1:]), dtype_name(updates), device_of(updates))
+        layout = columns.layout
         if not layout.entries[0].is_float:
             raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
-        if not layout.dim:
+        if not columns.dim:
             raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
-        columns = Columns(layout)
         return cls(
             columns=columns,
             located=_located(updates, columns),
@@ -169,7 +169,7 @@ class Updates:
         self, located: Located, multiple_of: int = 1, most: int | None = None
     ) -> Iterator[tuple[int, Rows, Array | None]]:
         """Walk the columns of these rows: (first coordinate, where they lie, the reference's part or None)."""
-        self.pace.expect(len(located) * self.layout.dim)
+        self.pace.expect(len(located) * self.columns.dim)
         walk = located.blocks(multiple_of, most)
         if self.pace.spare is not None:
             walk = self.pace.gathered(self.columns, located, multiple_of, most)
@@ -183,7 +183,7 @@ class Updates:
         n_vouched = 0 if self.trusted is None else 1
         few = len(self) if few is None else max(1, few - n_vouched)
         starts = range(0, len(self), few)
-        self.pace.expect((len(self) + n_vouched * len(starts)) * self.layout.dim)
+        self.pace.expect((len(self) + n_vouched * len(starts)) * self.columns.dim)
         for start in starts:
             yield self if len(starts) == 1 else self.only(range(start, min(start + few, len(self))))
 
@@ -299,6 +299,12 @@ class Updates:
                 columns = np.stack([array[low : low + GRANULE] for array in arrays])
                 out[entry.path][low : low + GRANULE] = weighted_median(columns, weights)
         return out
+
+
+@lru_cache(maxsize=16)
+def _one_entry(shape: tuple[int, ...], dtype: str, device: str) -> Columns:
+    """What rounds of one array a client have in common: small ones are called often."""
+    return Columns(Layout((Entry((), shape, dtype, device),)))
 
 
 def _located(x: Any, columns: Columns) -> Located:

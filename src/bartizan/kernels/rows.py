@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ class Rows:
         )
         return cls(table, working(first.dtype), arrays)
 
-    @property
+    @cached_property
     def width(self) -> int:
         return int(self.table.ends[-1])
 
@@ -93,11 +94,10 @@ class Rows:
 def table_of(x: Array) -> Table:
     """The rows of a 2-D array."""
     M, p = x.shape
-    table = np.empty((2, M, 1), np.int64)
-    table[0, :, 0] = range(M)
-    table[0] = table[0] * x.strides[0] + address_of(x)
-    table[1] = x.strides[1]
-    return Table(table[0], table[1], np.array([p]), np.full((M, 1), code_of(x.dtype), dtype=np.uint8))
+    pointers = np.arange(M, dtype=np.int64)[:, None]
+    pointers *= x.strides[0]
+    pointers += address_of(x)
+    return Table(pointers, np.full((M, 1), x.strides[1]), np.array([p]), np.full((M, 1), code_of(x.dtype), np.uint8))
 
 
 def code_of(dtype: np.dtype) -> int:
