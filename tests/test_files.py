@@ -296,7 +296,7 @@ def test_a_budget_that_is_too_small_says_what_is_needed():
 
 @pytest.mark.parametrize("memory", ["12 KiB", "1 GiB", "3.5 GB", 10**9, "700"])
 def test_memory_has_units(memory):
-    from bartizan.memory import as_bytes
+    from bartizan.storage.pace import as_bytes
 
     assert as_bytes(memory) in (12 * 1024, 2**30, 3_500_000_000, 10**9, 700)
 

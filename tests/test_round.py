@@ -19,8 +19,8 @@ import pytest
 import torch
 
 import bartizan as bz
-from bartizan import spill
 from bartizan.round import in_order
+from bartizan.storage import spill
 
 M = 9
 RULES = [

@@ -15,15 +15,15 @@ import numpy.typing as npt
 from bartizan.coordinatewise import CoordinateWise
 from bartizan.files import opened
 from bartizan.geometry import Geometry, Look, one_size_each
-from bartizan.memory import Pace, Progress
 from bartizan.mixing import PreAggregator
-from bartizan.outofcore import arrays_of, prepared
 from bartizan.quarantine import decided, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.rules.base import Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.norms import Norms
 from bartizan.stopwatch import Stopwatch
+from bartizan.storage.budget import arrays_of, prepared
+from bartizan.storage.pace import Pace, Progress
 from bartizan.types import Floats
 from bartizan.updates import Updates
 

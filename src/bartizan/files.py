@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from bartizan import tensorfile
 from bartizan.layout import dtype_name, is_tensor, leaves_of
+from bartizan.storage import tensorfile
 from bartizan.types import Array
 
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside

@@ -20,15 +20,15 @@ from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.files import Unreadable, opened_one
 from bartizan.geometry import Look, norm_limit
 from bartizan.layout import Layout, as_numpy, leaves_of, like_leaf, on_gpu, rebuild
-from bartizan.memory import Pace, Progress, as_bytes
-from bartizan.outofcore import arrays_of, prepared
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import Streaming
 from bartizan.sketch.reading import Reading
-from bartizan.spill import Spill
 from bartizan.stopwatch import Stopwatch
+from bartizan.storage.budget import arrays_of, prepared
+from bartizan.storage.pace import Pace, Progress, as_bytes
+from bartizan.storage.spill import Spill
 from bartizan.updates import Updates
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from bartizan.layout import (
     place_of,
     rebuild,
 )
-from bartizan.memory import NO_HURRY, Pace
-from bartizan.target import Target
+from bartizan.storage.pace import NO_HURRY, Pace
+from bartizan.storage.target import Target
 from bartizan.types import Array, Floats
 from bartizan.vouched import shapes, shown, vouched, vouched_leaves
 

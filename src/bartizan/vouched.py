@@ -8,7 +8,7 @@ import numpy as np
 
 from bartizan.columns import Row, numbers
 from bartizan.layout import Layout, Path, flat_of, is_tensor, leaves_of, moved, on_host
-from bartizan.memory import Pace
+from bartizan.storage.pace import Pace
 from bartizan.types import Array
 
 

@@ -6,12 +6,11 @@ Ours share nothing, and take stripes of rows as they come.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
-from numba import get_num_threads, njit
+from numba import njit
 from numba import uint64 as u64
 
+from bartizan.kernels.threads import n_threads, share
 from bartizan.types import Floats
 
 # Reordering sums is all we allow.
@@ -76,18 +75,13 @@ def _multiplied(X: Floats, Y: Floats, lower: bool = False) -> Floats:
     if X.size * len(Y) <= FEW:
         return X @ Y.T
     out = np.empty((len(X), len(Y)))
-    stripes = range(0, len(X), STRIPE)
-    if len(stripes) < 6:
-        for first in stripes:
-            _row_products(X, Y, first, min(first + STRIPE, len(X)), lower, out)
-        return out
-    with ThreadPoolExecutor(get_num_threads()) as pool:
-        tasks = [
-            pool.submit(_row_products, X, Y, first, min(first + STRIPE, len(X)), lower, out)
-            for first in reversed(stripes)
-        ]
-        for task in tasks:
-            task.result()
+    n_stripes = -(-len(X) // STRIPE)
+
+    def task(i: int) -> None:
+        first = STRIPE * (n_stripes - 1 - i)  # of a symmetric product the last ones are the longest
+        _row_products(X, Y, first, min(first + STRIPE, len(X)), lower, out)
+
+    share(task, n_stripes, n_threads() if n_stripes > 5 else 1)
     return out
 
 

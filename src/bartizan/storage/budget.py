@@ -9,9 +9,9 @@ import numpy as np
 
 from bartizan.columns import GRANULE, Row
 from bartizan.layout import as_numpy, leaves_of
-from bartizan.memory import gathered_bytes, in_place_bytes
 from bartizan.sketch.base import Projection, Sketch, Streaming
-from bartizan.target import Target
+from bartizan.storage.pace import gathered_bytes, in_place_bytes
+from bartizan.storage.target import Target
 from bartizan.types import Array
 from bartizan.updates import Updates
 

@@ -10,7 +10,7 @@ import numpy as np
 from bartizan.columns import GRANULE, SCRATCH, Columns, Located
 from bartizan.kernels.rows import UNIT, Rows
 from bartizan.layout import is_tensor
-from bartizan.pages import NEIGHBOURS, MappedPages, span
+from bartizan.storage.pages import NEIGHBOURS, MappedPages, span
 from bartizan.types import Array
 
 Progress = Callable[[str, int, int], None]
