@@ -162,7 +162,7 @@ def test_a_sandwich_is_symmetric_and_the_same_for_any_number_of_threads(threads,
         rng = np.random.default_rng(n)
         B, S = rng.normal(size=(n, m)), gram(rng.normal(size=(m, m)))
         alone = sandwich.sandwich(B, S)
-        monkeypatch.setattr(sandwich, "get_num_threads", lambda: threads)
+        monkeypatch.setattr(sandwich, "n_threads", lambda: threads)
         ours = sandwich.sandwich(B, S)
         np.testing.assert_array_equal(ours, alone)
         np.testing.assert_array_equal(ours, ours.T)
