@@ -14,7 +14,7 @@ from bartizan.randomness import key_of
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from bartizan.kernels import gpu  # noqa: E402
-from bartizan.kernels.gpu import rows as gpu_rows  # noqa: E402
+from bartizan.kernels.gpu import placed  # noqa: E402
 from bartizan.kernels.gpu.chacha import words  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -131,7 +131,7 @@ def layers(sizes, M, dtypes):
 )
 @pytest.mark.parametrize("scratch", [1, 2**30], ids=["one tile at a time", "all at once"])
 def test_layers_that_lie_anywhere_are_one_row(name, dtypes, scratch, monkeypatch):
-    monkeypatch.setattr(gpu_rows, "SCRATCH", scratch)
+    monkeypatch.setattr(placed, "SCRATCH", scratch)
     rows, x = layers([5000, 3, 300, 9000, 701], 2, dtypes)
     dtype = torch.float64 if torch.float64 in dtypes else torch.float32
     arguments, shape = ((512, KEY, 64), (2, 256)) if name == "rotated" else ((), (2,))
@@ -161,8 +161,8 @@ def test_the_weighted_sum_is_that_of_its_definition_in_fresh_memory(dtype):
         for origin, rest, to in [(None, None, dtype), (numbers(w, seed=5), numbers(1, torch.float64), torch.float32)]:
             out, truth = torch.full((w,), torch.nan, dtype=to, device=DEVICE), np.zeros(w)
             gpu.weighted_sum(gpu.DeviceRows.of(x), weights, out, origin, rest)
-            reference.weighted_sum(exact(x[: M // 2]), exact(weights[: M // 2]), truth)
-            truth += 0 if origin is None else exact(rest) * exact(origin)
+            some, whole = x[: M // 2], 0.0 if rest is None else rest.item()
+            reference.weighted_sum(exact(some), exact(weights[: M // 2]), whole, exact(origin), truth[None])
             precision = {torch.bfloat16: 2**-7, torch.float16: 2**-10}.get(to, 1e-6)  # interpreted, bfloat16 is cut off
             np.testing.assert_allclose(exact(out), truth, rtol=precision, atol=precision)
 
@@ -173,6 +173,21 @@ def test_the_weighted_sum_of_layers_is_flat():
     for start, some in gpu.walk(rows):
         gpu.weighted_sum(some, weights, out[start : start + some.width])
     close(out, exact(weights) @ exact(x), torch.float32)
+
+
+def test_placed_rows_can_be_walked_over_again(monkeypatch):
+    rows, x = layers([5000, 3, 300, 9000, 701], 2, [torch.float32] * 5)
+    for scratch in (1, 2**30):
+        monkeypatch.setattr(placed, "SCRATCH", scratch)
+        again = gpu.walk(rows)
+        for _ in range(2):
+            agree("squared_norms", again, x.float(), None, (), (2,))
+
+
+def test_rows_of_other_sizes_or_dtypes_are_refused():
+    for other in (numbers(8), numbers(7, torch.float64)):
+        with pytest.raises(ValueError, match="of the same sizes and dtypes"):
+            gpu.walk([[numbers(7)], [other]])
 
 
 def test_sketches_of_column_shards_add_up():

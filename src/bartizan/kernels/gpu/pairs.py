@@ -7,18 +7,21 @@ are kept short and added up in float32, those of different programs in float64.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
 
+from bartizan.kernels.gpu.launch import Launcher
 from bartizan.kernels.gpu.plain import copied
-from bartizan.kernels.gpu.rows import DeviceRows, multiprocessors, tile_at, wide
+from bartizan.kernels.gpu.rows import FLOATS, DeviceRows, multiprocessors, tile_at, wide
 
 SIDE = 64  # rows of a block of pairs
-COLUMNS = 32  # read at a time
+COLUMNS = 64  # read at a time
 SHORT = 4  # times of these until the sum of the tensor cores is taken away
-PROGRAMS = 4  # a multiprocessor
-STAGES = 2
+PROGRAMS = 8  # a multiprocessor
+STAGES = 1
 PARTS = 2**21  # most numbers of partial sums: 8 MiB
 
 
@@ -36,24 +39,19 @@ def gram(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor, *, tf
     each = triton.cdiv(steps, parts)
     sums = torch.empty((parts, side, side, SIDE, SIDE), dtype=torch.float32, device=rows.device)
     exact = rows.dtype != torch.float32 and origin is None
-    _pairs[(parts, side, side)](
-        *rows.place,
-        origin,
-        sums,
-        M,
-        rows.width,
-        each,
-        **rows.form,
-        ALIGN=rows.align,
-        SIDE=SIDE,
-        COLUMNS=COLUMNS,
-        SHORT=SHORT,
-        TERMS=1 if tf32 or exact else 3,
-        ONE=side == 1,
-        num_warps=4,
-        num_stages=STAGES,
-    )
-    _add[(side, side)](sums, out, M, out.stride(0), parts, SIDE)
+    terms = 1 if tf32 or exact else 3
+    multiply, add = _launchers(rows.dtype, rows.tile, rows.align, (SIDE, COLUMNS, SHORT, terms, side == 1), STAGES)
+    multiply((parts, side, side), *rows.place, origin, sums, M, rows.width, each)
+    add((side, side, 1), sums, out, M, out.stride(0), parts)
+
+
+@lru_cache(maxsize=64)
+def _launchers(
+    dtype: torch.dtype, tile: int, align: int, shape: tuple[int, int, int, int, bool], stages: int
+) -> tuple[Launcher, Launcher]:
+    form = (FLOATS[dtype], dtype.itemsize, tile)
+    options = {"num_warps": 4 if shape[0] <= 64 else 8, "num_stages": stages}
+    return Launcher(_pairs, (*form, align, *shape), options), Launcher(_add, shape[:1])
 
 
 @triton.jit

@@ -113,16 +113,73 @@ def _odd(bits):
 
 
 @triton.jit
+def _fetch(place, part, SIZE: tl.constexpr, ALIGN: tl.constexpr):
+    """Bring SIZE bytes a warp into L2: the next block is on its way while this one is worked on."""
+    if ALIGN == 16:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; elect.sync _|p, -1; @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }",
+            "=r,l,n",
+            [place + part * SIZE, SIZE],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        thread = tl.arange(0, 32)[None, :]
+        for at in tl.static_range(0, SIZE, 32 * 128):
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+                "=r,l",
+                [place + part * SIZE + (at + 128 * thread) % SIZE],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+
+
+@triton.jit
+def _read(
+    place,
+    part,
+    lane,
+    L: tl.constexpr,
+    NC: tl.constexpr,
+    VEC: tl.constexpr,
+    REP: tl.constexpr,
+    DTYPE: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """NC sub-blocks, from part * NC on."""
+    row = place.to(tl.pointer_type(DTYPE))
+    if part.shape[0] == 1:
+        row = tl.multiple_of(row, ALIGN)
+    else:
+        row = tl.multiple_of(row, (ALIGN, ALIGN))
+    row += NC * L * part + lane
+    x = ()
+    for c in tl.static_range(NC):
+        for rep in tl.static_range(REP):
+            x = x + (tl.load(row + (c * L + rep * 32 * VEC), eviction_policy="evict_first"),)
+    return x
+
+
+@triton.jit
 def _add_block(
     sums,
     norm,
+    own,
+    own_words,
     place,
+    following,
     words,
+    next_words,
     origin_at,
+    g,
     N: tl.constexpr,
     L: tl.constexpr,
     NC: tl.constexpr,
     G: tl.constexpr,
+    R: tl.constexpr,
     PLANES: tl.constexpr,
     VEC: tl.constexpr,
     REP: tl.constexpr,
@@ -133,29 +190,33 @@ def _add_block(
     ALIGN: tl.constexpr,
     ORIGIN: tl.constexpr,
     ORIGIN_ALIGN: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """Add one block of one row to its sums and its squared norm.
+    """Add one block of each row to its sums and its squared norm.
 
     A warp adds up the G parts of the block with the signs of its own outputs, its own part first: the warps then ask
     for different lines. This is a Hadamard step without its scale, so the squares are G times those of the row.
     """
     V: tl.constexpr = VEC * REP
-    g = tl.arange(0, G)[:, None]
+    W: tl.constexpr = R * G
     lane = tl.arange(0, 32 * VEC)[None, :]
-    row = tl.multiple_of(place.to(tl.pointer_type(DTYPE)), ALIGN)
     u = ()
     for a in tl.static_range(G):
         part = g ^ a
         negative = (0 - _odd(g & part)).to(tl.uint32)
-        w = _words(words, NC * part, lane, L, VEC, REP)
-        at = NC * L * part + lane
+        if EARLY and a == 0:
+            w, raw = own_words, own
+        else:
+            w = _words(words, NC * part, lane, L, VEC, REP)
+            raw = _read(place, part, lane, L, NC, VEC, REP, DTYPE, ALIGN)
         y = ()
         for c in tl.static_range(NC):
             for rep in tl.static_range(REP):
-                x = tl.load(row + (at + (c * L + rep * 32 * VEC)), eviction_policy="evict_first").to(tl.float32)
+                x = raw[c * REP + rep].to(tl.float32)
                 if ORIGIN is not None:
                     origin = tl.multiple_of(origin_at.to(tl.pointer_type(ORIGIN)), ORIGIN_ALIGN)
-                    x = (x - tl.load(origin + (at + (c * L + rep * 32 * VEC)))).to(tl.float32)
+                    at = NC * L * part + lane + (c * L + rep * 32 * VEC)
+                    x = (x - tl.load(origin + at)).to(tl.float32)
                 x = _flipped(x, (w[rep] ^ negative) << (31 - c))
                 if a == 0:
                     y = y + (x,)
@@ -165,12 +226,15 @@ def _add_block(
     square = u[0] * u[0]
     for i in tl.static_range(1, NC * REP):
         square += u[i] * u[i]
-    square = _neighbours(square, G, VEC)
+    square = _neighbours(square, W, VEC)
     total = square[0]
     for j in tl.static_range(1, VEC):
         total += square[j]
     norm += total.to(tl.float64)
 
+    if EARLY:
+        own_words = _words(next_words, NC * g, lane, L, VEC, REP)
+        own = _read(following, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
     u = _mixed(u, LOGC, REP)
     w = _words(words, N + NC * g, lane, L, VEC, REP)
     offsets = tl.load(words + PLANES * L + NC * g + tl.arange(0, 32)[None, :] % NC) & (L - 1)
@@ -179,27 +243,27 @@ def _add_block(
         x = ()
         for rep in tl.static_range(REP):
             x = x + (_flipped(u[c * REP + rep], w[rep] << (31 - c)),)
-        x = _rolled(x, tl.gather(offsets, tl.full((G, 32), c, tl.int32), 1), G, VEC, REP, LOGV, LOGR)
+        x = _rolled(x, tl.gather(offsets, tl.full((W, 32), c, tl.int32), 1), W, VEC, REP, LOGV, LOGR)
         for i in tl.static_range(V):
             added = added + (sums[c * V + i] + x[i],)
-    return added, norm
+    return added, norm, own, own_words
 
 
 @triton.jit(
-    do_not_specialize=["base", "step", "n_tiles", "tail_at", "origin_at", "origin_tail_at", "row", "n_rows", "first"]
-    + ["n_blocks", "width"]
+    do_not_specialize=["base", "step", "n_tiles", "words_at", "tail_at", "origin_at", "origin_tail_at", "parts_at"]
+    + ["norm_parts_at", "row", "n_rows", "first", "n_blocks", "width"]
 )
 def sketch_kernel(
     table,
     base: tl.int64,
     step: tl.int64,
     n_tiles: tl.int64,
-    words,
+    words_at: tl.int64,
     tail_at: tl.int64,
     origin_at: tl.int64,
     origin_tail_at: tl.int64,
-    parts,
-    norm_parts,
+    parts_at: tl.int64,
+    norm_parts_at: tl.int64,
     row: tl.int64,
     n_rows: tl.int64,
     first: tl.int64,
@@ -218,47 +282,79 @@ def sketch_kernel(
     LOGR: tl.constexpr,
     DTYPE: tl.constexpr,
     BYTES: tl.constexpr,
-    ALIGN: tl.constexpr,
     TILE: tl.constexpr,
+    ALIGN: tl.constexpr,
     ORIGIN: tl.constexpr,
     ORIGIN_BYTES: tl.constexpr,
     ORIGIN_ALIGN: tl.constexpr,
+    R: tl.constexpr,
+    EARLY: tl.constexpr,
+    FETCH: tl.constexpr,
 ):
-    """Rows `row` to `row + n_rows`, blocks `first` to `first + n_blocks`: this program's run of all these.
+    """Rows `row` to `row + n_rows` in groups of R, blocks `first` to `first + n_blocks`: this program's run of these.
 
-    The runs of program i and row m are part i + m - row: each row and each program begins a new part.
+    The runs of program p and group i are part p + i: each group and each program begins a new part. The warps of a
+    program read the same blocks of its R rows, so that words and origin come from L1 for all but one of them.
     """
     K: tl.constexpr = N * L
     V: tl.constexpr = VEC * REP
+    W: tl.constexpr = R * G
     program = tl.program_id(0).to(tl.int64)
-    low = n_rows * n_blocks * program // tl.num_programs(0)
-    high = n_rows * n_blocks * (program + 1) // tl.num_programs(0)
+    groups = (n_rows + R - 1) // R
+    low = groups * n_blocks * program // tl.num_programs(0)
+    high = groups * n_blocks * (program + 1) // tl.num_programs(0)
     whole = width // K
+    words = tl.multiple_of(words_at.to(tl.pointer_type(tl.int32)), 16)
+    parts = tl.multiple_of(parts_at.to(tl.pointer_type(tl.float32)), 16)
+    norm_parts = norm_parts_at.to(tl.pointer_type(tl.float64))
+    warp = tl.arange(0, W)[:, None]
+    g = warp % G
     for i in range((low // n_blocks).to(tl.int32), tl.cdiv(high, n_blocks).to(tl.int32)):
-        m = row + i
+        m = row + tl.minimum(wide(i) * R, n_rows - 1)
+        if W > 1:
+            m = row + tl.minimum(wide(i) * R + warp // G, n_rows - 1)
         begin = (first + tl.maximum(low - i * n_blocks, 0)).to(tl.int32)
         end = (first + tl.minimum(high - i * n_blocks, n_blocks)).to(tl.int32)
         sums = ()
         for _ in tl.static_range(NC * V):
-            sums = sums + (tl.zeros((G, 32), tl.float32),)
-        norm = tl.zeros((G, 32), tl.float64)
-        following = tile_at(table, base, step, n_tiles, m, wide(begin) * K, TILE, BYTES)
+            sums = sums + (tl.zeros((W, 32), tl.float32),)
+        norm = tl.zeros((W, 32), tl.float64)
+        tail = tail_at + m * (K * BYTES)
+        place = tile_at(table, base, step, n_tiles, m, wide(begin) * K, TILE, BYTES)
+        place = tl.where(wide(begin) < whole, place, tail)
+        if EARLY:
+            lane = tl.arange(0, 32 * VEC)[None, :]
+            own = _read(place, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
+            own_words = _words(words + (wide(begin) - first) * COUNT, NC * g, lane, L, VEC, REP)
+        else:
+            own, own_words = (place,), (place,)
         for b in range(begin, end):
             block = wide(b)
-            in_row = block < whole
-            place = tl.where(in_row, following, tail_at + m * (K * BYTES))
-            from_origin = tl.where(in_row, origin_at + block * (K * ORIGIN_BYTES), origin_tail_at)
-            following = tile_at(table, base, step, n_tiles, m, tl.minimum(block + 1, end - 1) * K, TILE, BYTES)
-            sums, norm = _add_block(
+            from_origin = tl.where(block < whole, origin_at + block * (K * ORIGIN_BYTES), origin_tail_at)
+            next = tl.minimum(block + 1, end - 1)
+            following = tile_at(table, base, step, n_tiles, m, next * K, TILE, BYTES)
+            following = tl.where(next < whole, following, tail)
+            if FETCH:
+                _fetch(following, g, K * BYTES // G, ALIGN)
+                if ORIGIN is not None:
+                    next_origin = tl.where(next < whole, origin_at + next * (K * ORIGIN_BYTES), origin_tail_at)
+                    _fetch(next_origin, warp, K * ORIGIN_BYTES // W, ORIGIN_ALIGN)
+            sums, norm, own, own_words = _add_block(
                 sums,
                 norm,
+                own,
+                own_words,
                 place,
+                following,
                 words + (block - first) * COUNT,
+                words + (next - first) * COUNT,
                 from_origin,
+                g,
                 N,
                 L,
                 NC,
                 G,
+                R,
                 PLANES,
                 VEC,
                 REP,
@@ -269,10 +365,13 @@ def sketch_kernel(
                 ALIGN,
                 ORIGIN,
                 ORIGIN_ALIGN,
+                EARLY,
             )
-        part = program + i
-        out = parts + part * K + tl.arange(0, G)[:, None] * (NC * L) + tl.arange(0, 32 * VEC)[None, :]
+            place = following
+        part = (program + i) * R + warp // G
+        out = parts + part * K + g * (NC * L) + tl.arange(0, 32 * VEC)[None, :]
         for c in tl.static_range(NC):
             for rep in tl.static_range(REP):
-                tl.store(out + c * L + rep * 32 * VEC, _lanes(sums, c * V + rep * VEC, G, VEC))
-        tl.store(norm_parts + part, tl.sum(norm) / G)
+                tl.store(out + c * L + rep * 32 * VEC, _lanes(sums, c * V + rep * VEC, W, VEC))
+        squares = tl.sum(tl.reshape(norm, (R, G * 32)), 1) / G
+        tl.store(norm_parts + (program + i) * R + tl.arange(0, R), squares)
