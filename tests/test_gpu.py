@@ -38,6 +38,7 @@ KERNELS = [
     ("achlioptas", lambda M: (M, 37), (11, KEY, 8), [(1, 1), (5, 70)]),
     ("achlioptas", lambda M: (M, 16), (0, KEY, 1), [(3, 33)]),
     ("gaussian", lambda M: (M, 37), (2**33 + 11, KEY), [(1, 1), (5, 70)]),
+    ("rotated", lambda M: (M, 1024), (1024, KEY, 32), [(2, 1100), (5, 2100), (3, 1500)]),
 ]
 # The plain sketches read all dtypes in the same way: one of them stands for all.
 CASES = [(i, dtype) for i in range(len(KERNELS)) for dtype in (DTYPES if i < 4 or i == 9 else DTYPES[:2])]
