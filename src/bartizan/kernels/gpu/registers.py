@@ -8,8 +8,9 @@ neighbours, so that a rotation never leaves it: neighbours turn by selects, thre
 While a block is mixed the next one is on its way: all of it into L2 (FETCH), each warp's own part into registers
 (EARLY), which then hold 64 numbers more and are full.
 
-Tensors are [W, 32 VEC] or [W, 32] for all W warps of a program, so that Triton has one layout to choose and nothing goes through shared memory;
-lists of them are tuples. Keep it so, and look at the machine code after a change: no barrier belongs into the loop.
+Tensors are [W, 32 VEC] or [W, 32] for all W warps of a program, so that Triton has one layout to choose and nothing
+goes through shared memory; lists of them are tuples. Keep it so, and look at the machine code after a change: no
+barrier belongs into the loop.
 """
 
 import triton
