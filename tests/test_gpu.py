@@ -14,7 +14,7 @@ from bartizan.randomness import key_of
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from bartizan.kernels import gpu  # noqa: E402
-from bartizan.kernels.gpu import rows as gpu_rows  # noqa: E402
+from bartizan.kernels.gpu import placed  # noqa: E402
 from bartizan.kernels.gpu.chacha import words  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -38,6 +38,7 @@ KERNELS = [
     ("achlioptas", lambda M: (M, 37), (11, KEY, 8), [(1, 1), (5, 70)]),
     ("achlioptas", lambda M: (M, 16), (0, KEY, 1), [(3, 33)]),
     ("gaussian", lambda M: (M, 37), (2**33 + 11, KEY), [(1, 1), (5, 70)]),
+    ("rotated", lambda M: (M, 1024), (1024, KEY, 32), [(2, 1100), (5, 2100), (3, 1500)]),
 ]
 # The plain sketches read all dtypes in the same way: one of them stands for all.
 CASES = [(i, dtype) for i in range(len(KERNELS)) for dtype in (DTYPES if i < 4 or i == 9 else DTYPES[:2])]
@@ -131,7 +132,7 @@ def layers(sizes, M, dtypes):
 )
 @pytest.mark.parametrize("scratch", [1, 2**30], ids=["one tile at a time", "all at once"])
 def test_layers_that_lie_anywhere_are_one_row(name, dtypes, scratch, monkeypatch):
-    monkeypatch.setattr(gpu_rows, "SCRATCH", scratch)
+    monkeypatch.setattr(placed, "SCRATCH", scratch)
     rows, x = layers([5000, 3, 300, 9000, 701], 2, dtypes)
     dtype = torch.float64 if torch.float64 in dtypes else torch.float32
     arguments, shape = ((512, KEY, 64), (2, 256)) if name == "rotated" else ((), (2,))
@@ -159,20 +160,35 @@ def test_the_weighted_sum_is_that_of_its_definition_in_fresh_memory(dtype):
         weights[M // 2 :] = 0
         x[M // 2 :] = torch.nan
         for origin, rest, to in [(None, None, dtype), (numbers(w, seed=5), numbers(1, torch.float64), torch.float32)]:
-            out, truth = torch.full((w,), torch.nan, dtype=to, device=DEVICE), np.zeros((1, w))
-            gpu.weighted_sum(gpu.DeviceRows.of(x), weights, out, origin, rest)
-            about = (0.0, None) if origin is None else (exact(rest), exact(origin))
-            reference.weighted_sum(exact(x[: M // 2]), exact(weights[: M // 2]), *about, truth)
+            out, truth = torch.full((w,), torch.nan, dtype=to, device=DEVICE), np.zeros(w)
+            gpu.weighted_sum(gpu.DeviceRows.of(x), weights, rest, origin, out)
+            some, whole = x[: M // 2], 0.0 if rest is None else rest.item()
+            reference.weighted_sum(exact(some), exact(weights[: M // 2]), whole, exact(origin), truth[None])
             precision = {torch.bfloat16: 2**-7, torch.float16: 2**-10}.get(to, 1e-6)  # interpreted, bfloat16 is cut off
-            np.testing.assert_allclose(exact(out), truth[0], rtol=precision, atol=precision)
+            np.testing.assert_allclose(exact(out), truth, rtol=precision, atol=precision)
 
 
 def test_the_weighted_sum_of_layers_is_flat():
     rows, x = layers([5000, 3, 300, 9000, 701], 3, [torch.float32] * 5)
     weights, out = numbers(3, torch.float64), torch.full((x.shape[1],), torch.nan, device=DEVICE)
     for start, some in gpu.walk(rows):
-        gpu.weighted_sum(some, weights, out[start : start + some.width])
+        gpu.weighted_sum(some, weights, None, None, out[start : start + some.width])
     close(out, exact(weights) @ exact(x), torch.float32)
+
+
+def test_placed_rows_can_be_walked_over_again(monkeypatch):
+    rows, x = layers([5000, 3, 300, 9000, 701], 2, [torch.float32] * 5)
+    for scratch in (1, 2**30):
+        monkeypatch.setattr(placed, "SCRATCH", scratch)
+        again = gpu.walk(rows)
+        for _ in range(2):
+            agree("squared_norms", again, x.float(), None, (), (2,))
+
+
+def test_rows_of_other_sizes_or_dtypes_are_refused():
+    for other in (numbers(8), numbers(7, torch.float64)):
+        with pytest.raises(ValueError, match="of the same sizes and dtypes"):
+            gpu.walk([[numbers(7)], [other]])
 
 
 def test_sketches_of_column_shards_add_up():
@@ -233,7 +249,8 @@ def test_columns_beyond_2_to_the_31_are_read():
     close(out, truth, torch.float32)
     close(ours, norms, torch.float32)
     combined = torch.full((p,), torch.nan, dtype=torch.bfloat16, device=DEVICE)
-    gpu.weighted_sum(gpu.DeviceRows.of(x), torch.tensor([1.0, 2.0], dtype=torch.float64, device=DEVICE), combined)
+    both = torch.tensor([1.0, 2.0], dtype=torch.float64, device=DEVICE)
+    gpu.weighted_sum(gpu.DeviceRows.of(x), both, None, None, combined)
     assert combined[-3:].tolist() == [2.0, 0.0, 3.5]
     assert not combined.isnan().any()
 
@@ -253,5 +270,5 @@ def test_many_rows_agree_with_torch_in_float64(M, p):
     gpu.gram(gpu.DeviceRows.of(x), None, G)
     close(G[chosen], exact(x[chosen].double() @ x.double().T), torch.float32)
     w, out = torch.rand(M, dtype=torch.float64, device=DEVICE) / M, torch.empty(p, device=DEVICE)
-    gpu.weighted_sum(gpu.DeviceRows.of(x), w, out)
+    gpu.weighted_sum(gpu.DeviceRows.of(x), w, None, None, out)
     close(out, exact(w @ x.double()), torch.float32)

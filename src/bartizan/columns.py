@@ -83,7 +83,7 @@ class Located:
         """Where the rows of one 2-D array lie, if kernels can walk them."""
         if not (x.ndim == 2 and x.flags.aligned and x.dtype.isnative and x.strides[1]):
             return None
-        return cls(table_of(x), working(x.dtype), _Lines(x))
+        return cls(table_of(x), working(x.dtype), Lines(x))
 
     def __len__(self) -> int:
         return len(self.table.pointers)
@@ -157,7 +157,7 @@ class Located:
         return Rows(Table(pointers, steps, stops - start, codes[:, pieces]), self.dtype, owner)
 
 
-class _Lines:
+class Lines:
     """The rows of a 2-D array, as lists of their one entry."""
 
     def __init__(self, x: Array) -> None:

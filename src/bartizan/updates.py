@@ -312,7 +312,7 @@ def _located(x: Any, columns: Columns) -> Located:
     if on_gpu(x):
         from bartizan.ongpu import OnGpu
 
-        return cast("Located", OnGpu.of_matrix(x))
+        return cast("Located", OnGpu.of_matrix(x, columns))
     x = as_numpy_matrix(x)
     return Located.of_matrix(x) or columns.located([Row((as_numpy(row),), ()) for row in x])
 

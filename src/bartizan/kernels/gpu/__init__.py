@@ -14,11 +14,13 @@ from bartizan.kernels.gpu.combine import weighted_sum
 from bartizan.kernels.gpu.dense import achlioptas, gaussian
 from bartizan.kernels.gpu.norms import dots, squared_norms
 from bartizan.kernels.gpu.pairs import gram
+from bartizan.kernels.gpu.placed import Placed, walk
 from bartizan.kernels.gpu.rotation import rotated
-from bartizan.kernels.gpu.rows import DeviceRows, walk
+from bartizan.kernels.gpu.rows import DeviceRows
 
 __all__ = [
     "DeviceRows",
+    "Placed",
     "achlioptas",
     "dots",
     "gaussian",

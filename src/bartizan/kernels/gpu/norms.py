@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
 
-from bartizan.kernels.gpu.rows import DeviceRows, multiprocessors, tile_at, wide
+from bartizan.kernels.gpu.launch import Launcher
+from bartizan.kernels.gpu.rows import FLOATS, DeviceRows, multiprocessors, tile_at, wide
 
 BLOCK = 4096  # numbers that a program reads at a time
 PROGRAMS = 32  # a multiprocessor: many, so that the last ones leave it idle only for a moment
@@ -21,15 +24,20 @@ def dots(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor) -> No
 
 
 def _launch(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor, last: bool) -> None:
-    n_blocks = triton.cdiv(rows.width, BLOCK)
+    n_blocks = -(-rows.width // BLOCK)
     parts = min(n_blocks, max(1, PROGRAMS * multiprocessors(rows.device) // len(rows)))
-    each = triton.cdiv(n_blocks, parts)
-    parts = triton.cdiv(n_blocks, each)
+    each = -(-n_blocks // parts)
+    parts = -(-n_blocks // each)
     sums = torch.empty((len(rows), parts), dtype=torch.float64, device=rows.device)
-    _dots[(parts, len(rows))](
-        *rows.place, origin, sums, rows.width, each, LAST=last, **rows.form, ALIGN=rows.align, BLOCK=BLOCK
-    )
-    _add[(triton.cdiv(len(rows), 16),)](sums, out, len(rows), parts, 16, 64)
+    dots, add = _launchers(last, rows.dtype, rows.tile, rows.align, BLOCK)
+    dots((parts, len(rows), 1), *rows.place, origin, sums, rows.width, each)
+    add((-(-len(rows) // 16), 1, 1), sums, out, len(rows), parts)
+
+
+@lru_cache(maxsize=64)
+def _launchers(last: bool, dtype: torch.dtype, tile: int, align: int, block: int) -> tuple[Launcher, Launcher]:
+    form = (FLOATS[dtype], dtype.itemsize, tile)
+    return Launcher(_dots, (last, *form, align, block)), Launcher(_add, (16, 64))
 
 
 @triton.jit(do_not_specialize=["base", "step", "n_tiles", "width", "each"])

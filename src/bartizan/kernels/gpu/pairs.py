@@ -7,19 +7,20 @@ are kept short and added up in float32, those of different programs in float64.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
 
+from bartizan.kernels.gpu.launch import Launcher
 from bartizan.kernels.gpu.plain import copied
-from bartizan.kernels.gpu.rows import DeviceRows, multiprocessors, tile_at, wide
+from bartizan.kernels.gpu.rows import FLOATS, DeviceRows, multiprocessors, tile_at, wide
 
-SIDE = 64  # rows of a block of pairs
-COLUMNS = 32  # read at a time
-SHORT = 4  # times of these until the sum of the tensor cores is taken away
-PROGRAMS = 4  # a multiprocessor
-STAGES = 2
-PARTS = 2**21  # most numbers of partial sums: 8 MiB
+SIDE, COLUMNS, PROGRAMS = 64, 64, 8  # rows of a block of pairs, columns read at a time, programs a multiprocessor
+LARGE_SIDE, LARGE_COLUMNS, LARGE_PROGRAMS = 128, 32, 3  # the same where there are more rows than fit into one block
+SHORT = 4  # times that columns are read until the sum of the tensor cores is taken away
+PARTS = 2**23  # most numbers of partial sums: 32 MiB
 
 
 def gram(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor, *, tf32: bool = False) -> None:
@@ -28,32 +29,26 @@ def gram(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor, *, tf
         for _, x in copied(rows, origin):
             out += x @ x.T
         return
-    M, side = len(rows), triton.cdiv(len(rows), SIDE)
-    steps = triton.cdiv(rows.width, COLUMNS * SHORT)
+    M = len(rows)
+    size, columns, programs = (SIDE, COLUMNS, PROGRAMS) if M <= SIDE else (LARGE_SIDE, LARGE_COLUMNS, LARGE_PROGRAMS)
+    side, steps = -(-M // size), -(-rows.width // (columns * SHORT))
     pairs = side * (side + 1) // 2
-    parts = PROGRAMS * multiprocessors(rows.device) // pairs
-    parts = max(1, min(parts, steps, PARTS // (side * side * SIDE * SIDE)))
-    each = triton.cdiv(steps, parts)
-    sums = torch.empty((parts, side, side, SIDE, SIDE), dtype=torch.float32, device=rows.device)
-    exact = rows.dtype != torch.float32 and origin is None
-    _pairs[(parts, side, side)](
-        *rows.place,
-        origin,
-        sums,
-        M,
-        rows.width,
-        each,
-        **rows.form,
-        ALIGN=rows.align,
-        SIDE=SIDE,
-        COLUMNS=COLUMNS,
-        SHORT=SHORT,
-        TERMS=1 if tf32 or exact else 3,
-        ONE=side == 1,
-        num_warps=4,
-        num_stages=STAGES,
-    )
-    _add[(side, side)](sums, out, M, out.stride(0), parts, SIDE)
+    parts = max(1, min(programs * multiprocessors(rows.device) // pairs, steps, PARTS // (pairs * size * size)))
+    each = -(-steps // parts)
+    sums = torch.empty((parts, pairs, size, size), dtype=torch.float32, device=rows.device)
+    terms = 1 if tf32 or (rows.dtype != torch.float32 and origin is None) else 3
+    multiply, add = _launchers(rows.dtype, rows.tile, rows.align, (size, columns, SHORT, terms, side == 1))
+    multiply((parts, side, side), *rows.place, origin, sums, M, rows.width, each)
+    add((side, side, 1), sums, out, M, out.stride(0), parts)
+
+
+@lru_cache(maxsize=64)
+def _launchers(
+    dtype: torch.dtype, tile: int, align: int, shape: tuple[int, int, int, int, bool]
+) -> tuple[Launcher, Launcher]:
+    form = (FLOATS[dtype], dtype.itemsize, tile)
+    options = {"num_warps": shape[0] // 16, "num_stages": 1}
+    return Launcher(_pairs, (*form, align, *shape), options), Launcher(_add, shape[:1])
 
 
 @triton.jit
@@ -121,7 +116,6 @@ def _short(
 ):
     """Add one short sum of the tensor cores: of the parts that tf32 holds, and of what mixes these with the rest."""
     short = tl.zeros((SIDE, SIDE), tl.float32)
-    short_mixed = tl.zeros((SIDE, SIDE), tl.float32)
     for t in tl.static_range(SHORT):
         at = (wide(s) * SHORT + t) * COLUMNS
         x = _read(table, base, step, n_tiles, rows_i, at, origin, width, DTYPE, BYTES, TILE, ALIGN, COLUMNS, MASKED)
@@ -132,10 +126,12 @@ def _short(
         high_x, high_y = _high(x), _high(y)
         short = tl.dot(high_x, tl.trans(high_y), short, input_precision="tf32")
         if TERMS == 3:
-            short_mixed = tl.dot(high_x, tl.trans(y - high_y), short_mixed, input_precision="tf32")
-            if not ONE:
-                short_mixed = tl.dot(x - high_x, tl.trans(high_y), short_mixed, input_precision="tf32")
-    return total + short, mixed + short_mixed
+            if ONE:
+                mixed = tl.dot(high_x, tl.trans(y - high_y), mixed, input_precision="tf32")
+            else:
+                short = tl.dot(high_x, tl.trans(y - high_y), short, input_precision="tf32")
+                short = tl.dot(x - high_x, tl.trans(high_y), short, input_precision="tf32")
+    return total + short, mixed
 
 
 @triton.jit(do_not_specialize=["base", "step", "n_tiles", "n_rows", "width", "each"])
@@ -219,7 +215,7 @@ def _pairs(
         if ONE:
             mixed += tl.trans(mixed)
         a, b = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
-        block = (part.to(tl.int64) * tl.num_programs(1) + i) * tl.num_programs(2) + j
+        block = part.to(tl.int64) * (tl.num_programs(1) * (tl.num_programs(1) + 1) // 2) + i * (i + 1) // 2 + j
         tl.store(sums + (block * SIDE + a) * SIDE + b, total + mixed)
 
 
@@ -231,7 +227,7 @@ def _add(sums, out, n_rows: tl.int32, stride: tl.int64, parts: tl.int32, SIDE: t
         a, b = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
         total = tl.zeros((SIDE, SIDE), tl.float64)
         for part in range(parts):
-            block = (wide(part) * tl.num_programs(0) + i) * tl.num_programs(1) + j
+            block = wide(part) * (tl.num_programs(0) * (tl.num_programs(0) + 1) // 2) + i * (i + 1) // 2 + j
             total += tl.load(sums + (block * SIDE + a) * SIDE + b).to(tl.float64)
         row, column = (i * SIDE + a).to(tl.int64), (j * SIDE + b).to(tl.int64)
         here = (row < n_rows) & (column < n_rows)

@@ -1,99 +1,23 @@
 """One program of the rotated sketch, in registers.
 
-A block of k coordinates is a table of N sub-blocks x L lanes. A program is G warps: each of them reads the whole
+A block of k coordinates is a table of N sub-blocks x L lanes. G warps work on a row: each of them reads the whole
 block (all but the first find it in L1) and makes the NC = N / G mixed sub-blocks that are its own, so that a thread
 holds no more than 64 numbers and their 64 sums. A warp holds all lanes of its sub-blocks, REP x 32 threads x VEC
 neighbours, so that a rotation never leaves it: neighbours turn by selects, threads by one shuffle a number.
 
-Tensors are [G, 32 VEC] or [G, 32], so that Triton has one layout to choose and nothing goes through shared memory;
-lists of them are tuples. Keep it so, and look at the machine code after a change: no barrier belongs into the loop.
+While a block is mixed the next one is on its way: all of it into L2 (FETCH), each warp's own part into registers
+(EARLY), which then hold 64 numbers more and are full.
+
+Tensors are [W, 32 VEC] or [W, 32] for all W warps of a program, so that Triton has one layout to choose and nothing
+goes through shared memory; lists of them are tuples. Keep it so, and look at the machine code after a change: no
+barrier belongs into the loop.
 """
 
 import triton
 import triton.language as tl
 
+from bartizan.kernels.gpu.lanes import flipped, joined, mixed, neighbours, rolled
 from bartizan.kernels.gpu.rows import tile_at, wide
-
-
-@triton.jit
-def _flipped(x, word):
-    """x, its sign flipped where the top bit of the word is set."""
-    return (x.to(tl.uint32, bitcast=True) ^ (word & 0x80000000)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _neighbours(x, G: tl.constexpr, VEC: tl.constexpr):
-    """[G, 32 VEC] as VEC tensors [G, 32]: the first of each thread's neighbours, the second, ..."""
-    if VEC == 1:
-        return (x,)
-    elif VEC == 2:
-        a, b = tl.split(tl.reshape(x, (G, 32, 2)))
-        return a, b
-    else:
-        a, b = tl.split(tl.reshape(x, (G, 32, 2, 2)))
-        a0, a1 = tl.split(a)
-        b0, b1 = tl.split(b)
-        return a0, b0, a1, b1
-
-
-@triton.jit
-def _lanes(x, FIRST: tl.constexpr, G: tl.constexpr, VEC: tl.constexpr):
-    """The way back, from x[FIRST] on."""
-    if VEC == 1:
-        return x[FIRST]
-    elif VEC == 2:
-        return tl.reshape(tl.join(x[FIRST], x[FIRST + 1]), (G, 64))
-    else:
-        even, odd = tl.join(x[FIRST], x[FIRST + 2]), tl.join(x[FIRST + 1], x[FIRST + 3])
-        return tl.reshape(tl.join(even, odd), (G, 128))
-
-
-@triton.jit
-def _mixed(x, LOG: tl.constexpr, REP: tl.constexpr):
-    """Sylvester's transform of 2^LOG sub-blocks of REP tensors."""
-    for stage in tl.static_range(LOG):
-        y = ()
-        for i in tl.static_range(REP << LOG):
-            if i & (REP << stage):
-                y = y + (x[i - (REP << stage)] - x[i],)
-            else:
-                y = y + (x[i] + x[i + (REP << stage)],)
-        x = y
-    return x
-
-
-@triton.jit
-def _rolled(x, r, G: tl.constexpr, VEC: tl.constexpr, REP: tl.constexpr, LOGV: tl.constexpr, LOGR: tl.constexpr):
-    """One sub-block, REP tensors [G, 32 VEC], rotated by r lanes: REP x VEC tensors [G, 32].
-
-    r counts neighbours, then threads, then whole warps; what passes the end of one carries to the next.
-    """
-    V: tl.constexpr = VEC * REP
-    e = ()
-    for rep in tl.static_range(REP):
-        e = e + _neighbours(x[rep], G, VEC)
-    for stage in tl.static_range(LOGV):
-        bit = ((r >> stage) & 1) != 0
-        y = ()
-        for i in tl.static_range(V):
-            y = y + (tl.where(bit, e[i // VEC * VEC + (i - (1 << stage)) % VEC], e[i]),)
-        e = y
-    source = tl.arange(0, 32)[None, :] - ((r >> LOGV) & 31)
-    sources = ()
-    for j in tl.static_range(VEC - 1):
-        sources = sources + (source - ((r & (VEC - 1)) > j),)
-    sources = sources + (source,)
-    y = ()
-    for i in tl.static_range(V):
-        y = y + (tl.gather(e[i], sources[i % VEC] & 31, 1),)
-    e = y
-    for stage in tl.static_range(LOGR):
-        y = ()
-        for i in tl.static_range(V):
-            turns = (r >> (LOGV + 5)) + (sources[i % VEC] < 0)
-            y = y + (tl.where(((turns >> stage) & 1) != 0, e[(i - (VEC << stage)) % V], e[i]),)
-        e = y
-    return e
 
 
 @triton.jit
@@ -113,16 +37,98 @@ def _odd(bits):
 
 
 @triton.jit
+def _fetch(place, part, SIZE: tl.constexpr, ALIGN: tl.constexpr):
+    """Bring SIZE bytes a warp into L2: the next block is on its way while this one is worked on."""
+    if ALIGN == 16:
+        asm: tl.constexpr = (
+            f"{{ .reg .pred p; elect.sync _|p, -1; @p cp.async.bulk.prefetch.L2.global [$1], {SIZE}; mov.b32 $0, 0; }}"
+        )
+        tl.inline_asm_elementwise(asm, "=r,l", [place + part * SIZE], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        thread = tl.arange(0, 32)[None, :]
+        for at in tl.static_range(0, SIZE, 32 * 128):
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+                "=r,l",
+                [place + part * SIZE + (at + 128 * thread) % SIZE],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+
+
+@triton.jit
+def _read(
+    place,
+    part,
+    lane,
+    L: tl.constexpr,
+    NC: tl.constexpr,
+    VEC: tl.constexpr,
+    REP: tl.constexpr,
+    DTYPE: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """NC sub-blocks, from part * NC on."""
+    row = place.to(tl.pointer_type(DTYPE))
+    if part.shape[0] == 1:
+        row = tl.multiple_of(row, ALIGN)
+    else:
+        row = tl.multiple_of(row, (ALIGN, ALIGN))
+    row += NC * L * part + lane
+    x = ()
+    for c in tl.static_range(NC):
+        for rep in tl.static_range(REP):
+            x = x + (tl.load(row + (c * L + rep * 32 * VEC), eviction_policy="evict_first"),)
+    return x
+
+
+@triton.jit
+def _signed(
+    raw,
+    w,
+    g,
+    a,
+    lane,
+    origin_at,
+    L: tl.constexpr,
+    NC: tl.constexpr,
+    VEC: tl.constexpr,
+    REP: tl.constexpr,
+    ORIGIN: tl.constexpr,
+    ORIGIN_ALIGN: tl.constexpr,
+):
+    """Part g ^ a of the block about the origin, with its random signs and those it has in the outputs of part g."""
+    part = g ^ a
+    negative = (0 - _odd(g & part)).to(tl.uint32)
+    y = ()
+    for c in tl.static_range(NC):
+        for rep in tl.static_range(REP):
+            x = raw[c * REP + rep].to(tl.float32)
+            if ORIGIN is not None:
+                origin = tl.multiple_of(origin_at.to(tl.pointer_type(ORIGIN)), ORIGIN_ALIGN)
+                x = (x - tl.load(origin + (NC * L * part + lane + (c * L + rep * 32 * VEC)))).to(tl.float32)
+            y = y + (flipped(x, (w[rep] ^ negative) << (31 - c)),)
+    return y
+
+
+@triton.jit
 def _add_block(
     sums,
     norm,
+    own,
+    own_words,
     place,
+    following,
     words,
+    next_words,
     origin_at,
+    g,
     N: tl.constexpr,
     L: tl.constexpr,
     NC: tl.constexpr,
     G: tl.constexpr,
+    R: tl.constexpr,
     PLANES: tl.constexpr,
     VEC: tl.constexpr,
     REP: tl.constexpr,
@@ -133,73 +139,71 @@ def _add_block(
     ALIGN: tl.constexpr,
     ORIGIN: tl.constexpr,
     ORIGIN_ALIGN: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """Add one block of one row to its sums and its squared norm.
+    """Add one block of each row to its sums and its squared norm.
 
     A warp adds up the G parts of the block with the signs of its own outputs, its own part first: the warps then ask
     for different lines. This is a Hadamard step without its scale, so the squares are G times those of the row.
     """
     V: tl.constexpr = VEC * REP
-    g = tl.arange(0, G)[:, None]
+    W: tl.constexpr = R * G
     lane = tl.arange(0, 32 * VEC)[None, :]
-    row = tl.multiple_of(place.to(tl.pointer_type(DTYPE)), ALIGN)
-    u = ()
-    for a in tl.static_range(G):
-        part = g ^ a
-        negative = (0 - _odd(g & part)).to(tl.uint32)
-        w = _words(words, NC * part, lane, L, VEC, REP)
-        at = NC * L * part + lane
+    if EARLY:
+        u = _signed(own, own_words, g, 0, lane, origin_at, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
+    else:
+        w = _words(words, NC * g, lane, L, VEC, REP)
+        u = _read(place, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
+        u = _signed(u, w, g, 0, lane, origin_at, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
+    for a in range(1, G):
+        w = _words(words, NC * (g ^ a), lane, L, VEC, REP)
+        x = _read(place, g ^ a, lane, L, NC, VEC, REP, DTYPE, ALIGN)
+        x = _signed(x, w, g, a, lane, origin_at, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
         y = ()
-        for c in tl.static_range(NC):
-            for rep in tl.static_range(REP):
-                x = tl.load(row + (at + (c * L + rep * 32 * VEC)), eviction_policy="evict_first").to(tl.float32)
-                if ORIGIN is not None:
-                    origin = tl.multiple_of(origin_at.to(tl.pointer_type(ORIGIN)), ORIGIN_ALIGN)
-                    x = (x - tl.load(origin + (at + (c * L + rep * 32 * VEC)))).to(tl.float32)
-                x = _flipped(x, (w[rep] ^ negative) << (31 - c))
-                if a == 0:
-                    y = y + (x,)
-                else:
-                    y = y + (u[c * REP + rep] + x,)
+        for i in tl.static_range(NC * REP):
+            y = y + (u[i] + x[i],)
         u = y
     square = u[0] * u[0]
     for i in tl.static_range(1, NC * REP):
         square += u[i] * u[i]
-    square = _neighbours(square, G, VEC)
+    square = neighbours(square, W, VEC)
     total = square[0]
     for j in tl.static_range(1, VEC):
         total += square[j]
     norm += total.to(tl.float64)
 
-    u = _mixed(u, LOGC, REP)
+    if EARLY:
+        own_words = _words(next_words, NC * g, lane, L, VEC, REP)
+        own = _read(following, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
+    u = mixed(u, LOGC, REP)
     w = _words(words, N + NC * g, lane, L, VEC, REP)
     offsets = tl.load(words + PLANES * L + NC * g + tl.arange(0, 32)[None, :] % NC) & (L - 1)
     added = ()
     for c in tl.static_range(NC):
         x = ()
         for rep in tl.static_range(REP):
-            x = x + (_flipped(u[c * REP + rep], w[rep] << (31 - c)),)
-        x = _rolled(x, tl.gather(offsets, tl.full((G, 32), c, tl.int32), 1), G, VEC, REP, LOGV, LOGR)
+            x = x + (flipped(u[c * REP + rep], w[rep] << (31 - c)),)
+        x = rolled(x, tl.gather(offsets, tl.full((W, 32), c, tl.int32), 1), W, VEC, REP, LOGV, LOGR)
         for i in tl.static_range(V):
             added = added + (sums[c * V + i] + x[i],)
-    return added, norm
+    return added, norm, own, own_words
 
 
 @triton.jit(
-    do_not_specialize=["base", "step", "n_tiles", "tail_at", "origin_at", "origin_tail_at", "row", "n_rows", "first"]
-    + ["n_blocks", "width"]
+    do_not_specialize=["base", "step", "n_tiles", "words_at", "tail_at", "origin_at", "origin_tail_at", "parts_at"]
+    + ["norm_parts_at", "row", "n_rows", "first", "n_blocks", "width"]
 )
 def sketch_kernel(
     table,
     base: tl.int64,
     step: tl.int64,
     n_tiles: tl.int64,
-    words,
+    words_at: tl.int64,
     tail_at: tl.int64,
     origin_at: tl.int64,
     origin_tail_at: tl.int64,
-    parts,
-    norm_parts,
+    parts_at: tl.int64,
+    norm_parts_at: tl.int64,
     row: tl.int64,
     n_rows: tl.int64,
     first: tl.int64,
@@ -218,47 +222,79 @@ def sketch_kernel(
     LOGR: tl.constexpr,
     DTYPE: tl.constexpr,
     BYTES: tl.constexpr,
-    ALIGN: tl.constexpr,
     TILE: tl.constexpr,
+    ALIGN: tl.constexpr,
     ORIGIN: tl.constexpr,
     ORIGIN_BYTES: tl.constexpr,
     ORIGIN_ALIGN: tl.constexpr,
+    R: tl.constexpr,
+    EARLY: tl.constexpr,
+    FETCH: tl.constexpr,
 ):
-    """Rows `row` to `row + n_rows`, blocks `first` to `first + n_blocks`: this program's run of all these.
+    """Rows `row` to `row + n_rows` in groups of R, blocks `first` to `first + n_blocks`: this program's run of these.
 
-    The runs of program i and row m are part i + m - row: each row and each program begins a new part.
+    The runs of program p and group i are part p + i: each group and each program begins a new part. The warps of a
+    program read the same blocks of its R rows, so that words and origin come from L1 for all but one of them.
     """
     K: tl.constexpr = N * L
     V: tl.constexpr = VEC * REP
+    W: tl.constexpr = R * G
     program = tl.program_id(0).to(tl.int64)
-    low = n_rows * n_blocks * program // tl.num_programs(0)
-    high = n_rows * n_blocks * (program + 1) // tl.num_programs(0)
+    groups = (n_rows + R - 1) // R
+    low = groups * n_blocks * program // tl.num_programs(0)
+    high = groups * n_blocks * (program + 1) // tl.num_programs(0)
     whole = width // K
+    words = tl.multiple_of(words_at.to(tl.pointer_type(tl.int32)), 16)
+    parts = tl.multiple_of(parts_at.to(tl.pointer_type(tl.float32)), 16)
+    norm_parts = norm_parts_at.to(tl.pointer_type(tl.float64))
+    warp = tl.arange(0, W)[:, None]
+    g = warp % G
     for i in range((low // n_blocks).to(tl.int32), tl.cdiv(high, n_blocks).to(tl.int32)):
-        m = row + i
+        m = row + tl.minimum(wide(i) * R, n_rows - 1)
+        if W > 1:
+            m = row + tl.minimum(wide(i) * R + warp // G, n_rows - 1)
         begin = (first + tl.maximum(low - i * n_blocks, 0)).to(tl.int32)
         end = (first + tl.minimum(high - i * n_blocks, n_blocks)).to(tl.int32)
         sums = ()
         for _ in tl.static_range(NC * V):
-            sums = sums + (tl.zeros((G, 32), tl.float32),)
-        norm = tl.zeros((G, 32), tl.float64)
-        following = tile_at(table, base, step, n_tiles, m, wide(begin) * K, TILE, BYTES)
+            sums = sums + (tl.zeros((W, 32), tl.float32),)
+        norm = tl.zeros((W, 32), tl.float64)
+        tail = tail_at + m * (K * BYTES)
+        place = tile_at(table, base, step, n_tiles, m, wide(begin) * K, TILE, BYTES)
+        place = tl.where(wide(begin) < whole, place, tail)
+        if EARLY:
+            lane = tl.arange(0, 32 * VEC)[None, :]
+            own = _read(place, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
+            own_words = _words(words + (wide(begin) - first) * COUNT, NC * g, lane, L, VEC, REP)
+        else:
+            own, own_words = (place,), (place,)
         for b in range(begin, end):
             block = wide(b)
-            in_row = block < whole
-            place = tl.where(in_row, following, tail_at + m * (K * BYTES))
-            from_origin = tl.where(in_row, origin_at + block * (K * ORIGIN_BYTES), origin_tail_at)
-            following = tile_at(table, base, step, n_tiles, m, tl.minimum(block + 1, end - 1) * K, TILE, BYTES)
-            sums, norm = _add_block(
+            from_origin = tl.where(block < whole, origin_at + block * (K * ORIGIN_BYTES), origin_tail_at)
+            next = tl.minimum(block + 1, end - 1)
+            following = tile_at(table, base, step, n_tiles, m, next * K, TILE, BYTES)
+            following = tl.where(next < whole, following, tail)
+            if FETCH:
+                _fetch(following, g, K * BYTES // G, ALIGN)
+                if ORIGIN is not None:
+                    next_origin = tl.where(next < whole, origin_at + next * (K * ORIGIN_BYTES), origin_tail_at)
+                    _fetch(next_origin, warp, K * ORIGIN_BYTES // W, ORIGIN_ALIGN)
+            sums, norm, own, own_words = _add_block(
                 sums,
                 norm,
+                own,
+                own_words,
                 place,
+                following,
                 words + (block - first) * COUNT,
+                words + (next - first) * COUNT,
                 from_origin,
+                g,
                 N,
                 L,
                 NC,
                 G,
+                R,
                 PLANES,
                 VEC,
                 REP,
@@ -269,10 +305,13 @@ def sketch_kernel(
                 ALIGN,
                 ORIGIN,
                 ORIGIN_ALIGN,
+                EARLY,
             )
-        part = program + i
-        out = parts + part * K + tl.arange(0, G)[:, None] * (NC * L) + tl.arange(0, 32 * VEC)[None, :]
+            place = following
+        part = (program + i) * R + warp // G
+        out = parts + part * K + g * (NC * L) + tl.arange(0, 32 * VEC)[None, :]
         for c in tl.static_range(NC):
             for rep in tl.static_range(REP):
-                tl.store(out + c * L + rep * 32 * VEC, _lanes(sums, c * V + rep * VEC, G, VEC))
-        tl.store(norm_parts + part, tl.sum(norm) / G)
+                tl.store(out + c * L + rep * 32 * VEC, joined(sums, c * V + rep * VEC, W, VEC))
+        squares = tl.sum(tl.reshape(norm, (R, G * 32)), 1) / G
+        tl.store(norm_parts + (program + i) * R + tl.arange(0, R), squares)

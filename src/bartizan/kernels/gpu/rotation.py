@@ -7,6 +7,8 @@ run adds for one row is written once, and a last kernel sums these parts in floa
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import triton
@@ -14,6 +16,7 @@ import triton.language as tl
 
 from bartizan.kernels import reference
 from bartizan.kernels.gpu.chacha import COUNTERS, KEY, draw, key_words
+from bartizan.kernels.gpu.launch import Launcher
 from bartizan.kernels.gpu.plain import plainly_rotated
 from bartizan.kernels.gpu.registers import sketch_kernel
 from bartizan.kernels.gpu.rows import FLOATS, DeviceRows, aligned, multiprocessors, tile_at, wide
@@ -22,9 +25,23 @@ from bartizan.types import Array
 WORDS = 2**23  # random words held at a time: 32 MiB
 PARTS = 2**23  # numbers of partial sketches held at a time: 32 MiB
 HELD = 2048  # numbers that a warp holds, 64 a thread, and as many sums
-REGISTERS = 168  # a thread: what these take, and a few for the way
-WARPS = 12  # that a multiprocessor then has room for
+WARPS = 8  # that a multiprocessor has room for, with all registers that a thread can have
+TOGETHER = 4  # rows that a program reads about an origin, which then comes from memory once for them all
+EARLY = True  # read half of the next block before the end of this one
+FETCH = True  # bring the next block into L2
 REDUCED = 1024  # cells of a row that one program sums up
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """How blocks of one kind of rows lie in programs and warps, and the kernels for them."""
+
+    together: int
+    words_a_block: int
+    crew: int
+    prepare: Launcher
+    sketch: Launcher
+    reduce: Launcher
 
 
 def rotated(
@@ -37,122 +54,152 @@ def rotated(
     norms: torch.Tensor,
 ) -> None:
     k = out.shape[1]
-    shape = shape_of(k, mixing)
-    if shape is None or rows.dtype == torch.float64:
+    if rows.dtype == torch.float64 or shape_of(k, mixing) is None:
         return plainly_rotated(rows, origin, start, key, mixing, out, norms)
-    crew = max(1, min(multiprocessors(rows.device) * (WARPS // shape["G"]), PARTS // k // 2))
-    n_blocks, most_blocks, most_rows = -(-rows.width // k), WORDS // shape["COUNT"], max(1, PARTS // k - crew)
+    origin_at, about = (0, None) if origin is None else (origin.data_ptr(), origin.dtype)
+    plan = _plan(
+        k,
+        mixing,
+        rows.dtype,
+        rows.tile,
+        rows.align,
+        about,
+        aligned(origin_at),
+        _together(len(rows)) if origin is not None else 1,
+        rows.device,
+        (WARPS, EARLY, FETCH),
+    )
+    R, count, M = plan.together, plan.words_a_block, len(rows)
+    n_blocks, most_blocks, most_groups = -(-rows.width // k), WORDS // count, max(1, PARTS // k // R - plan.crew)
+    rest = rows.width % k
     for first in range(0, n_blocks, most_blocks):
-        count = min(most_blocks, n_blocks - first)
-        words, tails = _prepared(rows, origin, start // k + first, count, key, k, shape["COUNT"])
-        for row in range(0, len(rows), most_rows):
-            some = min(most_rows, len(rows) - row)
-            programs = min(crew, some * count)
-            parts = torch.empty((programs + some, k), dtype=torch.float32, device=rows.device)
-            norm_parts = torch.empty(programs + some, dtype=torch.float64, device=rows.device)
-            _sketch(rows, origin, words, tails, (row, some, first, count), parts, norm_parts, shape, programs)
-            _reduce[(some, triton.cdiv(k, REDUCED))](
-                parts,
-                norm_parts,
-                out[row:],
-                norms[row:],
-                out.stride(0),
+        blocks = min(most_blocks, n_blocks - first)
+        for row in range(0, M, most_groups * R):
+            some = min(most_groups * R, M - row)
+            groups = -(-some // R)
+            programs = min(_programs(plan.crew, groups, R), groups * blocks)
+            n_parts = (programs + groups) * R
+            tails = M * k * rows.dtype.itemsize if rest else 0
+            sizes = [4 * blocks * count, tails, 8 * k if rest and origin is not None else 0, 4 * k * n_parts]
+            scratch = torch.empty(sum(sizes) + 8 * n_parts, dtype=torch.uint8, device=rows.device)
+            words_at = scratch.data_ptr()
+            tail_at = words_at + sizes[0]
+            origin_tail_at = tail_at + sizes[1]
+            parts_at = origin_tail_at + sizes[2]
+            norms_at = parts_at + sizes[3]
+            drawers = -(-blocks * count // (16 * COUNTERS))
+            plan.prepare(
+                (drawers + (M if rest else 0) + (1 if sizes[2] else 0), 1, 1),
+                *rows.place,
+                words_at,
+                (start // k + first) * count // 16,
+                blocks * count // 16,
+                reference.ROTATED,
+                *key_words(key),
+                tail_at,
+                origin_at,
+                origin_tail_at,
+                M,
+                rows.width,
+                drawers,
+            )
+            plan.sketch(
+                (programs, 1, 1),
+                *rows.place,
+                words_at,
+                tail_at,
+                origin_at,
+                origin_tail_at,
+                parts_at,
+                norms_at,
+                row,
                 some,
-                count,
+                first,
+                blocks,
+                rows.width,
+            )
+            plan.reduce(
+                (some, -(-k // REDUCED), 1),
+                parts_at,
+                norms_at,
+                out,
+                norms,
+                row,
+                out.stride(0),
+                groups,
+                blocks,
                 programs,
-                k,
-                min(k, REDUCED),
-                1 / math.sqrt(mixing),
             )
     return None
 
 
-def shape_of(k: int, n: int) -> dict[str, int] | None:
-    """How a block lies in warps; None where it does not fit into their registers."""
+def shape_of(k: int, n: int) -> tuple[int, int] | None:
+    """How many sub-blocks a warp makes and how many warps make them all; None where registers are too few."""
     L = k // n
     own = min(n, 32, max(1, HELD // L))
-    if not 32 <= L <= 512 or n // own > 8:
-        return None
-    count = reference.rotation_words(k, n)
-    return {"N": n, "L": L, "NC": own, "G": n // own, "PLANES": reference.sign_planes(n), "COUNT": count}
+    return (own, n // own) if 32 <= L <= 512 and n // own <= 8 else None
 
 
-def _sketch(
-    rows: DeviceRows,
-    origin: torch.Tensor | None,
-    words: torch.Tensor,
-    tails: tuple[torch.Tensor | None, torch.Tensor | None],
-    part: tuple[int, int, int, int],
-    parts: torch.Tensor,
-    norm_parts: torch.Tensor,
-    shape: dict[str, int],
-    programs: int,
-) -> None:
-    """Add up (first row, rows, first block, blocks) of the rows in this many parts."""
-    vec = max(1, min(4, shape["L"] // 32, rows.align // rows.dtype.itemsize))
-    rep = shape["L"] // 32 // vec
-    sketch_kernel[(programs,)](
-        *rows.place,
-        words,
-        *(0 if tensor is None else tensor.data_ptr() for tensor in (tails[0], origin, tails[1])),
-        parts,
-        norm_parts,
-        *part,
-        rows.width,
-        **shape,
-        VEC=vec,
-        REP=rep,
-        LOGC=shape["NC"].bit_length() - 1,
-        LOGV=vec.bit_length() - 1,
-        LOGR=rep.bit_length() - 1,
-        **rows.form,
-        ALIGN=rows.align,
-        ORIGIN=None if origin is None else FLOATS[origin.dtype],
-        ORIGIN_BYTES=0 if origin is None else origin.dtype.itemsize,
-        ORIGIN_ALIGN=1 if origin is None else aligned(origin.data_ptr()),
-        num_warps=shape["G"],
-        **({"maxnreg": REGISTERS} if REGISTERS and rows.device.type == "cuda" else {}),
+def _together(n_rows: int) -> int:
+    return min(TOGETHER, 1 << (n_rows - 1).bit_length())
+
+
+def _programs(crew: int, groups: int, together: int) -> int:
+    """About an origin the same share of all rows, if there are enough programs: then they meet its columns together."""
+    return crew if together == 1 or groups > crew else crew // groups * groups
+
+
+@lru_cache(maxsize=256)
+def _plan(
+    k: int,
+    n: int,
+    dtype: torch.dtype,
+    tile: int,
+    align: int,
+    origin: torch.dtype | None,
+    origin_align: int,
+    together: int,
+    device: torch.device,
+    settings: tuple[int, bool, bool],
+) -> _Plan:
+    shape = shape_of(k, n)
+    assert shape is not None
+    own, warps = shape
+    most, early, fetch = settings
+    L, count = k // n, reference.rotation_words(k, n)
+    vec = max(1, min(4, L // 32, align // dtype.itemsize))
+    rep = L // 32 // vec
+    most = most * HELD // (own * L)
+    R = max(1, min(together, most // warps))
+    form = (FLOATS[dtype], dtype.itemsize, tile)
+    about = None if origin is None else FLOATS[origin]
+    logs = (own.bit_length() - 1, vec.bit_length() - 1, rep.bit_length() - 1)
+    real = device.type == "cuda"
+    return _Plan(
+        together=R,
+        words_a_block=count,
+        crew=max(1, min(multiprocessors(device) * max(1, most // (warps * R)), PARTS // k // R // 2)),
+        prepare=Launcher(_prepare, (k, COUNTERS, about, *form)),
+        sketch=Launcher(
+            sketch_kernel,
+            (n, L, own, warps, reference.sign_planes(n), count, vec, rep, *logs, *form, align, about)
+            + (0 if origin is None else origin.itemsize, origin_align, R, early and warps <= 2, fetch and real),
+            {"num_warps": warps * R},
+        ),
+        reduce=Launcher(_reduce, (R, k, min(k, REDUCED), 1 / math.sqrt(n))),
     )
-
-
-def _prepared(
-    rows: DeviceRows, origin: torch.Tensor | None, block: int, n_blocks: int, key: Array, k: int, count: int
-) -> tuple[torch.Tensor, tuple[torch.Tensor | None, torch.Tensor | None]]:
-    """The words of these blocks, and the last coordinates of the rows and of the origin, filled up to a block."""
-    words = torch.empty(n_blocks * count, dtype=torch.int32, device=rows.device)
-    rest = rows.width % k
-    tail = torch.empty((len(rows), k), dtype=rows.dtype, device=rows.device) if rest else None
-    origin_tail = torch.empty(k, dtype=origin.dtype, device=rows.device) if rest and origin is not None else None
-    drawers = triton.cdiv(words.numel(), 16 * COUNTERS)
-    _prepare[(drawers + (len(rows) if rest else 0) + (origin_tail is not None),)](
-        *rows.place,
-        words,
-        block * count // 16,
-        words.numel() // 16,
-        reference.ROTATED,
-        *key_words(key),
-        tail,
-        origin,
-        origin_tail,
-        len(rows),
-        rows.width,
-        drawers,
-        K=k,
-        COUNTERS=COUNTERS,
-        **rows.form,
-    )
-    return words, (tail, origin_tail)
 
 
 @triton.jit(
-    do_not_specialize=["base", "step", "n_tiles", "counter", "n_counters", "stream", "n_rows", "width", "drawers", *KEY]
+    do_not_specialize=["base", "step", "n_tiles", "words_at", "counter", "n_counters", "stream", "tail_at", "origin_at"]
+    + ["origin_tail_at", "n_rows", "width", "drawers", *KEY]
 )
 def _prepare(
     table,
     base: tl.int64,
     step: tl.int64,
     n_tiles: tl.int64,
-    words,
+    words_at: tl.int64,
     counter: tl.int64,
     n_counters: tl.int64,
     stream: tl.int32,
@@ -164,14 +211,15 @@ def _prepare(
     key5: tl.int32,
     key6: tl.int32,
     key7: tl.int32,
-    tail,
-    origin,
-    origin_tail,
+    tail_at: tl.int64,
+    origin_at: tl.int64,
+    origin_tail_at: tl.int64,
     n_rows: tl.int32,
     width: tl.int64,
     drawers: tl.int32,
     K: tl.constexpr,
     COUNTERS: tl.constexpr,
+    ORIGIN: tl.constexpr,
     DTYPE: tl.constexpr,
     BYTES: tl.constexpr,
     TILE: tl.constexpr,
@@ -180,45 +228,58 @@ def _prepare(
     program = tl.program_id(0)
     if program < drawers:
         at = program.to(tl.int64) * COUNTERS + tl.arange(0, COUNTERS)
+        words = words_at.to(tl.pointer_type(tl.int32))
         drawn = draw(counter + at, stream, key0, key1, key2, key3, key4, key5, key6, key7)
         for i in tl.static_range(16):
             tl.store(words + 16 * at + i, drawn[i].to(tl.int32, bitcast=True), mask=at < n_counters)
-    elif tail is not None:
+    else:
         m = program - drawers
         i, first = tl.arange(0, K), width // K * K
         if m < n_rows:
             place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            tail = tail_at.to(tl.pointer_type(DTYPE))
             tl.store(tail + m.to(tl.int64) * K + i, tl.load(place + i, mask=first + i < width, other=0.0))
-        elif origin is not None:
+        elif ORIGIN is not None:
+            origin = origin_at.to(tl.pointer_type(ORIGIN))
+            origin_tail = origin_tail_at.to(tl.pointer_type(ORIGIN))
             tl.store(origin_tail + i, tl.load(origin + first + i, mask=first + i < width, other=0.0))
 
 
-@triton.jit(do_not_specialize=["stride", "n_rows", "n_blocks", "programs"])
+@triton.jit(
+    do_not_specialize=["parts_at", "norm_parts_at", "row", "stride", "groups", "n_blocks", "programs"],
+    do_not_specialize_on_alignment=["out", "norms"],
+)
 def _reduce(
-    parts,
-    norm_parts,
+    parts_at: tl.int64,
+    norm_parts_at: tl.int64,
     out,
     norms,
+    row: tl.int64,
     stride: tl.int64,
-    n_rows: tl.int64,
+    groups: tl.int64,
     n_blocks: tl.int64,
     programs: tl.int64,
+    R: tl.constexpr,
     K: tl.constexpr,
     CELLS: tl.constexpr,
     SCALE: tl.constexpr,
 ):
-    """Add the parts of one row to its sketch and its squared norm: those of the programs that met it."""
+    """Add the parts of one row to its sketch and its squared norm: those of the programs that met its group."""
     m = tl.program_id(0).to(tl.int64)
     cells = tl.program_id(1) * CELLS + tl.arange(0, CELLS)
-    blocks = n_rows * n_blocks
-    low = ((m * n_blocks + 1) * programs - 1) // blocks
-    high = ((m + 1) * n_blocks * programs - 1) // blocks + 1
+    parts = parts_at.to(tl.pointer_type(tl.float32))
+    norm_parts = norm_parts_at.to(tl.pointer_type(tl.float64))
+    group, blocks = m // R, groups * n_blocks
+    low = ((group * n_blocks + 1) * programs - 1) // blocks
+    high = ((group + 1) * n_blocks * programs - 1) // blocks + 1
     total = tl.zeros((CELLS,), tl.float64)
     norm = tl.zeros((), tl.float64)
-    for part in range((low + m).to(tl.int32), (high + m).to(tl.int32)):
-        total += tl.load(parts + wide(part) * K + cells).to(tl.float64)
+    for i in range((low + group).to(tl.int32), (high + group).to(tl.int32)):
+        part = wide(i) * R + m % R
+        total += tl.load(parts + part * K + cells).to(tl.float64)
         norm += tl.load(norm_parts + part)
-    at = out + m * stride + cells
+    at = out + (row + m) * stride + cells
     tl.store(at, tl.load(at) + total * SCALE)
     if tl.program_id(1) == 0:
-        tl.store(norms + m, tl.load(norms + m) + norm)
+        at = norms + row + m
+        tl.store(at, tl.load(at) + norm)
