@@ -96,7 +96,8 @@ class OnGpu:
         Square ones come out the same both ways, to the last bit.
         """
         there = [array for array in arrays if array is not None]
-        flat, at, out = torch.cat([array.reshape(-1) for array in there]).cpu().numpy(), 0, []
+        flat = torch.cat([array.reshape(-1) for array in there]).cpu().numpy()
+        at, out = 0, list[Any]()
         for array in arrays:
             if array is None:
                 out.append(None)
