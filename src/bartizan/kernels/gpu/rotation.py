@@ -281,5 +281,5 @@ def _reduce(
     at = out + (row + m) * stride + cells
     tl.store(at, tl.load(at) + total * SCALE)
     if tl.program_id(1) == 0:
-        at = norms + row + m
-        tl.store(at, tl.load(at) + norm)
+        own = norms + row + m
+        tl.store(own, tl.load(own) + norm)
