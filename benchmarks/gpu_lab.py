@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from bartizan.kernels import gpu, reference
-from bartizan.kernels.gpu import combine, norms, pairs, rotation
+from bartizan.kernels.gpu import combine, norms, pairs
+from bartizan.kernels.gpu import rotation as gpu_rotation
 from bartizan.randomness import key_of
 
 KEY = key_of(2**190 + 99)
@@ -26,7 +27,7 @@ VGG = 138_357_544
 LAYERS = [9408, 64, 64, *[36864, 64, 64] * 4, 73728, 128, 128, *[147456, 128, 128] * 3, 8192, 128, 128]
 LAYERS += [294912, 256, 256, *[589824, 256, 256] * 3, 32768, 256, 256, 1179648, 512, 512, *[2359296, 512, 512] * 3]
 LAYERS += [131072, 512, 512, 512000, 1000]
-SETTINGS = {"combine": combine, "norms": norms, "pairs": pairs, "rotation": rotation}
+SETTINGS = {"combine": combine, "norms": norms, "pairs": pairs, "rotation": gpu_rotation}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,20 +45,17 @@ def with_(*settings):
     return tuple((module, name, value) for module, name, value in settings)
 
 
-def ahead(early, fetch, together=4):
-    return with_(("rotation", "EARLY", early), ("rotation", "FETCH", fetch), ("rotation", "TOGETHER", together))
+def rotation(**settings):
+    return with_(*(("rotation", name, value) for name, value in settings.items()))
 
 
 SKETCHES = [
     Variant("rotated", "rotated"),
-    Variant("rotated, half a block early, not fetched", "rotated", settings=ahead(True, False)),
-    Variant("rotated, fetched, not early", "rotated", settings=ahead(False, True)),
-    Variant("rotated, neither", "rotated", settings=ahead(False, False)),
+    Variant("rotated, nothing early", "rotated", settings=rotation(EARLY=0)),
     Variant("rotated, 8-byte rows", "rotated", align=8),
-    Variant("rotated, 8-byte rows, fetched, not early", "rotated", align=8, settings=ahead(False, True)),
+    Variant("rotated, 8-byte rows, 8 warps", "rotated", align=8, settings=rotation(NARROW_WARPS=8, NARROW_REGISTERS=0)),
     Variant("rotated about an origin", "rotated", origin=True),
-    Variant("rotated about an origin, not early", "rotated", origin=True, settings=ahead(False, True)),
-    Variant("rotated about an origin, 2 rows together", "rotated", origin=True, settings=ahead(True, True, 2)),
+    Variant("rotated about an origin, 4 rows together", "rotated", origin=True, settings=rotation(TOGETHER=4)),
     *(Variant(f"rotated k={k}", "rotated", k=k) for k in (1024, 2048, 8192, 16384)),
 ]
 SUMS = [
@@ -261,7 +259,7 @@ def main():
     bench_layers(read)
     bench_calls()
     x = torch.randn((50, RESNET), device="cuda")
-    bench("M=50, p=11,173,962, 8-byte rows", x, [*plain[:3], *about[:1], *sums[:4], *grams[:1]])
+    bench("M=50, p=11,173,962, 8-byte rows", x, [*plain[:2], *[v for v in sketches if v.align], *about[:1], *sums[:4], *grams[:1]])
     del x
     x = torch.randn((1000, WHOLE), device="cuda")
     bench("M=1000, p=11.17M", x, [*plain, *about[:1], *sums[2:3], *grams[:1]])

@@ -1,4 +1,4 @@
-"""The loops between the Gram matrix and the weights, in numba: M x M numbers, a few passes, one thread.
+"""The loops between the Gram matrix and the weights, in numba: M x M numbers, a few passes.
 
 What each computes is said in `weigh_reference`; here is only how. They decide between clients, so nothing is reordered
 but sums whose rounding decides nothing. Each file of kernels stands alone: numba's cache looks at no other.
@@ -6,16 +6,21 @@ but sums whose rounding decides nothing. Each file of kernels stands alone: numb
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 from numba import njit
 from numba import uint64 as u64
 
+from bartizan.kernels.threads import n_threads, share
 from bartizan.types import Floats
 
 # Reordering sums is all we allow.
 SUMS = {"reassoc", "contract", "nsz"}
+# Clients from which on it pays to wake other threads.
+MANY = 512
 # No division here is by zero, and none is checked for it.
-loop = njit(cache=True, error_model="numpy")
+loop = njit(cache=True, nogil=True, error_model="numpy")
 summing = njit(cache=True, error_model="numpy", fastmath=SUMS)
 
 
@@ -59,14 +64,16 @@ def _median(x):
 
 
 @loop
-def _distances(inner, out):
-    """One pass for the distances and the medoid: a row's median is sought only if enough of it lies below the least."""
+def _distances(inner, first, last, out):
+    """One pass over rows for their distances and the medoid among them: a row's median is sought only if enough of it
+    lies below the least so far.
+    """
     M = len(out)
     squares, row = np.empty(M), np.empty(M)
     for i in range(M):
         squares[i] = inner[i, i]
-    medoid, least = 0, np.inf
-    for i in range(M):
+    medoid, least = first, np.inf
+    for i in range(first, last):
         products, own, to = inner[i], squares[i], out[i]
         below = 0
         for j in range(u64(M)):
@@ -84,7 +91,14 @@ def _distances(inner, out):
 def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:
     """Squared distances of the first `n_clients` points, the medoid among them, and its median squared distance."""
     out = np.empty((n_clients, n_clients))
-    medoid, least = _distances(inner, out)
+    parts = 1 if n_clients < MANY else n_threads()
+    found = [(0, np.inf)] * parts
+
+    def task(part: int) -> None:
+        found[part] = _distances(inner, n_clients * part // parts, n_clients * (part + 1) // parts, out)
+
+    share(task, parts, parts)
+    medoid, least = min(found, key=itemgetter(1))  # the first, if several are as near
     return out, int(medoid), float(least)
 
 

@@ -5,8 +5,8 @@ block (all but the first find it in L1) and makes the NC = N / G mixed sub-block
 holds no more than 64 numbers and their 64 sums. A warp holds all lanes of its sub-blocks, REP x 32 threads x VEC
 neighbours, so that a rotation never leaves it: neighbours turn by selects, threads by one shuffle a number.
 
-While a block is mixed the next one is on its way: all of it into L2 (FETCH), each warp's own part into registers
-(EARLY), which then hold 64 numbers more and are full.
+While a block is mixed each warp's own part of the next one is on its way into registers (EARLY), which then hold 64
+numbers more and are full. A prefetch of the whole next block into L2 was tried, and cost more than it gave.
 
 Tensors are [W, 32 VEC] or [W, 32] for all W warps of a program, so that Triton has one layout to choose and nothing
 goes through shared memory; lists of them are tuples. Keep it so, and look at the machine code after a change: no
@@ -34,27 +34,6 @@ def _words(words, bit, lane, L: tl.constexpr, VEC: tl.constexpr, REP: tl.constex
 def _odd(bits):
     """Whether three bits have an odd number of ones: the sign in Sylvester's matrix."""
     return (bits ^ (bits >> 1) ^ (bits >> 2)) & 1
-
-
-@triton.jit
-def _fetch(place, part, SIZE: tl.constexpr, ALIGN: tl.constexpr):
-    """Bring SIZE bytes a warp into L2: the next block is on its way while this one is worked on."""
-    if ALIGN == 16:
-        asm: tl.constexpr = (
-            f"{{ .reg .pred p; elect.sync _|p, -1; @p cp.async.bulk.prefetch.L2.global [$1], {SIZE}; mov.b32 $0, 0; }}"
-        )
-        tl.inline_asm_elementwise(asm, "=r,l", [place + part * SIZE], dtype=tl.int32, is_pure=False, pack=1)
-    else:
-        thread = tl.arange(0, 32)[None, :]
-        for at in tl.static_range(0, SIZE, 32 * 128):
-            tl.inline_asm_elementwise(
-                "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
-                "=r,l",
-                [place + part * SIZE + (at + 128 * thread) % SIZE],
-                dtype=tl.int32,
-                is_pure=False,
-                pack=1,
-            )
 
 
 @triton.jit
@@ -229,7 +208,6 @@ def sketch_kernel(
     ORIGIN_ALIGN: tl.constexpr,
     R: tl.constexpr,
     EARLY: tl.constexpr,
-    FETCH: tl.constexpr,
 ):
     """Rows `row` to `row + n_rows` in groups of R, blocks `first` to `first + n_blocks`: this program's run of these.
 
@@ -274,11 +252,6 @@ def sketch_kernel(
             next = tl.minimum(block + 1, end - 1)
             following = tile_at(table, base, step, n_tiles, m, next * K, TILE, BYTES)
             following = tl.where(next < whole, following, tail)
-            if FETCH:
-                _fetch(following, g, K * BYTES // G, ALIGN)
-                if ORIGIN is not None:
-                    next_origin = tl.where(next < whole, origin_at + next * (K * ORIGIN_BYTES), origin_tail_at)
-                    _fetch(next_origin, warp, K * ORIGIN_BYTES // W, ORIGIN_ALIGN)
             sums, norm, own, own_words = _add_block(
                 sums,
                 norm,

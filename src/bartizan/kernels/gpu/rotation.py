@@ -25,10 +25,10 @@ from bartizan.types import Array
 WORDS = 2**23  # random words held at a time: 32 MiB
 PARTS = 2**23  # numbers of partial sketches held at a time: 32 MiB
 HELD = 2048  # numbers that a warp holds, 64 a thread, and as many sums
-WARPS = 8  # that a multiprocessor has room for, with all registers that a thread can have
-TOGETHER = 4  # rows that a program reads about an origin, which then comes from memory once for them all
-EARLY = True  # read half of the next block before the end of this one
-FETCH = True  # bring the next block into L2
+WARPS, REGISTERS = 8, 0  # that a multiprocessor has room for, with all registers that a thread can have ...
+NARROW_WARPS, NARROW_REGISTERS = 12, 168  # ... or with fewer, where rows are not aligned for wide loads
+TOGETHER = 2  # rows that a program reads about an origin, which then comes from memory once for them all
+EARLY = 2**22  # up to so many random words, which then stay in L2, half of the next block is read before this one's end
 REDUCED = 1024  # cells of a row that one program sums up
 
 
@@ -67,7 +67,8 @@ def rotated(
         aligned(origin_at),
         _together(len(rows)) if origin is not None else 1,
         rows.device,
-        (WARPS, EARLY, FETCH),
+        origin is None and -(-rows.width // k) * reference.rotation_words(k, mixing) <= EARLY,
+        (WARPS, REGISTERS) if rows.align == 16 else (NARROW_WARPS, NARROW_REGISTERS),
     )
     R, count, M = plan.together, plan.words_a_block, len(rows)
     n_blocks, most_blocks, most_groups = -(-rows.width // k), WORDS // count, max(1, PARTS // k // R - plan.crew)
@@ -160,21 +161,21 @@ def _plan(
     origin_align: int,
     together: int,
     device: torch.device,
-    settings: tuple[int, bool, bool],
+    early: bool,
+    room: tuple[int, int],
 ) -> _Plan:
     shape = shape_of(k, n)
     assert shape is not None
     own, warps = shape
-    most, early, fetch = settings
     L, count = k // n, reference.rotation_words(k, n)
     vec = max(1, min(4, L // 32, align // dtype.itemsize))
     rep = L // 32 // vec
-    most = most * HELD // (own * L)
+    most = room[0] * HELD // (own * L)
     R = max(1, min(together, most // warps))
     form = (FLOATS[dtype], dtype.itemsize, tile)
     about = None if origin is None else FLOATS[origin]
     logs = (own.bit_length() - 1, vec.bit_length() - 1, rep.bit_length() - 1)
-    real = device.type == "cuda"
+    cap = {"maxnreg": room[1]} if room[1] and device.type == "cuda" else {}
     return _Plan(
         together=R,
         words_a_block=count,
@@ -183,8 +184,8 @@ def _plan(
         sketch=Launcher(
             sketch_kernel,
             (n, L, own, warps, reference.sign_planes(n), count, vec, rep, *logs, *form, align, about)
-            + (0 if origin is None else origin.itemsize, origin_align, R, early and warps <= 2, fetch and real),
-            {"num_warps": warps * R},
+            + (0 if origin is None else origin.itemsize, origin_align, R, early and align == 16 and warps <= 2),
+            {"num_warps": warps * R, **cap},
         ),
         reduce=Launcher(_reduce, (R, k, min(k, REDUCED), 1 / math.sqrt(n))),
     )
