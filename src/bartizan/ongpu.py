@@ -15,7 +15,7 @@ from bartizan.kernels.gpu.rows import TILE
 from bartizan.kernels.rows import FLOAT32, FLOAT64
 from bartizan.types import Array, Floats
 
-MANY = 256  # clients from which on the device mirrors a Gram matrix faster than the host
+MANY = 2**16  # numbers of a Gram matrix from which on the device makes it symmetric faster than the host
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,26 +86,29 @@ class OnGpu:
     def zeros(self, *shape: int) -> Any:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
+    def blank_reading(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
+        """Zeros for sketches, squared norms and dots, by one call to the device; the last two lie side by side."""
+        M = len(self)
+        flat = self.zeros(M * (k + 1 + trusted))
+        sketches, norms = flat[: M * k].view(M, k), flat[M * k : M * (k + 1)]
+        return sketches, norms, flat[M * (k + 1) :] if trusted else None
+
     def inner_products(self, sketches: Any) -> Any:
-        gram = sketches @ sketches.T
-        return gram if len(gram) < MANY else mirrored(gram)
+        return sketches @ sketches.T
 
     def host(self, *arrays: Any) -> tuple[Any, ...]:
         """These arrays as NumPy's, by one transfer: the only time that the host waits for the device.
 
-        Square ones come out the same both ways, to the last bit.
+        Gram matrices come out the same both ways, to the last bit.
         """
-        there = [array for array in arrays if array is not None]
-        flat = torch.cat([array.reshape(-1) for array in there]).cpu().numpy()
+        there = [mirrored(array) for array in arrays if array is not None]
+        flat = (there[0].reshape(-1) if len(there) == 1 else torch.cat([a.reshape(-1) for a in there])).cpu().numpy()
         at, out = 0, list[Any]()
         for array in arrays:
-            if array is None:
-                out.append(None)
-                continue
-            shape, count = tuple(array.shape), array.numel()
-            here = flat[at : at + count].reshape(shape)
+            count = 0 if array is None else array.numel()
+            here = None if array is None else flat[at : at + count].reshape(tuple(array.shape))
+            out.append((here + here.T) / 2 if here is not None and is_gram(here) and count < MANY else here)
             at += count
-            out.append(np.triu(here) + np.triu(here, 1).T if _square(shape) and len(here) < MANY else here)
         return tuple(out)
 
     def combined(self, weights: Floats, rest: float, reference: OnGpu | None) -> list[Any]:
@@ -153,10 +156,10 @@ class OnGpu:
         return dtypes.pop() if len(dtypes) == 1 else self.wide
 
 
-def mirrored(gram: Any) -> Any:
-    upper = torch.triu(gram)
-    return upper + torch.triu(upper, 1).T
+def mirrored(array: Any) -> Any:
+    """A large Gram matrix, made symmetric where it is."""
+    return (array + array.T) / 2 if is_gram(array) and array.numel() >= MANY else array
 
 
-def _square(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 and shape[0] == shape[1]
+def is_gram(array: Any) -> bool:
+    return array.ndim == 2 and array.shape[0] == array.shape[1]

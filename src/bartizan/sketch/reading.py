@@ -29,8 +29,7 @@ class Reading:
     @classmethod
     def empty(cls, rows: Located, k: int, *, trusted: bool) -> Reading:
         """Zeros where these rows are."""
-        M = len(rows)
-        return cls(rows.zeros(M, k), rows.zeros(M), rows.zeros(M) if trusted else None)
+        return cls(*rows.blank_reading(k, trusted))
 
     @classmethod
     def stacked(cls, readings: Sequence[Reading]) -> Reading:

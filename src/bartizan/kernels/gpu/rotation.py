@@ -22,7 +22,7 @@ from bartizan.kernels.gpu.registers import sketch_kernel
 from bartizan.kernels.gpu.rows import FLOATS, DeviceRows, aligned, multiprocessors, tile_at, wide
 from bartizan.types import Array
 
-WORDS = 2**23  # random words held at a time: 32 MiB
+WORDS = 10 * 2**20  # random words held at a time: 40 MiB, for 149 million coordinates
 PARTS = 2**23  # numbers of partial sketches held at a time: 32 MiB
 HELD = 2048  # numbers that a warp holds, 64 a thread, and as many sums
 WARPS, REGISTERS = 8, 0  # that a multiprocessor has room for, with all registers that a thread can have ...
