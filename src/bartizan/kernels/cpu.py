@@ -20,10 +20,12 @@ from numba import uint64 as u64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from bartizan.kernels import dense, reference
+from bartizan.kernels import compiling, dense, reference
 from bartizan.kernels.rows import FOLD, UNIT, Rows, unit_of
 from bartizan.kernels.threads import n_threads, share
 from bartizan.types import Array, Floats
+
+compiling.tell()
 
 # Reordering sums is all we allow: NaN and Inf must come through.
 SUMS = {"reassoc", "contract", "nsz"}

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from bartizan.kernels.compiling import told
+
 
 @dataclass(frozen=True, eq=False)
 class Launcher:
@@ -30,7 +32,8 @@ class Launcher:
         )
         ready = self.compiled.get(kinds)
         if ready is None:
-            # Interpreted, a kernel is never compiled, and this is None.
-            self.compiled[kinds] = self.kernel[grid](*arguments, *self.constants, **self.options)
+            with told(f"{self.kernel.__name__.strip('_')} for the GPU"):
+                # Interpreted, a kernel is never compiled, and this is None.
+                self.compiled[kinds] = self.kernel[grid](*arguments, *self.constants, **self.options)
         else:
             ready[grid](*arguments, *self.constants)
