@@ -17,7 +17,7 @@ from bartizan.updates import Updates
 
 CPU = TYPICAL["cpu"]
 EXACT_IS_FREE = replace(CPU, gram=0.0, gram_pair=0.0)
-ROTATED_IS_FREE = replace(CPU, draw=0.0, rotate=0.0, sketch_pair=0.0)
+ROTATED_IS_FREE = replace(CPU, draw=0.0, rotate=0.0, cell=0.0, sketch_pair=0.0)
 
 
 @pytest.fixture(autouse=True)

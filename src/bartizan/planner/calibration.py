@@ -105,6 +105,10 @@ class _Bench:
         call, client, choose, choose_pair = self._calls(flat)
         iterate, iterate_pair = self._weighing(GeometricMedian(), SEVERAL)
         reads, rotations, grams, sums = [], [], [], []
+        for M in FEW:  # of tiny updates only the sketches themselves cost anything
+            tiny = Updates.of(flat[: 64 * M].reshape(M, 64))
+            look = self._best("projecting tiny updates", partial(Rotated().look, tiny, 0), repeats=5 * REPEATS)
+            rotations.append(((64, 64 * M, M * Rotated().k, M * M * Rotated().k), look))
         for M in CLIENTS:
             clients = Updates.of(flat.reshape(M, -1))
             p, fixed = clients.layout.dim, call + client * M
@@ -112,7 +116,7 @@ class _Bench:
             reads.append(((M * p,), look - fixed))
             for k in DIMENSIONS:
                 look = self._best(f"projecting {M} clients to {k}", partial(Rotated(k).look, clients, 0))
-                rotations.append(((p, M * p, M * M * k), look - fixed))
+                rotations.append(((p, M * p, M * k, M * M * k), look - fixed))
             look = self._best(f"the exact Gram matrix of {M} clients", partial(Exact().look, clients, 0))
             grams.append(((M * p, M * M * p), look - fixed))
             for chosen in (1, M):
@@ -121,7 +125,7 @@ class _Bench:
                 seconds = self._best(f"adding {chosen} clients up", partial(clients.combine, weights))
                 sums.append(((p, chosen * p), seconds))
         (read,) = fitted(reads)
-        draw, rotate, sketch_pair = fitted(rotations)
+        draw, rotate, cell, sketch_pair = fitted(rotations)
         gram, gram_pair = fitted(grams)
         write, combine = fitted(sums)
         return Costs(
@@ -133,6 +137,7 @@ class _Bench:
             read=max(read, 1e-15),
             draw=draw,
             rotate=rotate,
+            cell=cell,
             sketch_pair=sketch_pair,
             gram=gram,
             gram_pair=gram_pair,

@@ -30,6 +30,8 @@ class Costs:
     """A coordinate's randomness, which all clients share."""
     rotate: float
     """A number, put through `Rotated`."""
+    cell: float
+    """A cell of a sketch, cleared and added up: M k of them."""
     sketch_pair: float
     """A product in the Gram matrix of the sketches, M^2 k of them."""
     gram: float
@@ -59,7 +61,8 @@ class Costs:
             return fixed + self.gram * M * p + self.gram_pair * M * M * p
         if not isinstance(sketch, Projection):
             raise TypeError(f"There are no costs of {sketch!r}: wanted Exact() or Rotated(k=...).")
-        return fixed + self.draw * p + self.rotate * M * p + self.sketch_pair * M * M * sketch.k
+        k = sketch.k
+        return fixed + self.draw * p + self.rotate * M * p + self.cell * M * k + self.sketch_pair * M * M * k
 
     def weigh(self, clients: int, iterates: bool) -> float:
         fixed, pair = (self.iterate, self.iterate_pair) if iterates else (self.choose, self.choose_pair)
@@ -76,45 +79,47 @@ class Costs:
         return asdict(self)
 
 
-# float32, to choose by where nothing was measured, not to promise by. "cpu" is one calibration of two Xeon cores.
-# "cuda" was never calibrated: its costs per number follow a prototype's times on an H200, the rest is estimated.
+# float32, to choose by where nothing was measured, not to promise by. "cpu" is one calibration of two Xeon cores, and
+# "cuda" is put together from the times in docs/speed.md.
 TYPICAL = {
     "cpu": Costs(
         device="cpu",
         dtype="float32",
         machine="typical: two cores of a server",
-        call=3.26823e-4,
-        client=2.3373e-5,
-        read=1.84219e-10,
-        draw=1.45192e-9,
-        rotate=4.59741e-10,
-        sketch_pair=4.24351e-11,
-        gram=2.88454e-10,
-        gram_pair=1.19978e-11,
-        write=1.75674e-9,
-        combine=2.74015e-10,
-        choose=4.19568e-5,
-        choose_pair=1.17464e-8,
-        iterate=3.41353e-4,
-        iterate_pair=5.98496e-9,
+        call=0.000303292,
+        client=1.95221e-06,
+        read=3.43439e-10,
+        draw=7.63373e-10,
+        rotate=4.41129e-10,
+        cell=3.5e-09,
+        sketch_pair=1.9e-11,
+        gram=6.80681e-10,
+        gram_pair=1.88334e-11,
+        write=8.05072e-10,
+        combine=2.46395e-10,
+        choose=1.95176e-05,
+        choose_pair=6.38578e-10,
+        iterate=3.39033e-05,
+        iterate_pair=3.56565e-09,
     ),
     "cuda": Costs(
         device="cuda",
         dtype="float32",
-        machine="estimated: an H200, never calibrated",
-        call=3e-4,
-        client=2e-6,
-        read=1.04e-12,
-        draw=0.0,
-        rotate=1.35e-12,
+        machine="typical: an H200",
+        call=0.0005,
+        client=2e-06,
+        read=1.03e-12,
+        draw=0,
+        rotate=1.37e-12,
+        cell=1e-11,
         sketch_pair=1e-13,
-        gram=1.5e-12,
-        gram_pair=8.9e-14,
+        gram=1.8e-12,
+        gram_pair=1.86e-14,
         write=3e-12,
-        combine=1.1e-12,
-        choose=5e-5,
-        choose_pair=3e-8,
-        iterate=5e-4,
-        iterate_pair=3e-8,
+        combine=1.04e-12,
+        choose=0.00013,
+        choose_pair=2.3e-09,
+        iterate=0.00014,
+        iterate_pair=8e-09,
     ),
 }

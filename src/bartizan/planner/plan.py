@@ -145,7 +145,7 @@ def plan(
             weighs all (the geometric median).
         calibration: Costs to predict by; the stored ones of this machine if not given, else typical ones.
 
-    >>> print(plan(8, 1_000_000, calibration=TYPICAL["cpu"]).sketch)
+    >>> print(plan(8, 10_000, calibration=TYPICAL["cpu"]).sketch)
     Exact()
     >>> print(plan(200, 1_000_000, calibration=TYPICAL["cpu"]).sketch)
     Rotated(k=4096, mixing=32)
