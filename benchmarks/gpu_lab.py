@@ -259,7 +259,11 @@ def main():
     bench_layers(read)
     bench_calls()
     x = torch.randn((50, RESNET), device="cuda")
-    bench("M=50, p=11,173,962, 8-byte rows", x, [*plain[:2], *[v for v in sketches if v.align], *about[:1], *sums[:4], *grams[:1]])
+    bench(
+        "M=50, p=11,173,962, 8-byte rows",
+        x,
+        [*plain[:2], *[v for v in sketches if v.align], *about[:1], *sums[:4], *grams[:1]],
+    )
     del x
     x = torch.randn((1000, WHOLE), device="cuda")
     bench("M=1000, p=11.17M", x, [*plain, *about[:1], *sums[2:3], *grams[:1]])

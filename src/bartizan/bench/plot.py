@@ -8,12 +8,12 @@ from typing import Any
 
 from bartizan.arguments import short
 from bartizan.bench.growth import AXES, LETTER, OTHER, Axis, Curve, longest
-from bartizan.bench.rows import Row, plain
+from bartizan.bench.rows import Row, plain, seconds
 
 # Okabe and Ito's colours, told apart by everyone; ours first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "os^Dv<>p"
-NAMES = {"clients": "clients M", "dim": "coordinates p", "seconds": "seconds", "reads": "reads of all updates"}
+NAMES = {"clients": "clients M", "dim": "coordinates p", "seconds": "time", "reads": "reads of all updates"}
 
 
 def check(path: Path) -> None:
@@ -51,7 +51,7 @@ def _growth(rows: Sequence[Row], axes: list[Axis]) -> Any:
 
 
 def _panel(panel: Any, lines: list[Curve], axis: Axis, cost: str, style: dict[str, dict[str, str]]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for curve in lines:
         x = [getattr(row, axis) for row in curve.rows]
@@ -66,8 +66,14 @@ def _panel(panel: Any, lines: list[Curve], axis: Axis, cost: str, style: dict[st
     ticks = sorted({getattr(row, axis) for curve in lines for row in curve.rows})
     panel.set_xticks(ticks, [short(tick) for tick in ticks])
     panel.xaxis.set_minor_formatter(NullFormatter())
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
+    low, high = panel.get_ylim()
+    steps = [1.0, 2.0, 3.0, 5.0] if high < 30 * low else [1.0]  # label between the decades where there are few
+    steps = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8] if high < 4 * low else steps
+    panel.yaxis.set_major_locator(LogLocator(subs=steps))
+    panel.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: seconds(value) if cost == "seconds" else f"{value:g}")
+    )
+    panel.yaxis.set_minor_formatter(NullFormatter())
     panel.set_xlabel(NAMES[axis])
     panel.set_ylabel(NAMES[cost])
     panel.grid(True, which="major", alpha=0.25)
