@@ -14,7 +14,7 @@ from bartizan import layout, updates  # noqa: E402
 from bartizan.coordinatewise import Median, TrimmedMean  # noqa: E402
 
 GPU = torch.cuda.is_available()
-M, P = 9, 9001
+M, P = 7, 4999
 SEED = 2**100 + 7
 
 
@@ -38,8 +38,8 @@ def there(x):
 
 def layers(row):
     """One client's update as a state dict: layers of many sizes, one not contiguous, one a counter."""
-    a, b, c, d = torch.split(row, [5000, 1, 3997, 3])
-    return {"a": a.reshape(50, 100), "b": b, "c": c, "d": d, "steps": torch.tensor(7, device=row.device)}
+    a, b, c, d = torch.split(row, [3000, 1, 1995, 3])
+    return {"a": a.reshape(30, 100), "b": b, "c": c, "d": d, "steps": torch.tensor(7, device=row.device)}
 
 
 def host(update):
@@ -50,11 +50,11 @@ def host(update):
     )
 
 
-RULES = [bz.Krum(2), bz.GeometricMedian(), bz.NNM(2) >> bz.MCA(), bz.Mean(), bz.CenteredClipping(radius=1.0), Median()]
+RULES = [bz.Krum(2), bz.NNM(2) >> bz.GeometricMedian(), bz.CenteredClipping(radius=1.0), Median()]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(), bz.Rotated(k=64, mixing=8)], ids=repr)
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated()], ids=repr)
 def test_a_round_on_a_gpu_is_the_round_in_host_memory(rule, sketch):
     if isinstance(rule, Median) and not isinstance(sketch, bz.Exact):
         pytest.skip("coordinate-wise rules are not projected")
