@@ -268,6 +268,7 @@ def test_as_many_lie_as_all_rules_withstand():
         (["--sketches", "rotated:100"], "a power of two from 64 up; got 100"),
         (["--peers", "nobody"], "Unknown peer 'nobody'. Known: byzfl"),
         (["--byzantine", "9"], "n_byzantine can be at most"),
+        (["--rules", "mean", "--byzantine", "11"], "--byzantine must leave an honest client: at most 10 of 11 can lie"),
         (["--plot", "figure.doc"], "ends in .png or .svg, got 'figure.doc'"),
         (["--dim", "900G"], "Take a smaller --dim or fewer --clients"),
         (["--markdown", "/nowhere/rows.json"], "No such file"),

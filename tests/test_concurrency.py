@@ -39,6 +39,25 @@ def test_a_forked_child_aggregates_as_its_parent_did():
     assert run.stdout.strip() == "0 True", run.stderr
 
 
+def test_a_thread_that_outlives_the_main_one_aggregates_on():
+    """Then Python starts no more threads: the work is done on the one that asks for it."""
+    code = (
+        "import threading, numpy as np, bartizan as bz\n"
+        "x = np.random.default_rng(0).normal(size=(9, 40_000)).astype(np.float32)\n"
+        "aggregate = lambda: bz.aggregate(x, bz.GeometricMedian(), sketch=bz.Rotated(), seed=1).weights.tobytes()\n"
+        "before = aggregate()\n"
+        "def late():\n"
+        "    threading.main_thread().join()\n"
+        "    print(aggregate() == before)\n"
+        "threading.Thread(target=late).start()"
+    )
+    environment = os.environ | {"NUMBA_NUM_THREADS": "2"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert run.stdout.strip() == "True", run.stderr
+
+
 def test_an_interrupt_or_an_error_in_one_task_ends_them_all_and_comes_out():
     done = []
 

@@ -266,6 +266,35 @@ def test_a_bad_file_is_quarantined_and_a_missing_one_too(tmp_path):
     assert "No such file" in out.quarantined[6]
 
 
+def test_a_file_that_needs_a_library_we_do_not_have_ends_no_round(tmp_path, monkeypatch):
+    for m in range(5):
+        np.save(tmp_path / f"{m}.npy", np.full(4, m, np.float32))
+    content = header(a={"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}) + bytes(8)
+    (tmp_path / "odd.safetensors").write_bytes(content)
+    for library in ("torch", "ml_dtypes"):
+        monkeypatch.setitem(sys.modules, library, None)
+    out = bz.aggregate(sorted(tmp_path.iterdir()), bz.Mean())
+    assert list(out.quarantined) == [5]
+    assert "bfloat16 needs torch" in out.quarantined[5]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.npy")
+    (tmp_path / "x.safetensors").mkdir()
+    for name in ("x.npy", "x.safetensors"):
+        with pytest.raises(ValueError, match=f"{name} can't be opened as an update: it is no regular file"):
+            open_update(tmp_path / name)
+
+
+def test_paths_may_come_from_any_iterable(tmp_path):
+    for m in range(5):
+        np.save(tmp_path / f"{m}.npy", np.full(4, m, np.float32))
+    paths = {path.name: path for path in tmp_path.iterdir()}
+    for updates in (paths.values(), tmp_path.glob("*.npy"), tuple(paths.values())):
+        assert bz.aggregate(updates, bz.Mean()).update.tolist() == [2.0] * 4
+
+
 @pytest.mark.parametrize("sketch", [bz.Rotated(k=256), bz.Exact()], ids=repr)
 @pytest.mark.parametrize("rule", [bz.Krum(1), bz.GeometricMedian(), bz.NNM(1) >> bz.coordinatewise.Median()], ids=repr)
 def test_no_budget_changes_a_projected_answer(rule, sketch, tmp_path):
@@ -383,6 +412,18 @@ def test_a_result_can_be_written_into_any_container():
     assert out["n"] == wanted["n"]
 
 
+def test_a_result_is_written_where_each_number_of_its_place_lies():
+    x = np.random.default_rng(0).normal(size=(7, 9000)).astype(np.float32)
+    for rule in (bz.GeometricMedian(), bz.coordinatewise.Median()):
+        wanted = bz.aggregate(x, rule).update
+        for part in (slice(None, 18_000, 2), slice(9000, 0, -1), slice(1, 9001)):
+            ground = np.full(20_000, 7, np.float32)
+            bz.aggregate(x, rule, out=ground[part])
+            np.testing.assert_array_equal(ground[part], wanted)
+            ground[part] = 7
+            assert (ground == 7).all()  # and nowhere else
+
+
 def test_a_result_may_take_the_place_of_the_reference():
     """The last model becomes the next one, in place: each block is written after it was read."""
     x, model = RNG.normal(size=(7, 90_000)), RNG.normal(size=90_000)
@@ -419,6 +460,9 @@ def test_a_result_is_never_written_over_an_update():
     x = np.ones((5, 9))
     with pytest.raises(ValueError, match="out must not be a client's update"):
         bz.aggregate(x, bz.Mean(), out=x[2])
+    pairs = [{"a": np.ones(9), "b": np.ones(9)} for _ in range(5)]
+    with pytest.raises(ValueError, match="out must not be a client's update"):
+        bz.aggregate(pairs, bz.Mean(), out={"a": pairs[3]["b"], "b": np.empty(9)})
 
 
 def test_pages_that_somebody_wrote_to_are_never_dropped(tmp_path):

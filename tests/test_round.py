@@ -356,6 +356,23 @@ def test_close_waits_for_adds_that_have_begun():
         assert closing.result(60).clients == ("amy",)
 
 
+def test_a_close_that_is_interrupted_while_it_waits_leaves_the_round_open():
+    slow = Slow()
+    with bz.Aggregator(bz.Mean()).round() as r, ThreadPoolExecutor(1) as pool:
+        adding = pool.submit(r.add, slow, "amy")
+        assert slow.begun.wait(60)
+        interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            r.close()
+        interrupt.join()
+        assert "open" in repr(r)
+        slow.go_on.set()
+        adding.result(60)
+        r.add({"w": np.array([5.0])}, "bob")
+        assert r.close().clients == ("amy", "bob")
+
+
 @contextmanager
 def files_no_larger_than(size: int):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -441,6 +458,13 @@ def test_what_a_living_round_spilled_is_left_alone(tmp_path):
             assert first.close().update.tolist() == [1.0]
             assert second.close().update.tolist() == [5.0]
     assert [path.name for path in tmp_path.iterdir()] == ["somebody's.npy"]
+
+
+def test_what_is_no_lock_of_ours_stops_no_round(tmp_path):
+    (tmp_path / "bartizan-round-0.lock").mkdir()
+    with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as r:
+        r.add([1.0], 0)
+        assert r.close().update.tolist() == [1.0]
 
 
 def test_files_can_be_added_and_bad_ones_are_quarantined(tmp_path):

@@ -6,8 +6,9 @@ import contextlib
 import mmap
 import os
 import secrets
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, ValuesView
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,8 @@ def open_update(
     try:
         if (dtype is None) != (shape is None):
             raise ValueError("dtype and shape belong together: pass both, or neither")
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a named pipe is to wait for whoever writes to it
+            raise ValueError("it is no regular file")
         if dtype is not None and shape is not None:
             return _raw(path, np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
         if path.suffix == ".npy":
@@ -98,6 +101,8 @@ def finished(path: Path, size: int = 0) -> Iterator[Any]:
 
 def opened(updates: Any) -> Any:
     """The same updates, those that are paths mapped; what can't be opened becomes an update that says why."""
+    if isinstance(updates, (Iterator, ValuesView)):
+        updates = list(updates)
     if not isinstance(updates, (list, tuple)) or not any(isinstance(update, Path) for update in updates):
         return updates
     return [opened_one(update) if isinstance(update, Path) else update for update in updates]
@@ -106,7 +111,7 @@ def opened(updates: Any) -> Any:
 def opened_one(path: Path) -> Any:
     try:
         return open_update(path)
-    except (ValueError, OSError) as unsound:
+    except (ValueError, OSError, ModuleNotFoundError) as unsound:
         return Unreadable(str(unsound))
 
 

@@ -138,8 +138,9 @@ class Round:
             if self._state == "discarded":
                 raise RuntimeError("This round was left without being closed: its updates are gone. Open another one.")
             self._state = "closing"
-            self._changed.wait_for(lambda: not self._coming)
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._coming)
             self._result = self._closed(out, progress)
         finally:
             with self._changed:

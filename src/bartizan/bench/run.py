@@ -56,6 +56,11 @@ class Benchmark:
 
     def liars(self, clients: int) -> int:
         if self.byzantine is not None:
+            if self.byzantine >= clients:
+                raise ValueError(
+                    f"--byzantine must leave an honest client: at most {clients - 1} of {clients} can lie, "
+                    f"got {self.byzantine}."
+                )
             return self.byzantine
         for f in range(clients // 5, 0, -1):
             try:

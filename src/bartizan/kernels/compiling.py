@@ -28,7 +28,7 @@ def _start(what: str) -> None:
     _said.append(what)
     if len(_said) > 1:  # on behalf of another
         return
-    if sys.stderr is not None and sys.stderr.isatty():
+    if _on_terminal():
         print(f"\r\x1b[K{LINE.format(what)}", end="", file=sys.stderr, flush=True)
     else:
         logging.getLogger("bartizan").info(LINE.format(what))
@@ -36,8 +36,15 @@ def _start(what: str) -> None:
 
 def _end() -> None:
     _said.pop()
-    if not _said and sys.stderr is not None and sys.stderr.isatty():
+    if not _said and _on_terminal():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _on_terminal() -> bool:
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except (AttributeError, ValueError):  # something that only writes, or is closed
+        return False
 
 
 class _Listener(event.Listener):
@@ -53,7 +60,7 @@ class _Listener(event.Listener):
 
 
 def _is_ours(event: Any) -> bool:
-    return event.data["dispatcher"].py_func.__module__.startswith("bartizan.")
+    return str(event.data["dispatcher"].py_func.__module__).startswith("bartizan.")
 
 
 def tell() -> None:

@@ -369,8 +369,13 @@ def _sum_part(rows, first, last, like, weights, rest, origin, out):
         while done < count:
             begin = ends[e - 1] if e > 0 else 0
             n = min(ends[e] - low - done, count - done)
-            address = out.pointers[0, e] + (low + done - begin) * out.steps[0, e]
-            _write(address, out.codes[0, e], total, u64(done), u64(n))
+            step, code = out.steps[0, e], out.codes[0, e]
+            address = out.pointers[0, e] + (low + done - begin) * step
+            if step == (4 if code == 0 else 8 if code == 1 else 2):
+                _write(address, code, total, u64(done), u64(n))
+            else:
+                for i in range(n):
+                    _write(address + i * step, code, total, u64(done + i), u64(1))
             done, e = done + n, e + 1
 
 

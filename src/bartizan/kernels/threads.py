@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 
 from numba import config
@@ -35,8 +36,10 @@ def share(task: Callable[[int], None], n_tasks: int, threads: int) -> None:
             task(i)
 
     pool = _helpers()
-    others: list[Future[None]] = [pool.submit(work) for _ in range(helpers)]
+    others: list[Future[None]] = []
     try:
+        with suppress(RuntimeError):  # no more threads are to be had: Python is about to end, or the system is short
+            others.extend(pool.submit(work) for _ in range(helpers))
         work()
     finally:
         given_up = True

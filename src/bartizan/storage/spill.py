@@ -77,7 +77,7 @@ def remove_leftovers(place: Path) -> list[Path]:
     """Remove what rounds of dead processes left here, never what a living one uses; says what was removed."""
     removed = []
     for lock_path in sorted(place.glob(f"{PREFIX}*.lock")):
-        with suppress(FileNotFoundError, PermissionError), open(lock_path, "r+b") as lock:
+        with suppress(OSError), open(lock_path, "r+b") as lock:  # gone by now, not ours to open, or no lock at all
             if _take(lock):
                 _remove(lock_path.with_suffix(""), lock_path, lock, os.getpid())
                 removed.append(lock_path.with_suffix(""))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
-
-import numpy as np
 
 from bartizan.columns import Row
 from bartizan.layout import Layout, as_numpy, leaves_of
+from bartizan.storage.pages import span
 from bartizan.types import Array
 
 
@@ -36,10 +37,8 @@ class Target:
                 raise ValueError(f"out must be writable, but {entry} is not. Map files with mode 'r+', or copy it.")
         floats, integers = ([e for e in layout.entries if e.is_float is kind] for kind in (True, False))
         row = Row(tuple(arrays[e.path] for e in floats), tuple(arrays[e.path] for e in integers))
-        for other in updates:
-            theirs = zip(other.floats + other.integers, row.floats + row.integers, strict=True)
-            if any(np.may_share_memory(array, own) for array, own in theirs):
-                raise ValueError("out must not be a client's update: those are never changed. Pass other arrays.")
+        if _any_meet(row, updates):
+            raise ValueError("out must not be a client's update: those are never changed. Pass other arrays.")
         return cls(out, row)
 
     def filled(self, floats: Iterable[Array], counters: Iterable[Array]) -> Any:
@@ -50,3 +49,17 @@ class Target:
         for own, counts in zip(self.row.integers, counters, strict=True):
             own[...] = counts.reshape(own.shape)
         return self.container
+
+
+def _any_meet(row: Row, updates: Iterable[Row]) -> bool:
+    """Whether any array of the updates may share memory with any of the row's, whatever their names."""
+    own = sorted(span(array) for array in row.floats + row.integers if array.size)
+    starts = [start for start, _ in own]
+    ends = list(accumulate((stop for _, stop in own), max))  # of those that begin so far
+    for other in updates:
+        for array in other.floats + other.integers:
+            low, high = span(array)
+            before = bisect_left(starts, high)
+            if low < high and before and ends[before - 1] > low:
+                return True
+    return False
