@@ -215,9 +215,9 @@ def aggregate(
     """One robust update from M clients' updates, of whom some may lie.
 
     Args:
-        updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays
-            (NumPy or torch on the CPU), or of paths (`pathlib.Path`) of files, which are mapped. Never modified,
-            never copied whole.
+        updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays (NumPy
+            or torch, in host memory or on one CUDA device), or of paths (`pathlib.Path`) of files, which are mapped.
+            Never modified, never copied whole.
         rule: Whom to trust, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
         sketch: How to look at them; ``Rotated(k=4096)`` projects, the default does not, ``"auto"`` takes the faster.
         sizes: The clients' data sizes; each rule says what it makes of them.

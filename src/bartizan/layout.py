@@ -258,9 +258,3 @@ def like_leaf(flat: Any, leaf: Any) -> Any:
 
 def widen_bfloat16(bits: Array) -> Array:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def narrow_bfloat16(values: Array) -> Array:
-    """Round float32 to the nearest bfloat16, ties to even, as uint16."""
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
