@@ -119,7 +119,7 @@ def test_a_rule_of_norms_needs_no_sketch():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"eps": 1.5}, "eps must lie between 0 and 1, got 1.5"),
+        ({"eps": 1.5}, "eps must lie between 1e-06 and 1, got 1.5"),
         ({"delta": 0.0}, "delta must lie between 0 and 1, got 0.0"),
         ({"rounds": 0}, "rounds must be a positive whole number, got 0"),
         ({"dtype": "int8"}, "dtype must be one of float16, bfloat16, float32, float64; got 'int8'"),
@@ -248,7 +248,7 @@ def test_the_command_measures_where_nothing_is_stored_and_again_when_told(own_ca
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--eps", "2"], "eps must lie between 0 and 1, got 2.0"),
+        (["--eps", "2"], "eps must lie between 1e-06 and 1, got 2.0"),
         (["--rule", "krumm"], "Did you mean 'krum'?"),
     ],
 )

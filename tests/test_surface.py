@@ -89,8 +89,8 @@ def test_the_demo_shows_every_attack_and_rule(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["demo", "--dim", "many"], "wanted a positive number such as 50, 64k or 11.2M, got 'many'"),
-        (["demo", "--clients", "-3"], "wanted a positive number"),
+        (["demo", "--dim", "many"], "wanted a number from 1 to 1e15, such as 50, 64k or 11.2M, got 'many'"),
+        (["demo", "--clients", "-3"], "wanted a number from 1"),
         (["fly"], "invalid choice: 'fly'"),
         ([], "the following arguments are required: COMMAND"),
     ],

@@ -16,8 +16,19 @@ def number(text: str) -> int:
         value = round(float(text if scale == 1 else text[:-1]) * scale)
     except (ValueError, OverflowError):
         value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"wanted a positive number such as 50, 64k or 11.2M, got {text!r}")
+    if not 1 <= value <= 10**15:
+        raise argparse.ArgumentTypeError(f"wanted a number from 1 to 1e15, such as 50, 64k or 11.2M, got {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A positive time."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"wanted a positive number of seconds, got {text!r}")
     return value
 
 

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from bartizan.layout import Entry, Path, on_host
 from bartizan.types import Array, Floats
+
+WIDTH = 4096  # values of an entry that are sorted at a time
+
+
+def medians(entries: Sequence[Entry], rows: Sequence[Sequence[Array]], weights: Floats) -> dict[Path, Array]:
+    """Each entry's weighted median of the rows, flat."""
+    out = {}
+    for i, entry in enumerate(entries):
+        arrays = [np.asarray(on_host(row[i])).reshape(-1) for row in rows]
+        out[entry.path] = np.empty(entry.size, arrays[0].dtype)
+        for low in range(0, entry.size, WIDTH):
+            columns = np.stack([array[low : low + WIDTH] for array in arrays])
+            out[entry.path][low : low + WIDTH] = weighted_median(columns, weights)
+    return out
 
 
 def weighted_median(values: Array, weights: Floats) -> Array:

@@ -51,10 +51,10 @@ class Round:
 
     `add` sketches an update and keeps the sketch; of the update itself it keeps a reference, which must not be written
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
-    `spill`. `close` weighs and combines: the result is, to the bit, that of one call with the updates in the order of
-    their clients' ids and the same seed. Who never came is absent. With `Exact` nothing can be read before all are
-    there: it happens at `close`; ``sketch="auto"`` is `Rotated` here. The projection's seed is drawn when the round
-    opens, and told by its result.
+    `spill`. `close` weighs and combines: the result is (in host memory to the bit) that of one call with the updates in
+    the order of their clients' ids and the same seed. Who never came is absent. With `Exact` nothing can be read before
+    all are there: it happens at `close`; ``sketch="auto"`` is `Rotated` here. The projection's seed is drawn when the
+    round opens, and told by its result.
 
     >>> from bartizan import Aggregator, Krum, Rotated
     >>> aggregator = Aggregator(Krum(n_byzantine=1), sketch=Rotated(k=64))

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from bartizan.columns import GRANULE, SCRATCH, Columns, Located, Row, numbers
-from bartizan.counters import weighted_median
+from bartizan.counters import medians
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.kernels.rows import Rows
 from bartizan.layout import (
@@ -28,7 +28,6 @@ from bartizan.layout import (
     leaves_of,
     like_leaf,
     on_gpu,
-    on_host,
     place_of,
     rebuild,
 )
@@ -284,21 +283,11 @@ class Updates:
 
     def _counters(self, weights: Floats) -> dict[Path, Array]:
         """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
-        counters = [entry for entry in self.layout.entries if not entry.is_float]
-        if not counters:
-            return {}
         rows = list(self.integers)
         if self.reference is not None:
             rows.append(self.reference.integers)
             weights = np.append(weights, max(0.0, 1 - weights.sum()))
-        out = {}
-        for i, entry in enumerate(counters):
-            arrays = [np.asarray(on_host(row[i])).reshape(-1) for row in rows]
-            out[entry.path] = np.empty(entry.size, arrays[0].dtype)
-            for low in range(0, entry.size, GRANULE):
-                columns = np.stack([array[low : low + GRANULE] for array in arrays])
-                out[entry.path][low : low + GRANULE] = weighted_median(columns, weights)
-        return out
+        return medians([entry for entry in self.layout.entries if not entry.is_float], rows, weights)
 
 
 @lru_cache(maxsize=16)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bartizan.arguments import listed, number
+from bartizan.arguments import listed, number, seconds
 from bartizan.layout import FLOATS
 
 RULES = "krum,bulyan,geometric-median,mca"
@@ -40,7 +40,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where they lie (default cpu)")
     parser.add_argument("--repeats", type=number, default=5, metavar="N", help="timed calls of each (default 5)")
     parser.add_argument(
-        "--limit", type=float, default=60.0, metavar="S", help="seconds for the repeats of each (default 60)"
+        "--limit", type=seconds, default=60.0, metavar="S", help="seconds for the repeats of each (default 60)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON lines, after each of them")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them: a .png or .svg")

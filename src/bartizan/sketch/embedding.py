@@ -94,5 +94,6 @@ def _check(**counts: int) -> None:
 
 def _check_odds(**odds: float) -> None:
     for name, value in odds.items():
-        if not 0 < value < 1:
-            raise ValueError(f"{name} must lie between 0 and 1, got {value!r}.")
+        least = 1e-6 if name == "eps" else 0  # below it k would be beyond any memory
+        if not least < value < 1:
+            raise ValueError(f"{name} must lie between {least:g} and 1, got {value!r}.")
