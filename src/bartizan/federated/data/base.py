@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+CACHED = 100_000  # pixels counted at a time: eight times as many bytes still lie in a processor's cache
+
 
 class DataError(ValueError):
     """A file of a data set that is missing or not what it should be; the message names it and what to download."""
@@ -46,10 +48,15 @@ class Images:
         >>> mean.tolist(), std.tolist()
         ([0.5], [0.5])
         """
-        values = np.arange(256) / 255
-        counts = np.array([np.bincount(self.pixels[:, c].ravel(), minlength=256) for c in range(self.shape[0])])
         if not len(self):
             raise ValueError("no images: there is nothing to take the mean of.")
+        C, H, W = self.shape
+        counts = np.zeros((C, 256), np.int64)
+        step = max(1, CACHED // (H * W))
+        for start in range(0, len(self), step):
+            for c in range(C):
+                counts[c] += np.bincount(self.pixels[start : start + step, c].ravel(), minlength=256)
+        values = np.arange(256) / 255
         parts = counts / counts.sum(axis=1, keepdims=True)
         mean = parts @ values
         return mean, np.sqrt((parts * (values - mean[:, None]) ** 2).sum(axis=1))
@@ -70,7 +77,7 @@ class Dataset:
     classes: tuple[str, ...]
     train: Images
     test: Images
-    mirrored: bool = True
+    flip: bool = True
     """Whether an image and its mirror image are of one class: not so for digits."""
 
     def __post_init__(self) -> None:

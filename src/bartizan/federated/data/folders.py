@@ -22,13 +22,16 @@ class Source:
     def folder(self, given: Path | None) -> Path:
         """The folder that was given, if there is one."""
         if given is None:
-            raise DataError(f"{self.name} needs its files: download {self}, unpack it, and say in which folder it is.")
+            raise DataError(
+                f"{self.name} needs its files: download {self}, unpack, and say in which folder they are "
+                "(folder=..., or --data DIR)."
+            )
         if not given.is_dir():
             raise DataError(f"{self.name}: {given} is no folder; wanted the one that holds {self}, unpacked.")
         return given
 
     def missing(self, path: Path, size: str) -> DataError:
-        return DataError(f"{self.name}: {path} is missing ({size}). Download {self}, and unpack it.")
+        return DataError(f"{self.name}: {path} is missing ({size}). Download {self}, and unpack.")
 
     def corrupt(self, path: Path, why: str) -> DataError:
         return DataError(f"{self.name}: {path} is corrupt: {why} Download {self} again.")

@@ -27,21 +27,21 @@ DEFLATE = 1032  # bytes that one byte of gz can become, at most
 
 def load_fashion_mnist(name: str, folder: Path | None) -> Dataset:
     source = Source(name, "the four files train-images-idx3-ubyte.gz, ...", "Fashion-MNIST")
-    return _load(source, folder, ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"), FASHION, mirrored=True)
+    return _load(source, folder, ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"), FASHION, flip=True)
 
 
 def load_mnist(name: str, folder: Path | None) -> Dataset:
     source = Source(name, "the four files train-images-idx3-ubyte.gz, ...", "MNIST")
-    return _load(source, folder, ("mnist", "MNIST/raw", "MNIST"), DIGITS, mirrored=False)
+    return _load(source, folder, ("mnist", "MNIST/raw", "MNIST"), DIGITS, flip=False)
 
 
 def _load(
-    source: Source, given: Path | None, below: tuple[str, ...], classes: tuple[str, ...], *, mirrored: bool
+    source: Source, given: Path | None, below: tuple[str, ...], classes: tuple[str, ...], *, flip: bool
 ) -> Dataset:
     folder = source.folder(given)
     folder = next((folder / inner for inner in below if (folder / inner).is_dir()), folder)
     train, test = (_images(source, folder, part, count) for part, count in (("train", 60_000), ("t10k", 10_000)))
-    return Dataset(source.name, classes, train, test, mirrored)
+    return Dataset(source.name, classes, train, test, flip)
 
 
 def _images(source: Source, folder: Path, part: str, count: int) -> Images:
@@ -58,7 +58,7 @@ def _images(source: Source, folder: Path, part: str, count: int) -> Images:
 def _found(source: Source, folder: Path, stem: str, axes: int, size: int) -> Path:
     names = [f"{stem}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz")]
     for name in names:
-        if (folder / name).exists():
+        if (folder / name).is_file():
             return folder / name
     raise source.missing(folder / f"{names[0]}[.gz]", f"{size:,} bytes, unpacked")
 

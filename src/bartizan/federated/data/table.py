@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bartizan.federated.data import idx, mini
+from bartizan.federated.data import cifar, idx, mini, tiny_imagenet
 from bartizan.federated.data.base import Dataset
 from bartizan.names import find
 
@@ -14,6 +14,9 @@ DATASETS: dict[str, Any] = {
     "fashion-mnist-mini": mini.load,
     "fashion-mnist": idx.load_fashion_mnist,
     "mnist": idx.load_mnist,
+    "cifar10": cifar.load10,
+    "cifar100": cifar.load100,
+    "tiny-imagenet": tiny_imagenet.load,
 }
 
 
