@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-MOST = 2_000_000  # instructions; CIFAR-100's largest file has some 300,000
+MOST = 1_000_000  # instructions; CIFAR-100's largest file has some 200,000
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 EMPTY: dict[str, type[Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
 VALUES = {
