@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bartizan.federated.partition import SPLITS, counts, split
@@ -47,6 +47,7 @@ def test_a_seed_gives_one_split_and_another_gives_another(case):
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(sorted(CASES)),
     st.lists(st.integers(0, 4), min_size=1, max_size=60),

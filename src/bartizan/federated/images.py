@@ -73,7 +73,7 @@ class OnDevice:
         1/2. The generator alone decides; one of the CPU gives the same images on every device.
         """
         indices = indices.to(self.device)
-        chosen = self.pixels[indices.reshape(-1)]
+        chosen = self.pixels.index_select(0, indices.reshape(-1))
         if augment is not None:
             chosen = self._moved(chosen, augment)
         values = chosen.to(torch.float32).sub_(self._mean).div_(self._std)

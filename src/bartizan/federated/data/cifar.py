@@ -37,7 +37,8 @@ class Form(ABC):
     def found(self, given: Path) -> Path | None:
         """The folder with the files, be it the one given or in it."""
         files = (*self.train, self.test)
-        return next((one for one in (given / self.folder, given) if any((one / file).exists() for file in files)), None)
+        below = (given / self.folder, given)
+        return next((one for one in below if any((one / file).is_file() for file in files)), None)
 
     def load(self, name: str, folder: Path) -> Dataset:
         parts = [self.images(folder / file) for file in self.train]

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 MOST = 1_000_000  # instructions; CIFAR-100's largest file has some 200,000
+AXES = 4  # of an array
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 EMPTY: dict[str, type[Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
 VALUES = {
@@ -61,7 +62,7 @@ def loads(data: bytes) -> Any:
     {'labels': [3, 1], 'done': (True, None)}
     >>> loads(b"cos\\nsystem\\n(S'echo'\\ntR.")
     Traceback (most recent call last):
-    bartizan.federated.data.pickled.NotDataError: it wants to import os.system, which data does not need.
+    bartizan.federated.data.pickled.NotDataError: it wants to import 'os.system', which data does not need.
     """
     machine = _Machine()
     try:
@@ -72,7 +73,7 @@ def loads(data: bytes) -> Any:
             machine.step(operation.name, argument)
     except NotDataError:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as broken:
+    except (ValueError, IndexError, KeyError, TypeError, Warning) as broken:  # newer Pythons warn of odd escapes
         raise NotDataError(f"it is no whole pickle ({broken}).") from broken
     raise NotDataError(f"it has more than {MOST:,} instructions.")
 
@@ -91,9 +92,9 @@ def array(value: Any) -> npt.NDArray[np.uint8]:
         data = data.encode("latin-1") if type(data) is str else data
     except UnicodeEncodeError:
         data = None
-    if type(data) is not bytes or type(shape) is not tuple or not all(type(side) is int for side in shape):
+    if type(data) is not bytes or type(shape) is not tuple or len(shape) > AXES:
         raise NotDataError("its array is not as numpy writes one.")
-    if min(shape, default=0) < 0 or prod(shape) != len(data):
+    if not all(type(side) is int and 0 <= side <= len(data) for side in shape) or prod(shape) != len(data):
         raise NotDataError(f"its array's shape and its {len(data):,} bytes do not fit.")
     return np.frombuffer(data, np.uint8).reshape(shape, order="F" if by_column is True else "C")
 
@@ -184,7 +185,7 @@ def _key(value: Any) -> Any:
 def _allowed(module: Any, name: Any) -> Name:
     wanted = Name(text(module), text(name))
     if wanted not in ALLOWED:
-        raise NotDataError(f"it wants to import {module}.{name}, which data does not need.")
+        raise NotDataError(f"it wants to import {'.'.join(wanted)[:60]!r}, which data does not need.")
     return wanted
 
 

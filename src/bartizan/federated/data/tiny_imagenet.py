@@ -50,7 +50,7 @@ def _train(source: Source, root: Path, classes: dict[str, int]) -> Listed:
         files += own
         labels += [label] * len(own)
     if not files:
-        raise source.missing(root / "train" / next(iter(classes)) / "images", "a folder of 500 JPEG files, as others")
+        raise source.missing(root / "train" / next(iter(classes)) / "images", "one of 200 folders of 500 JPEG files")
     return files, labels
 
 
@@ -62,9 +62,7 @@ def _validation(source: Source, root: Path, classes: dict[str, int]) -> Listed:
         file, _, rest = line.partition("\t")
         one = rest.partition("\t")[0]
         if one not in classes:
-            raise source.corrupt(
-                notes, f"line {number} must name a class of wnids.txt behind a tab, got {line[:60]!r}."
-            )
+            raise source.corrupt(notes, f"line {number} must name a class of wnids.txt, got {line[:60]!r}.")
         label_of[file] = classes[one]
     files = _jpegs(root / "val" / "images")
     if not files:
