@@ -149,6 +149,7 @@ class Runs:
 def hostile(marker):
     """Pickles that execute, change the reader, or ask for memory or stack."""
     command = f"touch {marker}"
+    one = pixels(1, 3072)
     build = b"cnumpy\ndtype\n}U\x0c__setstate__K\1sb."
     return {
         "system": pickle.dumps({"data": Runs(os.system, command)}, 2),
@@ -173,7 +174,7 @@ def hostile(marker):
         "an array of objects": pickle.dumps({"data": np.array([[None] * 3072]), "labels": [1]}, 4),
         "an array of floats": pickle.dumps({"data": np.zeros((1, 3072)), "labels": [1]}, 4),
         "a shape of more": python2([1], pixels(1, 3072)).replace(b"M\1\0M\0\x0c", b"M\xff\xffM\0\x0c"),
-        "a shape of many axes": pickle.dumps({"data": np.zeros((1,) * 40 + (3072,), np.uint8), "labels": [1]}, 4),
+        "a shape of many axes": python2([1], one).replace(b"M\1\0M\0\x0c\x86", b"(" + b"K\1" * 99 + b"M\0\x0ct"),
         "a shape of nothing and much": python2([1], pixels(0, 3072)).replace(b"M\0\x0c", b"\x8a\x0a" + b"\x7f" * 10),
         "a long name": b"c" + b"x" * 10**6 + b"\nsystem\n.",
         "labels of another kind": pickle.dumps({"data": pixels(1, 3072), "labels": ["1"]}, 4),
@@ -196,6 +197,12 @@ def test_a_hostile_pickle_executes_nothing_takes_no_memory_and_is_named(case, tm
     tracemalloc.stop()
     assert not (tmp_path / "marker").exists()
     assert callable(np.dtype("u1").__setstate__)
+
+
+@pytest.mark.parametrize(("case", "named"), [("system", r"'\w+\.system'"), ("eval", r"'(__builtin__|builtins)\.eval'")])
+def test_what_a_hostile_pickle_wants_is_named(case, named):
+    with pytest.raises(pickled.NotDataError, match=f"it wants to import {named}"):
+        pickled.loads(hostile("x")[case])
 
 
 def test_a_pickle_of_endless_instructions_is_given_up():

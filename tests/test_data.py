@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 import tracemalloc
 from pathlib import Path
@@ -189,7 +190,12 @@ def test_decoded_images_are_kept_until_a_file_changes_and_a_damaged_cache_is_not
     assert np.array_equal(first.pixels, again.pixels)
     kept.write_bytes(kept.read_bytes()[:5000])
     assert np.array_equal(load("tiny-imagenet", root).train.pixels, first.pixels)
-    jpeg(root / "train/n01/images/n01_0.JPEG", (255, 255, 255))
+    blue = root / "train/n01/images/n01_0.JPEG"
+    size, changed = blue.stat().st_size, blue.stat().st_mtime
+    jpeg(blue, (255, 255, 255))
+    blue.write_bytes(blue.read_bytes().ljust(size, b"\0"))
+    os.utime(blue, (changed, changed + 1))
+    assert blue.stat().st_size == size
     assert colours(load("tiny-imagenet", root).train)[3] == [260, 260, 260]
 
 
