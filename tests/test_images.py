@@ -39,6 +39,7 @@ def test_a_batch_is_its_images_normalised(shape, device):
     batch = there.batch(indices)
     assert (batch.dtype, batch.device.type, batch.shape) == (torch.float32, device, (*shape, *data.shape))
     np.testing.assert_allclose(batch.cpu(), normalised(data.pixels[indices.numpy()], *data.moments()), atol=2e-6)
+    assert there.batch(indices, augment=generator()).shape == batch.shape
 
 
 @on_every_device

@@ -90,7 +90,7 @@ class OnDevice:
         rows = torch.arange(H, device=self.device) + down
         wide = W + 2 * PADDING
         places = (rows[:, :, None] * wide + columns[:, None, :]).reshape(B, 1, H * W).expand(B, C, H * W)
-        return F.pad(chosen, (PADDING,) * 4).reshape(B, C, -1).gather(2, places).reshape(B, C, H, W)
+        return F.pad(chosen, (PADDING,) * 4).flatten(2).gather(2, places).reshape(B, C, H, W)
 
     def __len__(self) -> int:
         return len(self.labels)
