@@ -1,0 +1,1 @@
+"""The laboratory: federated training under attack, on one machine."""
