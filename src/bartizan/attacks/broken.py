@@ -7,12 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from bartizan.attacks.dice import Dice, each_draws
-from bartizan.attacks.honest import Matrix, Vector, agreed, copied, empty, narrowed
+from bartizan.attacks.honest import LARGEST, Matrix, Vector, agreed, copied, empty, narrowed
 from bartizan.attacks.settings import attack
 from bartizan.layout import dtype_name, is_tensor
 
 EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F80_0000, "float64": 0x7FF0 << 48}
-LARGEST_BFLOAT16 = 3.3895313892515355e38
 
 
 @attack()
@@ -75,11 +74,7 @@ def _extreme(dice: Dice, low: int, high: int) -> Vector:
     """The largest, smallest and finest numbers of every dtype, as far as this one holds them; zero of both signs."""
     known = [np.finfo(dtype) for dtype in (np.float16, np.float32, np.float64)]
     sizes = [float(x) for info in known for x in (info.max, info.tiny, info.smallest_subnormal, info.eps)]
-    sizes += [0.0, LARGEST_BFLOAT16]
+    sizes += [0.0, LARGEST["bfloat16"]]
     table = np.array([*sizes, *(-x for x in sizes)])
     chosen = dice.bits(high - low) % len(table)
-    if is_tensor(chosen):
-        import torch
-
-        return narrowed(torch.from_numpy(table).to(chosen.device), dice.honest)[chosen.long()]
-    return narrowed(table, dice.honest)[chosen]
+    return narrowed(table, dice.honest)[chosen.long() if is_tensor(chosen) else chosen]

@@ -1,7 +1,7 @@
 """The honest updates as attacks read them: (H, p) in NumPy or torch, a block of columns at a time, in float64.
 
-The two libraries agree on everything that formulas need (`mean(axis=0)`, `sum(axis=0)`, arithmetic); where they do not,
-the difference stands here.
+A block is NumPy's in host memory, also of a tensor, and torch's on a GPU. The two libraries agree on what formulas need
+(`mean(axis=0)`, `sum(axis=0)`, arithmetic); where they do not, the difference stands here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from bartizan.geometry import Geometry
-from bartizan.layout import FLOATS, dtype_name, is_tensor
+from bartizan.layout import FLOATS, as_numpy_matrix, dtype_name, is_tensor, on_gpu, widen_bfloat16
 from bartizan.sketch.exact import Exact
 from bartizan.types import Floats
 from bartizan.updates import Updates
@@ -24,8 +24,14 @@ Matrix: TypeAlias = Any
 Vector: TypeAlias = Any
 """One update, (p,), or a block of its coordinates; of the same library as the matrix that it came from."""
 
-BLOCK = 2**17  # numbers of a block in host memory, 1 MiB in float64, for a core's cache; all honest updates are never copied
+BLOCK = 2**17  # numbers of a block in host memory: 1 MiB in float64, for a core's cache
 BLOCK_ON_GPU = 2**25
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": float(np.finfo(np.float32).max),
+    "float64": float(np.finfo(np.float64).max),
+}
 
 
 def checked(honest: Matrix) -> Matrix:
@@ -44,14 +50,16 @@ def widened(x: Any) -> Any:
 
 
 def narrowed(x: Any, like: Any) -> Any:
-    """In the dtype of `like`; what does not fit becomes the largest that does, for an Inf would be found at once."""
+    """In the dtype and place of `like`; what does not fit becomes the largest that does, for an Inf would be found."""
+    most = LARGEST[dtype_name(like)]
     if is_tensor(x):
-        import torch
-
-        most = torch.finfo(like.dtype).max
         return x.clamp(-most, most).to(like.dtype)
-    most = float(np.finfo(like.dtype).max)
-    return np.clip(x, -most, most).astype(like.dtype, copy=False)
+    x = np.clip(x, -most, most)
+    if not is_tensor(like):
+        return x.astype(like.dtype, copy=False)
+    import torch
+
+    return torch.from_numpy(x).to(like.device, like.dtype)
 
 
 def mean(x: Matrix) -> Vector:
@@ -70,20 +78,23 @@ def sign(x: Any) -> Any:
 
 
 def each_block(honest: Matrix, task: Callable[[int, Matrix], T]) -> list[T]:
-    """task(first column, block in float64) for all blocks, in their order; NumPy's on all cores."""
+    """task(first column, block in float64) for all blocks, in their order; in host memory on all cores."""
     H, p = honest.shape
-    width = max(1, (BLOCK_ON_GPU if is_tensor(honest) and honest.is_cuda else BLOCK) // H)
+    if on_gpu(honest):
+        width = max(1, BLOCK_ON_GPU // H)
+        return [task(low, honest[:, low : low + width].double()) for low in range(0, p, width)]
+    # Not by torch's own threads: where others use the cores too, they wait for each other in a spin, block by block.
+    numbers, width = as_numpy_matrix(honest), max(1, BLOCK // H)
+    half_of_float32 = dtype_name(honest) == "bfloat16"
 
     def work(low: int) -> T:
+        block = numbers[:, low : low + width]
         # Threads do not inherit it. An honest client that has diverged is no reason to warn about an attack.
         with np.errstate(over="ignore", invalid="ignore"):
-            return task(low, widened(honest[:, low : low + width]))
+            return task(low, widened(widen_bfloat16(block) if half_of_float32 else block))
 
-    starts = range(0, p, width)
-    if is_tensor(honest) or len(starts) < 2:
-        return [work(low) for low in starts]
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(work, starts))
+        return list(pool.map(work, range(0, p, width)))
 
 
 def by_columns(honest: Matrix, formula: Callable[[Matrix], Vector], *, wide: bool = False) -> Vector:

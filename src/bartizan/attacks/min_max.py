@@ -16,7 +16,7 @@ import numpy as np
 
 from bartizan.attacks.honest import Matrix, Vector, agreed, by_columns, each_block, mean, sign, squared_distances, std
 from bartizan.attacks.settings import among, attack
-from bartizan.layout import is_tensor
+from bartizan.layout import on_host
 from bartizan.types import Array, Floats
 
 DEVIATIONS: dict[str, Callable[[Matrix], Vector]] = {
@@ -59,9 +59,9 @@ def _sent(honest: Matrix, count: int, deviation: str, furthest: Callable[..., fl
 
     def measured(low: int, x: Matrix) -> tuple[Array, Array, float]:
         d, to_mean = away(x), mean(x) - x
-        along = _host((to_mean * d).sum(axis=1))
+        along = on_host((to_mean * d).sum(axis=1))
         to_mean *= to_mean
-        return _host(to_mean.sum(axis=1)), along, float((d**2).sum())
+        return on_host(to_mean.sum(axis=1)), along, float((d**2).sum())
 
     parts = each_block(honest, measured)
     a, b, c = (sum(part[i] for part in parts) for i in range(3))
@@ -78,7 +78,3 @@ def largest_root(a: Floats, b: Floats, c: float) -> Floats:
     # Of the two forms of the root, the one that subtracts nothing from a number close to it.
     gamma = np.where(b > 0, slack / np.where(b > 0, b + root, 1), (root - b) / c)
     return np.nan_to_num(gamma, nan=0.0, posinf=0.0)
-
-
-def _host(x: Vector) -> Array:
-    return x.cpu().numpy() if is_tensor(x) else x

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -13,7 +12,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from bartizan.attacks.honest import checked
-from bartizan.layout import is_tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,14 +63,8 @@ def attack(**wanted: Wanted) -> Callable[[F], F]:
             INDEX.check(name, "count", count)
             if not isinstance(rng, np.random.Generator):
                 raise TypeError(f"{name} needs rng, a numpy.random.Generator; got {rng!r}.")
-            honest = checked(honest)
-            with ExitStack() as stack:
-                stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
-                if is_tensor(honest):
-                    import torch
-
-                    stack.enter_context(torch.no_grad())
-                return function(honest, int(count), rng, **settings)
+            with np.errstate(over="ignore", invalid="ignore"):
+                return function(checked(honest), int(count), rng, **settings)
 
         call.wanted = wanted  # type: ignore[attr-defined]
         return cast("F", call)
