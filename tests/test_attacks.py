@@ -381,21 +381,22 @@ def test_attacks_that_know_the_rule_say_so():
 @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
 @pytest.mark.parametrize("name", names.ATTACKS)
 def test_an_attack_on_a_gpu_is_the_attack_in_host_memory(name, dtype, monkeypatch):
+    """Without a GPU, tensors in host memory are read as if they were on one."""
     torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU here")
-    monkeypatch.setattr(reading, "BLOCK_ON_GPU", 900)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     host = torch.from_numpy(drawn("float64")).to(getattr(torch, dtype))
-    there = host.cuda()
-    before, state = there.clone(), torch.cuda.get_rng_state()
-    sent = built(name)(there, F, rng())
-    assert sent.dtype == there.dtype
-    assert sent.device == there.device
-    assert torch.equal(there, before)
-    assert torch.equal(torch.cuda.get_rng_state(), state)
-    if name in RANDOM:
-        again = built(name)(there, F, rng())
-        torch.testing.assert_close(sent, again, rtol=0, atol=0, equal_nan=True)
-        return
     expected = built(name)(host, F, rng())
+
+    monkeypatch.setattr(reading, "BLOCK_ON_GPU", 900)
+    if device == "cpu":
+        monkeypatch.setattr(reading, "on_gpu", reading.is_tensor)
+    there = host.to(device)
+    before, state = there.clone(), torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+    sent = built(name)(there, F, rng())
+    assert (sent.dtype, sent.device) == (there.dtype, there.device)
+    assert torch.equal(there, before)
+    assert torch.equal(torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state(), state)
+    if name in RANDOM:  # of another generator there
+        expected = built(name)(there, F, rng()).cpu()
     torch.testing.assert_close(sent.cpu(), expected, rtol=2 * torch.finfo(sent.dtype).eps, atol=1e-9, equal_nan=True)
+    assert built(name)(there, 0, rng()).shape == (0, P)
