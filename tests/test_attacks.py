@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from statistics import NormalDist
 
 import numpy as np
@@ -364,6 +365,12 @@ def test_randomness_is_a_generator():
 def test_a_wrong_attack_or_setting_says_what_is_wanted(name, settings, error, message):
     with pytest.raises(error, match=message):
         names.attack(name, **settings)
+
+
+@pytest.mark.parametrize("function", names.ATTACKS.values(), ids=names.ATTACKS)
+def test_every_setting_is_checked(function):
+    parameters = inspect.signature(function).parameters.values()
+    assert set(function.wanted) == {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def test_a_client_who_is_not_there_can_not_be_mimicked():

@@ -69,7 +69,7 @@ def each_draws(
     def fill(liar: int) -> None:
         dice = Dice.of(liar, honest, int(seeds[liar]))
         with np.errstate(over="ignore", invalid="ignore"):
-            for low in range(0, p, max(1, step)):
+            for low in range(0, p, step):
                 high = min(p, low + step)
                 drawn = draw(dice, low, high)
                 sent[liar, low:high] = narrowed(drawn, sent) if fit else drawn
