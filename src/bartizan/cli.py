@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from bartizan import __version__, names
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"bartizan {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    commands.add_parser("list", help="show the sketches, rules and pre-aggregators").set_defaults(run=_list)
+    commands.add_parser("list", help="show the sketches, rules, pre-aggregators and attacks").set_defaults(run=_list)
 
     demo = commands.add_parser("demo", help="four attacks, four rules and the mean, exact beside projected")
     demo.add_argument("--clients", type=number, default=50, metavar="M", help="how many clients (default 50)")
@@ -52,11 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _list(options: argparse.Namespace) -> None:
-    groups = {
+    groups: dict[str, Mapping[str, Any]] = {
         "Sketches": names.SKETCHES,
         "Rules": names.RULES,
         "Coordinate-wise rules (never projected)": names.COORDINATEWISE,
         "Pre-aggregators (in front of a rule: nnm >> krum)": names.PRE_AGGREGATORS,
+        "Attacks (what liars send)": names.ATTACKS,
+        "Data poisoning (what liars train on)": names.POISONS,
     }
     width = min(100, shutil.get_terminal_size().columns)
     for title, table in groups.items():
@@ -68,9 +71,14 @@ def _list(options: argparse.Namespace) -> None:
         print()
 
 
-def _settings(kind: type[Any]) -> str:
+def _settings(kind: Any) -> str:
     """The settings that a thing takes: `name` where one must be given, `name=default` otherwise."""
-    settings = [f.name if f.default is MISSING else f"{f.name}={f.default}" for f in fields(kind)]
+    if is_dataclass(kind):
+        defaults = {field.name: field.default for field in fields(kind)}
+    else:  # an attack, to which the server's rule is not a setting
+        parameters = inspect.signature(kind).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "aggregator"}
+    settings = [name if default is MISSING else f"{name}={default}" for name, default in defaults.items()]
     return f"({', '.join(settings)})" if settings else ""
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
-from functools import reduce
+from functools import partial, reduce
 from operator import rshift
-from typing import Any
+from typing import Any, TypeVar
 
-from bartizan import coordinatewise, mixing, rules, sketch
+from bartizan import attacks, coordinatewise, mixing, rules, sketch
+from bartizan.attacks.settings import check
 from bartizan.coordinatewise import CoordinateWise
 from bartizan.rules import Rule
 
+T = TypeVar("T")
 RULES: dict[str, type[Any]] = {
     "mean": rules.Mean,
     "krum": rules.Krum,
@@ -47,6 +49,27 @@ SKETCHES: dict[str, type[Any]] = {
     "achlioptas": sketch.Achlioptas,
     "gaussian": sketch.Gaussian,
 }
+ATTACKS: dict[str, Callable[..., Any]] = {
+    "none": attacks.none,
+    "gaussian": attacks.gaussian,
+    "sign-flip": attacks.sign_flip,
+    "lie": attacks.little_is_enough,
+    "foe": attacks.fall_of_empires,
+    "alie": attacks.a_little_is_enough,
+    "ipm": attacks.inner_product_manipulation,
+    "optimised-alie": attacks.optimised_alie,
+    "optimised-ipm": attacks.optimised_ipm,
+    "mimic": attacks.mimic,
+    "min-max": attacks.min_max,
+    "min-sum": attacks.min_sum,
+    "infinity": attacks.infinity,
+    "nan": attacks.not_a_number,
+    "garbage": attacks.garbage,
+}
+POISONS: dict[str, type[Any]] = {
+    "label-flip": attacks.LabelFlip,
+    "backdoor": attacks.Backdoor,
+}
 
 
 def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
@@ -62,15 +85,39 @@ def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
         *(find(pre, PRE_AGGREGATORS, "pre-aggregator") for pre in pres),
         find(last, RULES | COORDINATEWISE, "rule"),
     ]
-    known = {field.name for kind in kinds for field in fields(kind)}
-    for setting in settings:
-        if setting not in known:
-            takes = ", ".join(sorted(known)) or "no settings"
-            raise TypeError(f"{name!r} has no setting {setting!r}; it takes {takes}.")
+    only_known(name, settings, {field.name for kind in kinds for field in fields(kind)})
     return reduce(rshift, (build(kind, settings) for kind in kinds))
 
 
-def find(name: str, table: Mapping[str, type[Any]], what: str) -> type[Any]:
+def attack(name: str, **settings: Any) -> Callable[..., Any]:
+    """An attack by its name, its settings checked and bound: (honest, count, rng) -> what the liars send.
+
+    >>> import numpy as np
+    >>> attack("foe", factor=-2.0)([[1.0, 3.0]], 1, np.random.default_rng(0)).tolist()
+    [[-2.0, -6.0]]
+    """
+    everything: dict[str, Any] = ATTACKS | POISONS
+    function = find(name, everything, "attack")
+    if function in POISONS.values():
+        raise ValueError(f"{name!r} poisons data, and its liars follow the protocol: names.poison builds it.")
+    wanted = function.wanted
+    only_known(name, settings, wanted)
+    check(name, wanted, settings)
+    return partial(function, **settings)
+
+
+def poison(name: str, **settings: Any) -> attacks.Poison:
+    """A data poisoning by its name.
+
+    >>> poison("backdoor", target=3)
+    Backdoor(target=3, fraction=0.5, size=4, value=255)
+    """
+    kind = find(name, POISONS, "data poisoning")
+    only_known(name, settings, {field.name for field in fields(kind)})
+    return build(kind, settings)
+
+
+def find(name: str, table: Mapping[str, T], what: str) -> T:
     """Look a name up, in any case and with _ for -, or say which are known."""
     name = name.lower().replace("_", "-")
     if name in table:
@@ -78,6 +125,14 @@ def find(name: str, table: Mapping[str, type[Any]], what: str) -> type[Any]:
     close = difflib.get_close_matches(name, table, n=1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
     raise ValueError(f"Unknown {what} {name!r}.{meant} Known: {', '.join(sorted(table))}.")
+
+
+def only_known(name: str, settings: Iterable[str], known: Collection[str]) -> None:
+    """Raise on the first setting that a thing does not have."""
+    for setting in settings:
+        if setting not in known:
+            takes = ", ".join(sorted(known)) or "no settings"
+            raise TypeError(f"{name!r} has no setting {setting!r}; it takes {takes}.")
 
 
 def build(kind: type[Any], settings: Mapping[str, Any]) -> Any:

@@ -1,5 +1,32 @@
-"""What liars send: pure functions of the honest updates."""
+"""What liars send, pure functions of the honest updates, and what they train on."""
 
+from bartizan.attacks.broken import garbage, infinity, not_a_number
+from bartizan.attacks.mimic import mimic, none
+from bartizan.attacks.min_max import min_max, min_sum
+from bartizan.attacks.optimised import optimised_alie, optimised_ipm
 from bartizan.attacks.paper import fall_of_empires, gaussian, little_is_enough, sign_flip
+from bartizan.attacks.peers import a_little_is_enough, inner_product_manipulation
+from bartizan.attacks.poison import Backdoor, LabelFlip, Poison
+from bartizan.attacks.settings import needs_aggregator
 
-__all__ = ["fall_of_empires", "gaussian", "little_is_enough", "sign_flip"]
+__all__ = [
+    "Backdoor",
+    "LabelFlip",
+    "Poison",
+    "a_little_is_enough",
+    "fall_of_empires",
+    "garbage",
+    "gaussian",
+    "infinity",
+    "inner_product_manipulation",
+    "little_is_enough",
+    "mimic",
+    "min_max",
+    "min_sum",
+    "needs_aggregator",
+    "none",
+    "not_a_number",
+    "optimised_alie",
+    "optimised_ipm",
+    "sign_flip",
+]

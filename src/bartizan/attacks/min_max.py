@@ -1,0 +1,80 @@
+"""Min-Max and Min-Sum (Shejwalkar and Houmansadr, 2021): as far from the honest mean as the honest spread can hide.
+
+The liars send m = mean + gamma d for a fixed direction d. The paper halves its way to the largest gamma that keeps m
+close enough; since
+
+    |m - x_i|^2 = |mean - x_i|^2 + 2 gamma <mean - x_i, d> + gamma^2 |d|^2,
+
+both conditions are quadratic in gamma and this takes the root that the halving converges to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bartizan.attacks.honest import Matrix, Vector, agreed, by_columns, each_block, mean, sign, squared_distances, std
+from bartizan.attacks.settings import among, attack
+from bartizan.layout import on_host
+from bartizan.types import Array, Floats
+
+DEVIATIONS: dict[str, Callable[[Matrix], Vector]] = {
+    "std": lambda x: -std(x),
+    "unit": lambda x: -mean(x),  # gamma makes up for its length
+    "sign": lambda x: -sign(mean(x)),
+}
+
+
+@attack(deviation=among(*DEVIATIONS))
+def min_max(honest: Matrix, count: int, rng: np.random.Generator, *, deviation: str = "std") -> Matrix:
+    """Min-Max: as far as no honest update is farther from theirs than some two honest ones are from each other.
+
+    Shejwalkar and Houmansadr, 2021, section IV. The deviation is minus the standard deviations, minus the unit vector
+    of the mean, or minus its signs.
+    """
+
+    def furthest(D: Floats, a: Floats, b: Floats, c: float) -> float:
+        return float(largest_root(a - D.max(), b, c).min())
+
+    return _sent(honest, count, deviation, furthest)
+
+
+@attack(deviation=among(*DEVIATIONS))
+def min_sum(honest: Matrix, count: int, rng: np.random.Generator, *, deviation: str = "std") -> Matrix:
+    """Min-Sum: as far as their squared distances to the honest sum up to no more than the worst honest client's.
+
+    Shejwalkar and Houmansadr, 2021, section IV. The deviation is minus the standard deviations, minus the unit vector
+    of the mean, or minus its signs.
+    """
+
+    def furthest(D: Floats, a: Floats, b: Floats, c: float) -> float:
+        return float(largest_root(a.sum() - D.sum(axis=1).max(), b.sum(), c * len(a)))
+
+    return _sent(honest, count, deviation, furthest)
+
+
+def _sent(honest: Matrix, count: int, deviation: str, furthest: Callable[..., float]) -> Matrix:
+    away = DEVIATIONS[deviation]
+
+    def measured(low: int, x: Matrix) -> tuple[Array, Array, float]:
+        d, to_mean = away(x), mean(x) - x
+        along = on_host((to_mean * d).sum(axis=1))
+        to_mean *= to_mean
+        return on_host(to_mean.sum(axis=1)), along, float((d**2).sum())
+
+    parts = each_block(honest, measured)
+    a, b, c = (sum(part[i] for part in parts) for i in range(3))
+    gamma = furthest(squared_distances(honest), a, b, c)
+    return agreed(by_columns(honest, lambda x: mean(x) + gamma * away(x)), count)
+
+
+def largest_root(a: Floats, b: Floats, c: float) -> Floats:
+    """The largest gamma with a + 2 b gamma + c gamma^2 <= 0, where a <= 0 up to rounding; 0 where there is no d."""
+    if not c > 0:
+        return np.zeros_like(a)
+    slack = np.maximum(-np.asarray(a), 0)
+    root = np.sqrt(b**2 + c * slack)
+    # Of the two forms of the root, the one that subtracts nothing from a number close to it.
+    gamma = np.where(b > 0, slack / np.where(b > 0, b + root, 1), (root - b) / c)
+    return np.nan_to_num(gamma, nan=0.0, posinf=0.0)

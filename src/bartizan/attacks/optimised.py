@@ -1,0 +1,101 @@
+"""Attacks that know the server's rule: they try it out on the honest updates and send what hurts most.
+
+After ByzFL's optimal attacks, which search for the factor likewise. These are the only ones that copy the honest
+updates, once, into the (M, p) array that the rule is tried on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bartizan.attacks.honest import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std, widened
+from bartizan.attacks.peers import hiding_z
+from bartizan.attacks.settings import AT_LEAST_ONE, FUNCTION, attack
+from bartizan.layout import is_tensor
+
+Aggregate = Callable[[Matrix], Vector]
+GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
+def optimised_alie(
+    honest: Matrix, count: int, rng: np.random.Generator, *, aggregator: Aggregate, tries: int = 16
+) -> Matrix:
+    """ALIE with the z that drives the server's own rule farthest from the honest mean.
+
+    `aggregator` is that rule, from all M updates to one; it is called `tries` times. ALIE's own z is the first try.
+    """
+    centre, spread = by_columns(honest, mean, wide=True), by_columns(honest, std, wide=True)
+    first = (hiding_z(len(honest), count), *GRID)
+    return _worst(honest, count, aggregator, tries, centre, lambda z: centre + z * spread, first)
+
+
+@attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
+def optimised_ipm(
+    honest: Matrix, count: int, rng: np.random.Generator, *, aggregator: Aggregate, tries: int = 16
+) -> Matrix:
+    """IPM with the factor that drives the server's own rule farthest from the honest mean.
+
+    `aggregator` is that rule, from all M updates to one; it is called `tries` times. The first are 2 and FoE's 0.1.
+    """
+    centre = by_columns(honest, mean, wide=True)
+    return _worst(honest, count, aggregator, tries, centre, lambda factor: -factor * centre, (2.0, 0.1, *GRID))
+
+
+def _worst(
+    honest: Matrix,
+    count: int,
+    aggregator: Aggregate,
+    tries: int,
+    centre: Vector,
+    formula: Callable[[float], Vector],
+    first: Sequence[float],
+) -> Matrix:
+    if not count:
+        return empty(honest, (0, honest.shape[1]))
+    H = len(honest)
+    updates = empty(honest, (H + count, honest.shape[1]))
+    updates[:H] = honest
+
+    def harm(x: float) -> float:
+        updates[H:] = narrowed(formula(x), honest)
+        return _distance(aggregator(updates), centre)
+
+    return agreed(narrowed(formula(most_harmful(harm, first, tries)), honest), count)
+
+
+def most_harmful(harm: Callable[[float], float], first: Sequence[float], tries: int) -> float:
+    """The best of `tries` values: the first ones, then halfway to the neighbours of the best so far.
+
+    Rules take a shift up to some size and refuse what is larger, so the harm rises and then falls off a cliff: halving
+    finds the edge. Beyond the ends the step doubles or halves.
+
+    >>> most_harmful(lambda x: x if x < 3 else 0.0, (1.0, 2.0, 4.0), 8)
+    2.9375
+    """
+    known = {x: harm(x) for x in dict.fromkeys(first[:tries])}
+    while len(known) < tries:
+        best = max(known, key=lambda x: known[x])
+        below = max((x for x in known if x < best), default=best - abs(best))
+        above = min((x for x in known if x > best), default=best + 2 * abs(best))
+        x = (best + above) / 2 if above - best >= best - below else (below + best) / 2
+        if x in known:  # no number lies between
+            break
+        known[x] = harm(x)
+    return max(known, key=lambda x: known[x])
+
+
+def _distance(update: Vector, centre: Vector) -> float:
+    """How far an aggregate is from the honest mean; what is not finite has done all the harm there is."""
+    if not is_tensor(update):
+        update = np.asarray(update)
+    if tuple(update.shape) != tuple(centre.shape):
+        raise ValueError(
+            f"aggregator must return one update of shape {tuple(centre.shape)}, got {tuple(update.shape)} "
+            f"({update.dtype}). From bartizan: lambda updates: aggregate(updates, rule).update"
+        )
+    distance = float(((widened(update) - centre) ** 2).sum()) ** 0.5
+    return distance if math.isfinite(distance) else math.inf
