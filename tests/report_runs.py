@@ -93,7 +93,9 @@ def write_run(
                     other = np.clip(weights + rng.normal(0, 0.12, len(took)) * weights, 0, None)
                     line["exact_weights"] = other / other.sum() if sketch != "exact" else weights
                 if backdoor:
-                    line["backdoor"] = float(np.clip((0.9 if rule == "mean" else 0.12) * rise + rng.normal(0, 0.02), 0, 1))
+                    line["backdoor"] = float(
+                        np.clip((0.9 if rule == "mean" else 0.12) * rise + rng.normal(0, 0.02), 0, 1)
+                    )
             reads = READS.get(rule, 9.0) if sketch == "exact" else min(READS.get(rule, 9.0), 2.1)
             spent = 2.1e-2 * reads * rng.uniform(0.95, 1.05)
             out.write(

@@ -24,9 +24,7 @@ def _run(options: argparse.Namespace) -> None:
     from bartizan.report.write import write
 
     with _progress() as notice:
-        done = write(
-            options.folder, options.out, title=options.title, tensorboard=options.tensorboard, notice=notice
-        )
+        done = write(options.folder, options.out, title=options.title, tensorboard=options.tensorboard, notice=notice)
     for place, why in done.loaded.broken:
         print(f"not shown: {place}: {why}", file=sys.stderr)
     if done.missing:

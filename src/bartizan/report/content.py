@@ -15,10 +15,10 @@ from bartizan.report import pack
 from bartizan.report.factors import Factors, differing, factors, order, plain
 from bartizan.report.fields import text
 from bartizan.report.finding import counted, findings, percent
-from bartizan.report.groups import Cell, Curve, Time, cells, curves, times
+from bartizan.report.groups import Cell, Curve, Time, cells, curves, median, times
 from bartizan.report.load import Loaded
 from bartizan.report.pack import rounded
-from bartizan.report.runs import Run
+from bartizan.report.runs import Run, mean
 
 SPLIT = 300_000
 """Numbers of data splits in a page, over all runs."""
@@ -142,9 +142,9 @@ def _runs(made: Content, varied: list[str], cohorts: _Once, splits: _Once) -> It
             "rounds": run.n_rounds,
             "last": rounded(run.last),
             "best": rounded(run.best),
-            "liars": rounded(pack.mean(run.on_attackers(), axis=0)),
-            "server": rounded(_middle(run.server)),
-            "reads": rounded(_middle(run.reads)),
+            "liars": rounded(mean(run.on_attackers(), axis=0)),
+            "server": rounded(median([run.server])),
+            "reads": rounded(median([run.reads])),
             "seconds": rounded(run.seconds),
             "cohort": cohorts.place((run.clients, tuple(liars or [None])), {"ids": run.clients, "liars": liars}, 0),
             "split": _split(run, splits),
@@ -176,10 +176,13 @@ def _cards(made: Content) -> Iterator[tuple[str, str, str]]:
     told = [f"{n} {word}" for n, word in ((unfinished, "unfinished"), (diverged, "diverged")) if n]
     told += [f"{len(made.loaded.broken)} unreadable"] if made.loaded.broken else []
     yield "Runs", str(len(runs)), ", ".join(told) or "all finished"
-    yield "Rounds", _range([run.n_rounds for run in runs]), "in each run"
+    alone = "so far" if unfinished else "done"
+    yield "Rounds", _range([run.n_rounds for run in runs]), "in each run" if len(runs) > 1 else alone
     dims = [run.dim for run in runs if run.dim]
-    yield "Clients", _range([len(run.clients) for run in runs]), (
-        f"{_range(dims)} coordinates each" if dims else "in each run"
+    yield (
+        "Clients",
+        _range([len(run.clients) for run in runs]),
+        (f"{_range(dims)} coordinates each" if dims else "in each run"),
     )
     known = [run for run in runs if run.byzantine is not None]
     if not known:
@@ -209,8 +212,10 @@ def _best(cells: Sequence[Cell]) -> Iterator[tuple[str, str, str]]:
         top = max(worst, key=lambda cell: cell.last[0])
         named = " · ".join(part for part in (top.rule, top.sketch) if part)
         several = most > 1
-        yield "Best worst case" if several else "Highest accuracy", percent(top.last[0]), (
-            f"{named}, under {top.attack}" if several else named
+        yield (
+            "Best worst case" if several else "Highest accuracy",
+            percent(top.last[0]),
+            (f"{named}, under {top.attack}" if several else named),
         )
 
 
@@ -284,11 +289,6 @@ def _time(time: Time) -> dict[str, Any]:
 
 def _values(runs: Sequence[Run], key: str) -> list[str]:
     return list(dict.fromkeys(plain(run.config[key]) for run in runs if key in run.config))
-
-
-def _middle(values: Any) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else math.nan
 
 
 def _flags(run: Run) -> Any:

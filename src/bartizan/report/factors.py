@@ -83,10 +83,11 @@ def _labels(section: str, runs: Sequence[Run]) -> list[str]:
     for name in dict.fromkeys(named):
         same = [run for run, other in zip(runs, named, strict=True) if other == name]
         own[name] = [key for key in differing(same) if key.startswith(f"{section}.")]
-    return [
-        " ".join([name, *(f"{key.partition('.')[2]}={plain(run.config[key])}" for key in own[name] if key in run.config)])
-        for run, name in zip(runs, named, strict=True)
-    ]
+    return [_with(name, own[name], run) for run, name in zip(runs, named, strict=True)]
+
+
+def _with(name: str, keys: Sequence[str], run: Run) -> str:
+    return " ".join([name, *(f"{key.partition('.')[2]}={plain(run.config[key])}" for key in keys if key in run.config)])
 
 
 def _name(section: str, run: Run) -> str:

@@ -25,10 +25,14 @@ def number(value: Any, what: str) -> float:
     return found if math.isfinite(found) else math.nan
 
 
-def numbers(value: Any, length: int, what: str) -> list[float]:
+def numbers(value: Any, length: int, what: str) -> Floats:
     if not isinstance(value, list) or len(value) != length:
         raise CorruptFileError(f"{what} must be a list of {length} numbers, got {shown(value)}.")
-    return [number(one, what) for one in value]
+    if {type(one) for one in value} == {float}:
+        found = np.array(value, dtype=np.float64)
+        found[~np.isfinite(found)] = math.nan
+        return found
+    return np.array([number(one, what) for one in value], dtype=np.float64)
 
 
 def table(value: Any, rows: int, what: str) -> Floats:

@@ -68,7 +68,8 @@ def _accuracy(made: Content) -> Any:
         panel.grid(axis="y", color=LINE, linewidth=0.6)
     for panel in list(panels.flat)[len(keys) :]:
         panel.set_visible(False)
-    handles = {text: handle for panel in panels.flat for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)}
+    named = [panel.get_legend_handles_labels() for panel in panels.flat]
+    handles = {text: handle for lines, texts in named for handle, text in zip(lines, texts, strict=True)}
     if len(handles) > 1:
         figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False)
     return figure
@@ -91,11 +92,11 @@ def _heatmap(made: Content) -> Any:
                 continue
             x, y, value = attacks.index(cell.attack), rules.index(cell.rule), cell.last[0]
             known = bool(np.isfinite(value))
-            shade = _ramp()((value / top) ** 1.8) if known else "#edeeec"
+            shade = _ramp()((value / top) ** 1.4) if known else "#edeeec"
             panel.add_patch(_rectangle(x - 0.48, y - 0.46, 0.96, 0.92, shade))
             text = f"{100 * value:.1f}" if known else "-"
             text += f"\n± {100 * cell.last[1]:.1f}" if known and np.isfinite(cell.last[1]) else ""
-            dark = known and value / top > 0.72
+            dark = known and value / top > 0.66
             panel.text(x, y, text, ha="center", va="center", color="white" if dark else INK, fontsize=9)
         panel.set_xlim(-0.55, len(attacks) - 0.45)
         panel.set_ylim(len(rules) - 0.45, -0.55)
@@ -104,7 +105,8 @@ def _heatmap(made: Content) -> Any:
         panel.xaxis.tick_top()
         panel.tick_params(length=0)
         panel.spines[:].set_visible(False)
-        panel.set_title(_short(" · ".join(part for part in (key[1], key[0]) if part), 60), loc="left", fontweight="bold", fontsize=10)
+        title = _short(" · ".join(part for part in (key[1], key[0]) if part), 60)
+        panel.set_title(title, loc="left", fontweight="bold", fontsize=10)
     figure.suptitle("Test accuracy at the end, %", fontsize=10, color=SOFT)
     return figure
 

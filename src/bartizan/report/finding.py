@@ -58,7 +58,8 @@ def _survival(cells: Sequence[Cell], guessing: float) -> str:
     safe = held.pop((), [])
     parts = [f"No rule survived {against}"]
     if safe:
-        parts = [f"{_capital(listed(safe))} survived {against}, ending at {percent(min(lowest[one] for one in safe))} or more"]
+        worst = percent(min(lowest[rule] for rule in safe))
+        parts = [f"{_capital(listed(safe))} survived {against}, ending at {worst} or more"]
     for failed, rules in sorted(held.items(), key=lambda item: len(item[0])):
         every = len(failed) == len(attacks)
         parts.append(f"{listed(rules)} failed{'' if every and len(attacks) == 1 else f' under {listed(failed)}'}")
@@ -126,8 +127,8 @@ def _deployment(run: Run, n_runs: int) -> list[str]:
 
 
 def _guessing(runs: Sequence[Run]) -> float:
-    widths = [len(run.classes or ()) or (run.split.shape[1] if run.split is not None else 0) for run in runs]
-    return 1 / min(widths) if widths and min(widths) else 0.0
+    fewest = min((len(run.classes) for run in runs if run.classes), default=0)
+    return 1 / fewest if fewest else 0.0
 
 
 def percent(value: float) -> str:

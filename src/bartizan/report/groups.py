@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from bartizan.report.factors import Factors
 from bartizan.report.runs import SERVER, Run, mean
@@ -94,10 +95,10 @@ def curves(runs: Sequence[Run], placed: Sequence[Factors], name: str) -> list[Cu
 def times(runs: Sequence[Run], placed: Sequence[Factors]) -> list[Time]:
     found = []
     for key, group in _grouped(runs, [(f.rule, f.sketch) for f in placed]).items():
-        seconds = _median([run.server for run in group])
+        seconds = median([run.server for run in group])
         if math.isfinite(seconds):
-            parts = tuple(_median([run.series[part] for run in group]) for part in SERVER)
-            found.append(Time(*key, seconds=seconds, parts=parts, reads=_median([run.reads for run in group])))
+            parts = tuple(median([run.series[part] for run in group]) for part in SERVER)
+            found.append(Time(*key, seconds=seconds, parts=parts, reads=median([run.reads for run in group])))
     return found
 
 
@@ -108,7 +109,7 @@ def _grouped(runs: Sequence[Run], keys: Sequence[K]) -> dict[K, list[Run]]:
     return groups
 
 
-def _thinned(rounds: np.typing.NDArray[np.intp], values: Floats) -> dict[str, list[float]]:
+def _thinned(rounds: npt.NDArray[np.intp], values: Floats) -> dict[str, Any]:
     """The last round of each of `POINTS` stretches; low and high are of the whole stretch, so no dip is lost."""
     middle = mean(values, axis=0)
     low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
@@ -128,7 +129,8 @@ def _spread(values: list[float]) -> tuple[float, float]:
     return (float(np.mean(known)) if known else math.nan, deviation)
 
 
-def _median(values: list[Floats]) -> float:
+def median(values: list[Floats]) -> float:
+    """Of what is there in all of them; NaN where nothing is."""
     known = np.concatenate(values)
     known = known[np.isfinite(known)]
     return float(np.median(known)) if known.size else math.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,16 +31,21 @@ def weights(run: Run, n_columns: int) -> dict[str, Any]:
     """Client by stretch of rounds, one byte each: 0 to 250 up to `top`, or a mark."""
     edges = np.unique(np.linspace(0, run.n_rounds, n_columns + 1).astype(int))
     top = heaviest(run)
-    cells = np.empty((len(run.clients), len(edges) - 1), dtype=np.uint8)
-    for column, (start, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
-        held = mean(np.asarray(run.weights[start:end], dtype=np.float64), axis=0)
-        level = np.rint(np.clip(np.nan_to_num(held) / top, 0, 1) * LEVELS).astype(np.uint8)
-        level[np.isnan(held)] = ABSENT
-        level[run.quarantined[start:end].any(axis=0)] = QUARANTINED
-        cells[:, column] = level
+    starts = edges[:-1]
+    there = np.isfinite(run.weights)
+    count = np.add.reduceat(there, starts, axis=0, dtype=np.intp)
+    held = np.add.reduceat(np.where(there, run.weights, 0), starts, axis=0, dtype=np.float64) / np.maximum(count, 1)
+    cells = np.rint(np.clip(held / top, 0, 1) * LEVELS).astype(np.uint8)
+    cells[count == 0] = ABSENT
+    cells[np.logical_or.reduceat(run.quarantined, starts, axis=0)] = QUARANTINED
     liars = run.on_attackers()
-    theirs = [mean(liars[start:end], axis=0) for start, end in zip(edges[:-1], edges[1:], strict=True)]
-    return {"top": rounded(top), "edges": edges.tolist(), "cells": coded(cells), "liars": [rounded(x) for x in theirs]}
+    theirs = [mean(liars[start:end], axis=0) for start, end in pairwise(edges)]
+    return {
+        "top": rounded(top),
+        "edges": edges.tolist(),
+        "cells": coded(cells.T),
+        "liars": [rounded(part) for part in theirs],
+    }
 
 
 def heaviest(run: Run) -> float:

@@ -129,8 +129,10 @@ def of(recorded: Recorded, place: str) -> Run:
     sizes = run.get("sizes")
     classes, split = run.get("classes"), run.get("split")
     counts = None if split is None else table(split, M, f"{file}: 'split'")
-    if classes is not None and (not isinstance(classes, list) or (counts is not None and len(classes) != len(counts.T))):
-        raise CorruptFileError(f"{file}: 'classes' must be a list of names, one a column of 'split', got {shown(classes)}.")
+    if classes is not None and not isinstance(classes, list):
+        raise CorruptFileError(f"{file}: 'classes' must be a list of names, got {shown(classes)}.")
+    if classes is not None and counts is not None and len(classes) != counts.shape[1]:
+        raise CorruptFileError(f"{file}: 'classes' must name the {counts.shape[1]} columns of 'split'.")
     dim = number(run.get("dim"), f"{file}: 'dim'")
 
     seen = _Rounds(file, index, T)
@@ -150,7 +152,7 @@ def of(recorded: Recorded, place: str) -> Run:
             number(ratio.get("count"), f"{file}: 'ratio'"),
             number(ratio.get("data"), f"{file}: 'ratio'"),
         ),
-        sizes=None if sizes is None else np.array(numbers(sizes, M, f"{file}: 'sizes'")),
+        sizes=None if sizes is None else numbers(sizes, M, f"{file}: 'sizes'"),
         split=counts,
         classes=None if classes is None else texts(classes),
         dim=None if math.isnan(dim) else int(dim),
@@ -188,11 +190,16 @@ class _Rounds:
         self.exact: list[Singles] = []
         self.notes: list[tuple[int, str]] = []
         self.sketch = ""
+        self.ids: Any = False
+        self.here: list[int] = []
 
     def add(self, line: dict[str, Any]) -> None:
         t = line["round"] - 1
         what = f"{self.file}: round {t + 1}:"
-        here = places(line.get("clients"), self.index, f"{what} 'clients'")
+        if line.get("clients") != self.ids:  # most rounds have the clients of the one before
+            self.here = places(line.get("clients"), self.index, f"{what} 'clients'")
+            self.ids = line.get("clients")
+        here = self.here
         self.present[t, here] = True
         if line.get("weights") is not None:
             self.weights[t, here] = numbers(line["weights"], len(here), f"{what} 'weights'")

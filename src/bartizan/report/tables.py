@@ -10,26 +10,43 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.report.factors import Factors
-from bartizan.report.runs import ROUND, SECONDS, Run
+from bartizan.report.factors import Factors, plain
+from bartizan.report.groups import median
+from bartizan.report.runs import ROUND, SECONDS, Run, mean
 
-RUNS = (
-    "run,id,name,rule,sketch,attack,other,seed,status,converged,rounds,clients,attackers,attackers_by_count,"
-    "attackers_by_data,dim,last_accuracy,best_accuracy,weight_on_attackers,server_seconds,server_reads,total_seconds"
-).split(",")
 ROUNDS = ("run", "round", *ROUND, *(f"{name}_seconds" for name in SECONDS), "server_reads", "weight_on_attackers")
 
 
 def runs(many: Sequence[Run], placed: Sequence[Factors]) -> str:
-    rows = []
-    for run, place in zip(many, placed, strict=True):
-        liars = None if run.byzantine is None else int(run.byzantine.sum())
-        rows.append(
-            [run.place, run.id, run.name, place.rule, place.sketch, place.attack, place.other, run.config.get("seed")]
-            + [run.status, run.converged, run.n_rounds, len(run.clients), liars, *run.ratio, run.dim, run.last, run.best]
-            + [_middle(run.on_attackers(), np.mean), _middle(run.server), _middle(run.reads), run.seconds]
-        )
-    return _csv(RUNS, rows)
+    rows = [_run(run, place) for run, place in zip(many, placed, strict=True)]
+    return _csv(rows[0] if rows else ["run"], (row.values() for row in rows))
+
+
+def _run(run: Run, place: Factors) -> dict[str, Any]:
+    return {
+        "run": run.place,
+        "id": run.id,
+        "name": run.name,
+        "rule": place.rule,
+        "sketch": place.sketch,
+        "attack": place.attack,
+        "other": place.other,
+        "seed": plain(run.config.get("seed")),
+        "status": run.status,
+        "converged": run.converged,
+        "rounds": run.n_rounds,
+        "clients": len(run.clients),
+        "attackers": None if run.byzantine is None else int(run.byzantine.sum()),
+        "attackers_by_count": run.ratio[0],
+        "attackers_by_data": run.ratio[1],
+        "dim": run.dim,
+        "last_accuracy": run.last,
+        "best_accuracy": run.best,
+        "weight_on_attackers": float(mean(run.on_attackers(), axis=0)),
+        "server_seconds": median([run.server]),
+        "server_reads": median([run.reads]),
+        "total_seconds": run.seconds,
+    }
 
 
 def rounds(many: Sequence[Run]) -> str:
@@ -61,8 +78,3 @@ def _field(value: Any) -> Any:
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
         return f"'{value}"
     return float(value) if isinstance(value, np.floating) else value
-
-
-def _middle(values: Any, of: Any = np.median) -> float:
-    known = values[np.isfinite(values)]
-    return float(of(known)) if known.size else math.nan

@@ -1,5 +1,5 @@
 // One run's clients: who got which weight, who is suspect, who holds which data, what the sketch changed.
-const LEVELS = 250, QUARANTINED = 254, ABSENT = 255;
+const LEVELS = 250, QUARANTINED = 254, ABSENT = 255, LOWEST = 20;
 const picked = { run: null, charts: [] };
 
 function clientsSection() {
@@ -57,7 +57,8 @@ function drawClients(body, run) {
   const order = [...all].sort((a, b) => liars.has(b) - liars.has(a) || (share[a] ?? 9) - (share[b] ?? 9) || a - b);
   const view = { run, ids: cohort.ids, liars, known: cohort.liars !== null, order, share };
   const suspects = (parent) => run.share && chart(parent, "Least trusted clients",
-    "Mean weight over the rounds they took part in; 1 is an equal share.", (width) => suspectBars(width, view));
+    `Mean weight over the rounds they took part in; 1 is an equal share.${cohort.ids.length > LOWEST ? ` The ${LOWEST} lowest of ${cohort.ids.length.toLocaleString("en")}.` : ""}`,
+    (width) => suspectBars(Math.min(width, 860), view));
   if (!view.known) suspects(body);
   if (run.weights) {
     chart(body, "Weights, client by round", view.known && liars.size
@@ -181,7 +182,7 @@ function liarStrip(liars, number, x, height, box) {
 }
 
 function suspectBars(width, view) {
-  const order = view.ids.map((_, i) => i).filter((i) => view.share[i] !== null).sort((a, b) => view.share[a] - view.share[b] || a - b).slice(0, 20);
+  const order = view.ids.map((_, i) => i).filter((i) => view.share[i] !== null).sort((a, b) => view.share[a] - view.share[b] || a - b).slice(0, LOWEST);
   if (!order.length) return make("p", { class: "empty", text: "Nobody took part yet." });
   const left = Math.min(width * 0.4, 28 + widest(order.map((i) => view.ids[i]))), row = 18, height = order.length * row + 26;
   const most = Math.max(1.1, ...order.map((i) => view.share[i]));

@@ -49,7 +49,7 @@ function heatCell(cell, metric, top) {
       "aria-label": cell.converged ? "not evaluated yet" : "did not converge" });
   }
   // Steeper than linear: most cells of interest lie close to the top.
-  const back = ramp((value / top) ** 1.8);
+  const back = ramp((value / top) ** 1.4);
   const notes = [spread !== null ? `± ${(100 * spread).toFixed(1)}` : "",
     cell.converged < cell.n ? `${cell.converged} of ${cell.n}` : "", cell.unfinished ? "unfinished" : ""].filter(Boolean);
   return make("td", { style: { background: rgb(back), color: inkOn(back) }, on }, (100 * value).toFixed(1),

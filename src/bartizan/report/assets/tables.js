@@ -8,7 +8,7 @@ function cards() {
 function problems() {
   if (!data.problems.length) return;
   byId("problems").append(make("div", { class: "problems", role: "note" },
-    make("b", { text: `${several(data.problems.length, "run")} ${data.problems.length === 1 ? "is" : "are"} not whole` }),
+    make("b", { text: "Not every run is finished and whole" }),
     make("ul", {}, data.problems.map((one) => make("li", {}, make("b", { text: one.place }), ` ${one.state}: ${one.why}`)))));
 }
 
