@@ -140,8 +140,8 @@ def _runs(made: Content, varied: list[str], cohorts: _Once, splits: _Once) -> It
             "status": run.status,
             "converged": run.converged,
             "rounds": run.n_rounds,
-            "last": rounded(run.last),
-            "best": rounded(run.best),
+            "last": rounded(run.last, 6),
+            "best": rounded(run.best, 6),
             "liars": rounded(mean(run.on_attackers(), axis=0)),
             "server": rounded(median([run.server])),
             "reads": rounded(median([run.reads])),
@@ -258,8 +258,8 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "n": cell.n,
         "converged": cell.n_converged,
         "unfinished": cell.n_unfinished,
-        "last": [rounded(value) for value in cell.last],
-        "best": [rounded(value) for value in cell.best],
+        "last": [rounded(value, 6) for value in cell.last],
+        "best": [rounded(value, 6) for value in cell.best],
     }
 
 

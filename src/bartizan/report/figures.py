@@ -24,10 +24,12 @@ def pictures(made: Content) -> dict[str, bytes]:
     from matplotlib import rc_context
 
     drawn: dict[str, Any] = {}
-    # A name with a dollar in it is a name, not a formula, and one in letters that the font lacks is no reason to warn.
+    # A name with a dollar in it is a name, not a formula, and one in letters that the font lacks is no reason to warn,
+    # nor is one too long to leave room for the rest.
     with rc_context({"text.parse_math": False, "font.size": 9}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")
         if made.curves["accuracy"]:
             drawn["accuracy.png"] = _accuracy(made)
         if made.cells:
@@ -81,7 +83,9 @@ def _heatmap(made: Content) -> Any:
     attacks, rules = order(c.attack for c in made.cells), order(c.rule for c in made.cells)
     wide = min(2, len(keys))
     tall = -(-len(keys) // wide)
-    figure, panels = _figure(tall, wide, (1.8 + 0.85 * len(attacks), 1.0 + 0.5 * len(rules)))
+    names = [_short(rule) for rule in rules]
+    room = 0.08 * max(map(len, names)) + (0.9 if max(map(len, attacks)) <= 10 else 1.3) * len(attacks)
+    figure, panels = _figure(tall, wide, (0.8 + room, 1.0 + 0.5 * len(rules)))
     top = max((cell.last[0] for cell in made.cells if np.isfinite(cell.last[0])), default=1.0) or 1.0
     for panel in panels.flat:
         panel.set_visible(False)
@@ -101,7 +105,7 @@ def _heatmap(made: Content) -> Any:
         panel.set_xlim(-0.55, len(attacks) - 0.45)
         panel.set_ylim(len(rules) - 0.45, -0.55)
         panel.set_xticks(range(len(attacks)), [_short(name, 14) for name in attacks])
-        panel.set_yticks(range(len(rules)), [_short(name) for name in rules])
+        panel.set_yticks(range(len(rules)), names)
         panel.xaxis.tick_top()
         panel.tick_params(length=0)
         panel.spines[:].set_visible(False)
