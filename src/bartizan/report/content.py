@@ -188,6 +188,7 @@ def _cards(made: Content) -> Iterator[tuple[str, str, str]]:
     if not known:
         yield "Attackers", "?", "not known: a deployment"
         return
+    known = [run for run in known if _flags(run).any()] or known  # runs without an attack have none
     by_data = [run.ratio[1] for run in known if math.isfinite(run.ratio[1])]
     by_count = [run.ratio[0] if math.isfinite(run.ratio[0]) else _part(run) for run in known]
     note = f"{_percents(by_count)} by count" + (f", {_percents(by_data)} by data" if by_data else "")

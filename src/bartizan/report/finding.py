@@ -54,7 +54,8 @@ def _survival(cells: Sequence[Cell], guessing: float) -> str:
         )
         held.setdefault(failed, []).append(rule)
         lowest[rule] = min((cell.last[0] for cell in own if cell.n_converged), default=math.nan)
-    against = f"all {len(attacks)} attacks" if len(attacks) > 1 else f"the attack {attacks[0]}"
+    against = f"all {len(attacks)} attacks" if len(attacks) > 2 else f"the attack {attacks[0]}"
+    against = "both attacks" if len(attacks) == 2 else against
     safe = held.pop((), [])
     parts = [f"No rule survived {against}"]
     if safe:

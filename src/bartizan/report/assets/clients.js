@@ -118,7 +118,7 @@ function weightMap(width, view) {
   const levels = bytes(cells), columns = edges.length - 1, M = view.ids.length, f = view.liars.size;
   const strip = f && liars.some((part) => part !== null) ? 44 : 0;
   const tall = Math.max(2 * Math.min(M, 8), Math.min(640, Math.max(M * 9, Math.min(M * 14, 180))));
-  const box = { left: 62, top: strip ? strip + 14 : 4, width: Math.min(width - 66, columns * 44), height: tall };
+  const box = { left: 62, top: strip ? strip + 14 : 4, width: Math.min(width - 66, columns * 110), height: tall };
   const height = box.top + box.height + 26;
   const marks = { [QUARANTINED]: channels(token("--hold")), [ABSENT]: channels(token("--absent")) };
   const table = Array.from({ length: LEVELS + 1 }, (_, level) => ramp(level / LEVELS));

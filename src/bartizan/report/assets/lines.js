@@ -13,12 +13,14 @@ function linesSection(id, title, about, curves) {
   const most = Math.max(...curves.flatMap((curve) => curve.high));
   const span = [Math.min(...curves.map((curve) => curve.x[0])), Math.max(...curves.map((curve) => curve.x.at(-1)))];
   const top = Math.min(1, ceiling(Math.max(0.05, most), 4));
-  for (const key of keys) {
-    const [other, attack] = JSON.parse(key);
-    const own = curves.filter((curve) => curve.other === other && curve.attack === attack);
+  const groups = keys.map((key) => curves.filter((curve) => JSON.stringify([curve.other, curve.attack]) === key));
+  // All panels leave the same room, so that rounds stand below each other.
+  const room = () => Math.max(...groups.map((own) => widest(endLabels(visible(own, shown)).map((one) => one.text), 12, 600)));
+  for (const [n, key] of keys.entries()) {
+    const [other, attack] = JSON.parse(key), own = groups[n];
     const name = [attack === "none" ? "no attack" : attack, other].filter(Boolean).join(" · ");
     shown.panels.push(chart(grid, keys.length > 1 ? name : "", "", (width) =>
-      panel(width, keys.length > 1 ? 250 : 380, own, shown, { top, span, name: `${title}, ${name}` })));
+      panel(width, keys.length > 1 ? 250 : 380, own, shown, { top, span, room: room(), name: `${title}, ${name}` })));
   }
 }
 const rank = (key) => {
@@ -60,10 +62,12 @@ function mark(shown, key) {
 }
 const keysOf = (curve) => [`rule:${curve.rule}`, `sketch:${curve.sketch}`];
 
-function panel(width, height, curves, shown, { top, span, name }) {
-  const lines = curves.filter((curve) => !keysOf(curve).some((key) => shown.off.has(key)));
+const visible = (curves, shown) => curves.filter((curve) => !keysOf(curve).some((key) => shown.off.has(key)));
+
+function panel(width, height, curves, shown, { top, span, room, name }) {
+  const lines = visible(curves, shown);
   const labels = width >= 400 && lines.length <= 16 ? endLabels(lines) : [];
-  const right = labels.length ? Math.min(width * 0.34, 20 + widest(labels.map((one) => one.text), 12, 600)) : 10;
+  const right = labels.length ? Math.min(width * 0.34, 20 + room) : 10;
   const box = { left: 42, top: 10, right: width - right, bottom: height - 26 };
   const x = (round) => box.left + (span[1] > span[0] ? (round - span[0]) / (span[1] - span[0]) : 0.5) * (box.right - box.left);
   const y = (value) => box.bottom - (value / top) * (box.bottom - box.top);
