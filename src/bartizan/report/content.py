@@ -146,7 +146,7 @@ def _runs(made: Content, varied: list[str], cohorts: _Once, splits: _Once) -> It
             "server": rounded(median([run.server])),
             "reads": rounded(median([run.reads])),
             "seconds": rounded(run.seconds),
-            "cohort": cohorts.place((run.clients, tuple(liars or [None])), {"ids": run.clients, "liars": liars}, 0),
+            "cohort": cohorts.place((run.clients, str(liars)), {"ids": run.clients, "liars": liars}, 0),
             "split": _split(run, splits),
             "weighs": run.weighs,
             "weights": packed[i],

@@ -245,7 +245,7 @@ function dataSplit(width, view, { classes, counts }) {
   const left = Math.min(width * 0.25, 14 + widest(classes));
   const cell = Math.min(26, (width - left - 8) / M), row = Math.max(C > 40 ? 4 : 15, Math.min(26, cell));
   const wide = cell * M, top = 16, height = top + row * C + 26;
-  const svg = canvas(width, height, `Examples of ${several(C, "class").replace("classs", "classes")} held by ${several(M, "client")}`);
+  const svg = canvas(width, height, `Examples of each class (${C}) held by ${several(M, "client")}`);
   if (row >= 11) classes.forEach((name, c) => svg.append(words(left - 8, top + (c + 0.5) * row + 4, fitted(name, left - 10), { "text-anchor": "end" })));
   svg.style.position = "relative";
   const f = view.liars.size;

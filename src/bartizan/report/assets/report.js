@@ -12,6 +12,10 @@ function theme() {
   try { chosen = localStorage.getItem("bartizan-theme"); } catch { /* a page from a file may not keep anything */ }
   apply(chosen ?? (asked.matches ? "dark" : "light"));
   asked.addEventListener("change", () => { if (!chosen) apply(asked.matches ? "dark" : "light"); });
+  // Paper is light.
+  let before = null;
+  addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; apply("light"); });
+  addEventListener("afterprint", () => apply(before));
   button.addEventListener("click", () => {
     chosen = dark() ? "light" : "dark";
     apply(chosen);
