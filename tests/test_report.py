@@ -314,6 +314,21 @@ def test_the_headline_names_who_survived_and_who_did_not(sweep):
     assert "2.1 reads of the updates instead of 12" in projected
 
 
+def test_a_rule_is_not_credited_with_attacks_it_was_not_tried_under(tmp_path):
+    for attack in ("gaussian", "lie", "foe"):
+        write_run(tmp_path / f"mca-{attack}", "mca", attack, rounds=4, clients=10)
+    write_run(tmp_path / "krum-lie", "krum", "lie", rounds=4, clients=10)
+    (sentence,) = content(load(tmp_path)).findings
+    assert "mca survived all 3 attacks" in sentence
+    assert "krum survived lie (not tried under the other 2)" in sentence
+
+
+def test_the_headline_says_when_runs_are_unfinished(tmp_path):
+    write_run(tmp_path / "a", "mca", "lie", rounds=4, clients=10)
+    write_run(tmp_path / "b", "krum", "lie", rounds=4, clients=10, ends=False)
+    assert content(load(tmp_path)).findings[0].startswith("So far, with unfinished runs: ")
+
+
 @pytest.mark.parametrize(
     "shape",
     [

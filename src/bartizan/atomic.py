@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 
-def write_whole(path: Path, content: str | bytes, *, settle: bool = False) -> None:
+def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], None], *, settle: bool = False) -> None:
     """Write beside the file, then put in its place: whoever is interrupted leaves the old one.
 
-    With `settle`, wait until the disk has it, so that a power cut too leaves the one or the other.
+    What is too large to be held twice is given as a function that writes it. With `settle`, wait until the disk has
+    it, so that a power cut too leaves the one or the other.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
             if settle:
                 file.flush()
                 os.fsync(file.fileno())

@@ -34,37 +34,40 @@ def survived(cell: Cell, best: float, guessing: float) -> bool:
 
 
 def _survival(cells: Sequence[Cell], guessing: float) -> str:
+    """Who survived what; a rule is judged by those attacks alone under which it was tried."""
     attacked = [cell for cell in cells if cell.attack != "none"]
     best = {
-        other: max((cell.last[0] for cell in cells if cell.other == other and cell.n_converged), default=math.nan)
+        other: max((cell.last[0] for cell in cells if cell.other == other and math.isfinite(cell.last[0])), default=0.0)
         for other in {cell.other for cell in cells}
     }
     if not attacked:
         top = max(cells, key=lambda cell: np.nan_to_num(cell.last[0]))
         return f"Without attackers {top.rule} ended highest, at {percent(top.last[0])}."
     attacks = order(cell.attack for cell in attacked)
-    held: dict[tuple[str, ...], list[str]] = {}
+    held: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     lowest: dict[str, float] = {}
     for rule in order(cell.rule for cell in attacked):
         own = [cell for cell in attacked if cell.rule == rule]
-        failed = tuple(
-            attack
-            for attack in attacks
-            if any(cell.attack == attack and not survived(cell, best[cell.other], guessing) for cell in own)
-        )
-        held.setdefault(failed, []).append(rule)
-        lowest[rule] = min((cell.last[0] for cell in own if cell.n_converged), default=math.nan)
-    against = f"all {len(attacks)} attacks" if len(attacks) > 2 else f"the attack {attacks[0]}"
-    against = "both attacks" if len(attacks) == 2 else against
-    safe = held.pop((), [])
-    parts = [f"No rule survived {against}"]
-    if safe:
-        worst = percent(min(lowest[rule] for rule in safe))
-        parts = [f"{_capital(listed(safe))} survived {against}, ending at {worst} or more"]
-    for failed, rules in sorted(held.items(), key=lambda item: len(item[0])):
-        every = len(failed) == len(attacks)
-        parts.append(f"{listed(rules)} failed{'' if every and len(attacks) == 1 else f' under {listed(failed)}'}")
-    return "; ".join(parts) + "."
+        tried = tuple(attack for attack in attacks if any(cell.attack == attack for cell in own))
+        bad = {cell.attack for cell in own if not survived(cell, best[cell.other], guessing)}
+        held.setdefault((tried, tuple(attack for attack in tried if attack in bad)), []).append(rule)
+        lowest[rule] = min((cell.last[0] for cell in own if math.isfinite(cell.last[0])), default=math.nan)
+    parts = []
+    for (tried, failed), rules in sorted(held.items(), key=lambda item: (len(item[0][1]), -len(item[0][0]))):
+        if failed:
+            parts.append(f"{listed(rules)} failed under {listed(failed)}")
+        else:
+            worst = percent(min(lowest[rule] for rule in rules))
+            parts.append(f"{listed(rules)} survived {_against(tried, attacks)}, ending at {worst} or more")
+    if any(cell.n_unfinished for cell in attacked):
+        return "So far, with unfinished runs: " + "; ".join(parts) + "."
+    return _capital("; ".join(parts)) + "."
+
+
+def _against(tried: Sequence[str], attacks: Sequence[str]) -> str:
+    if len(tried) < len(attacks):
+        return f"{listed(tried)} (not tried under the other {len(attacks) - len(tried)})"
+    return {1: f"the attack {attacks[0]}", 2: "both attacks"}.get(len(attacks), f"all {len(attacks)} attacks")
 
 
 def _projection(cells: Sequence[Cell], times: Sequence[Time]) -> list[str]:
