@@ -16,6 +16,7 @@ from bartizan import __version__, names
 from bartizan.arguments import number
 from bartizan.bench import command as bench
 from bartizan.planner import command as planner
+from bartizan.report import command as report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     planner.add_to(commands)
     bench.add_to(commands)
+    report.add_to(commands)
 
     options = parser.parse_args(arguments)
     try:

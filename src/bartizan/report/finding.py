@@ -1,0 +1,168 @@
+"""What the runs show, in a sentence or two that are computed from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from bartizan.report.factors import Factors, order
+from bartizan.report.groups import Cell, Time
+from bartizan.report.runs import Run
+
+SUSPECT = 0.1
+"""A client with less of an equal share than this is named as one that the rule does not trust."""
+NAMED = 4
+
+
+def findings(runs: Sequence[Run], placed: Sequence[Factors], cells: Sequence[Cell], times: Sequence[Time]) -> list[str]:
+    """The headline first."""
+    if not runs:
+        return ["No run could be read."]
+    if all(run.byzantine is None for run in runs):
+        return [sentence for run in runs[:1] for sentence in _deployment(run, len(runs))]
+    if len(cells) <= 1:
+        return _alone(runs, placed)
+    survival = _survival(cells, _guessing(runs))
+    return [survival, *_projection(cells, times)]
+
+
+def survived(cell: Cell, best: float, guessing: float) -> bool:
+    """Whether all seeds converged, and on average ended at least half as far above guessing as the best did."""
+    return cell.n_converged == cell.n and cell.last[0] - guessing >= 0.5 * (best - guessing)
+
+
+def _survival(cells: Sequence[Cell], guessing: float) -> str:
+    """Who survived what; a rule is judged by those attacks alone under which it was tried."""
+    attacked = [cell for cell in cells if cell.attack != "none"]
+    best = {
+        other: max((cell.last[0] for cell in cells if cell.other == other and math.isfinite(cell.last[0])), default=0.0)
+        for other in {cell.other for cell in cells}
+    }
+    if not attacked:
+        top = max(cells, key=lambda cell: np.nan_to_num(cell.last[0]))
+        return f"Without attackers {top.rule} ended highest, at {percent(top.last[0])}."
+    attacks = order(cell.attack for cell in attacked)
+    held: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    lowest: dict[str, float] = {}
+    for rule in order(cell.rule for cell in attacked):
+        own = [cell for cell in attacked if cell.rule == rule]
+        tried = tuple(attack for attack in attacks if any(cell.attack == attack for cell in own))
+        bad = {cell.attack for cell in own if not survived(cell, best[cell.other], guessing)}
+        held.setdefault((tried, tuple(attack for attack in tried if attack in bad)), []).append(rule)
+        lowest[rule] = min((cell.last[0] for cell in own if math.isfinite(cell.last[0])), default=math.nan)
+    parts = []
+    for (tried, failed), rules in sorted(held.items(), key=lambda item: (len(item[0][1]), -len(item[0][0]))):
+        if failed:
+            parts.append(f"{listed(rules)} failed under {listed(failed)}")
+        else:
+            worst = percent(min(lowest[rule] for rule in rules))
+            parts.append(f"{listed(rules)} survived {_against(tried, attacks)}, ending at {worst} or more")
+    if any(cell.n_unfinished for cell in attacked):
+        return "So far, with unfinished runs: " + "; ".join(parts) + "."
+    return _capital("; ".join(parts)) + "."
+
+
+def _against(tried: Sequence[str], attacks: Sequence[str]) -> str:
+    if len(tried) < len(attacks):
+        return f"{listed(tried)} (not tried under the other {len(attacks) - len(tried)})"
+    return {1: f"the attack {attacks[0]}", 2: "both attacks"}.get(len(attacks), f"all {len(attacks)} attacks")
+
+
+def _projection(cells: Sequence[Cell], times: Sequence[Time]) -> list[str]:
+    """What looking through a sketch changed, where the same was also done without."""
+    exact = {(cell.other, cell.rule, cell.attack): cell for cell in cells if cell.sketch == "exact"}
+    changes = [
+        abs(cell.last[0] - exact[key].last[0])
+        for cell in cells
+        if cell.sketch != "exact" and (key := (cell.other, cell.rule, cell.attack)) in exact
+    ]
+    changes = [change for change in changes if math.isfinite(change)]
+    if not changes:
+        return []
+    found = f"Projecting moved the final accuracy by {points(float(np.median(changes)))} in the median"
+    found += f" and {points(max(changes))} at most" if len(changes) > 1 else ""
+    costs = [[time.reads for time in times if (time.sketch == "exact") is which] for which in (True, False)]
+    plain, projected = (np.median([cost for cost in one if math.isfinite(cost)] or [math.nan]) for one in costs)
+    if math.isfinite(plain) and math.isfinite(projected):
+        found += f", and took the server {projected:.1f} reads of the updates instead of {plain:.1f}"
+    return [found + "."]
+
+
+def _alone(runs: Sequence[Run], placed: Sequence[Factors]) -> list[str]:
+    """One rule, one attack, one sketch, perhaps several seeds."""
+    run, what = runs[0], placed[0]
+    ends = [one.last for one in runs if one.converged and math.isfinite(one.last)]
+    rule = f"With {what.rule}" + (f" through a {what.sketch} sketch" if what.sketch not in ("", "exact") else "")
+    if ends:
+        verb = "is" if run.status == "unfinished" else "ended at"
+        reached = f"accuracy {verb} {percent(float(np.mean(ends)))}"
+    else:
+        reached = "accuracy was not evaluated yet" if run.converged else "the model did not converge"
+    seeds = f" (mean of {len(runs)} runs)" if len(runs) > 1 else ""
+    liars = 0 if run.byzantine is None else int(run.byzantine.sum())
+    under = f", while {liars} of {len(run.clients)} clients attacked with {what.attack}" if liars else ""
+    found = [f"{rule} {reached} after {counted(run.n_rounds, 'round')}{seeds}{under}."]
+    theirs = run.on_attackers()
+    if liars and np.isfinite(theirs).any():
+        found.append(
+            f"The attackers are {percent(liars / len(run.clients))} of the clients and got "
+            f"{percent(float(np.nanmean(theirs)))} of the weight."
+        )
+    return found
+
+
+def _deployment(run: Run, n_runs: int) -> list[str]:
+    """Nobody knows the attackers: name those whom the rule does not trust."""
+    share = run.share()
+    low = [run.clients[i] for i in np.argsort(share) if share[i] < SUSPECT]
+    where = f" in {run.name or run.place}" if n_runs > 1 else ""
+    if not run.weighs:
+        first = f"The rule gives no weights, so it names no suspects{where}."
+    elif low:
+        named = listed(low) if len(low) <= NAMED else f"{', '.join(low[:NAMED])} and {len(low) - NAMED} more"
+        what = counted(len(low), "client")
+        first = f"{what} of {len(run.clients)} got less than a tenth of an equal share{where}: {named}."
+    else:
+        first = f"Every one of {len(run.clients)} clients got at least a tenth of an equal share{where}."
+    state = f"Accuracy is {percent(run.last)}" if math.isfinite(run.last) else "Accuracy was not evaluated"
+    return [first, f"{state} after {counted(run.n_rounds, 'round')}. Who attacks is not known."]
+
+
+def _guessing(runs: Sequence[Run]) -> float:
+    fewest = min((len(run.classes) for run in runs if run.classes), default=0)
+    return 1 / fewest if fewest else 0.0
+
+
+def percent(value: float) -> str:
+    """
+    >>> percent(0.8125), percent(0.3)
+    ('81.2%', '30%')
+    """
+    return "not known" if math.isnan(value) else f"{100 * value:.1f}".removesuffix(".0") + "%"
+
+
+def points(value: float) -> str:
+    return f"{100 * value:.1f} points"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """
+    >>> listed(["krum", "mca", "mean"])
+    'krum, mca and mean'
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _capital(sentence: str) -> str:
+    """Without spoiling a name: `mca` is none that begins with a capital.
+
+    >>> _capital("krum and mca"), _capital("mca")
+    ('Krum and mca', 'mca')
+    """
+    return sentence if len(sentence.split()[0].strip(",")) <= 3 else sentence[:1].upper() + sentence[1:]
