@@ -1,0 +1,38 @@
+"""The one table of networks, and how one of them is made from a seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bartizan.federated.models import mobilenet, resnet, small, vgg
+from bartizan.federated.tensors import nn, torch
+from bartizan.names import find
+
+MODELS: dict[str, Any] = {
+    "resnet18": resnet.resnet18,
+    "vgg16": vgg.vgg16,
+    "mobilenet-v3-small": mobilenet.small,
+    "mobilenet-v3-large": mobilenet.large,
+    "cnn": small.cnn,
+    "logistic": small.logistic,
+}
+
+
+def build(
+    name: str, n_classes: int, image: tuple[int, int, int] = (3, 32, 32), norm: str = "group", *, seed: int = 0
+) -> nn.Module:
+    """A network by its name, its weights drawn from the seed alone; the global generator is left as it was.
+
+    >>> model = build("cnn", 10, (1, 28, 28))
+    >>> sum(parameter.numel() for parameter in model.parameters())
+    29178
+    """
+    maker = find(name, MODELS, "model")
+    if n_classes < 2 or len(image) != 3 or min(image) < 1:
+        raise ValueError(
+            "A model needs at least 2 classes and images of (channels, height, width), "
+            f"got {n_classes} classes and {image}."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return maker(n_classes, image, norm)

@@ -1,0 +1,12 @@
+"""torch, or what to install for it: everything here that computes with tensors takes it from this module."""
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    raise ModuleNotFoundError("The laboratory needs torch: pip install 'bartizan[lab]'") from missing
+
+__all__ = ["Tensor", "functional", "nn", "torch"]
