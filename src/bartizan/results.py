@@ -38,6 +38,10 @@ class Recorded:
     torn: str = ""
     """What was found behind the last whole line, if anything: a writer was stopped, or is writing."""
 
+    def lines(self) -> list[dict[str, Any]]:
+        """All of them, in order."""
+        return [self.run, *self.rounds, *([self.end] if self.end else [])]
+
 
 class Writer:
     """Appends lines to a run's file; each is on its way to the disk when `write` returns."""
@@ -79,10 +83,14 @@ class Writer:
         self.close()
 
 
-def read(folder: Path) -> Recorded:
-    """A run's file, checked line by line; a last line that is not whole is told, not read."""
+def read(folder: Path, keep: int | None = None) -> Recorded:
+    """A run's file, or its first `keep` bytes, checked line by line; a last line that is not whole is only told."""
     path = Path(folder) / NAME
     data = path.read_bytes()
+    if keep is not None:
+        if len(data) < keep:
+            raise CorruptFileError(f"{path} has {len(data)} bytes, and its checkpoint knows of {keep}: it was cut.")
+        data = data[:keep]
     whole, _, torn = data.rpartition(b"\n")
     lines = list(_decoded(path, whole))
     if not lines:

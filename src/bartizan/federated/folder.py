@@ -1,0 +1,89 @@
+"""A run's folder: whose it is, how far it got, and that only one process is at work in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bartizan import results
+from bartizan.federated import checkpoint
+from bartizan.federated.experiment import Experiment
+from bartizan.federated.keys import shown
+from bartizan.results import CorruptFileError, Recorded
+
+CONFIG = "experiment.toml"
+
+
+class AnotherRunError(FileExistsError):
+    """The folder holds something that must not be written over unasked."""
+
+
+def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
+    """What an earlier process wrote of this very experiment, up to the last line that is whole; None if nothing."""
+    try:
+        found = _readable(folder)
+    except FileNotFoundError:
+        return None
+    if found is not None and found.run["id"] != experiment.id:
+        raise AnotherRunError(
+            f"{folder} holds another experiment: {_difference(found.run['config'], experiment.as_dict())}. "
+            "Take another folder with --out, or pass --fresh to replace it."
+        )
+    return found
+
+
+def clear(folder: Path) -> None:
+    """Remove what a run writes, and nothing else."""
+    for name in (results.NAME, checkpoint.NAME, CONFIG):
+        with suppress(FileNotFoundError):
+            (folder / name).unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else runs here meanwhile; the system lets go of it whatever way this process ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def _readable(folder: Path) -> Recorded | None:
+    try:
+        return results.read(folder)
+    except CorruptFileError:
+        if b"\n" not in (folder / results.NAME).read_bytes():  # stopped while it wrote its first line
+            return None
+        saved = checkpoint.Checkpoint.load(folder)
+        if saved is None:
+            raise
+        return results.read(folder, saved.lines)
+
+
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    one, other = dict(_flat(there)), dict(_flat(here))
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key) and key not in ("name", "device")]
+    told = [f"{key} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]]
+    return "; ".join(told) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield before + key, value
