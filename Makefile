@@ -43,10 +43,10 @@ check: $(VENV)/dev
 	$(BIN)/mypy
 
 $(VENV)/demo: pyproject.toml constraints.txt | $(VENV)
-	@echo "Installing what the demo needs (about a minute the first time) ..."
-	$(PIP) --editable ".[cli]"
+	@echo "Installing what the demo needs, torch included (a minute or two the first time) ..."
+	$(PIP) --editable ".[lab]"
 	@echo "Compiling the kernels, once ..."
-	@$(BIN)/bartizan demo --dim 9k > /dev/null
+	@$(BIN)/bartizan demo aggregation --dim 9k > /dev/null
 	@touch $@
 
 $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)

@@ -13,8 +13,10 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from bartizan import __version__, names
-from bartizan.arguments import number
 from bartizan.bench import command as bench
+from bartizan.demo import command as demo
+from bartizan.federated import command as federated
+from bartizan.federated.paper import command as paper
 from bartizan.planner import command as planner
 from bartizan.report import command as report
 
@@ -29,19 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     commands.add_parser("list", help="show the sketches, rules, pre-aggregators and attacks").set_defaults(run=_list)
 
-    demo = commands.add_parser("demo", help="four attacks, four rules and the mean, exact beside projected")
-    demo.add_argument("--clients", type=number, default=50, metavar="M", help="how many clients (default 50)")
-    demo.add_argument("--byzantine", type=number, metavar="F", help="how many of them lie (default: a fifth)")
-    demo.add_argument("--dim", type=number, metavar="P", help="coordinates, such as 2M (default: ResNet18's 11.2M)")
-    demo.set_defaults(run=_demo)
-
+    demo.add_to(commands)
+    federated.add_to(commands)
+    paper.add_to(commands)
     planner.add_to(commands)
     bench.add_to(commands)
     report.add_to(commands)
 
     options = parser.parse_args(arguments)
     try:
-        options.run(options)
+        status: int | None = options.run(options)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    return 0
+    return status or 0
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -82,12 +81,6 @@ def _settings(kind: Any) -> str:
         defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "aggregator"}
     settings = [name if default is MISSING else f"{name}={default}" for name, default in defaults.items()]
     return f"({', '.join(settings)})" if settings else ""
-
-
-def _demo(options: argparse.Namespace) -> None:
-    from bartizan import demo
-
-    demo.run(options.clients, options.byzantine or options.clients // 5, options.dim)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`bartizan demo`: four attacks on fifty clients, four rules and the mean, exact beside projected, on a live table."""
+"""`bartizan demo aggregation`: four attacks on fifty clients, four rules and the mean, exact beside projected."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def run(n_clients: int = 50, n_byzantine: int = 10, dim: int | None = None) -> N
         from rich.console import Console
         from rich.live import Live
     except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError("bartizan demo needs rich: pip install 'bartizan[cli]'") from missing
+        raise ModuleNotFoundError("bartizan demo aggregation needs rich: pip install 'bartizan[cli]'") from missing
 
     console = Console()
     started = time.perf_counter()

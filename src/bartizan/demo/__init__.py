@@ -1,0 +1,1 @@
+"""Two shows: training under attack, and what aggregation alone does and costs."""

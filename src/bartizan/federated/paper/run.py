@@ -1,0 +1,119 @@
+"""Running the paper's cells: one at a time, the hard ones first, within a budget."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bartizan.federated import show
+from bartizan.federated.experiment import Experiment
+from bartizan.federated.folder import recorded
+from bartizan.federated.paper.budget import Budget
+from bartizan.federated.paper.cells import Cell
+from bartizan.federated.paper.compare import Ours
+from bartizan.federated.paper.protocol import ROUNDS, experiment
+from bartizan.federated.run import run
+from bartizan.federated.show import clock
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one cell."""
+
+    cell: Cell
+    experiment: Experiment
+
+    @property
+    def folder(self) -> str:
+        """Its name among the runs of a folder; cells that are one experiment have one folder."""
+        return f"{self.cell.data}-beta{self.cell.beta:g}-b{self.cell.b:g}-{self.experiment.slug}"
+
+    def __str__(self) -> str:
+        sketch = self.experiment.sketch
+        how = " ".join(
+            [sketch.name, *(f"{key}={sketch.settings[key]}" for key in ("k", "s") if key in sketch.settings)]
+        )
+        cell = self.cell
+        where = f"{cell.data} beta={cell.beta:g} b={cell.b:g}"
+        return f"{where} {cell.attack} {cell.rule} {how} seed={self.experiment.seed}"
+
+
+class OutOfTimeError(Exception):
+    """The budget's time is over."""
+
+
+def plan(
+    cells: Sequence[Cell],
+    *,
+    budget: Budget = Budget(),
+    seeds: int = 1,
+    sketch: str | None = None,
+    data: Path | None = None,
+    device: str = "auto",
+    changes: Sequence[str] = (),
+) -> list[Job]:
+    """What to run, in its order: all cells with one seed before any with the next."""
+    jobs: dict[str, Job] = {}
+    for seed in range(seeds):
+        for cell in cells:
+            one = experiment(
+                cell,
+                seed=seed,
+                rounds=budget.rounds or ROUNDS,
+                sketch=sketch if cell.pdr else None,
+                data=data,
+                device=device,
+                changes=changes,
+            )
+            # A cell of the k/s table can be one of the large table as well: it runs once.
+            jobs.setdefault(one.id, Job(cell, one))
+    return list(jobs.values())
+
+
+def carry_out(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> int:
+    """Run what is not finished, as long as there is time; how many are left."""
+    left = [job for job in jobs if not _finished(job, folder)]
+    if len(left) < len(jobs):
+        print(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished already.")
+    started, total = time.monotonic(), len(left)
+    while left and not budget.spent:
+        number = total - len(left) + 1
+        print(f"[{number} of {total}] {left[0]}", flush=True)
+        try:
+            _carried_out(left[0], folder, budget)
+        except OutOfTimeError:
+            break
+        left.pop(0)
+        if left:
+            each = (time.monotonic() - started) / number
+            print(f"    about {clock(each * len(left))} for the {len(left)} that are left", flush=True)
+    if left:
+        print(f"The time is over; {len(left)} runs are left, and the same command goes on with them.")
+    shown = shlex.quote(str(folder))
+    print(f"Results: {folder}\nbartizan paper compare {shown}\nbartizan report {shown}")
+    return len(left)
+
+
+def _carried_out(job: Job, folder: Path, budget: Budget) -> None:
+    rounds = job.experiment.rounds
+    with show.of_run(rounds) as screen:
+
+        def watch(line: Mapping[str, Any]) -> None:
+            screen.see(line)
+            if line["kind"] == "round" and line["round"] < rounds and budget.spent:
+                raise OutOfTimeError
+
+        done = run(job.experiment, folder / job.folder, resume=True, watch=watch)
+    ours = Ours.of(done)
+    reached = "did not converge" if ours.accuracy is None else f"best accuracy {ours.accuracy:.2f}%"
+    server = "" if ours.seconds is None else f", {1000 * ours.seconds:.3g} ms a round at the server"
+    print(f"    {reached}{server}", flush=True)
+
+
+def _finished(job: Job, folder: Path) -> bool:
+    before = recorded(folder / job.folder, job.experiment)
+    return before is not None and before.end is not None
