@@ -10,7 +10,6 @@ import numpy as np
 from bartizan.types import Array
 
 
-@dataclass(frozen=True)
 class Work(ABC):
     """How many steps a client takes from the server's weights, and how long they are."""
 
@@ -27,12 +26,11 @@ class OneGradient(Work):
         return 1
 
 
-@dataclass(frozen=True)
 class Local(Work):
     """Steps of SGD on the client's own weights; what it sends is the way back, server's weights minus its own."""
 
-    step_size: float = 0.1
-    momentum: float = 0.0
+    step_size: float
+    momentum: float
 
     def __post_init__(self) -> None:
         if not self.step_size > 0 or not 0 <= self.momentum < 1:
@@ -46,6 +44,8 @@ class LocalSteps(Local):
     """A number of steps, the same for all clients."""
 
     steps: int = 1
+    step_size: float = 0.1
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +60,8 @@ class LocalEpochs(Local):
     """Passes over the client's whole part, so that clients with more data take more steps."""
 
     epochs: int = 1
+    step_size: float = 0.1
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

