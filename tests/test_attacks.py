@@ -405,5 +405,7 @@ def test_an_attack_on_a_gpu_is_the_attack_in_host_memory(name, dtype, monkeypatc
     assert torch.equal(torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state(), state)
     if name in RANDOM:  # of another generator there
         expected = built(name)(there, F, rng()).cpu()
-    torch.testing.assert_close(sent.cpu(), expected, rtol=2 * torch.finfo(sent.dtype).eps, atol=1e-9, equal_nan=True)
+    eps = torch.finfo(sent.dtype).eps
+    atol = 32 * eps * float(expected.abs().max()) if name in ("min-max", "min-sum") else 1e-9  # by distances: rounded
+    torch.testing.assert_close(sent.cpu(), expected, rtol=2 * eps, atol=atol, equal_nan=True)
     assert built(name)(there, 0, rng()).shape == (0, P)

@@ -77,6 +77,11 @@ def test_what_python2_wrote_is_what_pickle_reads():
     assert np.array_equal(read[b"data"], rows)
 
 
+@pytest.mark.parametrize("protocol", range(5))
+def test_keys_of_bytes_are_read_whatever_the_protocol(protocol):
+    assert pickled.loads(pickle.dumps({b"labels": [3, 1]}, protocol=protocol)) == {b"labels": [3, 1]}
+
+
 def test_an_array_by_columns_keeps_its_places():
     rows = np.asfortranarray(pixels(4, 3072))
     assert np.array_equal(pickled.array(pickled.loads(pickle.dumps(rows, 4))), rows)

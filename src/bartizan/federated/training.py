@@ -223,7 +223,8 @@ class Training:
         """Load or compile the kernels, so that the first round's times are like the others'."""
         who = self.population.taking_part(1)
         rule, _ = defence.rule_for(self.experiment.rule, len(who), 0)
-        rows = list(torch.eye(len(who), 2**13, device=self.device))
+        # A GPU's kernels are compiled for how rows are aligned.
+        rows = torch.eye(len(who), 2**13 + self.clients.flat.size % 16, device=self.device)
         given: dict[str, Any] = {"seed": 0, "trusted": rows[0] if rule.needs_trusted else None}
         for sketch in {self.sketch, Exact()} if isinstance(rule, Rule) else {Exact()}:
             Aggregator(rule, sketch)(rows, **given)

@@ -86,8 +86,6 @@ def array(value: Any) -> npt.NDArray[np.uint8]:
     _, shape, dtype, by_column, data = state
     if type(dtype) is not Call or dtype.name != DTYPE or text(dtype.arguments[0]).lstrip("|") not in ("u1", "uint8"):
         raise NotDataError("its array is not of bytes (uint8).")
-    if type(data) is Call and data.name == ENCODE:  # how Python 3 writes bytes for Python 2
-        data = data.arguments[0]
     try:
         data = data.encode("latin-1") if type(data) is str else data
     except UnicodeEncodeError:
@@ -189,7 +187,9 @@ def _allowed(module: Any, name: Any) -> Name:
     return wanted
 
 
-def _called(name: Any, arguments: Any) -> Call:
+def _called(name: Any, arguments: Any) -> Call | bytes:
     if type(name) is not Name or name == NDARRAY or type(arguments) is not tuple or not arguments:
         raise NotDataError("it wants to call what data does not need.")
+    if name == ENCODE:  # how Python 3 writes bytes for Python 2
+        return text(arguments[0]).encode("latin-1")
     return Call(name, arguments)
