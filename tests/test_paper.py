@@ -181,7 +181,7 @@ def test_runs_of_different_protocols_never_share_a_row(tmp_path):
     ours = {(row.sketch, compare.agreed(row.base), compare.agreed(row.pdr)) for row in found.rows}
     assert ours == {("rotated", "60.00", "70.00"), ("achlioptas", "60.00", "40.00"), ("rotated", "", "50.00")}
     assert any("changed: clients.local=2" in note for note in show.notes(found))
-    assert "1 runs here are none of the paper's cells." in show.notes(found)
+    assert "Runs here that are none of the paper's cells: 1." in show.notes(found)
 
 
 def test_the_ablation_is_compared_with_the_base_of_the_large_table(tmp_path):
@@ -278,7 +278,7 @@ def test_when_the_time_is_over_the_run_stops_behind_a_checkpoint_and_the_next_co
     assert list(tmp_path.iterdir()) == []
     Looks.left = 2  # one before the run, one after its first round
     assert run.carry_out(jobs, tmp_path, Looks()) == 2
-    assert "The time is over; 2 runs are left" in capsys.readouterr().out
+    assert "The time is over. Runs that are left: 2" in capsys.readouterr().out
     stopped = results.read(tmp_path / jobs[0].folder)
     assert (len(stopped.rounds), stopped.end) == (2, None)
     assert run.carry_out(jobs, tmp_path) == 0

@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "model.name": "cnn",
     "clients.count": 50,
     "clients.byzantine": 0.3,
-    "clients.batch": 12,
+    "clients.batch": 16,
     "sketch.name": "rotated",
     "sketch.k": 4096,
     "server.optimiser": "momentum",

@@ -92,7 +92,7 @@ def carry_out(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> i
             each = (time.monotonic() - started) / number
             print(f"    about {clock(each * len(left))} for the {len(left)} that are left", flush=True)
     if left:
-        print(f"The time is over; {len(left)} runs are left, and the same command goes on with them.")
+        print(f"The time is over. Runs that are left: {len(left)}; the same command goes on with them.")
     shown = shlex.quote(str(folder))
     print(f"Results: {folder}\nbartizan paper compare {shown}\nbartizan report {shown}")
     return len(left)

@@ -100,7 +100,7 @@ def notes(found: Comparison) -> list[str]:
     """What the letters stand for, and what was left out."""
     out = [f"{letter}: {described(settings)}." for letter, settings in found.protocols.items()]
     if found.strangers:
-        out.append(f"{found.strangers} runs here are none of the paper's cells.")
+        out.append(f"Runs here that are none of the paper's cells: {found.strangers}.")
     return [*out, *(f"Not read: {what}" for what in found.unread)]
 
 
@@ -162,8 +162,8 @@ def described(protocol: Mapping[str, Any]) -> str:
     model, clients, rounds = protocol["model"], protocol["clients"], protocol["rounds"]
     local = {
         "gradient": "one gradient a round",
-        "steps": f"{clients['local']} local steps at {clients['step_size']:g}",
-        "epochs": f"{clients['local']} local epochs at {clients['step_size']:g}",
+        "steps": f"local steps: {clients['local']} of size {clients['step_size']:g}",
+        "epochs": f"local epochs: {clients['local']} at step size {clients['step_size']:g}",
     }
     changed = ", ".join(f"{key}={value}" for key, value in sorted(changes(protocol).items()))
     return (
