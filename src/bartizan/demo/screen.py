@@ -105,7 +105,7 @@ class Live(Screen):
         from rich.console import Group
         from rich.progress_bar import ProgressBar
 
-        return Group(self.table(), ProgressBar(total=1.0, completed=self.part, width=40), f"[dim]{self.state}[/]")
+        return Group(self.table(), ProgressBar(total=1.0, completed=self.part, width=40), f" [dim]{self.state}[/]")
 
 
 class Plain(Screen):

@@ -38,10 +38,11 @@ class Ours:
         seen = [line["accuracy"] for line in recorded.rounds if line.get("accuracy") is not None]
         failed = not seen or (end is not None and not end["converged"])
         times = [sum(line["seconds"][part] for part in ("sketch", "weigh", "combine")) for line in recorded.rounds]
+        served = [time for time in times if time > 0]  # a refused round cost nothing
         return cls(
             seed=config["seed"],
             accuracy=None if failed else 100 * max(seen),
-            seconds=median(times) if times else None,
+            seconds=median(served) if served else None,
             done=len(recorded.rounds),
             planned=config["rounds"],
         )

@@ -49,8 +49,9 @@ CHOICES = (
     ),
     Choice(
         "normalisation, augmentation",
-        "GroupNorm in ResNet18 and MobileNetV3, none in VGG16 (as published); no augmentation",
-        "no statistics to aggregate, so rules judge gradients only",
+        "GroupNorm in all three models; no augmentation",
+        "BatchNorm has running statistics, which would be aggregated with the weights; "
+        "VGG16 as published has no norm: --set model.norm=none",
     ),
     Choice(
         "local work",
