@@ -104,6 +104,20 @@ def test_the_grid_that_the_template_shows_works():
         ({"name": "../elsewhere"}, "name must do as the name of a folder, without slashes; got '../elsewhere'"),
         ({"seed": -1}, "seed must be from 0 to"),
         ({"grid": {"seed": 3}}, 'grid."seed" must be a list of values'),
+        ({"grid": {"rule": ["krum"]}}, r"rule must be a section, \[rule\]; got 'krum'"),
+        ({"grid": {"rule": ["krum"], "rule.name": ["mean"]}}, r"rule must be a section, \[rule\]; got 'krum'"),
+        ({"grid": {key: list(range(99)) for key in ("seed", "rounds", "clients.batch")}}, "The grid has 970,299 runs"),
+        ({"sketch": {"name": "exact >> rotated"}}, "Unknown sketch in sketch.name 'exact >> rotated'"),
+        ({"split": {"kind": "dirichlet >> iid"}}, "Unknown split in split.kind 'dirichlet >> iid'"),
+        ({"server": {"step_size": 10**400}}, "server.step_size must be a finite number"),
+        (
+            {"attack": {"name": "mimic", "client": 35}},
+            "attack.client is a row of the honest updates, 0 to 34, .*got 35",
+        ),
+        (
+            {"attack": {"name": "mimic", "client": 3}, "clients": {"participation": 0.5}},
+            "one client only if all take part; got 3, and clients.participation = 0.5",
+        ),
         ({"grid": {"seed": []}}, 'grid."seed" must be a list of values'),
         ({"grid": {"sead": [1]}}, r"Unknown key sead. Did you mean seed\?"),
         ({"grid": {"rule.name": ["krum", "kru"]}}, "Unknown rule in rule.name 'kru'"),
@@ -208,3 +222,23 @@ def test_init_writes_a_file_once(tmp_path, capsys, monkeypatch):
     assert "experiment.toml is there already. Pass --force" in capsys.readouterr().err
     assert cli.main(["init", "--force"]) == 0
     assert Experiment.from_toml("experiment.toml") == Experiment()
+
+
+def test_a_grid_may_vary_what_its_base_could_not_run():
+    sketches = {"sketch.name": ["exact", "rotated"]}
+    assert [one.sketch.name for one in Experiment.of({"rule": {"name": "median"}, "grid": sketches}).runs()] == [
+        "exact"
+    ]
+    few = Experiment.of({"clients": {"count": 2, "byzantine": 0}, "grid": {"rule.name": ["mean"]}})
+    assert [one.rule.name for one in few.runs()] == ["mean"]
+    with pytest.raises(ConfigError, match="needs at least 3 clients"):
+        few.without_grid()
+
+
+def test_nobody_lies_is_one_experiment_however_it_is_written():
+    assert len({Experiment.of({"clients": {"byzantine": none}}).id for none in (0, 0.0)}) == 1
+
+
+def test_values_nested_without_end_are_refused():
+    with pytest.raises(ConfigError, match="rounds must be a whole number"):
+        Experiment().with_settings(["rounds=" + "[" * 5000])

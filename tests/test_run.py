@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,6 +155,29 @@ def test_what_is_in_the_folder_is_not_written_over_unasked(whole, tmp_path):
     run(SMALL.with_settings(["rule.name=mean", "rounds=1"]), tmp_path, fresh=True)
     assert results.read(tmp_path).run["config"]["rule"]["name"] == "mean"
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_that_no_run_wrote_stays(tmp_path):
+    mine = tmp_path / "experiment.toml"
+    mine.write_text("rounds = 2  # my own")
+    for fresh in (False, True):
+        with pytest.raises(FileExistsError, match="that no run wrote"):
+            run(SMALL, tmp_path, fresh=fresh)
+    assert mine.read_text() == "rounds = 2  # my own"
+
+
+def test_a_finished_run_stays_until_another_can_begin_in_its_place(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "done")
+    absent = SMALL.changed({"data.name": "cifar10", "data.folder": str(tmp_path / "nowhere")})
+    with pytest.raises((ValueError, OSError), match="cifar10"):
+        run(absent, tmp_path / "done", fresh=True)
+    assert facts(tmp_path / "done") == facts(whole)
+
+
+def test_results_in_the_place_of_a_file_are_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file is no folder; results need one"):
+        run(SMALL, tmp_path / "file")
 
 
 def test_only_one_process_is_at_work_in_a_folder(tmp_path):

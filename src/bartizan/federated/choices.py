@@ -37,13 +37,15 @@ class Choice:
     """Settings that mean the same for all, so that they stay when another is chosen."""
     fallback: Mapping[str, Any] = field(default_factory=dict)
     """Defaults for what has none."""
+    chained: bool = False
+    """Whether several can stand in a row, `one >> other`."""
 
     def of(self, given: Mapping[str, Any]) -> Chosen:
         """What a section of a file says, checked; the thing itself checks its settings when it is built."""
         asked = given.get(self.word, self.default)
         if not isinstance(asked, str):
             raise ConfigError(f"{full(self.section, self.word)} must be a text; got {shown(asked)}.")
-        name = " >> ".join(self.found(part) for part in asked.split(">>"))
+        name = self.found(asked)
         takes = self.takes(name)
         settings = {key: default for key, default in takes.items() if default not in (MISSING, None)}
         for key, value in given.items():
@@ -56,7 +58,11 @@ class Choice:
             settings[key] = number_like(full(self.section, key), takes[key], value)
         return Chosen(name, settings)
 
-    def found(self, name: str) -> str:
+    def found(self, asked: str) -> str:
+        """What is meant, as the tables spell it."""
+        return " >> ".join(map(self._found, asked.split(">>") if self.chained else [asked]))
+
+    def _found(self, name: str) -> str:
         name = name.strip()
         try:
             thing = names.find(name, self.known(), f"{self.section} in {full(self.section, self.word)}")
@@ -80,7 +86,7 @@ class Choice:
         if similar(str(after), before[self.word]):
             return {**before, **changes}
         try:
-            takes = self.takes(" >> ".join(self.found(part) for part in str(after).split(">>")))
+            takes = self.takes(self.found(str(after)))
         except ConfigError:
             takes = {}  # `of` refuses it, and says why
         return {key: value for key, value in before.items() if key in self.kept and key in takes} | dict(changes)
@@ -118,6 +124,7 @@ CHOICES = {
         "krum",
         lambda: {**names.RULES, **names.COORDINATEWISE, **names.PRE_AGGREGATORS},
         kept=("n_byzantine",),
+        chained=True,
     ),
     "sketch": Choice(
         "sketch",

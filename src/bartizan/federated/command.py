@@ -69,8 +69,6 @@ def _experiment(options: argparse.Namespace) -> Any:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from dataclasses import replace
-
     from bartizan.federated import show
     from bartizan.federated.folder import recorded
     from bartizan.federated.run import run
@@ -78,7 +76,7 @@ def _run(options: argparse.Namespace) -> None:
     experiment = _experiment(options)
     if experiment.grid:
         print("Its [grid] is for `bartizan sweep`; this runs the experiment without it.")
-        experiment = replace(experiment, grid={})
+        experiment = experiment.without_grid()
     folder = options.out or Path("runs") / experiment.name / experiment.slug
     done = None if options.fresh else recorded(folder, experiment)
     if done is not None and done.end is not None:

@@ -35,6 +35,12 @@ def check(experiment: Experiment) -> None:
         )
     Aggregator(rule, sketch)
     _told("attack", lambda: attack_of(experiment.attack))
+    honest, copied = experiment.clients.count - experiment.clients.n_byzantine, experiment.attack.settings.get("client")
+    if copied is not None and (copied >= honest or m < experiment.clients.count):
+        raise ConfigError(
+            f"attack.client is a row of the honest updates, 0 to {honest - 1}, and one client only if all take part; "
+            f"got {copied}, and clients.participation = {experiment.clients.participation}."
+        )
     _told("split", lambda: names.build(partition.SPLITS[experiment.split.name], experiment.split.settings))
 
 
@@ -52,9 +58,9 @@ def attack_of(chosen: Chosen) -> Any:
     return names.attack(chosen.name, **chosen.settings)
 
 
-def can_not_be_projected(rule: Mapping[str, Any]) -> bool:
+def can_not_be_projected(rule: Any) -> bool:
     """Whether a section [rule] names one that judges each coordinate by itself."""
-    return any(similar(name, str(rule.get("name"))) for name in names.COORDINATEWISE)
+    return isinstance(rule, Mapping) and any(similar(name, str(rule.get("name"))) for name in names.COORDINATEWISE)
 
 
 def rule_for(chosen: Chosen, n_clients: int, n_byzantine: int) -> tuple[Rule | CoordinateWise, str]:

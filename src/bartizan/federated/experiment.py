@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ SECTIONS: dict[str, type[Any]] = {
     "server": Server,
     "evaluation": Evaluation,
 }
+MOST_RUNS = 100_000
 # What a person calls it, where it runs and where the files are change no number of it.
 NO_PART_OF_THE_ID = ("name", "device", "grid")
 
@@ -75,8 +77,9 @@ class Experiment:
         experiment = cls(**checked("", cls, plain), **values)
         if experiment.name in ("", ".", "..") or any(letter in experiment.name for letter in "/\\\0"):
             raise ConfigError(f"name must do as the name of a folder, without slashes; got {experiment.name!r}.")
-        defence.check(experiment)
-        experiment.runs()
+        if not experiment.grid:
+            defence.check(experiment)
+        experiment.runs()  # which checks those of a grid
         return experiment
 
     @classmethod
@@ -92,7 +95,7 @@ class Experiment:
             raise ConfigError(f"{path} is a folder; wanted an experiment's TOML file.") from None
         except UnicodeDecodeError as wrong:
             raise ConfigError(f"{path} is no text in UTF-8: {wrong}.") from None
-        except tomllib.TOMLDecodeError as wrong:
+        except (tomllib.TOMLDecodeError, RecursionError) as wrong:
             raise ConfigError(f"{path} is no TOML: {wrong}.") from None
         except ConfigError as wrong:
             raise ConfigError(f"{path}: {wrong}") from None
@@ -121,12 +124,13 @@ class Experiment:
         nested: dict[str, Any] = {}
         for name, content in changes.items():
             section, dot, inner = name.partition(".")
-            if not dot and isinstance(content, Mapping):
-                nested[section] = {**nested.get(section, {}), **content}
-            elif dot:
-                nested.setdefault(section, {})[inner] = content
-            else:
+            if not dot and not isinstance(content, Mapping):
                 nested[section] = content
+                continue
+            already = nested.setdefault(section, {})
+            if not isinstance(already, dict):
+                raise ConfigError(f"{section} must be a section, [{section}]; got {shown(already)}.")
+            already.update({inner: content} if dot else content)
         whole = self.as_dict() | {"grid": dict(self.grid)}
         for section, content in nested.items():
             before = whole.get(section)
@@ -145,17 +149,24 @@ class Experiment:
                 raise ConfigError(f'grid."{name}" must be a list of values, such as [0, 1]; got {shown(choices)}.')
             if name.partition(".")[0] in ("grid", "name", "device"):
                 raise ConfigError(f'grid."{name}" can\'t be varied.')
+        if (count := math.prod(map(len, self.grid.values()))) > MOST_RUNS:
+            raise ConfigError(f"The grid has {count:,} runs; the most are {MOST_RUNS:,}. Vary fewer keys.")
         base = replace(self, grid={})
         cells = itertools.product(*self.grid.values())
         runs = [base._cell(dict(zip(self.grid, cell, strict=True))) if cell else base for cell in cells]
         return list({one.id: one for one in runs}.values())
 
     def _cell(self, changes: Mapping[str, Any]) -> Experiment:
-        """One of a grid; where it varies the rule, those that can't be projected look at what is there."""
+        """One of a grid; where it varies rule or sketch, a rule that can't be projected looks at what is there."""
         whole = self._changed(changes)
-        if any(key.partition(".")[0] == "rule" for key in changes) and defence.can_not_be_projected(whole["rule"]):
+        varied = {key.partition(".")[0] for key in changes}
+        if varied & {"rule", "sketch"} and defence.can_not_be_projected(whole["rule"]):
             whole["sketch"] = {"name": "exact"}
         return Experiment.of(whole)
+
+    def without_grid(self) -> Experiment:
+        """What the grid varies, itself."""
+        return Experiment.of(replace(self, grid={}).as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """The whole of it, defaults filled in, the grid only where there is one."""

@@ -25,7 +25,7 @@ def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
     """What an earlier process wrote of this very experiment, up to the last line that is whole; None if nothing."""
     try:
         found = _readable(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if found is not None and found.run["id"] != experiment.id:
         raise AnotherRunError(
@@ -33,6 +33,13 @@ def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
             "Take another folder with --out, or pass --fresh to replace it."
         )
     return found
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise where a run would write over an experiment's file that no run has written."""
+    here = [name for name in (CONFIG, results.NAME, checkpoint.NAME) if (folder / name).exists()]
+    if here == [CONFIG]:
+        raise AnotherRunError(f"{folder} holds an {CONFIG} that no run wrote. Take another folder with --out.")
 
 
 def clear(folder: Path) -> None:
@@ -45,7 +52,10 @@ def clear(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Nobody else runs here meanwhile; the system lets go of it whatever way this process ends."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise NotADirectoryError(f"{folder} is no folder; results need one. Take another with --out.") from None
     try:
         import fcntl
     except ModuleNotFoundError:  # Windows
@@ -76,7 +86,8 @@ def _readable(folder: Path) -> Recorded | None:
 
 def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     one, other = dict(_flat(there)), dict(_flat(here))
-    keys = [key for key in {**one, **other} if one.get(key) != other.get(key) and key not in ("name", "device")]
+    no_part = ("name", "device", "data.folder")  # of the id
+    keys = [key for key in {**one, **other} if shown(one.get(key)) != shown(other.get(key)) and key not in no_part]
     told = [f"{key} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]]
     return "; ".join(told) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
 

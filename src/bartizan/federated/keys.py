@@ -56,7 +56,7 @@ def number_like(name: str, default: Any, value: Any) -> Any:
     if wanted is None:
         return value
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = float(value) if abs(value) < 1e300 else math.inf
     if type(value) is not type(default):
         raise ConfigError(f"{name} must be {wanted}, such as {shown(default)}; got {shown(value)}.")
     if isinstance(value, float) and not math.isfinite(value):

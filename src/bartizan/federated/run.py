@@ -15,7 +15,7 @@ from bartizan.atomic import write_whole
 from bartizan.federated import checkpoint
 from bartizan.federated.checkpoint import Checkpoint, Keeper
 from bartizan.federated.experiment import Experiment
-from bartizan.federated.folder import CONFIG, AnotherRunError, clear, locked, recorded
+from bartizan.federated.folder import CONFIG, AnotherRunError, clear, locked, recorded, refuse_foreign
 from bartizan.federated.interrupts import Interrupts
 from bartizan.results import CorruptFileError, Recorded, Writer
 
@@ -51,9 +51,8 @@ def run(
     folder = Path(folder)
     watch = watch or (lambda line: None)
     with locked(folder), _told_when_full(folder):
-        if fresh:
-            clear(folder)
-        before = recorded(folder, experiment)
+        refuse_foreign(folder)
+        before = None if fresh else recorded(folder, experiment)
         if before is not None and before.end is None and not resume:
             raise AnotherRunError(
                 f"{folder} holds an unfinished run, stopped after round {len(before.rounds)} of {experiment.rounds}. "
@@ -71,15 +70,12 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
     from bartizan.federated.training import Training
 
     saved = Checkpoint.load(folder) if before is not None else None
-    if saved is not None:
-        before = _belonging(saved, folder, experiment)
-    else:
-        clear(folder)
-        before = None
+    before = None if saved is None else _belonging(saved, folder, experiment)
     device = Training.device_of(experiment)
     with repeatable(device, None if before is None else before.run.get("threads")):
         training = Training(experiment, device)
-        write_whole(folder / CONFIG, experiment.to_toml())
+        if saved is None:
+            clear(folder)  # only now: whatever could not be loaded has been told, and an older run is still there
         with Writer(folder, keep=saved.lines if saved else 0) as lines:
             if before is not None and saved is not None:
                 training.restore(saved.server, saved.history, saved.diverged)
@@ -87,6 +83,7 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
             else:
                 opening = {"version": results.VERSION, "id": experiment.id, "name": experiment.name}
                 _write(lines, watch, "run", **opening, **training.opening())
+            write_whole(folder / CONFIG, experiment.to_toml())
             _Loop(training, folder, lines, watch, save_every, before, saved).go()
 
 

@@ -56,6 +56,9 @@ class Clients:
         if isinstance(b, bool) or not isinstance(b, (int, float)) or not 0 <= b < (self.count if is_count(b) else 1):
             raise ConfigError(f"{wanted} below clients.count = {self.count}; got {shown(b)}.")
 
+        if b == 0:
+            object.__setattr__(self, "byzantine", 0.0)  # nobody, however it is written: one experiment, one id
+
     @property
     def n_byzantine(self) -> int:
         """f: the part rounded to whole clients, one of whom at least is honest."""

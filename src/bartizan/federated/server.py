@@ -63,7 +63,7 @@ class Server:
     def step(self, update: Tensor) -> float:
         """Move by an aggregate and give the step size; 0 where the aggregate is not finite: the model then stays."""
         factor = self.factor
-        self.round += 1
+        self.skip()
         if not bool(update.isfinite().all()):
             return 0.0
         update = update.to(self.weights)
@@ -73,6 +73,10 @@ class Server:
         statistics -= change
         statistics[len(statistics) // 2 :].clamp_(min=LEAST_VARIANCE)
         return used
+
+    def skip(self) -> None:
+        """A round without an aggregate: the schedule goes on."""
+        self.round += 1
 
     @property
     def factor(self) -> float:

@@ -49,6 +49,6 @@ def parsed(text: str) -> Any:
     """
     try:
         read = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
     return read["value"] if len(read) == 1 else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from bartizan import __version__, machine
 from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.attacks import needs_aggregator
 from bartizan.errors import TooFewClientsError
 from bartizan.federated import defence, draws
 from bartizan.federated.clients import Clients
@@ -131,6 +131,7 @@ class Training:
                 raise TooFewClientsError("The server's own update is not finite.")
             result, spent = machine.timed(lambda: aggregator(rows, **given), self.device)
         except TooFewClientsError as refused:
+            self.server.skip()
             line["quarantined"] = {str(who[row]): why for row, why in refused.quarantined.items()}
             line["seconds"] |= {"sketch": 0.0, "weigh": 0.0, "combine": 0.0}
             notes.append(f"The round was refused and the model kept: {refused.problem}")
@@ -163,20 +164,20 @@ class Training:
         sent = self.clients.updates(self.server.weights, [*working, *own], t)
         rows = dict(zip(working, sent.updates, strict=False))
         if len(working) < len(who):
-            rows |= zip(liars, self._lies(sent.updates[: len(working)], len(liars), aggregator, t), strict=True)
+            rows |= zip(liars, self._lies(sent.updates[: len(working)], working, liars, aggregator, t), strict=True)
         losses = sent.losses[honest].double()
         loss = float(losses[losses.isfinite()].mean())
         return [rows[client] for client in who], sent.updates[-1] if own else None, loss, aggregator, note
 
-    def _lies(self, honest: Tensor, count: int, aggregator: Aggregator, t: int) -> Tensor:
+    def _lies(self, honest: Tensor, truthful: list[int], liars: list[int], aggregator: Aggregator, t: int) -> Tensor:
         rng = draws.generator(self.experiment.seed, "attack", t)
-        if "aggregator" not in inspect.signature(self.attack).parameters:
-            lies: Tensor = self.attack(honest, count, rng)
+        if not needs_aggregator(self.attack):
+            lies: Tensor = self.attack(honest, len(liars), rng)
             return lies
         # An attacker knows the rule and the sketch, never the round's seed, and not what the server trusts.
         mean = honest.mean(dim=0)
         given: dict[str, Any] = {"seed": seed_of(self.experiment.seed, "attacker", t), "history": self.history}
-        given["trusted"] = mean if aggregator.rule.needs_trusted else None
+        given |= {"trusted": mean if aggregator.rule.needs_trusted else None, "sizes": self._sizes([*truthful, *liars])}
 
         def judged(updates: Tensor) -> Tensor:
             try:
@@ -185,7 +186,7 @@ class Training:
                 return mean  # a round that is refused does no harm
             return update
 
-        found: Tensor = self.attack(honest, count, rng, aggregator=judged)
+        found: Tensor = self.attack(honest, len(liars), rng, aggregator=judged)
         return found
 
     def _sizes(self, who: list[int]) -> Any:
@@ -224,7 +225,7 @@ class Training:
         who = self.population.taking_part(1)
         rule, _ = defence.rule_for(self.experiment.rule, len(who), 0)
         # A GPU's kernels are compiled for how rows are aligned.
-        rows = torch.eye(len(who), 2**13 + self.clients.flat.size % 16, device=self.device)
+        rows = list(torch.eye(len(who), 2**13 + self.clients.flat.size % 16, device=self.device))
         given: dict[str, Any] = {"seed": 0, "trusted": rows[0] if rule.needs_trusted else None}
         for sketch in {self.sketch, Exact()} if isinstance(rule, Rule) else {Exact()}:
             Aggregator(rule, sketch)(rows, **given)

@@ -24,8 +24,8 @@ SILENT: dict[str, Any] = {
     "model.norm": "group",
     "clients.work": "epochs",
     "clients.local": 1,
-    "clients.step_size": 0.05,
-    "clients.momentum": 0.0,
+    "clients.step_size": 0.01,
+    "clients.momentum": 0.9,
     "server.optimiser": "sgd",
     "server.step_size": 1.0,
     "server.schedule": "constant",
@@ -60,7 +60,7 @@ CHOICES = (
     ),
     Choice(
         "step sizes",
-        "0.05 at the clients, constant; the server adds the aggregate as it is",
+        "0.01 at the clients with momentum 0.9, constant; the server adds the aggregate as it is",
         "the paper's automatic tuning is not named; tuned at the server it would rescale differences of weights, "
         "which carry their step size already. With --set clients.work=gradient, --set server.optimiser=prodigy tunes",
     ),
