@@ -316,6 +316,7 @@ def test_a_round_that_the_rule_refuses_keeps_the_model_and_says_why(tmp_path):
         assert sorted(line["quarantined"], key=int) == [str(liar) for liar in recorded.run["byzantine"]]
         assert line["weights"] is None
         assert line["step"] == 0
+        assert list(line["seconds"]) == ["train"], "the server's work was not done, so it took no time"
     assert recorded.end["converged"] is False
 
 
@@ -324,6 +325,31 @@ def test_liars_who_send_nan_are_quarantined_and_the_others_go_on(tmp_path):
     recorded = results.read(tmp_path)
     assert all(len(line["quarantined"]) == 3 for line in recorded.rounds)
     assert recorded.end["converged"]
+
+
+def test_a_round_in_which_the_server_has_no_direction_to_trust_is_refused(tmp_path):
+    settings = ["rule.name=fltrust", "attack.name=lie", "clients.trusted=1", "server.step_size=100", "rounds=12"]
+    recorded = run(SMALL.with_settings(settings), tmp_path)
+    assert any("The server's own update is zero" in line.get("note", "") for line in recorded.rounds)
+    assert len(recorded.rounds) == 12
+
+
+def test_optimised_liars_search_against_the_servers_own_call(tmp_path, monkeypatch):
+    from bartizan.federated import training
+
+    calls = []
+
+    class Watched(training.Aggregator):
+        def __call__(self, updates, **given):
+            calls.append((len(updates), None if given.get("sizes") is None else sorted(given["sizes"])))
+            return super().__call__(updates, **given)
+
+    monkeypatch.setattr(training, "Aggregator", Watched)
+    settings = ["attack.name=optimised-ipm", "rounds=1", "rule.name=mca", "sketch.name=exact"]
+    recorded = run(SMALL.with_settings(settings), tmp_path)
+    tried = [sizes for n, sizes in calls if sizes is not None]
+    assert len(tried) > 5
+    assert all(sizes == sorted(recorded.run["sizes"]) for sizes in tried)
 
 
 @pytest.mark.parametrize("rule", ["mean", "fltrust"])

@@ -87,6 +87,13 @@ def test_statistics_move_by_the_update_itself_and_variances_stay_positive(optimi
     torch.testing.assert_close(server.weights[1:], torch.tensor([0.25, 0.0, 0.5, LEAST_VARIANCE]))
 
 
+def test_a_round_without_an_aggregate_moves_the_schedule_on():
+    waited, stepped = (Server(torch.ones(2), 2, "sgd", schedule="cosine", rounds=4) for _ in range(2))
+    waited.skip()
+    stepped.step(torch.zeros(2))
+    assert waited.factor == stepped.factor < 1
+
+
 def test_a_cosine_schedule_starts_whole_and_ends_at_nothing():
     server = Server(torch.ones(2), 2, "sgd", step_size=2.0, schedule="cosine", rounds=4)
     used = [server.step(torch.zeros(2)) for _ in range(6)]

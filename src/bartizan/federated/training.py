@@ -83,10 +83,10 @@ class Training:
 
     @property
     def convincing(self) -> float:
-        """The accuracy from which on a model counts as converged: twice that of guessing the commonest class."""
+        """The accuracy from which on a model counts as converged: 10%, and twice that of guessing the commonest class."""
         labels = self.population.dataset.test.labels
         guessing = float(np.bincount(labels).max() / len(labels))
-        return min(2 * guessing, (1 + guessing) / 2)
+        return max(0.1, min(2 * guessing, (1 + guessing) / 2))
 
     def opening(self) -> dict[str, Any]:
         """The fields of the run's first line."""
@@ -127,13 +127,12 @@ class Training:
         try:
             if not rows:
                 raise TooFewClientsError("No honest client took part.")
-            if trusted is not None and not bool(trusted.isfinite().all()):
-                raise TooFewClientsError("The server's own update is not finite.")
+            if trusted is not None and not (bool(trusted.isfinite().all()) and bool(trusted.any())):
+                raise TooFewClientsError("The server's own update is zero or not finite.")
             result, spent = machine.timed(lambda: aggregator(rows, **given), self.device)
         except TooFewClientsError as refused:
             self.server.skip()
             line["quarantined"] = {str(who[row]): why for row, why in refused.quarantined.items()}
-            line["seconds"] |= {"sketch": 0.0, "weigh": 0.0, "combine": 0.0}
             notes.append(f"The round was refused and the model kept: {refused.problem}")
         else:
             if evaluated:
