@@ -83,7 +83,7 @@ class Training:
 
     @property
     def convincing(self) -> float:
-        """The accuracy from which on a model counts as converged: 10%, and twice that of guessing the commonest class."""
+        """From which accuracy on a model counts as converged: 10%, and twice that of guessing the commonest class."""
         labels = self.population.dataset.test.labels
         guessing = float(np.bincount(labels).max() / len(labels))
         return max(0.1, min(2 * guessing, (1 + guessing) / 2))
