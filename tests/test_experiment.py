@@ -110,6 +110,7 @@ def test_the_grid_that_the_template_shows_works():
         ({"sketch": {"name": "exact >> rotated"}}, "Unknown sketch in sketch.name 'exact >> rotated'"),
         ({"split": {"kind": "dirichlet >> iid"}}, "Unknown split in split.kind 'dirichlet >> iid'"),
         ({"server": {"step_size": 10**400}}, "server.step_size must be a finite number"),
+        ({"server": {"step_size": 1e300}}, "server.step_size must be from 0.0 to 1e"),
         (
             {"attack": {"name": "mimic", "client": 35}},
             "attack.client is a row of the honest updates, 0 to 34, .*got 35",

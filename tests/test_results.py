@@ -1,5 +1,7 @@
 """Lines of a run: what was written comes back, what was torn is told, what was changed is named."""
 
+import zlib
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,15 @@ def test_any_changed_byte_is_found_and_its_line_is_named(tmp_path):
         path.write_bytes(good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :])
         with pytest.raises(CorruptFileError, match=r"results\.jsonl is corrupt in line \d"):
             results.read(tmp_path)
+
+
+@pytest.mark.parametrize("line", [b'{"kind":"tale"}', b"[" * 9999 + b"}", b"}"])
+def test_a_line_that_no_run_writes_is_named_whatever_its_checksum(tmp_path, line):
+    written(tmp_path, rounds=1)
+    with open(tmp_path / results.NAME, "ab") as file:
+        file.write(line[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(line))
+    with pytest.raises(CorruptFileError, match=r"results\.jsonl has a line 4 that no run writes"):
+        results.read(tmp_path)
 
 
 def test_a_writer_goes_on_where_it_was_told_to(tmp_path):

@@ -221,7 +221,6 @@ def test_half_a_checkpoint_is_found_and_without_it_the_run_begins_again(stopped,
 def test_a_checkpoint_of_a_stranger_executes_nothing(stopped):
     import hashlib
     import io
-    import pickle
 
     class Hostile:
         def __reduce__(self):
@@ -230,9 +229,61 @@ def test_a_checkpoint_of_a_stranger_executes_nothing(stopped):
     payload = io.BytesIO()
     torch.save({"id": Hostile()}, payload)
     (stopped / NAME).write_bytes(MAGIC + hashlib.sha256(payload.getvalue()).digest() + payload.getvalue())
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(CorruptFileError, match="not what this bartizan writes"):
         Checkpoint.load(stopped)
     assert not (stopped / "was-here").exists()
+
+
+@pytest.mark.parametrize("keep", [None, 0, 30], ids=["deleted", "empty", "cut in the first line"])
+def test_a_checkpoint_without_its_lines_is_named_and_kept(stopped, keep):
+    lines = stopped / results.NAME
+    content = lines.read_bytes()
+    lines.unlink()
+    if keep is not None:
+        lines.write_bytes(content[:keep])
+    for resume in (False, True):
+        with pytest.raises(CorruptFileError, match=r"results\.jsonl"):
+            run(LONGER, stopped, resume=resume)
+    assert (stopped / NAME).exists()
+
+
+def test_a_run_does_not_go_on_with_other_images_of_the_same_name(tmp_path):
+    def wear(folder, count, seed):
+        rng = np.random.default_rng(seed)
+        folder.mkdir()
+        for kind in ("train", "t10k"):
+            pixels = rng.integers(256, size=(count, 28, 28), dtype=np.uint8)
+            head = b"".join(n.to_bytes(4, "big") for n in (0x803, count, 28, 28))
+            (folder / f"{kind}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
+            labels = np.arange(count, dtype=np.uint8) % 10
+            (folder / f"{kind}-labels-idx1-ubyte").write_bytes(
+                b"".join(n.to_bytes(4, "big") for n in (0x801, count)) + labels.tobytes()
+            )
+        return f"data.folder={folder}"
+
+    on = SMALL.with_settings(["data.name=mnist", "rounds=3", wear(tmp_path / "sample", 200, 0)])
+    other = on.with_settings([wear(tmp_path / "whole", 300, 1)])
+    same = on.with_settings([wear(tmp_path / "copy", 200, 0)])
+    with pytest.raises(Enough):
+        run(on, tmp_path / "run", watch=stopping_after(1))
+    for _ in range(2):  # unfinished, then finished
+        with pytest.raises(AnotherRunError, match="on other images of mnist: 200 to train with, here 300"):
+            run(other, tmp_path / "run", resume=True)
+        assert run(same, tmp_path / "run", resume=True).end
+
+
+def test_a_run_that_can_not_begin_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="examples"):
+        run(SMALL.with_settings(["clients.batch=5000"]), tmp_path / "new" / "run")
+    assert not (tmp_path / "new" / "run").exists()
+
+
+def test_too_little_memory_is_told(tmp_path):
+    def full(line):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with pytest.raises(MemoryError, match=r"Tried to allocate 2.00 GiB.*take a smaller clients.batch"):
+        run(SMALL, tmp_path, watch=full)
 
 
 def test_lines_behind_the_checkpoint_are_dropped_whatever_they_are(stopped, whole):

@@ -124,7 +124,7 @@ def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
     finally:
         parent.kill()
     assert parent.returncode == 130
-    assert "Stopped; the same command goes on where it was." in out
+    assert "Stopped; the same command, without --fresh, goes on where it was." in out
     assert "Traceback" not in err
     for file in files:
         assert Checkpoint.load(file.parent).round == len(results.read(file.parent).rounds)

@@ -20,6 +20,8 @@ from bartizan.federated.paper import command as paper
 from bartizan.planner import command as planner
 from bartizan.report import command as report
 
+LASTING = ("run", "sweep", "paper", "demo", "bench")  # commands with work that is not over when nobody looks
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `bartizan`; what the user got wrong is one line on stderr and exit status 2."""
@@ -43,7 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int | None = options.run(options)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if options.command not in LASTING:
+            return 0
+        print(f"bartizan {options.command}: stopped, since nobody reads its output any more.", file=sys.stderr)
+        return 1
     except (ValueError, OSError, MemoryError, ModuleNotFoundError) as wrong:
         print(f"bartizan {options.command}: {wrong}", file=sys.stderr)
         return 2

@@ -134,7 +134,13 @@ def _decoded(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
                 f"{path} is corrupt in line {number}: its checksum does not fit {_shown(line)}. "
                 "Put back a copy, or delete the run's folder and run again."
             )
-        yield json.loads(body)
+        try:
+            decoded = json.loads(body)
+        except (ValueError, RecursionError):
+            decoded = None
+        if not isinstance(decoded, dict) or decoded.get("kind") not in KINDS:
+            raise CorruptFileError(f"{path} has a line {number} that no run writes: {_shown(line)}.")
+        yield decoded
 
 
 def _plain(value: Any) -> Any:

@@ -58,13 +58,13 @@ class Checkpoint:
             file.seek(len(MAGIC))
             file.write(hashed.digest())
 
-        write_whole(folder / NAME, write, settle=True)
+        write_whole(Path(folder) / NAME, write, settle=True)
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> Checkpoint | None:
         """The checkpoint of a run's folder, if it has one."""
         torch = torch_for("A checkpoint")
-        path = folder / NAME
+        path = Path(folder) / NAME
         try:
             data = memoryview(path.read_bytes())
         except FileNotFoundError:
@@ -76,8 +76,12 @@ class Checkpoint:
         if hashlib.sha256(data[head:]).digest() != data[len(MAGIC) : head]:
             raise CorruptFileError(f"{path} is corrupt: its checksum does not fit its {len(data)} bytes. {advice}")
         # The checksum guards against accidents, weights_only against files from strangers.
-        content = torch.load(io.BytesIO(data[head:]), map_location=device, weights_only=True)
-        return cls(**{**content, "history": tuple(content["history"])})
+        try:
+            content = torch.load(io.BytesIO(data[head:]), map_location=device, weights_only=True)
+            return cls(**{**content, "history": tuple(content["history"])})
+        except Exception as wrong:  # whatever a stranger made of it, or another version of us
+            unlike = f"not what this bartizan writes ({type(wrong).__name__})"
+            raise CorruptFileError(f"{path} is whole, and {unlike}. {advice}") from None
 
 
 class _Hashed:

@@ -20,20 +20,26 @@ def add_to(commands: Any) -> None:
     init.set_defaults(run=_init)
 
     run = commands.add_parser("run", help="train a model under attack, as an experiment.toml says")
-    _common(run, "where the results go (default runs/NAME/ and a folder that names the experiment)")
-    run.add_argument("--resume", action="store_true", help="go on with an unfinished run from its last checkpoint")
+    _common(
+        run,
+        "where the results go (default runs/NAME/ and a folder that names the experiment)",
+        "go on with an unfinished run from its last checkpoint",
+    )
     run.set_defaults(run=_run)
 
     sweep = commands.add_parser("sweep", help="run all experiments of an experiment.toml's [grid]")
-    _common(sweep, "where the folders of the runs go (default runs/NAME)")
+    _common(
+        sweep,
+        "where the folders of the runs go (default runs/NAME)",
+        "go on with unfinished runs, which it does anyway",
+    )
     sweep.add_argument(
         "--workers", type=number, metavar="N", help="runs at a time (default: one a core, or one on a GPU)"
     )
-    sweep.add_argument("--resume", action="store_true", help="go on with unfinished runs, which it does anyway")
     sweep.set_defaults(run=_sweep)
 
 
-def _common(parser: argparse.ArgumentParser, out: str) -> None:
+def _common(parser: argparse.ArgumentParser, out: str, resume: str) -> None:
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE", help="the experiment's TOML; without it, all defaults"
     )
@@ -43,7 +49,9 @@ def _common(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data's files are: data.folder")
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where to train (default: as the file says)")
-    parser.add_argument("--fresh", action="store_true", help="replace what is there, finished or not")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--resume", action="store_true", help=resume)
+    either.add_argument("--fresh", action="store_true", help="replace what is there, finished or not")
 
 
 def _init(options: argparse.Namespace) -> None:
@@ -88,7 +96,8 @@ def _run(options: argparse.Namespace) -> None:
             try:
                 done = run(experiment, folder, resume=options.resume, fresh=options.fresh, watch=screen.see)
             except KeyboardInterrupt:
-                print(f"Stopped after round {screen.course.round}; the same command with --resume goes on.")
+                how = "the same command with --resume, and without --fresh, goes on"
+                print(f"Stopped after round {screen.course.round}; {how}.")
                 raise
     end = done.end or {}
     best = "no accuracy was measured" if end["best"] is None else f"best accuracy {100 * end['best']:.1f}%"
@@ -108,7 +117,7 @@ def _sweep(options: argparse.Namespace) -> int:
         try:
             outcomes = sweep(runs, folder, workers=options.workers, resume=not options.fresh, watch=screen.see)
         except KeyboardInterrupt:
-            print("Stopped; the same command goes on where it was.")
+            print("Stopped; the same command, without --fresh, goes on where it was.")
             raise
     counts = Counter(outcome.status for outcome in outcomes)
     skipped = f", {counts['skipped']} were finished before" if counts["skipped"] else ""

@@ -15,6 +15,7 @@ from bartizan.federated.keys import shown
 from bartizan.results import CorruptFileError, Recorded
 
 CONFIG = "experiment.toml"
+ADVICE = "Put back a copy, or pass --fresh to begin again."
 
 
 class AnotherRunError(FileExistsError):
@@ -26,6 +27,10 @@ def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
     try:
         found = _readable(folder)
     except (FileNotFoundError, NotADirectoryError):
+        if (folder / checkpoint.NAME).exists():
+            raise CorruptFileError(
+                f"{folder} has a {checkpoint.NAME}, and no {results.NAME} for it. {ADVICE}"
+            ) from None
         return None
     if found is not None and found.run["id"] != experiment.id:
         raise AnotherRunError(
@@ -52,6 +57,7 @@ def clear(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Nobody else runs here meanwhile; the system lets go of it whatever way this process ends."""
+    there = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -70,16 +76,19 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+        if not there:
+            with suppress(OSError):  # it has something in it
+                folder.rmdir()
 
 
 def _readable(folder: Path) -> Recorded | None:
     try:
         return results.read(folder)
     except CorruptFileError:
-        if b"\n" not in (folder / results.NAME).read_bytes():  # stopped while it wrote its first line
-            return None
         saved = checkpoint.Checkpoint.load(folder)
         if saved is None:
+            if b"\n" not in (folder / results.NAME).read_bytes():  # stopped while it wrote its first line
+                return None
             raise
         return results.read(folder, saved.lines)
 

@@ -34,5 +34,5 @@ class Interrupts:
             if self.asked:
                 raise KeyboardInterrupt
             # Not print: the signal may have come while something was being printed.
-            os.write(2, b"\nStopping after this round; Ctrl-C again stops at once.\n")
+            os.write(2, b"\nStopping once this round is done and saved; Ctrl-C again stops at once.\n")
         self.asked = True

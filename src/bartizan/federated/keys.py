@@ -40,7 +40,7 @@ def refuse_unknown(name: str, known: Iterable[str], section: str, of: str = "", 
     known = list(known)
     if name in known:
         return
-    close = difflib.get_close_matches(name, [*known, also], n=1)
+    close = difflib.get_close_matches(name, [*known, also] if also else known, n=1)
     meant = f" Did you mean {full(section, close[0])}?" if close else ""
     takes = ", ".join(known) if known else "no settings"
     raise ConfigError(f"Unknown key {full(section, name)}.{meant} {of or section or 'An experiment'} takes {takes}.")

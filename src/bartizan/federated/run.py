@@ -20,6 +20,7 @@ from bartizan.federated.interrupts import Interrupts
 from bartizan.results import CorruptFileError, Recorded, Writer
 
 if TYPE_CHECKING:
+    from bartizan.federated.population import Population
     from bartizan.federated.training import Training
 
 Watch = Callable[[Mapping[str, Any]], None]
@@ -61,6 +62,10 @@ def run(
         if before is None or before.end is None:
             _train(experiment, folder, before, watch, save_every)
         else:
+            if before.run["config"]["data"]["folder"] != experiment.data.folder:
+                from bartizan.federated.population import Population
+
+                _same_data(Population.of(experiment), before, folder)
             _replay(before, watch)
         return results.read(folder)
 
@@ -72,9 +77,13 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
     saved = Checkpoint.load(folder) if before is not None else None
     before = None if saved is None else _belonging(saved, folder, experiment)
     device = Training.device_of(experiment)
-    with repeatable(device, None if before is None else before.run.get("threads")):
+    with Interrupts() as interrupts, repeatable(device, None if before is None else before.run.get("threads")):
         training = Training(experiment, device)
-        if saved is None:
+        if interrupts.asked:
+            raise KeyboardInterrupt
+        if before is not None:
+            _same_data(training.population, before, folder)
+        else:
             clear(folder)  # only now: whatever could not be loaded has been told, and an older run is still there
         with Writer(folder, keep=saved.lines if saved else 0) as lines:
             if before is not None and saved is not None:
@@ -84,7 +93,7 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
                 opening = {"version": results.VERSION, "id": experiment.id, "name": experiment.name}
                 _write(lines, watch, "run", **opening, **training.opening())
             write_whole(folder / CONFIG, experiment.to_toml())
-            _Loop(training, folder, lines, watch, save_every, before, saved).go()
+            _Loop(training, folder, lines, watch, save_every, before, saved).go(interrupts)
 
 
 class _Loop:
@@ -107,26 +116,24 @@ class _Loop:
         self.started = time.monotonic()
         self.keeper = Keeper(self.save, save_every)
 
-    def go(self) -> None:
-        experiment = self.training.experiment
-        with Interrupts() as interrupts:
-            while self.done < experiment.rounds and not self.training.diverged:
-                line = self.training.round(self.done + 1)
-                self.done += 1
-                if "accuracy" in line:
-                    self.accuracies.append(line["accuracy"])
-                self.lines.write("round", **line)
-                self.keeper.if_due()
-                try:
-                    self.watch({"kind": "round", **line})
-                    if interrupts.asked:
-                        raise KeyboardInterrupt
-                except BaseException:
-                    self.keeper.now()
-                    raise
-            self.keeper.now()
-            _write(self.lines, self.watch, "end", **self.end())
-            self.lines.settle()
+    def go(self, interrupts: Interrupts) -> None:
+        while self.done < self.training.experiment.rounds and not self.training.diverged:
+            line = self.training.round(self.done + 1)
+            self.done += 1
+            if "accuracy" in line:
+                self.accuracies.append(line["accuracy"])
+            self.lines.write("round", **line)
+            self.keeper.if_due()
+            try:
+                self.watch({"kind": "round", **line})
+                if interrupts.asked:
+                    raise KeyboardInterrupt
+            except BaseException:
+                self.keeper.now()
+                raise
+        self.keeper.now()
+        _write(self.lines, self.watch, "end", **self.end())
+        self.lines.settle()
 
     @property
     def seconds(self) -> float:
@@ -159,6 +166,15 @@ def _belonging(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recor
     return before
 
 
+def _same_data(population: Population, before: Recorded, folder: Path) -> None:
+    if before.run.get("data") != population.dataset.digest:
+        raise AnotherRunError(
+            f"{folder} holds this experiment on other images of {population.dataset.name}: "
+            f"{sum(before.run['sizes']):,} to train with, here {len(population.dataset.train):,}. "
+            "Take another folder with --out, or pass --fresh."
+        )
+
+
 def _replay(before: Recorded, watch: Watch) -> None:
     for line in before.lines():
         watch(line)
@@ -173,6 +189,13 @@ def _write(lines: Writer, watch: Watch, kind: str, **fields: Any) -> None:
 def _told_when_full(folder: Path) -> Iterator[None]:
     try:
         yield
+    except RuntimeError as wrong:  # torch's word for it, on a GPU and in host memory
+        if "out of memory" not in str(wrong) and "can't allocate memory" not in str(wrong):
+            raise
+        raise MemoryError(
+            f"There is too little memory ({str(wrong).splitlines()[0]}). What was written to {folder} is kept: take a "
+            "smaller clients.batch or model, or stop what else is running, then pass --resume."
+        ) from None
     except OSError as wrong:
         if wrong.errno not in FULL:
             raise

@@ -8,7 +8,7 @@ from bartizan.federated.keys import ConfigError, key, shown
 
 DATASETS = ("fashion-mnist-mini", "fashion-mnist", "mnist", "cifar10", "cifar100", "tiny-imagenet")
 MODELS = ("cnn", "logistic", "resnet18", "vgg16", "mobilenet-v3-small", "mobilenet-v3-large")
-TINY, BELOW_1 = 1e-12, 0.999999
+TINY, BELOW_1, HUGE = 1e-12, 0.999999, 1e38
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Clients:
         "one gradient, or `local` steps, or `local` epochs; after steps the update is the change of the model",
         one_of=("gradient", "steps", "epochs"),
     )
-    local: int = key(1, "how many local steps or epochs", least=1)
-    step_size: float = key(0.1, "of local steps", least=TINY)
+    local: int = key(1, "how many local steps or epochs", least=1, most=1_000_000)
+    step_size: float = key(0.1, "of local steps", least=TINY, most=HUGE)
     momentum: float = key(0.0, "of local steps", least=0.0, most=BELOW_1)
     precision: str = key(
         "float32", "of their passes; bfloat16 is faster on a GPU and less exact", one_of=("float32", "bfloat16")
@@ -81,6 +81,7 @@ class Server:
         0.0,
         "0 takes the usual one: 0.1 for gradients, 1 for local steps and for prodigy, where it is a factor",
         least=0.0,
+        most=HUGE,
     )
     momentum: float = key(0.9, "of the optimiser momentum", least=0.0, most=BELOW_1)
     schedule: str = key("constant", "how the step size goes on", one_of=("constant", "cosine"))

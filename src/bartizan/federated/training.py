@@ -27,8 +27,6 @@ from bartizan.sketch import Exact
 from bartizan.sketch.norms import Norms
 from bartizan.updates import Updates
 
-NO_MIRROR = ("mnist",)  # a mirrored digit is no digit
-
 
 class Training:
     """All that changes from round to round is the server's state and a rule's history."""
@@ -42,7 +40,7 @@ class Training:
         dataset, seed = population.dataset, experiment.seed
         train, parts = population.poisoned(self.attack) if self.poisons else (dataset.train, population.parts)
         mean, std = dataset.train.moments()
-        images = OnDevice(train, device, mean, std, flip=dataset.name not in NO_MIRROR)
+        images = OnDevice(train, device, mean, std, flip=dataset.flip)
         self.test = OnDevice(dataset.test, device, mean, std)
         self.triggered: OnDevice | None = None
         if hasattr(self.attack, "trigger"):
@@ -99,6 +97,7 @@ class Training:
             "sizes": population.sizes,
             "split": population.counts(),
             "classes": population.dataset.classes,
+            "data": population.dataset.digest,
             "dim": self.clients.flat.size,
             "bartizan": __version__,
             "torch": str(torch.__version__),
