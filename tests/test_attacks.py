@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -409,3 +410,22 @@ def test_an_attack_on_a_gpu_is_the_attack_in_host_memory(name, dtype, monkeypatc
     atol = 32 * eps * float(expected.abs().max()) if name in ("min-max", "min-sum") else 1e-9  # by distances: rounded
     torch.testing.assert_close(sent.cpu(), expected, rtol=2 * eps, atol=atol, equal_nan=True)
     assert built(name)(there, 0, rng()).shape == (0, P)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "sign-flip", "lie", "foe", "mimic"])
+def test_the_documents_table_of_harm_comes_out_of_its_recipe(name):
+    generator = np.random.default_rng(0)
+    common, noise = generator.standard_normal(20_000) / 3, generator.standard_normal((40, 20_000))
+    honest = (common + noise).astype(np.float32)
+    middle = honest.mean(axis=0, dtype=np.float64)
+    unit = np.linalg.norm(honest - middle, axis=1).mean()
+    sent = np.concatenate([honest, names.attack(name)(honest, 10, np.random.default_rng(1))])
+    table = (Path(__file__).parents[1] / "docs" / "attacks.md").read_text().partition("## Whom they hurt")[2]
+    (row,) = [line.split(" | ") for line in table.splitlines() if line.startswith(f"| {name} |")]
+    for rule, printed in zip((bz.Mean(), bz.Krum(10)), row[1:], strict=False):
+        update = np.asarray(bz.aggregate(sent, rule).update, dtype=np.float64)
+        harm = np.linalg.norm(update - middle) / unit * np.sign(update @ middle)
+        assert abs(harm) == pytest.approx(abs(float(printed)), abs=0.006)
+        # Where the aggregate is mostly noise its direction is a draw of its own.
+        if name != "gaussian":
+            assert np.sign(harm) == np.sign(float(printed))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import shutil
 
 import pytest
 
@@ -40,8 +42,9 @@ def test_the_demo_trains_every_pair_and_prints_where_its_report_is(shown):
 
 
 def test_the_live_table_shows_the_accuracy_and_weights_that_were_recorded(shown):
-    _, folder = shown
+    _, out = shown
     runs = {one.slug: one for one in training.experiments(["sign-flip"], ["mean", "krum"], 2)}
+    folder = training.place(out, list(runs.values()))
     terminal = rich.Console(file=io.StringIO(), force_terminal=True, width=80)
     with screen.screen(runs, terminal) as live:
         for slug in runs:
@@ -58,8 +61,9 @@ def test_the_live_table_shows_the_accuracy_and_weights_that_were_recorded(shown)
 
 
 def test_half_a_demo_says_how_much_is_left(shown):
-    _, folder = shown
+    _, out = shown
     runs = {one.slug: one for one in training.experiments(["sign-flip"], ["mean", "krum"], 2)}
+    folder = training.place(out, list(runs.values()))
     watching = screen.Screen(runs)
     assert watching.state == "starting the workers ..."
     first = next(iter(runs))
@@ -68,6 +72,16 @@ def test_half_a_demo_says_how_much_is_left(shown):
         watching.see(first, line)
     assert (watching.part, len(watching.ended)) == (0.5, 1)
     assert "1 of 2 runs done, about" in watching.state
+
+
+def test_the_report_shows_the_runs_of_this_demo_and_of_no_other_in_the_same_folder(shown, tmp_path):
+    _, out = shown
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    few = ["--attacks", "sign-flip", "--rules", "mean", "--rounds", "1", "--workers", "1"]
+    assert cli.main(["demo", *few, "--out", str(tmp_path)]) == 0
+    rows = list(csv.DictReader((tmp_path / "runs.csv").read_text().splitlines()))
+    assert [(row["rule"], row["rounds"]) for row in rows] == [("mean", "1")]
+    assert len(results.find(tmp_path)) == 3
 
 
 def test_the_demo_of_aggregation_shows_every_attack_and_rule(capsys):

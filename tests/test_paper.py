@@ -104,11 +104,57 @@ def test_a_cell_is_the_papers_protocol_and_what_the_document_says_was_chosen():
         assert f"| {choice.question} | {choice.chosen} | {choice.why} |" in page
 
 
+@pytest.mark.parametrize("table", paper.tables())
+def test_every_table_trains_with_the_norm_that_was_chosen_and_set_changes_it(table):
+    cell = paper.tables()[table][0]
+    (chosen,) = [choice.chosen for choice in protocol.CHOICES if choice.question.startswith("normalisation")]
+    assert chosen.startswith("GroupNorm in all three models")
+    assert protocol.experiment(cell).model.norm == "group"
+    assert protocol.experiment(cell, changes=["model.norm=none"]).model.norm == "none"
+
+
+def test_what_counts_as_a_dash_is_among_the_choices_and_below_all_that_the_paper_prints():
+    (choice,) = [choice for choice in protocol.CHOICES if '"-"' in choice.question]
+    for data, n_classes in zip(paper.DATA.values(), (10, 100, 200), strict=True):
+        lowest = min(value.accuracy for cell in paper.named(data) for value in cell.values if value.accuracy)
+        assert f"{lowest:g}%" in choice.why
+        assert f"{200 / n_classes:g}%" in choice.chosen
+        assert lowest > 200 / n_classes
+
+
 def test_the_ablation_takes_the_papers_matrix_and_no_other():
     cell = paper.filtered(paper.named("cifar10-ks"), "k=1024,s=16,rule=mca")[0]
     assert protocol.experiment(cell).sketch.settings == {"k": 1024, "s": 16}
     with pytest.raises(ValueError, match="varies s, which only achlioptas has"):
         protocol.experiment(cell, sketch="rotated")
+
+
+@pytest.mark.parametrize("filters", ["", "rule=mca,k=1024", "s=16"])
+def test_the_ablations_cells_each_run_behind_their_base(filters):
+    chosen = paper.picked("cifar10-ks", filters)
+    assert [cell for cell in chosen if cell.pdr] == paper.filtered(paper.named("cifar10-ks"), filters)
+    places = [(cell.base, cell.pdr) for cell in chosen]
+    for base in {cell.base for cell in chosen}:
+        assert places.count((base, False)) == 1
+        assert places.index((base, False)) + 1 == places.index((base, True))
+
+
+def test_bases_that_were_chosen_or_left_out_on_purpose_are_not_added():
+    assert paper.picked("all") == paper.named("all")
+    assert all(cell.pdr for cell in paper.picked("cifar10", "pdr=1"))
+
+
+def test_a_sketch_is_for_the_tables_that_can_take_it_and_refused_where_none_can(capsys):
+    asked = ["--sketch", "rotated", "--dry-run", "--cells", "rule=krum,attack=gaussian,b=0.1,beta=0.6"]
+    assert cli.main(["paper", "run", "cifar10", *asked]) == 0
+    said = capsys.readouterr()
+    kinds = [line.split()[5] for line in said.out.splitlines()]
+    assert (kinds.count("exact"), kinds.count("rotated"), kinds.count("achlioptas")) == (1, 1, 9)
+    assert "cifar10-ks takes achlioptas all the same" in said.err
+    assert cli.main(["paper", "run", "cifar10-0.6", *asked]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.main(["paper", "run", "cifar10-ks", *asked]) == 2
+    assert "varies s, which only achlioptas has" in capsys.readouterr().err
 
 
 def test_all_cells_run_with_one_seed_before_any_with_the_next_and_none_twice():
@@ -119,16 +165,31 @@ def test_all_cells_run_with_one_seed_before_any_with_the_next_and_none_twice():
     assert len(jobs) == 2 * (len(chosen) - 1) == len({job.folder for job in jobs})
 
 
-def write(folder, cell, accuracies, *, server=1.0, end=True, changes=(), **settings):
-    """What a run of a cell leaves behind, in real files."""
+def write(
+    folder,
+    cell,
+    accuracies,
+    *,
+    server=1.0,
+    end=True,
+    status="finished",
+    machine="ours",
+    refused=(),
+    changes=(),
+    **settings,
+):
+    """What a run of a cell leaves behind, in real files; a refused round has no times of the server."""
     one = protocol.experiment(cell, changes=changes, **settings)
     with results.Writer(folder / run.Job(cell, one).folder) as lines:
-        lines.write("run", version=results.VERSION, id=one.id, name=one.name, config=one.as_dict())
+        lines.write("run", version=results.VERSION, id=one.id, name=one.name, config=one.as_dict(), machine=machine)
         for number, accuracy in enumerate(accuracies, start=1):
             seconds = {"train": 9.0, "sketch": server / 2, "weigh": server / 4, "combine": server / 4}
+            if number in refused:
+                seconds = {"train": 9.0}
             lines.write("round", round=number, seconds=seconds, accuracy=accuracy)
         if end:
-            lines.write("end", status="finished", converged=max(accuracies) > 0.2, best=max(accuracies))
+            converged = status == "finished" and max(accuracies) > 0.2
+            lines.write("end", status=status, converged=converged, best=max(accuracies))
 
 
 def cells_of(filters, table="cifar10-0.6"):
@@ -160,6 +221,45 @@ def test_a_run_that_did_not_converge_is_a_dash_and_an_unfinished_one_says_how_fa
     assert (compare.agreed(row.base), compare.agreed(row.pdr), row.rounds) == ("-", "50.00", "1 of 2")
     assert row.differences == []
     assert "| 0.3 | sign-flip | mca | - | - |  | 4x | - | 50.00 |" in shown
+
+
+def test_a_run_that_diverged_is_told_from_one_that_is_not_finished(tmp_path):
+    base, pdr = cells_of("rule=mca,attack=sign-flip,b=0.3")
+    write(tmp_path, base, [0.5, 0.4], rounds=4, status="diverged")
+    write(tmp_path, pdr, [0.5, 0.5, 0.5], rounds=4, end=False)
+    (row,) = compare.compare(tmp_path).rows
+    assert (compare.agreed(row.base), row.rounds) == ("-", "3 of 4, diverged at 2")
+    write(tmp_path, pdr, [0.5, 0.5, 0.5, 0.5], rounds=4)
+    (row,) = compare.compare(tmp_path).rows
+    assert row.rounds == "4, diverged at 2"
+    write(tmp_path, pdr, [0.5], rounds=4, status="diverged")
+    (row,) = compare.compare(tmp_path).rows
+    assert row.rounds == "diverged at 1"
+
+
+def test_times_of_different_machines_are_not_divided(tmp_path):
+    base, pdr = cells_of("rule=krum,attack=lie,b=0.3")
+    write(tmp_path, base, [0.6], rounds=1, server=8.0, machine="a laptop")
+    write(tmp_path, pdr, [0.6], rounds=1, server=0.004, machine="a GPU")
+    found = compare.compare(tmp_path)
+    (row,) = found.rows
+    assert (row.speedup, row.differences) == (None, [pytest.approx(0)])
+    assert any("different machines: 1 (a GPU; a laptop)" in note for note in show.notes(found))
+    write(tmp_path, pdr, [0.6], rounds=1, server=0.5, machine="a laptop")
+    found = compare.compare(tmp_path)
+    assert [row.speedup for row in found.rows] == [pytest.approx(16)]
+    assert not any("machines" in note for note in show.notes(found))
+
+
+def test_refused_rounds_are_no_part_of_the_servers_time(tmp_path):
+    base, pdr = cells_of("rule=krum,attack=lie,b=0.3")
+    write(tmp_path, base, [0.6, 0.6, 0.6], rounds=3, server=8.0, refused=(1, 3))
+    write(tmp_path, pdr, [0.6, 0.6, 0.6], rounds=3, server=0.5, refused=(2,))
+    found = compare.compare(tmp_path)
+    assert found.unread == []
+    assert [row.speedup for row in found.rows] == [pytest.approx(16)]
+    write(tmp_path, pdr, [0.6], rounds=3, refused=(1,), end=False)
+    assert [row.speedup for row in compare.compare(tmp_path).rows] == [None]
 
 
 def test_both_values_of_a_cell_that_is_printed_twice_are_shown(tmp_path):

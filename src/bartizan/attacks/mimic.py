@@ -15,7 +15,7 @@ def mimic(honest: Matrix, count: int, rng: np.random.Generator, *, client: int |
     """All copy one honest client: row `client`, or who stands out most in this round (Karimireddy et al., 2022).
 
     That is the one farthest from the mean along the direction of largest variance. The source looks for it in the first
-    rounds and then stays with it; to stay, name a client.
+    rounds and then stays with it; to stay, give its row.
 
     >>> mimic([[0.0, 0.0], [1.0, 5.0], [0.0, -1.0]], 2, np.random.default_rng(0)).tolist()
     [[1.0, 5.0], [1.0, 5.0]]

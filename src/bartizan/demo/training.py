@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Sequence
@@ -45,6 +46,12 @@ def experiments(
     return Experiment().changed({**SETTINGS, "rounds": rounds, "grid": grid}).runs()
 
 
+def place(folder: Path, runs: Sequence[Experiment]) -> Path:
+    """Where the runs of one demo go: beside those of another, of which its report is to show nothing."""
+    ids = " ".join(sorted(one.id for one in runs))
+    return folder / f"{len(runs)}-runs-{hashlib.sha256(ids.encode()).hexdigest()[:8]}"
+
+
 def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) -> int:
     """Train all, show how it goes, write the report; 1 if a run failed."""
     try:
@@ -61,7 +68,7 @@ def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) ->
         "The server takes the mean, or a rule that judges them projected to k=4096 (PDR)."
     )
     with screen(by_slug, console) as shown:
-        outcomes = sweep(runs, folder, workers=workers, resume=False, watch=shown.see)
+        outcomes = sweep(runs, place(folder, runs), workers=workers, resume=False, watch=shown.see)
     console.print(LEGEND)
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
@@ -70,7 +77,8 @@ def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) ->
         from bartizan import report
 
         with console.status("Drawing the report ..."):
-            page = report.write(folder, title="50 clients, 15 of them liars").page
+            title, target = "50 clients, 15 of them liars", folder / "report.html"
+            page = report.write(place(folder, runs), target, title=title).page
         console.print(f"\nReport, to be opened in a browser: [bold]{page.resolve()}[/bold]", soft_wrap=True)
     console.print(f"Done in {time.perf_counter() - started:.0f} s.")
     return 1 if failed else 0

@@ -110,6 +110,28 @@ def named(table: str) -> list[Cell]:
     return chosen
 
 
+def picked(table: str, filters: str = "") -> list[Cell]:
+    """What to run: the cells of a table that a filter leaves, and the bases that the k/s table does not hold.
+
+    A base stands in front of the first cell that needs it. A filter on `pdr` has said which are wanted.
+
+    >>> len(picked("cifar10-ks")), len(picked("cifar10-ks", "rule=krum,k=1024")), len(picked("cifar10-ks", "pdr=1"))
+    (40, 4, 36)
+    """
+    chosen = filtered(named(table), filters)
+    if "pdr" in dict(_parts(filters)):
+        return chosen
+    bases = {cell.base: cell for cell in cells() if not cell.pdr}
+    held = {cell.base for cell in chosen if not cell.pdr}
+    out: list[Cell] = []
+    for cell in chosen:
+        if cell.table == ABLATION and cell.base not in held:
+            held.add(cell.base)
+            out.append(bases[cell.base])
+        out.append(cell)
+    return out
+
+
 # How a cell answers to a filter's key; None where the cell has no such thing.
 KEYS: Mapping[str, Callable[[Cell], Any]] = {
     "data": lambda cell: cell.data,
@@ -130,12 +152,8 @@ def filtered(chosen: Sequence[Cell], filters: str) -> list[Cell]:
     8
     """
     wanted: dict[str, set[str]] = {}
-    for part in filter(None, (part.strip() for part in filters.split(","))):
-        key, equals, value = (word.strip().lower() for word in part.partition("="))
-        if not equals or key not in KEYS:
-            raise ValueError(f"--cells takes {', '.join(f'{key}=...' for key in KEYS)}; got {part!r}.")
+    for key, value in _parts(filters):
         allowed = sorted({_written(KEYS[key](cell)) for cell in chosen} - {""})
-        value = _plain(value)
         if value not in allowed:
             raise ValueError(f"--cells: {key} in these cells is one of {', '.join(allowed)}; got {value!r}.")
         wanted.setdefault(key, set()).add(value)
@@ -152,6 +170,17 @@ def twice(chosen: Iterable[Cell]) -> list[Cell]:
     'cifar10 beta=0.6 b=0.1 gaussian krum k=4096 s=8'
     """
     return [cell for cell in chosen if len({(value.accuracy, value.seconds) for value in cell.values}) > 1]
+
+
+def _parts(filters: str) -> list[tuple[str, str]]:
+    """The keys and values of a filter."""
+    out = []
+    for part in filter(None, (part.strip() for part in filters.split(","))):
+        key, equals, value = (word.strip().lower() for word in part.partition("="))
+        if not equals or key not in KEYS:
+            raise ValueError(f"--cells takes {', '.join(f'{key}=...' for key in KEYS)}; got {part!r}.")
+        out.append((key, _plain(value)))
+    return out
 
 
 def _cell(line: Mapping[str, str]) -> Cell:

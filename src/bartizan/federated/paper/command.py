@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,8 @@ def _list(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> None:
     from bartizan.federated.paper import cells, run
 
-    chosen = cells.filtered(cells.named(options.table), options.cells)
     plan = run.plan(
-        chosen,
+        cells.picked(options.table, options.cells),
         budget=options.budget,
         seeds=options.seeds,
         sketch=options.sketch,
@@ -66,6 +66,8 @@ def _run(options: argparse.Namespace) -> None:
         device=options.device,
         changes=options.set,
     )
+    if options.sketch == "rotated" and any(job.cell.pdr and job.cell.table == cells.ABLATION for job in plan):
+        print(f"{cells.ABLATION} takes achlioptas all the same: it varies s, which rotated has not.", file=sys.stderr)
     if options.dry_run:
         print("\n".join(map(str, plan)))
         return

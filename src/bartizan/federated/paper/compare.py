@@ -31,20 +31,23 @@ class Ours:
     seconds: float | None  # of the server, in the median round
     done: int
     planned: int
+    diverged: bool = False
+    machine: str = ""
 
     @classmethod
     def of(cls, recorded: results.Recorded) -> Ours:
         config, end = recorded.run["config"], recorded.end
         seen = [line["accuracy"] for line in recorded.rounds if line.get("accuracy") is not None]
         failed = not seen or (end is not None and not end["converged"])
-        times = [sum(line["seconds"][part] for part in ("sketch", "weigh", "combine")) for line in recorded.rounds]
-        served = [time for time in times if time > 0]  # a refused round cost nothing
+        served = [time for line in recorded.rounds if (time := _served(line["seconds"]))]
         return cls(
             seed=config["seed"],
             accuracy=None if failed else 100 * max(seen),
             seconds=median(served) if served else None,
             done=len(recorded.rounds),
             planned=config["rounds"],
+            diverged=end is not None and end["status"] == "diverged",
+            machine=recorded.run.get("machine") or "",
         )
 
 
@@ -77,17 +80,27 @@ class Row:
         return [pdr - other for pdr, other in pairs if pdr is not None and other is not None]
 
     @property
+    def machines(self) -> set[str]:
+        """Where the server's times were taken."""
+        return {run.machine for run in (*self.base, *self.pdr) if run.seconds}
+
+    @property
     def speedup(self) -> float | None:
+        """The base's time over that of PDR; none where they are of different machines."""
         base = [run.seconds for run in self.base if run.seconds]
         pdr = [run.seconds for run in self.pdr if run.seconds]
-        return median(base) / median(pdr) if base and pdr else None
+        return median(base) / median(pdr) if base and pdr and len(self.machines) == 1 else None
 
     @property
     def rounds(self) -> str:
-        """How far the shortest of ours got, of how many."""
+        """How far the shortest of ours got, of how many, and where the first diverged."""
         runs = [*self.base, *self.pdr]
-        done, planned = min(run.done for run in runs), runs[0].planned
-        return f"{done}" if done == planned else f"{done} of {planned}"
+        planned, told = runs[0].planned, []
+        if going := [run.done for run in runs if not run.diverged]:
+            told.append(f"{planned}" if min(going) == planned else f"{min(going)} of {planned}")
+        if ended := [run.done for run in runs if run.diverged]:
+            told.append(f"diverged at {min(ended)}")
+        return ", ".join(told)
 
     @property
     def seeds(self) -> int:
@@ -200,6 +213,11 @@ def _seeds(runs: Mapping[int, Ours]) -> tuple[Ours, ...]:
 def _setting(cell: Cell, sketch: str) -> str:
     filled = {name: CHOICES[name].as_dict(CHOICES[name].of(content)) for name, content in asked(cell, sketch).items()}
     return json.dumps({**filled, "data": cell.data, "byzantine": cell.b}, sort_keys=True)
+
+
+def _served(seconds: Mapping[str, float | None]) -> float:
+    """The server's time in a round; 0 where the round was refused, and has none."""
+    return sum(seconds.get(part) or 0.0 for part in ("sketch", "weigh", "combine"))
 
 
 def _distinct(numbers: Iterable[float]) -> list[float]:

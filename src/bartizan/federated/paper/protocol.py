@@ -77,7 +77,8 @@ CHOICES = (
     Choice(
         "the projection",
         "Rotated(k=4096); the k/s table takes the paper's matrix, Achlioptas(k, s)",
-        "s means something only for the paper's matrix, which costs k/s additions a coordinate; --sketch changes it",
+        "s means something only for the paper's matrix, which costs k/s additions a coordinate; "
+        "--sketch changes it in the other tables",
     ),
     Choice(
         "beta of the k/s table",
@@ -86,8 +87,15 @@ CHOICES = (
     ),
     Choice(
         "wall time",
-        "the median round's sketch, weighing and combination; a speed-up is the ratio of two such",
+        "the median round's sketch, weighing and combination; a speed-up is the ratio of two such on one machine",
         "the paper does not say whether its seconds are of a round or of all, nor on which machine",
+    ),
+    Choice(
+        'when a run is "-"',
+        "it diverged, or its best accuracy is below twice guessing: "
+        "20% on CIFAR-10, 2% on CIFAR-100, 1% on TinyImageNet",
+        "the paper does not say; its lowest printed values are 24.78%, 21.6% and 24.42%, "
+        'so it may well print "-" where ours shows a few percent',
     ),
     Choice(
         "two values for one cell",

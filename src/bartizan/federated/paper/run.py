@@ -15,7 +15,7 @@ from bartizan.federated.folder import recorded
 from bartizan.federated.paper.budget import Budget
 from bartizan.federated.paper.cells import Cell
 from bartizan.federated.paper.compare import Ours
-from bartizan.federated.paper.protocol import ROUNDS, experiment
+from bartizan.federated.paper.protocol import ROUNDS, experiment, sketches_of
 from bartizan.federated.run import run
 from bartizan.federated.show import clock
 
@@ -56,15 +56,19 @@ def plan(
     device: str = "auto",
     changes: Sequence[str] = (),
 ) -> list[Job]:
-    """What to run, in its order: all cells with one seed before any with the next."""
+    """What to run, in its order: all cells with one seed before any with the next.
+
+    Cells that can't be run with `sketch` keep their own if others can; where none can, that is an error.
+    """
     jobs: dict[str, Job] = {}
+    able = any(sketch in sketches_of(cell) for cell in cells)
     for seed in range(seeds):
         for cell in cells:
             one = experiment(
                 cell,
                 seed=seed,
                 rounds=budget.rounds or ROUNDS,
-                sketch=sketch if cell.pdr else None,
+                sketch=sketch if cell.pdr and (sketch in sketches_of(cell) or not able) else None,
                 data=data,
                 device=device,
                 changes=changes,

@@ -99,6 +99,9 @@ def _tables(found: Comparison) -> list[Table]:
 def notes(found: Comparison) -> list[str]:
     """What the letters stand for, and what was left out."""
     out = [f"{letter}: {described(settings)}." for letter, settings in found.protocols.items()]
+    if apart := [row for row in found.rows if row.base and row.pdr and len(row.machines) > 1]:
+        where = "; ".join(sorted({machine or "unknown" for row in apart for machine in row.machines}))
+        out.append(f"Rows without our speed, as their times are of different machines: {len(apart)} ({where}).")
     if found.strangers:
         out.append(f"Runs here that are none of the paper's cells: {found.strangers}.")
     return [*out, *(f"Not read: {what}" for what in found.unread)]
