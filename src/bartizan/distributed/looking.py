@@ -10,8 +10,7 @@ import numpy as np
 
 from bartizan.distributed.shard import at_their_place
 from bartizan.geometry import Look
-from bartizan.kernels.rows import Rows
-from bartizan.layout import is_tensor, on_host
+from bartizan.layout import on_host
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.base import Projection, Streaming
 from bartizan.types import Floats
@@ -70,15 +69,5 @@ class Contribution:
 
     def _gram(self, total: Any) -> Floats:
         """Symmetric to the last bit, which sums of several ranks need not be."""
-        gram = on_host(inner_products(total) if isinstance(self.eye, Streaming) else total)
+        gram = on_host(total @ total.T if isinstance(self.eye, Streaming) else total)
         return (gram + gram.T) / 2
-
-
-def inner_products(sketches: Any) -> Any:
-    if is_tensor(sketches):
-        return sketches @ sketches.T
-    gram = np.zeros((len(sketches), len(sketches)))
-    if sketches.shape[1]:
-        rows = Rows.of(np.ascontiguousarray(sketches))
-        rows.kernels.gram(rows, None, gram)
-    return gram

@@ -27,6 +27,13 @@ class Verdict:
     decision: Decision
     quarantined: dict[int, str]
 
+    def to_send(self, rule: Rule | CoordinateWise) -> Verdict:
+        """Without the identity that a coordinate-wise rule mixes its clients with: M^2 numbers that all ranks know."""
+        then = self.decision.then
+        if then is None or isinstance(rule, Rule):
+            return self
+        return replace(self, decision=replace(self.decision, then=replace(then, mixing=np.empty((0, 0)))))
+
 
 @dataclass(frozen=True)
 class Again:
@@ -65,7 +72,7 @@ class Rank:
             return self._obeyed()
         said: Verdict | Failure
         try:
-            said = self._led(totals, rule, sizes, history, strict)
+            said = self._led(totals, rule, sizes, history, strict).to_send(rule)
         except RankError:
             raise
         except Exception as wrong:

@@ -103,11 +103,12 @@ class ShardedAggregator:
     def _combined(
         self, mine: Shard, clients: Updates, verdict: Verdict, sketch: Sketch, seed: int, watch: Stopwatch
     ) -> Aggregation:
-        decision = verdict.decision
-        if decision.then is None:
+        decision, then = verdict.decision, verdict.decision.then
+        if then is None:
             update = clients.combine(decision.weights)
         else:
-            update = clients.reduce(decision.then.reduce, decision.then.mixing, decision.weights)
+            mixing = then.mixing if then.mixing.size else np.eye(len(clients))
+            update = clients.reduce(then.reduce, mixing, decision.weights)
         watch.lap("combine")
         weights = np.zeros(clients.n_sent)
         weights[list(clients.clients)] = decision.weights
