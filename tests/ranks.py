@@ -116,13 +116,17 @@ def as_dtensors(n, whole, call):
 
     mesh = DeviceMesh("cpu", list(range(n)))
     placement = call.pop("placement", "columns")
-    placements = {"columns": [Shard(1)], "rows": [Shard(0)], "copies": [Replicate()]}[placement]
+    placements = {"columns": [Shard(1)], "rows": [Shard(0)], "copies": [Replicate()]}
+    if placement == "one a client":
+        shard = [distribute_tensor(row, mesh, [Shard(0)]) for row in torch.from_numpy(whole)]
+    else:
+        shard = distribute_tensor(torch.from_numpy(whole), mesh, placements[placement])
     points = {
         name: distribute_tensor(torch.from_numpy(call.pop(name)), mesh, [Shard(0)])
         for name in ("reference", "trusted")
         if name in call
     }
-    return distribute_tensor(torch.from_numpy(whole), mesh, placements), call | points
+    return shard, call | points
 
 
 def counted():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,14 @@ class Contribution:
 
     eye: Sketch
     clients: Updates
+    first: int  # which of all coordinates their first column is
     seed: int
 
-    @classmethod
-    def of(cls, eye: Sketch, clients: Updates, first: int, seed: int) -> Contribution:
-        multiple_of = eye.multiple_of if isinstance(eye, Projection) else 1
-        if isinstance(eye, Streaming):
-            clients = at_their_place(clients, first, multiple_of)
-        return cls(eye, clients, seed)
+    @cached_property
+    def _placed(self) -> Updates:
+        if not isinstance(self.eye, Projection):
+            return self.clients
+        return at_their_place(self.clients, self.first, self.eye.multiple_of)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -43,7 +44,7 @@ class Contribution:
 
     def sums(self, about: int | None = None) -> list[Any]:
         """About the reference, or about a row."""
-        eye, clients = self.eye, self.clients
+        eye, clients = self.eye, self._placed
         if isinstance(eye, Exact):
             return [eye.products(clients, about)]
         if not isinstance(eye, Streaming):

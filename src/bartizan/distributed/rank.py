@@ -70,15 +70,14 @@ class Rank:
         totals = self._totals(None)
         if not self._peers.leads:
             return self._obeyed()
-        said: Verdict | Failure
         try:
             said = self._led(totals, rule, sizes, history, strict).to_send(rule)
+            self._peers.from_the_leader(said)
         except RankError:
             raise
         except Exception as wrong:
             self._peers.from_the_leader(Failure.of(wrong))
             raise
-        self._peers.from_the_leader(said)
         self._watch.lap("weigh")
         return said
 

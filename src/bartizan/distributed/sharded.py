@@ -94,7 +94,7 @@ class ShardedAggregator:
 
         S = one_size_each(sizes, clients.n_sent)
         eye = self._alone.eye(sketch)
-        contribution = Contribution.of(eye, clients, agreement.firsts[peers.rank], seed)
+        contribution = Contribution(eye, clients, agreement.firsts[peers.rank], seed)
         verdict = Rank(peers, contribution, clients, agreement, watch).verdict(self.rule, S, tuple(history), strict)
 
         clients = _without(clients, verdict.quarantined)
@@ -156,11 +156,12 @@ class ShardedAggregator:
         said = peers.from_the_leader(said)
         if isinstance(said, Failure):
             raise said.error()
-        return said
+        seed, planned = said
+        return seed, self.sketch if isinstance(self.sketch, Sketch) else planned
 
-    def _planned(self, clients: Updates, agreement: Agreement) -> Sketch:
+    def _planned(self, clients: Updates, agreement: Agreement) -> Sketch | None:
         if isinstance(self.sketch, Sketch):
-            return self.sketch
+            return None
         from bartizan.planner import sketch_for
 
         return sketch_for(clients, self.rule, max(agreement.widths))
