@@ -22,6 +22,7 @@ from bartizan.report.content import content, data
 from bartizan.report.figures import pictures
 from bartizan.report.load import load
 from bartizan.report.page import embedded, page
+from bartizan.report.write import PICTURES
 from report_runs import CLASSES, HARM, LEVEL, write_brief, write_run, write_sweep
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u2028$\\frac{{data}}"
@@ -458,9 +459,9 @@ def test_the_tables_hold_what_was_written(sweep):
 def test_the_pictures_are_png_and_not_blank(sweep):
     from PIL import Image
 
-    names = {path.name for path in sweep.beside if path.suffix == ".png"}
-    assert names == {"accuracy.png", "heatmap.png", "weights.png", "server-time.png", "split.png"}
-    for name in names:
+    pictured = {path.name for path in sweep.beside if path.suffix == ".png"}
+    assert pictured == set(PICTURES)
+    for name in pictured:
         with Image.open(sweep.page.parent / name) as picture:
             assert len(picture.convert("RGB").getcolors(1 << 24)) > 50
 

@@ -146,7 +146,7 @@ def test_exact_weights_are_compared_with_weights_or_not_at_all(tmp_path):
     [
         ("krum", 0, "No round is done yet."),
         ("krum", 2, "No round gave weights, so there are no suspects."),
-        ("nnm >> trimmed-mean", 2, "The rule gives no weights, so it names no suspects."),
+        ("nnm >> trimmed-mean", 2, "The rule gives no weights, so there are no suspects."),
     ],
 )
 def test_only_a_coordinatewise_rule_is_said_to_give_no_weights(rule, rounds, wanted, tmp_path):

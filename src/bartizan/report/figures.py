@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import warnings
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -125,14 +124,17 @@ def _heatmap(made: Content) -> Any:
 
 def _times(made: Content) -> Any:
     rules, others = order(time.rule for time in made.times), order(time.other for time in made.times)
-    units = ["reads", "milliseconds"] if any(np.isfinite(time.reads) for time in made.times) else ["milliseconds"]
-    groups = [
-        sorted((time for time in made.times if time.other == other), key=lambda time: rules.index(time.rule))
-        for other in others
-    ]
-    figure, panels = _figure(len(groups), len(units), (5.4, 0.8 + 0.28 * max(map(len, groups))))
-    for panel, (times, name) in zip(panels.flat, product(groups, units), strict=True):
-        for y, time in enumerate(times):
+    times = sorted(made.times, key=lambda time: (others.index(time.other), rules.index(time.rule)))
+    units = ["reads", "milliseconds"] if any(np.isfinite(time.reads) for time in times) else ["milliseconds"]
+    # A group begins with a line for its name; one panel for all, as hundreds of panels take minutes to lay out.
+    heads = len(others) if any(others) else 0
+    rows = [y + (others.index(time.other) + 1 if heads else 0) for y, time in enumerate(times)]
+    figure, panels = _figure(1, len(units), (5.4, 0.8 + 0.28 * (len(times) + heads)))
+    for panel, name in zip(panels.flat, units, strict=True):
+        for n, (y, time) in enumerate(zip(rows, times, strict=True)):
+            if heads and (n == 0 or times[n - 1].other != time.other):
+                head = _short(time.other, 60)
+                panel.annotate(head, (0, y - 1), (4, 0), textcoords="offset points", va="center", fontweight="bold")
             parts = [time.reads] if name == "reads" else [1e3 * part for part in time.parts]
             left, total = 0.0, time.reads if name == "reads" else 1e3 * time.seconds
             for part, alpha in zip(np.nan_to_num(parts), (0.95, 0.6, 0.32), strict=False):
@@ -140,10 +142,8 @@ def _times(made: Content) -> Any:
                 left += part
             if np.isfinite(total):
                 panel.annotate(f"{total:.3g}", (left, y), (4, 0), textcoords="offset points", va="center", fontsize=8)
-        panel.set_yticks(range(len(times)), [_short(f"{time.rule}  {time.sketch}") for time in times])
-        panel.invert_yaxis()
-        if times[0].other and name == units[0]:
-            panel.set_title(_short(times[0].other, 60), loc="left", fontweight="bold", fontsize=10)
+        panel.set_yticks(rows, [_short(f"{time.rule}  {time.sketch}") for time in times])
+        panel.set_ylim(max(rows) + 0.6, -0.6)
         panel.margins(x=0.15)
         unit = "reads of all updates" if name == "reads" else f"ms: {', '.join(SERVER)}"
         panel.set_xlabel(f"server time, {unit}")
@@ -277,6 +277,8 @@ def _figure(n_rows: int, n_columns: int, each: tuple[float, float]) -> tuple[Any
 
 def _saved(figure: Any, maker: str) -> bytes:
     out = io.BytesIO()
+    # Matplotlib draws no picture of 2^16 pixels or more a side.
+    dpi = min(160.0, 65_000 / max(figure.get_size_inches()))
     # Without matplotlib's version in it, the same runs give the same bytes.
-    figure.savefig(out, format="png", dpi=160, metadata={"Software": maker or None})
+    figure.savefig(out, format="png", dpi=dpi, metadata={"Software": maker or None})
     return out.getvalue()

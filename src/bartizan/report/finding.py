@@ -141,10 +141,9 @@ def _deployment(run: Run, n_runs: int) -> list[str]:
     where = f" in {run.name or run.place}" if n_runs > 1 else ""
     if not run.n_rounds:
         return [f"No round is done yet{where}. Who attacks is not known."]
-    if coordinatewise(run):
-        first = f"The rule gives no weights, so it names no suspects{where}."
-    elif not run.weighs:
-        first = f"No round gave weights, so there are no suspects{where}."
+    if not run.weighs:
+        why = "The rule gives no weights" if coordinatewise(run) else "No round gave weights"
+        first = f"{why}, so there are no suspects{where}."
     elif low:
         named = listed(low) if len(low) <= NAMED else f"{', '.join(low[:NAMED])} and {len(low) - NAMED} more"
         what = counted(len(low), "client")
