@@ -16,7 +16,7 @@ demo: $(VENV)/demo
 	$(BIN)/bartizan demo
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-slow: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow
