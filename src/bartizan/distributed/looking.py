@@ -11,6 +11,7 @@ import numpy as np
 
 from bartizan.distributed.shard import at_their_place
 from bartizan.geometry import Look
+from bartizan.kernels.rows import Rows
 from bartizan.layout import on_host
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.base import Projection, Streaming
@@ -70,5 +71,9 @@ class Contribution:
 
     def _gram(self, total: Any) -> Floats:
         """Symmetric to the last bit, which sums of several ranks need not be."""
+        if isinstance(self.eye, Streaming) and isinstance(total, np.ndarray):
+            rows, gram = Rows.of(total), np.zeros((len(total), len(total)))
+            rows.kernels.gram(rows, None, gram)
+            return gram
         gram = on_host(total @ total.T if isinstance(self.eye, Streaming) else total)
         return (gram + gram.T) / 2

@@ -34,6 +34,9 @@ SMALL = 2**17
 TILE = 4096
 STRIP = 256
 SIDE = 4
+STRIPE = 128  # rows whose products with others are summed in cache
+MANY = 256  # rows from which on that is worth it
+SHORT, PARTS = 256, 4  # strips of the longest row that counts as short, and in how many parts such rows are cut
 
 
 def zeros(*shape: int) -> Floats:
@@ -42,16 +45,36 @@ def zeros(*shape: int) -> Floats:
 
 
 def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
+    if len(rows) > MANY:
+        return _gram_of_many(rows, origin, out)
     threads, about = _threads(rows), _covering(rows, origin, STRIP)
     n_strips = -(-rows.width // STRIP)
-    sums = np.zeros((threads, *[len(rows) + -len(rows) % SIDE] * 2))
+    # Sketches are cut alike for any number of threads, so that their products are the same to the bit.
+    parts = PARTS if SMALL <= rows.width * len(rows) and n_strips <= SHORT else threads
+    sums = np.zeros((parts, *[len(rows) + -len(rows) % SIDE] * 2))
 
     def task(part: int) -> None:
-        first, last = n_strips * part // threads, n_strips * (part + 1) // threads
+        first, last = n_strips * part // parts, n_strips * (part + 1) // parts
         _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part])
 
-    share(task, threads, threads)
+    share(task, parts, threads)
     out += sums.sum(axis=0)[: len(rows), : len(rows)]
+
+
+def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
+    """A stripe of rows with all before them is one task: of so many rows a strip is larger than the caches."""
+    about, n_stripes = _covering(rows, origin, STRIP), -(-len(rows) // STRIPE)
+
+    def task(i: int) -> None:
+        top = STRIPE * (n_stripes - 1 - i)  # the last ones are the longest
+        bottom = min(top + STRIPE, len(rows))
+        sums = np.zeros((STRIPE, top + STRIPE))
+        _gram_stripe(rows.table, np.empty(STRIP, rows.dtype), about, top, bottom, sums)
+        sums = sums[: bottom - top, :bottom]
+        out[top:bottom, :bottom] += sums
+        out[:top, top:bottom] += sums[:, :top].T
+
+    share(task, n_stripes, _threads(rows))
 
 
 def squared_norms(rows: Rows, origin: Array | None, out: Floats) -> None:
@@ -412,6 +435,35 @@ def _gram(rows, own, origin, first, last, out):
     for i in range(padded):
         for j in range(i):
             out[j, i] = out[i, j]
+
+
+@njit(cache=True, nogil=True)
+def _gather(rows, m, low, origin, own, to):
+    x = tile(rows, m, low, origin, own)
+    for i in range(u64(STRIP)):
+        to[i] = x[i]
+
+
+@njit(cache=True, nogil=True)
+def _gram_stripe(rows, own, origin, top, bottom, out):
+    """The inner products of rows `top` to `bottom` with these and all before them, a square of STRIPE at a time."""
+    side = bottom - top
+    mine, others = np.zeros((STRIPE, STRIP)), np.zeros((STRIPE, STRIP))
+    for low in range(0, rows.ends[-1], STRIP):
+        for m in range(top, bottom):
+            _gather(rows, m, low, origin, own, mine[m - top])
+        for left in range(0, top, STRIPE):
+            for m in range(left, left + STRIPE):
+                _gather(rows, m, low, origin, own, others[m - left])
+            for i in range(0, side, SIDE):
+                for j in range(0, STRIPE, SIDE):
+                    _square_of_products(mine[i : i + SIDE], others[j : j + SIDE], out, i, left + j)
+        for i in range(0, side, SIDE):
+            for j in range(0, i + 1, SIDE):
+                _square_of_products(mine[i : i + SIDE], mine[j : j + SIDE], out, i, top + j)
+    for i in range(side):
+        for j in range(i):
+            out[j, top + i] = out[i, top + j]
 
 
 LANES = 128  # mixed at a time, at most
