@@ -14,6 +14,7 @@ import numpy as np
 from bartizan import Exact, GeometricMedian, Geometry, Krum, MultiKrum, Rotated
 from bartizan.arguments import number
 from bartizan.geometry import Look
+from bartizan.kernels.rows import Rows
 from bartizan.planner.costs import TYPICAL
 from bartizan.sketch import pairwise_distortion
 
@@ -50,9 +51,15 @@ def sketched(M, p, k, n_liars):
 
 
 def geometry_of(sketches, norms):
-    gram = sketches @ sketches.T
-    gram = (gram + gram.T) / 2
+    gram = products(sketches)
     return Geometry.seen(Look(gram, norms, lambda row: gram), len(gram), seed=SEED)
+
+
+def products(sketches):
+    """By the kernel that `aggregate` and `ShardedAggregator` use."""
+    rows, gram = Rows.of(sketches), np.zeros((len(sketches), len(sketches)))
+    rows.kernels.gram(rows, None, gram)
+    return gram
 
 
 def distances(x):
@@ -76,8 +83,12 @@ def simulated(M, p, k):
     print(
         f"  squared distances   to {errors.max():.3f} among {len(kept)} honest; promised to {promise:.3f} for all pairs"
     )
+    for name, multiply in (("our kernel", products), ("BLAS", lambda x: x @ x.T)):
+        progress(f"inner products, {name}")
+        _, seconds = timed(lambda multiply=multiply: multiply(sketches))
+        print(f"  inner products      {seconds:.2f} s by {name}")
     geometry, seconds = timed(lambda: geometry_of(sketches, norms))
-    print(f"  geometry            {seconds:.2f} s, {8 * M * M / 2**20:,.0f} MiB a matrix")
+    print(f"  geometry            {seconds:.2f} s (inner products, distances), {8 * M * M / 2**20:,.0f} MiB a matrix")
     honest = {}
     for rule in (Krum(f), MultiKrum(f), GeometricMedian()):
         weights, seconds = timed(lambda rule=rule: rule(geometry))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +26,11 @@ from bartizan.kernels import reference  # noqa: E402
 from bartizan.randomness import key_of  # noqa: E402
 from bartizan.sketch.norms import Norms  # noqa: E402
 from bartizan.updates import Updates  # noqa: E402
-from ranks import Answer, Blind, Broken, Ranks  # noqa: E402
+from lonely import survivors_raise  # noqa: E402
+from ranks import PATIENCE, Blind, Broken, Ranks, run_to_the_end  # noqa: E402
+from shards import CUTS, SEED, M, all_raise, calls, numbers, parts, same  # noqa: E402
 
-M, P, SEED = 13, 9001, 2**100 + 7
 SKETCHES = [bz.Exact(), bz.Rotated(64, mixing=8), bz.Rotated(), bz.Gaussian(24), bz.Achlioptas(24, s=3)]
-# Where the columns are cut: shards of 0 and 1 columns, and none that begins with a block.
-CUTS = {1: [], 2: [4097], 3: [1, 5003], 4: [130, 130, 9000]}
 
 
 @pytest.fixture(scope="module")
@@ -41,39 +38,6 @@ def ranks(tmp_path_factory):
     pool = Ranks(4, tmp_path_factory.mktemp("ranks"))
     yield pool
     pool.end()
-
-
-def numbers(dtype=np.float64, p=P):
-    x = np.random.default_rng(0).normal(size=(M, p)) + 0.3
-    x[:2] -= 4
-    return x.astype(dtype)
-
-
-def parts(array, cuts):
-    """The columns between the cuts, and where they begin."""
-    edges = [0, *cuts, np.shape(array)[-1]]
-    return [(a, array[..., a:b]) for a, b in pairwise(edges)]
-
-
-def calls(x, cuts, arguments, form="numpy", points=None, **settings):
-    """One call a rank: its shard, its offset, its columns of the points."""
-    made = []
-    for i, (offset, shard) in enumerate(parts(x, cuts)):
-        own = {name: parts(point, cuts)[i][1] for name, point in (points or {}).items()}
-        made.append((arguments, form, {"shard": shard, "offset": offset} | own | settings))
-    return made
-
-
-def same(answers, alone, tolerance=1e-9):
-    assert all(isinstance(answer, Answer) for answer in answers), answers
-    whole = np.concatenate([answer.update for answer in answers])
-    np.testing.assert_allclose(whole, alone.update, rtol=0, atol=tolerance)
-    for answer in answers:
-        assert answer.quarantined.keys() == alone.quarantined.keys()
-        assert answer.quarantined == answers[0].quarantined
-        if alone.weights is not None:
-            np.testing.assert_array_equal(answer.weights, answers[0].weights)
-            np.testing.assert_allclose(answer.weights, alone.weights, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("n", CUTS)
@@ -143,12 +107,49 @@ def test_a_dtensor_brings_its_offset_and_gets_a_dtensor(ranks):
     alone = bz.aggregate(x, bz.GeometricMedian(), sketch=bz.Rotated(64), seed=SEED, **points)
     call = ((bz.GeometricMedian(), bz.Rotated(64)), "dtensor", {"shard": x, "seed": SEED} | points)
     listed = (call[0], "dtensor", call[2] | {"placement": "one a client"})
-    for answer in [*ranks([call] * 3), *ranks([listed] * 3)]:
-        np.testing.assert_allclose(answer.update, alone.update, atol=1e-9)
-        assert answer.form == "DTensor"
+    for called in (call, listed):
+        answers = ranks([called] * 3)
+        same(answers, alone)
+        assert {answer.form for answer in answers} == {"DTensor ['S(0)']"}
     for placement in ("rows", "copies"):
         wrong = (call[0], "dtensor", call[2] | {"placement": placement})
         all_raise(ranks([wrong] * 3), "ValueError", r"redistribute\(placements=\[Shard\(1\)\]\)")
+
+
+@pytest.mark.parametrize(
+    ("placement", "form", "first"),
+    [("copies of columns", "R, S(0)", [0, 1]), ("columns of copies of them", "S(0), R", [0, 2])],
+)
+def test_copies_of_the_shards_get_the_same_bits_and_the_answer_of_one(ranks, placement, form, first):
+    x = numbers(p=1003)
+    x[4, 900] = np.nan
+    points = {"reference": 0.1 * x[3], "trusted": x[7]}
+    alone = bz.aggregate(x, bz.GeometricMedian(), sketch=bz.Rotated(64), seed=SEED, **points)
+    call = {"shard": x, "placement": placement, "seed": SEED} | points
+    answers = ranks([((bz.GeometricMedian(), bz.Rotated(64)), "dtensor", call)] * 4)
+    same([answers[i] for i in first], alone)
+    for one, other in zip(first, sorted({0, 1, 2, 3} - set(first)), strict=True):
+        np.testing.assert_array_equal(answers[one].update, answers[other].update)
+    assert answers[0].form == f"DTensor {[str(s) for s in form.split(', ')]}"
+    assert answers[3].quarantined == answers[0].quarantined
+    assert answers[0].quarantined[4].startswith("rank 1, columns 502 to 1003: ")
+    np.testing.assert_array_equal(answers[3].weights, answers[0].weights)
+
+
+def test_copies_draw_one_seed_and_hear_every_error(ranks):
+    def calls(**changes):
+        call = {"shard": numbers(p=1003), "placement": "copies of columns"}
+        return [((bz.Krum(2), bz.Rotated(64)), "dtensor", call | (changes if i == 3 else {})) for i in range(4)]
+
+    assert len({answer.seed for answer in ranks(calls())}) == 1
+    all_raise(ranks(calls(strict=True)), "ValueError", "disagree on strict: rank 0 has False, rank 3 has True")
+    all_raise(ranks(calls(offset=5)), "ValueError", "rank 3: A DTensor knows where its columns lie")
+    blind = [((bz.Krum(2), Blind(64)), *call[1:]) for call in calls()]
+    all_raise(ranks(blind), "RuntimeError", "rank 1 failed: MemoryError: no room")
+    wrong = {"shard": numbers(p=1003), "placement": "shards of shards, no copies of them"}
+    wanted = r"redistribute\(placements=\[Replicate\(\), Shard\(1\)\]\)"
+    all_raise(ranks([((bz.Krum(2),), "dtensor", wrong)] * 4), "ValueError", wanted)
+    same(ranks([((bz.Krum(2),), "dtensor", calls()[0][2])] * 4)[:2], bz.aggregate(numbers(p=1003), bz.Krum(2)))
 
 
 def test_the_seed_is_fresh_secret_and_the_same_on_all_ranks(ranks):
@@ -214,13 +215,6 @@ def test_too_many_out_is_an_error_on_all_ranks(ranks):
 
 
 # What is wrong on one rank is an error on all, and the group can go on.
-
-
-def all_raise(answers, error, message):
-    for answer in answers:
-        assert isinstance(answer, tuple), answer
-        assert answer[0] == error
-        assert pytest.RaisesExc(ValueError, match=message).matches(ValueError(answer[1])), answer[1]
 
 
 @pytest.mark.parametrize(
@@ -355,63 +349,16 @@ def test_so_they_do_on_a_gpu(monkeypatch):
 
 # Ranks that die or fall silent: processes of their own, since their group is of no use afterwards.
 
-LONELY = """
-import datetime, os, sys
-import numpy as np, torch.distributed as dist
-import bartizan as bz
-from bartizan.distributed import RankError, ShardedAggregator
-rank, store = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", store=dist.FileStore(store, 3), rank=rank, world_size=3)
-aggregate = ShardedAggregator(bz.Krum(1), bz.Rotated(64))
-shard = np.random.default_rng(rank).normal(size=(7, 50))
-aggregate(shard)
-hasty = dist.new_group(timeout=datetime.timedelta(seconds=3))
-print("one round", flush=True)
-sys.stdin.readline()
-try:
-    aggregate(shard, group=hasty)
-except RankError as lonely:
-    print("RankError:", " ".join(str(lonely).split()), flush=True)
-    os._exit(7)  # how torch takes a broken group apart is not what is tested
-"""
-
 
 @pytest.mark.parametrize("gone", ["dead", "silent"])
 def test_a_dead_or_silent_rank_is_an_error_on_the_others_within_the_timeout(tmp_path, gone):
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", LONELY, str(rank), str(tmp_path / "store")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in range(3)
-    ]
-    try:
-        for process in started:
-            assert process.stdout.readline() == "one round\n"
-        if gone == "dead":
-            started[1].kill()
-            started[1].wait()
-        for process in (started[0], started[2]):
-            process.stdin.write("go on\n")
-            process.stdin.flush()
-        for process in (started[0], started[2]):
-            said, _ = process.communicate(timeout=60)
-            assert said.startswith("RankError: rank ")
-            assert "another rank is dead, did not answer within the group's timeout" in said
-            assert process.returncode == 7
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
+    survivors_raise(tmp_path, gone)
 
 
 def test_the_example_runs():
     example = Path(__file__).parent.parent / "examples" / "torchrun_sharded.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(example)]
-    run = subprocess.run([*command, "--dim", "9001"], capture_output=True, text=True, timeout=100)
-    assert run.returncode == 0, run.stderr
-    assert "rank 1: columns 4,500 to 9,001, mean " in run.stdout
-    assert "weight of the liars 0.0000; quarantined {4: 'rank 1, columns 4500 to 9001: " in run.stdout
+    code, said, complained = run_to_the_end([*command, "--dim", "9001"], PATIENCE)
+    assert code == 0, complained
+    assert "rank 1: columns 4,500 to 9,001, mean " in said
+    assert "weight of the liars 0.0000; quarantined {4: 'rank 1, columns 4500 to 9001: " in said

@@ -52,7 +52,8 @@ class Agreement:
     quarantined: dict[int, str]
 
 
-def agreed(said: Sequence[Claim | Failure]) -> Agreement:
+def agreed(said: Sequence[Claim | Failure], n_shards: int) -> Agreement:
+    """Of `n_shards` ranks that hold all columns, and after them those that hold copies, in the same order."""
     claims = []
     for rank, claim in enumerate(said):
         if isinstance(claim, Failure):
@@ -60,7 +61,9 @@ def agreed(said: Sequence[Claim | Failure]) -> Agreement:
         claims.append(claim)
     for name, words in (SAME | SAME_UNSHOWN).items():
         _check_same(name, words, claims)
-    firsts, dim = _placed(claims)
+    firsts, dim = _placed(claims[:n_shards])
+    for rank, claim in enumerate(claims):
+        _check_copy(rank, claim, rank % n_shards, claims[rank % n_shards])
     quarantined: dict[int, str] = {}
     for rank, claim in enumerate(claims):
         for client, reason in claim.quarantined.items():
@@ -68,7 +71,8 @@ def agreed(said: Sequence[Claim | Failure]) -> Agreement:
     quarantined = dict(sorted(quarantined.items()))
     if quarantined and claims[0].strict:
         raise BadClientError(*next(iter(quarantined.items())))
-    return Agreement(firsts, tuple(claim.width for claim in claims), dim, quarantined)
+    n_copies = len(claims) // n_shards
+    return Agreement(firsts * n_copies, tuple(claim.width for claim in claims), dim, quarantined)
 
 
 def _check_same(name: str, words: str, claims: Sequence[Claim]) -> None:
@@ -79,6 +83,14 @@ def _check_same(name: str, words: str, claims: Sequence[Claim]) -> None:
             if name in SAME:
                 came = f": rank 0 has {values[0]!r}, rank {rank} has {value!r}"
             raise ValueError(f"The ranks disagree on {words}{came}. Pass the same on every rank.")
+
+
+def _check_copy(rank: int, claim: Claim, first: int, original: Claim) -> None:
+    if (claim.first, claim.width, claim.dim) != (original.first, original.width, original.dim):
+        raise ValueError(
+            f"rank {rank} must hold a copy of rank {first}'s {original.width} columns from {original.first} on; got "
+            f"{claim.width} from {claim.first} on."
+        )
 
 
 def _placed(claims: Sequence[Claim]) -> tuple[tuple[int, ...], int]:

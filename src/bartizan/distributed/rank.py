@@ -10,8 +10,9 @@ import numpy as np
 from bartizan.coordinatewise import CoordinateWise
 from bartizan.distributed.agreement import Agreement
 from bartizan.distributed.failure import Failure
+from bartizan.distributed.grid import Grid
 from bartizan.distributed.looking import Contribution
-from bartizan.distributed.peers import Peers, RankError
+from bartizan.distributed.peers import RankError
 from bartizan.geometry import Geometry, norm_limit
 from bartizan.quarantine import decided, without_the_unfit
 from bartizan.rules.base import Decision, Rule
@@ -58,7 +59,7 @@ class Rank:
     """One rank's part in one round."""
 
     def __init__(
-        self, peers: Peers, contribution: Contribution, clients: Updates, agreement: Agreement, watch: Stopwatch
+        self, peers: Grid, contribution: Contribution, clients: Updates, agreement: Agreement, watch: Stopwatch
     ) -> None:
         self._peers, self._contribution, self._clients = peers, contribution, clients
         self._agreement, self._watch = agreement, watch
@@ -109,7 +110,12 @@ class Rank:
                     return verdict
 
     def _totals(self, row: int | None) -> list[Any]:
-        """What all ranks see, on the first; a rank that can't look sends zeros, and counts itself as failed."""
+        """What all ranks see, on the first; a rank that can't look sends zeros, and counts itself as failed.
+
+        Copies do not look: they would see the same.
+        """
+        if not self._peers.looks:
+            return []
         self._failure = None
         try:
             sums = self._contribution.sums(row)

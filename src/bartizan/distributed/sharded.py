@@ -12,10 +12,10 @@ import numpy.typing as npt
 from bartizan.aggregate import Aggregation, Aggregator
 from bartizan.coordinatewise import CoordinateWise
 from bartizan.distributed.agreement import Agreement, Claim, agreed
-from bartizan.distributed.dtensors import group_of
+from bartizan.distributed.dtensors import groups_of
 from bartizan.distributed.failure import Failure
+from bartizan.distributed.grid import Grid
 from bartizan.distributed.looking import Contribution
-from bartizan.distributed.peers import Peers
 from bartizan.distributed.rank import Rank, Verdict
 from bartizan.distributed.shard import Shard
 from bartizan.errors import TooFewClientsError
@@ -61,7 +61,7 @@ class ShardedAggregator:
 
         Args:
             shard: These columns of all updates, in any form that `aggregate` takes: an (M, w) array, a list, an (M, p)
-                DTensor with placement [Shard(1)]. It may have no columns, w = 0.
+                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)]. It may have no columns, w = 0.
             offset: Which of all coordinates the first column is; if no rank says, shards follow each other in the
                 order of ranks.
             group: Of `torch.distributed`; all processes if not given (a DTensor: those of its mesh).
@@ -83,9 +83,9 @@ class ShardedAggregator:
             claim = self._claim(mine, given, seed, history, strict)
         except Exception as wrong:  # the others wait: they must hear of it
             claim = Failure.of(wrong)
-        peers = Peers(group_of(shard) if group is None else group)
+        peers = Grid(groups_of(shard) if group is None else [group])
         claims = peers.everyones(claim)
-        agreement = agreed(claims)
+        agreement = agreed(claims, peers.n_shards)
         assert mine is not None
         clients = _without(mine.clients, agreement.quarantined)
         peers.sum_where_the_shards_are([each.device for each in claims])
@@ -145,7 +145,7 @@ class ShardedAggregator:
             quarantined=clients.quarantined,
         )
 
-    def _begun(self, peers: Peers, clients: Updates, agreement: Agreement, seed: int | None) -> tuple[int, Sketch]:
+    def _begun(self, peers: Grid, clients: Updates, agreement: Agreement, seed: int | None) -> tuple[int, Sketch]:
         """The seed and the sketch of this round, which the first rank chooses now that all are there."""
         said: Any = None
         if peers.leads:

@@ -35,6 +35,7 @@ TILE = 4096
 STRIP = 256
 SIDE = 4
 STRIPE = 128  # rows whose products with others are summed in cache
+FEW = 16  # rows of a stripe that stay in the first cache
 MANY = 256  # rows from which on that is worth it
 SHORT, PARTS = 256, 4  # strips of the longest row that counts as short, and in how many parts such rows are cut
 
@@ -50,7 +51,7 @@ def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
     threads, about = _threads(rows), _covering(rows, origin, STRIP)
     n_strips = -(-rows.width // STRIP)
     # Sketches are cut alike for any number of threads, so that their products are the same to the bit.
-    parts = PARTS if SMALL <= rows.width * len(rows) and n_strips <= SHORT else threads
+    parts = PARTS if rows.width * len(rows) >= SMALL and n_strips <= SHORT else threads
     sums = np.zeros((parts, *[len(rows) + -len(rows) % SIDE] * 2))
 
     def task(part: int) -> None:
@@ -455,9 +456,10 @@ def _gram_stripe(rows, own, origin, top, bottom, out):
         for left in range(0, top, STRIPE):
             for m in range(left, left + STRIPE):
                 _gather(rows, m, low, origin, own, others[m - left])
-            for i in range(0, side, SIDE):
-                for j in range(0, STRIPE, SIDE):
-                    _square_of_products(mine[i : i + SIDE], others[j : j + SIDE], out, i, left + j)
+            for few in range(0, STRIPE, FEW):
+                for i in range(0, side, SIDE):
+                    for j in range(few, few + FEW, SIDE):
+                        _square_of_products(mine[i : i + SIDE], others[j : j + SIDE], out, i, left + j)
         for i in range(0, side, SIDE):
             for j in range(0, i + 1, SIDE):
                 _square_of_products(mine[i : i + SIDE], mine[j : j + SIDE], out, i, top + j)
