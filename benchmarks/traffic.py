@@ -50,7 +50,8 @@ def rank_of(rank, store):
         shard = np.random.default_rng([M, rank]).standard_normal((M, p // RANKS), dtype=np.float32)
         ShardedAggregator(rule, sketch)(shard, offset=rank * (p // RANKS), seed=SEED)
         if rank == 0:
-            name = "norms only" if isinstance(rule, Median) else f"`{type(sketch).__name__}({getattr(sketch, 'k', '')})`"
+            own = f"`{type(sketch).__name__}({getattr(sketch, 'k', '')})`"
+            name = "norms only" if isinstance(rule, Median) else own
             told = traffic["all_gather"] + traffic["broadcast"]
             print(f"| {M:,} | {p:,} | {name} | {traffic['reduce']:,} | {told:,} |", flush=True)
     dist.destroy_process_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ if not torch.distributed.is_available():
 
 from bartizan import layout, updates  # noqa: E402
 from bartizan.distributed import ShardedAggregator  # noqa: E402
+from bartizan.distributed.agreement import Claim, agreed  # noqa: E402
 from bartizan.distributed.looking import Contribution  # noqa: E402
 from bartizan.distributed.shard import at_their_place  # noqa: E402
 from bartizan.kernels import reference  # noqa: E402
@@ -150,6 +152,24 @@ def test_copies_draw_one_seed_and_hear_every_error(ranks):
     wanted = r"redistribute\(placements=\[Replicate\(\), Shard\(1\)\]\)"
     all_raise(ranks([((bz.Krum(2),), "dtensor", wrong)] * 4), "ValueError", wanted)
     same(ranks([((bz.Krum(2),), "dtensor", calls()[0][2])] * 4)[:2], bz.aggregate(numbers(p=1003), bz.Krum(2)))
+
+
+def test_copies_must_hold_what_the_first_ones_hold():
+    same = {
+        "rule": "r",
+        "sketch": "s",
+        "n_clients": 3,
+        "dtypes": ("float32",),
+        "history": (),
+        "sizes": None,
+        "seed": None,
+    }
+    same |= {"reference": False, "trusted": False, "strict": False, "dim": 9, "device": "cpu", "quarantined": {}}
+    claims = [Claim(first=first, width=width, **same) for first, width in ((0, 5), (5, 4), (0, 5), (5, 4))]
+    assert agreed(claims, 2).firsts == (0, 5, 0, 5)
+    claims[3] = replace(claims[3], first=4, width=5)
+    with pytest.raises(ValueError, match="rank 3 must hold a copy of rank 1's 4 columns from 5 on; got 5 from 4 on"):
+        agreed(claims, 2)
 
 
 def test_the_seed_is_fresh_secret_and_the_same_on_all_ranks(ranks):
