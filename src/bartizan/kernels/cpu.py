@@ -10,7 +10,7 @@ not at what it calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ SIDE = 4
 STRIPE = 128  # rows whose products with others are summed in cache
 FEW = 16  # rows of a stripe that stay in the first cache
 MANY = 256  # rows from which on that is worth it
-SHORT, PARTS = 256, 4  # strips of the longest row that counts as short, and in how many parts such rows are cut
+SHORT = 256  # strips of the longest row that counts as short, as those of sketches do
 
 
 def zeros(*shape: int) -> Floats:
@@ -50,8 +50,10 @@ def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
         return _gram_of_many(rows, origin, out)
     threads, about = _threads(rows), _covering(rows, origin, STRIP)
     n_strips = -(-rows.width // STRIP)
-    # Sketches are cut alike for any number of threads, so that their products are the same to the bit.
-    parts = PARTS if rows.width * len(rows) >= SMALL and n_strips <= SHORT else threads
+    parts = threads
+    if rows.width * len(rows) >= SMALL and n_strips <= SHORT:
+        # Cut alike for any number of threads, so that the products of sketches are the same to the bit.
+        parts = max(4, min(8, 2**17 // len(rows) ** 2))
     sums = np.zeros((parts, *[len(rows) + -len(rows) % SIDE] * 2))
 
     def task(part: int) -> None:
@@ -63,19 +65,23 @@ def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
 
 
 def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
-    """A stripe of rows with all before them is one task: of so many rows a strip is larger than the caches."""
-    about, n_stripes = _covering(rows, origin, STRIP), -(-len(rows) // STRIPE)
+    """A stripe of rows with all before them is one task: of so many rows a strip is larger than the caches.
 
-    def task(i: int) -> None:
+    Rows are read once a stripe. Long ones are walked a band at a time, so that a band comes from memory or disk once.
+    """
+    about, n_stripes, band = _covering(rows, origin, STRIP), -(-len(rows) // STRIPE), STRIP * SHORT
+
+    def add(low: int, i: int) -> None:
         top = STRIPE * (n_stripes - 1 - i)  # the last ones are the longest
-        bottom = min(top + STRIPE, len(rows))
+        high, bottom = min(low + band, rows.width), min(top + STRIPE, len(rows))
         sums = np.zeros((STRIPE, top + STRIPE))
-        _gram_stripe(rows.table, np.empty(STRIP, rows.dtype), about, top, bottom, sums)
+        _gram_stripe(rows.table, np.empty(STRIP, rows.dtype), about, low, high, top, bottom, sums)
         sums = sums[: bottom - top, :bottom]
         out[top:bottom, :bottom] += sums
         out[:top, top:bottom] += sums[:, :top].T
 
-    share(task, n_stripes, _threads(rows))
+    for low in range(0, rows.width, band):
+        share(partial(add, low), n_stripes, _threads(rows))
 
 
 def squared_norms(rows: Rows, origin: Array | None, out: Floats) -> None:
@@ -446,11 +452,11 @@ def _gather(rows, m, low, origin, own, to):
 
 
 @njit(cache=True, nogil=True)
-def _gram_stripe(rows, own, origin, top, bottom, out):
-    """The inner products of rows `top` to `bottom` with these and all before them, a square of STRIPE at a time."""
+def _gram_stripe(rows, own, origin, first, last, top, bottom, out):
+    """The inner products of rows `top` to `bottom` with these and all before them, over columns `first` to `last`."""
     side = bottom - top
     mine, others = np.zeros((STRIPE, STRIP)), np.zeros((STRIPE, STRIP))
-    for low in range(0, rows.ends[-1], STRIP):
+    for low in range(first, last, STRIP):
         for m in range(top, bottom):
             _gather(rows, m, low, origin, own, mine[m - top])
         for left in range(0, top, STRIPE):
