@@ -17,7 +17,8 @@ class Grid:
     """
 
     def __init__(self, groups: Sequence[Any]) -> None:
-        self._shards, *self._copies = self._axes = [Peers(group) for group in groups]
+        self._axes = [Peers(group) for group in groups]
+        self._shards = self._axes[0]
         self.n_shards = self._shards.size
         self.rank = sum(axis.rank * prod(a.size for a in self._axes[:n]) for n, axis in enumerate(self._axes))
 

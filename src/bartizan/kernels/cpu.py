@@ -37,7 +37,7 @@ SIDE = 4
 STRIPE = 128  # rows whose products with others are summed in cache
 FEW = 16  # rows of a stripe that stay in the first cache
 MANY = 256  # rows from which on that is worth it
-SHORT = 256  # strips of the longest row that counts as short, as those of sketches do
+SHORT, PARTS = 256, 4  # strips of the longest row that counts as short, and in how many parts such rows are cut
 
 
 def zeros(*shape: int) -> Floats:
@@ -50,10 +50,8 @@ def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
         return _gram_of_many(rows, origin, out)
     threads, about = _threads(rows), _covering(rows, origin, STRIP)
     n_strips = -(-rows.width // STRIP)
-    parts = threads
-    if rows.width * len(rows) >= SMALL and n_strips <= SHORT:
-        # Cut alike for any number of threads, so that the products of sketches are the same to the bit.
-        parts = max(4, min(8, 2**17 // len(rows) ** 2))
+    # Sketches are cut alike for any number of threads, so that their products are the same to the bit.
+    parts = PARTS if rows.width * len(rows) >= SMALL and n_strips <= SHORT else threads
     sums = np.zeros((parts, *[len(rows) + -len(rows) % SIDE] * 2))
 
     def task(part: int) -> None:
