@@ -1,0 +1,39 @@
+"""Robust aggregation of the characters' replies; what came of it is left in a folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+import bartizan as bz
+from bartizan.flower import RobustStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    out = Path(str(config["out"]))
+    strategy = RobustStrategy(
+        bz.MultiKrum(n_byzantine=int(config["n-byzantine"])),
+        sizes="reported",
+        size_cap=1000,
+        spill=out / "spill",
+        folder=out / "run",
+        fraction_evaluate=0.0,
+        min_train_nodes=int(config["nodes"]),
+    )
+    model = ArrayRecord({"w": Array(np.zeros(40)), "steps": Array(np.array(0))})
+    result = strategy.start(grid=grid, initial_arrays=model, num_rounds=int(config["rounds"]), timeout=60)
+    np.savez(out / "model.npz", **{name: array.numpy() for name, array in result.arrays.items()})
+    told = {
+        "suspects": [asdict(suspect) for suspect in strategy.suspects()],
+        "metrics": {t: dict(metrics) for t, metrics in result.train_metrics_clientapp.items()},
+    }
+    (out / "told.json").write_text(json.dumps(told))
