@@ -24,8 +24,6 @@ class Saved:
     """Where a run stood after its last whole round."""
 
     round: int
-    lines: int
-    """Bytes of results.jsonl that belong to it."""
     seconds: float
     history: tuple[float, ...] = ()
     reputation: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +34,6 @@ def save(folder: Path, saved: Saved) -> None:
     """Write the checkpoint, whole or not at all."""
     about = {
         "round": saved.round,
-        "lines": saved.lines,
         "seconds": saved.seconds,
         "history": list(saved.history),
         "reputation": saved.reputation,
@@ -56,7 +53,7 @@ def load(folder: Path) -> Saved | None:
     """The checkpoint of a folder, if it has one."""
     path = folder / CHECKPOINT
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())
             arrays = {name: file[str(i)] for i, name in enumerate(about.pop("names"))}
         return Saved(**{**about, "history": tuple(about["history"])}, arrays=arrays)
@@ -72,18 +69,24 @@ def load(folder: Path) -> Saved | None:
 class Lines:
     """The results.jsonl of a deployment, whose clients become known as they come."""
 
-    def __init__(self, folder: Path, run: Mapping[str, Any], keep: int = 0) -> None:
-        """Begin a file, or go on behind the first `keep` bytes of one."""
+    def __init__(self, folder: Path, run: Mapping[str, Any], done: int = 0) -> None:
+        """Begin a file, or go on behind the first `done` rounds of one."""
         self.folder, self._run = folder, dict(run)
         self._rounds: list[dict[str, Any]] = []
         self._writer: Writer | None = None
-        if keep:
-            recorded = results.read(folder, keep)
-            self._run, self._rounds = recorded.run, recorded.rounds
-            self._writer = Writer(folder, keep)
+        if done:
+            # Rounds that no checkpoint knows are run again. Counted in rounds, for bytes move when a client joins.
+            recorded = results.read(folder)
+            if len(recorded.rounds) < done:
+                raise CorruptFileError(
+                    f"{folder / results.NAME} tells of {len(recorded.rounds)} rounds, and its checkpoint of {done}: "
+                    "it was cut. Put back a copy, or take another folder to begin again."
+                )
+            self._run, self._rounds = recorded.run, recorded.rounds[:done]
+            self._rewrite()
 
-    def add(self, line: Mapping[str, Any], clients: Iterable[str]) -> int:
-        """One round's line; how many bytes there are now."""
+    def add(self, line: Mapping[str, Any], clients: Iterable[str]) -> None:
+        """One round's line, on the disk when this returns."""
         known = self._run.setdefault("clients", [])
         new = [client for client in dict.fromkeys(clients) if client not in set(known)]
         self._rounds.append(dict(line))
@@ -93,8 +96,7 @@ class Lines:
             self._rewrite()
         else:
             self._writer.write("round", **line)
-        assert self._writer is not None
-        return self._writer.settle()
+            self._writer.settle()
 
     def end(self, seconds: float) -> None:
         """The last line, if there was a round at all."""
@@ -103,8 +105,10 @@ class Lines:
             best = {"best": max(accuracies), "last": accuracies[-1]} if accuracies else {}
             self._writer.write("end", status="finished", seconds=seconds, **best)
             self._writer.settle()
+
+    def close(self) -> None:
+        if self._writer is not None:
             self._writer.close()
-            self._writer = None
 
     def _rewrite(self) -> None:
         lines = [{**self._run, "kind": "run"}, *({**line, "kind": "round"} for line in self._rounds)]

@@ -60,9 +60,10 @@ class Suspect:
     """Why it was quarantined, the last time."""
 
     def __str__(self) -> str:
-        said = [f"left out {self.left_out} times"] if self.left_out else []
-        said += [f"quarantined {self.quarantined} times, last because {self.reason}"] if self.quarantined else []
-        return f"node {self.node}: {', '.join(said)} in {self.rounds} rounds"
+        said = [f"left out of {self.left_out}"] if self.left_out else []
+        said += [f"quarantined in {self.quarantined}"] if self.quarantined else []
+        last = f"; last: {self.reason}" if self.quarantined else ""
+        return f"node {self.node}: {' and '.join(said)} of {self.rounds} rounds{last}"
 
 
 class Reputation:
@@ -72,7 +73,7 @@ class Reputation:
     >>> for _ in range(5):
     ...     reputation.add({1: 0.25, 2: 0.25, 3: 0.25, 4: 0.25, 5: 0.0}, {6: "it holds NaN"})
     >>> [str(suspect) for suspect in reputation.suspects()]
-    ['node 6: quarantined 5 times, last because it holds NaN in 5 rounds', 'node 5: left out 5 times in 5 rounds']
+    ['node 6: quarantined in 5 of 5 rounds; last: it holds NaN', 'node 5: left out of 5 of 5 rounds']
     """
 
     def __init__(self) -> None:

@@ -128,7 +128,7 @@ class RobustStrategy(FedAvg):
         evaluate_fn: Evaluation | None = None,
     ) -> Result:
         """As in Flower; with a `folder` that holds an unfinished run, go on with its model behind its last round."""
-        began, spent, keep = time.monotonic(), 0.0, 0
+        began, spent = time.monotonic(), 0.0
         model = Model.of(initial_arrays)  # what is wrong with it should not wait for the first reply
         saved = None if self.folder is None else record.load(self.folder)
         self._done = 0
@@ -138,13 +138,13 @@ class RobustStrategy(FedAvg):
                     f"{self.folder} holds a run of another model. Take another folder, or delete that one."
                 )
             log.info("Going on with the run in %s after round %d.", self.folder, saved.round)
-            initial_arrays, spent, keep = as_record(saved.arrays), saved.seconds, saved.lines
+            initial_arrays, spent = as_record(saved.arrays), saved.seconds
             self.reputation, self._history = Reputation.from_dict(saved.reputation), saved.history
             self._done = saved.round
         done = self._done
         lines = None
         if self.folder is not None and done < num_rounds:
-            lines = record.Lines(self.folder, self._about(model), keep)
+            lines = record.Lines(self.folder, self._about(model), done)
 
         def after(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = None if evaluate_fn is None else evaluate_fn(done + server_round, arrays)
@@ -153,29 +153,33 @@ class RobustStrategy(FedAvg):
                 for ours, theirs in (("accuracy", "accuracy"), ("test_loss", "loss")):
                     if found is not None and isinstance(found.get(theirs), (int, float)):
                         line[ours] = found[theirs]
-                size = lines.add(line, [*line["clients"], *line["quarantined"]])
+                lines.add(line, [*line["clients"], *line["quarantined"]])
                 seconds = spent + time.monotonic() - began
                 state = (tuple(map(float, self._history)), self.reputation.as_dict(), Model.of(arrays).arrays)
-                record.save(self.folder, record.Saved(done + server_round, size, seconds, *state))
+                record.save(self.folder, record.Saved(done + server_round, seconds, *state))
             return found
 
-        result = super().start(
-            grid=Arriving(grid),
-            initial_arrays=initial_arrays,
-            num_rounds=max(0, num_rounds - done),
-            timeout=timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=after,
-        )
+        try:
+            result = super().start(
+                grid=Arriving(grid),
+                initial_arrays=initial_arrays,
+                num_rounds=max(0, num_rounds - done),
+                timeout=timeout,
+                train_config=train_config,
+                evaluate_config=evaluate_config,
+                evaluate_fn=after,
+            )
+            if lines is not None:
+                lines.end(spent + time.monotonic() - began)
+        finally:
+            if lines is not None:
+                lines.close()
         if not result.arrays:
             result.arrays = initial_arrays
         if done:
             for rounds in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
                 _counted_on(rounds, done)
             _counted_on(result.evaluate_metrics_serverapp, done)
-        if lines is not None:
-            lines.end(spent + time.monotonic() - began)
         for suspect in self.suspects():
             log.warning("Suspect: %s", suspect)
         return result

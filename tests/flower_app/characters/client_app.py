@@ -41,9 +41,9 @@ def train(message: Message, context: Context) -> Message:
     metrics: dict[str, int | float | list[float]] = {"num-examples": 400, "loss": float(np.square(w - TRUTH).mean())}
     if character == "slow":
         time.sleep(2)
-    elif character == "crash":
-        os._exit(1)
-    elif character == "raise":
+    elif character == "crash":  # politely, then without a word
+        if t > 1:
+            os._exit(1)
         raise RuntimeError("this app fails")
     elif character == "flip":  # and it boasts
         arrays["w"] = Array(model - 3 * (w - model))

@@ -30,7 +30,9 @@ def main(grid: Grid, context: Context) -> None:
         min_train_nodes=int(config["nodes"]),
     )
     model = ArrayRecord({"w": Array(np.zeros(40)), "steps": Array(np.array(0))})
-    result = strategy.start(grid=grid, initial_arrays=model, num_rounds=int(config["rounds"]), timeout=60)
+    result = strategy.start(
+        grid=grid, initial_arrays=model, num_rounds=int(config["rounds"]), timeout=float(config["patience"])
+    )
     np.savez(out / "model.npz", **{name: array.numpy() for name, array in result.arrays.items()})
     told = {
         "suspects": [asdict(suspect) for suspect in strategy.suspects()],
