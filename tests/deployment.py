@@ -53,13 +53,18 @@ class Deployment:
     def _trust(self) -> str:
         return "insecure = true" if self.root == ["--insecure"] else f'root-certificates = "{self.root[-1]}"'
 
-    def supernode(self, **config: Any) -> subprocess.Popen[bytes]:
+    def supernode(self, *options: str, **config: Any) -> subprocess.Popen[bytes]:
         text = " ".join(f"{key}={toml(value)}" for key, value in config.items())
         port = ["--host", "127.0.0.1", "--port", str(free_port())]
         name = f"supernode-{config.get('number', len(self.processes))}"
         return self.begin(
-            name, "flower-supernode", *self.root, "--superlink", self.address, *port, "--node-config", text
+            name, "flower-supernode", *self.root, "--superlink", self.address, *port, *options, "--node-config", text
         )
+
+    def register(self, public_key: Path) -> None:
+        """Let a SuperNode in, by its public key."""
+        known = self.begin(f"register-{public_key.stem}", "flwr", "supernode", "register", str(public_key), "loop")
+        assert known.wait(60) == 0, self.logs()
 
     def begin(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{name}.log", "wb") as log:
@@ -101,6 +106,26 @@ def stop(processes: Sequence[subprocess.Popen[bytes]], patience: float = 3) -> N
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.01, end - time.monotonic()))
+
+
+def certificate(folder: Path) -> tuple[Path, Path, Path]:
+    """A certificate for 127.0.0.1, its key, and the authority that signed it; as the example's README has it."""
+    curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes"
+    (folder / "san.txt").write_text("subjectAltName=IP:127.0.0.1")
+    for command in (
+        f"openssl req -x509 {curve} -keyout ca.key -out ca.pem -subj /CN=authority",
+        f"openssl req {curve} -keyout server.key -out server.csr -subj /CN=127.0.0.1",
+        "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile san.txt -out server.pem",
+    ):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder / "server.pem", folder / "server.key", folder / "ca.pem"
+
+
+def node_keys(folder: Path, name: str) -> tuple[Path, Path]:
+    """A node's private key, and the public one that the SuperLink is told."""
+    command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", name]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder / name, folder / f"{name}.pub"
 
 
 def free_port() -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from bartizan.flower import Reputation, RobustStrategy, record
 from bartizan.flower.arriving import Arriving
 from bartizan.flower.decode import Model, header_of
 from bartizan.report import load as report
-from deployment import Deployment
+from deployment import Deployment, certificate, node_keys
 
 APP = Path(__file__).parent / "flower_app"
 
@@ -618,3 +620,57 @@ def test_a_deployment_survives_its_nodes_and_names_the_culprits(tmp_path):
     (run,) = report.load(out / "run").runs
     assert (run.status, run.n_rounds, len(run.clients)) == ("finished", 2, 9)
     assert not list((out / "spill").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (which("openssl") and which("ssh-keygen")), reason="openssl and ssh-keygen make the keys")
+def test_with_tls_and_node_authentication_strangers_stay_outside(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    server, key, authority = certificate(tmp_path)
+    secured = [
+        "--ssl-ca-certfile",
+        authority,
+        "--ssl-certfile",
+        server,
+        "--ssl-keyfile",
+        key,
+        "--enable-supernode-auth",
+    ]
+    with Deployment(tmp_path, list(map(str, secured)), ["--root-certificates", str(authority)]) as deployment:
+        private, _ = node_keys(tmp_path, "stranger")
+        key_of = "--auth-supernode-private-key"
+        stranger = deployment.supernode(key_of, str(private), character="stranger", number=9)
+        assert stranger.wait(60) != 0
+        for number, name in enumerate(("amy", "bob", "cal")):
+            private, public = node_keys(tmp_path, name)
+            deployment.register(public)
+            deployment.supernode(key_of, str(private), character="honest", number=number)
+        said = deployment.run(APP, 200, out=out, rounds=1, n_byzantine=0, nodes=3)
+        assert (out / "told.json").exists(), said + deployment.logs()
+    metrics = json.loads((out / "told.json").read_text())["metrics"]["1"]
+    assert len(metrics["bartizan-nodes"]) == 3
+    assert [path.read_text() for path in out.glob("node-*")] == ["honest"] * 3
+
+
+@pytest.mark.slow
+def test_flowers_simulation_runs_it_too(tmp_path):
+    pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")
+    code = (
+        "from flwr.simulation import run_simulation; import os, pathlib; import characters.client_app as c;"
+        "import characters.server_app as s;"
+        "run_simulation(s.app, c.app, num_supernodes=9, backend_config={'client_resources': {'num_cpus': 1}})"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(APP), str(APP.parent.parent / "src")]),
+        "FLWR_HOME": str(tmp_path / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "CHARACTERS_OUT": str(tmp_path),
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert (tmp_path / "told.json").exists(), done.stdout + done.stderr
+    told = json.loads((tmp_path / "told.json").read_text())
+    character = {int(path.name.removeprefix("node-")): path.read_text() for path in tmp_path.glob("node-*")}
+    assert sorted(character[one["node"]] for one in told["suspects"]) == ["flip", "unlike", "unreadable"]

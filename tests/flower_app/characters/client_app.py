@@ -11,6 +11,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
+SIMULATED = (*["honest"] * 5, "slow", "flip", "unreadable", "unlike")
+"""Who is what where there is no node-config but a number: in Flower's simulation."""
 TRUTH = np.linspace(-1, 1, 40)
 
 
@@ -31,12 +33,13 @@ def terabyte() -> Array:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    character = str(context.node_config["character"])
+    number = int(context.node_config.get("number", context.node_config.get("partition-id", 0)))
+    character = str(context.node_config.get("character", SIMULATED[number % len(SIMULATED)]))
     t = int(message.content["config"]["server-round"])
-    out = Path(str(context.run_config["out"]))
+    out = Path(os.environ.get("CHARACTERS_OUT") or str(context.run_config["out"]))  # a simulation has no run-config
     (out / f"node-{context.node_id}").write_text(character)
     model = message.content["arrays"]["w"].numpy()
-    w = trained(model, seed=int(context.node_config["number"]))
+    w = trained(model, seed=number)
     arrays: dict[str, Array] = {"w": Array(w), "steps": Array(np.array(t))}
     metrics: dict[str, int | float | list[float]] = {"num-examples": 400, "loss": float(np.square(w - TRUTH).mean())}
     if character == "slow":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,11 +15,13 @@ import bartizan as bz
 from bartizan.flower import RobustStrategy
 
 app = ServerApp()
+DEFAULTS = {"rounds": 2, "n-byzantine": 3, "nodes": 9, "patience": 60.0}
+"""For a simulation that is started from Python, which has no run-config."""
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    config = context.run_config
+    config = {"out": os.environ.get("CHARACTERS_OUT", ""), **DEFAULTS, **context.run_config}
     out = Path(str(config["out"]))
     strategy = RobustStrategy(
         bz.MultiKrum(n_byzantine=int(config["n-byzantine"])),
