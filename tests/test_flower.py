@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,7 @@ HOSTILE = {
     "a long header": with_header(GOOD[:-1] + b" " * 60000 + b"\n", bytes(48)),
     "a header longer than the file": with_header(GOOD, length=65535),
     "version 3": with_header(GOOD, bytes(48), version=b"\x03\x00"),
+    "digits without end": with_header(GOOD.replace(b"3, 4", b"1" * 3000 + b"!"), bytes(48)),
     "a record": with_header(b"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (12,), }\n", bytes(48)),
 }
 
@@ -472,7 +474,7 @@ def test_a_run_is_drawn_by_the_report(tmp_path):
     assert shown.status == "finished"
     assert shown.n_rounds == 3
     assert shown.best == pytest.approx(0.3)
-    assert set(shown.clients) == {str(n) for n in nodes if n != 6}
+    assert set(shown.clients) == {str(n) for n in nodes}
     assert shown.quarantined[:, shown.clients.index("5")].all()
     made = subprocess.run(
         [sys.executable, "-m", "bartizan.cli", "report", str(tmp_path)], capture_output=True, text=True, check=False
@@ -561,6 +563,34 @@ def test_a_killed_run_goes_on_with_its_model_its_reputation_and_its_lines(tmp_pa
     assert results.read(tmp_path / "a").end == recorded.end
 
 
+KILLED = """
+import os, signal, sys
+import test_flower as t
+from flwr.supercore.task_identity import TaskIdentity
+TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = 1
+def node(message):
+    if message.content["config"]["server-round"] == 3 and message.metadata.dst_node_id == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return t.judged(message)
+nodes = {**dict.fromkeys(range(7), node), 50: t.LIARS["NaN"]}
+t.run(nodes, rounds=4, folder=sys.argv[1], spill=sys.argv[2])
+"""
+
+
+def test_kill_9_in_the_middle_of_a_round_leaves_a_run_that_goes_on(tmp_path):
+    folder, spill = tmp_path / "run", tmp_path / "spill"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    command = [sys.executable, "-c", KILLED, str(folder), str(spill)]
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert list(spill.iterdir())
+    strategy, result = run({**dict.fromkeys(range(7), judged), 50: LIARS["NaN"]}, rounds=4, folder=folder, spill=spill)
+    assert sorted(result.train_metrics_clientapp) == [3, 4]
+    assert [(one.node, one.quarantined) for one in strategy.suspects()] == [(50, 4)]
+    assert [line["round"] for line in results.read(folder).rounds] == [1, 2, 3, 4]
+    assert not list(spill.iterdir())  # what the killed process left is gone too
+
+
 def test_a_folder_of_another_model_or_a_broken_checkpoint_is_an_error(tmp_path):
     run(dict.fromkeys(range(7), judged), folder=tmp_path)
     strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path)
@@ -618,7 +648,7 @@ def test_a_deployment_survives_its_nodes_and_names_the_culprits(tmp_path):
     assert told["metrics"]["2"]["bartizan-failed"] == []
 
     (run,) = report.load(out / "run").runs
-    assert (run.status, run.n_rounds, len(run.clients)) == ("finished", 2, 9)
+    assert (run.status, run.n_rounds, len(run.clients)) == ("finished", 2, 10)
     assert not list((out / "spill").iterdir())
 
 

@@ -20,9 +20,11 @@ from bartizan.types import Array
 MAGIC = b"\x93NUMPY"
 MOST_HEADER = 4096  # bytes: NumPy writes 128 for anything of fewer than a dozen dimensions
 STYPE = "numpy.ndarray"
-# NumPy writes its headers in exactly this form; nothing else is parsed, and nothing is evaluated.
+# NumPy writes its headers in exactly this form; nothing else is parsed, and nothing is evaluated. A text matches in one
+# way at most, so that none takes long to refuse.
 HEADER = re.compile(
-    rb"\{'descr': '([<>|=]?[A-Za-z]+\d*)', 'fortran_order': (True|False), 'shape': \(((?:\d{1,19},? ?)*)\), ?\} *\n"
+    rb"\{'descr': '([<>|=]?[A-Za-z]+\d*)', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,19}(?:, ?|(?=\))))*)\), ?\} *\n"
 )
 
 

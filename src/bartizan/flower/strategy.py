@@ -101,6 +101,7 @@ class RobustStrategy(FedAvg):
         self._history: tuple[float, ...] = ()
         self._model: Model | None = None
         self._sent: ArrayRecord | None = None
+        self._asked: list[int] = []
         self._asked_at = 0.0
         self._line: dict[str, Any] | None = None
         self._done = 0
@@ -153,7 +154,7 @@ class RobustStrategy(FedAvg):
                 for ours, theirs in (("accuracy", "accuracy"), ("test_loss", "loss")):
                     if found is not None and isinstance(found.get(theirs), (int, float)):
                         line[ours] = found[theirs]
-                lines.add(line, [*line["clients"], *line["quarantined"]])
+                lines.add(line, map(str, sorted(self._asked)))
                 seconds = spent + time.monotonic() - began
                 state = (tuple(map(float, self._history)), self.reputation.as_dict(), Model.of(arrays).arrays)
                 record.save(self.folder, record.Saved(done + server_round, seconds, *state))
@@ -189,7 +190,8 @@ class RobustStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Remember what is sent: replies are measured from it."""
         self._sent, self._model = arrays, Model.of(arrays)
-        messages = super().configure_train(self._done + server_round, arrays, config, grid)
+        messages = list(super().configure_train(self._done + server_round, arrays, config, grid))
+        self._asked = [message.metadata.dst_node_id for message in messages]
         self._asked_at = time.monotonic()
         return messages
 
@@ -262,7 +264,7 @@ class RobustStrategy(FedAvg):
 
     def _take(self, node: int, reply: Message, judging: Round, model: Model, metrics: dict[int, RecordDict]) -> None:
         if reply.has_error() and reply.error.code != UNREADABLE:
-            self.failed[node] = str(reply.error.reason)
+            self.failed[node] = " ".join(str(reply.error.reason).split())[:500]
             return
         update: Any
         size = 1.0
