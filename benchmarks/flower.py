@@ -109,13 +109,14 @@ def main() -> None:
     parser.add_argument("--dim", type=number, default=1_000_000)
     parser.add_argument("--byzantine", type=int, default=10)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=NAMES, nargs="+", default=NAMES, help="these strategies")
     parser.add_argument("--json", help="where to write the numbers")
     asked = parser.parse_args()
     M, p, f = asked.clients, asked.dim, asked.byzantine
     print(f"{M} replies of {p:,} float32 numbers ({4e-6 * M * p:,.0f} MB), {f} of them wild; best of {asked.repeat}")
     print(f"{'':20s} {'after the last':>15s} {'server in all':>15s} {'extra peak':>12s}")
     found = {}
-    for name in NAMES:
+    for name in asked.only:
         rows = []
         for _ in range(asked.repeat):
             with multiprocessing.get_context("spawn").Pool(1) as own:

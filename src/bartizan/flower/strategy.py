@@ -16,13 +16,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from bartizan import machine
-from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.aggregate import Aggregator
 from bartizan.coordinatewise import CoordinateWise
 from bartizan.errors import TooFewClientsError
 from bartizan.files import Unreadable
 from bartizan.flower import record
 from bartizan.flower.arriving import UNREADABLE, Arriving
 from bartizan.flower.decode import Model, only_arrays, reported
+from bartizan.flower.judged import Judged
 from bartizan.flower.metrics import Together, together, without_arrays
 from bartizan.flower.reputation import Reputation, Suspect
 from bartizan.round import Round
@@ -227,26 +228,36 @@ class RobustStrategy(FedAvg):
                 seen.add(node)
                 looking += time.monotonic() - begin
                 del reply  # with it the bytes of what was refused or spilled
-            train = time.monotonic() - self._asked_at - looking
-            closing = time.monotonic()
+            last = time.monotonic()
+            result, refused = None, None
             try:
-                result, refused = judging.close(), None
+                result = judging.close()
             except TooFewClientsError as too_few:
-                result, refused = None, too_few
-            closing = time.monotonic() - closing
+                refused = too_few
+            after = time.monotonic() - last
             nodes = sorted(judging.clients)
-        self.quarantined = dict(refused.quarantined if refused else result.quarantined if result else {})
-        weights = None if result is None or result.weights is None else _by_node(result)
+        waiting = last - self._asked_at - looking
+        judged = Judged(
+            self._done + server_round,
+            nodes,
+            self.failed,
+            result,
+            refused,
+            waiting=waiting,
+            looking=looking,
+            after=after,
+        )
+        judged.log()
+        weights, self.quarantined = judged.weights, judged.quarantined
         self.reputation.add(weights, self.quarantined)
         if result is not None:
             self._history = result.history
-        self._tell(server_round, nodes, refused)
         if self.folder is not None:
-            self._line = self._round_line(server_round, nodes, weights, result, refused, train, looking)
+            self._line = judged.line(model)
 
         heard = [metrics[n] for n in nodes if n not in self.quarantined and (weights is None or weights[n] > 0)]
         told = together(heard, self.weighted_by_key, self._own_metrics[0])
-        told.update(self._round_metrics(nodes, weights, result, looking, closing))
+        told.update(judged.metrics(self.reputation.shares()))
         return (sent if result is None else as_record(result.update)), told
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -292,82 +303,6 @@ class RobustStrategy(FedAvg):
         assert self.size_cap is not None
         return min(reported(content, self.weighted_by_key), self.size_cap)
 
-    def _tell(self, server_round: int, nodes: list[int], refused: TooFewClientsError | None) -> None:
-        log.info(
-            "aggregate_train: judged %d replies, quarantined %d; %d nodes failed",
-            len(nodes) - len(self.quarantined),
-            len(self.quarantined),
-            len(self.failed),
-        )
-        for node, reason in self.quarantined.items():
-            log.warning("\t> Quarantined node %d: %s", node, reason)
-        for node, reason in self.failed.items():
-            log.warning("\t> Node %d failed: %s", node, reason)
-        if refused is not None:
-            log.warning("Round %d was refused and the model kept: %s", self._done + server_round, refused.problem)
-
-    def _round_metrics(
-        self,
-        nodes: list[int],
-        weights: dict[int, float] | None,
-        result: Aggregation | None,
-        looking: float,
-        after: float,
-    ) -> dict[str, Any]:
-        shares = self.reputation.shares()
-        told: dict[str, Any] = {
-            "bartizan-nodes": nodes,
-            "bartizan-shares": [shares.get(node, 0.0) for node in nodes],
-            "bartizan-quarantined": sorted(self.quarantined),
-            "bartizan-failed": sorted(self.failed),
-            "bartizan-kept-old-model": int(result is None),
-            "bartizan-seconds-looking": looking,
-            "bartizan-seconds-after-last": after,
-        }
-        if weights is not None:
-            told["bartizan-weights"] = [float(weights[node]) for node in nodes]
-        if result is not None:
-            told["bartizan-seed"] = [result.seed >> 64, result.seed & (2**64 - 1)]
-        return told
-
-    def _round_line(
-        self,
-        server_round: int,
-        nodes: list[int],
-        weights: dict[int, float] | None,
-        result: Aggregation | None,
-        refused: TooFewClientsError | None,
-        train: float,
-        looking: float,
-    ) -> dict[str, Any]:
-        """The round as docs/results-format.md has it. Ids are texts: a browser's numbers have 53 bits, an id has 64."""
-        line: dict[str, Any] = {
-            "round": self._done + server_round,
-            "clients": [str(node) for node in nodes],
-            "weights": None if weights is None else [weights[node] for node in nodes],
-            "quarantined": {str(node): reason for node, reason in self.quarantined.items()},
-            "seconds": {"train": train},
-        }
-        notes = [f"Failed: {', '.join(map(str, sorted(self.failed)))}."] if self.failed else []
-        if result is not None:
-            spent = result.seconds
-            line["seconds"] |= {**spent, "sketch": looking + spent["sketch"]}
-            line |= {"seed": str(result.seed), "sketch": repr(result.sketch), "norm": self._moved(result.update)}
-        if refused is not None:
-            notes.append(f"The round was refused and the model kept: {refused.problem}")
-        return line | ({"note": " ".join(notes)} if notes else {})
-
-    def _moved(self, update: Mapping[str, Any]) -> float:
-        """How far the model went."""
-        assert self._model is not None
-        before = self._model.arrays
-        ways = [
-            np.linalg.norm((after.astype(np.float64) - before[name]).ravel())
-            for name, after in update.items()
-            if after.dtype.kind == "f"
-        ]
-        return float(np.linalg.norm(ways))
-
     def _about(self, model: Model) -> dict[str, Any]:
         from bartizan import __version__
 
@@ -391,11 +326,6 @@ def fewest(rule: Rule | CoordinateWise) -> int:
 
 def as_record(arrays: Mapping[str, Any]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
-
-
-def _by_node(result: Aggregation) -> dict[int, float]:
-    assert result.weights is not None
-    return dict(zip(result.clients, result.weights.tolist(), strict=True))
 
 
 def _counted_on(rounds: dict[int, MetricRecord], done: int) -> None:
