@@ -16,13 +16,13 @@ demo: $(VENV)/demo
 	$(BIN)/bartizan demo
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-slow: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow
 
 test-gpu:
-	PYTHONPATH=src $(PYTHON_GPU) -m pytest tests/test_gpu.py tests/test_ongpu.py tests/test_attacks.py
+	PYTHONPATH=src $(PYTHON_GPU) -m pytest tests/test_gpu.py tests/test_ongpu.py tests/test_attacks.py tests/test_clients.py tests/test_images.py
 
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 try:
     import torch
 except ModuleNotFoundError:
@@ -9,3 +11,13 @@ except ModuleNotFoundError:
 else:
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture
+def one_thread():
+    """torch's: what tests compute is too small for more."""
+    threaded = pytest.importorskip("torch")
+    before = threaded.get_num_threads()
+    threaded.set_num_threads(1)
+    yield
+    threaded.set_num_threads(before)

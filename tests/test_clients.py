@@ -19,14 +19,7 @@ from bartizan.federated.passes import Captured, Grouped, Loop, Vmapped  # noqa: 
 from bartizan.federated.server import Server  # noqa: E402
 from bartizan.federated.work import LocalEpochs, LocalSteps, OneGradient, batches  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """What is computed here is too small for more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pictures(n=200, shape=(1, 12, 12), n_classes=4):

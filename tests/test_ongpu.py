@@ -123,7 +123,7 @@ def test_a_client_on_another_device_is_quarantined():
     assert "cpu" in out.quarantined[0]
 
 
-@pytest.mark.parametrize("argument", [{"memory": "1 GiB"}, {"out": torch.empty(P)}], ids=str)
+@pytest.mark.parametrize("argument", [{"memory": "1 GiB"}, {"out": torch.empty(P)}], ids=["memory", "out"])
 def test_budgets_and_places_are_for_host_memory(argument):
     with pytest.raises(ValueError, match="host memory"):
         bz.aggregate(there(numbers()), bz.Krum(2), **argument)

@@ -9,18 +9,21 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bartizan import cli, results
-from bartizan.report import events, pack, write
+from bartizan import cli, names, results
+from bartizan.report import events, figures, pack, write
 from bartizan.report.content import content, data
 from bartizan.report.figures import pictures
 from bartizan.report.load import load
 from bartizan.report.page import embedded, page
-from report_runs import CLASSES, HARM, LEVEL, write_run, write_sweep
+from bartizan.report.write import PICTURES
+from report_runs import CLASSES, HARM, LEVEL, write_brief, write_run, write_sweep
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u2028$\\frac{{data}}"
 
@@ -193,6 +196,69 @@ def test_a_heading_sorts_the_runs(browser, sweep):
         values = [float(text.rstrip("%")) for text in shown]
         assert len(values) == 40
         assert values == sorted(values, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory):
+    """More rules than colours and more attacks than half a page holds, all of them near guessing; krum never judged."""
+    folder = tmp_path_factory.mktemp("crowd")
+    rules, attacks = [rule for rule in names.RULES if rule not in ("mean", "krum")][:10], list(names.ATTACKS)
+    for n, rule in enumerate(rules):
+        write_brief(folder / rule, rule, accuracy=0.01 * (n % 9) + 0.005)
+    for attack in set(attacks) - {"lie"}:
+        write_brief(folder / f"under-{attack}", rules[0], attack, accuracy=0.09)
+    write_brief(folder / "krum", "krum", accuracy=None, server=None, weighs=False)
+    return page_of(folder)
+
+
+@pytest.fixture(scope="module")
+def crowded(browser, crowd):
+    with opened(browser, crowd) as seen:
+        yield seen
+
+
+def test_an_axis_tells_the_digits_that_its_ticks_have(crowded):
+    panel = crowded.locator("#accuracy figure svg").first
+    shown = [text for text in panel.locator("text").all_text_contents() if re.fullmatch(r"[\d.]+%", text)]
+    assert shown == ["0%", "2.5%", "5%", "7.5%", "10%"]
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_many_attacks_leave_each_cell_and_head_on_one_line(width, browser, crowd):
+    with opened(browser, crowd, width) as seen:
+        assert seen.evaluate("document.documentElement.scrollWidth") <= width
+        assert seen.evaluate("document.querySelector('.sideways').scrollWidth") >= 52 * len(names.ATTACKS)
+        # Lines of text are the rectangles of a range over it.
+        broken = """() => [...document.querySelectorAll('.heat th, .heat td')].filter((cell) => {
+          const range = document.createRange();
+          range.selectNodeContents(cell.querySelector('span') ?? cell);
+          return cell.innerText && new Set([...range.getClientRects()].map((box) => `${box.left} ${box.top}`)).size > 1;
+        }).map((cell) => cell.innerText)"""
+        assert seen.evaluate(broken) == []
+
+
+def test_no_two_rules_share_colour_and_mark(crowded):
+    chips = crowded.locator("#accuracy .chip svg").evaluate_all("all => all.map((one) => one.innerHTML)")
+    assert len(chips) == 10
+    assert len(set(chips)) == 10
+    assert crowded.locator("#accuracy .curve").count() < crowded.locator("#accuracy circle, #accuracy .mark").count()
+    rules = list(names.RULES)
+    assert len({(figures._colour(rule, rules), figures._mark(rule, rules)) for rule in rules}) == len(rules)
+
+
+def test_what_is_not_known_is_sorted_last_both_ways(crowded):
+    column = [head.inner_text().split()[0] for head in crowded.query_selector_all(".runs th")].index("accuracy") + 1
+    for _ in range(2):
+        crowded.click(f".runs th:nth-child({column}) button")
+        shown = [cell.inner_text() for cell in crowded.query_selector_all(f".runs td:nth-child({column})")]
+        assert [text for text in shown if not text] == shown[-1:]
+
+
+def test_a_rule_whose_rounds_were_refused_is_not_called_coordinatewise(crowded):
+    crowded.click(".runs a[title=krum]")
+    crowded.wait_for_function("() => document.querySelector('#clients .facts').innerText.startsWith('krum')")
+    assert crowded.locator("#clients .empty").first.inner_text() == "No round gave weights."
+    assert "server" not in crowded.locator("#clients .facts").inner_text()
 
 
 def test_hostile_names_are_text(browser, tmp_path):
@@ -393,11 +459,40 @@ def test_the_tables_hold_what_was_written(sweep):
 def test_the_pictures_are_png_and_not_blank(sweep):
     from PIL import Image
 
-    names = {path.name for path in sweep.beside if path.suffix == ".png"}
-    assert names == {"accuracy.png", "heatmap.png", "weights.png", "server-time.png", "split.png"}
-    for name in names:
+    pictured = {path.name for path in sweep.beside if path.suffix == ".png"}
+    assert pictured == set(PICTURES)
+    for name in pictured:
         with Image.open(sweep.page.parent / name) as picture:
             assert len(picture.convert("RGB").getcolors(1 << 24)) > 50
+
+
+def test_pictures_of_an_earlier_report_go_and_those_of_others_stay(tmp_path):
+    folder = tmp_path / "runs"
+    write_run(folder / "a", "krum", rounds=2)
+    assert (folder / "weights.png") in write(folder).beside
+    (folder / "split.png").write_bytes(b"somebody's own")
+    shutil.rmtree(folder / "a")
+    write_brief(folder / "a", "median", weighs=False)
+    write(folder)
+    assert not (folder / "weights.png").exists()
+    assert (folder / "accuracy.png").exists()
+    assert (folder / "split.png").read_bytes() == b"somebody's own"
+
+
+def test_rounds_on_an_axis_are_whole(tmp_path):
+    made = content(load(write_run(tmp_path / "a", rounds=3, every=1, clients=6)))
+    for figure in (figures._accuracy(made), figures._weights(made.runs[0], "a")):
+        ticks = figure.axes[0].get_xticks()
+        assert list(ticks) == [round(tick) for tick in ticks]
+
+
+def test_all_that_the_page_is_made_of_travels_with_the_package():
+    root = Path(__file__).parents[1]
+    package = root / "src" / "bartizan"
+    sent = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = sent["tool"]["setuptools"]["package-data"]["bartizan"]
+    files = {path for pattern in patterns for path in package.glob(pattern)}
+    assert set((package / "report" / "assets").iterdir()) <= files
 
 
 def test_without_matplotlib_the_page_is_written_and_the_extra_named(monkeypatch, tmp_path, capsys):

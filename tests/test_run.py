@@ -26,12 +26,7 @@ from laboratory import SMALL, child, facts
 torch = pytest.importorskip("torch")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Enough(Exception):

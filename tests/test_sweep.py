@@ -58,14 +58,6 @@ def test_every_run_has_its_folder_and_one_that_fails_is_named_while_the_others_g
         assert [kind for slug, kind in seen if slug == outcome.folder.name] == ["run", "round", "round", "round", "end"]
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_a_run_of_a_sweep_equals_one_by_itself(swept, tmp_path, one_thread):
     run(GRID.runs()[0], tmp_path)
     assert facts(swept[1][0].folder)[1:] == facts(tmp_path)[1:], "only the number of threads is another"

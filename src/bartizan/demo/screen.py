@@ -33,7 +33,7 @@ class Screen:
             self.courses[slug], self.liars[slug] = Course(self.runs[slug].rounds), []
         course = self.courses[slug]
         course.see(line)
-        if line["kind"] == "round" and course.liars is not None:
+        if line["kind"] == "round" and line["weights"] is not None and course.liars is not None:
             self.liars[slug].append(course.liars)
         elif line["kind"] == "end":
             self.ended.add(slug)

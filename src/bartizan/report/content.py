@@ -12,7 +12,7 @@ import numpy as np
 from bartizan import __version__
 from bartizan.arguments import short
 from bartizan.report import pack
-from bartizan.report.factors import Factors, differing, factors, order, plain
+from bartizan.report.factors import Factors, coordinatewise, differing, factors, order, plain
 from bartizan.report.fields import text
 from bartizan.report.finding import counted, findings, percent
 from bartizan.report.groups import Cell, Curve, Time, cells, curves, median, times
@@ -149,6 +149,7 @@ def _runs(made: Content, varied: list[str], cohorts: _Once, splits: _Once) -> It
             "cohort": cohorts.place((run.clients, str(liars)), {"ids": run.clients, "liars": liars}, 0),
             "split": _split(run, splits),
             "weighs": run.weighs,
+            "coordinatewise": coordinatewise(run),
             "weights": packed[i],
             "share": [rounded(value, 3) for value in run.share()] if packed[i] else None,
             "quarantined": run.quarantined.sum(axis=0).tolist() if run.quarantined.any() else None,
@@ -207,11 +208,11 @@ def _best(cells: Sequence[Cell]) -> Iterator[tuple[str, str, str]]:
     worst = [
         min(group, key=lambda cell: cell.last[0])
         for group in groups.values()
-        if len(group) == most and all(math.isfinite(cell.last[0]) for cell in group)
+        if len(group) == most and all(cell.n_converged == cell.n and math.isfinite(cell.last[0]) for cell in group)
     ]
     if worst:
         top = max(worst, key=lambda cell: cell.last[0])
-        named = " · ".join(part for part in (top.rule, top.sketch) if part)
+        named = " · ".join(part for part in (top.rule, top.sketch, top.other) if part)
         several = most > 1
         yield (
             "Best worst case" if several else "Highest accuracy",
@@ -280,6 +281,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
 
 def _time(time: Time) -> dict[str, Any]:
     return {
+        "other": time.other,
         "rule": time.rule,
         "sketch": time.sketch,
         "seconds": rounded(time.seconds),

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bartizan.names import COORDINATEWISE
+from bartizan.report.fields import text
 from bartizan.report.runs import Run
 
 SECTIONS = ("rule", "sketch", "attack")
@@ -65,6 +67,11 @@ def order(labels: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(labels), key=lambda label: first.index(label) if label in first else len(first))
 
 
+def coordinatewise(run: Run) -> bool:
+    """Whether its rule is known to work coordinate by coordinate, so that it never gives weights."""
+    return _name("rule", run).rpartition(">>")[2].strip() in COORDINATEWISE
+
+
 def plain(value: Any) -> str:
     """A setting as it stands in the page.
 
@@ -73,7 +80,7 @@ def plain(value: Any) -> str:
     """
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return value if isinstance(value, str) else text(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _labels(section: str, runs: Sequence[Run]) -> list[str]:

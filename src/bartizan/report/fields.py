@@ -65,9 +65,17 @@ def places(ids: Any, index: Mapping[Any, int], what: str) -> list[int]:
 
 
 def text(value: Any) -> str:
-    """Anything as one line that can be written: lone surrogates are no text."""
+    """Anything as one line that can be written, and shows all there is: lone surrogates are no text.
+
+    What nobody sees, or what turns the writing round, is shown as a mark and not dropped: a client must not be able to
+    look like another.
+
+    >>> text("bank\\n 7"), ascii(text("\\u202ebank-7"))
+    ('bank 7', "'\\\\ufffdbank-7'")
+    """
     plain = value if isinstance(value, str) else "" if value is None else str(value)
-    return " ".join(plain.encode("utf-8", "replace").decode().split())
+    line = " ".join(plain.encode("utf-8", "replace").decode().split())
+    return line if line.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in line)
 
 
 def texts(values: Sequence[Any]) -> tuple[str, ...]:

@@ -16,11 +16,13 @@ from bartizan.report.runs import SERVER, Run
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b4549a", "#a67500", "#3a9bd5", "#5c4b9b")
 GREY, INK, SOFT, LINE, ALARM, HOLD, ABSENT = "#6c737d", "#14171c", "#545c68", "#d9dbd8", "#c1121f", "#d99000", "#e9e6df"
 RAMP = ("#f0f4f8", "#cfe1f1", "#97c4e4", "#4a98cb", "#1b6aae", "#08306b")
+# Rules beyond the number of colours are told apart by marks on their lines.
+MARKS = ("", "o", "s", "^")
 DASHES = ("-", (0, (4, 2.5)), (0, (1, 2)), (0, (6, 2, 1, 2)))
 
 
-def pictures(made: Content) -> dict[str, bytes]:
-    """Those that there is something to draw for, by the names of their files."""
+def pictures(made: Content, maker: str = "") -> dict[str, bytes]:
+    """Those that there is something to draw for, by the names of their files; `maker` is written into each."""
     from matplotlib import rc_context
 
     drawn: dict[str, Any] = {}
@@ -43,7 +45,7 @@ def pictures(made: Content) -> dict[str, bytes]:
                 drawn["weights.png"] = _weights(run, label)
             if run.split is not None and run.split.size:
                 drawn["split.png"] = _split(run)
-        return {name: _saved(figure) for name, figure in drawn.items()}
+        return {name: _saved(figure, maker) for name, figure in drawn.items()}
 
 
 def _accuracy(made: Content) -> Any:
@@ -59,12 +61,14 @@ def _accuracy(made: Content) -> Any:
                 continue
             style = {"color": _colour(curve.rule, rules), "linestyle": _dash(curve.sketch, sketches)}
             label = _short(" ".join([curve.rule, *([curve.sketch] if len(sketches) > 1 else [])]))
-            mark = "o" if len(curve.rounds) == 1 else None
-            panel.plot(curve.rounds, 100 * np.array(curve.mean), linewidth=1.8, label=label, marker=mark, **style)
+            style |= {"marker": _mark(curve.rule, rules) or ("o" if len(curve.rounds) == 1 else None)}
+            style |= {"markevery": -(-len(curve.rounds) // 8), "markersize": 5, "markerfacecolor": "white"}
+            panel.plot(curve.rounds, 100 * np.array(curve.mean), linewidth=1.8, label=label, **style)
             low, high = 100 * np.array(curve.low), 100 * np.array(curve.high)
             panel.fill_between(curve.rounds, low, high, color=style["color"], alpha=0.12, linewidth=0)
         panel.set_title(_panel_name(key), loc="left", fontweight="bold", fontsize=10)
         panel.set_ylim(bottom=0)
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set_xlabel("round")
         panel.set_ylabel("accuracy, %")
         panel.grid(axis="y", color=LINE, linewidth=0.6)
@@ -81,7 +85,7 @@ def _heatmap(made: Content) -> Any:
     keys = list(dict.fromkeys((cell.other, cell.sketch) for cell in made.cells))
     keys.sort(key=lambda key: (order(f.other for f in made.placed).index(key[0]), key[1] != "exact"))
     attacks, rules = order(c.attack for c in made.cells), order(c.rule for c in made.cells)
-    wide = min(2, len(keys))
+    wide = min(2 if len(attacks) <= 6 else 1, len(keys))
     tall = -(-len(keys) // wide)
     names = [_short(rule) for rule in rules]
     room = 0.08 * max(map(len, names)) + (0.9 if max(map(len, attacks)) <= 10 else 1.3) * len(attacks)
@@ -99,7 +103,10 @@ def _heatmap(made: Content) -> Any:
             shade = _ramp()((value / top) ** 1.4) if known else "#edeeec"
             panel.add_patch(_rectangle(x - 0.48, y - 0.46, 0.96, 0.92, shade))
             text = f"{100 * value:.1f}" if known else "-"
-            text += f"\n± {100 * cell.last[1]:.1f}" if known and np.isfinite(cell.last[1]) else ""
+            if known and cell.n_converged < cell.n:
+                text += f"\n{cell.n_converged} of {cell.n}"
+            elif known and np.isfinite(cell.last[1]):
+                text += f"\n± {100 * cell.last[1]:.1f}"
             dark = known and value / top > 0.66
             panel.text(x, y, text, ha="center", va="center", color="white" if dark else INK, fontsize=9)
         panel.set_xlim(-0.55, len(attacks) - 0.45)
@@ -116,13 +123,18 @@ def _heatmap(made: Content) -> Any:
 
 
 def _times(made: Content) -> Any:
-    times = sorted(made.times, key=lambda time: order(t.rule for t in made.times).index(time.rule))
-    rules = order(time.rule for time in times)
-    timed = any(np.isfinite(time.reads) for time in times)
-    figure, panels = _figure(1, 2 if timed else 1, (5.4, 0.8 + 0.28 * len(times)))
-    labels = [_short(f"{time.rule}  {time.sketch}") for time in times]
-    for panel, name in zip(panels.flat, ["reads", "milliseconds"] if timed else ["milliseconds"], strict=True):
-        for y, time in enumerate(times):
+    rules, others = order(time.rule for time in made.times), order(time.other for time in made.times)
+    times = sorted(made.times, key=lambda time: (others.index(time.other), rules.index(time.rule)))
+    units = ["reads", "milliseconds"] if any(np.isfinite(time.reads) for time in times) else ["milliseconds"]
+    # A group begins with a line for its name; one panel for all, as hundreds of panels take minutes to lay out.
+    heads = len(others) if any(others) else 0
+    rows = [y + (others.index(time.other) + 1 if heads else 0) for y, time in enumerate(times)]
+    figure, panels = _figure(1, len(units), (5.4, 0.8 + 0.28 * (len(times) + heads)))
+    for panel, name in zip(panels.flat, units, strict=True):
+        for n, (y, time) in enumerate(zip(rows, times, strict=True)):
+            if heads and (n == 0 or times[n - 1].other != time.other):
+                head = _short(time.other, 60)
+                panel.annotate(head, (0, y - 1), (4, 0), textcoords="offset points", va="center", fontweight="bold")
             parts = [time.reads] if name == "reads" else [1e3 * part for part in time.parts]
             left, total = 0.0, time.reads if name == "reads" else 1e3 * time.seconds
             for part, alpha in zip(np.nan_to_num(parts), (0.95, 0.6, 0.32), strict=False):
@@ -130,8 +142,8 @@ def _times(made: Content) -> Any:
                 left += part
             if np.isfinite(total):
                 panel.annotate(f"{total:.3g}", (left, y), (4, 0), textcoords="offset points", va="center", fontsize=8)
-        panel.set_yticks(range(len(times)), labels)
-        panel.invert_yaxis()
+        panel.set_yticks(rows, [_short(f"{time.rule}  {time.sketch}") for time in times])
+        panel.set_ylim(max(rows) + 0.6, -0.6)
         panel.margins(x=0.15)
         unit = "reads of all updates" if name == "reads" else f"ms: {', '.join(SERVER)}"
         panel.set_xlabel(f"server time, {unit}")
@@ -157,6 +169,7 @@ def _weights(run: Run, label: str) -> Any:
         panel.tick_params(axis="y", length=0)
     else:
         panel.set_ylabel("clients, least trusted first")
+    panel.xaxis.get_major_locator().set_params(integer=True)
     panel.set_xlabel("round")
     panel.set_title(_short(f"Weights: {label}", 100), loc="left", fontweight="bold", fontsize=10)
     from matplotlib.cm import ScalarMappable
@@ -209,7 +222,15 @@ def _panel_name(key: tuple[str, str]) -> str:
 
 
 def _colour(rule: str, rules: list[str]) -> str:
-    return GREY if rule == "mean" else COLOURS[[one for one in rules if one != "mean"].index(rule) % len(COLOURS)]
+    return GREY if rule == "mean" else COLOURS[_place(rule, rules) % len(COLOURS)]
+
+
+def _mark(rule: str, rules: list[str]) -> str:
+    return "" if rule == "mean" else MARKS[_place(rule, rules) // len(COLOURS) % len(MARKS)]
+
+
+def _place(rule: str, rules: list[str]) -> int:
+    return [one for one in rules if one != "mean"].index(rule)
 
 
 def _dash(sketch: str, sketches: list[str]) -> Any:
@@ -254,8 +275,10 @@ def _figure(n_rows: int, n_columns: int, each: tuple[float, float]) -> tuple[Any
     return figure, panels
 
 
-def _saved(figure: Any) -> bytes:
+def _saved(figure: Any, maker: str) -> bytes:
     out = io.BytesIO()
+    # Matplotlib draws no picture of 2^16 pixels or more a side.
+    dpi = min(160.0, 65_000 / max(figure.get_size_inches()))
     # Without matplotlib's version in it, the same runs give the same bytes.
-    figure.savefig(out, format="png", dpi=160, metadata={"Software": None})
+    figure.savefig(out, format="png", dpi=dpi, metadata={"Software": maker or None})
     return out.getvalue()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bartizan.report.factors import Factors, order
+from bartizan.report.factors import Factors, coordinatewise, order
 from bartizan.report.groups import Cell, Time
 from bartizan.report.runs import Run
 
@@ -22,9 +22,20 @@ def findings(runs: Sequence[Run], placed: Sequence[Factors], cells: Sequence[Cel
         return ["No run could be read."]
     if all(run.byzantine is None for run in runs):
         return [sentence for run in runs[:1] for sentence in _deployment(run, len(runs))]
-    if len(cells) <= 1:
-        return _alone(runs, placed)
-    survival = _survival(cells, _guessing(runs))
+    kinds = [(f.other, f.sketch, f.rule, f.attack) for f in placed]
+    if len(set(kinds)) == 1:
+        return _alone(runs, placed[0])
+    if not cells:
+        return [f"None of {len(runs)} runs was evaluated yet."]
+    if len(cells) == 1:
+        # The others have no accuracy, and must not be given this one's.
+        own = (cells[0].other, cells[0].sketch, cells[0].rule, cells[0].attack)
+        lead, *more = _alone(
+            [run for run, kind in zip(runs, kinds, strict=True) if kind == own], placed[kinds.index(own)]
+        )
+        rest = len(kinds) - kinds.count(own)
+        return [f"So far: {lead[0].lower()}{lead[1:]}", *more, f"Not evaluated yet: {counted(rest, 'other run')}."]
+    survival = _survival(cells, _guessing(runs), so_far=any(run.status == "unfinished" for run in runs))
     return [survival, *_projection(cells, times)]
 
 
@@ -33,7 +44,7 @@ def survived(cell: Cell, best: float, guessing: float) -> bool:
     return cell.n_converged == cell.n and cell.last[0] - guessing >= 0.5 * (best - guessing)
 
 
-def _survival(cells: Sequence[Cell], guessing: float) -> str:
+def _survival(cells: Sequence[Cell], guessing: float, so_far: bool) -> str:
     """Who survived what; a rule is judged by those attacks alone under which it was tried."""
     attacked = [cell for cell in cells if cell.attack != "none"]
     best = {
@@ -59,7 +70,7 @@ def _survival(cells: Sequence[Cell], guessing: float) -> str:
         else:
             worst = percent(min(lowest[rule] for rule in rules))
             parts.append(f"{listed(rules)} survived {_against(tried, attacks)}, ending at {worst} or more")
-    if any(cell.n_unfinished for cell in attacked):
+    if so_far:
         return "So far, with unfinished runs: " + "; ".join(parts) + "."
     return _capital("; ".join(parts)) + "."
 
@@ -83,27 +94,37 @@ def _projection(cells: Sequence[Cell], times: Sequence[Time]) -> list[str]:
         return []
     found = f"Projecting moved the final accuracy by {points(float(np.median(changes)))} in the median"
     found += f" and {points(max(changes))} at most" if len(changes) > 1 else ""
-    costs = [[time.reads for time in times if (time.sketch == "exact") is which] for which in (True, False)]
-    plain, projected = (np.median([cost for cost in one if math.isfinite(cost)] or [math.nan]) for one in costs)
-    if math.isfinite(plain) and math.isfinite(projected):
-        found += f", and took the server {projected:.1f} reads of the updates instead of {plain:.1f}"
+    plain = {(time.other, time.rule): time.reads for time in times if time.sketch == "exact"}
+    costs = [
+        (time.reads, plain[time.other, time.rule])
+        for time in times
+        if time.sketch != "exact" and (time.other, time.rule) in plain
+    ]
+    costs = [both for both in costs if all(map(math.isfinite, both))]
+    if costs:
+        ours, direct = np.median(costs, axis=0)
+        found += f", and took the server {ours:.1f} reads of the updates instead of {direct:.1f}"
+        found += " in the median" if len(costs) > 1 else ""
     return [found + "."]
 
 
-def _alone(runs: Sequence[Run], placed: Sequence[Factors]) -> list[str]:
+def _alone(runs: Sequence[Run], what: Factors) -> list[str]:
     """One rule, one attack, one sketch, perhaps several seeds."""
-    run, what = runs[0], placed[0]
-    ends = [one.last for one in runs if one.converged and math.isfinite(one.last)]
+    known = [one for one in runs if one.converged and math.isfinite(one.last)]
+    run, ends = (known or runs)[0], [one.last for one in known]
     rule = f"With {what.rule}" + (f" through a {what.sketch} sketch" if what.sketch not in ("", "exact") else "")
     if ends:
         verb = "is" if run.status == "unfinished" else "ended at"
         reached = f"accuracy {verb} {percent(float(np.mean(ends)))}"
     else:
         reached = "accuracy was not evaluated yet" if run.converged else "the model did not converge"
-    seeds = f" (mean of {len(runs)} runs)" if len(runs) > 1 else ""
+    part = f"{len(ends)} of " if ends and len(ends) < len(runs) else ""
+    seeds = f" ({'mean of ' if len(ends) > 1 else ''}{part}{len(runs)} runs)" if len(runs) > 1 else ""
+    done = [one.n_rounds for one in known or runs]
+    rounds = (f"{min(done):,} to " if min(done) < max(done) else "") + counted(max(done), "round")
     liars = 0 if run.byzantine is None else int(run.byzantine.sum())
     under = f", while {liars} of {len(run.clients)} clients attacked with {what.attack}" if liars else ""
-    found = [f"{rule} {reached} after {counted(run.n_rounds, 'round')}{seeds}{under}."]
+    found = [f"{rule} {reached} after {rounds}{seeds}{under}."]
     theirs = run.on_attackers()
     if liars and np.isfinite(theirs).any():
         found.append(
@@ -118,8 +139,11 @@ def _deployment(run: Run, n_runs: int) -> list[str]:
     share = run.share()
     low = [run.clients[i] for i in np.argsort(share) if share[i] < SUSPECT]
     where = f" in {run.name or run.place}" if n_runs > 1 else ""
+    if not run.n_rounds:
+        return [f"No round is done yet{where}. Who attacks is not known."]
     if not run.weighs:
-        first = f"The rule gives no weights, so it names no suspects{where}."
+        why = "The rule gives no weights" if coordinatewise(run) else "No round gave weights"
+        first = f"{why}, so there are no suspects{where}."
     elif low:
         named = listed(low) if len(low) <= NAMED else f"{', '.join(low[:NAMED])} and {len(low) - NAMED} more"
         what = counted(len(low), "client")

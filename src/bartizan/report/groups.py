@@ -52,8 +52,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Time:
-    """What one rule costs the server in a round: medians over all rounds and runs."""
+    """What one rule costs the server in a round: medians over all rounds and seeds."""
 
+    other: str
+    """What else differs between the runs, and the machine where there are several."""
     rule: str
     sketch: str
     seconds: float
@@ -94,10 +96,17 @@ def curves(runs: Sequence[Run], placed: Sequence[Factors], name: str) -> list[Cu
 
 def times(runs: Sequence[Run], placed: Sequence[Factors]) -> list[Time]:
     found = []
-    for key, group in _grouped(runs, [(f.rule, f.sketch) for f in placed]).items():
+    machines = [run.versions.get("machine", "") for run in runs]
+    if len(set(machines)) == 1:
+        machines = [""] * len(runs)
+    others = [
+        ", ".join(part for part in (f.other, machine) if part) for f, machine in zip(placed, machines, strict=True)
+    ]
+    keys = [(other, f.rule, f.sketch) for other, f in zip(others, placed, strict=True)]
+    for key, group in _grouped(runs, keys).items():
         seconds = median([run.server for run in group])
         if math.isfinite(seconds):
-            parts = tuple(median([run.series[part] for run in group]) for part in SERVER)
+            parts = tuple(median([run.series[part][np.isfinite(run.server)] for run in group]) for part in SERVER)
             found.append(Time(*key, seconds=seconds, parts=parts, reads=median([run.reads for run in group])))
     return found
 

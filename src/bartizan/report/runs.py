@@ -71,9 +71,9 @@ class Run:
 
     @property
     def server(self) -> Floats:
-        """Seconds of the server in each round; a part that nobody timed counts nothing."""
-        parts = np.stack([self.series[name] for name in SERVER])
-        return np.where(np.isfinite(parts).any(axis=0), np.nan_to_num(parts).sum(axis=0), math.nan)
+        """Seconds of the server in each round; a part that nobody timed counts nothing, and a refused round is NaN."""
+        spent = np.nan_to_num(np.stack([self.series[name] for name in SERVER])).sum(axis=0)
+        return np.where(spent > 0, spent, math.nan)
 
     @property
     def reads(self) -> Floats:
@@ -203,7 +203,7 @@ class _Rounds:
         self.present[t, here] = True
         if line.get("weights") is not None:
             self.weights[t, here] = numbers(line["weights"], len(here), f"{what} 'weights'")
-        if line.get("exact_weights") is not None:
+        if line.get("exact_weights") is not None and line.get("weights") is not None:
             row = np.full(len(self.index), math.nan, dtype=np.float32)
             row[here] = numbers(line["exact_weights"], len(here), f"{what} 'exact_weights'")
             self.exact_rounds.append(t)

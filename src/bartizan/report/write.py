@@ -12,6 +12,10 @@ from bartizan.report.content import content
 from bartizan.report.load import Loaded, load
 from bartizan.report.page import page
 
+PICTURES = ("accuracy.png", "heatmap.png", "server-time.png", "weights.png", "split.png")
+MARK = "bartizan report"
+"""What its pictures say that they were made by."""
+
 
 @dataclass(frozen=True)
 class Written:
@@ -50,7 +54,7 @@ def write(
     try:
         from bartizan.report import figures
 
-        files |= figures.pictures(made)
+        files |= figures.pictures(made, MARK)
     except ModuleNotFoundError as absent:
         if absent.name is None or absent.name.split(".")[0] != "matplotlib":
             raise
@@ -58,6 +62,19 @@ def write(
     write_whole(target, page(made))
     for name, whole in files.items():
         write_whole(target.parent / name, whole)
+    for name in set(PICTURES) - set(files):
+        _forget(target.parent / name)
     if tensorboard is not None:
         events.write(made.runs, Path(tensorboard), notice)
     return Written(target, [target.parent / name for name in files], loaded, missing)
+
+
+def _forget(picture: Path) -> None:
+    """Remove what an earlier report drew of other runs; a picture of the same name that is not ours stays."""
+    try:
+        with open(picture, "rb") as file:
+            ours = b"Software\0" + MARK.encode() in file.read(256)
+    except OSError:
+        return
+    if ours:
+        picture.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from bartizan.atomic import write_whole
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -27,7 +28,7 @@ def kept(name: str, files: Iterable[Path], shape: tuple[int, ...], make: Callabl
         return found
     pixels = make()
     with suppress(OSError):
-        _write(path, pixels)
+        write_whole(path, lambda file: np.save(file, pixels, allow_pickle=False))
     return pixels
 
 
@@ -37,19 +38,6 @@ def _read(path: Path, shape: tuple[int, ...]) -> Pixels | None:
         return found if found.shape == shape and found.dtype == np.uint8 else None
     except Exception:  # it is only a cache: whatever is in the file, the images can be decoded again
         return None
-
-
-def _write(path: Path, pixels: Pixels) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "wb") as file:
-            np.save(file, pixels, allow_pickle=False)
-        os.replace(beside, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(beside)
-        raise
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -1,5 +1,6 @@
 // One run's clients: who got which weight, who is suspect, who holds which data, what the sketch changed.
 const LEVELS = 250, QUARANTINED = 254, ABSENT = 255, LOWEST = 20;
+const UNWEIGHED = "took no part, or round refused";
 const picked = { run: null, charts: [] };
 
 function clientsSection() {
@@ -67,7 +68,8 @@ function drawClients(body, run) {
   } else {
     body.append(make("p", { class: "empty", text: run.weighs
       ? "The weights of this run are left out to keep the page small; report on its folder alone to see them."
-      : run.rounds ? "This rule works coordinate by coordinate and gives no weights." : "No round is done yet." }));
+      : !run.rounds ? "No round is done yet."
+        : run.coordinatewise ? "This rule works coordinate by coordinate and gives no weights." : "No round gave weights." }));
   }
   const pair = make("div", { class: "pair" });
   body.append(pair);
@@ -157,7 +159,7 @@ function weightMap(width, view) {
     const cell = at(event);
     if (!cell) return untip();
     const [r, c] = cell, found = level(r, c);
-    const value = found === ABSENT ? "took no part" : found === QUARANTINED ? "quarantined" : found === LEVELS ? `${plain(top)} or more` : plain((found / LEVELS) * top);
+    const value = found === ABSENT ? UNWEIGHED : found === QUARANTINED ? "quarantined" : found === LEVELS ? `${plain(top)} or more` : plain((found / LEVELS) * top);
     const rounds = edges[c + 1] - edges[c] > 1 ? `rounds ${edges[c] + 1} to ${edges[c + 1]}` : `round ${edges[c] + 1}`;
     tip(event, [who(view, view.order[r]), ["", rounds, ""], ["", "weight", value]]);
   });
@@ -165,7 +167,7 @@ function weightMap(width, view) {
   const extra = [];
   if (f) extra.push(["var(--alarm)", "attackers"]);
   if (levels.includes(QUARANTINED)) extra.push(["var(--hold)", "quarantined"]);
-  if (levels.includes(ABSENT)) extra.push(["var(--absent)", "took no part"]);
+  if (levels.includes(ABSENT)) extra.push(["var(--absent)", UNWEIGHED]);
   return [rampKey("0", `${plain(top)} weight`, extra), make("div", { class: "plot" }, sheet, svg)];
 }
 
@@ -177,7 +179,7 @@ function liarStrip(liars, number, x, height, box) {
   return [shape("path", { d: `${steps}L${x(liars.length)} ${height}L${x(0)} ${height}Z`, style: { fill: "var(--alarm)", opacity: 0.75 } }),
     line(box.left, height, box.left + box.width, height, "axis"),
     shape("line", { x1: box.left, x2: box.left + box.width, y1: y(number), y2: y(number), style: { stroke: "var(--alarm)", strokeWidth: 1, strokeDasharray: "3 4" } }),
-    words(box.left - 8, y(number) + 4, percent(number, number < 0.1 ? 1 : 0), { "text-anchor": "end" }),
+    words(box.left - 8, y(number) + 4, percentTick(number), { "text-anchor": "end" }),
     words(box.left - 8, height + 1, "0", { "text-anchor": "end" })];
 }
 

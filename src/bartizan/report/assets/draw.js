@@ -62,10 +62,12 @@ function inkOn(parts) {
 const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** The plain mean is grey: it is what others are compared with. */
-function colour(rule) {
-  if (rule === "mean") return "var(--c7)";
-  return `var(--c${data.rules.filter((one) => one !== "mean").indexOf(rule) % 7})`;
-}
+const placeOf = (rule) => data.rules.filter((one) => one !== "mean").indexOf(rule);
+const colour = (rule) => (rule === "mean" ? "var(--c7)" : `var(--c${placeOf(rule) % 7})`);
+const MARKS = [null, "M-3 0A3 3 0 1 1 3 0A3 3 0 1 1 -3 0Z", "M-3 -3H3V3H-3Z", "M0 -4L4 3H-4Z"];
+/** Rules beyond the number of colours are told apart by marks on their lines; null for the first ones. */
+const markOf = (rule) => (rule === "mean" ? null : MARKS[Math.floor(placeOf(rule) / 7) % MARKS.length]);
+const marked = (d, x, y, stroke) => shape("path", { class: "mark", d, transform: `translate(${x} ${y})`, style: { stroke } });
 const DASHES = ["", "6 4", "2 4", "9 3 2 3"];
 /** Projected lines are whole and exact ones dashed; one sketch alone is whole. */
 function dash(sketch) {
@@ -76,7 +78,9 @@ function dash(sketch) {
   return DASHES[i < 1 ? 0 : 2 + ((i - 1) % 2)];
 }
 
-const percent = (value, digits = 1) => (value === null ? "-" : `${(100 * value).toFixed(digits)}%`);
+const percent = (value) => (value === null ? "-" : `${(100 * value).toFixed(1)}%`);
+/** On an axis: no digit more than it has, and none less. */
+const percentTick = (value) => `${plain(100 * value)}%`;
 function plain(value) {
   if (value === null || value === undefined) return "";
   if (value === 0) return "0";

@@ -1,4 +1,7 @@
 // Rule by attack, and what each rule costs the server.
+/** More attacks than these need the page's whole width. */
+const MANY = 6;
+const evaluated = () => data.attacks.filter((attack) => data.cells.some((cell) => cell.attack === attack));
 
 function gridSection() {
   const here = section("grid", "Rules × attacks", "Test accuracy in percent; with several seeds their mean and standard deviation. "
@@ -13,7 +16,7 @@ function gridSection() {
     } } }));
   here.append(make("div", { class: "tools" }, make("span", { class: "what", text: "Accuracy" }),
     make("span", { class: "switch", role: "group", "aria-label": "Which accuracy" }, buttons)));
-  const pair = make("div", { class: "pair" });
+  const pair = make("div", { class: evaluated().length > MANY ? "stack" : "pair" });
   here.append(pair);
   const top = Math.max(0.01, ...data.cells.flatMap((cell) => [cell.last[0] ?? 0, cell.best[0] ?? 0]));
   for (const other of data.others) for (const sketch of data.sketches) {
@@ -25,16 +28,20 @@ function gridSection() {
 }
 
 function heatTable(cells, metric, top, name) {
-  const attacks = data.attacks.filter((attack) => data.cells.some((cell) => cell.attack === attack));
+  const attacks = evaluated(), many = attacks.length > MANY;
   const rules = data.rules.filter((rule) => cells.some((cell) => cell.rule === rule));
   const head = make("tr", {}, make("td", { class: "corner none", style: { background: "none", height: "auto" } }),
-    attacks.map((attack) => make("th", { scope: "col", text: attack === "none" ? "no attack" : attack })));
-  const rows = rules.map((rule) => make("tr", {}, make("th", { scope: "row", text: rule }), attacks.map((attack) => {
+    attacks.map((attack) => {
+      const full = attack === "none" ? "no attack" : attack;
+      return make("th", { scope: "col", title: many ? full : null }, make("span", { text: many ? shortened(full, 24) : full }));
+    }));
+  const rows = rules.map((rule) => make("tr", {}, make("th", { scope: "row", text: many ? shortened(rule, 40) : rule, title: many ? rule : null }), attacks.map((attack) => {
     const cell = cells.find((one) => one.rule === rule && one.attack === attack);
     return cell ? heatCell(cell, metric, top) : make("td", { class: "none" });
   })));
-  return make("table", { class: "heat", "aria-label": `Accuracy by rule and attack, ${name}` },
-    make("thead", {}, head), make("tbody", {}, rows));
+  const label = `Accuracy by rule and attack, ${name}`;
+  const table = make("table", { class: many ? "heat many" : "heat", "aria-label": label }, make("thead", {}, head), make("tbody", {}, rows));
+  return many ? make("div", { class: "sideways", tabindex: "0", role: "region", "aria-label": label }, table) : table;
 }
 
 function heatCell(cell, metric, top) {
@@ -60,17 +67,22 @@ function timesSection() {
   const timed = data.times.some((time) => time.reads !== null);
   const here = section("server", "Server time", "Median of a round, without the clients’ training. "
     + (timed ? "One read is the time to read all updates once, on the same machine in the same run." : "No read of the updates was timed, so there are seconds only."));
-  const pair = make("div", { class: timed ? "pair" : "stack" });
-  here.append(pair);
-  if (timed) chart(pair, "In reads of all updates", "The whole of the server’s work.", (width) =>
-    bars(width, (time) => [time.reads], (time) => reads(time.reads), "reads"));
   const parts = data.times.some((time) => time.parts.filter((part) => part).length > 1);
-  chart(pair, "In seconds", parts ? "Strong to pale: to sketch, to weigh, to combine." : "", (width) =>
-    bars(width, (time) => time.parts, (time) => seconds(time.seconds), "seconds"));
+  const stack = make("div", { class: "stack" });
+  here.append(stack);
+  for (const other of new Set(data.times.map((time) => time.other))) {
+    const own = data.times.filter((time) => time.other === other), name = (text) => [text, other].filter(Boolean).join(" · ");
+    const pair = make("div", { class: timed ? "pair" : "stack" });
+    stack.append(pair);
+    if (timed) chart(pair, name("In reads of all updates"), "The whole of the server’s work.", (width) =>
+      bars(width, own, (time) => [time.reads], (time) => reads(time.reads), "reads"));
+    chart(pair, name("In seconds"), parts ? "Strong to pale: to sketch, to weigh, to combine." : "", (width) =>
+      bars(width, own, (time) => time.parts, (time) => seconds(time.seconds), "seconds"));
+  }
 }
 
-function bars(width, parts, shown, unit) {
-  const rows = data.rules.flatMap((rule) => data.times.filter((time) => time.rule === rule)
+function bars(width, times, parts, shown, unit) {
+  const rows = data.rules.flatMap((rule) => times.filter((time) => time.rule === rule)
     .sort((a, b) => data.sketches.indexOf(a.sketch) - data.sketches.indexOf(b.sketch)));
   const total = (time) => parts(time).reduce((a, b) => a + (b ?? 0), 0);
   const most = Math.max(...rows.map(total)) || 1;

@@ -30,10 +30,11 @@ const rank = (key) => {
 
 function legend(shown, rules, sketches) {
   const tools = make("div", { class: "tools", role: "group", "aria-label": "Lines shown" });
-  const add = (key, text, stroke, pattern) => {
+  const add = (key, text, stroke, pattern, sign = null) => {
     const chip = make("button", { class: "chip", type: "button", "aria-pressed": "true" },
       shape("svg", { width: 24, height: 8, "aria-hidden": "true" }, shape("path", {
-        d: "M1 4H23", fill: "none", stroke, "stroke-width": 2.5, "stroke-dasharray": pattern || null })),
+        d: "M1 4H23", fill: "none", stroke, "stroke-width": 2.5, "stroke-dasharray": pattern || null }),
+      sign && marked(sign, 12, 4, stroke)),
       make("span", { text: shortened(text, 40) }));
     const focus = (on) => mark(shown, on ? key : null);
     chip.addEventListener("click", () => {
@@ -45,7 +46,7 @@ function legend(shown, rules, sketches) {
     for (const event of ["mouseleave", "blur"]) chip.addEventListener(event, () => focus(false));
     tools.append(chip);
   };
-  for (const rule of rules) add(`rule:${rule}`, rule, colour(rule), "");
+  for (const rule of rules) add(`rule:${rule}`, rule, colour(rule), "", markOf(rule));
   if (sketches.length > 1) {
     tools.append(make("span", { class: "gap" }));
     for (const sketch of sketches) add(`sketch:${sketch}`, sketch, "var(--soft)", dash(sketch));
@@ -73,7 +74,7 @@ function panel(width, height, curves, shown, { top, span, room, name }) {
   const y = (value) => box.bottom - (value / top) * (box.bottom - box.top);
   const svg = canvas(width, height, `${name}: ${lines.map((c) => `${c.rule} ${c.sketch} ends at ${percent(c.y.at(-1))}`).join("; ")}`);
   for (const t of ticks(0, top, 4)) svg.append(line(box.left, y(t), box.right, y(t), t ? "rule" : "axis"),
-    words(box.left - 8, y(t) + 4, percent(t, 0), { "text-anchor": "end" }));
+    words(box.left - 8, y(t) + 4, percentTick(t), { "text-anchor": "end" }));
   for (const t of roundTicks(...span, box.right - box.left)) svg.append(line(x(t), box.bottom, x(t), box.bottom + 4, "axis"),
     words(x(t), box.bottom + 18, t.toLocaleString("en"), { "text-anchor": "middle" }));
   for (const curve of lines) svg.append(series(curve, x, y));
@@ -107,6 +108,8 @@ function series(curve, x, y) {
   }
   group.append(shape("path", { class: "curve", style: { stroke }, d: `M${points(curve.y).join("L")}`, "stroke-dasharray": dash(curve.sketch) || null }),
     shape("circle", { cx: x(curve.x.at(-1)), cy: y(curve.y.at(-1)), r: 3, style: { fill: stroke } }));
+  const sign = markOf(curve.rule), every = Math.ceil(curve.x.length / 8);
+  if (sign) curve.x.forEach((round, i) => i % every === 0 && group.append(marked(sign, x(round), y(curve.y[i]), stroke)));
   return group;
 }
 

@@ -32,7 +32,7 @@ function runsSection(show) {
     const down = head.getAttribute("aria-sort") === (shown ? "descending" : "ascending") ? !shown : Boolean(shown);
     heads.forEach((one) => one.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const sorted = [...rows].sort((a, b) => compared(value(a.run), value(b.run)) * (down ? -1 : 1));
+    const sorted = [...rows].sort((a, b) => compared(value(a.run), value(b.run), down ? -1 : 1));
     body.replaceChildren(...sorted.map((row) => row.node));
   } } })));
   here.append(make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "All runs" },
@@ -48,9 +48,10 @@ function runsSection(show) {
   follow();
 }
 
-function compared(a, b) {
+/** What is not known comes last, whichever way the rest goes. */
+function compared(a, b, way) {
   if (a === null || b === null) return (a === null) - (b === null);
-  return typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+  return way * (typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
 }
 
 function configSection() {
