@@ -1,4 +1,4 @@
-"""Flower's replies as hostile bytes, rounds that go wrong, and a real deployment."""
+"""Flower's replies as hostile bytes, and rounds that go wrong. Real deployments: test_flower_deployment.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from shutil import which
 
 import numpy as np
 import pytest
@@ -28,9 +27,6 @@ from bartizan.flower import Reputation, RobustStrategy, record
 from bartizan.flower.arriving import Arriving
 from bartizan.flower.decode import Model, header_of
 from bartizan.report import load as report
-from deployment import Deployment, certificate, node_keys
-
-APP = Path(__file__).parent / "flower_app"
 
 
 def arrays(value: float = 0.0) -> dict[str, np.ndarray]:
@@ -611,96 +607,3 @@ def test_without_flower_the_error_names_the_extra():
     code = "import sys; sys.modules['flwr'] = None; import bartizan.flower"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
     assert "bartizan.flower needs Flower: pip install 'bartizan[flower]'" in told
-
-
-# A real deployment
-
-
-CHARACTERS = [*["honest"] * 5, "slow", "flip", "unreadable", "unlike", "crash"]
-
-
-def test_a_deployment_survives_its_nodes_and_names_the_culprits(tmp_path):
-    """SuperLink, SuperNodes, `flwr run`: honest, slow, flipping and boasting, unreadable, crashing ones."""
-    out = tmp_path / "out"
-    out.mkdir()
-    with Deployment(tmp_path) as deployment:
-        for number, character in enumerate(CHARACTERS):
-            deployment.supernode(character=character, number=number)
-        said = deployment.run(APP, 240, out=out, rounds=2, n_byzantine=3, nodes=len(CHARACTERS))
-        assert (out / "told.json").exists(), said + deployment.logs()
-    told = json.loads((out / "told.json").read_text())
-    character = {int(path.name.removeprefix("node-")): path.read_text() for path in out.glob("node-*")}
-    assert sorted(character.values()) == sorted(CHARACTERS)
-
-    with np.load(out / "model.npz") as model:
-        assert np.abs(model["w"] - np.linspace(-1, 1, 40)).max() < 0.05
-        assert model["steps"] == 2
-    assert sorted(character[one["node"]] for one in told["suspects"]) == ["flip", "unlike", "unreadable"]
-    for t in ("1", "2"):
-        metrics = told["metrics"][t]
-        assert len(metrics["bartizan-nodes"]) == 9
-        assert sorted(character[node] for node in metrics["bartizan-quarantined"]) == ["unlike", "unreadable"]
-        weights = dict(zip(metrics["bartizan-nodes"], metrics["bartizan-weights"], strict=True))
-        assert {character[node] for node, weight in weights.items() if weight > 0} == {"honest", "slow"}
-        assert 0 <= metrics["loss"] < 1
-    # An app that raises says so; one that dies without a word is absent.
-    assert [character[node] for node in told["metrics"]["1"]["bartizan-failed"]] == ["crash"]
-    assert told["metrics"]["2"]["bartizan-failed"] == []
-
-    (run,) = report.load(out / "run").runs
-    assert (run.status, run.n_rounds, len(run.clients)) == ("finished", 2, 10)
-    assert not list((out / "spill").iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (which("openssl") and which("ssh-keygen")), reason="openssl and ssh-keygen make the keys")
-def test_with_tls_and_node_authentication_strangers_stay_outside(tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    server, key, authority = certificate(tmp_path)
-    secured = [
-        "--ssl-ca-certfile",
-        authority,
-        "--ssl-certfile",
-        server,
-        "--ssl-keyfile",
-        key,
-        "--enable-supernode-auth",
-    ]
-    with Deployment(tmp_path, list(map(str, secured)), ["--root-certificates", str(authority)]) as deployment:
-        private, _ = node_keys(tmp_path, "stranger")
-        key_of = "--auth-supernode-private-key"
-        stranger = deployment.supernode(key_of, str(private), character="stranger", number=9)
-        assert stranger.wait(60) != 0
-        for number, name in enumerate(("amy", "bob", "cal")):
-            private, public = node_keys(tmp_path, name)
-            deployment.register(public)
-            deployment.supernode(key_of, str(private), character="honest", number=number)
-        said = deployment.run(APP, 200, out=out, rounds=1, n_byzantine=0, nodes=3)
-        assert (out / "told.json").exists(), said + deployment.logs()
-    metrics = json.loads((out / "told.json").read_text())["metrics"]["1"]
-    assert len(metrics["bartizan-nodes"]) == 3
-    assert [path.read_text() for path in out.glob("node-*")] == ["honest"] * 3
-
-
-@pytest.mark.slow
-def test_flowers_simulation_runs_it_too(tmp_path):
-    pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")
-    code = (
-        "from flwr.simulation import run_simulation; import os, pathlib; import characters.client_app as c;"
-        "import characters.server_app as s;"
-        "run_simulation(s.app, c.app, num_supernodes=9, backend_config={'client_resources': {'num_cpus': 1}})"
-    )
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(APP), str(APP.parent.parent / "src")]),
-        "FLWR_HOME": str(tmp_path / "home"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "CHARACTERS_OUT": str(tmp_path),
-    }
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
-    assert (tmp_path / "told.json").exists(), done.stdout + done.stderr
-    told = json.loads((tmp_path / "told.json").read_text())
-    character = {int(path.name.removeprefix("node-")): path.read_text() for path in tmp_path.glob("node-*")}
-    assert sorted(character[one["node"]] for one in told["suspects"]) == ["flip", "unlike", "unreadable"]

@@ -16,7 +16,7 @@ SIMULATED = (*["honest"] * 5, "slow", "flip", "unreadable", "unlike")
 TRUTH = np.linspace(-1, 1, 40)
 
 
-def trained(weights: np.ndarray, seed: int) -> np.ndarray:
+def trained(weights: np.ndarray, seed: list[int]) -> np.ndarray:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(400, 40))
     y = x @ TRUTH + 0.1 * rng.normal(size=400)
@@ -39,8 +39,8 @@ def train(message: Message, context: Context) -> Message:
     out = Path(os.environ.get("CHARACTERS_OUT") or str(context.run_config["out"]))  # a simulation has no run-config
     (out / f"node-{context.node_id}").write_text(character)
     model = message.content["arrays"]["w"].numpy()
-    w = trained(model, seed=number)
-    arrays: dict[str, Array] = {"w": Array(w), "steps": Array(np.array(t))}
+    w = trained(model, seed=[number, t])  # other data each round: of the honest, none is always the one farthest out
+    arrays: dict[str, Array] = {**message.content["arrays"], "w": Array(w), "steps": Array(np.array(t))}
     metrics: dict[str, int | float | list[float]] = {"num-examples": 400, "loss": float(np.square(w - TRUTH).mean())}
     if character == "slow":
         time.sleep(2)
@@ -52,7 +52,7 @@ def train(message: Message, context: Context) -> Message:
         arrays["w"] = Array(model - 3 * (w - model))
         metrics = {"num-examples": 10**15, "loss": -1e300, "surprise": [1.0, 2.0]}
     elif character == "unreadable":
-        arrays["w"] = [Array(np.full(40, np.nan)), Array(np.zeros((40, 40))), Array(np.zeros(40, np.float32))][t % 3]
+        arrays["w"] = [Array(np.full(40, np.nan)), Array(np.zeros((40, 40)))][t % 2]
     elif character == "unlike":
         arrays |= [{"extra": Array(np.ones(3))}, {"w": terabyte()}][t % 2]
     content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord(metrics)})
