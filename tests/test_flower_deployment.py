@@ -233,7 +233,8 @@ def test_a_long_run_whose_nodes_come_and_go_loses_and_leaks_nothing(tmp_path, ou
     # Behind the first rounds, where caches fill. A round's replies hold 9 x 2 MB: to keep one of them a round is 30 MB.
     settled = held[5:]
     assert settled[-1]["memory"] - settled[0]["memory"] < 8 * ballast * len(settled)
-    assert max(one["files"] for one in settled) <= held[5]["files"] + 2
+    # Connections come and go with the replies that are pulled at once; what is leaked stays.
+    assert min(one["files"] for one in held[-5:]) <= min(one["files"] for one in held[1:6]) + 2
     assert not list((out / "spill").iterdir())
     assert sorted(path.name for path in (out / "run").iterdir()) == ["checkpoint.npz", "results.jsonl"]
     assert not in_temporary
