@@ -260,7 +260,7 @@ def test_flowers_own_strategy_ends_the_run_where_ours_goes_on():
     from flwr.serverapp.exception import InconsistentMessageReplies
 
     with pytest.raises(InconsistentMessageReplies):
-        plain.start(Arriving(Desk(nodes)), as_record(arrays()), num_rounds=1)
+        plain.start(Arriving(Desk(nodes), 2**20), as_record(arrays()), num_rounds=1)
 
 
 def test_a_node_that_fails_or_never_answers_is_absent():

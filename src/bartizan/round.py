@@ -242,8 +242,9 @@ class Round:
             return alone
         known = self._vouched
         if known is None or known.layout != alone.layout:
-            known = self._vouched = Updates.of([alone.like], **self._points, pace=alone.pace)
-        return replace(alone, reference=known.reference, trusted=known.trusted)
+            known = Updates.of([alone.like], **self._points, pace=alone.pace).with_reference_at_hand()
+            self._vouched = known
+        return replace(alone, reference=known.reference, trusted=known.trusted, origin=known.origin)
 
     def _closed(self, out: Any, progress: Progress | None) -> Aggregation:
         watch = Stopwatch()

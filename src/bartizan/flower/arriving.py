@@ -9,6 +9,8 @@ from typing import Any
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
+from bartizan.flower.limits import limited, warn_if_unknown
+
 UNREADABLE = -1
 """Our error code for a reply that is the fault of its node; Flower's own codes count from 0."""
 SHORTEST, LONGEST = 0.05, 2.0  # seconds between two looks
@@ -17,12 +19,13 @@ SHORTEST, LONGEST = 0.05, 2.0  # seconds between two looks
 class Arriving(Grid):
     """Another grid, whose `send_and_receive` yields each reply once, under the id of the node that was asked.
 
-    A reply that Flower fails to unpack, or that names another sender, becomes an error of the node that was asked.
-    What is wrong with the network itself is raised.
+    A reply that Flower fails to unpack, that would take more than `most` bytes, or that names another sender, becomes an
+    error of the node that was asked. What is wrong with the network itself is raised.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid, most: int) -> None:
+        self._grid, self._most = grid, most
+        warn_if_unknown()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Push now; what is yielded comes when it comes."""
@@ -39,7 +42,7 @@ class Arriving(Grid):
             before = len(asked)
             for key in list(asked):
                 # One by one: those that wait at the SuperLink are not all in our memory at once.
-                reply = self._pulled(key, asked[key])
+                reply = self._pulled(key, asked[key], end)
                 if reply is not None:
                     del asked[key]
                     yield reply
@@ -50,9 +53,10 @@ class Arriving(Grid):
             if asked:
                 time.sleep(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
 
-    def _pulled(self, key: str, question: Message) -> Message | None:
+    def _pulled(self, key: str, question: Message, end: float | None) -> Message | None:
         try:
-            replies = list(self._grid.pull_messages([key]))
+            with limited(self._most, end):
+                replies = list(self._grid.pull_messages([key]))
         except Exception as broken:  # whatever a stranger's bytes make of Flower's decoder
             if _of_network(broken):
                 raise

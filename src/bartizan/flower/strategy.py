@@ -24,6 +24,7 @@ from bartizan.flower import record
 from bartizan.flower.arriving import UNREADABLE, Arriving
 from bartizan.flower.decode import Model, only_arrays, reported
 from bartizan.flower.judged import Judged
+from bartizan.flower.limits import SLACK
 from bartizan.flower.metrics import Together, together, without_arrays
 from bartizan.flower.reputation import Reputation, Suspect
 from bartizan.round import Round
@@ -163,7 +164,7 @@ class RobustStrategy(FedAvg):
 
         try:
             result = super().start(
-                grid=Arriving(grid),
+                grid=Arriving(grid, 2 * sum(len(array.data) for array in initial_arrays.values()) + SLACK),
                 initial_arrays=initial_arrays,
                 num_rounds=max(0, num_rounds - done),
                 timeout=timeout,

@@ -42,7 +42,7 @@ def zeros(*shape: int) -> Floats:
 
 
 def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
-    threads, about = _threads(rows), _covering(rows, origin, STRIP)
+    threads, about = _threads(rows), _only_read(origin)
     n_strips = -(-rows.width // STRIP)
     sums = np.zeros((threads, *[len(rows) + -len(rows) % SIDE] * 2))
 
@@ -63,7 +63,7 @@ def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
 
 
 def _dots(rows: Rows, others: Sequence[int], origin: Array | None, out: Floats) -> None:
-    threads, about = _threads(rows), _covering(rows, origin, TILE)
+    threads, about = _threads(rows), _only_read(origin)
     n_tiles = -(-rows.width // TILE)
     unit = UNIT // TILE
     parts = -(-n_tiles // unit)
@@ -80,7 +80,7 @@ def _dots(rows: Rows, others: Sequence[int], origin: Array | None, out: Floats) 
 
 
 def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
-    threads, about = _threads(rows), _covering(rows, origin, TILE)
+    threads, about = _threads(rows), _only_read(origin)
     n_tiles, like = -(-rows.width // TILE), np.empty(0, rows.dtype)
     parts = max(1, min(n_tiles, 8 * threads)) if threads > 1 else 1  # so that all threads are busy to the end
 
@@ -97,7 +97,7 @@ def copied(rows: Rows, out: Array) -> None:
 
 def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
     threads, k = _threads(rows), out.shape[1]
-    about, like = _covering(rows, origin, k), np.empty(0, rows.dtype)
+    about, like = _only_read(origin), np.empty(0, rows.dtype)
     words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
     unit = unit_of(k) // k
     parts = -(-len(words) // unit)
@@ -153,10 +153,12 @@ def _threads(rows: Rows) -> int:
     return n_threads() if rows.width * len(rows) >= SMALL else 1
 
 
-def _covering(rows: Rows, origin: Array | None, tile: int) -> Array | None:
-    """The origin, filled up with zeros to whole tiles."""
-    short = -rows.width % tile
-    return np.pad(origin, (0, short)) if origin is not None and short else origin
+def _only_read(origin: Array | None) -> Array | None:
+    """The origin as numba sees it: of one type, whether or not its owner may write to it."""
+    if origin is not None:
+        origin = origin.view()
+        origin.flags.writeable = False
+    return origin
 
 
 @intrinsic
@@ -307,7 +309,8 @@ def tile(rows, m, low, origin, scratch):
     if origin is None:
         return x
     else:
-        for i in range(u64(scratch.size)):
+        # Behind the last column x is the scratch, and zero.
+        for i in range(u64(min(scratch.size, origin.size - low))):
             scratch[i] = x[i] - origin[u64(low) + i]
         return scratch
 
@@ -341,7 +344,7 @@ def _dot_part(rows, m, other, first, last, like, origin):
 
 @njit(cache=True, fastmath={"contract"})
 def _axpy(weight, x, out):
-    for i in range(u64(out.size)):
+    for i in range(u64(x.size)):
         out[i] += weight * np.float64(x[i])
 
 
