@@ -34,7 +34,7 @@ class Processes:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",  # a second otherwise, and for each message
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",  # a second otherwise
             "RAY_USAGE_STATS_ENABLED": "0",
             **environment,
         }
@@ -44,13 +44,13 @@ class Processes:
         self.temporary.mkdir()
         return self
 
-    def begin(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def begin(self, name: str, *command: str, **environment: str) -> subprocess.Popen[bytes]:
         with open(self.log(name), "ab") as log:
             process = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self.environment,
+                env={**self.environment, **environment},
                 cwd=self.folder,
                 start_new_session=True,
             )
@@ -112,7 +112,9 @@ class Deployment(Processes):
         text = " ".join(f"{key}={toml(value)}" for key, value in config.items())
         port = ["--host", "127.0.0.1", "--port", str(free_port())]
         command = [*(program or ["flower-supernode"]), *self.root, "--superlink", self.address, *port, *options]
-        return self.begin(f"supernode-{config['number']}", *command, "--node-config", text)
+        # Not all at once: a ClientApp that does not run after 30 seconds is started again, beside the first.
+        apart = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(0.3 + 0.5 * config["number"])}
+        return self.begin(f"supernode-{config['number']}", *command, "--node-config", text, **apart)
 
     def node_ids(self, number: int) -> list[int]:
         """The ids that a SuperNode was given, one each time it connected."""

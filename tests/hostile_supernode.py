@@ -1,7 +1,7 @@
-"""A SuperNode of ill will: behind every reply of its ClientApp it sends a second one, another, to the same question.
+"""A SuperNode of ill will, which replies twice to every question, or announces a reply whose objects never come.
 
-Its own program, for Flower's SuperNode sends what its ClientApp returns, once. It holds the node's key and speaks
-the SuperLink's own protocol, so nothing but the SuperLink can refuse what it says.
+Its own program, for Flower's SuperNode sends what its ClientApp returns, once and wholly. It holds the node's key and
+speaks the SuperLink's own protocol, so nothing but the SuperLink can refuse what it says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
-from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -50,6 +50,14 @@ def push_twice(client: FleetHttpClient, request: PushMessagesRequest) -> PushMes
     return answer
 
 
+def keep_back(client: FleetHttpClient, request: PushObjectRequest) -> PushObjectResponse:
+    return PushObjectResponse(stored=True)
+
+
 if __name__ == "__main__":
-    FleetHttpClient.PushMessages = push_twice
+    match sys.argv.pop(1):
+        case "twice":
+            FleetHttpClient.PushMessages = push_twice
+        case "half":
+            FleetHttpClient.PushObject = keep_back
     sys.exit(flower_supernode())
