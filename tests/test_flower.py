@@ -225,6 +225,7 @@ def test_the_answer_is_that_of_the_aggregator():
     wanted = bz.aggregate(updates, bz.MultiKrum(2), sketch=bz.Rotated(), reference=MODEL.arrays, seed=seed)
     assert told["bartizan-nodes"] == sorted(honest())
     assert told["bartizan-weights"] == wanted.weights.tolist()
+    assert told["bartizan-scores"] == wanted.scores.tolist()
     for name, array in wanted.update.items():
         np.testing.assert_array_equal(result.arrays[name].numpy(), array)
 
