@@ -28,6 +28,7 @@ from bartizan.flower import Reputation, RobustStrategy, record
 from bartizan.flower.arriving import Arriving
 from bartizan.flower.decode import Model, header_of
 from bartizan.report import load as report
+from bartizan.report.finding import reputation_of
 from deployment import Deployment, certificate, node_keys
 
 APP = Path(__file__).parent / "flower_app"
@@ -477,6 +478,7 @@ def test_a_run_is_drawn_by_the_report(tmp_path):
     assert shown.best == pytest.approx(0.3)
     assert set(shown.clients) == {str(n) for n in nodes}
     assert shown.quarantined[:, shown.clients.index("5")].all()
+    assert reputation_of(shown).suspects()[0].record == strategy.suspects()[0].record == "quarantined in 3 of 3 rounds"
     made = subprocess.run(
         [sys.executable, "-m", "bartizan.cli", "report", str(tmp_path)], capture_output=True, text=True, check=False
     )
