@@ -70,7 +70,9 @@ class Link:
     def PullObject(self, request):
         content = self.objects.get(request.object_id)
         self.bytes_pulled += len(content or b"")
-        return PullObjectResponse(object_found=True, object_available=content is not None, object_content=content or b"")
+        return PullObjectResponse(
+            object_found=True, object_available=content is not None, object_content=content or b""
+        )
 
     def ConfirmMessageReceived(self, request): ...
 
@@ -98,9 +100,7 @@ def repeating(times: int, arrays: int = 1) -> tuple[Packed, Link]:
     packed = Packed()
     chunk = packed.add("ArrayChunk", [], bytes(MIB))
     about = {"dtype": "float32", "stype": "numpy.ndarray", "arraychunk_ids": [0] * times}
-    keys = {
-        f"w{n}": packed.add("Array", [chunk], json.dumps({**about, "shape": [n]}).encode()) for n in range(arrays)
-    }
+    keys = {f"w{n}": packed.add("Array", [chunk], json.dumps({**about, "shape": [n]}).encode()) for n in range(arrays)}
     return packed, Link(*packed.message(question(), keys), packed.objects)
 
 

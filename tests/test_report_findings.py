@@ -170,7 +170,9 @@ def write_deployment(folder, weights, quarantined=()):
 def test_suspects_are_who_was_quarantined_or_left_out_more_often_than_chance_explains(tmp_path):
     fair = [[0.25 * (i != t % 4) / 0.75 for i in range(4)] + [0.0] for t in range(8)]
     found = said(write_deployment(tmp_path / "a", fair, ["bob"]))
-    assert found.startswith("2 suspects among 5 clients: bob (quarantined in 8 of 8 rounds) and eve (left out of 8 of 8")
+    assert found.startswith(
+        "2 suspects among 5 clients: bob (quarantined in 8 of 8 rounds) and eve (left out of 8 of 8"
+    )
 
 
 def test_who_is_left_out_as_often_as_all_others_is_no_suspect(tmp_path):
