@@ -1,9 +1,9 @@
-"""RobustStrategy beside Flower's own strategies on the same replies: who is picked, time after the last arrival, memory.
+"""RobustStrategy beside Flower's own strategies on the same replies: whom they pick, how long, how much memory.
 
 Run with Flower installed:  python benchmarks/flower.py --clients 50 --dim 1M
-First the check: how often Krum picks an attacker when nodes send whole weights that hardly differ. Then each strategy runs
-in a process of its own, so that its peak is its own. Replies lie in files, and are read one after the other, as they would
-be pulled; Flower's strategies keep them all before they begin.
+First the check: how often Krum picks an attacker when nodes send whole weights that hardly differ. Then each strategy
+runs in a process of its own, so that its peak is its own. Replies lie in files, and are read one after the other, as
+they would be pulled; Flower's strategies keep them all before they begin. "On all cores" is processor time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What robustness costs when nobody attacks: RobustStrategy beside Flower's FedAvg, a real training in one process.
 
 Run with Flower and torch installed:  python benchmarks/flower_accuracy.py
-The task is that of examples/flower: ten nodes with unlike parts of Fashion-MNIST. With one seed all strategies start from the
-same model, and a node draws the same batches in the same round.
+The task is that of examples/flower: ten nodes with unlike parts of Fashion-MNIST. With one seed all strategies start
+from the same model, and a node draws the same batches in the same round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one node can do to the ServerApp's memory and time before its reply is a message: Flower's own decoder, real bytes."""
+"""What one node can do to the ServerApp's memory and time before its reply is a message."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartizan[flower]'")
 
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.common.serde import message_to_proto
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from bartizan.flower import limits

@@ -261,9 +261,10 @@ class Geometry:
         return np.divide(dots[:M], lengths, out=np.zeros(M), where=lengths > 0).clip(-1, 1), norm
 
     def to_centre(self, weights: Floats) -> Floats:
-        r"""Distances of the clients to :math:`z = \sum_i w_i x_i`, from :math:`\|x_i - z\|^2 = (Dw)_i - w^\top D w / 2`.
+        r"""Distances of the clients to :math:`z = \sum_i w_i x_i`.
 
-        D are the squared distances; what the weights lack of sum 1 lies at the origin, as one more point.
+        :math:`\|x_i - z\|^2 = (Dw)_i - w^\top D w / 2` for squared distances D and weights of sum 1; what they lack of
+        it lies at the origin, as one more point.
 
         >>> Geometry.of([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]]).to_centre(np.array([0.0, 0.5, 0.5])).round(2).tolist()
         [3.61, 2.0, 2.0]
