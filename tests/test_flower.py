@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import bartizan as bz
 from bartizan import results
@@ -19,7 +20,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartiz
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Krum
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ from bartizan.flower import Reputation, RobustStrategy, record
 from bartizan.flower.arriving import Arriving
 from bartizan.flower.decode import Model, header_of
 from bartizan.report import load as report
+from bartizan.report.finding import reputation_of
 
 
 def arrays(value: float = 0.0) -> dict[str, np.ndarray]:
@@ -210,6 +212,44 @@ def test_a_model_that_can_not_be_aggregated_is_an_error_before_anything_is_sent(
         strategy.start(Desk({}), as_record({"steps": np.array(3)}))
 
 
+def test_bfloat16_is_refused_before_anything_is_sent():
+    """A .npy file holds it as nameless bytes, and torch does not hand it to NumPy at all."""
+    with pytest.raises(TypeError, match="BFloat16"):
+        Array(torch.zeros(3, dtype=torch.bfloat16))
+    nameless = as_record(arrays())
+    nameless["w"] = Array(np.zeros(3, "V2"))
+    with pytest.raises(ValueError, match=r"'w' can't be aggregated: its numbers are \|V2; wanted float16, bfloat16"):
+        RobustStrategy(bz.Krum(1)).start(Desk({}), nameless)
+
+
+ODD = {
+    "a scalar": {"w": np.full((3, 4), 2.0, np.float32), "scale": np.array(5.0, np.float32)},
+    "only scalars": {"scale": np.array(5.0), "shift": np.array(-1.0, np.float16)},
+    "nothing inside": {"w": np.full(3, 2.0, np.float32), "none": np.zeros((0, 7), np.float32)},
+    "columns first": {"w": np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4))},
+    "the other byte order": {"w": np.arange(12, dtype=">f4"), "v": np.arange(5, dtype=">f8")},
+    "half, single and double": {"h": np.full(3, 2, np.float16), "s": np.full(3, 2, "f4"), "d": np.full(3, 2.0)},
+    "many small ones": {f"layer.{n}": np.full((2, 1), n % 7, np.float32) for n in range(2000)},
+}
+
+
+@pytest.mark.parametrize("start", ODD.values(), ids=ODD)
+def test_models_of_odd_arrays_come_out_as_they_went_in(start):
+    """Five nodes step by 1, and one goes far away."""
+
+    def moved(step: float) -> dict[str, np.ndarray]:
+        return {name: np.asarray(array + step, dtype=array.dtype) for name, array in start.items()}
+
+    nodes = {n: sends(moved(step)) for n, step in enumerate([1, 1, 1, 1, 1, 60], start=1)}
+    strategy = RobustStrategy(bz.MultiKrum(1), fraction_evaluate=0.0, min_train_nodes=6)
+    result = strategy.start(Desk(nodes), as_record(start), num_rounds=1)
+    assert not strategy.quarantined
+    for name, wanted in moved(1).items():
+        came = result.arrays[name].numpy()
+        assert (came.shape, came.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_allclose(came, wanted, rtol=1e-6)
+
+
 # Rounds
 
 
@@ -221,6 +261,7 @@ def test_the_answer_is_that_of_the_aggregator():
     wanted = bz.aggregate(updates, bz.MultiKrum(2), sketch=bz.Rotated(), reference=MODEL.arrays, seed=seed)
     assert told["bartizan-nodes"] == sorted(honest())
     assert told["bartizan-weights"] == wanted.weights.tolist()
+    assert told["bartizan-scores"] == wanted.scores.tolist()
     for name, array in wanted.update.items():
         np.testing.assert_array_equal(result.arrays[name].numpy(), array)
 
@@ -349,6 +390,26 @@ def test_a_common_offset_eats_no_digits():
     assert told["bartizan-nodes"][int(np.argmax(told["bartizan-weights"]))] < 9
 
 
+def test_flowers_krum_picks_attackers_on_the_replies_where_ours_does_not():
+    """Steps of 1e-4 of the weights: lost in float32 between whole weights, plain from the model that was sent."""
+    caught = {"theirs": 0, "ours": 0}
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        start = (1 + rng.normal(size=20_000)).astype(np.float32)
+        steps = rng.normal(size=20_000) * np.where(np.arange(20) < 4, -1, 1)[:, None]
+        sent = (start + 1e-4 * (steps + 0.3 * rng.normal(size=(20, 20_000)))).astype(np.float32)
+        nodes = {n: sends({"w": row}) for n, row in enumerate(sent, start=1)}
+        both = {
+            "theirs": Krum(num_malicious_nodes=4, fraction_evaluate=0.0, min_train_nodes=20),
+            "ours": RobustStrategy(bz.Krum(4), fraction_evaluate=0.0, min_train_nodes=20),
+        }
+        for name, strategy in both.items():
+            result = strategy.start(Arriving(Desk(nodes), 2**30), as_record({"w": start}), num_rounds=1)
+            caught[name] += np.abs(sent - result.arrays["w"].numpy()).sum(axis=1).argmin() < 4
+    assert caught["ours"] == 0
+    assert caught["theirs"] > 0
+
+
 def test_sample_counts_are_believed_only_if_told_to_and_up_to_the_cap():
     nodes = {n: sends(arrays(1.0)) for n in range(6)} | {9: sends(arrays(4.0), examples=10**15)}
     plain = run(nodes, rule=bz.Mean())[1].arrays["w"].numpy()
@@ -472,6 +533,7 @@ def test_a_run_is_drawn_by_the_report(tmp_path):
     assert shown.best == pytest.approx(0.3)
     assert set(shown.clients) == {str(n) for n in nodes}
     assert shown.quarantined[:, shown.clients.index("5")].all()
+    assert reputation_of(shown).suspects()[0].record == strategy.suspects()[0].record == "quarantined in 3 of 3 rounds"
     made = subprocess.run(
         [sys.executable, "-m", "bartizan.cli", "report", str(tmp_path)], capture_output=True, text=True, check=False
     )

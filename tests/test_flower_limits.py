@@ -1,4 +1,4 @@
-"""What one node can do to the ServerApp's memory and time before its reply is a message: Flower's own decoder, real bytes."""
+"""What one node can do to the ServerApp's memory and time before its reply is a message."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartizan[flower]'")
 
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.common.serde import message_to_proto
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from bartizan.flower import limits
@@ -70,7 +70,9 @@ class Link:
     def PullObject(self, request):
         content = self.objects.get(request.object_id)
         self.bytes_pulled += len(content or b"")
-        return PullObjectResponse(object_found=True, object_available=content is not None, object_content=content or b"")
+        return PullObjectResponse(
+            object_found=True, object_available=content is not None, object_content=content or b""
+        )
 
     def ConfirmMessageReceived(self, request): ...
 
@@ -98,9 +100,7 @@ def repeating(times: int, arrays: int = 1) -> tuple[Packed, Link]:
     packed = Packed()
     chunk = packed.add("ArrayChunk", [], bytes(MIB))
     about = {"dtype": "float32", "stype": "numpy.ndarray", "arraychunk_ids": [0] * times}
-    keys = {
-        f"w{n}": packed.add("Array", [chunk], json.dumps({**about, "shape": [n]}).encode()) for n in range(arrays)
-    }
+    keys = {f"w{n}": packed.add("Array", [chunk], json.dumps({**about, "shape": [n]}).encode()) for n in range(arrays)}
     return packed, Link(*packed.message(question(), keys), packed.objects)
 
 

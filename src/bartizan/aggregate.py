@@ -51,6 +51,9 @@ class Aggregation:
     """How the clients were looked at: what `sketch="auto"` chose, or what was given."""
     clients: tuple[Any, ...] = ()
     """Whose weights these are: indices, or the ids that were given to a `Round`, in order."""
+    scores: Floats | None = None
+    """How far each client lies from the weighted centre, (M,), as the sketch saw it: NaN if quarantined. None where the
+    rule looked at no distances."""
 
     def __repr__(self) -> str:
         trusted = (
@@ -142,6 +145,10 @@ class Aggregator:
         kept = list(clients.clients)
         geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=seed, history=history)
         decision = decided(self.rule, geometry, clients)
+        scores = None
+        if self.rule.needs_distances:
+            scores = np.full(clients.n_sent, np.nan)
+            scores[kept] = geometry.to_centre(decision.weights)
         watch.lap("weigh")
 
         clients.pace.begin("combine")
@@ -162,6 +169,7 @@ class Aggregator:
             history=decision.history,
             sketch=sketch,
             clients=tuple(range(clients.n_sent)),
+            scores=scores,
         )
 
     def round(

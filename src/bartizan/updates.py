@@ -211,7 +211,7 @@ class Updates:
         assert self._reference is not None
         floats = self.reference.floats
         flat = floats[0] if len(floats) == 1 else np.concatenate(floats)
-        return replace(self, origin=np.require(flat, self._reference.dtype, "CA"))
+        return replace(self, origin=np.require(flat, self._reference.dtype, ["C", "A"]))
 
     def _origin(self, start: int, stop: int) -> Array | None:
         if self.origin is not None:

@@ -19,8 +19,8 @@ SHORTEST, LONGEST = 0.05, 2.0  # seconds between two looks
 class Arriving(Grid):
     """Another grid, whose `send_and_receive` yields each reply once, under the id of the node that was asked.
 
-    A reply that Flower fails to unpack, that would take more than `most` bytes, or that names another sender, becomes an
-    error of the node that was asked. What is wrong with the network itself is raised.
+    A reply that Flower fails to unpack, that would take more than `most` bytes, or that names another sender, becomes
+    an error of the node that was asked. What is wrong with the network itself is raised.
     """
 
     def __init__(self, grid: Grid, most: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from bartizan.aggregate import Aggregation
 from bartizan.errors import TooFewClientsError
 from bartizan.flower.decode import Model
+from bartizan.types import Floats
 
 log = logging.getLogger("flwr")
 
@@ -41,9 +42,17 @@ class Judged:
     @property
     def weights(self) -> dict[int, float] | None:
         """By node; None for a coordinate-wise rule, and where the round was refused."""
-        if self.result is None or self.result.weights is None:
+        return self._by_node(None if self.result is None else self.result.weights)
+
+    @property
+    def scores(self) -> dict[int, float] | None:
+        """By node, how far it lies from the trusted ones' centre; None where the rule looked at no distances."""
+        return self._by_node(None if self.result is None else self.result.scores)
+
+    def _by_node(self, values: Floats | None) -> dict[int, float] | None:
+        if self.result is None or values is None:
             return None
-        return dict(zip(self.result.clients, self.result.weights.tolist(), strict=True))
+        return dict(zip(self.result.clients, values.tolist(), strict=True))
 
     def log(self) -> None:
         gone = self.quarantined
@@ -67,16 +76,16 @@ class Judged:
             "bartizan-seconds-looking": self.looking,
             "bartizan-seconds-after-last": self.after,
         }
-        weights = self.weights
-        if weights is not None:
-            told["bartizan-weights"] = [weights[node] for node in self.nodes]
+        for key, values in (("bartizan-weights", self.weights), ("bartizan-scores", self.scores)):
+            if values is not None:
+                told[key] = [values[node] for node in self.nodes]
         if self.result is not None:
             told["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
         return told
 
     def line(self, model: Model) -> dict[str, Any]:
         """As docs/results-format.md has it. Ids are texts: a browser's numbers have 53 bits, an id has 64."""
-        weights, result = self.weights, self.result
+        weights, scores, result = self.weights, self.scores, self.result
         line: dict[str, Any] = {
             "round": self.round,
             "clients": [str(node) for node in self.nodes],
@@ -87,6 +96,7 @@ class Judged:
         notes = [f"Failed: {', '.join(map(str, sorted(self.failed)))}."] if self.failed else []
         if result is not None:
             line["seconds"] |= {**result.seconds, "sketch": self.looking + result.seconds["sketch"]}
+            line |= {} if scores is None else {"scores": [scores[node] for node in self.nodes]}
             line |= {"seed": str(result.seed), "sketch": repr(result.sketch), "norm": _way(model, result.update)}
         if self.refused is not None:
             notes.append(f"The round was refused and the model kept: {self.refused.problem}")

@@ -17,15 +17,19 @@ from typing import Any
 
 from flwr.app import Array
 
+_pulling: Any
+_unpacking: Any
 try:  # inside Flower, so it may move
     from flwr.supercore.inflatable import inflatable_utils as _unpacking
     from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_children_ids_from_object_content
     from flwr.superlink.grid import http_grid as _pulling
 
-    KNOWN = all((_unpacking.inflatable_class_registry["Array"] is Array, callable(_pulling.pull_objects)))
+    KNOWN = _unpacking.inflatable_class_registry["Array"] is Array and callable(_pulling.pull_objects)
 except (ImportError, AttributeError, KeyError):
     KNOWN = False
 
+LONGEST = 7200.0
+"""Seconds that Flower waits for an object."""
 SLACK = 2**24
 """Bytes for metrics, headers and names, besides twice the model."""
 log = logging.getLogger("flwr")
@@ -45,7 +49,7 @@ def limited(most: int, end: float | None) -> Iterator[None]:
 
     def counted(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **given: Any) -> dict[str, bytes]:
         if end is not None:
-            given["max_time"] = min(given.get("max_time") or _unpacking.PULL_MAX_TIME, max(0.0, end - time.monotonic()))
+            given["max_time"] = min(given.get("max_time") or LONGEST, max(0.0, end - time.monotonic()))
         return pull(object_ids, _Counted(pull_object_fn, most), **given)
 
     registry: dict[str, Any] = _unpacking.inflatable_class_registry

@@ -11,12 +11,22 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bartizan import results
+from bartizan import __version__, machine, results
+from bartizan.aggregate import Aggregator
 from bartizan.atomic import write_whole
 from bartizan.results import CorruptFileError, Writer
 from bartizan.types import Array
 
 CHECKPOINT = "checkpoint.npz"
+
+
+def opening(name: str, aggregator: Aggregator, dim: int) -> dict[str, Any]:
+    """What is known of a run before its first round; who takes part is added as they come."""
+    sketch = aggregator.sketch
+    config = {"rule": {"name": repr(aggregator.rule)}, "sketch": {"name": sketch if sketch == "auto" else repr(sketch)}}
+    unknown = dict.fromkeys(("byzantine", "ratio", "sizes", "split", "classes"))
+    about = {"version": results.VERSION, "id": name, "name": name, "config": config, "dim": dim}
+    return about | unknown | {"bartizan": __version__, "machine": machine.name_of("cpu")}
 
 
 @dataclass(frozen=True)

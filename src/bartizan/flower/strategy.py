@@ -15,7 +15,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from bartizan import machine
 from bartizan.aggregate import Aggregator
 from bartizan.coordinatewise import CoordinateWise
 from bartizan.errors import TooFewClientsError
@@ -26,7 +25,7 @@ from bartizan.flower.decode import Model, only_arrays, reported
 from bartizan.flower.judged import Judged
 from bartizan.flower.limits import SLACK
 from bartizan.flower.metrics import Together, together, without_arrays
-from bartizan.flower.reputation import Reputation, Suspect
+from bartizan.reputation import Reputation, Suspect
 from bartizan.round import Round
 from bartizan.rules.base import Rule
 from bartizan.sketch import Sketch
@@ -147,7 +146,7 @@ class RobustStrategy(FedAvg):
         done = self._done
         lines = None
         if self.folder is not None and done < num_rounds:
-            lines = record.Lines(self.folder, self._about(model), done)
+            lines = record.Lines(self.folder, record.opening(self.name, self.aggregator, model.dim), done)
 
         def after(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = None if evaluate_fn is None else evaluate_fn(done + server_round, arrays)
@@ -303,15 +302,6 @@ class RobustStrategy(FedAvg):
             return float(self.sizes[node])
         assert self.size_cap is not None
         return min(reported(content, self.weighted_by_key), self.size_cap)
-
-    def _about(self, model: Model) -> dict[str, Any]:
-        from bartizan import __version__
-
-        rule = self.aggregator.rule
-        config = {"rule": {"name": repr(rule)}, "sketch": {"name": repr(self.aggregator.sketch)}}
-        about = {"version": 1, "id": self.name, "name": self.name, "config": config, "byzantine": None, "ratio": None}
-        about |= {"sizes": None, "split": None, "classes": None, "dim": model.dim, "bartizan": __version__}
-        return about | {"machine": machine.name_of("cpu")}
 
 
 def fewest(rule: Rule | CoordinateWise) -> int:

@@ -1,4 +1,4 @@
-"""What is known of each node over the rounds: how much it was trusted, how often it was left out or quarantined."""
+"""What is known of each client over the rounds: how much it was trusted, how often it was left out or quarantined."""
 
 from __future__ import annotations
 
@@ -60,10 +60,15 @@ class Suspect:
     """Why it was quarantined, the last time."""
 
     def __str__(self) -> str:
+        last = f"; last: {self.reason}" if self.quarantined else ""
+        return f"node {self.node}: {self.record}{last}"
+
+    @property
+    def record(self) -> str:
+        """How often it was left out, and how often quarantined."""
         said = [f"left out of {self.left_out}"] if self.left_out else []
         said += [f"quarantined in {self.quarantined}"] if self.quarantined else []
-        last = f"; last: {self.reason}" if self.quarantined else ""
-        return f"node {self.node}: {' and '.join(said)} of {self.rounds} rounds{last}"
+        return f"{' and '.join(said)} of {self.rounds} round{'' if self.rounds == 1 else 's'}"
 
 
 class Reputation:
