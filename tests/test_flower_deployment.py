@@ -63,7 +63,7 @@ def test_a_deployment_survives_its_nodes_and_kill_9_and_names_the_culprits(tmp_p
     """Ten SuperNodes, of which one flips and boasts, two send what can't be used, one dies and one replies twice.
 
     The one that dies (`os._exit`) holds the second round open, and there the ServerApp is killed. The second `flwr run`
-    does the second round again, without that node: Flower's SuperNode waits a minute before it gives a ClientApp up.
+    does the second round again, without that node: Flower's SuperNode waits up to a minute before it gives it up.
     """
     settings = {"out": out, "rounds": 2, "n_byzantine": 3, "nodes": len(CHARACTERS)}
     with Deployment(tmp_path) as deployment:
