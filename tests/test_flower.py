@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -468,6 +470,31 @@ def test_spilled_replies_give_the_same_model_and_leave_nothing(tmp_path):
     _, spilled = run(nodes, spill=tmp_path)
     np.testing.assert_array_equal(spilled.arrays["w"].numpy(), kept.arrays["w"].numpy())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_spilled_reply_is_let_go_at_once(tmp_path):
+    """By counting, not when Python looks for circles: with that switched off, one reply is held at a time."""
+    strategy = RobustStrategy(bz.MultiKrum(1), spill=tmp_path, min_train_nodes=8)
+    start = as_record({"w": np.zeros(250_000, np.float32)})
+    questions = list(strategy.configure_train(1, start, ConfigRecord(), Desk(honest(8))))
+    held = []
+
+    def replies():
+        for n, question in enumerate(questions):
+            question.metadata.__dict__["_message_id"] = str(n)
+            reply = sends({"w": np.full(250_000, n, np.float32)})(question)
+            held.append(tracemalloc.get_traced_memory()[0])
+            yield reply
+            del reply
+
+    gc.disable()
+    tracemalloc.start()
+    try:
+        strategy.aggregate_train(1, replies())
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert held[-1] - held[1] < 1e6  # six replies of a megabyte each came in between
 
 
 def test_as_many_nodes_are_asked_as_the_rule_needs():

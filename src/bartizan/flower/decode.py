@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
 
 from bartizan.layout import FLOATS
 from bartizan.types import Array
@@ -121,9 +122,18 @@ def view(array: Any, wanted: Header) -> Array:
     return numbers if numbers.flags.aligned else numbers.copy()
 
 
+def of_kind(content: Any, kind: type) -> list[Any]:
+    """A reply's records of one kind.
+
+    Not by Flower's `array_records`: whoever asks for these ties the reply into a circle of references, which keeps its
+    bytes until Python happens to look for circles.
+    """
+    return [record for record in content.values() if isinstance(record, kind)]
+
+
 def only_arrays(content: Any) -> Mapping[str, Any]:
     """The one record of arrays in a reply, under whatever key."""
-    records = list(content.array_records.values())
+    records = of_kind(content, ArrayRecord)
     if len(records) != 1:
         raise ValueError(f"it holds {len(records)} records of arrays; wanted 1")
     found: Mapping[str, Any] = records[0]
@@ -132,7 +142,7 @@ def only_arrays(content: Any) -> Mapping[str, Any]:
 
 def reported(content: Any, key: str) -> float:
     """The number that a reply's metrics give under a key; ValueError where there is none that is positive."""
-    values = [record[key] for record in content.metric_records.values() if key in record]
+    values = [record[key] for record in of_kind(content, MetricRecord) if key in record]
     if len(values) != 1 or isinstance(values[0], list) or not 0 < values[0] < math.inf:
         raise ValueError(f"its metrics must give {key!r} once, as a positive number; got {_short(values)}")
     return float(values[0])

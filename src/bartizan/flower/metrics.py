@@ -10,13 +10,15 @@ from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
 
+from bartizan.flower.decode import of_kind
+
 log = logging.getLogger("flwr")
 Together = Callable[[list[RecordDict], str], MetricRecord]
 
 
 def without_arrays(content: RecordDict) -> RecordDict:
     """A reply's metrics alone, so that its arrays need not be kept."""
-    return RecordDict(dict(content.metric_records))
+    return RecordDict({name: record for name, record in content.items() if isinstance(record, MetricRecord)})
 
 
 def medians(contents: Iterable[RecordDict], key: str) -> dict[str, float]:
@@ -43,7 +45,7 @@ def together(contents: list[RecordDict], key: str, own: Together | None) -> Metr
 
 def _numbers(content: RecordDict) -> Mapping[str, float]:
     found: dict[str, Any] = {}
-    for record in content.metric_records.values():
+    for record in of_kind(content, MetricRecord):
         for name, value in record.items():
             if isinstance(value, (int, float)) and math.isfinite(value):
                 found[name] = value
