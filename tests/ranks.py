@@ -43,6 +43,7 @@ class Answer:
 
     update: object
     weights: object
+    scores: object
     quarantined: dict
     seed: int
     history: tuple
@@ -153,9 +154,8 @@ def answered(n, groups, meshes, arguments, form, device, call, traffic):
     if isinstance(update, torch.Tensor):
         assert update.device.type == device
         update = update.cpu().double().numpy()
-    return Answer(
-        update, out.weights, out.quarantined, out.seed, out.history, out.sketch, out.seconds, dict(traffic), kind
-    )
+    judged = out.weights, out.scores, out.quarantined
+    return Answer(update, *judged, out.seed, out.history, out.sketch, out.seconds, dict(traffic), kind)
 
 
 def tensors(given, dtype, device):

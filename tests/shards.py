@@ -45,6 +45,9 @@ def same(answers, alone, tolerance=1e-9):
         if alone.weights is not None:
             np.testing.assert_array_equal(answer.weights, answers[0].weights)
             np.testing.assert_allclose(answer.weights, alone.weights, rtol=0, atol=tolerance)
+        assert (answer.scores is None) == (alone.scores is None)
+        if alone.scores is not None:
+            np.testing.assert_allclose(answer.scores, alone.scores, rtol=tolerance, atol=100 * tolerance)
 
 
 def all_raise(answers, error, message):

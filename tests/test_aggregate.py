@@ -121,3 +121,31 @@ def test_a_projection_of_fewer_coordinates_than_k_is_exact(rule):
     x = np.random.default_rng(3).normal(size=(9, 100))
     exact, projected = (bz.aggregate(x, rule, sketch=s, seed=1).update for s in (bz.Exact(), bz.Rotated(k=128)))
     np.testing.assert_allclose(projected, exact, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [bz.Krum(2), bz.MultiKrum(2), bz.GeometricMedian(), bz.CenteredClipping(radius=0.5), bz.ARC(2) >> bz.MDA(2)],
+    ids=repr,
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_scores_are_distances_to_the_answer(rule, streamed):
+    x = np.random.default_rng(8).normal(size=(9, 30)) + 5
+    x[2], x[6] = 80.0, np.nan
+    reference = np.full(30, 4.0)
+    if streamed:
+        with bz.Aggregator(rule, bz.Exact()).round(reference=reference) as r:
+            for client in (3, 8, 1, 0, 2, 7, 6, 5, 4):
+                r.add(x[client], client)
+            out = r.close()
+    else:
+        out = bz.aggregate(x, rule, reference=reference)
+    wanted = np.linalg.norm(x - out.update, axis=1)
+    np.testing.assert_allclose(out.scores, wanted, rtol=1e-9, atol=1e-6)
+    assert np.isnan(out.scores[6])
+    assert np.nanargmax(out.scores) == 2
+
+
+@pytest.mark.parametrize("rule", [bz.Mean(), bz.coordinatewise.Median()], ids=repr)
+def test_there_are_no_scores_where_no_distances_were_taken(rule):
+    assert bz.aggregate(np.eye(5), rule).scores is None

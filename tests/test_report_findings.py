@@ -155,6 +155,32 @@ def test_only_a_coordinatewise_rule_is_said_to_give_no_weights(rule, rounds, wan
     assert data(content(load(folder)))["runs"][0]["coordinatewise"] is (">>" in rule)
 
 
+def write_deployment(folder, weights, quarantined=()):
+    """Rounds of a deployment: what each of five clients got, and who was quarantined."""
+    ids = ["amy", "bob", "cal", "dan", "eve"]
+    lines = [{"kind": "run", "version": 1, "id": "a", "clients": ids, "byzantine": None, "config": {}}]
+    gone = dict.fromkeys(quarantined, "it holds NaN")
+    for t, row in enumerate(weights, start=1):
+        lines.append({"kind": "round", "round": t, "clients": ids, "weights": row, "quarantined": gone})
+    folder.mkdir()
+    rewrite(folder, lines)
+    return folder
+
+
+def test_suspects_are_who_was_quarantined_or_left_out_more_often_than_chance_explains(tmp_path):
+    fair = [[0.25 * (i != t % 4) / 0.75 for i in range(4)] + [0.0] for t in range(8)]
+    found = said(write_deployment(tmp_path / "a", fair, ["bob"]))
+    assert found.startswith(
+        "2 suspects among 5 clients: bob (quarantined in 8 of 8 rounds) and eve (left out of 8 of 8"
+    )
+
+
+def test_who_is_left_out_as_often_as_all_others_is_no_suspect(tmp_path):
+    krum = [[float(i == t % 5) for i in range(5)] for t in range(4)]
+    assert said(write_deployment(tmp_path / "a", krum)).startswith("No suspects: chance explains")
+    assert said(write_deployment(tmp_path / "b", [None], ["eve"])).startswith("1 suspect among 5 clients: eve")
+
+
 def test_no_name_turns_the_writing_round_or_hides(tmp_path):
     ids = ["\u202eevil", "bank-7", "bank\u200b-7", "\u2066\x1b[2J"]
     evil = "\u202eevil"

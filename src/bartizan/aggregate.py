@@ -16,7 +16,7 @@ from bartizan.coordinatewise import CoordinateWise
 from bartizan.files import opened
 from bartizan.geometry import Geometry, Look, one_size_each
 from bartizan.mixing import PreAggregator
-from bartizan.quarantine import decided, without_the_unfit
+from bartizan.quarantine import decided, scored, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.rules.base import Rule
 from bartizan.sketch import Exact, Sketch
@@ -51,6 +51,9 @@ class Aggregation:
     """How the clients were looked at: what `sketch="auto"` chose, or what was given."""
     clients: tuple[Any, ...] = ()
     """Whose weights these are: indices, or the ids that were given to a `Round`, in order."""
+    scores: Floats | None = None
+    """How far each client lies from the weighted centre, (M,), as the sketch saw it: NaN if quarantined. None where the
+    rule looked at no distances."""
 
     def __repr__(self) -> str:
         trusted = (
@@ -142,6 +145,7 @@ class Aggregator:
         kept = list(clients.clients)
         geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=seed, history=history)
         decision = decided(self.rule, geometry, clients)
+        scores = scored(self.rule, geometry, decision, clients)
         watch.lap("weigh")
 
         clients.pace.begin("combine")
@@ -162,6 +166,7 @@ class Aggregator:
             history=decision.history,
             sketch=sketch,
             clients=tuple(range(clients.n_sent)),
+            scores=scores,
         )
 
     def round(

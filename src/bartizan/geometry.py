@@ -260,6 +260,23 @@ class Geometry:
         lengths = self.norms * norm
         return np.divide(dots[:M], lengths, out=np.zeros(M), where=lengths > 0).clip(-1, 1), norm
 
+    def to_centre(self, weights: Floats) -> Floats:
+        r"""Distances of the clients to :math:`z = \sum_i w_i x_i`.
+
+        :math:`\|x_i - z\|^2 = (Dw)_i - w^\top D w / 2` for squared distances D and weights of sum 1; what they lack of
+        it lies at the origin, as one more point.
+
+        >>> Geometry.of([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]]).to_centre(np.array([0.0, 0.5, 0.5])).round(2).tolist()
+        [3.61, 2.0, 2.0]
+        """
+        rest = 1 - weights.sum()
+        squares = np.einsum("ij,j->i", self.squared_distances, weights)
+        spread = weights @ squares
+        if abs(rest) > 1e-12:
+            from_origin = np.diag(self.gram)
+            squares, spread = squares + rest * from_origin, spread + 2 * rest * (weights @ from_origin)
+        return np.sqrt(np.maximum(squares - spread / 2, 0))
+
     def mix(self, mixing: Floats) -> Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""
         M, n_mixed = self.n_clients, len(mixing)

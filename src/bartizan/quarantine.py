@@ -10,6 +10,7 @@ from bartizan.coordinatewise import CoordinateWise
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import Geometry, Look, norm_limit
 from bartizan.rules.base import Decision, Rule, SecondStage
+from bartizan.types import Floats
 from bartizan.updates import Updates
 
 
@@ -59,3 +60,12 @@ def decided(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -
         raise TooFewClientsError(f"After {len(gone)} of {clients.n_sent} were quarantined: {too_few}", gone) from None
     everyone = SecondStage(rule, np.eye(geometry.n_clients), geometry.sizes)
     return Decision(geometry.shares, geometry.history, everyone)
+
+
+def scored(rule: Rule | CoordinateWise, geometry: Geometry, decision: Decision, clients: Updates) -> Floats | None:
+    """How far each client lies from the weighted centre, NaN if quarantined; None where the rule takes no distances."""
+    if not rule.needs_distances:
+        return None
+    scores = np.full(clients.n_sent, np.nan)
+    scores[list(clients.clients)] = geometry.to_centre(decision.weights)
+    return scores

@@ -97,7 +97,7 @@ class Round:
         self._changed = threading.Condition()
         self._state = "open"
         self._result: Aggregation | None = None
-        self._vouched: Updates | None = None
+        self._vouched: tuple[Layout, dict[str, Any]] | None = None
         self._spill = None if spill is None else Spill(spill)
 
     def add(self, update: Any, client: Hashable, size: float = 1) -> str | None:
@@ -241,9 +241,12 @@ class Round:
         if all(point is None for point in self._points.values()):
             return alone
         known = self._vouched
-        if known is None or known.layout != alone.layout:
-            known = self._vouched = Updates.of([alone.like], **self._points, pace=alone.pace)
-        return replace(alone, reference=known.reference, trusted=known.trusted)
+        if known is None or known[0] != alone.layout:
+            seen = Updates.of([alone.like], **self._points, pace=alone.pace).with_reference_at_hand()
+            # Only the points: of the update nothing is held.
+            known = alone.layout, {"reference": seen.reference, "trusted": seen.trusted, "origin": seen.origin}
+            self._vouched = known
+        return replace(alone, **known[1])
 
     def _closed(self, out: Any, progress: Progress | None) -> Aggregation:
         watch = Stopwatch()

@@ -57,6 +57,7 @@ class Updates:
     like: Any = field(repr=False)  # the container that a result is built after
     reference: Row | None = field(default=None, repr=False)
     trusted: Row | None = field(default=None, repr=False)
+    origin: Array | None = field(default=None, repr=False)  # the reference in one piece, for who reads it often
     target: Target | None = field(default=None, repr=False)  # what a result is written into, if not into new memory
     pace: Pace = field(default=NO_HURRY, repr=False)
     first: int = 0  # which coordinate of the whole update column 0 is: these may be a shard
@@ -208,7 +209,18 @@ class Updates:
     def _reference(self) -> Located | None:
         return None if self.reference is None else self.columns.located([self.reference])
 
+    def with_reference_at_hand(self) -> Updates:
+        """The same, with the reference's numbers in one piece of memory: its own, if they lie so, or a copy."""
+        if self.reference is None or self.on_gpu or self.pace.spare is not None:
+            return self
+        assert self._reference is not None
+        floats = self.reference.floats
+        flat = floats[0] if len(floats) == 1 else np.concatenate(floats)
+        return replace(self, origin=np.require(flat, self._reference.dtype, ["C", "A"]))
+
     def _origin(self, start: int, stop: int) -> Array | None:
+        if self.origin is not None:
+            return self.origin[start:stop]
         if self._reference is None:
             return None
         origin = self._reference.row(0, start, stop)

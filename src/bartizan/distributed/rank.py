@@ -14,7 +14,7 @@ from bartizan.distributed.grid import Grid
 from bartizan.distributed.looking import Contribution
 from bartizan.distributed.peers import RankError
 from bartizan.geometry import Geometry, norm_limit
-from bartizan.quarantine import decided, without_the_unfit
+from bartizan.quarantine import decided, scored, without_the_unfit
 from bartizan.rules.base import Decision, Rule
 from bartizan.stopwatch import Stopwatch
 from bartizan.types import Floats
@@ -27,6 +27,7 @@ class Verdict:
 
     decision: Decision
     quarantined: dict[int, str]
+    scores: Floats | None
 
     def to_send(self, rule: Rule | CoordinateWise) -> Verdict:
         """Without the identity that a coordinate-wise rule mixes its clients with: M^2 numbers that all ranks know."""
@@ -91,7 +92,8 @@ class Rank:
         self._watch.lap("sketch")
         kept = list(clients.clients)
         geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=self._contribution.seed, history=history)
-        return Verdict(decided(rule, geometry, clients), clients.quarantined)
+        decision = decided(rule, geometry, clients)
+        return Verdict(decision, clients.quarantined, scored(rule, geometry, decision, clients))
 
     def _obeyed(self) -> Verdict:
         self._watch.lap("sketch")

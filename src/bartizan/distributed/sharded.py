@@ -121,6 +121,7 @@ class ShardedAggregator:
             history=decision.history,
             sketch=sketch,
             clients=tuple(range(clients.n_sent)),
+            scores=verdict.scores,
         )
 
     def _claim(

@@ -48,7 +48,7 @@ def zeros(*shape: int) -> Floats:
 def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
     if len(rows) > MANY:
         return _gram_of_many(rows, origin, out)
-    threads, about = _threads(rows), _covering(rows, origin, STRIP)
+    threads, about = _threads(rows), _only_read(origin)
     n_strips = -(-rows.width // STRIP)
     # Sketches are cut alike for any number of threads, so that their products are the same to the bit.
     parts = PARTS if rows.width * len(rows) >= SMALL and n_strips <= SHORT else threads
@@ -67,7 +67,7 @@ def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
 
     Rows are read once a stripe. Long ones are walked a band at a time, so that a band comes from memory or disk once.
     """
-    about, n_stripes, band = _covering(rows, origin, STRIP), -(-len(rows) // STRIPE), STRIP * SHORT
+    about, n_stripes, band = _only_read(origin), -(-len(rows) // STRIPE), STRIP * SHORT
 
     def add(low: int, i: int) -> None:
         top = STRIPE * (n_stripes - 1 - i)  # the last ones are the longest
@@ -91,7 +91,7 @@ def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
 
 
 def _dots(rows: Rows, others: Sequence[int], origin: Array | None, out: Floats) -> None:
-    threads, about = _threads(rows), _covering(rows, origin, TILE)
+    threads, about = _threads(rows), _only_read(origin)
     n_tiles = -(-rows.width // TILE)
     unit = UNIT // TILE
     parts = -(-n_tiles // unit)
@@ -108,7 +108,7 @@ def _dots(rows: Rows, others: Sequence[int], origin: Array | None, out: Floats) 
 
 
 def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
-    threads, about = _threads(rows), _covering(rows, origin, TILE)
+    threads, about = _threads(rows), _only_read(origin)
     n_tiles, like = -(-rows.width // TILE), np.empty(0, rows.dtype)
     parts = max(1, min(n_tiles, 8 * threads)) if threads > 1 else 1  # so that all threads are busy to the end
 
@@ -125,7 +125,7 @@ def copied(rows: Rows, out: Array) -> None:
 
 def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
     threads, k = _threads(rows), out.shape[1]
-    about, like = _covering(rows, origin, k), np.empty(0, rows.dtype)
+    about, like = _only_read(origin), np.empty(0, rows.dtype)
     words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
     unit = unit_of(k) // k
     parts = -(-len(words) // unit)
@@ -181,10 +181,12 @@ def _threads(rows: Rows) -> int:
     return n_threads() if rows.width * len(rows) >= SMALL else 1
 
 
-def _covering(rows: Rows, origin: Array | None, tile: int) -> Array | None:
-    """The origin, filled up with zeros to whole tiles."""
-    short = -rows.width % tile
-    return np.pad(origin, (0, short)) if origin is not None and short else origin
+def _only_read(origin: Array | None) -> Array | None:
+    """The origin as numba sees it: of one type, whether or not its owner may write to it."""
+    if origin is not None:
+        origin = origin.view()
+        origin.flags.writeable = False
+    return origin
 
 
 @intrinsic
@@ -335,7 +337,8 @@ def tile(rows, m, low, origin, scratch):
     if origin is None:
         return x
     else:
-        for i in range(u64(scratch.size)):
+        # Behind the last column x is the scratch, and zero.
+        for i in range(u64(min(scratch.size, origin.size - low))):
             scratch[i] = x[i] - origin[u64(low) + i]
         return scratch
 
@@ -369,7 +372,7 @@ def _dot_part(rows, m, other, first, last, like, origin):
 
 @njit(cache=True, fastmath={"contract"})
 def _axpy(weight, x, out):
-    for i in range(u64(out.size)):
+    for i in range(u64(x.size)):
         out[i] += weight * np.float64(x[i])
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from bartizan.report.factors import Factors, coordinatewise, order
 from bartizan.report.groups import Cell, Time
 from bartizan.report.runs import Run
+from bartizan.reputation import Reputation
 
-SUSPECT = 0.1
-"""A client with less of an equal share than this is named as one that the rule does not trust."""
 NAMED = 4
 
 
@@ -135,23 +134,32 @@ def _alone(runs: Sequence[Run], what: Factors) -> list[str]:
 
 
 def _deployment(run: Run, n_runs: int) -> list[str]:
-    """Nobody knows the attackers: name those whom the rule does not trust."""
-    share = run.share()
-    low = [run.clients[i] for i in np.argsort(share) if share[i] < SUSPECT]
+    """Nobody knows the attackers: name who was quarantined, or left out more often than chance explains."""
+    suspects = reputation_of(run).suspects()
     where = f" in {run.name or run.place}" if n_runs > 1 else ""
     if not run.n_rounds:
         return [f"No round is done yet{where}. Who attacks is not known."]
-    if not run.weighs:
+    if suspects:
+        named = [f"{run.clients[one.node]} ({one.record})" for one in suspects[:NAMED]]
+        named += [f"{len(suspects) - NAMED} more"] if len(suspects) > NAMED else []
+        what = counted(len(suspects), "suspect")
+        first = f"{what} among {counted(len(run.clients), 'client')}{where}: {listed(named)}."
+    elif not run.weighs:
         why = "The rule gives no weights" if coordinatewise(run) else "No round gave weights"
         first = f"{why}, so there are no suspects{where}."
-    elif low:
-        named = listed(low) if len(low) <= NAMED else f"{', '.join(low[:NAMED])} and {len(low) - NAMED} more"
-        what = counted(len(low), "client")
-        first = f"{what} of {len(run.clients)} got less than a tenth of an equal share{where}: {named}."
     else:
-        first = f"Every one of {len(run.clients)} clients got at least a tenth of an equal share{where}."
+        first = f"No suspects{where}: chance explains how often each of {len(run.clients)} clients was left out."
     state = f"Accuracy is {percent(run.last)}" if math.isfinite(run.last) else "Accuracy was not evaluated"
     return [first, f"{state} after {counted(run.n_rounds, 'round')}. Who attacks is not known."]
+
+
+def reputation_of(run: Run) -> Reputation:
+    """What its rounds say of each client, by index."""
+    reputation = Reputation()
+    for weights, gone in zip(run.weights, run.quarantined, strict=True):
+        judged = {int(i): float(weights[i]) for i in np.flatnonzero(np.isfinite(weights))}
+        reputation.add(judged, {int(i): "" for i in np.flatnonzero(gone)})
+    return reputation
 
 
 def _guessing(runs: Sequence[Run]) -> float:

@@ -1,0 +1,53 @@
+"""The data, the network, how it is trained and tested: nothing here knows of Flower."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from bartizan.federated.data import load
+from bartizan.federated.models import build
+from bartizan.federated.partition import split
+
+Examples = tuple[torch.Tensor, torch.Tensor]
+
+
+def network() -> nn.Module:
+    return build("cnn", n_classes=10, image=(1, 28, 28))
+
+
+def examples(part: int | None = None, n_parts: int = 10) -> Examples:
+    """One node's images and labels, or those that nobody trains on."""
+    data = load("fashion-mnist-mini")
+    images = data.test
+    which = np.arange(len(images.labels))
+    if part is not None:
+        images = data.train
+        which = split("dirichlet", images.labels, n_parts, np.random.default_rng(0), least=32, beta=1.0)[part]
+    pixels = torch.from_numpy(images.pixels[which]).float() / 255
+    return (pixels - 0.286) / 0.353, torch.from_numpy(images.labels[which])
+
+
+def train(model: nn.Module, data: Examples, batches: int = 40, size: int = 32) -> float:
+    """Some steps of SGD; the mean loss."""
+    images, labels = data
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    total = 0.0
+    for _ in range(batches):
+        batch = torch.randint(len(labels), (size,))
+        loss = cross_entropy(model(images[batch]), labels[batch])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        total += loss.item()
+    return total / batches
+
+
+@torch.no_grad()
+def test(model: nn.Module, data: Examples) -> tuple[float, float]:
+    """Accuracy and loss."""
+    images, labels = data
+    scores = model.eval()(images)
+    return (scores.argmax(1) == labels).float().mean().item(), cross_entropy(scores, labels).item()

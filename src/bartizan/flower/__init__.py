@@ -1,0 +1,11 @@
+"""Robust aggregation inside a Flower app: one strategy, in place of `FedAvg`."""
+
+try:
+    import flwr as _flwr  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("bartizan.flower needs Flower: pip install 'bartizan[flower]'") from missing
+
+from bartizan.flower.strategy import RobustStrategy
+from bartizan.reputation import Reputation, Suspect
+
+__all__ = ["Reputation", "RobustStrategy", "Suspect"]

@@ -1,0 +1,113 @@
+"""What came of one round, told three ways: in Flower's log, in its metrics, and in the lines of the report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bartizan.aggregate import Aggregation
+from bartizan.errors import TooFewClientsError
+from bartizan.flower.decode import Model
+from bartizan.types import Floats
+
+log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One round: who replied, what the rule made of it, or why it was refused."""
+
+    round: int
+    nodes: list[int]
+    """Whose replies were looked at, in rising order."""
+    failed: dict[int, str]
+    result: Aggregation | None
+    refused: TooFewClientsError | None
+    waiting: float
+    """Seconds from the question to the last reply, without those of looking at replies."""
+    looking: float
+    after: float
+    """Seconds behind the last reply."""
+
+    @property
+    def quarantined(self) -> dict[int, str]:
+        if self.refused is not None:
+            return dict(self.refused.quarantined)
+        return {} if self.result is None else dict(self.result.quarantined)
+
+    @property
+    def weights(self) -> dict[int, float] | None:
+        """By node; None for a coordinate-wise rule, and where the round was refused."""
+        return self._by_node(None if self.result is None else self.result.weights)
+
+    @property
+    def scores(self) -> dict[int, float] | None:
+        """By node, how far it lies from the trusted ones' centre; None where the rule looked at no distances."""
+        return self._by_node(None if self.result is None else self.result.scores)
+
+    def _by_node(self, values: Floats | None) -> dict[int, float] | None:
+        if self.result is None or values is None:
+            return None
+        return dict(zip(self.result.clients, values.tolist(), strict=True))
+
+    def log(self) -> None:
+        gone = self.quarantined
+        told = (len(self.nodes) - len(gone), len(gone), len(self.failed))
+        log.info("aggregate_train: judged %d replies, quarantined %d; %d nodes failed", *told)
+        for node, reason in gone.items():
+            log.warning("\t> Quarantined node %d: %s", node, reason)
+        for node, reason in self.failed.items():
+            log.warning("\t> Node %d failed: %s", node, reason)
+        if self.refused is not None:
+            log.warning("Round %d was refused and the model kept: %s", self.round, self.refused.problem)
+
+    def metrics(self, shares: Mapping[int, float]) -> dict[str, Any]:
+        """What fits into a MetricRecord: numbers and lists of numbers."""
+        told: dict[str, Any] = {
+            "bartizan-nodes": self.nodes,
+            "bartizan-shares": [shares.get(node, 0.0) for node in self.nodes],
+            "bartizan-quarantined": sorted(self.quarantined),
+            "bartizan-failed": sorted(self.failed),
+            "bartizan-kept-old-model": int(self.result is None),
+            "bartizan-seconds-looking": self.looking,
+            "bartizan-seconds-after-last": self.after,
+        }
+        for key, values in (("bartizan-weights", self.weights), ("bartizan-scores", self.scores)):
+            if values is not None:
+                told[key] = [values[node] for node in self.nodes]
+        if self.result is not None:
+            told["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
+        return told
+
+    def line(self, model: Model) -> dict[str, Any]:
+        """As docs/results-format.md has it. Ids are texts: a browser's numbers have 53 bits, an id has 64."""
+        weights, scores, result = self.weights, self.scores, self.result
+        line: dict[str, Any] = {
+            "round": self.round,
+            "clients": [str(node) for node in self.nodes],
+            "weights": None if weights is None else [weights[node] for node in self.nodes],
+            "quarantined": {str(node): reason for node, reason in self.quarantined.items()},
+            "seconds": {"train": self.waiting},
+        }
+        notes = [f"Failed: {', '.join(map(str, sorted(self.failed)))}."] if self.failed else []
+        if result is not None:
+            line["seconds"] |= {**result.seconds, "sketch": self.looking + result.seconds["sketch"]}
+            line |= {} if scores is None else {"scores": [scores[node] for node in self.nodes]}
+            line |= {"seed": str(result.seed), "sketch": repr(result.sketch), "norm": _way(model, result.update)}
+        if self.refused is not None:
+            notes.append(f"The round was refused and the model kept: {self.refused.problem}")
+        return line | ({"note": " ".join(notes)} if notes else {})
+
+
+def _way(model: Model, update: Mapping[str, Any]) -> float:
+    """How far the model went."""
+    ways = [
+        np.linalg.norm((after.astype(np.float64) - model.arrays[name]).ravel())
+        for name, after in update.items()
+        if after.dtype.kind == "f"
+    ]
+    return float(np.linalg.norm(ways))

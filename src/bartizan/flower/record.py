@@ -1,0 +1,129 @@
+"""A deployed run in its folder: the lines that `bartizan report` draws, and where to go on after a restart."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from bartizan import __version__, machine, results
+from bartizan.aggregate import Aggregator
+from bartizan.atomic import write_whole
+from bartizan.results import CorruptFileError, Writer
+from bartizan.types import Array
+
+CHECKPOINT = "checkpoint.npz"
+
+
+def opening(name: str, aggregator: Aggregator, dim: int) -> dict[str, Any]:
+    """What is known of a run before its first round; who takes part is added as they come."""
+    sketch = aggregator.sketch
+    config = {"rule": {"name": repr(aggregator.rule)}, "sketch": {"name": sketch if sketch == "auto" else repr(sketch)}}
+    unknown = dict.fromkeys(("byzantine", "ratio", "sizes", "split", "classes"))
+    about = {"version": results.VERSION, "id": name, "name": name, "config": config, "dim": dim}
+    return about | unknown | {"bartizan": __version__, "machine": machine.name_of("cpu")}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Where a run stood after its last whole round."""
+
+    round: int
+    seconds: float
+    history: tuple[float, ...] = ()
+    reputation: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+
+def save(folder: Path, saved: Saved) -> None:
+    """Write the checkpoint, whole or not at all."""
+    about = {
+        "round": saved.round,
+        "seconds": saved.seconds,
+        "history": list(saved.history),
+        "reputation": saved.reputation,
+        "names": list(saved.arrays),
+    }
+    # Names may be anything, and entries of a zip file may not.
+    numbered = {str(i): array for i, array in enumerate(saved.arrays.values())}
+    text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+
+    def write(file: BinaryIO) -> None:
+        np.savez(file, allow_pickle=False, about=text, **numbered)
+
+    write_whole(folder / CHECKPOINT, write, settle=True)
+
+
+def load(folder: Path) -> Saved | None:
+    """The checkpoint of a folder, if it has one."""
+    path = folder / CHECKPOINT
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            about = json.loads(file["about"].tobytes())
+            arrays = {name: file[str(i)] for i, name in enumerate(about.pop("names"))}
+        return Saved(**{**about, "history": tuple(about["history"])}, arrays=arrays)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as wrong:
+        raise CorruptFileError(
+            f"{path} is not what RobustStrategy writes ({type(wrong).__name__}: {wrong}). "
+            "Put back a copy, or take another folder to begin again."
+        ) from None
+
+
+class Lines:
+    """The results.jsonl of a deployment, whose clients become known as they come."""
+
+    def __init__(self, folder: Path, run: Mapping[str, Any], done: int = 0) -> None:
+        """Begin a file, or go on behind the first `done` rounds of one."""
+        self.folder, self._run = folder, dict(run)
+        self._rounds: list[dict[str, Any]] = []
+        self._writer: Writer | None = None
+        if done:
+            # Rounds that no checkpoint knows are run again. Counted in rounds, for bytes move when a client joins.
+            recorded = results.read(folder)
+            if len(recorded.rounds) < done:
+                raise CorruptFileError(
+                    f"{folder / results.NAME} tells of {len(recorded.rounds)} rounds, and its checkpoint of {done}: "
+                    "it was cut. Put back a copy, or take another folder to begin again."
+                )
+            self._run, self._rounds = recorded.run, recorded.rounds[:done]
+            self._rewrite()
+
+    def add(self, line: Mapping[str, Any], clients: Iterable[str]) -> None:
+        """One round's line, on the disk when this returns."""
+        known = self._run.setdefault("clients", [])
+        new = [client for client in dict.fromkeys(clients) if client not in set(known)]
+        self._rounds.append(dict(line))
+        if self._writer is None or new:
+            # The first line names all clients, so one that was not there before is a reason to write all lines again.
+            self._run["clients"] = [*known, *new]
+            self._rewrite()
+        else:
+            self._writer.write("round", **line)
+            self._writer.settle()
+
+    def end(self, seconds: float) -> None:
+        """The last line, if there was a round at all."""
+        if self._writer is not None:
+            accuracies = [line["accuracy"] for line in self._rounds if line.get("accuracy") is not None]
+            best = {"best": max(accuracies), "last": accuracies[-1]} if accuracies else {}
+            self._writer.write("end", status="finished", seconds=seconds, **best)
+            self._writer.settle()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _rewrite(self) -> None:
+        lines = [{**self._run, "kind": "run"}, *({**line, "kind": "round"} for line in self._rounds)]
+        whole = b"".join(map(results.encoded, lines))
+        if self._writer is not None:
+            self._writer.close()
+        write_whole(self.folder / results.NAME, whole, settle=True)
+        self._writer = Writer(self.folder, keep=len(whole))

@@ -1,0 +1,140 @@
+"""What is known of each client over the rounds: how much it was trusted, how often it was left out or quarantined."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LITTLE = 0.1
+"""A node with less than this part of an equal share was left out of the round."""
+
+
+@dataclass
+class Standing:
+    """One node's sums over the rounds that it took part in."""
+
+    rounds: int = 0
+    judged: int = 0
+    share: float = 0.0
+    """Sum of its weights, an equal share being 1; nothing for a quarantined reply."""
+    left_out: int = 0
+    expected: float = 0.0
+    """Sum of the parts of all judged nodes that were left out: how often it would be by chance."""
+    quarantined: int = 0
+    reason: str = ""
+    """Why, the last time."""
+
+    @property
+    def mean_share(self) -> float:
+        return self.share / self.rounds if self.rounds else math.nan
+
+    @property
+    def odds(self) -> float:
+        r"""At most how likely a node that is left out by chance is left out so often.
+
+        Chernoff's bound :math:`e^{-n D(o/n \| e/n)}` for o times left out of n where e were expected; it holds for
+        chances that differ from round to round (Hoeffding, 1956).
+        """
+        n, o, e = self.judged, self.left_out, self.expected
+        if o <= e:
+            return 1.0
+        a, b = o / n, e / n
+        return math.exp(-n * (a * math.log(a / b) + ((1 - a) * math.log((1 - a) / (1 - b)) if a < 1 else 0.0)))
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A node that a person should look at, and why."""
+
+    node: int
+    odds: float
+    """How likely chance alone would have left it out so often; 0 if it sent what can't be used."""
+    rounds: int
+    left_out: int
+    quarantined: int
+    share: float
+    """Its mean weight, an equal share being 1."""
+    reason: str = ""
+    """Why it was quarantined, the last time."""
+
+    def __str__(self) -> str:
+        last = f"; last: {self.reason}" if self.quarantined else ""
+        return f"node {self.node}: {self.record}{last}"
+
+    @property
+    def record(self) -> str:
+        """How often it was left out, and how often quarantined."""
+        said = [f"left out of {self.left_out}"] if self.left_out else []
+        said += [f"quarantined in {self.quarantined}"] if self.quarantined else []
+        return f"{' and '.join(said)} of {self.rounds} round{'' if self.rounds == 1 else 's'}"
+
+
+class Reputation:
+    """Running weights by node id.
+
+    >>> reputation = Reputation()
+    >>> for _ in range(5):
+    ...     reputation.add({1: 0.25, 2: 0.25, 3: 0.25, 4: 0.25, 5: 0.0}, {6: "it holds NaN"})
+    >>> [str(suspect) for suspect in reputation.suspects()]
+    ['node 6: quarantined in 5 of 5 rounds; last: it holds NaN', 'node 5: left out of 5 of 5 rounds']
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Standing] = {}
+
+    def add(self, weights: Mapping[int, float] | None, quarantined: Mapping[int, str]) -> None:
+        """Take in one round: the weights of those who were judged, and why the others were not."""
+        judged = {node: w for node, w in (weights or {}).items() if node not in quarantined}
+        total = sum(judged.values())
+        shares = {node: w / total * len(judged) if total else 0.0 for node, w in judged.items()}
+        out = {node for node, share in shares.items() if share < LITTLE}
+        for node, share in shares.items():
+            standing = self._of(node)
+            standing.rounds += 1
+            standing.judged += 1
+            standing.share += share
+            standing.left_out += node in out
+            standing.expected += len(out) / len(shares)
+        for node, reason in quarantined.items():
+            standing = self._of(node)
+            standing.rounds += 1
+            standing.quarantined += 1
+            standing.reason = reason
+
+    def shares(self) -> dict[int, float]:
+        """Each node's mean weight over its rounds, an equal share being 1."""
+        return {node: standing.mean_share for node, standing in self.nodes.items()}
+
+    def suspects(self, odds: float = 0.05) -> list[Suspect]:
+        """Who was quarantined, or left out more often than chance explains, the worst first.
+
+        A hint, not a proof: a node whose data are unlike all others' is left out too, and quarantine may be a bug.
+        """
+        found = [
+            Suspect(
+                node,
+                0.0 if standing.quarantined else standing.odds,
+                standing.rounds,
+                standing.left_out,
+                standing.quarantined,
+                standing.mean_share,
+                standing.reason,
+            )
+            for node, standing in self.nodes.items()
+            if standing.quarantined or standing.odds <= odds
+        ]
+        return sorted(found, key=lambda one: (-one.quarantined, one.odds, one.node))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {str(node): asdict(standing) for node, standing in self.nodes.items()}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Reputation:
+        reputation = cls()
+        reputation.nodes = {int(node): Standing(**sums) for node, sums in saved.items()}
+        return reputation
+
+    def _of(self, node: int) -> Standing:
+        return self.nodes.setdefault(node, Standing())

@@ -1,0 +1,1 @@
+"""An app whose clients are told what to be."""
