@@ -111,9 +111,9 @@ def test_dropout_is_off():
 @pytest.mark.parametrize(("name", "norm", "shape"), MODELS)
 @pytest.mark.parametrize("shared", [True, False])
 def test_gradients_on_a_gpu_are_the_loops(kind, name, norm, shape, shared):
-    model, weights, rows, images, labels = (x.cuda() for x in problem(name, norm, shape, clients=7))
+    model, weights, rows, images, labels = (x.cuda() for x in problem(name, norm, shape, clients=11))
     gradients, at = kind(model), weights if shared else rows
-    for some in (slice(7), slice(5)):
+    for some in (slice(11), slice(5)):
         at_some = at if shared else at[some]
         wanted, got = (g(at_some, images[some], labels[some]) for g in (Loop(model), gradients))
         torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-9, atol=1e-11)

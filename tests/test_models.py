@@ -90,6 +90,23 @@ def test_resnet18_makes_a_small_image_smaller_later(side, first, last):
     assert seen == [first, last]
 
 
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet-v3-small"])
+def test_a_network_that_is_not_fitted_is_the_published_one(name):
+    def shapes(model):
+        strides = [layer.stride for layer in model.modules() if hasattr(layer, "stride")]
+        return strides, {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+    small = build(name, 10, fitted=False)
+    assert shapes(small) == shapes(build(name, 10, (3, 224, 224))) != shapes(build(name, 10))
+    assert small(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", ["cnn", "logistic", "vgg16"])
+def test_other_networks_are_fitted_anyway(name):
+    with torch.device("meta"):
+        assert build(name, 10, fitted=False)(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
 def test_group_norm_keeps_the_names_of_batch_norm():
     group, batch = (dict(build("resnet18", 10, norm=norm).named_parameters()) for norm in ("group", "batch"))
     assert {k: v.shape for k, v in group.items()} == {k: v.shape for k, v in batch.items()}

@@ -98,7 +98,7 @@ class Clients:
         for step in range(1, steps[0]):
             m = int((steps > step).sum())
             got = self.own(here[:m], *self._batch(cohort, step, augments), out=out[:m])
-            velocity[:m].mul_(work.momentum).add_(got.rows[:, :n])
+            torch.add(got.rows[:, :n], velocity[:m], alpha=work.momentum, out=velocity[:m])
             here[:m, :n].sub_(velocity[:m], alpha=work.step_size)
             here[:m, n:] = got.rows[:, n:]
             losses[:m] += got.losses

@@ -26,6 +26,7 @@ class Model:
 
     name: str = key("cnn", "which network", one_of=MODELS)
     norm: str = key("group", "its normalisation layers", one_of=("group", "batch", "none"))
+    fitted: bool = key(True, "fit resnet18 and mobilenet-v3 to small images; if not, as published for 224 pixels")
 
 
 @dataclass(frozen=True)

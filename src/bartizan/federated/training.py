@@ -45,8 +45,9 @@ class Training:
         self.triggered: OnDevice | None = None
         if hasattr(self.attack, "trigger"):
             self.triggered = OnDevice(_with_trigger(dataset.test, self.attack), device, mean, std)
+        asked = experiment.model
         self.model = build(
-            experiment.model.name, population.n_classes, dataset.train.shape, norm=experiment.model.norm, seed=seed
+            asked.name, population.n_classes, dataset.train.shape, asked.norm, fitted=asked.fitted, seed=seed
         ).to(device)
         self.clients = Clients(
             self.model,

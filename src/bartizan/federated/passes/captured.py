@@ -32,7 +32,7 @@ class Captured(Pass):
         self,
         model: nn.Module,
         *,
-        lanes: int = 4,
+        lanes: int = 8,
         compiled: bool = False,
         precision: torch.dtype = torch.float32,
     ) -> None:
