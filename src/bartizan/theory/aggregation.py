@@ -23,6 +23,7 @@ DIM, K = 8192, 4096
 DELTA = 0.05
 RULES = (*names.RULES, "nnm >> krum", "nnm >> geometric-median", *names.COORDINATEWISE)
 ATTACKS = tuple(name for name in names.ATTACKS if name != "none")
+ROUNDING = 1e-20  # an error below this is one of rounding
 SCENES = ((0.0, DIM), (3.0, DIM), (30.0, DIM), (3.0, 8))
 """How long the common gradient is, and how many coordinates the noise has."""
 
@@ -136,6 +137,7 @@ def rows(results: Sequence[tuple[Cell, Result]]) -> list[dict[str, Any]]:
         if cell.b and "projected_c" in line:
             line["eps"] = cell.eps
             line["bound"] = aggregation_bound(line["exact_c"], cell.b, cell.eps, SIGMA, KAPPA)
+            line["widened"] = line["projected_c"] / line["exact_c"]
             line["part_of_bound"] = line["projected_error"] * found["spread"] / line["bound"]
         lines.append(line)
     return lines
@@ -156,24 +158,27 @@ def tell(results: Sequence[tuple[Cell, Result]]) -> str:
 
 
 def _table(lines: list[dict[str, Any]]) -> str:
-    at_zero = lines[0]["b"] == 0
+    """Exact / projected, a column a scene; then by what the projection widened c at most, and how much of the bound."""
+    value = "c" if lines[0]["b"] else "error"
     scenes = list(dict.fromkeys((line["length"], line["noisy"]) for line in lines))
-    value = "error" if at_zero else "c"
     body = []
     for rule in dict.fromkeys(line["rule"] for line in lines):
-        mine = {(line["length"], line["noisy"]): line for line in lines if line["rule"] == rule}
-        refused = next((line["refused"] for line in mine.values() if line["refused"]), "")
-        cells = []
-        for scene in scenes:
-            line = mine.get(scene, {})
-            for sketch in ("exact", "projected"):
-                cells.append(number(line.get(f"{sketch}_{value}")))
-        last = max((line.get("part_of_bound", 0.0) for line in mine.values()), default=0.0)
-        against = "refuses" if refused else "" if at_zero or not last else number(last)
-        body.append([rule, *cells, against])
-    names = [
-        f"{value}, {what}, length {length:g}, noise in {noisy}"
-        for length, noisy in scenes
-        for what in ("exact", "projected")
-    ]
-    return table(["rule", *names, "most of the bound"], body)
+        mine = [line for line in lines if line["rule"] == rule]
+        if mine[0]["refused"]:
+            body.append([rule, "refuses", *[""] * (len(scenes) + 1)])
+            continue
+        shown = {(line["length"], line["noisy"]): _both(line, value) for line in mine}
+        body.append(
+            [rule, *(shown.get(scene, "") for scene in scenes), _most(mine, "widened"), _most(mine, "part_of_bound")]
+        )
+    heads = [f"{value}, length {length:g}, noise in {noisy}" for length, noisy in scenes]
+    return table(["rule, exact / projected", *heads, "widened by", "most of the bound"], body)
+
+
+def _both(line: dict[str, Any], value: str) -> str:
+    found = [line[f"{sketch}_{value}"] for sketch in ("exact", "projected") if f"{sketch}_{value}" in line]
+    return " / ".join("0" if one < ROUNDING else number(one) for one in found)
+
+
+def _most(lines: list[dict[str, Any]], key: str) -> str:
+    return number(max((line[key] for line in lines if key in line), default=None))

@@ -97,7 +97,9 @@ class Point:
     exact: int | None
     """The fewest liars at which it failed; None where it never did."""
     projected: int | None
-    refused: str
+    refuses: int | None
+    """The fewest liars at which it gave no answer though its condition holds: a search that takes too long, or the
+    condition of the rule behind a pre-aggregator."""
 
 
 def points(results: Sequence[tuple[Cell, Result]]) -> list[Point]:
@@ -109,9 +111,9 @@ def points(results: Sequence[tuple[Cell, Result]]) -> list[Point]:
             failed = (cell.n_byzantine for cell, result in mine if result.get(sketch, 0.0) > BROKEN)
             return min(failed, default=None)
 
-        refused = next((result["refused"] for _, result in mine if "refused" in result), "")
+        refuses = min((cell.n_byzantine for cell, result in mine if "refused" in result), default=None)
         M = mine[0][0].n_clients
-        found.append(Point(rule, M, most_told(rule, M, M // 2), first("exact"), first("projected"), refused))
+        found.append(Point(rule, M, most_told(rule, M, M // 2), first("exact"), first("projected"), refuses))
     return found
 
 
@@ -133,24 +135,25 @@ def rows(results: Sequence[tuple[Cell, Result]]) -> list[dict[str, Any]]:
 
 def tell(results: Sequence[tuple[Cell, Result]]) -> str:
     return table(
-        ["rule", "clients", "accepts b up to", "fails at b, exact", "fails at b, projected", "gives up"],
+        ["rule", "clients", "accepts b up to", "fails at b, exact", "fails at b, projected", "refuses at b"],
         [
             [
                 point.rule,
                 str(point.n_clients),
-                f"{point.accepts / point.n_clients:.2f}" if _asks(point.rule) else "any",
+                _share(point.accepts, point) if asks(point.rule) else "any",
                 _share(point.exact, point),
                 "can't be projected"
                 if isinstance(rule_named(point.rule, 0), CoordinateWise)
                 else _share(point.projected, point),
-                "yes" if point.refused else "",
+                "" if point.refuses is None else _share(point.refuses, point),
             ]
             for point in points(results)
         ],
     )
 
 
-def _asks(rule: str) -> bool:
+def asks(rule: str) -> bool:
+    """Whether a rule wants to be told how many lie."""
     return rule_named(rule, 0).withstands() is not None
 
 

@@ -77,8 +77,8 @@ def tell(results: Sequence[tuple[Cell, Result]]) -> str:
     main = [pair for pair in results if pair[0].rounds == results[0][0].rounds and pair[0].rule in RULES]
     return "\n\n".join(
         (
-            "The largest part of its bound that any attack's curve took in any round (1 would touch it), and the\n"
-            "slope of that curve in log-log: squared distance against t + gamma - 1, or mean squared gradient to t.",
+            "The largest part of its bound that any attack's curve took, in any round and in the last (1 would touch\n"
+            "it), and the slope of that curve in log-log, against t + gamma - 1 for distances and t for gradients.",
             table(
                 [
                     "problem",
@@ -88,6 +88,7 @@ def tell(results: Sequence[tuple[Cell, Result]]) -> str:
                     "c",
                     "Phi",
                     "most of the bound",
+                    "in the last round",
                     "by",
                     "slope of that",
                     "rounds above",
@@ -110,16 +111,26 @@ def _summary(results: Sequence[tuple[Cell, Result]], group: list[tuple[Cell, Res
     cell, found = group[0]
     head = [cell.problem, cell.rule, f"{cell.b:g}", "projected" if cell.projected else "exact"]
     if "refused" in found:
-        return [*head, *[""] * 5, "refused"]
+        return [*head, *[""] * 6, "refused"]
     c = constant(results, cell)
-    most, by, above = 0.0, cell, 0
+    most, last, by, above = 0.0, 0.0, cell, 0
     for one, what in group:
         measured, bound = curves(one, what, c)
         above += int((measured > bound).sum())
+        last = max(last, float(measured[-1] / bound[-1]))
         if (measured / bound).max() > most:
             most, by, worst = float((measured / bound).max()), one, measured
     floor = error_floor(c, cell.b, cell.eps, cell.sigma, cell.kappa)
-    return [*head, number(c), number(floor), number(most), by.attack, number(slope(_times(by), worst)), str(above)]
+    return [
+        *head,
+        number(c),
+        number(floor),
+        number(most),
+        number(last),
+        by.attack,
+        number(slope(_times(by), worst)),
+        str(above),
+    ]
 
 
 def _times(cell: Cell) -> Floats:

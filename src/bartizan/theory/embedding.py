@@ -106,13 +106,10 @@ def cells(quick: bool) -> list[Cell]:
     found += [cell("rotated", span, k) for span in spans for k in powers if k >= 64]
     for s in SPARSITIES[::2] if quick else SPARSITIES:
         for span in spans:
-            # An Achlioptas matrix over a network's 33,914 coordinates takes k of them each.
-            few = 2 if quick else 5
-            found += [
-                cell(f"achlioptas s={s}", span, k, few if span == "gradients" else trials)
-                for k in small
-                if not (quick and span == "gradients" and k > 128)
-            ]
+            # Over a network's 33,914 coordinates an Achlioptas matrix is slow, over 8 axes it is quick, and worst.
+            n = {"gradients": max(2, trials // 10), "1 coordinate": 10 * trials}.get(span, trials)
+            ks = [k for k in small if not (quick and span == "gradients" and k > 128)]
+            found += [cell(f"achlioptas s={s}", span, k, n) for k in ks]
     return found + _at_the_papers_size(quick, spans) + _at_large_s(quick)
 
 

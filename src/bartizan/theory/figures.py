@@ -6,8 +6,6 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from bartizan.theory import breakdown, curves, embedding
 from bartizan.theory.aggregation import rows as constants
 from bartizan.theory.bounds import inflation
@@ -50,33 +48,27 @@ def _embedding(results: Results) -> Any:
         panel.set_ylabel("sketches that left 1 ± eps")
     for panel in list(panels.flat)[len(spans) :]:
         panel.set_visible(False)
-    panels[0][0].legend(fontsize=7, frameon=False)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), fontsize=8, frameon=False, loc="lower right")
     return figure
 
 
 def _aggregation(results: Results) -> Any:
-    """The projected c against the exact one, between equal and the theorem's factor."""
-    lines = [line for line in constants(results) if line.get("projected_c") and line["exact_c"] > 1e-6]
-    figure, panels = _figure(1, 1, (6.4, 5.0))
-    panel = panels[0][0]
+    """By what the projection widened each rule's c, and by what it may."""
+    lines = [line for line in constants(results) if "widened" in line]
     rules = list(dict.fromkeys(line["rule"] for line in lines))
+    figure, panels = _figure(1, 1, (6.4, 0.8 + 0.24 * len(rules)))
+    panel = panels[0][0]
+    for b, colour in zip(sorted({line["b"] for line in lines}), COLOURS, strict=False):
+        mine = [(line["widened"], rules.index(line["rule"])) for line in lines if line["b"] == b]
+        panel.plot(*zip(*mine, strict=True), "o", color=colour, fillstyle="none", label=f"b = {b:g}")
     for place, rule in enumerate(rules):
-        mine = [line for line in lines if line["rule"] == rule]
-        mark = "os^Dv<>p*"[place // len(COLOURS)]
-        x, y = [line["exact_c"] for line in mine], [line["projected_c"] for line in mine]
-        panel.plot(x, y, mark, markersize=5, color=_colour(rule, rules), label=rule, linestyle="")
-    if lines:
-        ends = np.array([min(line["exact_c"] for line in lines), max(line["exact_c"] for line in lines)])
-        factor = inflation(max(line["eps"] for line in lines))
-        panel.plot(ends, ends, color="#6c737d", linewidth=0.8, label="equal")
-        panel.plot(
-            ends, factor * ends, color="#c1121f", linestyle=":", label=f"the lemma's factor, {factor:.2g} at most"
-        )
-    panel.set_xscale("log")
-    panel.set_yscale("log")
-    panel.set_xlabel("c, exact")
-    panel.set_ylabel("c, projected")
-    panel.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        allowed = min(inflation(line["eps"]) for line in lines if line["rule"] == rule)
+        panel.plot(allowed, place, "|", markersize=11, color="#c1121f", label="" if place else "the lemma allows")
+    panel.axvline(1, color="#6c737d", linewidth=0.8)
+    panel.set_yticks(range(len(rules)), rules)
+    panel.invert_yaxis()
+    panel.set_xlabel("c projected over c exact, each in four scenes")
+    panel.legend(fontsize=7, frameon=False)
     return figure
 
 
@@ -119,11 +111,13 @@ def _breakdown(results: Results) -> Any:
     panel = panels[0][0]
     for place, point in enumerate(points):
         M = point.n_clients
-        panel.plot(point.accepts / M, place, "|", markersize=11, color="#6c737d", label="accepts" if not place else "")
+        if breakdown.asks(point.rule):
+            panel.plot(point.accepts / M, place, "|", markersize=11, color="#6c737d")
         for count, mark, name in ((point.exact, "o", "fails, exact"), (point.projected, "x", "fails, projected")):
             if count is not None:
                 colour = COLOURS[0] if mark == "o" else COLOURS[1]
                 panel.plot(count / M, place, mark, color=colour, fillstyle="none", label=name if not place else "")
+    panel.plot([], [], "|", markersize=11, color="#6c737d", label="accepts up to")
     panel.set_yticks(range(len(points)), [point.rule for point in points])
     panel.invert_yaxis()
     panel.set_xlim(-0.01, 0.56)
