@@ -64,7 +64,7 @@ SMALL = embedding.Cell("rotated", "dense", 512, 8, 0.9, 0.05, 4, 25)
 
 def promise(sketch, cell, *, independent=False):
     found = embedding.distortions(sketch, cell, independent=independent)
-    return embedding.keeps_its_promise(found, cell.eps, cell.delta)
+    return embedding.kept(cell, embedding.outcome(found, cell))
 
 
 @pytest.mark.parametrize("span", [span for span in SPANS if span != "gradients"])

@@ -60,7 +60,7 @@ def clients_for(rule: str) -> int:
 def cells(quick: bool) -> list[Cell]:
     attacks = ("ipm", "alie", "gaussian") if quick else ATTACKS
     return [
-        Cell(rule, M, round(b * M), length, noisy, DIM, K, 1 if quick else 2, attacks if b else ("none",))
+        Cell(rule, M, round(b * M), length, noisy, DIM, K, 1 if quick else 4, attacks if b else ("none",))
         for rule in RULES
         for M in [clients_for(rule)]
         for b in (0.0, 0.1, 0.3)

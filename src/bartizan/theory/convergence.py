@@ -52,7 +52,7 @@ class Cell:
 
 def cells(quick: bool) -> list[Cell]:
     """Every attack at b = 0.1 and 0.3, nobody at 0; then horizons, for the rate in T."""
-    rounds, seeds = (12, 1) if quick else (40, 2)
+    rounds, seeds = (12, 1) if quick else (40, 4)
     attacks = ("ipm", "alie") if quick else ATTACKS
     found = [
         Cell(problem, rule, projected, round(b * M), attack, rounds, seeds)

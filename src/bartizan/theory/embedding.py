@@ -61,11 +61,6 @@ def distortions(sketch: Sketching, cell: Cell, *, independent: bool) -> Floats:
     return found
 
 
-def keeps_its_promise(found: Floats, eps: float, delta: float) -> bool:
-    """Whether at most a part delta of the trials has a round that leaves 1 +- eps."""
-    return bool((found > eps).any(axis=1).mean() <= delta)
-
-
 def sketching(name: str, k: int) -> Sketching:
     """
     >>> sketching("achlioptas s=16", 64)(np.eye(3), 0).shape
@@ -78,7 +73,11 @@ def sketching(name: str, k: int) -> Sketching:
 
 
 def measure(cell: Cell) -> Result:
-    found = distortions(sketching(cell.sketch, cell.k), cell, independent=cell.sketch != "rotated")
+    return outcome(distortions(sketching(cell.sketch, cell.k), cell, independent=cell.sketch != "rotated"), cell)
+
+
+def outcome(found: Floats, cell: Cell) -> Result:
+    """How often 1 +- eps was left, and how far."""
     failed = found > cell.eps
     return {
         "failed_rounds": int(failed.sum()),
@@ -86,6 +85,11 @@ def measure(cell: Cell) -> Result:
         "median": float(np.median(found)),
         "worst": float(found.max()),
     }
+
+
+def kept(cell: Cell, found: Result) -> bool:
+    """Whether at most a part delta of the trials had a round that left 1 +- eps."""
+    return bool(found["failed_trials"] <= cell.delta * cell.trials)
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -162,13 +166,11 @@ def tell(results: Sequence[tuple[Cell, Result]]) -> str:
 
 def _least(mine: Sequence[tuple[Cell, Result]], span: str) -> str:
     """The least k from which on the promise is kept, of those that were tried."""
-    here = sorted(
-        (cell.k, found["failed_trials"] <= cell.delta * cell.trials) for cell, found in mine if cell.span == span
-    )
+    here = sorted((cell.k, kept(cell, found)) for cell, found in mine if cell.span == span)
     if not here:
         return ""
-    kept = [k for i, (k, _) in enumerate(here) if all(ok for _, ok in here[i:])]
-    return str(kept[0]) if kept else f"above {here[-1][0]}"
+    enough = [k for i, (k, _) in enumerate(here) if all(ok for _, ok in here[i:])]
+    return str(enough[0]) if enough else f"above {here[-1][0]}"
 
 
 def _line(cell: Cell, found: Result) -> list[str]:

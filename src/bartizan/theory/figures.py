@@ -19,7 +19,7 @@ def picture(name: str, results: Results) -> bytes:
     """As a PNG file."""
     out = io.BytesIO()
     # Without matplotlib's version in it, the same results give the same bytes.
-    DRAW[name](results).savefig(out, format="png", dpi=130, metadata={"Software": None})
+    DRAW[name](results).savefig(out, format="png", dpi=110, metadata={"Software": None})
     return out.getvalue()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def carry_out(part: Part, out: Path, quick: bool) -> Results:
                 if ledger.get(cell) is not None:
                     course.found()
                     continue
-                course.begin(str(cell))
+                course.begin(", ".join(map(str, astuple(cell)[:5])))
                 ledger.add(cell, part.measure(cell))
                 course.finished()
         finally:
