@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -280,6 +281,11 @@ def test_an_interrupt_keeps_what_is_done(tmp_path):
         assert [ledger.get(cell) for cell in TOYS] == [{}, None]
 
 
+def test_a_report_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no results of a whole run of bartizan theory"):
+        report.write(tmp_path, quick=False)
+
+
 def test_a_strange_line_is_named(tmp_path):
     path = tmp_path / "embedding.jsonl"
     path.write_text('{"cell": 1}\n')
@@ -310,6 +316,11 @@ def test_the_command_writes_tables_pictures_and_a_page(tmp_path, monkeypatch, ca
         with open(tmp_path / f"{name}.csv", newline="") as file:
             assert len(list(csv.DictReader(file))) >= 2
     assert "refuses" in page
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    written, missing = report.write(tmp_path, quick=True)
+    assert missing == "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
+    assert "![" not in written[-1].read_text()
 
 
 def test_the_plans_have_every_rule_attack_and_share():

@@ -96,7 +96,7 @@ def errors_of(
     rng = np.random.default_rng(seed)
     gradients = clients.gradients(common, rng)
     mean = gradients[f:].mean(axis=0)
-    trusted = gradients[-1] - clients.offsets[-1]
+    trusted = clients.trusted(common, np.random.default_rng((seed, 1)))
     lied = False
     for name, made in servers.items():
         server = made(rng=rng, trusted=trusted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("part", nargs="?", choices=(*NAMES, "all"), default="all", help="default all")
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"where results go (default {OUT})")
-    parser.add_argument(
-        "--quick", action="store_true", help="a minute or two instead of half an hour: fewer draws and cases"
-    )
+    parser.add_argument("--quick", action="store_true", help="a minute or two instead of twenty: fewer draws and cases")
     parser.set_defaults(run=_run)
 
 
@@ -30,5 +29,6 @@ def _run(options: argparse.Namespace) -> None:
 
     for name in NAMES if options.part == "all" else (options.part,):
         parts.carry_out(parts.PARTS[name], options.out, options.quick)
+    print("writing the report ...", file=sys.stderr, flush=True)
     written, missing = report.write(options.out, options.quick)
     print(f"{written[-1]}{f' ({missing})' if missing else ''}")

@@ -113,10 +113,11 @@ def _summary(results: Sequence[tuple[Cell, Result]], group: list[tuple[Cell, Res
     if "refused" in found:
         return [*head, *[""] * 6, "refused"]
     c = constant(results, cell)
-    most, last, by, above = 0.0, 0.0, cell, 0
+    most, last, above = -1.0, 0.0, 0
+    by, worst = cell, curves(cell, found, c)[0]
     for one, what in group:
         measured, bound = curves(one, what, c)
-        above += int((measured > bound).sum())
+        above += int((~(measured <= bound)).sum())  # NaN is not below
         last = max(last, float(measured[-1] / bound[-1]))
         if (measured / bound).max() > most:
             most, by, worst = float((measured / bound).max()), one, measured

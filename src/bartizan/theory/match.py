@@ -39,10 +39,16 @@ class Clients:
         return cls(offsets, noisy, sigma, kappa)
 
     def gradients(self, common: Floats, rng: np.random.Generator) -> Floats:
-        M, p = self.offsets.shape
-        found = common + self.offsets
-        found[:, :: p // self.noisy] += rng.normal(size=(M, self.noisy)) * (self.sigma / np.sqrt(self.noisy))
-        return found
+        return self._noisy(common + self.offsets, rng)
+
+    def trusted(self, common: Floats, rng: np.random.Generator) -> Floats:
+        """What a server finds that has data of its own, like everyone's: noise, and no offset."""
+        return self._noisy(common[None].copy(), rng)[0]
+
+    def _noisy(self, rows: Floats, rng: np.random.Generator) -> Floats:
+        n, p = rows.shape
+        rows[:, :: p // self.noisy] += rng.normal(size=(n, self.noisy)) * (self.sigma / np.sqrt(self.noisy))
+        return rows
 
     def spread(self, n_byzantine: int) -> float:
         r"""The definition's :math:`\nu^2 = \max_{i,j} E\|g_i - g_j\|^2` of the honest, who come last."""
