@@ -2,6 +2,7 @@ r"""The aggregator's c in :math:`E\|\hat g - \bar g\|^2 \le c b \nu^2`, under th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,8 @@ import numpy as np
 
 from bartizan import names
 from bartizan.coordinatewise import CoordinateWise
-from bartizan.sketch import Exact, Rotated, Sketch, distortion
+from bartizan.rules import Rule
+from bartizan.sketch import Exact, Rotated, distortion
 from bartizan.theory.bounds import aggregation_bound
 from bartizan.theory.ledger import Result
 from bartizan.theory.markdown import number, table
@@ -73,20 +75,25 @@ def measure(cell: Cell) -> Result:
     rule, f = rule_named(cell.rule, cell.n_byzantine), cell.n_byzantine
     clients = Clients.draw(cell.n_clients, cell.dim, cell.noisy, SIGMA, KAPPA)
     common = np.full(cell.dim, cell.length / np.sqrt(cell.dim))
-    sketches: dict[str, Sketch] = {"exact": Exact()}
-    if not isinstance(rule, CoordinateWise):
-        sketches["projected"] = Rotated(cell.k)
-    errors = {name: dict.fromkeys(cell.attacks, 0.0) for name in sketches}
+    servers = servers_of(rule, cell.k)
+    errors = {name: dict.fromkeys(cell.attacks, 0.0) for name in servers}
     try:
         rule.check(cell.n_clients)
         for attack in cell.attacks:
             for seed in range(cell.draws):
-                servers = {name: partial(Server, rule, sketch) for name, sketch in sketches.items()}
                 for name, error in errors_of(servers, Attack(attack), f, clients, common, seed):
                     errors[name][attack] += error / cell.draws
     except ValueError as refused:
         return {"refused": str(refused)}
     return {"spread": clients.spread(f), **errors}
+
+
+def servers_of(rule: Rule | CoordinateWise, k: int) -> dict[str, Callable[..., Server]]:
+    """Exact and projected, where the rule can be; a server still lacks its randomness and its own update."""
+    servers: dict[str, Callable[..., Server]] = {"exact": partial(Server, rule, Exact())}
+    if isinstance(rule, Rule):
+        servers["projected"] = partial(Server, rule, Rotated(k))
+    return servers
 
 
 def errors_of(
@@ -103,7 +110,8 @@ def errors_of(
         if not lied or attack.knows_the_rule:
             attack.lie(gradients, f, server)
             lied = True
-        yield name, float(((server(gradients) - mean) ** 2).sum())
+        error = float(((server(gradients) - mean) ** 2).sum())
+        yield name, error if math.isfinite(error) else math.inf
 
 
 def strongest(found: Result, sketch: str) -> tuple[str, float]:

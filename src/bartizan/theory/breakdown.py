@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bartizan.coordinatewise import CoordinateWise
-from bartizan.rules import Rule
-from bartizan.sketch import Exact, Rotated, Sketch
-from bartizan.theory.aggregation import DIM, KAPPA, RULES, SIGMA, K, errors_of
+from bartizan.theory.aggregation import DIM, KAPPA, RULES, SIGMA, K, errors_of, servers_of
 from bartizan.theory.ledger import Result
 from bartizan.theory.markdown import table
-from bartizan.theory.match import Attack, Clients, Server, rule_named
+from bartizan.theory.match import Attack, Clients, rule_named
 
 LENGTH = 30.0
 ATTACKS = ("sign-flip", "gaussian", "ipm", "ipm factor=1000", "foe", "min-max")
@@ -70,7 +67,7 @@ def measure(cell: Cell) -> Result:
     rule, f = rule_named(cell.rule, cell.told), cell.n_byzantine
     clients = Clients.draw(cell.n_clients, cell.dim, cell.dim, SIGMA, KAPPA)
     common = np.full(cell.dim, cell.length / np.sqrt(cell.dim))
-    servers = {name: partial(Server, rule, sketch) for name, sketch in _sketches(rule, cell.k).items()}
+    servers = servers_of(rule, cell.k)
     worst = dict.fromkeys(servers, 0.0)
     try:
         for attack in cell.attacks:
@@ -80,10 +77,6 @@ def measure(cell: Cell) -> Result:
     except ValueError as refused:
         return {"refused": str(refused)}
     return dict(worst)
-
-
-def _sketches(rule: Rule | CoordinateWise, k: int) -> dict[str, Sketch]:
-    return {"exact": Exact()} if isinstance(rule, CoordinateWise) else {"exact": Exact(), "projected": Rotated(k)}
 
 
 @dataclass(frozen=True)

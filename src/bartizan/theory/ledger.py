@@ -15,7 +15,7 @@ Result = dict[str, Any]
 class Ledger:
     """The finished cells of one experiment by what they are: a cell is a frozen dataclass of plain values.
 
-    Everything that a result follows from stands in its cell, so a changed setting is another cell, never a stale one.
+    Its settings stand in the cell, so a changed one is another cell, never a stale result. The code's version does not.
     """
 
     def __init__(self, path: Path) -> None:

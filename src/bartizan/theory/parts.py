@@ -40,7 +40,7 @@ PARTS = {
 
 
 def carry_out(part: Part, out: Path, quick: bool) -> Results:
-    """Measure what is not measured yet; each cell is on the disk before the next begins."""
+    """Measure what is not measured yet; each cell is written before the next begins."""
     cells = part.cells(quick)
     course = Course(part.name, len(cells))
     with Ledger(out / f"{part.name}.jsonl") as ledger:
