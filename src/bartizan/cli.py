@@ -19,8 +19,9 @@ from bartizan.federated import command as federated
 from bartizan.federated.paper import command as paper
 from bartizan.planner import command as planner
 from bartizan.report import command as report
+from bartizan.theory import command as theory
 
-LASTING = ("run", "sweep", "paper", "demo", "bench")  # commands with work that is not over when nobody looks
+LASTING = ("run", "sweep", "paper", "demo", "bench", "theory")  # commands with work that is not over when nobody looks
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     planner.add_to(commands)
     bench.add_to(commands)
     report.add_to(commands)
+    theory.add_to(commands)
 
     options = parser.parse_args(arguments)
     try:

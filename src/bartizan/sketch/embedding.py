@@ -10,7 +10,7 @@ def embedding_dimension(n_clients: int, eps: float, delta: float, rounds: int = 
 
     .. math:: k = \lceil 18 / \epsilon^2 \, (M + 2 \ln(2T / \delta)) \rceil
 
-    The subspace embedding theorem as the paper states it (Lemma 2.2, and Theorem 3.3 for T rounds), for matrices
+    The subspace embedding theorem as the paper states it (Lemma 2.2, and Theorem 3.8 for T rounds), for matrices
     with independent sub-Gaussian entries of variance 1/k.
 
     >>> embedding_dimension(50, eps=0.5, delta=0.05, rounds=100)

@@ -1,0 +1,83 @@
+r"""What the paper promises, as functions.
+
+Throughout, sigma bounds a client's sampling noise, :math:`E\|g_m - \nabla F_m\|^2 \le \sigma^2`, and kappa the
+clients' disagreement, :math:`\|\nabla F_m - \nabla F\| \le \kappa`; (b, c) are the aggregator's, and eps is the
+sketch's distortion, 0 where nothing is projected. The embedding's own k is `bartizan.sketch.embedding_dimension`.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def inflation(eps: float) -> float:
+    """(1 + eps) / (1 - eps): by what a projection widens the error that Byzantine clients cause.
+
+    >>> round(inflation(0.5409), 2)
+    3.36
+    """
+    if not 0 <= eps < 1:
+        raise ValueError(f"eps must lie from 0 (nothing is projected) to below 1, got {eps!r}.")
+    return (1 + eps) / (1 - eps)
+
+
+def aggregation_bound(c: float, b: float, eps: float, sigma: float, kappa: float) -> float:
+    r"""Lemma 3.6: :math:`E\|g - \bar g\|^2 \le 2cb \frac{1+\epsilon}{1-\epsilon} (\sigma^2 + 2\kappa^2)`.
+
+    >>> aggregation_bound(c=2.0, b=0.25, eps=0.5, sigma=1.0, kappa=1.0)
+    9.0
+    """
+    if c < 0 or not 0 <= b < 0.5:
+        raise ValueError(f"c must be 0 or more and b from 0 to below 0.5, got c={c!r} and b={b!r}.")
+    return 2 * c * b * inflation(eps) * (sigma**2 + 2 * kappa**2)
+
+
+def error_floor(c: float, b: float, eps: float, sigma: float, kappa: float) -> float:
+    r"""Phi, a bound of :math:`E\|g - \nabla F\|^2`: twice the aggregation's error and twice the sampling's.
+
+    .. math:: \Phi = 4cb \frac{1+\epsilon}{1-\epsilon} (\sigma^2 + 2\kappa^2) + 2(\sigma^2 + \kappa^2)
+
+    >>> error_floor(c=2.0, b=0.25, eps=0.5, sigma=1.0, kappa=1.0)
+    22.0
+    """
+    return 2 * aggregation_bound(c, b, eps, sigma, kappa) + 2 * (sigma**2 + kappa**2)
+
+
+def nonconvex_step(smoothness: float, rounds: int) -> float:
+    r"""The constant step :math:`\eta = 1 / (L \sqrt T)` of the remark after Theorem 3.8."""
+    return 1 / (smoothness * math.sqrt(rounds))
+
+
+def nonconvex_bound(drop: float, step: float, rounds: int, floor: float) -> float:
+    r"""Theorem 3.8 at a constant step: the average of :math:`\|\nabla F(w^t)\|^2` over t < T is at most
+
+    .. math:: 2 (F(w^0) - F(w^T)) / (\eta T) + \Phi
+
+    with `drop` for the difference of F, which may be negative. At :math:`\eta = 1 / (L \sqrt T)` it falls as
+    :math:`1 / \sqrt T` down to Phi.
+
+    >>> nonconvex_bound(drop=3.0, step=nonconvex_step(2.0, 16), rounds=16, floor=1.0)
+    4.0
+    """
+    return 2 * drop / (step * rounds) + floor
+
+
+def convex_step(t: int, convexity: float, smoothness: float) -> float:
+    r"""The step :math:`\eta^t = 2 / (\mu (t + \gamma))`, :math:`\gamma = 4L / \mu`, of Theorem 3.10.
+
+    >>> convex_step(0, convexity=1.0, smoothness=4.0)
+    0.125
+    """
+    return 2 / (convexity * (t + 4 * smoothness / convexity))
+
+
+def convex_bound(rounds: int, start: float, convexity: float, smoothness: float, floor: float) -> float:
+    r"""Theorem 3.10: :math:`E\|w^T - w^*\|^2 \le \frac{\gamma-1}{T+\gamma-1} \|w^0 - w^*\|^2 + \frac{8}{\mu^2} \Phi`.
+
+    `start` is the squared distance at the beginning.
+
+    >>> convex_bound(15, start=8.0, convexity=1.0, smoothness=4.0, floor=0.5)
+    8.0
+    """
+    gamma = 4 * smoothness / convexity
+    return (gamma - 1) / (rounds + gamma - 1) * start + 8 / convexity**2 * floor

@@ -1,0 +1,34 @@
+"""`bartizan theory`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+OUT = Path("runs/theory")
+NAMES = ("embedding", "aggregation", "convergence", "breakdown")
+
+
+def add_to(commands: Any) -> None:
+    about = "measure what the paper's theorems promise, and write a report"
+    parser = commands.add_parser(
+        "theory",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. A stopped run goes on where it was; what is measured is kept.",
+    )
+    parser.add_argument("part", nargs="?", choices=(*NAMES, "all"), default="all", help="default all")
+    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"where results go (default {OUT})")
+    parser.add_argument("--quick", action="store_true", help="a minute or two instead of twenty: fewer draws and cases")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from bartizan.theory import parts, report
+
+    for name in NAMES if options.part == "all" else (options.part,):
+        parts.carry_out(parts.PARTS[name], options.out, options.quick)
+    print("writing the report ...", file=sys.stderr, flush=True)
+    written, missing = report.write(options.out, options.quick)
+    print(f"{written[-1]}{f' ({missing})' if missing else ''}")

@@ -1,0 +1,114 @@
+"""Training under attack beside the bounds of Theorems 3.8 and 3.10, round by round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan import names
+from bartizan.sketch import Exact, Rotated, distortion
+from bartizan.theory.bounds import convex_step, nonconvex_step
+from bartizan.theory.ledger import Result
+from bartizan.theory.match import Attack, Clients, Server, rule_named
+from bartizan.theory.problems import PROBLEMS, Problem, Quadratic
+from bartizan.types import Floats
+
+M, DIM, K, DELTA = 50, 4096, 2048, 0.05
+NOISY = 512  # coordinates that the noise has
+SIGMA = KAPPA = 1.0
+RULES = ("krum", "bulyan", "geometric-median", "mca")
+ATTACKS = tuple(name for name in names.ATTACKS if name != "none")
+HORIZONS = (16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: its curves are means over the seeds."""
+
+    problem: str
+    rule: str
+    projected: bool
+    n_byzantine: int
+    attack: str
+    rounds: int
+    seeds: int
+    sigma: float = SIGMA
+    kappa: float = KAPPA
+    n_clients: int = M
+    dim: int = DIM
+    k: int = K
+    noisy: int = NOISY
+
+    @property
+    def b(self) -> float:
+        return self.n_byzantine / self.n_clients
+
+    @property
+    def eps(self) -> float:
+        """What the theorem grants the projection in all rounds; 0 where nothing is projected."""
+        return distortion(self.k, self.n_clients, DELTA, self.rounds) if self.projected else 0.0
+
+
+def cells(quick: bool) -> list[Cell]:
+    """Every attack at b = 0.1 and 0.3, nobody at 0; then horizons, for the rate in T."""
+    rounds, seeds = (12, 1) if quick else (40, 4)
+    attacks = ("ipm", "alie") if quick else ATTACKS
+    found = [
+        Cell(problem, rule, projected, round(b * M), attack, rounds, seeds)
+        for problem in PROBLEMS
+        for rule in (RULES[2:3] if quick else RULES)
+        for projected in (False, True)
+        for b in (0.0, 0.1, 0.3)
+        for attack in (attacks if b else ("none",))
+    ]
+    if quick:
+        return found
+    for rule, f, attack in (("mean", 0, "none"), ("geometric-median", 15, "ipm")):
+        found += [Cell("non-convex", rule, False, f, attack, T, seeds) for T in HORIZONS]
+        found.append(Cell("strongly convex", rule, False, f, attack, 4 * HORIZONS[-1], seeds))
+    return found
+
+
+def measure(cell: Cell) -> Result:
+    """Squared distances to the minimum or squared gradients, losses, and aggregation errors, by round."""
+    problem = PROBLEMS[cell.problem].of(cell.dim)
+    clients = Clients.draw(cell.n_clients, cell.dim, cell.noisy, cell.sigma, cell.kappa)
+    rule = rule_named(cell.rule, cell.n_byzantine)
+    try:
+        rule.check(cell.n_clients)
+    except ValueError as refused:
+        return {"refused": str(refused)}
+    curves = np.mean([_train(cell, problem, clients, seed) for seed in range(cell.seeds)], axis=0)
+    return {
+        "spread": clients.spread(cell.n_byzantine),
+        "measured": curves[0].tolist(),
+        "losses": curves[1].tolist(),
+        "errors": curves[2, :-1].tolist(),
+    }
+
+
+def _train(cell: Cell, problem: Problem, clients: Clients, seed: int) -> Floats:
+    """(3, rounds + 1): the squared distance or gradient, the loss, and the squared error of the round that follows."""
+    rng = np.random.default_rng(seed)
+    server = Server(rule_named(cell.rule, cell.n_byzantine), Rotated(cell.k) if cell.projected else Exact(), rng)
+    attack, f = Attack(cell.attack), cell.n_byzantine
+    w, found = problem.start(), np.zeros((3, cell.rounds + 1))
+    for t in range(cell.rounds + 1):
+        common = problem.gradient(w)
+        found[:2, t] = (w @ w if isinstance(problem, Quadratic) else common @ common), problem.value(w)
+        if t == cell.rounds:
+            break
+        gradients = clients.gradients(common, rng)
+        mean = gradients[f:].mean(axis=0)
+        attack.lie(gradients, f, server)
+        update = server(gradients)
+        found[2, t] = ((update - mean) ** 2).sum()
+        w = w - step(problem, t, cell.rounds) * update
+    return found
+
+
+def step(problem: Problem, t: int, rounds: int) -> float:
+    if isinstance(problem, Quadratic):
+        return convex_step(t, problem.convexity, problem.smoothness)
+    return nonconvex_step(problem.smoothness, rounds)

@@ -1,0 +1,57 @@
+"""The four experiments, and how one of them is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from bartizan.theory import aggregation, breakdown, convergence, curves, embedding
+from bartizan.theory.ledger import Ledger, Result
+from bartizan.theory.show import Course
+
+Results = Sequence[tuple[Any, Result]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One experiment: what to measure, how, and what to make of it."""
+
+    name: str
+    cells: Callable[[bool], Sequence[Any]]
+    """All of them, or those of a quick run."""
+    measure: Callable[[Any], Result]
+    rows: Callable[[Results], list[dict[str, Any]]]
+    """The lines of its CSV file."""
+    tell: Callable[[Results], str]
+    """Its section of the report, in Markdown."""
+
+
+PARTS = {
+    part.name: part
+    for part in (
+        Part("embedding", embedding.cells, embedding.measure, embedding.rows, embedding.tell),
+        Part("aggregation", aggregation.cells, aggregation.measure, aggregation.rows, aggregation.tell),
+        Part("convergence", convergence.cells, convergence.measure, curves.rows, curves.tell),
+        Part("breakdown", breakdown.cells, breakdown.measure, breakdown.rows, breakdown.tell),
+    )
+}
+
+
+def carry_out(part: Part, out: Path, quick: bool) -> Results:
+    """Measure what is not measured yet; each cell is written before the next begins."""
+    cells = part.cells(quick)
+    course = Course(part.name, len(cells))
+    with Ledger(out / f"{part.name}.jsonl") as ledger:
+        try:
+            for cell in cells:
+                if ledger.get(cell) is not None:
+                    course.found()
+                    continue
+                course.begin(", ".join(map(str, astuple(cell)[:5])))
+                ledger.add(cell, part.measure(cell))
+                course.finished()
+        finally:
+            course.close()
+        return ledger.results(cells)

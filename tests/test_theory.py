@@ -1,0 +1,340 @@
+"""The paper's promises at sizes that run in a minute: the formulas, each bound, and that the checks can fail."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bartizan import Rotated, cli, names
+from bartizan.kernels import reference
+from bartizan.randomness import key_of
+from bartizan.sketch import distortion, embedding_dimension
+from bartizan.theory import aggregation, bounds, breakdown, convergence, curves, embedding, parts, report
+from bartizan.theory.ledger import Ledger
+from bartizan.theory.match import Attack, Clients, Server, rule_named
+from bartizan.theory.problems import PROBLEMS
+from bartizan.theory.spans import SPANS, basis
+
+# By hand: b = 0.2, c = 3, eps = 0.6 (so a factor of 4), sigma^2 = 4, kappa^2 = 9.
+GIVEN = {"c": 3.0, "b": 0.2, "eps": 0.6, "sigma": 2.0, "kappa": 3.0}
+
+
+def test_the_formulas_are_the_papers():
+    assert bounds.inflation(0.6) == pytest.approx(4.0)
+    assert bounds.aggregation_bound(**GIVEN) == pytest.approx(2 * 3 * 0.2 * 4 * (4 + 18))  # 105.6
+    assert bounds.error_floor(**GIVEN) == pytest.approx(4 * 3 * 0.2 * 4 * 22 + 2 * 13)  # 237.2
+    assert bounds.nonconvex_step(4.0, 100) == pytest.approx(0.025)
+    assert bounds.nonconvex_bound(drop=5.0, step=0.025, rounds=100, floor=237.2) == pytest.approx(241.2)
+    assert bounds.convex_step(3, convexity=0.5, smoothness=2.0) == pytest.approx(2 / (0.5 * 19))
+    assert bounds.convex_bound(35, 50.0, 0.5, 2.0, 237.2) == pytest.approx(15 / 50 * 50 + 32 * 237.2)
+    assert bounds.error_floor(**GIVEN | {"b": 0.0}) == 26.0
+
+
+def test_the_convex_bound_is_what_its_recurrence_unrolls_to():
+    """d <- (1 - eta mu / 2) d + 4 eta / mu Phi from d = 7, as the proof of Theorem 3.10 has it, stays below."""
+    mu, L, phi, d = 0.5, 3.0, 0.2, 7.0
+    for t in range(200):
+        eta = bounds.convex_step(t, mu, L)
+        assert eta <= 1 / (2 * L) * (1 + 1e-12)
+        d = (1 - eta * mu / 2) * d + 4 * eta / mu * phi
+        assert d <= bounds.convex_bound(t + 1, 7.0, mu, L, phi)
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (lambda: bounds.inflation(1.0), "eps must lie from 0 .* got 1.0"),
+        (lambda: bounds.aggregation_bound(1, 0.5, 0, 1, 1), "b from 0 to below 0.5, got c=1 and b=0.5"),
+        (lambda: bounds.error_floor(-1, 0.1, 0, 1, 1), "c must be 0 or more"),
+    ],
+)
+def test_what_the_theorems_do_not_speak_of_is_refused(call, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        call()
+
+
+# At this size the theorem asks for k = 444, of Rotated for 512, in 4 rounds of a trial.
+SMALL = embedding.Cell("rotated", "dense", 512, 8, 0.9, 0.05, 4, 25)
+
+
+def promise(sketch, cell, *, independent=False):
+    found = embedding.distortions(sketch, cell, independent=independent)
+    return embedding.kept(cell, embedding.outcome(found, cell))
+
+
+@pytest.mark.parametrize("span", [span for span in SPANS if span != "gradients"])
+@pytest.mark.parametrize("name", ["gaussian", "achlioptas s=8", "rotated"])
+def test_the_whole_span_is_embedded_at_the_theorems_k(name, span):
+    """A Gaussian matrix leaves 1 +- 0.9 with odds below 1e-5 a round: 2 of 25 trials of 4 rounds below 1e-5."""
+    k = 512 if name == "rotated" else SMALL.theorem
+    assert 256 < k <= 512
+    assert promise(embedding.sketching(name, k), replace(SMALL, span=span), independent=name != "rotated")
+
+
+def test_real_gradients_are_embedded_at_the_theorems_k(one_thread):
+    pytest.importorskip("torch")
+    assert basis("gradients", 8, np.random.default_rng(0), independent=False).shape == (8, 33914)
+    assert promise(embedding.sketching("rotated", 512), replace(SMALL, span="gradients", trials=3))
+
+
+def without_signs(rows, seed):
+    """`Rotated(512)` but for its signs."""
+    k, n = 512, 32
+    x = rows.reshape(len(rows), -1, n, k // n)
+    out = np.zeros((len(rows), n, k // n))
+    for b in range(x.shape[1]):
+        _, _, offsets = reference.rotation(key_of(seed), b, k, n)
+        mixed = reference.hadamard(n) @ x[:, b] / math.sqrt(n)
+        for c in range(n):
+            out[:, c] += np.roll(mixed[:, c], offsets[c], axis=1)
+    return out.reshape(len(rows), k)
+
+
+def with_a_common_part(rows, seed):
+    """What a span looks like that holds the vector of ones: one direction in which all signs are alike."""
+    first = np.ones(rows.shape[1]) / math.sqrt(rows.shape[1])
+    return without_signs(np.vstack([first, rows[1:]]), seed)
+
+
+@pytest.mark.parametrize(
+    ("broken", "span", "trials"),
+    [
+        (with_a_common_part, "dense", 3),
+        (lambda rows, seed: Rotated(512, mixing=1)(rows, seed=seed), "1 coordinate", 100),
+        (lambda rows, seed: Rotated(64)(rows, seed=seed), "dense", 100),
+    ],
+    ids=["no signs", "no mixing", "k/8"],
+)
+def test_a_broken_sketch_breaks_its_promise(broken, span, trials):
+    """No signs fail in every round. Without mixing two of 8 axes meet in a round with odds 0.05, in a trial with 0.19;
+    k/8 leaves 1 +- 0.9 in a round with odds of about 0.05 likewise. Either passes 100 trials with odds below 1e-4.
+    """
+    assert not promise(broken, replace(SMALL, span=span, trials=trials))
+
+
+def test_a_sketch_that_is_whole_passes_the_same_check():
+    """`with_a_common_part` fails for want of signs, not by what it is shown."""
+
+    def signed(rows, seed):
+        first = np.ones(rows.shape[1]) / math.sqrt(rows.shape[1])
+        return Rotated(512)(np.vstack([first, rows[1:]]), seed=seed)
+
+    assert promise(signed, replace(SMALL, trials=3))
+
+
+# A smaller room for the rules: 20 clients, 6 of them liars, 2048 coordinates projected to 1024, where eps is 0.69.
+ROOM = aggregation.Cell("krum", 20, 6, 3.0, 2048, 2048, 1024, 2, aggregation.ATTACKS)
+ROBUST = ("krum", "multi-krum", "geometric-median", "mca", "nnm >> geometric-median", "mda", "caf", "dnc")
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+def test_the_projected_error_stays_below_the_lemmas_bound_under_every_attack(rule):
+    cell = replace(ROOM, rule=rule)
+    found = aggregation.measure(cell)
+    assert set(found["exact"]) == set(names.ATTACKS) - {"none"}
+    c = aggregation.constant(found, "exact", cell.b)
+    bound = bounds.aggregation_bound(c, cell.b, cell.eps, aggregation.SIGMA, aggregation.KAPPA)
+    assert aggregation.strongest(found, "projected")[1] < bound
+    (row,) = aggregation.rows([(cell, found)])
+    assert row["part_of_bound"] < 1
+
+
+def test_the_mean_has_no_constant():
+    found = aggregation.measure(replace(ROOM, rule="mean", attacks=("ipm factor=10", "ipm factor=1000")))
+    assert found["exact"]["ipm factor=1000"] > 5000 * found["exact"]["ipm factor=10"]
+
+
+@pytest.mark.parametrize(("rule", "zero"), [("mean", True), ("multi-krum", True), ("krum", False), ("mca", False)])
+def test_at_b_0_the_definition_demands_an_error_of_0_which_some_rules_do_not_give(rule, zero):
+    found = aggregation.measure(replace(ROOM, rule=rule, n_byzantine=0, attacks=("none",)))
+    assert (found["exact"]["none"] < 1e-20) == zero
+
+
+def test_rules_that_measure_from_the_origin_have_a_c_that_grows_with_the_gradient():
+    near, far = (aggregation.measure(replace(ROOM, rule="cge", length=length)) for length in (3.0, 300.0))
+    assert aggregation.constant(far, "exact", 0.3) > 1000 * aggregation.constant(near, "exact", 0.3)
+
+
+def test_bulyan_refuses_30_percent_of_50_and_says_so():
+    found = aggregation.measure(replace(ROOM, rule="bulyan", n_clients=50, n_byzantine=15))
+    assert found == {"refused": rule_refusal("bulyan", 50, 15)}
+    assert "needs at least 63 clients, got 50" in found["refused"]
+
+
+def rule_refusal(rule, n_clients, n_byzantine):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the message is the value
+        rule_named(rule, n_byzantine).check(n_clients)
+    return str(refused.value)
+
+
+def test_noise_and_disagreement_are_what_they_are_said_to_be():
+    clients = Clients.draw(30, 64, 16, sigma=2.0, kappa=3.0)
+    assert np.linalg.norm(clients.offsets, axis=1).max() == pytest.approx(3.0)
+    np.testing.assert_allclose(clients.offsets.sum(axis=0), 0, atol=1e-12)
+    rng = np.random.default_rng(0)
+    noise = np.array([clients.gradients(np.zeros(64), rng) - clients.offsets for _ in range(200)])
+    assert (noise**2).sum(axis=2).mean() == pytest.approx(4.0, rel=0.03)  # 6,000 draws of 16: known to 0.5%
+    apart = max(((x - y) ** 2).sum() for x in clients.offsets[5:] for y in clients.offsets[5:])
+    assert clients.spread(5) == pytest.approx(2 * 4 + apart)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_problems_gradient_and_constants_are_right(name):
+    problem, rng = PROBLEMS[name].of(6), np.random.default_rng(0)
+    for _ in range(50):
+        u, v = rng.normal(size=(2, 6)) * 3
+        slope = (problem.value(u + 1e-6 * v) - problem.value(u - 1e-6 * v)) / 2e-6
+        assert slope == pytest.approx(problem.gradient(u) @ v, rel=1e-5, abs=1e-6)
+        gap = problem.value(v) - problem.value(u) - problem.gradient(u) @ (v - u)
+        assert gap <= problem.smoothness / 2 * ((v - u) ** 2).sum()
+        if name == "strongly convex":
+            assert gap >= problem.convexity / 2 * ((v - u) ** 2).sum() - 1e-9
+    assert problem.value(problem.start()) > 10
+
+
+TRAINING = convergence.Cell(
+    "strongly convex", "geometric-median", False, 6, "ipm", 12, 2, n_clients=20, dim=2048, k=1024, noisy=64
+)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("rule", ["krum", "geometric-median"])
+@pytest.mark.parametrize("attack", ["ipm", "alie", "min-max", "gaussian", "sign-flip"])
+def test_every_round_stays_below_the_theorems_bound(problem, rule, attack):
+    cells = [
+        replace(TRAINING, problem=problem, rule=rule, attack=attack, projected=projected) for projected in (False, True)
+    ]
+    results = [(cell, convergence.measure(cell)) for cell in cells]
+    for cell, found in results:
+        measured, bound = curves.curves(cell, found, curves.constant(results, cell))
+        assert len(measured) == cell.rounds
+        assert (measured < bound).all()
+
+
+def test_without_robustness_a_training_leaves_the_bound():
+    """The check of the curves can fail: the mean, with the c that the geometric median has."""
+    robust, mean = TRAINING, replace(TRAINING, rule="mean", attack="sign-flip")
+    c = curves.constant([(robust, convergence.measure(robust))], robust)
+    measured, bound = curves.curves(mean, convergence.measure(mean), c)
+    assert (measured > bound).any()
+
+
+def test_nobody_lying_the_rates_are_the_theorems():
+    """The mean squared gradient falls as T^-1/2 where the step is 1/(L sqrt T); the distance faster than 1/t."""
+    quiet = replace(TRAINING, rule="mean", n_byzantine=0, attack="none")
+    horizons = (16, 64, 256)
+    cells = [replace(quiet, problem="non-convex", rounds=T, seeds=1) for T in horizons]
+    means = [curves.curves(cell, convergence.measure(cell), 0.0)[0][-1] for cell in cells]
+    assert -0.8 < curves.slope(horizons, means) < -0.35
+    long = replace(quiet, rounds=200, seeds=1)
+    measured, _ = curves.curves(long, convergence.measure(long), 0.0)
+    assert curves.slope(np.arange(16, 216), measured) < -1
+
+
+def test_krum_fails_where_liars_fill_a_neighbourhood_exact_and_projected_alike():
+    """Told of 4, the most that 11 clients allow, it counts 5 neighbours: a liar has that many alike when 6 lie."""
+    cells = [
+        breakdown.Cell("krum", 11, f, breakdown.most_told("krum", 11, f), 30.0, 2048, 1024, 1, ("ipm factor=1000",))
+        for f in range(1, 7)
+    ]
+    (point,) = breakdown.points([(cell, breakdown.measure(cell)) for cell in cells])
+    assert (point.accepts, point.exact, point.projected) == (4, 6, 6)
+
+
+def test_an_attack_may_have_a_setting():
+    gradients = np.ones((4, 8))
+    Attack("ipm factor=10").lie(gradients, 1, Server(rule_named("mean", 0), Rotated(64), np.random.default_rng(0)))
+    assert gradients[0].tolist() == [-10.0] * 8
+
+
+def test_what_is_measured_is_not_measured_again(tmp_path):
+    asked = []
+    part = parts.Part("toy", lambda quick: TOYS, lambda cell: asked.append(cell) or {"k": cell.k}, None, None)
+    assert [found for _, found in parts.carry_out(part, tmp_path, True)] == [{"k": 64}, {"k": 128}]
+    path = tmp_path / "toy.jsonl"
+    torn = path.read_bytes()[:-9]
+    path.write_bytes(torn)  # killed in the middle of the second line
+    assert len(parts.carry_out(part, tmp_path, True)) == 2
+    assert [cell.k for cell in asked] == [64, 128, 128]
+    assert [json.loads(line)["result"]["k"] for line in path.read_text().splitlines()] == [64, 128]
+
+
+TOYS = [replace(SMALL, k=64), replace(SMALL, k=128)]
+
+
+def test_an_interrupt_keeps_what_is_done(tmp_path):
+    def stopped(cell):
+        if cell.k == 128:
+            raise KeyboardInterrupt
+        return {}
+
+    part = parts.Part("toy", lambda quick: TOYS, stopped, None, None)
+    with pytest.raises(KeyboardInterrupt):
+        parts.carry_out(part, tmp_path, True)
+    with Ledger(tmp_path / "toy.jsonl") as ledger:
+        assert [ledger.get(cell) for cell in TOYS] == [{}, None]
+
+
+def test_a_report_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no results of a whole run of bartizan theory"):
+        report.write(tmp_path, quick=False)
+
+
+def test_a_strange_line_is_named(tmp_path):
+    path = tmp_path / "embedding.jsonl"
+    path.write_text('{"cell": 1}\n')
+    with pytest.raises(ValueError, match=r"embedding.jsonl, line 1, is no result of bartizan theory"):
+        Ledger(path)
+
+
+def test_the_command_writes_tables_pictures_and_a_page(tmp_path, monkeypatch, capsys):
+    few = {
+        "embedding": lambda quick: [replace(embedding.cells(True)[n], trials=1) for n in (0, 1, 12)],
+        "aggregation": lambda quick: [
+            replace(ROOM, rule=rule, n_clients=M, n_byzantine=f, k=4096, attacks=("ipm",))
+            for rule, M, f in (("krum", 20, 6), ("bulyan", 50, 15), ("median", 20, 6), ("krum", 20, 0))
+        ],
+        "convergence": lambda quick: [
+            replace(TRAINING, problem=problem, rounds=4, k=4096, projected=True) for problem in PROBLEMS
+        ],
+        "breakdown": lambda quick: [breakdown.Cell("krum", 11, f, f, 30.0, 1024, 512, 1, ("ipm",)) for f in (1, 2)],
+    }
+    for name, cells in few.items():
+        monkeypatch.setitem(parts.PARTS, name, replace(parts.PARTS[name], cells=cells))
+    assert cli.main(["theory", "--out", str(tmp_path), "--quick"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'report.md'}\n"
+    page = (tmp_path / "report.md").read_text()
+    for name, title in report.TITLES.items():
+        assert f"## {title}" in page
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        with open(tmp_path / f"{name}.csv", newline="") as file:
+            assert len(list(csv.DictReader(file))) >= 2
+    assert "refuses" in page
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    written, missing = report.write(tmp_path, quick=True)
+    assert missing == "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
+    assert "![" not in written[-1].read_text()
+
+
+def test_the_plans_have_every_rule_attack_and_share():
+    whole = convergence.cells(quick=False)
+    assert {cell.attack for cell in whole if cell.b == 0.3} == set(names.ATTACKS) - {"none"}
+    assert {cell.b for cell in whole} == {0.0, 0.1, 0.3}
+    assert {cell.rule for cell in aggregation.cells(False)} >= set(names.RULES) | set(names.COORDINATEWISE)
+    assert all(cell.eps < 1 for cell in whole + aggregation.cells(False))
+    assert all(cell.told <= cell.n_byzantine for cell in breakdown.cells(False))
+
+
+def test_the_guarantee_at_k_4096_ends_at_211_clients():
+    """T=100, delta=0.05: what docs/theory.md says of it."""
+    assert distortion(4096, 200, 0.05, 100) == pytest.approx(0.976, abs=5e-4)
+    assert embedding_dimension(210, 0.999999, 0.05, 100) <= 4096
+    with pytest.raises(ValueError, match="promises nothing for the whole span of 211 clients"):
+        distortion(4096, 211, 0.05, 100)
