@@ -11,7 +11,6 @@ from bartizan.rules.base import Decision, Rule, SecondStage
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.updates import Updates
 
-
 # A client that does not know the seed is accused by its norms with no more than these odds, a round.
 ODDS = 1e-9
 SMALLEST = float(np.finfo(np.float32).tiny)

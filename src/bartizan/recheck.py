@@ -1,4 +1,4 @@
-"""A second, small look whose seed is drawn when a round closes: who knew the first one's seed does not know this one's."""
+"""A second, small look by a seed that is drawn when a round closes: to know the first one's helps nobody."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class Recheck:
         others = np.sort(ratios + np.diag(np.full(len(rows), np.inf)), axis=1)[:, :-1]
         typical = others[:, (len(rows) - 2) // 2]
         return {
-            rows[i]: f"its squared distances to most others are {typical[i]:.3g} times larger by the projection drawn at "
+            rows[
+                i
+            ]: f"its squared distances to most others are {typical[i]:.3g} times larger by the projection drawn at "
             f"close than by the one drawn before, where {self.most:.2g} is the most of an update that knows neither"
             for i in np.flatnonzero(typical > self.most)
         }
@@ -80,7 +82,7 @@ def witnesses(decision: Decision, geometry: Geometry, withstands: int | None, go
     With at most f liars, 2f + 1 others have an honest majority; where f is not known all are taken. Those close to the
     heaviest come first, since small distances show most.
     """
-    used = decision.weights > 0 if decision.then is None else decision.then.mixing.any(axis=0)
+    used = np.asarray(decision.weights > 0 if decision.then is None else decision.then.mixing.any(axis=0))
     enough = len(used) if withstands is None else 2 * max(0, withstands - gone) + 2
     near = geometry.squared_distances[int(np.argmax(decision.weights))]
     order: Array = np.lexsort((near, ~used))

@@ -37,7 +37,7 @@ def achlioptas_range(k: int, s: int, odds: float) -> tuple[float, float]:
     A cell's square has mean 1/k and a second moment of at most v = max(3, s) times 1/k^2. Of all such variables that
     are not negative, one that is v with odds 1/v and else 0 has the largest moment generating function to the left, so
     the lower tail is the binomial one, :math:`k \, KL(r/v \,\|\, 1/v) = \ln(1 / odds)`. Above, an entry is
-    sub-Gaussian, and Gaussian's bound holds times its variance factor. Least is 0 where k/s is too small to promise any.
+    sub-Gaussian, and Gaussian's bound holds times its variance factor. Least is 0 where k/s is too small.
 
     >>> [round(part, 3) for part in achlioptas_range(4096, 8, 1e-9)]
     [0.744, 1.705]
@@ -58,8 +58,8 @@ def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
     r"""Gaussian's, or worse where the vector is one of those that `collision_odds` is about.
 
     Those are flat, on m rows of one lane in each of B blocks, the rows a coset. The hidden signs make all B the same
-    character with odds :math:`(2m/2^m)^B m^{1-B}`; then each of n/m rows of L cells holds B equal numbers of random signs
-    at random places, and what they leave of their squares is counted here. Worst known, not proven.
+    character with odds :math:`(2m/2^m)^B m^{1-B}`; then each of n/m rows of L cells holds B equal numbers of random
+    signs at random places, and what they leave of their squares is counted here. Worst known, not proven.
 
     >>> [round(part, 3) for part in rotated_range(4096, 32, 1e-9)]
     [0.5, 1.5]
