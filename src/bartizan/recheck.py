@@ -39,7 +39,7 @@ class Recheck:
     @classmethod
     def of(cls, sketch: Sketch) -> Recheck | None:
         """For a round that was looked at by this sketch; None where it projects nothing, or promises nothing."""
-        least = sketch.kept(ODDS)[0] if isinstance(sketch, Projection) else 0.0
+        least = sketch.usually_kept(ODDS)[0] if isinstance(sketch, Projection) else 0.0
         return cls(SMALL.kept(ODDS)[1] / least) if least else None
 
     def found_out(

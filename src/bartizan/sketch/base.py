@@ -76,6 +76,10 @@ class Projection(Streaming):
         """
         return 0.0, np.inf
 
+    def usually_kept(self, odds: float) -> tuple[float, float]:
+        """The same, of vectors that nobody has fitted to the sketch's structure."""
+        return self.kept(odds)
+
     # Blocks of columns that `add` takes: a multiple of this, and at most that (None: as memory allows, in whole units).
     multiple_of: ClassVar[int] = 1
     most: ClassVar[int | None] = None

@@ -59,17 +59,21 @@ def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
 
     Those are flat, on m rows of one lane in each of B blocks, the rows a coset. The hidden signs make all B the same
     character with odds :math:`(2m/2^m)^B m^{1-B}`; then each of n/m rows of L cells holds B equal numbers of random
-    signs at random places, and what they leave of their squares is counted here. Worst known, not proven.
+    signs at random places, and what they leave of their squares is counted here. Of two blocks those too whose signs
+    are some flips away from a character (`_loss_of_two`). Worst known, not proven.
 
     >>> [round(part, 3) for part in rotated_range(4096, 32, 1e-9)]
-    [0.5, 1.5]
+    [0.437, 1.562]
     >>> rotated_range(4096, 1, 1e-9)[0]  # two coordinates fall on each other in one round of 8192
     0.0
     """
     least, most = gaussian_range(k, odds)
     n, L = mixing, k // mixing
+    odds /= 2  # for what is not counted: numbers that are not flat, rows beside the largest coefficient
     for m in (2**j for j in range(n.bit_length())):
-        for B in range(2, MOST_BLOCKS + 1):
+        loss = _loss_of_two(m, n // m, L, odds)
+        least, most = min(least, 1 - loss), max(most, 1 + loss)
+        for B in range(3, MOST_BLOCKS + 1):
             alike = (2 * m / 2**m) ** B / m ** (B - 1) if m > 1 else 1.0
             if alike <= odds:
                 continue
@@ -81,6 +85,25 @@ def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
             least = min(least, float(ratios[np.argmax(below > odds)]))
             most = max(most, float(ratios[np.flatnonzero(above > odds)[-1]]))
     return least, most
+
+
+def _loss_of_two(m: int, rows: int, L: int, odds: float) -> float:
+    """What two blocks lose of their squares, with more than these odds, as the largest coefficients of both cancel.
+
+    d flips away from a character, less than m/4 of them, m signs have one coefficient of m - 2d, and with it the part
+    (1 - 2d/m)^2 of their squares in `rows` rows. There are 2m C(m, d) such signs.
+    """
+    if m > 64:  # what is left is rarer than any odds that are asked for
+        return 0.0
+    parts = [(min(1.0, 2 * m * math.comb(m, d) / 2**m), 1 - 2 * d / m) for d in range((m + 3) // 4)]
+    meet = [_binomial(rows, j, 1 / (2 * L)) for j in range(rows + 1)]
+    cases = [(x * y * j / rows, p * q / m * met) for p, x in parts for q, y in parts for j, met in enumerate(meet)]
+    so_far = 0.0
+    for loss, chance in sorted(cases, reverse=True):
+        so_far += chance
+        if so_far > odds:
+            return loss
+    return 0.0
 
 
 @lru_cache
@@ -106,6 +129,11 @@ def _product(one: Floats, other: Floats) -> Floats:
         for b in range(len(one) - a):
             out[a + b] += np.convolve(one[a], other[b])[: out.shape[1]]
     return out
+
+
+def _binomial(n: int, j: int, p: float) -> float:
+    ways = math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1)
+    return math.exp(ways + j * math.log(p) + (n - j) * math.log1p(-p))
 
 
 def _divergence(q: float, p: float) -> float:
