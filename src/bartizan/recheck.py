@@ -1,4 +1,4 @@
-"""A second, small look by a seed that is drawn when a round closes: to know the first one's helps nobody."""
+"""A second look by a seed that is drawn when a round closes: to know the first one's helps nobody."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from bartizan.sketch.rotated import Rotated
 from bartizan.types import Array, Floats
 from bartizan.updates import Updates
 
-SMALL = Rotated(k=64)
+# A read is what it costs: with a smaller k the kernels take longer, not less (`benchmarks/adaptive.py cost`).
+AGAIN = Rotated()
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
 
@@ -40,7 +41,7 @@ class Recheck:
     def of(cls, sketch: Sketch) -> Recheck | None:
         """For a round that was looked at by this sketch; None where it projects nothing, or promises nothing."""
         least = sketch.usually_kept(ODDS)[0] if isinstance(sketch, Projection) else 0.0
-        return cls(SMALL.kept(ODDS)[1] / least) if least else None
+        return cls(AGAIN.kept(ODDS)[1] / least) if least else None
 
     def found_out(
         self, rule: Rule | CoordinateWise, decision: Decision, geometry: Geometry, clients: Updates
@@ -68,12 +69,12 @@ class Recheck:
         new = [row for row, client in enumerate(clients.clients) if client not in self.readings]
         if new:
             clients.pace.begin("recheck")
-            reading = SMALL.read(clients.only(new), self.seed)
+            reading = AGAIN.read(clients.only(new), self.seed)
             for at, row in enumerate(new):
                 own = slice(at, at + 1)
                 self.readings[clients.clients[row]] = Reading(reading.sketches[own], reading.squared_norms[own])
         known = Reading.stacked([self.readings[client] for client in clients.clients])
-        return Geometry.seen(SMALL.seen(clients, known, self.seed), len(clients))
+        return Geometry.seen(AGAIN.seen(clients, known, self.seed), len(clients))
 
 
 def witnesses(decision: Decision, geometry: Geometry, withstands: int | None, gone: int) -> list[int]:

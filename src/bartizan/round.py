@@ -56,8 +56,8 @@ class Round:
     all are there: it happens at `close`; ``sketch="auto"`` is `Rotated` here.
 
     The projection's seed is drawn when the round opens, and told by its result. Whoever learns it before the round is
-    closed could send what the projection does not show, so `close` looks at the chosen once more, with a small sketch
-    whose seed is drawn then: at most one more read. ``recheck=False`` is for those who are sure of their secret.
+    closed could send what the projection does not show, so `close` looks at the chosen once more, with a sketch whose
+    seed is drawn then: at most one more read. ``recheck=False`` is for those who are sure of their secret.
 
     >>> from bartizan import Aggregator, Krum, Rotated
     >>> aggregator = Aggregator(Krum(n_byzantine=1), sketch=Rotated(k=64))
@@ -261,7 +261,7 @@ class Round:
             pace = Pace.of(self._memory, progress, written=() if out is None else arrays_of(out))
             updates = [arrival.update for arrival in come]
             clients = Updates.of(updates, **self._points, strict=self._strict, pace=pace)
-            clients = prepared(clients, self._eye, out)
+            clients = prepared(clients, self._eye, out, recheck=self._recheck)
             pace.begin("sketch")
             result = aggregator.finish(
                 clients,
