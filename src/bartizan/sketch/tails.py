@@ -63,7 +63,7 @@ def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
     are some flips away from a character (`_loss_of_two`). Worst known, not proven.
 
     >>> [round(part, 3) for part in rotated_range(4096, 32, 1e-9)]
-    [0.437, 1.562]
+    [0.344, 1.656]
     >>> rotated_range(4096, 1, 1e-9)[0]  # two coordinates fall on each other in one round of 8192
     0.0
     """
