@@ -99,7 +99,7 @@ def observer(
     k = sketch.k if isinstance(sketch, Projection) else len(m)
     room = min(4, (len(m) - 1) // (2 * k))  # so many projections leave at least half of the coordinates to hide in
     against = -course if course.any() else _away(m, rng)
-    d = hidden_part(against, sketch, [int(seed) for seed in past_seeds][len(past_seeds) - room :] if room else ())
+    d = hidden_part(against, sketch, [int(seed) for seed in past_seeds][-room:] if room else ())
     d = d if d.any() else against
     spread = float(np.linalg.norm(on_host(by_columns(honest, std, wide=True))))
     return agreed(narrowed(m + spread / np.linalg.norm(d) * d, honest), count)
@@ -146,17 +146,18 @@ def optimised_null_space(
     hidden = hidden_part(against, sketch, (guess,))
     directions = [d for d in (hidden, against, -spread) if np.isfinite(d).all() and d.any()][:tries]
     harm = trial(honest, count, aggregator, by_columns(honest, mean, wide=True))
-    found: dict[float, Floats] = {0.0: m}
+    worst, sent = 0.0, m
     for nth, d in enumerate(directions):
         unit = _norm(honest) / np.linalg.norm(d) * d
+        known: dict[float, float] = {}
 
-        def harms(length: float, unit: Floats = unit) -> float:
-            worst = harm(m + length * unit)
-            found[worst] = m + length * unit
-            return worst
+        def harms(length: float, unit: Floats = unit, known: dict[float, float] = known) -> float:
+            return known.setdefault(length, harm(m + length * unit))
 
-        most_harmful(harms, GRID, (tries + nth) // len(directions))
-    return agreed(narrowed(found[max(found)], honest), count)
+        length = most_harmful(harms, GRID, (tries + nth) // len(directions))
+        if known[length] > worst:
+            worst, sent = known[length], m + length * unit
+    return agreed(narrowed(sent, honest), count)
 
 
 def _moved(
