@@ -22,7 +22,7 @@ test-slow: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow
 
 test-gpu:
-	PYTHONPATH=src $(PYTHON_GPU) -m pytest tests/test_gpu.py tests/test_ongpu.py tests/test_attacks.py tests/test_clients.py tests/test_images.py
+	PYTHONPATH=src $(PYTHON_GPU) -m pytest tests/test_gpu.py tests/test_ongpu.py tests/test_distributed_gpu.py tests/test_attacks.py tests/test_clients.py tests/test_images.py
 
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers

@@ -51,6 +51,29 @@ def test_a_kernel_adds_what_its_definition_adds(name, shape, arguments, dtype, w
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("M", [cpu.MANY + 1, 3 * cpu.STRIPE, 515])
+def test_the_products_of_many_rows_are_those_of_their_definition_and_symmetric(M, dtype, monkeypatch):
+    monkeypatch.setattr(cpu, "SHORT", 2)  # so that there is more than one band
+    x, origin = np.random.default_rng(0).normal(size=(2, M, 700)).astype(dtype)
+    fast, slow = np.full((M, M), 0.25), np.full((M, M), 0.25)
+    cpu.gram(Rows.of(x), origin[0], fast)
+    reference.gram(x, origin[0], slow)
+    np.testing.assert_allclose(fast, slow, atol=1e-10 if dtype == np.float64 else 1e-4)
+    np.testing.assert_array_equal(fast, fast.T)
+
+
+@pytest.mark.parametrize("M", [7, 40, 300])
+def test_the_products_of_sketches_are_the_same_to_the_bit_for_any_number_of_threads(M, monkeypatch):
+    x, made = np.random.default_rng(0).normal(size=(M, 4096)), []
+    for threads in (1, 2, 3, 16):
+        monkeypatch.setattr(cpu, "n_threads", lambda threads=threads: threads)
+        made.append(np.zeros((M, M)))
+        cpu.gram(Rows.of(x), None, made[-1])
+    for other in made[1:]:
+        np.testing.assert_array_equal(made[0], other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("with_origin", [False, True])
 @pytest.mark.parametrize("small", [0, 2**60], ids=["all threads", "one thread"])
 def test_the_weighted_sum_writes_what_its_definition_writes(dtype, with_origin, small, monkeypatch):

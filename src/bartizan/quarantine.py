@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from bartizan.coordinatewise import CoordinateWise
@@ -16,15 +18,22 @@ ODDS = 1e-9
 SMALLEST = float(np.finfo(np.float32).tiny)
 
 
-def without_the_unfit(clients: Updates, look: Look, strict: bool) -> tuple[Updates, Look]:
-    """Quarantine the clients whose numbers are not finite or overflow: their squared norm says so, at no extra read."""
+def without_the_unfit(
+    clients: Updates, look: Look, strict: bool, faults: Callable[[list[int]], list[str]] | None = None
+) -> tuple[Updates, Look]:
+    """Quarantine the clients whose numbers are not finite or overflow: their squared norm says so, at no extra read.
+
+    `faults` finds out what is wrong with rows, where not all of their columns are here.
+    """
     M = len(clients)
     fit = look.squared_norms <= norm_limit(clients.columns.widest)  # False for NaN
     if fit.all():
         return clients, look
     if not fit[M:].all():
         raise ValueError(f"trusted is too large: its squares overflow {clients.columns.widest}.")
-    return without(clients, look, {int(r): clients.fault(int(r)) for r in np.flatnonzero(~fit)}, strict)
+    rows = np.flatnonzero(~fit).tolist()
+    bad = dict(zip(rows, map(clients.fault, rows) if faults is None else faults(rows), strict=True))
+    return without(clients, look, bad, strict)
 
 
 def without_the_hidden(clients: Updates, look: Look, sketch: Sketch, strict: bool) -> tuple[Updates, Look]:

@@ -59,6 +59,7 @@ class Updates:
     trusted: Row | None = field(default=None, repr=False)
     target: Target | None = field(default=None, repr=False)  # what a result is written into, if not into new memory
     pace: Pace = field(default=NO_HURRY, repr=False)
+    first: int = 0  # which coordinate of the whole update column 0 is: these may be a shard
 
     @classmethod
     def of(
@@ -189,12 +190,16 @@ class Updates:
     def units(
         self, multiple_of: int, most: int | None, about: Located | None = None, tile: int = 1
     ) -> Iterator[tuple[int, Rows, Array | None]]:
-        """Walk the columns of everyone, about the reference or a row, cut so that no sums depend on the company."""
+        """Walk the columns of everyone, about the reference or a row, cut so that no sums depend on the company.
+
+        What comes first is the coordinate of the whole update that a block begins at.
+        """
         if self.pace.spare is not None:
             most = most or multiple_of
         for start, block in self.everyone.blocks(multiple_of, most, narrow=False, tile=tile):
             stop = start + block.width
-            yield start, block, self._origin(start, stop) if about is None else about.row(0, start, stop)
+            origin = self._origin(start, stop) if about is None else about.row(0, start, stop)
+            yield self.first + start, block, origin
             self.pace.passed(self.columns, self.everyone.arrays, start, stop)
             if about is not None:
                 self.pace.drop(self.columns, about.arrays, start, stop)

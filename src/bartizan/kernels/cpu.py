@@ -10,7 +10,7 @@ not at what it calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,10 @@ SMALL = 2**17
 TILE = 4096
 STRIP = 256
 SIDE = 4
+STRIPE = 128  # rows whose products with others are summed in cache
+FEW = 16  # rows of a stripe that stay in the first cache
+MANY = 256  # rows from which on that is worth it
+SHORT, PARTS = 256, 4  # strips of the longest row that counts as short, and in how many parts such rows are cut
 
 
 def zeros(*shape: int) -> Floats:
@@ -42,16 +46,40 @@ def zeros(*shape: int) -> Floats:
 
 
 def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
+    if len(rows) > MANY:
+        return _gram_of_many(rows, origin, out)
     threads, about = _threads(rows), _covering(rows, origin, STRIP)
     n_strips = -(-rows.width // STRIP)
-    sums = np.zeros((threads, *[len(rows) + -len(rows) % SIDE] * 2))
+    # Sketches are cut alike for any number of threads, so that their products are the same to the bit.
+    parts = PARTS if rows.width * len(rows) >= SMALL and n_strips <= SHORT else threads
+    sums = np.zeros((parts, *[len(rows) + -len(rows) % SIDE] * 2))
 
     def task(part: int) -> None:
-        first, last = n_strips * part // threads, n_strips * (part + 1) // threads
+        first, last = n_strips * part // parts, n_strips * (part + 1) // parts
         _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part])
 
-    share(task, threads, threads)
+    share(task, parts, threads)
     out += sums.sum(axis=0)[: len(rows), : len(rows)]
+
+
+def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
+    """A stripe of rows with all before them is one task: of so many rows a strip is larger than the caches.
+
+    Rows are read once a stripe. Long ones are walked a band at a time, so that a band comes from memory or disk once.
+    """
+    about, n_stripes, band = _covering(rows, origin, STRIP), -(-len(rows) // STRIPE), STRIP * SHORT
+
+    def add(low: int, i: int) -> None:
+        top = STRIPE * (n_stripes - 1 - i)  # the last ones are the longest
+        high, bottom = min(low + band, rows.width), min(top + STRIPE, len(rows))
+        sums = np.zeros((STRIPE, top + STRIPE))
+        _gram_stripe(rows.table, np.empty(STRIP, rows.dtype), about, low, high, top, bottom, sums)
+        sums = sums[: bottom - top, :bottom]
+        out[top:bottom, :bottom] += sums
+        out[:top, top:bottom] += sums[:, :top].T
+
+    for low in range(0, rows.width, band):
+        share(partial(add, low), n_stripes, _threads(rows))
 
 
 def squared_norms(rows: Rows, origin: Array | None, out: Floats) -> None:
@@ -412,6 +440,36 @@ def _gram(rows, own, origin, first, last, out):
     for i in range(padded):
         for j in range(i):
             out[j, i] = out[i, j]
+
+
+@njit(cache=True, nogil=True)
+def _gather(rows, m, low, origin, own, to):
+    x = tile(rows, m, low, origin, own)
+    for i in range(u64(STRIP)):
+        to[i] = x[i]
+
+
+@njit(cache=True, nogil=True)
+def _gram_stripe(rows, own, origin, first, last, top, bottom, out):
+    """The inner products of rows `top` to `bottom` with these and all before them, over columns `first` to `last`."""
+    side = bottom - top
+    mine, others = np.zeros((STRIPE, STRIP)), np.zeros((STRIPE, STRIP))
+    for low in range(first, last, STRIP):
+        for m in range(top, bottom):
+            _gather(rows, m, low, origin, own, mine[m - top])
+        for left in range(0, top, STRIPE):
+            for m in range(left, left + STRIPE):
+                _gather(rows, m, low, origin, own, others[m - left])
+            for few in range(0, STRIPE, FEW):
+                for i in range(0, side, SIDE):
+                    for j in range(few, few + FEW, SIDE):
+                        _square_of_products(mine[i : i + SIDE], others[j : j + SIDE], out, i, left + j)
+        for i in range(0, side, SIDE):
+            for j in range(0, i + 1, SIDE):
+                _square_of_products(mine[i : i + SIDE], mine[j : j + SIDE], out, i, top + j)
+    for i in range(side):
+        for j in range(i):
+            out[j, top + i] = out[i, top + j]
 
 
 LANES = 128  # mixed at a time, at most

@@ -192,14 +192,14 @@ def known_costs(device: str, dtype: str) -> Costs:
     return known or TYPICAL[device]
 
 
-def sketch_for(clients: Updates, rule: Rule | CoordinateWise) -> Exact | Rotated:
-    """What `sketch="auto"` means for these updates."""
+def sketch_for(clients: Updates, rule: Rule | CoordinateWise, dim: int | None = None) -> Exact | Rotated:
+    """What `sketch="auto"` means for these updates, or for such updates of `dim` coordinates."""
     if isinstance(rule, CoordinateWise) or not rule.needs_distances:
         return Exact()
     largest = max(clients.columns.entries, key=lambda entry: entry.size)
     leaf = next(iter(leaves_of(clients.like).values()))
     device = str(getattr(leaf, "device", "cpu")).partition(":")[0]
-    return _chosen(len(clients), clients.layout.dim, known_costs(device, largest.dtype))
+    return _chosen(len(clients), dim or clients.layout.dim, known_costs(device, largest.dtype))
 
 
 @lru_cache(maxsize=64)

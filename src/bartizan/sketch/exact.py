@@ -29,15 +29,18 @@ class Exact(Sketch):
         return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.located)])
 
     def look(self, clients: Updates, seed: int) -> Look:
-        every = clients.everyone
-
         def about(row: int | None) -> Floats:
-            gram = every.zeros(len(every), len(every))
-            for start, rows, origin in clients.blocks(every):
-                if row is not None:
-                    origin = every.row(row, start, start + rows.width)
-                rows.kernels.gram(rows, origin, gram)
-            return every.host(gram)[0]
+            return clients.everyone.host(self.products(clients, row))[0]
 
         gram = about(None)
         return Look(gram, np.diag(gram).copy(), about, gram[-1] if clients.trusted is not None else None)
+
+    def products(self, clients: Updates, about: int | None = None) -> Floats:
+        """The inner products of everyone, about the reference or about a row, where the rows are."""
+        every = clients.everyone
+        gram = every.zeros(len(every), len(every))
+        for start, rows, origin in clients.blocks(every):
+            if about is not None:
+                origin = every.row(about, start, start + rows.width)
+            rows.kernels.gram(rows, origin, gram)
+        return gram

@@ -1,0 +1,165 @@
+"""Sketches alone at M = 10,000, and what the planner's model says of 10^4 clients x 10^9 parameters.
+
+Clients are drawn a few at a time, sketched and forgotten, as a server would; what is left is M x k numbers. Run as
+`python benchmarks/scaling.py`; it takes minutes and up to 5 GiB, `--clients 2000` a few seconds.
+"""
+
+import argparse
+import resource
+import sys
+import time
+
+import numpy as np
+
+from bartizan import Exact, GeometricMedian, Geometry, Krum, MultiKrum, Rotated
+from bartizan.arguments import number
+from bartizan.geometry import Look
+from bartizan.kernels.rows import Rows
+from bartizan.planner.costs import TYPICAL
+from bartizan.sketch import pairwise_distortion
+
+SEED = 2**90 + 1
+AT_ONCE = 100
+KEPT = 100  # clients whose updates are kept, to compare distances
+
+
+def progress(text):
+    if sys.stderr.isatty():
+        print(f"\r{text:<60}", end="", file=sys.stderr, flush=True)
+
+
+def drawn(first, count, p, n_liars):
+    """Updates around 0.1 with noise of variance 1; the liars, who come first, lie around -0.9."""
+    x = np.random.default_rng([7, first]).standard_normal((count, p), dtype=np.float32)
+    x += 0.1
+    x[: max(0, n_liars - first)] -= 1
+    return x
+
+
+def sketched(M, p, k, n_liars):
+    sketch, out, norms, kept, seconds = Rotated(k), np.empty((M, k)), np.empty(M), [], 0.0
+    for first in range(0, M, AT_ONCE):
+        x = drawn(first, min(AT_ONCE, M - first), p, n_liars)
+        if n_liars <= first < n_liars + KEPT:
+            kept.append(x)
+        begin = time.perf_counter()
+        out[first : first + len(x)] = sketch(x, seed=SEED)
+        seconds += time.perf_counter() - begin
+        norms[first : first + len(x)] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
+        progress(f"sketched {first + len(x)} of {M} clients")
+    return out, norms, np.concatenate(kept), seconds
+
+
+def geometry_of(sketches, norms):
+    gram = products(sketches)
+    return Geometry.seen(Look(gram, norms, lambda row: gram), len(gram), seed=SEED)
+
+
+def products(sketches):
+    """By the kernel that `aggregate` and `ShardedAggregator` use."""
+    rows, gram = Rows.of(sketches), np.zeros((len(sketches), len(sketches)))
+    rows.kernels.gram(rows, None, gram)
+    return gram
+
+
+def distances(x):
+    G = x.astype(np.float64) @ x.T.astype(np.float64)
+    D = np.diag(G)[:, None] + np.diag(G) - 2 * G
+    return D[np.triu_indices(len(x), 1)]
+
+
+def timed(call):
+    begin = time.perf_counter()
+    return call(), time.perf_counter() - begin
+
+
+def simulated(M, p, k):
+    f = M * 3 // 10 // AT_ONCE * AT_ONCE
+    sketches, norms, kept, seconds = sketched(M, p, k, f)
+    errors = np.abs(distances(sketches[f : f + len(kept)]) / distances(kept) - 1)
+    print(f"\n{M:,} clients of {p:,} coordinates, {f:,} of them liars, k = {k}; sketched a hundred at a time")
+    print(f"  sketches            {8 * M * k / 2**20:,.0f} MiB in {seconds:.2f} s")
+    promise = pairwise_distortion(k, M, 0.05)
+    print(
+        f"  squared distances   to {errors.max():.3f} among {len(kept)} honest; promised to {promise:.3f} for all pairs"
+    )
+    for name, multiply in (("our kernel", products), ("BLAS", lambda x: x @ x.T)):
+        progress(f"inner products, {name}")
+        begin = time.process_time()
+        _, seconds = timed(lambda multiply=multiply: multiply(sketches))
+        print(f"  inner products      {seconds:.2f} s, {time.process_time() - begin:.2f} of processors, by {name}")
+    geometry, seconds = timed(lambda: geometry_of(sketches, norms))
+    print(f"  geometry            {seconds:.2f} s (inner products, distances), {8 * M * M / 2**20:,.0f} MiB a matrix")
+    honest = {}
+    for rule in (Krum(f), MultiKrum(f), GeometricMedian()):
+        weights, seconds = timed(lambda rule=rule: rule(geometry))
+        honest[repr(rule)] = weights
+        print(f"  {rule!r:<34} {seconds:6.2f} s; weight of the liars {weights[:f].sum():.4f} ({f / M:.2f} of all)")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"  peak memory         {peak:.1f} GiB, the interpreter and the kernels included")
+    two_levels(sketches, norms, f, honest[repr(MultiKrum(f))])
+
+
+def two_levels(sketches, norms, f, flat, edges=100):
+    """The same rule at each edge over its own clients, and at the root over the edges' answers."""
+    M = len(sketches)
+    each, at_root = M // edges, f * edges // M
+    rule, root = MultiKrum(f // edges), MultiKrum(at_root)
+    truth = sketches[f:].mean(axis=0)
+
+    def error(answer):
+        return np.linalg.norm(answer - truth) / np.linalg.norm(truth)
+
+    print(f"  error against the honest mean: one level {error(flat @ sketches):.3f}")
+    majority = each // 2 + 2
+    for name, liars in (("everywhere alike", f // edges), ("in edges of their own", each), ("a majority", majority)):
+        owned = f // liars
+        others, members = iter([*range(f, M), *range(owned * liars, f)]), []
+        for edge in range(edges):
+            own = list(range(edge * liars, (edge + 1) * liars)) if edge < owned else []
+            members.append(own + [next(others) for _ in range(each - len(own))])
+        begin = time.perf_counter()
+        answers = np.stack([rule(geometry_of(sketches[own], norms[own])) @ sketches[own] for own in members])
+        answer = root(geometry_of(answers, (answers**2).sum(axis=1))) @ answers
+        seconds = time.perf_counter() - begin
+        where = f"{liars} liars in each of {owned} of {edges} edges, {name}"
+        print(f"    two levels, {where}: {error(answer):.3f} ({seconds:.2f} s)")
+
+
+def known_seed(k=64, tries=200):
+    """What a projection sees of a vector that was made for its seed, and of the same vector under other seeds."""
+    P = Rotated(k)(np.eye(2 * k), seed=SEED).T
+    z = np.linalg.svd(P)[2][-1:]
+    seen = [float(np.linalg.norm(Rotated(k)(z, seed=seed))) for seed in range(tries)]
+    print(f"A vector of length 1 made for a known seed, k = {k}: seen as {np.linalg.norm(P @ z[0]):.0e};", end=" ")
+    print(f"under {tries} other seeds as {min(seen):.2f} to {max(seen):.2f}")
+
+
+def modelled(M, p, k):
+    print(f"The planner's model, {M:,} clients x {p:,} parameters, float32, k = {k}")
+    for name, costs in TYPICAL.items():
+        one = costs.draw * p + costs.rotate * p
+        gram, weigh = costs.sketch_pair * M * M * k, costs.weigh(M, iterates=True)
+        print(f"  {costs.machine} ({name})")
+        print(f"    sketch {one:.3g} s a client as it arrives, {one * M:,.0f} s in all", end="")
+        print(f" (one read {costs.one_read(M, p):,.0f} s)")
+        print(f"    inner products of the sketches {gram:.3g} s, weigh {weigh:.3g} s")
+        print(f"    combine {costs.combined(M, p):,.0f} s (all clients), {costs.combined(1, p):.3g} s (one)")
+        print(f"    exact distances {costs.look(Exact(), M, p):.3g} s")
+    print(f"  updates {4 * M * p / 1e12:,.0f} TB, sketches {8 * M * k / 1e6:,.0f} MB", end="")
+    print(f", a matrix of pairs {8 * M * M / 1e6:,.0f} MB")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=number, default=10_000)
+    parser.add_argument("--dim", type=number, default=65_536)
+    parser.add_argument("--k", type=number, default=4096)
+    options = parser.parse_args()
+    modelled(10_000, 10**9, 4096)
+    known_seed()
+    simulated(options.clients, options.dim, options.k)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Bytes that each rank of `ShardedAggregator` gives to collectives, counted in four gloo processes.
+
+Run as `python benchmarks/traffic.py`; it prints the table of docs/distributed.md.
+"""
+
+import tempfile
+
+import numpy as np
+import torch.distributed as dist
+import torch.multiprocessing as processes
+
+import bartizan as bz
+from bartizan.coordinatewise import Median
+from bartizan.distributed import ShardedAggregator
+
+RANKS, SEED = 4, 2**100 + 7
+GIVEN = {"all_gather": 1, "broadcast": 0, "reduce": 0}  # which argument holds what a rank gives away
+CASES = [
+    (50, 100_000, bz.GeometricMedian(), bz.Rotated(4096)),
+    (50, 1_000_000, bz.GeometricMedian(), bz.Rotated(4096)),
+    (50, 100_000, bz.GeometricMedian(), bz.Exact()),
+    (50, 1_000_000, bz.GeometricMedian(), bz.Exact()),
+    (1_000, 10_000, bz.GeometricMedian(), bz.Rotated(4096)),
+    (50, 1_000_000, Median(), bz.Exact()),
+]
+
+
+def counted():
+    traffic = dict.fromkeys(GIVEN, 0)
+
+    def counting(name, own, at):
+        def call(*arguments, **settings):
+            traffic[name] += arguments[at].nbytes
+            return own(*arguments, **settings)
+
+        return call
+
+    for name, at in GIVEN.items():
+        setattr(dist, name, counting(name, getattr(dist, name), at))
+    return traffic
+
+
+def rank_of(rank, store):
+    dist.init_process_group("gloo", store=dist.FileStore(store, RANKS), rank=rank, world_size=RANKS)
+    traffic = counted()
+    if rank == 0:
+        print("| M | p | sketch | summed | told |\n|---|---|---|---|---|", flush=True)
+    for M, p, rule, sketch in CASES:
+        traffic.update(dict.fromkeys(GIVEN, 0))
+        shard = np.random.default_rng([M, rank]).standard_normal((M, p // RANKS), dtype=np.float32)
+        ShardedAggregator(rule, sketch)(shard, offset=rank * (p // RANKS), seed=SEED)
+        if rank == 0:
+            own = f"`{type(sketch).__name__}({getattr(sketch, 'k', '')})`"
+            name = "norms only" if isinstance(rule, Median) else own
+            told = traffic["all_gather"] + traffic["broadcast"]
+            print(f"| {M:,} | {p:,} | {name} | {traffic['reduce']:,} | {told:,} |", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        processes.spawn(rank_of, (f"{folder}/store",), nprocs=RANKS)

@@ -1,0 +1,60 @@
+"""Edge servers that hold the updates of their own clients, and a root that decides as if it held all of them.
+
+Run as `python examples/edges.py`. Only sketches, norms, weights and one sum an edge travel. The edges must be honest;
+docs/scaling.md says why.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+import bartizan as bz
+from bartizan.randomness import fresh_seed
+
+SKETCH, RULE = bz.Rotated(k=1024), bz.NNM(6) >> bz.GeometricMedian()
+
+
+class Edge:
+    """Holds some clients' updates; whoever is not finite never leaves it."""
+
+    def __init__(self, updates):
+        finite = np.isfinite(updates).all(axis=1)
+        self.updates, self.n_dropped = updates[finite], int((~finite).sum())
+
+    def look(self, seed):
+        """33 kB a client at k = 4096, however long the updates are."""
+        norms = np.einsum("ij,ij->i", self.updates, self.updates, dtype=np.float64)
+        return SKETCH(self.updates, seed=seed), norms
+
+    def combine(self, weights):
+        return weights @ self.updates
+
+
+def at_the_root(edges):
+    """The seed is drawn when every client has sent its update, and no edge's rule comes in between."""
+    seed = fresh_seed()
+    looks = [edge.look(seed) for edge in edges]
+    geometry = bz.Geometry.of(np.vstack([sketches for sketches, _ in looks]), seed=seed)
+    geometry = replace(geometry, exact_squared_norms=np.concatenate([norms for _, norms in looks]))
+    rule = RULE.expecting_fewer(sum(edge.n_dropped for edge in edges))  # who is out can't lie as well
+    weights = rule(geometry)
+    cuts = np.cumsum([len(edge.updates) for edge in edges])[:-1]
+    sums = [edge.combine(part) for edge, part in zip(edges, np.split(weights, cuts), strict=True)]
+    return sum(sums), weights, seed
+
+
+def main():
+    updates = np.random.default_rng(0).normal(size=(20, 50_001)) + 1
+    updates[:5] = -50  # five lie, all of them at the first edge, where they are most ...
+    updates[12, 7] = np.nan  # ... and one is broken
+    edges = [Edge(updates[first:last]) for first, last in ((0, 7), (7, 11), (11, 20))]
+    answer, weights, seed = at_the_root(edges)
+
+    flat = bz.aggregate(updates, RULE, sketch=SKETCH, seed=seed)
+    assert np.allclose(weights, np.delete(flat.weights, 12), atol=1e-6)
+    assert np.allclose(answer, flat.update, atol=1e-6)
+    print(f"weight of the liars {weights[:5].sum():.4f}; mean of the answer {answer.mean():.3f}, as from one server")
+
+
+if __name__ == "__main__":
+    main()

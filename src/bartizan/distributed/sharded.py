@@ -1,0 +1,179 @@
+"""One aggregation by several processes: each reads and combines its own columns, and one decides for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.coordinatewise import CoordinateWise
+from bartizan.distributed.agreement import Agreement, Claim, agreed
+from bartizan.distributed.dtensors import groups_of
+from bartizan.distributed.failure import Failure
+from bartizan.distributed.grid import Grid
+from bartizan.distributed.looking import Contribution
+from bartizan.distributed.rank import Rank, Verdict
+from bartizan.distributed.shard import Shard
+from bartizan.errors import TooFewClientsError
+from bartizan.geometry import one_size_each
+from bartizan.randomness import checked_seed, fresh_seed
+from bartizan.rules.base import Rule
+from bartizan.sketch import Exact, Sketch
+from bartizan.stopwatch import Stopwatch
+from bartizan.types import Floats
+from bartizan.updates import Updates
+
+
+@dataclass(frozen=True)
+class ShardedAggregator:
+    """A rule and a sketch, called on every rank of a group with its own columns of all M updates.
+
+    Each rank sketches its columns as what they are among all p, the M x k numbers are summed (M x M for `Exact`), the
+    first rank decides and tells the weights, and each combines its own columns. The result is that of one process up
+    to rounding; what travels does not grow with p; what is wrong on one rank is raised on all of them. More in
+    `docs/distributed.md`.
+    """
+
+    rule: Rule | CoordinateWise
+    sketch: Sketch | Literal["auto"] = Exact()
+
+    def __post_init__(self) -> None:
+        _ = self._alone
+
+    def __call__(
+        self,
+        shard: Any,
+        *,
+        offset: int | None = None,
+        group: Any = None,
+        sizes: npt.ArrayLike | None = None,
+        reference: Any = None,
+        trusted: Any = None,
+        seed: int | None = None,
+        history: tuple[float, ...] = (),
+        strict: bool = False,
+    ) -> Aggregation:
+        """This rank's columns of the robust update, and the weights, quarantine and seed that all ranks share.
+
+        Args:
+            shard: These columns of all updates, in any form that `aggregate` takes: an (M, w) array, a list, an (M, p)
+                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)]. It may have no columns, w = 0.
+            offset: Which of all coordinates the first column is; if no rank says, shards follow each other in the
+                order of ranks.
+            group: Of `torch.distributed`; all processes if not given (a DTensor: those of its mesh).
+            sizes: As in `aggregate`; the same on every rank.
+            reference: These columns of the origin.
+            trusted: These columns of an update that the server vouches for.
+            seed: The same on every rank; if not given, drawn by the first once all have arrived.
+            history: As in `aggregate`; the same on every rank.
+            strict: Raise on the first unfit client, on all ranks, instead of quarantining it.
+        """
+        watch = Stopwatch()
+        mine: Shard | None = None
+        claim: Claim | Failure
+        try:
+            if isinstance(self.rule, Rule):
+                self.rule.check_trusted(trusted is not None)
+            mine = Shard.of(shard, offset, reference, trusted)
+            given = None if sizes is None else one_size_each(sizes, mine.clients.n_sent)
+            claim = self._claim(mine, given, seed, history, strict)
+        except Exception as wrong:  # the others wait: they must hear of it
+            claim = Failure.of(wrong)
+        peers = Grid(groups_of(shard) if group is None else [group])
+        claims = peers.everyones(claim)
+        agreement = agreed(claims, peers.n_shards)
+        assert mine is not None
+        clients = _without(mine.clients, agreement.quarantined)
+        peers.sum_where_the_shards_are([each.device for each in claims])
+        seed, sketch = self._begun(peers, clients, agreement, seed)
+        watch.lap("agree")
+
+        S = one_size_each(sizes, clients.n_sent)
+        eye = self._alone.eye(sketch)
+        contribution = Contribution(eye, clients, agreement.firsts[peers.rank], seed)
+        verdict = Rank(peers, contribution, clients, agreement, watch).verdict(self.rule, S, tuple(history), strict)
+
+        clients = _without(clients, verdict.quarantined)
+        return self._combined(mine, clients, verdict, sketch, seed, watch)
+
+    def _combined(
+        self, mine: Shard, clients: Updates, verdict: Verdict, sketch: Sketch, seed: int, watch: Stopwatch
+    ) -> Aggregation:
+        decision, then = verdict.decision, verdict.decision.then
+        if then is None:
+            update = clients.combine(decision.weights)
+        else:
+            mixing = then.mixing if then.mixing.size else np.eye(len(clients))
+            update = clients.reduce(then.reduce, mixing, decision.weights)
+        watch.lap("combine")
+        weights = np.zeros(clients.n_sent)
+        weights[list(clients.clients)] = decision.weights
+        return Aggregation(
+            update=mine.built(update),
+            weights=None if isinstance(self.rule, CoordinateWise) else weights,
+            quarantined=verdict.quarantined,
+            seed=seed,
+            seconds=watch.laps,
+            history=decision.history,
+            sketch=sketch,
+            clients=tuple(range(clients.n_sent)),
+        )
+
+    def _claim(
+        self, mine: Shard, sizes: Floats | None, seed: int | None, history: tuple[float, ...], strict: bool
+    ) -> Claim:
+        clients = mine.clients
+        return Claim(
+            rule=repr(self.rule),
+            sketch=repr(self.sketch),
+            n_clients=clients.n_sent,
+            dtypes=mine.dtypes,
+            reference=clients.reference is not None,
+            trusted=clients.trusted is not None,
+            history=tuple(history),
+            strict=bool(strict),
+            sizes=None if sizes is None else tuple(sizes.tolist()),
+            seed=None if seed is None else checked_seed(seed),
+            first=None if mine.first is None else int(mine.first),
+            width=mine.width,
+            dim=None if mine.place is None else mine.place.dim,
+            device=mine.device,
+            quarantined=clients.quarantined,
+        )
+
+    def _begun(self, peers: Grid, clients: Updates, agreement: Agreement, seed: int | None) -> tuple[int, Sketch]:
+        """The seed and the sketch of this round, which the first rank chooses now that all are there."""
+        said: Any = None
+        if peers.leads:
+            try:
+                said = fresh_seed() if seed is None else checked_seed(seed), self._planned(clients, agreement)
+            except Exception as wrong:
+                said = Failure.of(wrong)
+        said = peers.from_the_leader(said)
+        if isinstance(said, Failure):
+            raise said.error()
+        seed, planned = said
+        return seed, self.sketch if isinstance(self.sketch, Sketch) else planned
+
+    def _planned(self, clients: Updates, agreement: Agreement) -> Sketch | None:
+        if isinstance(self.sketch, Sketch):
+            return None
+        from bartizan.planner import sketch_for
+
+        return sketch_for(clients, self.rule, max(agreement.widths))
+
+    @cached_property
+    def _alone(self) -> Aggregator:
+        return Aggregator(self.rule, self.sketch)
+
+
+def _without(clients: Updates, quarantined: dict[int, str]) -> Updates:
+    """The rows of those that no rank has quarantined."""
+    bad = {row: quarantined[client] for row, client in enumerate(clients.clients) if client in quarantined}
+    if len(bad) == len(clients):
+        raise TooFewClientsError("No client sent a usable update.", quarantined)
+    return clients.without(bad) if bad else clients

@@ -1,0 +1,219 @@
+"""Real processes with a FileStore between them: one pool, in which many rounds are run."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+import bartizan as bz
+from bartizan.distributed import ShardedAggregator
+from bartizan.rules import Rule
+
+PATIENCE = 200  # seconds until a rank that hangs is a failed test: with cold caches all of them compile first
+POINTS = ("reference", "trusted")
+# How (M, p) is placed, and how one update is.
+PLACEMENTS = {
+    "columns": lambda S, R: ([S(1)], [S(0)]),
+    "one a client": lambda S, R: (None, [S(0)]),
+    "rows": lambda S, R: ([S(0)], [S(0)]),
+    "copies": lambda S, R: ([R()], [S(0)]),
+    "copies of columns": lambda S, R: ([R(), S(1)], [R(), S(0)]),
+    "columns of copies of them": lambda S, R: ([S(1), R()], [S(0), R()]),
+    "shards of shards, no copies of them": lambda S, R: ([S(1), S(1)], [S(0), S(0)]),
+}
+COLLECTIVES = {"all_gather": 1, "broadcast": 0, "reduce": 0}  # which argument holds what a rank gives away
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one rank got, without its tensors."""
+
+    update: object
+    weights: object
+    quarantined: dict
+    seed: int
+    history: tuple
+    sketch: object
+    seconds: dict
+    traffic: dict
+    form: str
+
+
+@dataclass(frozen=True)
+class Broken(Rule):
+    """Fails on the rank that decides."""
+
+    def weigh(self, geometry):
+        raise ZeroDivisionError("no rule at all")
+
+
+@dataclass(frozen=True)
+class Blind(bz.Rotated):
+    """Fails on the ranks that do not hold the first columns."""
+
+    def add(self, rows, origin, start, seed, out, norms):
+        if start:
+            raise MemoryError("no room for a look")
+        super().add(rows, origin, start, seed, out, norms)
+
+
+class Ranks:
+    """Rank processes that wait for rounds to take part in."""
+
+    def __init__(self, size, folder, backend="gloo", device="cpu"):
+        context = multiprocessing.get_context("spawn")
+        self.orders = [context.Queue() for _ in range(size)]
+        self.answers = context.Queue()
+        self.turns = itertools.count()
+        settings = (size, str(folder / "store"), backend, device)
+        arguments = [(rank, *settings, self.orders[rank], self.answers) for rank in range(size)]
+        self.processes = [context.Process(target=serve, args=a, daemon=True) for a in arguments]
+        for process in self.processes:
+            process.start()
+
+    def __call__(self, calls):
+        """One call a rank: (ShardedAggregator's arguments, the call's); an Answer or (error, message) each."""
+        turn, answers = next(self.turns), {}
+        for orders, call in zip(self.orders, calls, strict=False):
+            orders.put((turn, len(calls), *call))
+        while len(answers) < len(calls):
+            of, rank, answer = self.answers.get(timeout=PATIENCE)
+            if of == turn:  # and not of one that was given up
+                answers[rank] = answer
+        return [answers[rank] for rank in range(len(calls))]
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def on_this_machine():
+    """Whatever the machine is called and however it is connected: ranks meet on the loopback."""
+    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    return dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), names[0]) if names else {}
+
+
+def ended_with_the_parent():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def serve(rank, size, store, backend, device, orders, answers):
+    threading.Thread(target=ended_with_the_parent, daemon=True).start()
+    os.environ.update(on_this_machine())
+    torch.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    timeout = datetime.timedelta(seconds=PATIENCE)
+    dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=timeout)
+    # By all ranks in one order, also those that are not in them: groups are numbered, and the numbers must agree.
+    groups = {n: dist.new_group(range(n)) for n in range(1, size + 1)}
+    meshes = {n: mesh_of(n, groups[n], device, rank) for n in groups}
+    if size == 4 and device == "cpu":
+        meshes["2 x 2"] = DeviceMesh(device, [[0, 1], [2, 3]])
+    traffic = counted()
+    while True:
+        turn, n, arguments, form, call = orders.get()
+        traffic.clear()
+        try:
+            answers.put((turn, rank, answered(n, groups, meshes, arguments, form, device, dict(call), traffic)))
+        except Exception as raised:
+            answers.put((turn, rank, (type(raised).__name__, str(raised))))
+
+
+def answered(n, groups, meshes, arguments, form, device, call, traffic):
+    shard = call.pop("shard")
+    if form == "dtensor":
+        mesh = meshes["2 x 2" if "copies of" in call.get("placement", "") else n]
+        shard, call = as_dtensors(mesh, shard, call, device)
+    else:
+        call["group"] = groups[n]
+        if form != "numpy":
+            shard = tensors(shard, getattr(torch, form), device)
+            call |= {name: tensors(call[name], torch.float32, device) for name in POINTS if name in call}
+    out = ShardedAggregator(*arguments)(shard, **call)
+    update, kind = out.update, type(out.update).__name__
+    if form == "dtensor":
+        kind += f" {[str(how) for how in update.placements]}"
+        update = update.to_local()
+    if isinstance(update, torch.Tensor):
+        assert update.device.type == device
+        update = update.cpu().double().numpy()
+    return Answer(
+        update, out.weights, out.quarantined, out.seed, out.history, out.sketch, out.seconds, dict(traffic), kind
+    )
+
+
+def tensors(given, dtype, device):
+    if isinstance(given, list):
+        return [tensors(each, dtype, device) for each in given]
+    return torch.from_numpy(given).to(device, dtype) if isinstance(given, np.ndarray) else given
+
+
+def mesh_of(n, group, device, rank):
+    if device == "cpu":
+        return DeviceMesh(device, list(range(n)))
+    # By itself it would make a group with nccl, which refuses ranks that share a GPU.
+    return DeviceMesh.from_group(group, device) if rank < n else None
+
+
+def as_dtensors(mesh, whole, call, device):
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    placement = call.pop("placement", "columns")
+    columns, one = PLACEMENTS[placement](Shard, Replicate)
+
+    def shared_out(x, placements):
+        x = torch.from_numpy(x).to(device)
+        if device == "cpu":
+            return distribute_tensor(x, mesh, placements)
+        # By hand: gloo does not scatter what lies on a GPU.
+        chunks = x.chunk(mesh.size(), dim=x.ndim - 1)
+        mine = chunks[dist.get_rank()] if dist.get_rank() < len(chunks) else x[..., :0]
+        return DTensor.from_local(mine, mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
+
+    shard = [shared_out(row, one) for row in whole] if placement == "one a client" else shared_out(whole, columns)
+    return shard, call | {name: shared_out(call.pop(name), one) for name in POINTS if name in call}
+
+
+def run_to_the_end(command, timeout):
+    """As subprocess.run, and if it takes too long its children end with it."""
+    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    process = subprocess.Popen(command, env=os.environ | on_this_machine(), **settings)
+    try:
+        said, complained = process.communicate(timeout=timeout)
+        return process.returncode, said, complained
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def counted():
+    """Count the bytes that this rank gives to collectives, by their names."""
+    traffic = {}
+
+    def counting(name, own, at):
+        def call(*arguments, **settings):
+            traffic[name] = traffic.get(name, 0) + arguments[at].nbytes
+            return own(*arguments, **settings)
+
+        return call
+
+    for name, at in COLLECTIVES.items():
+        setattr(dist, name, counting(name, getattr(dist, name), at))
+    return traffic
