@@ -133,6 +133,37 @@ def odds(options):
         print(f"\r{sketch!r}: {least:.3f} to {most:.3f}, {below.max()} / {above.max()}")
 
 
+def held_out(options):
+    """Rotated's ranges on vectors and seeds that had no part in choosing them."""
+    rng, wanted, seeds = np.random.default_rng(20261), 1e-3, 15_000
+    print(
+        f"Of {seeds} seeds, leaving the range of odds {wanted:g}: the worst vector ({wanted * seeds:.0f} are promised)"
+    )
+    for k, n in ((64, 32), (64, 16), (64, 8), (128, 16)):
+        kinds = [(m, B, flat) for m in (2, 3, 4, 5, 6, 7, 8, n // 2, n) for B in (2, 3, 4) for flat in (True, False)]
+        x = np.array([lanes(rng, k, n, *kind) for kind in kinds])
+        ratios = np.empty((seeds, len(x)))
+        for seed in range(seeds):
+            ratios[seed] = (bz.Rotated(k, n)(x, seed=10**6 + seed) ** 2).sum(axis=1)
+            if seed % 1000 == 0:
+                said(f"k={k}, mixing={n}: {seed} of {seeds}")
+        ratios /= (x**2).sum(axis=1)
+        least, most = bz.Rotated(k, n).kept(wanted)
+        below, above = (ratios < least - 1e-9).sum(axis=0).max(), (ratios > most + 1e-9).sum(axis=0).max()
+        said("")
+        print(f"\r{bz.Rotated(k, n)!r}: {len(x)} vectors, {below} below {least:.3f}, {above} above {most:.3f}")
+
+
+def lanes(rng, k, n, m, B, flat):
+    """m rows of one lane in each of B of eight blocks: flat and in a row, or of any size and anywhere."""
+    v, lane = np.zeros((8, n, k // n)), rng.integers(k // n)
+    for block in rng.choice(8, B, replace=False):
+        count = min(m, n)
+        rows = (np.arange(count) ^ int(rng.integers(n))) % n if flat else rng.choice(n, count, replace=False)
+        v[block, rows, lane] = 1 if flat else rng.uniform(0.5, 1.5, count)
+    return v.ravel()
+
+
 def vectors(k, n, p):
     """Flat ones on cosets of rows in one lane, the worst that are known; sparse, heavy-tailed and dense ones."""
     rng, rows = np.random.default_rng(7), []
@@ -206,12 +237,12 @@ def cost(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["harm", "odds", "cost"])
+    parser.add_argument("what", choices=["harm", "odds", "held-out", "cost"])
     parser.add_argument("--clients", type=number, default=50)
     parser.add_argument("--dim", type=number, default=5_500_000)
     parser.add_argument("--repeats", type=number, default=5)
     options = parser.parse_args()
-    {"harm": harm, "odds": odds, "cost": cost}[options.what](options)
+    {"harm": harm, "odds": odds, "held-out": held_out, "cost": cost}[options.what](options)
 
 
 if __name__ == "__main__":
