@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
-from bartizan import layout, updates  # noqa: E402
+from bartizan import attacks, layout, updates  # noqa: E402
 from bartizan.distributed import ShardedAggregator  # noqa: E402
 from bartizan.distributed.agreement import Claim, agreed  # noqa: E402
 from bartizan.distributed.looking import Contribution  # noqa: E402
@@ -205,6 +205,14 @@ def test_squares_that_overflow_only_in_sum_are_seen(ranks):
     for answer in ranks(calls(x, [4000], (bz.Krum(2),))):
         assert list(answer.quarantined) == [4]
         assert "summed over all ranks, overflow" in answer.quarantined[4]
+
+
+def test_who_knows_the_seed_and_hides_in_all_columns_is_out_on_all(ranks):
+    x = numbers(np.float32)
+    x[-2:] = attacks.null_space(x[:-2], 2, np.random.default_rng(0), sketch=bz.Rotated(), leaked_seed=SEED)
+    for answer in ranks(calls(x, CUTS[3], (bz.MultiKrum(2), bz.Rotated()), seed=SEED)):
+        assert list(answer.quarantined) == [M - 2, M - 1]
+        assert "it hides from the projection" in answer.quarantined[M - 1]
 
 
 def test_who_sends_another_layout_to_one_rank_is_out_on_all(ranks):

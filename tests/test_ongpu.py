@@ -10,7 +10,7 @@ import bartizan as bz
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from bartizan import layout, updates  # noqa: E402
+from bartizan import attacks, layout, updates  # noqa: E402
 from bartizan.coordinatewise import Median, TrimmedMean  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -102,6 +102,19 @@ def test_bad_clients_are_quarantined_with_their_reason():
     assert "NaN, first at 17" in out.quarantined[4]
     assert "Inf, first at 3" in out.quarantined[5]
     assert out.update.isfinite().all()
+
+
+@pytest.mark.parametrize(("name", "reason"), [("null_space", "hides from"), ("null_space_mirror", "drawn at close")])
+def test_who_knows_the_seed_is_found_out(name, reason):
+    sketch = bz.Rotated(k=1024)
+    honest = numbers()[1:] / 4 + 2
+    lies = getattr(attacks, name)(honest.numpy(), 2, np.random.default_rng(0), sketch=sketch, leaked_seed=SEED)
+    with bz.Aggregator(bz.GeometricMedian(), sketch=sketch).round(seed=SEED) as r:
+        for client, row in enumerate([*honest, *torch.from_numpy(lies.copy())]):
+            r.add(there(row), client)
+        out = r.close()
+    assert sorted(out.quarantined) == [6, 7]
+    assert all(reason in why for why in out.quarantined.values())
 
 
 def test_a_round_takes_updates_as_they_arrive():

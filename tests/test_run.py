@@ -99,6 +99,7 @@ def test_another_seed_is_another_run(whole, tmp_path):
         ["rule.name=clipped-clustering", "server.schedule=cosine"],
         ["clients.work=epochs", "clients.batch=100", "clients.participation=0.7", "rule.name=nnm >> mean"],
         ["attack.name=garbage", "rule.name=fltrust"],
+        ["attack.name=observer", "sketch.k=1024"],
     ],
     ids=" ".join,
 )

@@ -16,8 +16,9 @@ from bartizan.coordinatewise import CoordinateWise
 from bartizan.files import opened
 from bartizan.geometry import Geometry, Look, one_size_each
 from bartizan.mixing import PreAggregator
-from bartizan.quarantine import decided, scored, without_the_unfit
+from bartizan.quarantine import decided, scored, without, without_the_hidden, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
+from bartizan.recheck import Recheck
 from bartizan.rules.base import Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.norms import Norms
@@ -44,7 +45,7 @@ class Aggregation:
     seed: int
     """What this round's randomness was drawn from: publish it after the round, never before."""
     seconds: dict[str, float]
-    """Time of the stages: sketch, weigh, combine."""
+    """Time of the stages: sketch, weigh, combine, and a round's recheck."""
     history: tuple[float, ...] = ()
     """What a rule with a memory wants to be passed next round."""
     sketch: Sketch = Exact()
@@ -54,6 +55,8 @@ class Aggregation:
     scores: Floats | None = None
     """How far each client lies from the weighted centre, (M,), as the sketch saw it: NaN if quarantined. None where the
     rule looked at no distances."""
+    recheck_seed: int | None = None
+    """What a `Round` drew at its close, to look at the chosen once more; None where nobody looked."""
 
     def __repr__(self) -> str:
         trusted = (
@@ -106,7 +109,8 @@ class Aggregator:
         progress: Progress | None = None,
     ) -> Aggregation:
         """Aggregate one round of updates; see `aggregate` for the arguments."""
-        seed = fresh_seed() if seed is None else checked_seed(seed)
+        if seed is not None:
+            checked_seed(seed)
         watch = Stopwatch()
         if isinstance(self.rule, Rule):
             self.rule.check_trusted(trusted is not None)
@@ -119,6 +123,8 @@ class Aggregator:
         clients = prepared(clients, eye, out)
 
         pace.begin("sketch")
+        # Not before all updates are here: `updates` may be a generator that is still waiting for some.
+        seed = fresh_seed() if seed is None else checked_seed(seed)
         look = eye.look(clients, seed)
         return self.finish(clients, look, S, sketch, watch, seed=seed, history=history, strict=strict)
 
@@ -137,16 +143,28 @@ class Aggregator:
         seed: int,
         history: tuple[float, ...],
         strict: bool,
+        recheck: bool = False,
     ) -> Aggregation:
         """Weigh and combine: what is left to do once all have been looked at."""
         clients, look = without_the_unfit(clients, look, strict)
+        eye = self.eye(sketch)
+        clients, look = without_the_hidden(clients, look, eye, strict)
         watch.lap("sketch")
 
-        kept = list(clients.clients)
-        geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=seed, history=history)
-        decision = decided(self.rule, geometry, clients)
+        second = Recheck.of(eye) if recheck else None
+        while True:
+            kept = list(clients.clients)
+            geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=seed, history=history)
+            decision = decided(self.rule, geometry, clients)
+            watch.lap("weigh")
+            if second is None:
+                break
+            bad = second.found_out(self.rule, decision, geometry, clients)
+            watch.lap("recheck")
+            if not bad:
+                break
+            clients, look = without(clients, look, bad, strict)
         scores = scored(self.rule, geometry, decision, clients)
-        watch.lap("weigh")
 
         clients.pace.begin("combine")
         if decision.then is None:
@@ -167,6 +185,7 @@ class Aggregator:
             sketch=sketch,
             clients=tuple(range(clients.n_sent)),
             scores=scores,
+            recheck_seed=None if second is None else second.seed,
         )
 
     def round(
@@ -180,6 +199,7 @@ class Aggregator:
         spill: str | os.PathLike[str] | None = None,
         copy: bool = False,
         memory: int | str | None = None,
+        recheck: bool = True,
     ) -> Round:
         """Open a round whose updates are added one by one, each sketched as it arrives; see `Round`."""
         from bartizan.round import Round
@@ -194,6 +214,7 @@ class Aggregator:
             spill=spill,
             copy=copy,
             memory=memory,
+            recheck=recheck,
         )
 
     def _planned(self, clients: Updates) -> Sketch:

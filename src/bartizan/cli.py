@@ -13,6 +13,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from bartizan import __version__, names
+from bartizan.attacks.settings import HANDED
 from bartizan.bench import command as bench
 from bartizan.demo import command as demo
 from bartizan.federated import command as federated
@@ -83,9 +84,9 @@ def _settings(kind: Any) -> str:
     """The settings that a thing takes: `name` where one must be given, `name=default` otherwise."""
     if is_dataclass(kind):
         defaults = {field.name: field.default for field in fields(kind)}
-    else:  # an attack, to which the server's rule is not a setting
+    else:  # an attack, to which what it knows of the server is not a setting
         parameters = inspect.signature(kind).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "aggregator"}
+        defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in HANDED}
     settings = [name if default is MISSING else f"{name}={default}" for name, default in defaults.items()]
     return f"({', '.join(settings)})" if settings else ""
 

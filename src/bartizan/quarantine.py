@@ -10,8 +10,13 @@ from bartizan.coordinatewise import CoordinateWise
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import Geometry, Look, norm_limit
 from bartizan.rules.base import Decision, Rule, SecondStage
+from bartizan.sketch.base import Projection, Sketch
 from bartizan.types import Floats
 from bartizan.updates import Updates
+
+# A client that does not know the seed is accused by its norms with no more than these odds, a round.
+ODDS = 1e-9
+SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 def without_the_unfit(
@@ -29,13 +34,40 @@ def without_the_unfit(
         raise ValueError(f"trusted is too large: its squares overflow {clients.columns.widest}.")
     rows = np.flatnonzero(~fit).tolist()
     bad = dict(zip(rows, map(clients.fault, rows) if faults is None else faults(rows), strict=True))
+    return without(clients, look, bad, strict)
+
+
+def without_the_hidden(clients: Updates, look: Look, sketch: Sketch, strict: bool) -> tuple[Updates, Look]:
+    """Quarantine the clients of whom the projection shows less than it keeps of any vector that does not know the seed.
+
+    Their exact norms were taken by the same read. Who looks longer than they are harms only themselves, and stays.
+    """
+    least = sketch.kept(ODDS)[0] if isinstance(sketch, Projection) else 0.0
+    if not least:
+        return clients, look
+    M = len(clients)
+    exact, shown = look.squared_norms[:M], np.diag(look.gram)[:M]
+    # Below the smallest normal numbers the digits are gone, and with them what a ratio means.
+    hidden = (shown < (1 - 1e-4) * least * exact) & (exact > clients.columns.dim * SMALLEST**2)
+    if not hidden.any():
+        return clients, look
+    bad = {
+        int(r): f"the projection shows {shown[r] / exact[r]:.2g} of its squared norm {exact[r]:.3g}, where an update "
+        f"that does not know the seed keeps {least:.2g} or more: it hides from the projection"
+        for r in np.flatnonzero(hidden)
+    }
+    return without(clients, look, bad, strict)
+
+
+def without(clients: Updates, look: Look, bad: dict[int, str], strict: bool) -> tuple[Updates, Look]:
+    """The same round with these rows quarantined for these reasons; under `strict` the first is raised."""
     if strict:
         row = min(bad)
         raise BadClientError(clients.clients[row], bad[row])
-    clients = clients.without(bad)
-    if not len(clients):
-        raise TooFewClientsError("No client sent a usable update.", clients.quarantined)
-    return clients, look.keep(np.flatnonzero(fit))
+    rest = clients.without(bad)
+    if not len(rest):
+        raise TooFewClientsError("No client sent a usable update.", rest.quarantined)
+    return rest, look.keep(np.array([r for r in range(len(look.squared_norms)) if r not in bad]))
 
 
 def decided(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -> Decision:

@@ -53,8 +53,11 @@ class Round:
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
     `spill`. `close` weighs and combines: the result is (in host memory to the bit) that of one call with the updates in
     the order of their clients' ids and the same seed. Who never came is absent. With `Exact` nothing can be read before
-    all are there: it happens at `close`; ``sketch="auto"`` is `Rotated` here. The projection's seed is drawn when the
-    round opens, and told by its result.
+    all are there: it happens at `close`; ``sketch="auto"`` is `Rotated` here.
+
+    The projection's seed is drawn when the round opens, and told by its result. Whoever learns it before the round is
+    closed could send what the projection does not show, so `close` looks at the chosen once more, with a sketch whose
+    seed is drawn then: at most one more read. ``recheck=False`` is for those who are sure of their secret.
 
     >>> from bartizan import Aggregator, Krum, Rotated
     >>> aggregator = Aggregator(Krum(n_byzantine=1), sketch=Rotated(k=64))
@@ -78,6 +81,7 @@ class Round:
         spill: str | os.PathLike[str] | None = None,
         copy: bool = False,
         memory: int | str | None = None,
+        recheck: bool = True,
     ) -> None:
         if isinstance(aggregator.rule, Rule):
             aggregator.rule.check_trusted(trusted is not None)
@@ -91,6 +95,7 @@ class Round:
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._points = {"reference": reference, "trusted": trusted}
         self._history, self._strict, self._copy = history, strict, copy
+        self._recheck = recheck
         self._memory = None if memory is None else as_bytes(memory)
         self._arrivals: dict[Any, Arrival] = {}
         self._coming: set[Any] = set()
@@ -259,7 +264,7 @@ class Round:
             pace = Pace.of(self._memory, progress, written=() if out is None else arrays_of(out))
             updates = [arrival.update for arrival in come]
             clients = Updates.of(updates, **self._points, strict=self._strict, pace=pace)
-            clients = prepared(clients, self._eye, out)
+            clients = prepared(clients, self._eye, out, recheck=self._recheck)
             pace.begin("sketch")
             result = aggregator.finish(
                 clients,
@@ -270,6 +275,7 @@ class Round:
                 seed=self._seed,
                 history=self._history,
                 strict=self._strict,
+                recheck=self._recheck,
             )
         except BadClientError as bad:
             raise BadClientError(ids[bad.client], bad.reason) from None

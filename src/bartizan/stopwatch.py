@@ -6,7 +6,7 @@ import time
 
 
 class Stopwatch:
-    """Names the time since the last lap."""
+    """Names the time since the last lap; of laps of one name, the sum."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -14,4 +14,4 @@ class Stopwatch:
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
-        self.laps[name], self.last = now - self.last, now
+        self.laps[name], self.last = self.laps.get(name, 0.0) + now - self.last, now

@@ -1,5 +1,13 @@
 """What liars send, pure functions of the honest updates, and what they train on."""
 
+from bartizan.attacks.adaptive import (
+    blind_collision,
+    null_space,
+    null_space_mirror,
+    observer,
+    optimised_null_space,
+    replay,
+)
 from bartizan.attacks.broken import garbage, infinity, not_a_number
 from bartizan.attacks.mimic import mimic, none
 from bartizan.attacks.min_max import min_max, min_sum
@@ -7,13 +15,14 @@ from bartizan.attacks.optimised import optimised_alie, optimised_ipm
 from bartizan.attacks.paper import fall_of_empires, gaussian, little_is_enough, sign_flip
 from bartizan.attacks.peers import a_little_is_enough, inner_product_manipulation
 from bartizan.attacks.poison import Backdoor, LabelFlip, Poison
-from bartizan.attacks.settings import needs_aggregator
+from bartizan.attacks.settings import needs, needs_aggregator
 
 __all__ = [
     "Backdoor",
     "LabelFlip",
     "Poison",
     "a_little_is_enough",
+    "blind_collision",
     "fall_of_empires",
     "garbage",
     "gaussian",
@@ -23,10 +32,16 @@ __all__ = [
     "mimic",
     "min_max",
     "min_sum",
+    "needs",
     "needs_aggregator",
     "none",
     "not_a_number",
+    "null_space",
+    "null_space_mirror",
+    "observer",
     "optimised_alie",
     "optimised_ipm",
+    "optimised_null_space",
+    "replay",
     "sign_flip",
 ]

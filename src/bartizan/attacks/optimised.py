@@ -56,15 +56,21 @@ def _worst(
 ) -> Matrix:
     if not count:
         return empty(honest, (0, honest.shape[1]))
+    harm = trial(honest, count, aggregator, centre)
+    return agreed(narrowed(formula(most_harmful(lambda x: harm(formula(x)), first, tries)), honest), count)
+
+
+def trial(honest: Matrix, count: int, aggregator: Aggregate, centre: Vector) -> Callable[[Vector], float]:
+    """A function that tells how far the server is driven from the honest mean when all liars send this."""
     H = len(honest)
     updates = empty(honest, (H + count, honest.shape[1]))
     updates[:H] = honest
 
-    def harm(x: float) -> float:
-        updates[H:] = narrowed(formula(x), honest)
+    def harm(sent: Vector) -> float:
+        updates[H:] = narrowed(sent, honest)
         return _distance(aggregator(updates), centre)
 
-    return agreed(narrowed(formula(most_harmful(harm, first, tries)), honest), count)
+    return harm
 
 
 def most_harmful(harm: Callable[[float], float], first: Sequence[float], tries: int) -> float:

@@ -12,7 +12,10 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from bartizan.attacks.honest import checked
+from bartizan.sketch import Sketch
 
+HANDED = ("aggregator", "sketch", "leaked_seed", "past_seeds", "published")
+"""Not settings but knowledge: what a run hands to an attack whose signature asks for it."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -43,6 +46,13 @@ FRACTION = Wanted("a number from 0 to 1", lambda value: is_number(value) and 0 <
 AT_LEAST_ONE = Wanted("a whole number from 1 up", lambda value: is_whole(value) and value >= 1)
 INDEX = Wanted("a whole number from 0 up", lambda value: is_whole(value) and value >= 0)
 INDEX_OR_NONE = Wanted("a whole number from 0 up or None", lambda value: value is None or INDEX.fits(value))
+SKETCH = Wanted("a sketch such as Rotated(k=4096)", lambda value: isinstance(value, Sketch))
+SEED = Wanted("a whole number from 0 up", INDEX.fits)
+SEEDS = Wanted(
+    "a list of whole numbers from 0 up, the latest last",
+    lambda value: isinstance(value, (list, tuple)) and all(map(INDEX.fits, value)),
+)
+VECTOR = Wanted("a vector, (p,)", lambda value: getattr(value, "ndim", 0) == 1)
 FUNCTION = Wanted("a function from all updates, (M, p), to one, (p,)", callable)
 
 
@@ -79,6 +89,22 @@ def check(name: str, wanted: Mapping[str, Wanted], given: Mapping[str, Any]) -> 
             wanted[setting].check(name, setting, value)
 
 
+def needs(attack: Callable[..., Any]) -> frozenset[str]:
+    """What an attack (or a `functools.partial` of one) knows of the server and must still be passed.
+
+    `aggregator`: the rule; `sketch`: how it projects; `leaked_seed`: of this round; `past_seeds`: of those before;
+    `published`: the sum of the aggregates so far.
+
+    >>> from bartizan import names
+    >>> sorted(needs(names.attack("null-space"))), sorted(needs(names.attack("ipm")))
+    (['leaked_seed', 'sketch'], [])
+    """
+    parameters = inspect.signature(attack).parameters
+    return frozenset(
+        name for name in HANDED if name in parameters and parameters[name].default is inspect.Parameter.empty
+    )
+
+
 def needs_aggregator(attack: Callable[..., Any]) -> bool:
     """Whether an attack (or a `functools.partial` of one) must still be passed the server's rule, `aggregator=...`.
 
@@ -86,5 +112,4 @@ def needs_aggregator(attack: Callable[..., Any]) -> bool:
     >>> needs_aggregator(names.attack("optimised-ipm")), needs_aggregator(names.attack("ipm"))
     (True, False)
     """
-    parameter = inspect.signature(attack).parameters.get("aggregator")
-    return parameter is not None and parameter.default is inspect.Parameter.empty
+    return "aggregator" in needs(attack)

@@ -14,7 +14,7 @@ from bartizan.distributed.grid import Grid
 from bartizan.distributed.looking import Contribution
 from bartizan.distributed.peers import RankError
 from bartizan.geometry import Geometry, norm_limit
-from bartizan.quarantine import decided, scored, without_the_unfit
+from bartizan.quarantine import decided, scored, without_the_hidden, without_the_unfit
 from bartizan.rules.base import Decision, Rule
 from bartizan.stopwatch import Stopwatch
 from bartizan.types import Floats
@@ -89,6 +89,7 @@ class Rank:
         look = self._contribution.look(self._checked(totals), self._again)
         clients = replace(self._clients, quarantined=self._agreement.quarantined)
         clients, look = without_the_unfit(clients, look, strict, self._faults)
+        clients, look = without_the_hidden(clients, look, self._contribution.eye, strict)
         self._watch.lap("sketch")
         kept = list(clients.clients)
         geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=self._contribution.seed, history=history)

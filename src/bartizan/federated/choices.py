@@ -8,11 +8,9 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from bartizan import names
+from bartizan.attacks.settings import HANDED
 from bartizan.federated.keys import ConfigError, full, number_like, refuse_unknown, shown
 from bartizan.federated.partition import SPLITS
-
-# Not settings: what the run itself hands to an attack.
-HANDED = ("aggregator",)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bartizan import __version__, machine
 from bartizan.aggregate import Aggregation, Aggregator
-from bartizan.attacks import needs_aggregator
+from bartizan.attacks import needs
 from bartizan.errors import TooFewClientsError
 from bartizan.federated import defence, draws
 from bartizan.federated.clients import Clients
@@ -70,6 +70,8 @@ class Training:
             schedule=experiment.server.schedule,
             rounds=experiment.rounds,
         )
+        watched = callable(self.attack) and "published" in needs(self.attack)
+        self.initial = self.server.weights.clone() if watched else None
         self.history: tuple[float, ...] = ()
         self.diverged = False
         self._warm_up()
@@ -170,8 +172,9 @@ class Training:
 
     def _lies(self, honest: Tensor, truthful: list[int], liars: list[int], aggregator: Aggregator, t: int) -> Tensor:
         rng = draws.generator(self.experiment.seed, "attack", t)
-        if not needs_aggregator(self.attack):
-            lies: Tensor = self.attack(honest, len(liars), rng)
+        known = {name: self._known(name, t) for name in needs(self.attack) - {"aggregator"}}
+        if "aggregator" not in needs(self.attack):
+            lies: Tensor = self.attack(honest, len(liars), rng, **known)
             return lies
         # An attacker knows the rule and the sketch, never the round's seed, and not what the server trusts.
         mean = honest.mean(dim=0)
@@ -185,8 +188,16 @@ class Training:
                 return mean  # a round that is refused does no harm
             return update
 
-        found: Tensor = self.attack(honest, len(liars), rng, aggregator=judged)
+        found: Tensor = self.attack(honest, len(liars), rng, aggregator=judged, **known)
         return found
+
+    def _known(self, name: str, t: int) -> Any:
+        """What an attack is told that asks for it; it follows from the seed and the server's state, resumed or not."""
+        seeds = tuple(seed_of(self.experiment.seed, "projection", u) for u in range(max(1, t - 4), t + 1))
+        if name == "published":
+            assert self.initial is not None
+            return self.initial - self.server.weights
+        return {"sketch": self.sketch, "leaked_seed": seeds[-1], "past_seeds": seeds[:-1]}[name]
 
     def _sizes(self, who: list[int]) -> Any:
         return self.population.sizes[who] if self.experiment.server.by_size else None

@@ -131,18 +131,26 @@ def achlioptas(
 ) -> None:
     """An entry is +sqrt(s/k) if its word is in the lowest 1/2s of all words, -sqrt(s/k) in the next, zero above."""
     x = centred(rows, origin)
-    k = out.shape[1]
-    u = dense_words(key, ACHLIOPTAS, start, x.shape[1], k)
-    half = np.uint64(2**32 // (2 * s))
-    P = np.where(u < half, 1.0, np.where(u < 2 * half, -1.0, 0.0))
-    out += x @ P * np.sqrt(s / k)
+    out += x @ achlioptas_columns(dense_words(key, ACHLIOPTAS, start, x.shape[1], out.shape[1]), s)
     squared_norms(rows, origin, norms)
+
+
+def achlioptas_columns(u: Array, s: int) -> Floats:
+    """The matrix's columns, one a row, from their words, (w, k)."""
+    half = np.uint64(2**32 // (2 * s))
+    return np.where(u < half, 1.0, np.where(u < 2 * half, -1.0, 0.0)) * np.sqrt(s / u.shape[1])
 
 
 def gaussian(rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, out: Floats, norms: Floats) -> None:
     """Entries are N(0, 1/k), each by Box and Muller from two words."""
     x = centred(rows, origin)
-    k = out.shape[1]
-    u = (dense_words(key, GAUSSIAN, start, x.shape[1], 2 * k).reshape(-1, k, 2) + 0.5) / 2**32
-    out += x @ (np.sqrt(-2 * np.log(u[..., 0])) * np.cos(2 * np.pi * u[..., 1])) / np.sqrt(k)
+    out += x @ gaussian_columns(dense_words(key, GAUSSIAN, start, x.shape[1], 2 * out.shape[1]))
     squared_norms(rows, origin, norms)
+
+
+def gaussian_columns(words: Array) -> Floats:
+    """The matrix's columns, one a row, from their words, (w, 2k)."""
+    k = words.shape[1] // 2
+    u = (words.reshape(-1, k, 2) + 0.5) / 2**32
+    normal: Floats = np.sqrt(-2 * np.log(u[..., 0])) * np.cos(2 * np.pi * u[..., 1]) / np.sqrt(k)
+    return normal

@@ -10,6 +10,7 @@ import numpy as np
 from bartizan.kernels.rows import Rows
 from bartizan.randomness import key_of
 from bartizan.sketch.base import Projection
+from bartizan.sketch.tails import achlioptas_range
 from bartizan.types import Floats
 
 
@@ -34,6 +35,9 @@ class Achlioptas(Projection):
             raise ValueError(
                 f"Achlioptas needs s, a whole number from 1 on (one entry in s is not zero); got {self.s!r}."
             )
+
+    def kept(self, odds: float) -> tuple[float, float]:
+        return achlioptas_range(int(self.k), int(self.s), odds)
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         rows.kernels.achlioptas(rows, origin, start, key_of(seed), self.s, out, norms)

@@ -69,6 +69,17 @@ class Projection(Streaming):
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         """Add what these columns contribute to the sketches of the rows, and to their exact squared norms."""
 
+    def kept(self, odds: float) -> tuple[float, float]:
+        """Between which parts of |x|^2 the |Px|^2 of a vector lies that was chosen without the seed.
+
+        Below the first, and above the second, it lies with at most these odds. (0, inf) promises nothing.
+        """
+        return 0.0, np.inf
+
+    def usually_kept(self, odds: float) -> tuple[float, float]:
+        """The same, of vectors that nobody has fitted to the sketch's structure."""
+        return self.kept(odds)
+
     # Blocks of columns that `add` takes: a multiple of this, and at most that (None: as memory allows, in whole units).
     multiple_of: ClassVar[int] = 1
     most: ClassVar[int | None] = None

@@ -8,6 +8,7 @@ from typing import ClassVar
 from bartizan.kernels.rows import Rows
 from bartizan.randomness import key_of
 from bartizan.sketch.base import Projection
+from bartizan.sketch.tails import gaussian_range
 from bartizan.types import Floats
 
 
@@ -20,6 +21,9 @@ class Gaussian(Projection):
     """
 
     most: ClassVar[int | None] = 4096
+
+    def kept(self, odds: float) -> tuple[float, float]:
+        return gaussian_range(int(self.k), odds)
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         rows.kernels.gaussian(rows, origin, start, key_of(seed), out, norms)

@@ -10,6 +10,7 @@ import numpy as np
 from bartizan.kernels.rows import Rows, unit_of
 from bartizan.randomness import key_of
 from bartizan.sketch.base import Projection
+from bartizan.sketch.tails import gaussian_range, rotated_range
 from bartizan.types import Floats
 
 
@@ -53,6 +54,12 @@ class Rotated(Projection):
     @property
     def unit(self) -> int:  # type: ignore[override]
         return unit_of(self.k)
+
+    def kept(self, odds: float) -> tuple[float, float]:
+        return rotated_range(int(self.k), int(self.mixing), odds)
+
+    def usually_kept(self, odds: float) -> tuple[float, float]:
+        return gaussian_range(int(self.k), odds)
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         rows.kernels.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)

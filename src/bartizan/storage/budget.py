@@ -9,6 +9,7 @@ import numpy as np
 
 from bartizan.columns import GRANULE, Row
 from bartizan.layout import as_numpy, leaves_of
+from bartizan.recheck import AGAIN
 from bartizan.sketch.base import Projection, Sketch, Streaming
 from bartizan.storage.pace import gathered_bytes, in_place_bytes
 from bartizan.storage.target import Target
@@ -18,7 +19,7 @@ from bartizan.updates import Updates
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
-def prepared(clients: Updates, eye: Sketch, out: Any) -> Updates:
+def prepared(clients: Updates, eye: Sketch, out: Any, *, recheck: bool = False) -> Updates:
     """The same updates, with the place for their result checked and their blocks cut to the budget."""
     if clients.on_gpu and (out is not None or clients.pace.spare is not None):
         given = "memory" if out is None else "out"
@@ -28,7 +29,7 @@ def prepared(clients: Updates, eye: Sketch, out: Any) -> Updates:
     if clients.pace.spare is None:
         return clients
     M, itemsize = len(clients.everyone), clients.columns.widest.itemsize
-    k = eye.k if isinstance(eye, Projection) else 0
+    k = eye.k + (AGAIN.k if recheck else 0) if isinstance(eye, Projection) else 0
     least = gathered_bytes(M, GRANULE, itemsize)
     if isinstance(eye, Streaming):  # reads a few rows at a time, where they lie
         least = max(least, in_place_bytes(1 if clients.trusted is None else 2, eye.unit, itemsize))

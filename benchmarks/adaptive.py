@@ -1,0 +1,251 @@
+"""What attackers who know us reach, which check finds them out, what the checks cost: the numbers of docs/adaptive.md.
+
+`python benchmarks/adaptive.py harm` and `... odds` take a minute or two each; `... cost [--clients 50] [--dim 5500000]`
+times the close of a stream. Each checks first that what it is about to print is right.
+"""
+
+import argparse
+import time
+
+import numpy as np
+
+import bartizan as bz
+from bartizan import attacks, machine
+from bartizan.arguments import number
+from bartizan.geometry import Geometry
+from bartizan.quarantine import ODDS
+from bartizan.randomness import fresh_seed
+from bartizan.recheck import AGAIN, Recheck
+from bartizan.sketch.norms import Norms
+from bartizan.updates import Updates
+
+H, F, P, LEAKED = 35, 15, 40_000, 2**90 + 5
+
+
+def said(what):
+    print(f"\r{what:<70}", end="", flush=True)
+
+
+def honest(rng, length):
+    """A common direction `length` times as long as the noise."""
+    return (length * rng.standard_normal(P) + rng.standard_normal((H, P))).astype(np.float32)
+
+
+def error(update, x):
+    """In units of the honest clients' root mean square distance from their mean."""
+    middle = x.mean(axis=0, dtype=np.float64)
+    return np.linalg.norm(update - middle) / np.sqrt(((x - middle) ** 2).sum(axis=1).mean())
+
+
+def undefended(rule, sketch, sent, seed):
+    return rule(Geometry.of(sketch(sent, seed=seed))) @ sent.astype(np.float64)
+
+
+def streamed(rule, sketch, sent, **settings):
+    with bz.Aggregator(rule, sketch).round(**settings) as r:
+        for client, update in enumerate(sent):
+            r.add(update, client)
+        return r.close()
+
+
+def harm(options):
+    """Error of the aggregate under each attacker, and how many of the 15 liars were quarantined."""
+    sketch, rules = bz.Rotated(), [bz.Krum(F), bz.GeometricMedian(), bz.MCA()]
+    guess = bz.Aggregator(bz.GeometricMedian(), sketch)
+    z = attacks.null_space(
+        honest(np.random.default_rng(0), 2.0), 1, np.random.default_rng(0), sketch=sketch, leaked_seed=LEAKED
+    )
+    assert np.linalg.norm(sketch(z, seed=LEAKED)) < 0.1 * np.linalg.norm(z), "the move must be invisible"
+    lines = []
+    for length in (2.0, 0.33):
+        x = honest(np.random.default_rng(0), length)
+        known = {
+            "null_space": {"leaked_seed": LEAKED},
+            "null_space_mirror": {"leaked_seed": LEAKED},
+            "replay": {"past_seeds": [1, 2, 3]},
+            "observer": {"past_seeds": [1, 2, 3], "published": x.mean(axis=0)},
+            "blind_collision": {},
+            "optimised_null_space": {"aggregator": lambda updates: guess(updates, seed=77).update},
+        }
+        for name, more in known.items():
+            said(f"{name}, mean {length} times the noise")
+            lies = getattr(attacks, name)(x, F, np.random.default_rng(1), sketch=sketch, **more)
+            sent = np.concatenate([x, lies])
+            for seed in (LEAKED, None) if "leaked_seed" in more else (None,):
+                own = fresh_seed() if seed is None else seed
+                cells = []
+                for rule in rules:
+                    one = bz.aggregate(sent, rule, sketch=sketch, seed=own)
+                    many = streamed(rule, sketch, sent, seed=own)
+                    assert not set(range(H)) & (set(one.quarantined) | set(many.quarantined)), (
+                        "an honest client was hit"
+                    )
+                    found = [error(bz.aggregate(sent, rule).update, x), error(undefended(rule, sketch, sent, own), x)]
+                    found += [error(one.update, x), error(many.update, x)]
+                    cells.append(
+                        " / ".join(f"{e:.2f}" for e in found) + f" ({len(one.quarantined)}, {len(many.quarantined)})"
+                    )
+                leak = "leaked" if seed else "fresh"
+                lines.append(f"| {length} | {name.replace('_', '-')} | {leak} | {' | '.join(cells)} |")
+    said("")
+    print(
+        f"\r{H} honest, {F} liars, p = {P}, {sketch!r}. "
+        "Error: exact / undefended / one call / stream (quarantined in the last two)"
+    )
+    print(f"| mean / noise | attack | seed | {' | '.join(type(rule).__name__ for rule in rules)} |")
+    print("\n".join(["|---" * (3 + len(rules)) + "|", *lines]))
+
+
+def odds(options):
+    """The ranges behind both checks, and how often vectors leave them at odds that can be counted."""
+    sketches = [bz.Rotated(), bz.Rotated(mixing=64), bz.Rotated(mixing=16), bz.Rotated(k=1024), bz.Rotated(k=256)]
+    sketches += [
+        bz.Achlioptas(4096),
+        bz.Achlioptas(4096, s=32),
+        bz.Achlioptas(256),
+        bz.Achlioptas(64),
+        bz.Gaussian(4096),
+        bz.Gaussian(64),
+    ]
+    print(f"Check (a): least |Px|^2 / |x|^2 at odds {ODDS:g}; check (b): most d'/d; the second sketch is {AGAIN!r}")
+    print("| sketch | (a) least | (b) most |\n|---|---|---|")
+    for sketch in sketches:
+        second = Recheck.of(sketch)
+        least = f"{sketch.kept(ODDS)[0]:.2f}" if sketch.kept(ODDS)[0] else "none"
+        print(f"| `{sketch!r}` | {least} | {f'{second.most:.2f}' if second else 'none'} |")
+    wanted, seeds, k, p = 1e-3, 20_000, 64, 512
+    print(
+        f"\nOf {seeds} seeds, leaving the range of odds {wanted:g}: below / above, the worst of the vectors "
+        f"({wanted * seeds:.0f} are promised)"
+    )
+    for sketch in (bz.Rotated(k), bz.Rotated(k, mixing=8), bz.Gaussian(16), bz.Achlioptas(k, s=4)):
+        x = vectors(64, 8 if getattr(sketch, "mixing", 8) == 8 else 32, p)
+        ratios = np.empty((seeds, len(x)))
+        for seed in range(seeds):
+            ratios[seed] = (sketch(x, seed=seed) ** 2).sum(axis=1)
+            if seed % 1000 == 0:
+                said(f"{sketch!r}: {seed} of {seeds}")
+        ratios /= (x**2).sum(axis=1)
+        least, most = sketch.kept(wanted)
+        below, above = ((ratios < least - 1e-9).sum(axis=0), (ratios > most + 1e-9).sum(axis=0))
+        assert max(below.max(), above.max()) < 2 * wanted * seeds
+        said("")
+        print(f"\r{sketch!r}: {least:.3f} to {most:.3f}, {below.max()} / {above.max()}")
+
+
+def held_out(options):
+    """Rotated's ranges on vectors and seeds that had no part in choosing them."""
+    rng, wanted, seeds = np.random.default_rng(20261), 1e-3, 15_000
+    print(
+        f"Of {seeds} seeds, leaving the range of odds {wanted:g}: the worst vector ({wanted * seeds:.0f} are promised)"
+    )
+    for k, n in ((64, 32), (64, 16), (64, 8), (128, 16)):
+        kinds = [(m, B, flat) for m in (2, 3, 4, 5, 6, 7, 8, n // 2, n) for B in (2, 3, 4) for flat in (True, False)]
+        x = np.array([lanes(rng, k, n, *kind) for kind in kinds])
+        ratios = np.empty((seeds, len(x)))
+        for seed in range(seeds):
+            ratios[seed] = (bz.Rotated(k, n)(x, seed=10**6 + seed) ** 2).sum(axis=1)
+            if seed % 1000 == 0:
+                said(f"k={k}, mixing={n}: {seed} of {seeds}")
+        ratios /= (x**2).sum(axis=1)
+        least, most = bz.Rotated(k, n).kept(wanted)
+        below, above = (ratios < least - 1e-9).sum(axis=0).max(), (ratios > most + 1e-9).sum(axis=0).max()
+        said("")
+        print(f"\r{bz.Rotated(k, n)!r}: {len(x)} vectors, {below} below {least:.3f}, {above} above {most:.3f}")
+
+
+def lanes(rng, k, n, m, B, flat):
+    """m rows of one lane in each of B of eight blocks: flat and in a row, or of any size and anywhere."""
+    v, lane = np.zeros((8, n, k // n)), rng.integers(k // n)
+    for block in rng.choice(8, B, replace=False):
+        count = min(m, n)
+        rows = (np.arange(count) ^ int(rng.integers(n))) % n if flat else rng.choice(n, count, replace=False)
+        v[block, rows, lane] = 1 if flat else rng.uniform(0.5, 1.5, count)
+    return v.ravel()
+
+
+def vectors(k, n, p):
+    """Flat ones on cosets of rows in one lane, the worst that are known; sparse, heavy-tailed and dense ones."""
+    rng, rows = np.random.default_rng(7), []
+    for blocks in (2, 3):
+        for m in (1, 2, 3, 4, 8):
+            lane = np.zeros((p // k, n, k // n))
+            lane[:blocks, :m, 0] = 1
+            rows.append(lane.ravel())
+    rows += [
+        rng.standard_normal(p),
+        rng.standard_cauchy(p),
+        np.ones(p),
+        *(np.eye(p)[:c].sum(axis=0) for c in (1, 2, 8, 64)),
+    ]
+    return np.array(rows)
+
+
+def cost(options):
+    """Reads that both checks cost."""
+    M, p = options.clients, options.dim
+    rng = np.random.default_rng(0)
+    x = np.empty((M, p), np.float32)
+    for row in x:
+        rng.standard_normal(dtype=np.float32, out=row)
+    x += np.float32(0.3)
+    clients, f = Updates.of(x), 3 * M // 10
+    rules = [bz.Krum(M // 10), bz.Krum(f), bz.GeometricMedian()]
+    look = bz.Rotated().look(clients, 0)
+    assert (np.abs(np.diag(look.gram) / look.squared_norms - 1) < 0.2).all(), "the norms must agree"
+
+    def closing(rule, recheck):
+        with bz.Aggregator(rule, bz.Rotated()).round(recheck=recheck) as r:
+            for m in range(M):
+                r.add(x[m], m)
+            out, spent = machine.timed(r.close, "cpu")
+            assert not out.quarantined
+            return spent
+
+    def norms_compared():
+        from bartizan.quarantine import without_the_hidden
+
+        return without_the_hidden(clients, look, bz.Rotated(), False)
+
+    jobs = {"one read": lambda: machine.timed(lambda: Norms().look(clients, 0), "cpu")[1]}
+    jobs["(a), the comparison"] = lambda: machine.timed(norms_compared, "cpu")[1]
+    for k in (64, 256, 1024, 4096):
+        sketch = bz.Rotated(k)
+        jobs[f"sketch {sketch!r}"] = lambda s=sketch: machine.timed(lambda: s.read(clients, 0), "cpu")[1]
+    for rule in rules:
+        for recheck in (False, True):
+            jobs[f"close {rule!r}{', (b)' if recheck else ''}"] = lambda rule=rule, recheck=recheck: closing(
+                rule, recheck
+            )
+    times = {name: [] for name in jobs}
+    for turn in range(options.repeats + 1):
+        for name, job in jobs.items():
+            said(f"{name}, {turn} of {options.repeats}")
+            spent = job()
+            if turn:  # the first compiles
+                times[name].append(spent)
+    unit = np.median(times["one read"])
+    said("")
+    print(
+        f"\r{M} clients x {p:,} on {machine.name_of('cpu')}: reads, median (least .. most); "
+        f"one read {1e3 * unit:.0f} ms"
+    )
+    for name, spent in times.items():
+        low, middle, high = (g(spent) / unit for g in (min, np.median, max))
+        print(f"{name:62s} {middle:9.5f} ({low:.5f} .. {high:.5f})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["harm", "odds", "held-out", "cost"])
+    parser.add_argument("--clients", type=number, default=50)
+    parser.add_argument("--dim", type=number, default=5_500_000)
+    parser.add_argument("--repeats", type=number, default=5)
+    options = parser.parse_args()
+    {"harm": harm, "odds": odds, "held-out": held_out, "cost": cost}[options.what](options)
+
+
+if __name__ == "__main__":
+    start = time.perf_counter()
+    main()
+    print(f"Done in {time.perf_counter() - start:.0f} s.")

@@ -1,0 +1,112 @@
+"""Where a projection does not look: its null space, found by its own linear maps, never by its matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bartizan.kernels import reference
+from bartizan.randomness import key_of
+from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated, Sketch
+from bartizan.types import Array, Floats
+
+WORDS = 2**20  # random numbers of a dense matrix that are drawn at a time
+CLOSE = 1e-8  # of the first residual; the second time takes care of the rest
+MOST_STEPS = 500
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The projections of several seeds as one map P, R^p -> R^(k n), and its transpose."""
+
+    sketch: Sketch
+    seeds: tuple[int, ...]
+    p: int
+
+    def down(self, x: Floats) -> Floats:
+        return np.concatenate([self.sketch(x[None], seed=seed)[0] for seed in self.seeds])
+
+    def up(self, y: Floats) -> Floats:
+        out = np.zeros(self.p)
+        for seed, part in zip(self.seeds, np.split(y, len(self.seeds)), strict=True):
+            for start, columns in lifted(self.sketch, seed, self.p, part):
+                out[start : start + len(columns)] += columns
+        return out
+
+
+def hidden_part(d: Floats, sketch: Sketch, seeds: Sequence[int]) -> Floats:
+    r"""The part of d that the projections of all these seeds map to zero: :math:`d - P^T (P P^T)^{-1} P d`.
+
+    By conjugate gradients, so that P is only ever applied: two or three steps for `Rotated`, whose blocks are
+    isometries, some dozens for a dense matrix of many more columns than rows. Zero where nothing is hidden (`Exact`,
+    p <= k).
+
+    >>> d = np.random.default_rng(0).normal(size=1000)
+    >>> z = hidden_part(d, Rotated(k=64), [7])
+    >>> bool(np.abs(Rotated(k=64)(z[None], seed=7)).max() < 1e-12), bool(z @ z > 0.9 * (d @ d))
+    (True, True)
+    """
+    nothing = np.zeros_like(d)
+    if isinstance(sketch, Exact) or not seeds or not np.isfinite(d).all():
+        return nothing
+    P, z = Maps(sketch, tuple(seeds), len(d)), d
+    for _ in range(2):  # once more for the digits that the first time has left
+        z = z - P.up(_solved(P, P.down(z)))
+    return z if z @ z > 1e-12 * (d @ d) else nothing
+
+
+def _solved(P: Maps, b: Floats) -> Floats:
+    """y with P P^T y = b."""
+    y, r = np.zeros_like(b), b
+    step, square = r, r @ r
+    least = CLOSE**2 * square
+    for _ in range(MOST_STEPS):
+        if square <= least:
+            break
+        moved = P.down(P.up(step))
+        curve = step @ moved
+        if not curve > 0:
+            break
+        y, r = y + square / curve * step, r - square / curve * moved
+        before, square = square, r @ r
+        step = r + square / before * step
+    return y
+
+
+def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, Floats]]:
+    """P^T y, some columns at a time: (the first one, numbers)."""
+    key, k = key_of(seed), len(y)
+    if isinstance(sketch, Rotated):
+        n, L = sketch.mixing, k // sketch.mixing
+        H, cells, lanes = reference.hadamard(n), y.reshape(n, L), np.arange(L)
+        for block in range(-(-p // k)):
+            before, after, offsets = reference.rotation(key, block, k, n)
+            back = np.take_along_axis(cells, (lanes + offsets[:, None]) % L, axis=1)
+            x: Array = (before * (H @ (after * back)) / np.sqrt(n)).ravel()
+            yield block * k, x[: p - block * k]
+        return
+    if not isinstance(sketch, (Achlioptas, Gaussian)):
+        raise TypeError(f"Wanted Rotated, Achlioptas or Gaussian, whose transpose is known; got {sketch!r}.")
+    width = max(1, WORDS // k)
+    for start in range(0, p, width):
+        yield start, _columns(sketch, key, start, min(width, p - start)) @ y
+
+
+def _columns(sketch: Achlioptas | Gaussian, key: Array, start: int, width: int) -> Floats:
+    """Some columns of a dense matrix, one a row; a column's words fill whole ChaCha blocks."""
+    from bartizan.kernels.dense import fill_words
+
+    gaussian = isinstance(sketch, Gaussian)
+    count = sketch.k * (2 if gaussian else 1)
+    aligned = 16 * -(-count // 16)
+    words = np.empty(width * aligned, np.uint32)
+    stream = reference.GAUSSIAN if gaussian else reference.ACHLIOPTAS
+    fill_words(key, np.uint64(stream), np.uint64(start * aligned), words)
+    own = words.reshape(width, aligned)[:, :count]
+    return (
+        reference.achlioptas_columns(own, sketch.s)
+        if isinstance(sketch, Achlioptas)
+        else reference.gaussian_columns(own)
+    )
