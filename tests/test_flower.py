@@ -729,6 +729,11 @@ def test_nodes_of_few_examples_are_no_suspects(tmp_path, sizes):
     assert [drawn.clients[one.node] for one in reputation_of(drawn).suspects()] == ["9"]
 
 
+def test_a_size_of_next_to_nothing_ends_no_run():
+    strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=5e-324)}, sizes="reported", size_cap=100)
+    assert all(np.isfinite(share) for share in strategy.reputation.shares().values())
+
+
 def test_a_large_node_is_no_suspect_where_the_rule_makes_nothing_of_sizes():
     reputation = Reputation()
     for _ in range(9):

@@ -106,7 +106,8 @@ class Reputation:
         data = {node: 1.0 if sizes is None else sizes[node] for node in judged}
         all_data = sum(data.values())
         parts = {node: w / total if total else 0.0 for node, w in judged.items()}
-        shares = {node: part / (data[node] / all_data) for node, part in parts.items()}
+        # A node may report a size of next to nothing.
+        shares = {node: part / max(data[node] / all_data, 1e-12) for node, part in parts.items()}
         out = {node for node, part in parts.items() if max(shares[node], part * len(parts)) < LITTLE}
         for node, share in shares.items():
             standing = self._of(node)

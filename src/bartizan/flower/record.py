@@ -33,6 +33,14 @@ def opening(name: str, aggregator: Aggregator, dim: int) -> dict[str, Any]:
     return about | unknown | {"bartizan": __version__, "machine": machine.name_of("cpu")}
 
 
+def settings(aggregator: Aggregator, sizes: Any, size_cap: float | None) -> dict[str, str]:
+    """How a run aggregates, as it is told and compared."""
+    how = "one a node" if sizes is None else "as given"
+    if isinstance(sizes, str) and size_cap is not None:
+        how = f"as reported, {float(size_cap)} at most"
+    return {"rule": repr(aggregator.rule), "sketch": str(aggregator.sketch), "sizes": how}
+
+
 @dataclass(frozen=True)
 class Saved:
     """Where a run stood after its last whole round."""
@@ -83,14 +91,14 @@ def load(folder: Path) -> Saved | None:
         ) from None
 
 
-def unfinished(folder: Path, model: Model, settings: Mapping[str, str]) -> Saved | None:
+def unfinished(folder: Path, model: Model, wanted: Mapping[str, str]) -> Saved | None:
     """The checkpoint of a folder, if it has one; raises where it is that of another run."""
     saved = load(folder)
     if saved is None:
         return None
     if not model.same_layout(Model(saved.arrays)):
         raise ValueError(f"{folder} holds a run of another model. Take another folder, or delete that one.")
-    for key, value in settings.items():
+    for key, value in wanted.items():
         if saved.settings.get(key) != value:
             raise ValueError(
                 f"{folder} holds a run with {key} {saved.settings.get(key)}, not {value}. "

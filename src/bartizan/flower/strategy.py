@@ -119,7 +119,7 @@ class RobustStrategy(FedAvg):
         log.info("\t├──> Robust aggregation:")
         log.info("\t│\t├── Rule: %r", self.aggregator.rule)
         log.info("\t│\t├── Sketch: %r", self.aggregator.sketch)
-        log.info("\t│\t└── Data sizes: %s", _said(self.sizes))
+        log.info("\t│\t└── Data sizes: %s", self._settings["sizes"])
         super().summary()
 
     def start(
@@ -146,9 +146,9 @@ class RobustStrategy(FedAvg):
         self._measure_from(initial_arrays)
         done, spent = saved.round, saved.seconds
         lines = None
-        if self.folder is not None and done >= num_rounds:
+        if done and done >= num_rounds:
             log.warning("The run in %s is done: nothing is trained. For another, take another folder.", self.folder)
-        elif self.folder is not None:
+        elif self.folder is not None and num_rounds:
             if not self.folder.is_absolute():
                 log.warning("The run is recorded in %s: say folder= as a whole path.", self.folder.absolute())
             lines = record.Lines(self.folder, record.opening(self.name, self.aggregator, model.dim), done)
@@ -339,11 +339,7 @@ class RobustStrategy(FedAvg):
 
     @property
     def _settings(self) -> dict[str, str]:
-        return {
-            "rule": repr(self.aggregator.rule),
-            "sketch": str(self.aggregator.sketch),
-            "sizes": f"{_said(self.sizes)}{'' if self.size_cap is None else f' at {self.size_cap:g}'}",
-        }
+        return record.settings(self.aggregator, self.sizes, self.size_cap)
 
 
 def fewest(rule: Rule | CoordinateWise) -> int:
@@ -355,9 +351,3 @@ def fewest(rule: Rule | CoordinateWise) -> int:
             continue
         return n
     raise AssertionError
-
-
-def _said(sizes: Any) -> str:
-    if sizes is None:
-        return "one a node"
-    return "as reported, capped" if sizes == "reported" else "as given"

@@ -56,7 +56,7 @@ class Run:
     """(T, M); NaN for who did not take part, and for a rule without weights."""
     present: Flags
     quarantined: Flags
-    counted_for: Singles | None
+    counted_for: Floats | None
     """(T, M) the size that each client counted for in a round, NaN where nobody said; None where all counted alike."""
     exact_rounds: npt.NDArray[np.intp]
     exact: Singles
@@ -190,7 +190,7 @@ class _Rounds:
         self.weights = np.full(shape, math.nan, dtype=np.float32)
         self.present = np.zeros(shape, dtype=bool)
         self.quarantined = np.zeros(shape, dtype=bool)
-        self.counted_for: Singles | None = None
+        self.counted_for: Floats | None = None
         self.exact_rounds: list[int] = []
         self.exact: list[Singles] = []
         self.notes: list[tuple[int, str]] = []
@@ -210,7 +210,7 @@ class _Rounds:
             self.weights[t, here] = numbers(line["weights"], len(here), f"{what} 'weights'")
         if line.get("sizes") is not None:
             if self.counted_for is None:
-                self.counted_for = np.full(self.weights.shape, math.nan, dtype=np.float32)
+                self.counted_for = np.full(self.weights.shape, math.nan)
             self.counted_for[t, here] = numbers(line["sizes"], len(here), f"{what} 'sizes'")
         if line.get("exact_weights") is not None and line.get("weights") is not None:
             row = np.full(len(self.index), math.nan, dtype=np.float32)
