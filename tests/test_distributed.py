@@ -23,6 +23,7 @@ if not torch.distributed.is_available():
 from bartizan import layout, updates  # noqa: E402
 from bartizan.distributed import ShardedAggregator  # noqa: E402
 from bartizan.distributed.agreement import Claim, agreed  # noqa: E402
+from bartizan.distributed.empty import Empty  # noqa: E402
 from bartizan.distributed.looking import Contribution  # noqa: E402
 from bartizan.distributed.named import Named  # noqa: E402
 from bartizan.distributed.shard import at_their_place  # noqa: E402
@@ -498,6 +499,12 @@ def test_so_they_do_on_a_gpu(monkeypatch):
         reading = bz.Rotated(1024).read(at_their_place(clients, offset, 1024), SEED)
         total = total + np.hstack([reading.sketches.cpu(), reading.squared_norms.cpu()[:, None]])
     np.testing.assert_allclose(total, np.hstack([wanted.sketches, wanted.squared_norms[:, None]]), rtol=1e-4, atol=1e-3)
+    columnless = [
+        {"w": row[:0].float(), "steps": torch.ones(1, dtype=torch.int64, device=device)} for row in x.to(device)
+    ]
+    none = Empty(columnless, {"reference": columnless[0]}).clients()
+    for eye in (bz.Exact(), bz.Rotated(1024)):
+        assert not any(total.any() for total in Contribution(eye, none, 77, SEED).sums())
 
 
 # Ranks that die or fall silent: processes of their own, since their group is of no use afterwards.

@@ -36,8 +36,8 @@ class ShardedAggregator:
 
     Each rank sketches its columns as what they are among all p, the M x k numbers are summed (M x M for `Exact`), the
     first rank decides and tells the weights, and each combines its own columns. The result is that of one process up
-    to rounding; what travels does not grow with p; what is wrong on one rank is raised on all of them. More in
-    `docs/distributed.md`.
+    to rounding; what travels does not grow with p; what is wrong on one rank, up to the last step, is raised on all of
+    them. More in `docs/distributed.md`.
     """
 
     rule: Rule | CoordinateWise
@@ -63,7 +63,8 @@ class ShardedAggregator:
 
         Args:
             shard: These columns of all updates, in any form that `aggregate` takes: an (M, w) array, a list, an (M, p)
-                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)]. It may have no columns, w = 0.
+                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], a list of flat ones. It may have no
+                columns, w = 0.
             offset: Which of all coordinates the first column is; if no rank says, shards follow each other in the
                 order of ranks.
             group: Of `torch.distributed`; all processes if not given (a DTensor: those of its mesh).
