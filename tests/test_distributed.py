@@ -274,15 +274,21 @@ def test_state_dicts_without_columns_keep_their_counters(ranks, form, at):
 
 
 @pytest.mark.parametrize("nothing", [{}, {"counter": np.array([5])}], ids=["empty", "integers"])
-def test_a_rank_without_any_floats_takes_the_dtype_of_the_others(ranks, nothing):
+@pytest.mark.parametrize("odd", [None, {"w": np.empty(0, np.float16)}], ids=["all", "all but one"])
+def test_a_rank_without_any_floats_takes_the_dtype_of_the_others(ranks, nothing, odd):
     x = numbers()
     x[4, 7] = 1e100  # in float32 its square would overflow
     made = calls(x, [5003], (bz.MultiKrum(2), bz.Rotated(64)), seed=SEED)
     for _, _, call in made:
         del call["offset"]
-    leads = ((bz.MultiKrum(2), bz.Rotated(64)), "numpy", {"shard": [nothing] * M, "seed": SEED})
+    leads = (
+        (bz.MultiKrum(2), bz.Rotated(64)),
+        "numpy",
+        {"shard": [odd or nothing] + [nothing] * (M - 1), "seed": SEED},
+    )
     none, *others = ranks([leads, *made])
-    same(others, bz.aggregate(x, bz.MultiKrum(2), sketch=bz.Rotated(64), seed=SEED))
+    listed = list(x) if odd is None else [None, *x[1:]]
+    same(others, bz.aggregate(listed, bz.MultiKrum(2), sketch=bz.Rotated(64), seed=SEED))
     assert none.update == nothing
 
 

@@ -27,7 +27,8 @@ def groups_of(shard: Any) -> list[Any]:
     sharded = dtensors_of(shard)
     if not sharded:
         return [None]
-    (mesh, first), _ = Counter((each.device_mesh, _axis_of(each)) for each in sharded).most_common(1)[0]
+    meshes = [(each.device_mesh, _axis_of(each)) for each in sharded]
+    (mesh, first), _ = Counter([each for each in meshes if each[1] is not None] or meshes).most_common(1)[0]
     axes = sorted(range(mesh.ndim), key=lambda axis: axis != first)
     return [mesh.get_group(axis) for axis in axes]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.layout import FLOATS, dtype_name, is_array, is_tensor, leaves_of
+from bartizan.layout import FLOATS, Layout, Path, dtype_name, is_array, is_tensor, leaves_of
 from bartizan.updates import Updates
 
 ZERO, OWN = "zero", "update"  # what takes part of a client, and what it sent
@@ -23,24 +23,16 @@ class Empty:
     points: dict[str, Any]
 
     @cached_property
-    def _leaf(self) -> Any:
-        """Some array of a client without columns, one of floating-point numbers if there is any; None if none is."""
-        found = None
-        for update in self.sent:
-            leaves = _leaves(update)
-            if leaves and not any(map(_n_columns, leaves)):
-                found = next(filter(_is_float, leaves), leaves[0] if found is None else found)
-                if _is_float(found):
-                    break
-        return found
+    def _usual(self) -> tuple[Layout, list[Any]]:
+        """What most clients without columns sent, and the arrays of one of them: no odd one's device or dtype counts."""
+        seen = [(Layout.of(leaves), leaves) for leaves in map(_leaves, self.sent) if leaves is not None]
+        usual = Layout.most_common([layout for layout, _ in seen if not layout.dim])
+        return usual, list(next(leaves for layout, leaves in seen if layout == usual).values())
 
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Of the clients' floating-point arrays; none where they sent integers only, or nothing."""
-        if self._leaf is None or not _is_float(self._leaf):
-            return ()
-        entries = [e for e in self.clients().columns.entries if e.path[0] == OWN]
-        return tuple(sorted({entry.dtype for entry in entries}))
+        return tuple(sorted({entry.dtype for entry in self._usual[0].entries if entry.is_float}))
 
     def clients(self, dtype: str = "float32") -> Updates:
         """As updates of one column; its dtype is the clients', or this one where they have none."""
@@ -53,10 +45,12 @@ class Empty:
         return Updates.of(list(map(beside_zero, self.sent)), **points)
 
     def _zero(self, dtype: str) -> Any:
-        if self._leaf is not None and _is_float(self._leaf):
-            return zeros_like(self._leaf, 1)
-        if is_tensor(self._leaf):
-            return self._leaf.new_zeros(1, dtype=getattr(sys.modules["torch"], dtype))
+        leaves = self._usual[1]
+        for leaf in leaves:
+            if dtype_name(leaf) in FLOATS:
+                return zeros_like(leaf, 1)
+        if leaves and is_tensor(leaves[0]):
+            return leaves[0].new_zeros(1, dtype=getattr(sys.modules["torch"], dtype))
         return np.zeros(1, np.float64 if dtype == "float64" else np.float32)
 
     def built(self, update: Any) -> Any:
@@ -71,7 +65,7 @@ def has_no_columns(shard: Any) -> bool:
     for update in shard:
         leaves = _leaves(update)
         if leaves is not None:
-            some = any(map(_n_columns, leaves))
+            some = any(0 not in leaf.shape and dtype_name(leaf) in FLOATS for leaf in leaves.values())
             n_with, n_without = n_with + some, n_without + (not some)
         if 2 * max(n_with, n_without) > len(shard):
             break
@@ -82,20 +76,11 @@ def zeros_like(like: Any, count: int) -> Any:
     return like.new_zeros(count) if is_tensor(like) else np.zeros(count, like.dtype.newbyteorder("="))
 
 
-def _leaves(update: Any) -> list[Any] | None:
+def _leaves(update: Any) -> dict[Path, Any] | None:
     """The arrays of an update; None if it can't be read."""
     try:
-        leaves = list(leaves_of(update).values())
-        for leaf in leaves:
-            dtype_name(leaf)
+        leaves = leaves_of(update)
+        Layout.of(leaves)
     except Exception:  # a container may do anything when it is looked at: Updates says what
         return None
     return leaves
-
-
-def _is_float(leaf: Any) -> bool:
-    return dtype_name(leaf) in FLOATS
-
-
-def _n_columns(leaf: Any) -> int:
-    return int(np.prod(leaf.shape)) if _is_float(leaf) else 0
