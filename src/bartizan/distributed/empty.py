@@ -24,7 +24,7 @@ class Empty:
 
     @cached_property
     def _usual(self) -> tuple[Layout, list[Any]]:
-        """What most clients without columns sent, and the arrays of one of them: no odd one's device or dtype counts."""
+        """What most clients without columns sent, and the arrays of one: no odd one's device or dtype counts."""
         seen = [(Layout.of(leaves), leaves) for leaves in map(_leaves, self.sent) if leaves is not None]
         usual = Layout.most_common([layout for layout, _ in seen if not layout.dim])
         return usual, list(next(leaves for layout, leaves in seen if layout == usual).values())
