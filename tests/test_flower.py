@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -347,6 +348,21 @@ def raises(error: Exception):
         raise error
 
     return node
+
+
+def test_who_replied_while_another_held_the_server_up_is_heard_though_the_time_be_over():
+    asked = []
+
+    def not_yet(message):
+        asked.append(message)
+        return sends(arrays(1.0))(message) if len(asked) > 1 else None
+
+    def slow(message):
+        time.sleep(0.3)  # longer than the round's timeout
+        return sends(arrays(1.0))(message)
+
+    _, result = run({**honest(), 5: not_yet, 6: slow})
+    assert {5, 6} <= set(result.train_metrics_clientapp[1]["bartizan-nodes"])
 
 
 def test_a_broken_network_is_raised():

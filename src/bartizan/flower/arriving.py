@@ -65,6 +65,8 @@ class Arriving(Grid):
         grace = 0.0 if timeout is None else max(GRACE, timeout / 10)
         wait = SHORTEST
         while asked:
+            # Who replied while one reply kept all others waiting is asked once more, though the time be over.
+            last = end is not None and time.monotonic() >= end
             before = len(asked)
             for key in list(asked):
                 # One by one: those that wait at the SuperLink are not all in our memory at once.
@@ -73,7 +75,7 @@ class Arriving(Grid):
                     del asked[key]
                     yield reply
                     del reply
-            if end is not None and time.monotonic() >= end:
+            if last:
                 return
             wait = SHORTEST if len(asked) < before else min(1.5 * wait, LONGEST)
             if asked:
