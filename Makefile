@@ -18,7 +18,7 @@ demo: $(VENV)/demo
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
-test-slow: $(VENV)/dev
+test-slow: $(VENV)/slow
 	$(BIN)/python -m pytest -m slow
 
 test-gpu:
@@ -52,6 +52,11 @@ $(VENV)/demo: pyproject.toml constraints.txt | $(VENV)
 $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)
 	@echo "Installing what the tests need, torch included (a minute or two the first time) ..."
 	$(PIP) --editable ".[dev]"
+	@touch $@
+
+$(VENV)/slow: $(VENV)/dev
+	@echo "Installing Flower's simulation engine ..."
+	$(PIP) --editable ".[dev,simulation]"
 	@touch $@
 
 $(VENV):

@@ -20,6 +20,8 @@ from bartizan.sketch import pairwise_distortion
 
 SEED = 2**90 + 1
 AT_ONCE = 100
+EDGES = 100
+FEWEST = 10 * EDGES  # clients: with fewer the edges of the two levels have no liar to withstand
 KEPT = 100  # clients whose updates are kept, to compare distances
 
 
@@ -100,7 +102,7 @@ def simulated(M, p, k):
     two_levels(sketches, norms, f, honest[repr(MultiKrum(f))])
 
 
-def two_levels(sketches, norms, f, flat, edges=100):
+def two_levels(sketches, norms, f, flat, edges=EDGES):
     """The same rule at each edge over its own clients, and at the root over the edges' answers."""
     M = len(sketches)
     each, at_root = M // edges, f * edges // M
@@ -156,6 +158,10 @@ def main():
     parser.add_argument("--dim", type=number, default=65_536)
     parser.add_argument("--k", type=number, default=4096)
     options = parser.parse_args()
+    if options.clients < FEWEST:
+        parser.error(
+            f"--clients must be {FEWEST:,} or more, so that each of {EDGES} edges has ten; got {options.clients}"
+        )
     modelled(10_000, 10**9, 4096)
     known_seed()
     simulated(options.clients, options.dim, options.k)

@@ -9,22 +9,24 @@ from dataclasses import replace
 import numpy as np
 
 import bartizan as bz
+from bartizan.geometry import norm_limit
 from bartizan.randomness import fresh_seed
 
 SKETCH, RULE = bz.Rotated(k=1024), bz.NNM(6) >> bz.GeometricMedian()
 
 
 class Edge:
-    """Holds some clients' updates; whoever is not finite never leaves it."""
+    """Holds some clients' updates; whoever is not finite, or too large to be squared, never leaves it."""
 
     def __init__(self, updates):
-        finite = np.isfinite(updates).all(axis=1)
-        self.updates, self.n_dropped = updates[finite], int((~finite).sum())
+        with np.errstate(over="ignore"):
+            norms = np.einsum("ij,ij->i", updates, updates, dtype=np.float64)
+        fit = norms <= norm_limit(updates.dtype)  # False for NaN
+        self.updates, self.norms, self.n_dropped = updates[fit], norms[fit], int((~fit).sum())
 
     def look(self, seed):
-        """33 kB a client at k = 4096, however long the updates are."""
-        norms = np.einsum("ij,ij->i", self.updates, self.updates, dtype=np.float64)
-        return SKETCH(self.updates, seed=seed), norms
+        """33 kB a client at k = 4096, however long the updates are; nothing where no client is left."""
+        return SKETCH(self.updates, seed=seed) if len(self.updates) else np.empty((0, SKETCH.k))
 
     def combine(self, weights):
         return weights @ self.updates
@@ -32,12 +34,13 @@ class Edge:
 
 def at_the_root(edges):
     """The seed is drawn when every client has sent its update, and no edge's rule comes in between."""
+    n_dropped = sum(edge.n_dropped for edge in edges)
+    if n_dropped > RULE.withstands():
+        raise bz.TooFewClientsError(f"{n_dropped} clients were dropped, and {RULE!r} withstands {RULE.withstands()}.")
     seed = fresh_seed()
-    looks = [edge.look(seed) for edge in edges]
-    geometry = bz.Geometry.of(np.vstack([sketches for sketches, _ in looks]), seed=seed)
-    geometry = replace(geometry, exact_squared_norms=np.concatenate([norms for _, norms in looks]))
-    rule = RULE.expecting_fewer(sum(edge.n_dropped for edge in edges))  # who is out can't lie as well
-    weights = rule(geometry)
+    geometry = bz.Geometry.of(np.vstack([edge.look(seed) for edge in edges]), seed=seed)
+    geometry = replace(geometry, exact_squared_norms=np.concatenate([edge.norms for edge in edges]))
+    weights = RULE.expecting_fewer(n_dropped)(geometry)  # who is out can't lie as well
     cuts = np.cumsum([len(edge.updates) for edge in edges])[:-1]
     sums = [edge.combine(part) for edge, part in zip(edges, np.split(weights, cuts), strict=True)]
     return sum(sums), weights, seed

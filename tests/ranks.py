@@ -12,6 +12,7 @@ import subprocess
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,7 +20,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 import bartizan as bz
+from bartizan.coordinatewise.base import CoordinateWise
 from bartizan.distributed import ShardedAggregator
+from bartizan.distributed.peers import Peers
 from bartizan.rules import Rule
 
 PATIENCE = 200  # seconds until a rank that hangs is a failed test: with cold caches all of them compile first
@@ -28,6 +31,9 @@ POINTS = ("reference", "trusted")
 PLACEMENTS = {
     "columns": lambda S, R: ([S(1)], [S(0)]),
     "one a client": lambda S, R: (None, [S(0)]),
+    "copies of one a client": lambda S, R: (None, [R(), S(0)]),
+    "copies of one a client, over the other axis": lambda S, R: (None, [S(0), R()]),
+    "one row": lambda S, R: ([S(0)], [S(0)]),
     "rows": lambda S, R: ([S(0)], [S(0)]),
     "copies": lambda S, R: ([R()], [S(0)]),
     "copies of columns": lambda S, R: ([R(), S(1)], [R(), S(0)]),
@@ -57,8 +63,35 @@ class Answer:
 class Broken(Rule):
     """Fails on the rank that decides."""
 
+    error: type = ZeroDivisionError
+
     def weigh(self, geometry):
-        raise ZeroDivisionError("no rule at all")
+        raise self.error("no rule at all")
+
+
+class Plain(Rule):
+    """Has no repr of its own, and remembers what it computed."""
+
+    def __init__(self, power=1):
+        self.power = power
+
+    @cached_property
+    def rounds(self):
+        return []
+
+    def weigh(self, geometry):
+        self.rounds.append(geometry.n_clients)
+        return geometry.shares**self.power / (geometry.shares**self.power).sum()
+
+
+@dataclass(frozen=True)
+class Sore(CoordinateWise):
+    """Fails on the rank whose columns hold a 7."""
+
+    def reduce(self, columns, sizes):
+        if (columns == 7).any():
+            raise MemoryError("no room to combine")
+        return np.mean(columns, axis=0)
 
 
 @dataclass(frozen=True)
@@ -137,6 +170,8 @@ def serve(rank, size, store, backend, device, orders, answers):
 
 
 def answered(n, groups, meshes, arguments, form, device, call, traffic):
+    if form == "another call":
+        return said_otherwise(groups[n], n, **call)
     shard = call.pop("shard")
     if form == "dtensor":
         mesh = meshes["2 x 2" if "copies of" in call.get("placement", "") else n]
@@ -144,7 +179,9 @@ def answered(n, groups, meshes, arguments, form, device, call, traffic):
     else:
         call["group"] = groups[n]
         if form != "numpy":
-            shard = tensors(shard, getattr(torch, form), device)
+            name, _, with_gradients = form.partition(" ")
+            shard = tensors(shard, getattr(torch, name), device)
+            shard = shard.requires_grad_() if with_gradients else shard
             call |= {name: tensors(call[name], torch.float32, device) for name in POINTS if name in call}
     out = ShardedAggregator(*arguments)(shard, **call)
     update, kind = out.update, type(out.update).__name__
@@ -158,9 +195,25 @@ def answered(n, groups, meshes, arguments, form, device, call, traffic):
     return Answer(update, *judged, out.seed, out.history, out.sketch, out.seconds, dict(traffic), kind)
 
 
+def said_otherwise(group, n, said=None):
+    """As an own all_gather of a count and of as many bytes would be, or as other numbers of such calls."""
+    if said is not None:
+        Peers(group).everyones(said)
+        return "said"
+    counts = [torch.empty(1, dtype=torch.int64) for _ in range(n)]
+    dist.all_gather(counts, torch.tensor([0]), group=group)
+    parts = [torch.empty(int(max(counts)), dtype=torch.uint8) for _ in range(n)]
+    dist.all_gather(parts, torch.zeros(int(max(counts)), dtype=torch.uint8), group=group)
+    return "said"
+
+
 def tensors(given, dtype, device):
     if isinstance(given, list):
         return [tensors(each, dtype, device) for each in given]
+    if isinstance(given, dict):
+        return {name: tensors(each, dtype, device) for name, each in given.items()}
+    if isinstance(given, np.ndarray) and given.dtype.kind == "i":
+        return torch.from_numpy(given).to(device)
     return torch.from_numpy(given).to(device, dtype) if isinstance(given, np.ndarray) else given
 
 
@@ -174,8 +227,9 @@ def mesh_of(n, group, device, rank):
 def as_dtensors(mesh, whole, call, device):
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-    placement = call.pop("placement", "columns")
-    columns, one = PLACEMENTS[placement](Shard, Replicate)
+    columns, one = PLACEMENTS[call.pop("placement", "columns")](Shard, Replicate)
+    _, points = PLACEMENTS[call.pop("points", "columns")](Shard, Replicate) if "points" in call else (None, one)
+    odd = call.pop("odd", {})  # clients that send something else: a placement, or what it says
 
     def shared_out(x, placements):
         x = torch.from_numpy(x).to(device)
@@ -186,8 +240,17 @@ def as_dtensors(mesh, whole, call, device):
         mine = chunks[dist.get_rank()] if dist.get_rank() < len(chunks) else x[..., :0]
         return DTensor.from_local(mine, mesh, placements, run_check=False, shape=x.shape, stride=x.stride())
 
-    shard = [shared_out(row, one) for row in whole] if placement == "one a client" else shared_out(whole, columns)
-    return shard, call | {name: shared_out(call.pop(name), one) for name in POINTS if name in call}
+    def of_client(client, row):
+        other = odd.get(client, one)
+        if isinstance(other, str) and other in PLACEMENTS:
+            other = PLACEMENTS[other](Shard, Replicate)[1]
+        return shared_out(row, other) if isinstance(other, list) else other
+
+    if columns is None:
+        shard = [of_client(client, row) for client, row in enumerate(whole)]
+    else:
+        shard = shared_out(whole, columns)
+    return shard, call | {name: shared_out(call.pop(name), points) for name in POINTS if name in call}
 
 
 def run_to_the_end(command, timeout):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import numba
+import pytest
 
 import bartizan.kernels.cpu  # noqa: F401 (from now on it is told)
 from bartizan.kernels.compiling import told
@@ -68,6 +69,7 @@ def test_kernels_of_others_are_compiled_as_ever():
     assert numba.njit(made["plus_one"])(1) == 2
 
 
+@pytest.mark.slow
 def test_elsewhere_the_log_has_it(tmp_path):
     log = run(tmp_path, subprocess.DEVNULL)
     assert f"{logging.getLevelName(logging.INFO)}:bartizan:bartizan: compiling" in log

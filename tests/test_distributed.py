@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +23,16 @@ if not torch.distributed.is_available():
 from bartizan import attacks, layout, updates  # noqa: E402
 from bartizan.distributed import ShardedAggregator  # noqa: E402
 from bartizan.distributed.agreement import Claim, agreed  # noqa: E402
+from bartizan.distributed.empty import Empty  # noqa: E402
 from bartizan.distributed.looking import Contribution  # noqa: E402
+from bartizan.distributed.named import Named  # noqa: E402
 from bartizan.distributed.shard import at_their_place  # noqa: E402
 from bartizan.kernels import reference  # noqa: E402
 from bartizan.randomness import key_of  # noqa: E402
 from bartizan.sketch.norms import Norms  # noqa: E402
 from bartizan.updates import Updates  # noqa: E402
 from lonely import survivors_raise  # noqa: E402
-from ranks import PATIENCE, Blind, Broken, Ranks, run_to_the_end  # noqa: E402
+from ranks import PATIENCE, Blind, Broken, Plain, Ranks, Sore, run_to_the_end  # noqa: E402
 from shards import CUTS, SEED, M, all_raise, calls, numbers, parts, same  # noqa: E402
 
 SKETCHES = [bz.Exact(), bz.Rotated(64, mixing=8), bz.Rotated(), bz.Gaussian(24), bz.Achlioptas(24, s=3)]
@@ -118,6 +121,44 @@ def test_a_dtensor_brings_its_offset_and_gets_a_dtensor(ranks):
         all_raise(ranks([wrong] * 3), "ValueError", r"redistribute\(placements=\[Shard\(1\)\]\)")
 
 
+@pytest.mark.parametrize("name", ["reference", "trusted"])
+def test_a_point_that_is_placed_otherwise_than_the_updates_is_refused(ranks, name):
+    x = numbers(p=1000)
+    call = {"shard": x, name: x[3], "placement": "copies of columns", "points": "columns of copies of them"}
+    wanted = f"{name} must be placed as the clients' updates are: wanted .* axis 1 .*; got .* axis 0 of"
+    all_raise(ranks([((bz.CenteredClipping(1.0),), "dtensor", call)] * 4), "ValueError", wanted)
+
+
+@pytest.mark.parametrize(
+    ("client", "sent", "reason"),
+    [
+        (4, "copies of one a client, over the other axis", "wanted .* axis 1 .*; got .* axis 0 of"),
+        (0, "copies of one a client, over the other axis", "wanted .* axis 1 .*; got .* axis 0 of"),
+        (0, None, "wanted a DTensor, as others sent; got NoneType"),
+        (0, np.zeros(500), "wanted a DTensor, as others sent; got ndarray"),
+        (4, "shards of shards, no copies of them", "Wanted a DTensor whose coordinates are sharded over one axis"),
+    ],
+)
+def test_a_client_that_is_no_such_dtensor_as_most_is_quarantined(ranks, client, sent, reason):
+    x = numbers(p=1000)
+    call = {"shard": x, "placement": "copies of one a client", "odd": {client: sent}, "seed": SEED}
+    answers = ranks([((bz.MultiKrum(2),), "dtensor", call)] * 4)
+    listed = list(x)
+    listed[client] = None
+    same(answers[:2], bz.aggregate(listed, bz.MultiKrum(2), seed=SEED))
+    assert re.match(f"rank 0: {reason}", answers[0].quarantined[client])
+
+
+def test_a_dtensor_that_is_neither_flat_nor_a_row_a_client_is_refused_by_its_shape(ranks):
+    x = numbers(p=1000)
+    for shard, placement, wanted in (
+        (x.reshape(M, 1, 1000), "one a client", r"Wanted a flat DTensor, \(p,\); got one of shape \(1, 1000\)"),
+        (x[0], "one row", r"Wanted a DTensor with a row a client, \(M, p\); got one of shape \(1000,\)"),
+    ):
+        call = {"shard": shard, "placement": placement}
+        all_raise(ranks([((bz.Mean(),), "dtensor", call)] * 3), "ValueError", wanted)
+
+
 @pytest.mark.parametrize(
     ("placement", "form", "first"),
     [("copies of columns", "R, S(0)", [0, 1]), ("columns of copies of them", "S(0), R", [0, 2])],
@@ -134,7 +175,8 @@ def test_copies_of_the_shards_get_the_same_bits_and_the_answer_of_one(ranks, pla
         np.testing.assert_array_equal(answers[one].update, answers[other].update)
     assert answers[0].form == f"DTensor {[str(s) for s in form.split(', ')]}"
     assert answers[3].quarantined == answers[0].quarantined
-    assert answers[0].quarantined[4].startswith("rank 1, columns 502 to 1003: ")
+    # A process is called by its own rank, not by that in the group of its shards.
+    assert answers[0].quarantined[4].startswith(f"rank {first[1]}, columns 502 to 1003: ")
     np.testing.assert_array_equal(answers[3].weights, answers[0].weights)
 
 
@@ -156,20 +198,40 @@ def test_copies_draw_one_seed_and_hear_every_error(ranks):
 
 def test_copies_must_hold_what_the_first_ones_hold():
     same = {
-        "rule": "r",
-        "sketch": "s",
+        "rule": Named.of("r"),
+        "sketch": Named.of("s"),
         "n_clients": 3,
         "dtypes": ("float32",),
-        "history": (),
+        "history": Named.of(()),
         "sizes": None,
         "seed": None,
     }
     same |= {"reference": False, "trusted": False, "strict": False, "dim": 9, "device": "cpu", "quarantined": {}}
-    claims = [Claim(first=first, width=width, **same) for first, width in ((0, 5), (5, 4), (0, 5), (5, 4))]
+    places = ((0, 5), (5, 4), (0, 5), (5, 4))
+    claims = [Claim(rank=rank, first=first, width=width, **same) for rank, (first, width) in enumerate(places)]
     assert agreed(claims, 2).firsts == (0, 5, 0, 5)
     claims[3] = replace(claims[3], first=4, width=5)
     with pytest.raises(ValueError, match="rank 3 must hold a copy of rank 1's 4 columns from 5 on; got 5 from 4 on"):
         agreed(claims, 2)
+
+
+def test_nan_is_the_same_on_all_ranks(ranks):
+    x, sizes = numbers(), np.ones(M)
+    x[3, 0] = sizes[3] = np.nan
+    settings = {"sizes": sizes, "history": (np.nan,)}
+    alone = bz.aggregate(x, bz.GeometricMedian(), **settings)
+    same(ranks(calls(x, CUTS[3], (bz.GeometricMedian(),), **settings)), alone, 1e-7)
+    sizes[4] = np.nan
+    all_raise(ranks(calls(x, CUTS[3], (bz.Mean(),), sizes=sizes)), "ValueError", "^sizes must be positive numbers")
+
+
+def test_a_rule_without_a_repr_is_compared_by_its_settings(ranks):
+    x = numbers()
+    for _ in range(2):  # the rank that decides remembers the first round
+        same(ranks(calls(x, CUTS[2], (Plain(),))), bz.aggregate(x, Plain()))
+    made = calls(x, CUTS[2], (bz.NNM(2) >> Plain(),))
+    made[1] = ((bz.NNM(2) >> Plain(2),), *made[1][1:])
+    all_raise(ranks(made), "ValueError", r"the rule: rank 0 has NNM\(n_byzantine=2\) >> <ranks.Plain object")
 
 
 def test_the_seed_is_fresh_secret_and_the_same_on_all_ranks(ranks):
@@ -184,6 +246,69 @@ def test_the_first_rank_plans_for_all(ranks):
         answers = ranks(calls(x, [4, 5], (bz.Krum(2), "auto")))
         assert [answer.sketch for answer in answers] == [wanted] * 3
         assert set(answers[1].seconds) == {"agree", "sketch", "weigh", "combine"}
+
+
+# Ranks without columns.
+
+
+def as_dicts(x, counter):
+    return [{"w": row.copy(), "counter": np.array([counter + i])} for i, row in enumerate(x)]
+
+
+@pytest.mark.parametrize("form", ["numpy", "float64"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_state_dicts_without_columns_keep_their_counters(ranks, form, at):
+    x, points = numbers(), {"reference": 0.1 * numbers()[3]}
+    alone = bz.aggregate(x, bz.MultiKrum(2), sketch=bz.Rotated(64), seed=SEED, **points)
+    made = calls(x, [0, 5003] if at == 0 else [5003, 9001], (bz.MultiKrum(2), bz.Rotated(64)), form=form, seed=SEED)
+    made[at][2]["shard"] = made[at][2]["shard"][:, :0]
+    for i, (_, _, call) in enumerate(made):
+        call["reference"] = {"w": parts(points["reference"], [0, 5003] if at == 0 else [5003, 9001])[i][1]}
+        call["reference"]["counter"] = np.array([100 * i])
+        call["shard"] = as_dicts(call["shard"], 100 * i)
+        del call["offset"]
+    answers = ranks(made)
+    assert [100 * i <= int(answer.update["counter"][0]) < 100 * i + M for i, answer in enumerate(answers)] == [True] * 3
+    assert answers[at].update["w"].shape == (0,)
+    same([replace(answer, update=np.asarray(answer.update["w"])) for answer in answers], alone)
+
+
+@pytest.mark.parametrize("nothing", [{}, {"counter": np.array([5])}], ids=["empty", "integers"])
+@pytest.mark.parametrize("odd", [None, {"w": np.empty(0, np.float16)}], ids=["all", "all but one"])
+def test_a_rank_without_any_floats_takes_the_dtype_of_the_others(ranks, nothing, odd):
+    x = numbers()
+    x[4, 7] = 1e100  # in float32 its square would overflow
+    made = calls(x, [5003], (bz.MultiKrum(2), bz.Rotated(64)), seed=SEED)
+    for _, _, call in made:
+        del call["offset"]
+    leads = (
+        (bz.MultiKrum(2), bz.Rotated(64)),
+        "numpy",
+        {"shard": [odd or nothing] + [nothing] * (M - 1), "seed": SEED},
+    )
+    none, *others = ranks([leads, *made])
+    listed = list(x) if odd is None else [None, *x[1:]]
+    same(others, bz.aggregate(listed, bz.MultiKrum(2), sketch=bz.Rotated(64), seed=SEED))
+    assert none.update == nothing
+
+
+@pytest.mark.parametrize(("sent", "reason"), [(np.zeros(5), "wanted .* got float64 of shape"), (None, ".*NoneType")])
+def test_a_client_with_columns_where_others_have_none_is_quarantined(ranks, sent, reason):
+    x = numbers()
+    made = calls(x, [5003, 9001], (bz.MultiKrum(2), bz.Rotated(64)), seed=SEED)
+    for _, _, call in made:
+        del call["offset"]
+    made[2][2]["shard"] = [row if i != 4 else sent for i, row in enumerate(x[:, :0])]
+    answers, listed = ranks(made), list(x)
+    listed[4] = None
+    same(answers, bz.aggregate(listed, bz.MultiKrum(2), sketch=bz.Rotated(64), seed=SEED))
+    assert re.match(f"rank 2: {reason}", answers[0].quarantined[4])
+
+
+def test_no_result_keeps_a_graph_of_gradients(ranks):
+    x = numbers(np.float32)
+    answers = ranks(calls(x, [5003, 9001], (bz.Mean(),), form="float32 with gradients"))
+    same(answers, bz.aggregate(x, bz.Mean()), 1e-5)  # a tensor with a graph has no .numpy()
 
 
 # Who can't take part.
@@ -279,8 +404,8 @@ def test_ranks_that_disagree_hear_why_on_all(ranks, change, error, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((bz.Krum(3), bz.Rotated(64)), r"the rule: rank 0 has 'Krum\(n_byzantine=2\)', rank 1 has"),
-        ((bz.Krum(2), bz.Rotated(128)), r"the sketch: rank 0 has 'Rotated\(k=64"),
+        ((bz.Krum(3), bz.Rotated(64)), r"the rule: rank 0 has Krum\(n_byzantine=2\), rank 1 has"),
+        ((bz.Krum(2), bz.Rotated(128)), r"the sketch: rank 0 has Rotated\(k=64"),
     ],
 )
 def test_ranks_of_other_rules_or_sketches_hear_it_on_all(ranks, arguments, message):
@@ -291,12 +416,27 @@ def test_ranks_of_other_rules_or_sketches_hear_it_on_all(ranks, arguments, messa
 
 def test_a_rule_that_fails_and_a_look_that_fails_are_errors_on_all(ranks):
     x = numbers()
-    decides, *others = ranks(calls(x, CUTS[3], (Broken(),)))
-    assert decides == ("ZeroDivisionError", "no rule at all")
-    all_raise(others, "RuntimeError", "rank 0 failed: ZeroDivisionError: no rule at all")
-    all_raise(ranks(calls(x, CUTS[3], (bz.Krum(2), Blind(64)))), "RuntimeError", "rank 2 failed: MemoryError: no room")
+    zero = ranks(calls(x, CUTS[3], (Broken(),)))
+    assert zero == [("RuntimeError", "rank 0 failed: ZeroDivisionError: no rule at all")] * 3
+    singular = ranks(calls(x, CUTS[3], (Broken(np.linalg.LinAlgError),)))
+    assert singular == [("ValueError", "LinAlgError: no rule at all")] * 3
+    blind = ranks(calls(x, CUTS[3], (bz.Krum(2), Blind(64))))
+    assert blind == [("RuntimeError", "rank 2 failed: MemoryError: no room for a look")] * 3
+    sore = x.copy()
+    sore[0, 6000] = 7
+    unfinished = ranks(calls(sore, CUTS[3], (Sore(),)))
+    assert unfinished == [("RuntimeError", "rank 2 failed: MemoryError: no room to combine")] * 3
     all_raise(ranks(calls(x[:, :0], [0, 0], (bz.Krum(2),))), "ValueError", "No rank holds any column")
     same(ranks(calls(x, CUTS[3], (bz.Krum(2),))), bz.aggregate(x, bz.Krum(2)))
+
+
+@pytest.mark.parametrize("call", [{}, {"said": {"no": "claim"}}, {"said": 5}], ids=["bytes", "dict", "number"])
+def test_a_rank_that_makes_another_call_is_a_rank_error_on_the_others(ranks, call):
+    made = calls(numbers(), CUTS[3], (bz.Krum(2),))
+    made[1] = (None, "another call", call)
+    one, said, other = ranks(made)
+    assert said == "said"
+    all_raise([one, other], "RankError", "another call.* Start the group anew")
 
 
 def test_without_a_group_it_says_how_to_get_one():
@@ -373,6 +513,12 @@ def test_so_they_do_on_a_gpu(monkeypatch):
         reading = bz.Rotated(1024).read(at_their_place(clients, offset, 1024), SEED)
         total = total + np.hstack([reading.sketches.cpu(), reading.squared_norms.cpu()[:, None]])
     np.testing.assert_allclose(total, np.hstack([wanted.sketches, wanted.squared_norms[:, None]]), rtol=1e-4, atol=1e-3)
+    columnless = [
+        {"w": row[:0].float(), "steps": torch.ones(1, dtype=torch.int64, device=device)} for row in x.to(device)
+    ]
+    none = Empty(columnless, {"reference": columnless[0]}).clients()
+    for eye in (bz.Exact(), bz.Rotated(1024)):
+        assert not any(total.any() for total in Contribution(eye, none, 77, SEED).sums())
 
 
 # Ranks that die or fall silent: processes of their own, since their group is of no use afterwards.

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+import bartizan as bz
+
+ROOT = Path(__file__).parent.parent
+EDGES = ROOT / "examples" / "edges.py"
+
 
 def test_edges_that_sketch_and_a_root_that_weighs_give_the_answer_of_one_server():
-    example = Path(__file__).parent.parent / "examples" / "edges.py"
-    run = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=200)
+    run = subprocess.run([sys.executable, str(EDGES)], capture_output=True, text=True, timeout=200)
     assert run.returncode == 0, run.stderr
     assert run.stdout == "weight of the liars 0.0000; mean of the answer 1.001, as from one server\n"
+
+
+@pytest.mark.parametrize(
+    ("who", "value"), [(slice(12, 13), 1e200), (slice(12, 13), 1e155), (slice(7, 11), np.nan)], ids=str
+)
+def test_neither_a_huge_client_nor_an_edge_without_clients_ends_the_round(who, value):
+    edges, updates = runpy.run_path(str(EDGES)), np.random.default_rng(0).normal(size=(20, 5000)) + 1
+    updates[who] = value
+    held = [edges["Edge"](updates[first:last]) for first, last in ((0, 7), (7, 11), (11, 20))]
+    answer, _, seed = edges["at_the_root"](held)
+    flat = bz.aggregate(updates, edges["RULE"], sketch=edges["SKETCH"], seed=seed)
+    np.testing.assert_allclose(answer, flat.update, atol=1e-6)
+
+
+def test_more_broken_clients_than_the_rule_withstands_are_an_error_at_the_root():
+    edges, updates = runpy.run_path(str(EDGES)), np.ones((20, 5000))
+    updates[::2][:7] = np.nan
+    with pytest.raises(bz.TooFewClientsError, match=r"7 clients were dropped, and .* withstands 6"):
+        edges["at_the_root"]([edges["Edge"](updates[:10]), edges["Edge"](updates[10:])])
+
+
+def test_a_simulation_of_too_few_clients_for_its_edges_is_refused_at_once():
+    command = [sys.executable, str(ROOT / "benchmarks" / "scaling.py"), "--clients", "150"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert run.returncode == 2
+    assert "--clients must be 1,000 or more, so that each of 100 edges has ten; got 150" in run.stderr
+    assert not run.stdout

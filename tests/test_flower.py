@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -29,6 +32,7 @@ from hypothesis import strategies as st
 from bartizan.flower import Reputation, RobustStrategy, record
 from bartizan.flower.arriving import Arriving
 from bartizan.flower.decode import Model, header_of
+from bartizan.flower.limits import Limits
 from bartizan.report import load as report
 from bartizan.report.finding import reputation_of
 
@@ -220,7 +224,9 @@ def test_bfloat16_is_refused_before_anything_is_sent():
         Array(torch.zeros(3, dtype=torch.bfloat16))
     nameless = as_record(arrays())
     nameless["w"] = Array(np.zeros(3, "V2"))
-    with pytest.raises(ValueError, match=r"'w' can't be aggregated: its numbers are \|V2; wanted float16, bfloat16"):
+    with pytest.raises(
+        ValueError, match=r"'w' can't be aggregated: its numbers are \|V2; wanted float16, float32, float64 or"
+    ):
         RobustStrategy(bz.Krum(1)).start(Desk({}), nameless)
 
 
@@ -303,7 +309,7 @@ def test_flowers_own_strategy_ends_the_run_where_ours_goes_on():
     from flwr.serverapp.exception import InconsistentMessageReplies
 
     with pytest.raises(InconsistentMessageReplies):
-        plain.start(Arriving(Desk(nodes), 2**20), as_record(arrays()), num_rounds=1)
+        plain.start(Arriving(Desk(nodes), Limits(2**20, 100)), as_record(arrays()), num_rounds=1)
 
 
 def test_a_node_that_fails_or_never_answers_is_absent():
@@ -328,12 +334,115 @@ def test_a_reply_that_flower_can_not_unpack_or_under_another_id_is_its_nodes_fau
     assert "another node's id" in strategy.quarantined[6]
 
 
-def test_a_broken_network_is_raised():
-    def unplugged(message):
-        raise ConnectionError("gone")
+class Unplugged(Desk):
+    """A SuperLink that is gone as soon as messages are out."""
 
+    def get_node_ids(self):
+        if self.waiting:
+            raise ConnectionError("gone")
+        return super().get_node_ids()
+
+
+def raises(error: Exception):
+    def node(message: Message) -> Message:
+        raise error
+
+    return node
+
+
+def test_who_replied_while_another_held_the_server_up_is_heard_though_the_time_be_over():
+    asked = []
+
+    def not_yet(message):
+        asked.append(message)
+        return sends(arrays(1.0))(message) if len(asked) > 1 else None
+
+    def slow(message):
+        time.sleep(0.3)  # longer than the round's timeout
+        return sends(arrays(1.0))(message)
+
+    _, result = run({**honest(), 5: not_yet, 6: slow})
+    assert {5, 6} <= set(result.train_metrics_clientapp[1]["bartizan-nodes"])
+
+
+def test_a_broken_network_is_raised():
+    nodes = {**honest(), 5: raises(ConnectionError("gone"))}
+    strategy = RobustStrategy(bz.MultiKrum(2), fraction_evaluate=0.0, min_train_nodes=8)
     with pytest.raises(ConnectionError):
-        run({**honest(), 5: unplugged})
+        strategy.start(Unplugged(nodes), as_record(arrays()), num_rounds=1, timeout=0.2)
+
+
+def status(code: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://superlink")
+    return httpx.HTTPStatusError(str(code), request=request, response=httpx.Response(code, request=request))
+
+
+NOT_ITS_FAULT = {
+    "the SuperLink fails on its reply": status(500),
+    "its connection breaks again and again": httpx.ReadError("gone"),
+    "memory ran out": MemoryError("Unable to allocate"),
+    "threads ran out": RuntimeError("can't start new thread"),
+}
+
+
+@pytest.mark.parametrize("error", NOT_ITS_FAULT.values(), ids=NOT_ITS_FAULT)
+def test_a_reply_that_can_not_be_had_is_absent_and_the_round_goes_on(error):
+    strategy, result = run({**honest(), 5: raises(error)})
+    assert list(strategy.failed) == [5]
+    assert not strategy.suspects()
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
+
+
+def test_a_connection_that_breaks_once_costs_no_reply():
+    first = [httpx.ReadError("gone")]
+
+    def node(message):
+        if first:
+            raise first.pop()
+        return sends(arrays(1.0))(message)
+
+    strategy, result = run({**honest(), 5: node})
+    assert not strategy.failed
+    assert 5 in result.train_metrics_clientapp[1]["bartizan-nodes"]
+
+
+class Simulated(Desk):
+    """As the simulation's grid: what could not be stored is left out of the ids."""
+
+    def push_messages(self, messages):
+        return super().push_messages([one for one in messages if one.metadata.dst_node_id != 2**63 + 2])
+
+
+class Small(Desk):
+    """As Flower's grid where all messages together are too large for one request."""
+
+    def push_messages(self, messages):
+        return super().push_messages(messages) if len(messages) == 1 else []
+
+
+@pytest.mark.parametrize(("desk", "absent"), [(Simulated, {2**63 + 2}), (Small, set())], ids=["left out", "too large"])
+def test_a_message_that_could_not_be_sent_shifts_no_blame(desk, absent):
+    strategy = RobustStrategy(bz.MultiKrum(1), fraction_evaluate=0.0, min_train_nodes=7)
+    result = strategy.start(desk(honest()), as_record(arrays()), num_rounds=1, timeout=0.2)
+    assert not strategy.quarantined
+    assert set(result.train_metrics_clientapp[1]["bartizan-nodes"]) == set(honest()) - absent
+
+
+FORGED = "bad\nWARNING :   Suspect: node 9223372036854775808: quarantined in 5 of 5 rounds\x1b[31m" + 10_000 * "x"
+
+
+@pytest.mark.parametrize("code", [-1, 0, 3])
+def test_an_error_that_a_node_sends_is_one_short_line_and_no_verdict_of_ours(code, caplog):
+    def node(message):
+        return Message(Error(code=code, reason=FORGED), reply_to=message)
+
+    strategy, _ = run({**honest(), 5: node})
+    assert not strategy.quarantined
+    assert strategy.failed[5].startswith("bad WARNING : Suspect")
+    assert len(strategy.failed[5]) <= 500
+    said = [entry.getMessage() for entry in caplog.records]
+    assert any("bad WARNING" in line for line in said)
+    assert not any("\x1b" in line or "bad\n" in line for line in said)
 
 
 def test_of_two_replies_of_one_node_the_first_counts():
@@ -406,7 +515,7 @@ def test_flowers_krum_picks_attackers_on_the_replies_where_ours_does_not():
             "ours": RobustStrategy(bz.Krum(4), fraction_evaluate=0.0, min_train_nodes=20),
         }
         for name, strategy in both.items():
-            result = strategy.start(Arriving(Desk(nodes), 2**30), as_record({"w": start}), num_rounds=1)
+            result = strategy.start(Arriving(Desk(nodes), Limits(2**30, 100)), as_record({"w": start}), num_rounds=1)
             caught[name] += np.abs(sent - result.arrays["w"].numpy()).sum(axis=1).argmin() < 4
     assert caught["ours"] == 0
     assert caught["theirs"] > 0
@@ -444,6 +553,101 @@ def test_no_node_spoils_the_metrics():
     _, result = run({**honest(), 5: wild}, train_metrics_aggr_fn=picky)
     assert "worst" not in result.train_metrics_clientapp[1]
     assert len(result.train_metrics_clientapp[1]["bartizan-nodes"]) == 8
+
+
+def test_only_those_who_are_trusted_are_heard():
+    """Two who lie are quarantined, and two have no weight."""
+    lies = {"loss": 9.0}
+    nodes = {2**63 + n: sends(arrays(1.0), loss=0.5) for n in range(6)}
+    nodes |= {n: sends(arrays(50.0), **lies) for n in (1, 2)} | {
+        n: sends({**arrays(), "b": np.full(5, np.nan)}, **lies) for n in (3, 4)
+    }
+    heard = []
+
+    def own(contents, key):
+        heard.append([content["metrics"]["loss"] for content in contents])
+        return MetricRecord()
+
+    run(nodes, rule=bz.CGE(n_byzantine=4), train_metrics_aggr_fn=own)
+    assert heard == [[0.5] * 6]
+
+
+def test_an_own_function_for_metrics_may_give_nothing_be_set_later_and_sees_all_but_arrays():
+    seen = []
+    strategy = RobustStrategy(bz.MultiKrum(2), fraction_evaluate=0.0, min_train_nodes=7)
+    strategy.train_metrics_aggr_fn = lambda contents, key: seen.append([sorted(content) for content in contents])
+
+    def node(message):
+        content = sends(arrays(1.0))(message).content
+        return Message(RecordDict({**content, "extra": ConfigRecord({"name": "a"})}), reply_to=message)
+
+    result = strategy.start(Desk(dict.fromkeys(range(7), node)), as_record(arrays()), num_rounds=1)
+    assert seen == [[["extra", "metrics"]] * 5]
+    assert result.train_metrics_clientapp[1]["bartizan-nodes"] == list(range(7))
+
+
+@pytest.mark.parametrize("own", [None, lambda contents, key: MetricRecord()], ids=["medians", "own function"])
+def test_of_a_nodes_metrics_little_is_kept(own):
+    """Three are quarantined, one is trusted and sends much: a megabyte of each would be seen."""
+
+    def large(message):
+        content = sends(arrays(1.0))(message).content
+        return Message(RecordDict({**content, "more": MetricRecord({"a": [0.5] * 500_000})}), reply_to=message)
+
+    def liar(message):
+        return Message(RecordDict({"more": MetricRecord({"a": [0.5] * 500_000})}), reply_to=message)
+
+    strategy = RobustStrategy(bz.MultiKrum(3), min_train_nodes=11, train_metrics_aggr_fn=own)
+    nodes = {**honest(7), 1: large, 2: liar, 3: liar, 4: liar}
+    questions = list(strategy.configure_train(1, as_record(arrays()), ConfigRecord(), Desk(nodes)))
+    questions.sort(key=lambda question: question.metadata.dst_node_id)
+    held = []
+
+    def replies():
+        for n, question in enumerate(questions):
+            question.metadata.__dict__["_message_id"] = str(n)
+            held.append(tracemalloc.get_traced_memory()[0])
+            yield nodes[question.metadata.dst_node_id](question)
+
+    gc.disable()
+    tracemalloc.start()
+    try:
+        strategy.aggregate_train(1, replies())
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert held[-1] - held[0] < 1.5e6
+    assert set(strategy.quarantined) == {2, 3, 4}
+
+
+def evaluates(accuracy: float, train=None):
+    def node(message):
+        if message.metadata.message_type == "evaluate":
+            told = MetricRecord({"num-examples": 1, "accuracy": accuracy})
+            return Message(RecordDict({"metrics": told}), reply_to=message)
+        return (train or judged)(message)
+
+    return node
+
+
+def test_what_nodes_say_of_accuracy_is_a_median_of_the_trusted_and_not_in_the_lines(tmp_path, caplog):
+    nodes = {n: evaluates(0.5) for n in range(6)} | {n: evaluates(1e6, LIARS["NaN"]) for n in (10, 11)}
+    nodes[12] = lambda message: fails(message) if message.metadata.message_type == "evaluate" else judged(message)
+    heard = []
+
+    def own(contents, key):
+        heard.append([content["metrics"]["accuracy"] for content in contents])
+        return MetricRecord()
+
+    strategy = RobustStrategy(
+        bz.Mean(), folder=tmp_path, min_train_nodes=9, min_evaluate_nodes=9, evaluate_metrics_aggr_fn=own
+    )
+    strategy.start(Desk(nodes), as_record(arrays()), num_rounds=1, timeout=0.2)
+    assert heard == [[0.5] * 6]
+    (line,) = results.read(tmp_path).rounds
+    assert "accuracy" not in line
+    assert "aggregate_evaluate: heard 6 nodes, 1 failed; 2 trained without being trusted" in caplog.text
+    assert "Node 12 failed: the app crashed" in caplog.text
 
 
 def test_a_rule_that_needs_a_trusted_update_gets_the_servers():
@@ -527,6 +731,54 @@ def test_honest_nodes_are_seldom_suspects():
         found += len(reputation.suspects(odds=0.01))
     # 2000 nodes at odds of at most 0.01 each: 20 expected at most, 40 has odds below 1e-4.
     assert found <= 40
+
+
+@pytest.mark.parametrize("sizes", ["reported", "known"])
+def test_nodes_of_few_examples_are_no_suspects(tmp_path, sizes):
+    examples = {n: 5 if n < 3 else 1000 for n in range(9)}
+    nodes = {n: sends(arrays(1.0), examples=size) for n, size in examples.items()} | {9: LIARS["NaN"]}
+    given = {"sizes": "reported", "size_cap": 1000} if sizes == "reported" else {"sizes": {**examples, 9: 1}}
+    strategy, _ = run(nodes, rounds=5, rule=bz.Mean(), folder=tmp_path, **given)
+    assert [one.node for one in strategy.suspects()] == [9]
+    assert strategy.reputation.shares() == pytest.approx({**dict.fromkeys(range(9), 1.0), 9: 0.0})
+    (drawn,) = report.load(tmp_path).runs
+    assert [drawn.clients[one.node] for one in reputation_of(drawn).suspects()] == ["9"]
+
+
+def test_a_size_of_next_to_nothing_ends_no_run():
+    strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=5e-324)}, sizes="reported", size_cap=100)
+    assert all(np.isfinite(share) for share in strategy.reputation.shares().values())
+
+
+def test_a_large_node_is_no_suspect_where_the_rule_makes_nothing_of_sizes():
+    reputation = Reputation()
+    for _ in range(9):
+        reputation.add(dict.fromkeys(range(20), 0.05), {}, sizes={n: 1e6 if n == 0 else 1.0 for n in range(20)})
+    assert not reputation.suspects()
+
+
+@pytest.mark.parametrize("rule", [bz.rule("trimmed-mean", n_byzantine=2), bz.MultiKrum(2)], ids=repr)
+def test_a_round_in_which_a_node_took_part_counts_with_weights_or_without(tmp_path, rule):
+    def once(message):
+        bad = message.content["config"]["server-round"] == 1
+        return (LIARS["NaN"] if bad else sends(arrays(1.0)))(message)
+
+    nodes = {n: sends(arrays(1.0)) for n in range(7)} | {9: once}
+    strategy, result = run(nodes, rounds=3, rule=rule, folder=tmp_path)
+    records = {one.node: one.record for one in strategy.suspects()}
+    assert records[9].endswith("quarantined in 1 of 3 rounds")
+    weighs = isinstance(rule, bz.MultiKrum)
+    assert all(("bartizan-shares" in told) == weighs for told in result.train_metrics_clientapp.values())
+    (drawn,) = report.load(tmp_path).runs
+    found = reputation_of(drawn).suspects()
+    assert {drawn.clients[one.node]: one.record for one in found} == {str(n): text for n, text in records.items()}
+
+
+def test_a_refused_round_counts_for_those_who_took_part():
+    nodes = {**honest(4), 5: LIARS["NaN"], 6: LIARS["NaN"], 7: LIARS["NaN"]}
+    strategy, result = run(nodes, rounds=2)
+    assert [standing.rounds for standing in strategy.reputation.nodes.values()] == [2] * 7
+    assert "bartizan-shares" not in result.train_metrics_clientapp[1]
 
 
 def judged(message: Message) -> Message:
@@ -674,6 +926,139 @@ def test_kill_9_in_the_middle_of_a_round_leaves_a_run_that_goes_on(tmp_path):
     assert [(one.node, one.quarantined) for one in strategy.suspects()] == [(50, 4)]
     assert [line["round"] for line in results.read(folder).rounds] == [1, 2, 3, 4]
     assert not list(spill.iterdir())  # what the killed process left is gone too
+
+
+def test_a_resumed_run_has_the_rules_memory(tmp_path):
+    """Clipped clustering clips at the median norm of all rounds: what was remembered changes the third."""
+    rule = bz.rule("clipped-clustering")
+    nodes = dict.fromkeys(range(7), judged)
+    strategy, whole = run(nodes, rounds=3, rule=rule, folder=tmp_path / "whole")
+    assert len(strategy._history) == 21
+    run(nodes, rounds=2, rule=rule, folder=tmp_path / "parts")
+    strategy, parts = run(nodes, rounds=3, rule=rule, folder=tmp_path / "parts")
+    assert len(strategy._history) == 21
+    np.testing.assert_allclose(parts.arrays["w"].numpy(), whole.arrays["w"].numpy(), rtol=1e-5)
+
+
+def test_subclasses_of_a_resumed_run_see_the_rounds_of_the_whole(tmp_path):
+    seen = []
+
+    class Mine(RobustStrategy):
+        def configure_train(self, server_round, arrays, config, grid):
+            seen.append(server_round)
+            return super().configure_train(server_round, arrays, config, grid)
+
+        def aggregate_train(self, server_round, replies):
+            seen.append(-server_round)
+            return super().aggregate_train(server_round, replies)
+
+    for rounds in (2, 4):
+        strategy = Mine(bz.MultiKrum(2), fraction_evaluate=0.0, folder=tmp_path)
+        strategy.start(Desk(dict.fromkeys(range(7), judged)), as_record(arrays()), num_rounds=rounds)
+    assert seen == [1, -1, 2, -2, 3, -3, 4, -4]
+
+
+def test_a_subclass_may_configure_rounds_by_itself(tmp_path):
+    class Mine(RobustStrategy):
+        def configure_train(self, server_round, arrays, config, grid):
+            content = RecordDict({"model": arrays, "config": ConfigRecord({"server-round": server_round})})
+            return self._construct_messages(content, list(grid.get_node_ids())[:5], "train")
+
+    def node(message):
+        model = {name: array.numpy() for name, array in message.content["model"].items()}
+        return sends({name: array + 1 if array.dtype.kind == "f" else array for name, array in model.items()})(message)
+
+    strategy = Mine(bz.MultiKrum(1), fraction_evaluate=0.0, folder=tmp_path)
+    result = strategy.start(Desk(dict.fromkeys(range(7), node)), as_record(arrays()), num_rounds=2)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 2)
+    assert [line["norm"] for line in results.read(tmp_path).rounds] == pytest.approx([17**0.5] * 2)
+    assert results.read(tmp_path).run["clients"] == ["0", "1", "2", "3", "4"]
+
+
+OTHERS = {
+    "rule": {"rule": bz.Mean()},
+    "sketch": {"sketch": bz.Exact()},
+    "sizes": {"sizes": "reported", "size_cap": 10},
+}
+
+
+@pytest.mark.parametrize("setting", OTHERS)
+def test_a_folder_of_a_run_that_aggregates_otherwise_is_an_error(tmp_path, setting):
+    nodes = dict.fromkeys(range(7), judged)
+    run(nodes, folder=tmp_path)
+    with pytest.raises(ValueError, match=f"holds a run with {setting} .* Take another folder"):
+        run(nodes, rounds=2, folder=tmp_path, **OTHERS[setting])
+
+
+def test_a_folder_of_a_finished_run_is_said(tmp_path, caplog):
+    run(dict.fromkeys(range(7), judged), folder=tmp_path)
+    assert "nothing is trained" not in caplog.text
+    run(dict.fromkeys(range(7), judged), folder=tmp_path)
+    assert "is done: nothing is trained" in caplog.text
+
+
+def test_a_relative_folder_is_said_and_a_tilde_is_home(tmp_path, caplog, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    run(dict.fromkeys(range(7), judged), folder="here")
+    assert f"The run is recorded in {tmp_path / 'here'}: say folder= as a whole path." in caplog.text
+    assert (tmp_path / "here" / results.NAME).exists()
+    assert RobustStrategy(bz.Mean(), folder="~/runs").folder == tmp_path / "home" / "runs"
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "line", "first line"])
+def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
+    """In the second round, or the first, there is no room; then there is."""
+
+    def full(*given, **named):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def node(message):
+        t = message.content["config"]["server-round"]
+        if t == bad:
+            patch.setattr(*target, full)
+        elif t == bad + 1:
+            patch.undo()
+        return judged(message)
+
+    bad = 1 if what == "first line" else 2
+    target = {"checkpoint": (record, "save"), "line": (results.Writer, "write"), "first line": (record, "write_whole")}
+    target = target[what]
+    with monkeypatch.context() as patch:
+        _, result = run(dict.fromkeys(range(7), node), rounds=3, folder=tmp_path)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 3, atol=0.05)
+    assert "The run can't be recorded ([Errno 28] No space left on device)" in caplog.text
+    found = results.read(tmp_path)
+    assert [line["round"] for line in found.rounds] == [1, 2, 3]
+    assert found.end["status"] == "finished"
+    assert record.load(tmp_path).round == 3
+
+
+def test_a_spill_without_room_costs_a_node_its_reply_or_the_round(tmp_path, monkeypatch):
+    from bartizan.storage import spill
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    keep = spill.Spill.keep
+    with monkeypatch.context() as patch:
+        patch.setattr(spill.Spill, "keep", lambda self, update, node: (full if node == 5 else keep)(self, update, node))
+        strategy, result = run({**honest(), 5: sends(arrays(1.0))}, spill=tmp_path)
+    assert strategy.failed == {5: "[Errno 28] No space left on device"}
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spill, "_locked", full)
+        _, result = run(honest(), rounds=2, spill=tmp_path, folder=tmp_path / "run")
+    assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 1]
+    assert "no room to keep replies" in results.read(tmp_path / "run").rounds[1]["note"]
+
+
+def test_a_strategy_that_is_started_again_begins_anew():
+    strategy = RobustStrategy(bz.MultiKrum(2), fraction_evaluate=0.0, min_train_nodes=8)
+    for _ in range(2):
+        strategy.start(Desk({**honest(), 9: LIARS["NaN"]}), as_record(arrays()), num_rounds=2)
+    assert strategy.suspects()[0].record == "quarantined in 2 of 2 rounds"
 
 
 def test_a_folder_of_another_model_or_a_broken_checkpoint_is_an_error(tmp_path):

@@ -256,6 +256,7 @@ def test_a_long_run_whose_nodes_come_and_go_loses_and_leaks_nothing(tmp_path, ou
     assert not in_temporary
 
 
+@pytest.mark.slow
 def test_flowers_simulation_runs_it_too(tmp_path, out):
     pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'bartizan[simulation]'")
     code = (

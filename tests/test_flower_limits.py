@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 import tracemalloc
 from types import SimpleNamespace
@@ -19,10 +20,13 @@ from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from bartizan.flower import limits
-from bartizan.flower.arriving import UNREADABLE, Arriving
+from bartizan import Mean
+from bartizan.flower import RobustStrategy, limits
+from bartizan.flower.arriving import Arriving, Unusable
+from bartizan.flower.limits import Limits
 
 MIB = 2**20
 
@@ -90,7 +94,7 @@ def question() -> Message:
 
 
 def pulled(link: Link, most: int, end: float | None = None) -> Message:
-    reply = Arriving(grid_of(link), most)._pulled("question", question(), end)
+    reply = Arriving(grid_of(link), Limits(most, 1000))._pulled("question", question(), end)
     assert reply is not None
     return reply
 
@@ -137,7 +141,7 @@ def test_chunks_that_are_repeated_are_counted_before_they_are_put_together(times
     """A terabyte in one array; arrays that are small each and large together."""
     _, link = repeating(times, arrays)
     peak, reply = peak_of(lambda: pulled(link, most=8 * MIB))
-    assert reply.error.code == UNREADABLE
+    assert isinstance(reply.error, Unusable)
     assert "its arrays would have more than 8,388,608 bytes" in reply.error.reason
     assert reply.metadata.src_node_id == 7
     assert peak < 60 * MIB
@@ -160,11 +164,103 @@ def test_objects_that_never_come_cost_no_more_than_the_rounds_time():
     begin = time.monotonic()
     reply = pulled(link, 8 * MIB, end=begin)
     assert reply.has_error()
-    assert reply.error.code != UNREADABLE  # a node whose upload broke is absent, not guilty
+    assert not isinstance(reply.error, Unusable)  # a node whose upload broke is absent, not guilty
     assert reply.metadata.src_node_id == 7
+
+
+def many(count: int, repeated: int = 1) -> Link:
+    """A reply of so many small objects, each named so often."""
+    packed = Packed()
+    reply, _ = packed.message(question(), {})
+    keys = [*packed.objects, *(packed.add("MetricRecord", [], str(n).encode()) for n in range(count))]
+    children = [ObjectTree(object_id=key) for key in keys for _ in range(repeated)]
+    return Link(reply, ObjectTree(object_id=packed.head, children=children), packed.objects)
+
+
+class Slow(Link):
+    requests = 0
+
+    def PullObject(self, request):
+        self.requests += 1
+        time.sleep(0.005)
+        return super().PullObject(request)
+
+
+def test_a_reply_of_far_more_objects_than_the_model_has_is_refused_unseen():
+    link = many(5000)
+    reply = pulled(link, 16 * MIB)
+    assert isinstance(reply.error, Unusable)
+    assert "5,003 objects" in reply.error.reason
+    assert link.bytes_pulled == 0
+
+
+def test_an_object_that_is_named_often_is_pulled_once():
+    link = many(10, repeated=2000)
+    link.__class__ = Slow
+    assert not pulled(link, 16 * MIB).has_error()
+    assert link.requests == 13
+
+
+def test_small_objects_count_for_more_than_their_bytes():
+    assert "it has more than 102,400 bytes" in pulled(many(900), 100 * 2**10).error.reason
+
+
+def test_objects_that_keep_coming_end_with_the_rounds_time():
+    link = many(900)
+    link.__class__ = Slow
+    reply = pulled(link, 16 * MIB, end=time.monotonic() + 0.1)
+    assert "still coming when the round's time was over" in reply.error.reason
+    assert not isinstance(reply.error, Unusable)
+    assert link.requests < 450
+
+
+def test_a_reply_that_waited_behind_others_is_taken_after_the_end():
+    link = many(10)
+    reply = Arriving(grid_of(link), Limits(MIB, 1000))._pulled("question", question(), time.monotonic() - 1, grace=5.0)
+    assert not reply.has_error()
+
+
+def test_the_strategy_limits_replies_by_its_model():
+    """Through `start`: 40 MiB that one node makes of one, where the model has 24 bytes."""
+    _, link = repeating(40)
+    grid = grid_of(link)
+    grid.get_node_ids = lambda: [7]
+    grid.push_messages = lambda messages: [_named(message) for message in messages]
+    strategy = RobustStrategy(Mean(), fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    model = ArrayRecord({"w": Array(np.zeros(3))})
+    peak, _ = peak_of(lambda: strategy.start(grid, model, num_rounds=1, timeout=5.0))
+    assert "its arrays would have more than" in strategy.quarantined[7]
+    assert peak < 30 * MIB
+
+
+def _named(message: Message) -> str:
+    message.metadata.__dict__["_message_id"] = "question"
+    return "question"
+
+
+def test_limits_hold_in_their_own_thread_and_flower_is_left_as_it_was():
+    plain = http_grid.pull_objects
+    inside, done = threading.Event(), threading.Event()
+
+    def other():
+        with limits.limited(Limits(2**40, 1000), None):
+            inside.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=other)
+    with limits.limited(Limits(8 * MIB, 1000), None):
+        thread.start()
+        inside.wait(20)
+        _, link = repeating(9)
+        with pytest.raises(limits.TooLargeError):
+            list(grid_of(link).pull_messages(["question"]))
+    done.set()
+    thread.join(20)
+    assert http_grid.pull_objects is plain
+    assert inflatable_utils.inflatable_class_registry["Array"] is Array
 
 
 def test_a_flower_that_is_built_otherwise_is_said(monkeypatch, caplog):
     monkeypatch.setattr(limits, "KNOWN", False)
-    Arriving(grid_of(None), 1)
+    Arriving(grid_of(None), Limits(1, 1))
     assert "a reply's size is not limited" in caplog.text

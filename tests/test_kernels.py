@@ -53,7 +53,7 @@ def test_a_kernel_adds_what_its_definition_adds(name, shape, arguments, dtype, w
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("M", [cpu.MANY + 1, 3 * cpu.STRIPE, 515])
 def test_the_products_of_many_rows_are_those_of_their_definition_and_symmetric(M, dtype, monkeypatch):
-    monkeypatch.setattr(cpu, "SHORT", 2)  # so that there is more than one band
+    monkeypatch.setattr(cpu, "BAND", 2)  # so that there is more than one band
     x, origin = np.random.default_rng(0).normal(size=(2, M, 700)).astype(dtype)
     fast, slow = np.full((M, M), 0.25), np.full((M, M), 0.25)
     cpu.gram(Rows.of(x), origin[0], fast)
@@ -62,9 +62,9 @@ def test_the_products_of_many_rows_are_those_of_their_definition_and_symmetric(M
     np.testing.assert_array_equal(fast, fast.T)
 
 
-@pytest.mark.parametrize("M", [7, 40, 300])
-def test_the_products_of_sketches_are_the_same_to_the_bit_for_any_number_of_threads(M, monkeypatch):
-    x, made = np.random.default_rng(0).normal(size=(M, 4096)), []
+@pytest.mark.parametrize(("M", "k"), [(7, 4096), (40, 4096), (300, 4096), (8, 2**17), (3, 2**20)])
+def test_the_products_of_sketches_are_the_same_to_the_bit_for_any_number_of_threads(M, k, monkeypatch):
+    x, made = np.random.default_rng(0).normal(size=(M, k)), []
     for threads in (1, 2, 3, 16):
         monkeypatch.setattr(cpu, "n_threads", lambda threads=threads: threads)
         made.append(np.zeros((M, M)))

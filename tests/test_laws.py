@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bartizan as bz
+from bartizan.coordinatewise import TrimmedMean
 from bartizan.names import COORDINATEWISE, PRE_AGGREGATORS, RULES
 from bartizan.rules import Rule
 from cases import CASES, Case
@@ -180,6 +181,22 @@ def test_too_many_liars_are_refused_with_the_number_that_would_do(rule, n_client
     with pytest.raises(bz.TooFewClientsError, match=f"n_byzantine can be at most {most}"):
         weigh(rule, updates(0, n_clients))
     weigh(rule.expecting_fewer(5 - most), updates(0, n_clients))
+
+
+@pytest.mark.parametrize(
+    ("rule", "n_clients"),
+    [
+        (bz.NNM(24) >> bz.Krum(24), 51),
+        (bz.Bucketing(2) >> bz.Krum(5), 26),
+        (bz.Bucketing(2) >> bz.NNM(3) >> bz.Mean(), 14),
+        (bz.NNM(2) >> bz.Bucketing(2) >> TrimmedMean(2), 10),
+    ],
+    ids=repr,
+)
+def test_what_follows_a_mixing_is_asked_too_before_any_geometry_is_seen(rule, n_clients):
+    rule.check(n_clients)
+    with pytest.raises(bz.TooFewClientsError):
+        rule.check(n_clients - 2)
 
 
 @pytest.mark.parametrize("rule", [bz.FLTrust(), bz.MoNNA(1), bz.NNM(1) >> bz.FLTrust()], ids=repr)

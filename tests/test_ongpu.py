@@ -50,7 +50,12 @@ def host(update):
     )
 
 
-RULES = [bz.Krum(2), bz.NNM(2) >> bz.GeometricMedian(), bz.CenteredClipping(radius=1.0), Median()]
+INTERPRETED = () if GPU else pytest.mark.slow
+RULES = [
+    bz.Krum(2),
+    *(pytest.param(rule, marks=INTERPRETED) for rule in (bz.NNM(2) >> bz.GeometricMedian(), bz.CenteredClipping(1.0))),
+    Median(),
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)

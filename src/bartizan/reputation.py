@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 LITTLE = 0.1
-"""A node with less than this part of an equal share was left out of the round."""
+"""A node with less than this part of its share was left out of the round."""
 
 
 @dataclass
@@ -17,8 +17,9 @@ class Standing:
 
     rounds: int = 0
     judged: int = 0
+    """Rounds in which it was given a weight: a coordinate-wise rule gives none, nor does a round that was refused."""
     share: float = 0.0
-    """Sum of its weights, an equal share being 1; nothing for a quarantined reply."""
+    """Sum of its weights, its share of the data being 1; nothing for a quarantined reply."""
     left_out: int = 0
     expected: float = 0.0
     """Sum of the parts of all judged nodes that were left out: how often it would be by chance."""
@@ -28,7 +29,9 @@ class Standing:
 
     @property
     def mean_share(self) -> float:
-        return self.share / self.rounds if self.rounds else math.nan
+        """Over the rounds that say something of it; NaN where none does."""
+        told = self.judged + self.quarantined
+        return self.share / told if told else math.nan
 
     @property
     def odds(self) -> float:
@@ -55,7 +58,7 @@ class Suspect:
     left_out: int
     quarantined: int
     share: float
-    """Its mean weight, an equal share being 1."""
+    """Its mean weight, its share of the data being 1."""
     reason: str = ""
     """Why it was quarantined, the last time."""
 
@@ -84,19 +87,36 @@ class Reputation:
     def __init__(self) -> None:
         self.nodes: dict[int, Standing] = {}
 
-    def add(self, weights: Mapping[int, float] | None, quarantined: Mapping[int, str]) -> None:
-        """Take in one round: the weights of those who were judged, and why the others were not."""
+    def add(
+        self,
+        weights: Mapping[int, float] | None,
+        quarantined: Mapping[int, str],
+        *,
+        took_part: Iterable[int] = (),
+        sizes: Mapping[int, float] | None = None,
+    ) -> None:
+        """Take in one round: the weights of those who were judged, and why the others were not.
+
+        `took_part` names who sent something usable where there are no weights. `sizes` are what each counted for, alike
+        if not given: a node of few examples has little weight by right. It was left out if it got little of that, and
+        little of an equal share too, for some rules make nothing of sizes.
+        """
         judged = {node: w for node, w in (weights or {}).items() if node not in quarantined}
         total = sum(judged.values())
-        shares = {node: w / total * len(judged) if total else 0.0 for node, w in judged.items()}
-        out = {node for node, share in shares.items() if share < LITTLE}
+        data = {node: 1.0 if sizes is None else sizes[node] for node in judged}
+        all_data = sum(data.values())
+        parts = {node: w / total if total else 0.0 for node, w in judged.items()}
+        # A node may report a size of next to nothing.
+        shares = {node: part / max(data[node] / all_data, 1e-12) for node, part in parts.items()}
+        out = {node for node, part in parts.items() if max(shares[node], part * len(parts)) < LITTLE}
         for node, share in shares.items():
             standing = self._of(node)
-            standing.rounds += 1
             standing.judged += 1
             standing.share += share
             standing.left_out += node in out
             standing.expected += len(out) / len(shares)
+        for node in {*judged, *took_part} - set(quarantined):
+            self._of(node).rounds += 1
         for node, reason in quarantined.items():
             standing = self._of(node)
             standing.rounds += 1
@@ -104,8 +124,8 @@ class Reputation:
             standing.reason = reason
 
     def shares(self) -> dict[int, float]:
-        """Each node's mean weight over its rounds, an equal share being 1."""
-        return {node: standing.mean_share for node, standing in self.nodes.items()}
+        """Each node's mean weight over its rounds, its share of the data being 1; without those never weighed."""
+        return {node: one.mean_share for node, one in self.nodes.items() if one.judged + one.quarantined}
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
         """Who was quarantined, or left out more often than chance explains, the worst first.

@@ -69,7 +69,7 @@ class Updates:
         """Look at every client's container, without reading a number, and keep those of the common layout."""
         if is_array(updates):
             return cls._of_matrix(updates, reference, trusted, pace)
-        sent = _listed(updates)
+        sent = listed(updates)
         seen: dict[int, tuple[dict[Path, Any], Layout]] = {}
         quarantined: dict[int, str] = {}
         known: dict[Any, Layout] = {}  # most clients send what another sent: it is described once
@@ -323,7 +323,7 @@ def _located(x: Any, columns: Columns) -> Located:
     return Located.of_matrix(x) or columns.located([Row((as_numpy(row),), ()) for row in x])
 
 
-def _listed(updates: Any) -> Sequence[Any]:
+def listed(updates: Any) -> Sequence[Any]:
     """One item a client, whatever came."""
     if isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
         raise TypeError(
@@ -332,10 +332,10 @@ def _listed(updates: Any) -> Sequence[Any]:
         )
     if hasattr(updates, "to_numpy"):
         raise TypeError(f"Wanted an array or a list; got {type(updates).__name__}. Pass .to_numpy().")
-    listed = list(updates)
-    if not listed:
+    sent = list(updates)
+    if not sent:
         raise TooFewClientsError("Wanted at least one client's update, got none.")
-    return listed
+    return sent
 
 
 def _agreed(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) -> Layout:

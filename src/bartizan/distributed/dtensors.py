@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
+
+from bartizan.files import Unreadable
 
 
 def is_dtensor(value: Any) -> TypeGuard[Any]:
@@ -13,20 +17,20 @@ def is_dtensor(value: Any) -> TypeGuard[Any]:
     return module is not None and isinstance(value, module.DTensor)
 
 
-def sample_of(shard: Any) -> Any:
-    """What tells whether these are DTensors: all of them, or the first client's."""
-    return shard[0] if isinstance(shard, (list, tuple)) and shard else shard
+def dtensors_of(shard: Any) -> list[Any]:
+    """The shard itself if it is one, or those of its clients whose updates are."""
+    return [each for each in (shard if isinstance(shard, (list, tuple)) else [shard]) if is_dtensor(each)]
 
 
 def groups_of(shard: Any) -> list[Any]:
     """The groups that hold a DTensor, one an axis of its mesh, that of the shards first; all ranks of anything else."""
-    sample = sample_of(shard)
-    if not is_dtensor(sample):
+    sharded = dtensors_of(shard)
+    if not sharded:
         return [None]
-    axes = list(range(sample.device_mesh.ndim))
-    first = _axis_of(sample)
-    axes.sort(key=lambda axis: axis != first)
-    return [sample.device_mesh.get_group(axis) for axis in axes]
+    meshes = [(each.device_mesh, _axis_of(each)) for each in sharded]
+    (mesh, first), _ = Counter([each for each in meshes if each[1] is not None] or meshes).most_common(1)[0]
+    axes = sorted(range(mesh.ndim), key=lambda axis: axis != first)
+    return [mesh.get_group(axis) for axis in axes]
 
 
 def _axis_of(tensor: Any) -> int | None:
@@ -49,8 +53,14 @@ class Place:
     axis: int
 
     @classmethod
-    def of(cls, tensor: Any) -> Place:
+    def of(cls, tensor: Any, ndim: int = 1) -> Place:
         """Of a DTensor whose last dimension is sharded over one axis of the mesh, and copied over the others."""
+        if tensor.ndim != ndim:
+            wanted = "a flat DTensor, (p,)" if ndim == 1 else "a DTensor with a row a client, (M, p)"
+            raise ValueError(
+                f"Wanted {wanted}; got one of shape {tuple(tensor.shape)}. Flatten updates before they are sharded, or "
+                f"pass flat local parts, .to_local().reshape(-1), without an offset."
+            )
         mesh, last, axis = tensor.device_mesh, tensor.ndim - 1, _axis_of(tensor)
         if axis is None:
             wanted = ", ".join(["Replicate()"] * (mesh.ndim - 1) + [f"Shard({last})"])
@@ -76,10 +86,43 @@ class Place:
         shape = torch.Size([self.dim])
         return DTensor.from_local(update, self.mesh, placements, run_check=False, shape=shape, stride=(1,))
 
+    def __str__(self) -> str:
+        return f"columns from {self.first} on of {self.dim}, shared out over axis {self.axis} of {self.mesh}"
 
-def local(point: Any) -> Any:
+
+def locals_of(updates: Sequence[Any]) -> tuple[list[Any], Place]:
+    """One flat DTensor a client as this rank has them; who is placed otherwise than most becomes unreadable."""
+    places: dict[int, Place] = {}
+    reasons: dict[int, ValueError] = {}
+    for client, update in enumerate(updates):
+        if is_dtensor(update):
+            try:
+                places[client] = Place.of(update)
+            except ValueError as misplaced:
+                reasons[client] = misplaced
+    if not places:
+        raise next(iter(reasons.values()))
+    usual = Counter(places.values()).most_common(1)[0][0]
+    held = []
+    for client, update in enumerate(updates):
+        if places.get(client) == usual:
+            held.append(update.to_local())
+        elif client in places:
+            held.append(Unreadable(f"wanted {usual}; got {places[client]}"))
+        elif client in reasons:
+            held.append(Unreadable(str(reasons[client])))
+        else:
+            held.append(Unreadable(f"wanted a DTensor, as others sent; got {type(update).__name__}"))
+    return held, usual
+
+
+def local(name: str, point: Any, place: Place | None) -> Any:
     """A reference or a trusted update as this rank has it."""
     if not is_dtensor(point):
         return point
-    Place.of(point)
+    if place is None:
+        raise ValueError(f"{name} is a DTensor, and the shard is none: pass these columns of it, .to_local().")
+    own = Place.of(point)
+    if own != place:
+        raise ValueError(f"{name} must be placed as the clients' updates are: wanted {place}; got {own}.")
     return point.to_local()

@@ -7,35 +7,57 @@ from typing import Any
 
 from bartizan.errors import BadClientError, TooFewClientsError
 
-PLAIN: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": TypeError}
+PLAIN = (ValueError, TypeError)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What to raise: an error of this library as itself, any other as a RuntimeError that names it."""
+    """What to raise: an error of this library as itself, a ValueError or TypeError as such, any other as a RuntimeError
+    that names it.
+    """
 
     kind: str
     message: str
+    rank: int  # of the process that it happened in
+    of_the_round: bool = False  # and not of this rank's share of it
     client: Any = None
     quarantined: dict[Any, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, raised: Exception) -> Failure:
+    def of(cls, raised: Exception, rank: int, of_the_round: bool = False) -> Failure:
         kind = type(raised).__name__
         if isinstance(raised, BadClientError):
-            return cls(kind, raised.reason, client=raised.client)
+            return cls("BadClientError", raised.reason, rank, of_the_round, client=raised.client)
         if isinstance(raised, TooFewClientsError):
-            return cls(kind, raised.problem, quarantined=raised.quarantined)
-        return cls(kind, str(raised))
+            return cls("TooFewClientsError", raised.problem, rank, of_the_round, quarantined=raised.quarantined)
+        for plain in PLAIN:
+            if isinstance(raised, plain):
+                message = str(raised) if type(raised) is plain else f"{kind}: {raised}"
+                return cls(plain.__name__, message, rank, of_the_round)
+        return cls(kind, str(raised), rank, of_the_round)
 
-    def error(self, rank: int | None = None) -> Exception:
-        """The error itself; with the rank that it happened on."""
-        message = self.message if rank is None else f"rank {rank}: {self.message}"
+    def error(self) -> Exception:
+        """The same on every rank."""
+        message = self.message if self.of_the_round else f"rank {self.rank}: {self.message}"
         if self.kind == "BadClientError":
             return BadClientError(self.client, message)
         if self.kind == "TooFewClientsError":
             return TooFewClientsError(message, self.quarantined)
-        if self.kind in PLAIN:
-            return PLAIN[self.kind](message)
-        where = "rank 0" if rank is None else f"rank {rank}"
-        return RuntimeError(f"{where} failed: {self.kind}: {self.message}")
+        for plain in PLAIN:
+            if self.kind == plain.__name__:
+                return plain(message)
+        return RuntimeError(f"rank {self.rank} failed: {self.kind}: {self.message}")
+
+
+class Failed(Exception):
+    """A failure of some rank, on its way to all."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def raise_any(failures: list[Failure | None]) -> None:
+    for failure in failures:
+        if failure is not None:
+            raise failure.error()

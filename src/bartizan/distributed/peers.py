@@ -41,6 +41,7 @@ class Peers:
         self.rank: int = dist.get_rank(self.group)
         if self.rank < 0:
             raise ValueError("This process is no rank of the group that it passed.")
+        self.process: int = dist.get_rank()  # as whoever started it knows it
         self.size: int = dist.get_world_size(self.group)
         self._leader: int = dist.get_global_rank(self.group, 0)
         config = dist.get_backend_config(self.group)
@@ -99,10 +100,11 @@ class Peers:
     def _answering(self) -> Iterator[None]:
         try:
             yield
-        except (RuntimeError, pickle.UnpicklingError) as failed:
+        except Exception as failed:  # also whatever pickle makes of bytes that are none of its own
             raise RankError(
-                f"rank {self.rank} of {self.size}: another rank is dead, did not answer within the group's timeout, or "
-                f"made another call: {failed}. Start the group anew; this round has no result."
+                f"rank {self.process}, in a group of {self.size}: another rank is dead, did not answer within the "
+                f"group's timeout, or made another call: {type(failed).__name__}: {failed}. Start the group anew; this "
+                f"round has no result."
             ) from failed
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
 from bartizan.coordinatewise import CoordinateWise
 from bartizan.distributed.agreement import Agreement
-from bartizan.distributed.failure import Failure
+from bartizan.distributed.failure import Failed, Failure
 from bartizan.distributed.grid import Grid
 from bartizan.distributed.looking import Contribution
 from bartizan.distributed.peers import RankError
@@ -56,6 +57,9 @@ class Explain:
     """An order: say why you could not look."""
 
 
+ORDERS = (Again, Faults, Explain, Failure, Verdict)
+
+
 class Rank:
     """One rank's part in one round."""
 
@@ -74,12 +78,16 @@ class Rank:
             return self._obeyed()
         try:
             said = self._led(totals, rule, sizes, history, strict).to_send(rule)
-            self._peers.from_the_leader(said)
+            self._told(said)
         except RankError:
             raise
+        except Failed as of_some_rank:
+            self._told(of_some_rank.failure)
+            raise of_some_rank.failure.error() from None
         except Exception as wrong:
-            self._peers.from_the_leader(Failure.of(wrong))
-            raise
+            failure = Failure.of(wrong, self._peers.process, of_the_round=True)
+            self._told(failure)
+            raise failure.error() from wrong
         self._watch.lap("weigh")
         return said
 
@@ -99,18 +107,21 @@ class Rank:
     def _obeyed(self) -> Verdict:
         self._watch.lap("sketch")
         while True:
-            match self._peers.from_the_leader():
+            match self._told():
                 case Again(row):
                     self._totals(row)
                 case Faults(rows):
-                    self._peers.everyones(self._own_faults(rows))
+                    self._everyones_faults(rows)
                 case Explain():
-                    self._peers.everyones(self._failure)
+                    self._everyones_failures()
                 case Failure() as failure:
                     raise failure.error()
                 case Verdict() as verdict:
                     self._watch.lap("weigh")
                     return verdict
+
+    def _told(self, order: Any = None) -> Any:
+        return self._peers.from_the_leader(order, *ORDERS)
 
     def _totals(self, row: int | None) -> list[Any]:
         """What all ranks see, on the first; a rank that can't look sends zeros, and counts itself as failed.
@@ -125,32 +136,35 @@ class Rank:
             if row is None:
                 self._norms = self._contribution.squared_norms(sums)
         except Exception as wrong:
-            self._failure = Failure.of(wrong)
+            self._failure = Failure.of(wrong, self._peers.process)
             sums = [np.zeros(shape) for shape in self._contribution.shapes]
         return self._peers.totals([*sums, np.array([float(self._failure is not None)])])
 
     def _checked(self, totals: list[Any]) -> list[Any]:
         if float(totals[-1][0]):
-            self._peers.from_the_leader(Explain())
-            for rank, failure in enumerate(self._peers.everyones(self._failure)):
-                if failure is not None:
-                    raise failure.error(rank)
+            self._told(Explain())
+            raise Failed(next(failure for failure in self._everyones_failures() if failure is not None))
         return totals[:-1]
 
+    def _everyones_failures(self) -> list[Failure | None]:
+        return self._peers.everyones(self._failure, Failure, NoneType)
+
     def _again(self, row: int) -> list[Any]:
-        self._peers.from_the_leader(Again(row))
+        self._told(Again(row))
         return self._checked(self._totals(row))
 
     def _faults(self, rows: list[int]) -> list[str]:
-        self._peers.from_the_leader(Faults(rows))
-        told = self._peers.everyones(self._own_faults(rows))
+        self._told(Faults(rows))
         overflow = "its values are so large that their squares, summed over all ranks, overflow"
-        return [next((fault for fault in faults if fault), overflow) for faults in zip(*told, strict=True)]
+        faults = zip(*self._everyones_faults(rows), strict=True)
+        return [next((fault for fault in of_a_row if fault), overflow) for of_a_row in faults]
+
+    def _everyones_faults(self, rows: list[int]) -> list[list[str | None]]:
+        return self._peers.everyones(self._own_faults(rows), list)
 
     def _own_faults(self, rows: list[int]) -> list[str | None]:
-        rank = self._peers.rank
-        first = self._agreement.firsts[rank]
-        where = f"rank {rank}, columns {first} to {first + self._agreement.widths[rank]}"
+        first, width = (each[self._peers.rank] for each in (self._agreement.firsts, self._agreement.widths))
+        where = f"rank {self._peers.process}, columns {first} to {first + width}"
         limit = norm_limit(self._clients.columns.widest)
         norms = np.zeros(len(self._clients)) if self._norms is None else self._norms
         return [None if norms[row] <= limit else f"{where}: {self._clients.fault(row)}" for row in rows]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from bartizan.columns import Columns, Row
-from bartizan.distributed.dtensors import Place, is_dtensor, local, sample_of
+from bartizan.distributed.dtensors import Place, dtensors_of, is_dtensor, local, locals_of
+from bartizan.distributed.empty import Empty, has_no_columns, zeros_like
 from bartizan.files import opened
 from bartizan.layout import Entry, Layout, is_array, is_tensor, leaves_of
-from bartizan.updates import Updates
+from bartizan.updates import Updates, listed
 
 
 @dataclass(frozen=True)
@@ -22,45 +21,55 @@ class Shard:
     first: int | None
     width: int
     place: Place | None = None
-    empty: Any = None  # what to give back where there are no columns
+    empty: Empty | None = None
 
     @classmethod
     def of(cls, shard: Any, offset: int | None, reference: Any, trusted: Any) -> Shard:
         place = None
         if not is_array(shard):
-            shard = opened(shard)
-        sample = sample_of(shard)
-        if is_dtensor(sample):
+            shard = listed(opened(shard))
+        if dtensors_of(shard):
             if offset is not None:
                 raise ValueError("A DTensor knows where its columns lie: leave offset out.")
-            place = Place.of(sample)
+            if is_array(shard):
+                place = Place.of(shard, ndim=2)
+                shard = shard.to_local()
+            else:
+                shard, place = locals_of(shard)
             offset = place.first
-            shard = shard.to_local() if shard is sample else [local(update) for update in shard]
-        elif not is_tensor(sample) and _holds_dtensors(sample):
+        elif not is_array(shard) and any(map(_holds_dtensors, shard)):
             raise TypeError(
                 "DTensors inside of a container have no common order of coordinates: pass their .to_local(), without "
                 "an offset, or one flat DTensor a client."
             )
         if offset is not None and (isinstance(offset, bool) or int(offset) != offset or offset < 0):
             raise ValueError(f"offset must be the coordinate of the shard's first column, 0 or more; got {offset!r}.")
-        points = {"reference": local(reference), "trusted": local(trusted)}
-        if _has_no_columns(shard):
-            return cls(_stand_in(shard, points), offset, 0, place, shard[0])
+        points = {"reference": local("reference", reference, place), "trusted": local("trusted", trusted, place)}
+        if has_no_columns(shard):
+            empty = Empty(list(shard), points)
+            return cls(empty.clients(), offset, 0, place, empty)
         clients = Updates.of(shard, **points)
         return cls(clients, offset, clients.columns.dim, place)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
+        if self.empty is not None:
+            return self.empty.dtypes
         return tuple(sorted({entry.dtype for entry in self.clients.columns.entries}))
 
     @property
     def device(self) -> str:
         return self.clients.layout.entries[0].device
 
+    def among(self, dtypes: tuple[str, ...]) -> Shard:
+        """The same among ranks whose updates are of these dtypes."""
+        if self.empty is None or self.empty.dtypes:
+            return self
+        return replace(self, clients=self.empty.clients(max(dtypes, key=lambda name: name == "float64")))
+
     def built(self, update: Any) -> Any:
         """This rank's part of the result, in the form of a client's."""
-        if self.empty is not None:
-            update = self.empty.clone() if is_tensor(self.empty) else self.empty.copy()
+        update = update if self.empty is None else self.empty.built(update)
         return update if self.place is None else self.place.built(update)
 
 
@@ -72,7 +81,7 @@ def at_their_place(clients: Updates, first: int, multiple_of: int) -> Updates:
     if not lead:
         return replace(clients, first=first)
     arrays, own = clients.located.arrays, clients.columns.entries[0]
-    zeros = _zeros(arrays[0][0], lead)
+    zeros = zeros_like(arrays[0][0], lead)
     columns = Columns(Layout((Entry(("lead",), (lead,), own.dtype, own.device), *clients.layout.entries)))
     return replace(
         clients,
@@ -85,31 +94,13 @@ def at_their_place(clients: Updates, first: int, multiple_of: int) -> Updates:
 
 
 def _led(row: Row | None, lead: int) -> Row | None:
-    return None if row is None else Row((_zeros(row.floats[0], lead), *row.floats), row.integers)
-
-
-def _zeros(like: Any, count: int) -> Any:
-    return like.new_zeros(count) if is_tensor(like) else np.zeros(count, like.dtype.newbyteorder("="))
-
-
-def _has_no_columns(shard: Any) -> bool:
-    if is_array(shard):
-        return shard.ndim > 1 and len(shard) > 0 and 0 in shard.shape[1:]
-    return isinstance(shard, (list, tuple)) and bool(shard) and all(is_array(x) and 0 in x.shape for x in shard)
-
-
-def _stand_in(shard: Any, points: dict[str, Any]) -> Updates:
-    for name, point in points.items():
-        if point is not None and 0 not in np.shape(point):
-            raise ValueError(f"{name} must have no columns where the shard has none; got shape {np.shape(point)}.")
-    x = shard if is_array(shard) else shard[0]
-    zeros = x.new_zeros((len(shard), 1)) if is_tensor(x) else np.zeros((len(shard), 1), x.dtype)
-    vouched: dict[str, Any] = {name: None if point is None else zeros[0] for name, point in points.items()}
-    return Updates.of(zeros, **vouched)
+    return None if row is None else Row((zeros_like(row.floats[0], lead), *row.floats), row.integers)
 
 
 def _holds_dtensors(update: Any) -> bool:
+    if is_tensor(update):
+        return False
     try:
         return any(map(is_dtensor, leaves_of(update).values()))
-    except TypeError:
+    except Exception:  # a container may do anything when it is looked at: Updates says what
         return False

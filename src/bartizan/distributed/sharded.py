@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +14,10 @@ from bartizan.aggregate import Aggregation, Aggregator
 from bartizan.coordinatewise import CoordinateWise
 from bartizan.distributed.agreement import Agreement, Claim, agreed
 from bartizan.distributed.dtensors import groups_of
-from bartizan.distributed.failure import Failure
+from bartizan.distributed.failure import Failure, raise_any
 from bartizan.distributed.grid import Grid
 from bartizan.distributed.looking import Contribution
+from bartizan.distributed.named import Named
 from bartizan.distributed.rank import Rank, Verdict
 from bartizan.distributed.shard import Shard
 from bartizan.errors import TooFewClientsError
@@ -34,8 +36,8 @@ class ShardedAggregator:
 
     Each rank sketches its columns as what they are among all p, the M x k numbers are summed (M x M for `Exact`), the
     first rank decides and tells the weights, and each combines its own columns. The result is that of one process up
-    to rounding; what travels does not grow with p; what is wrong on one rank is raised on all of them. More in
-    `docs/distributed.md`.
+    to rounding; what travels does not grow with p; what is wrong on one rank, up to the last step, is raised on all of
+    them. More in `docs/distributed.md`.
     """
 
     rule: Rule | CoordinateWise
@@ -61,7 +63,8 @@ class ShardedAggregator:
 
         Args:
             shard: These columns of all updates, in any form that `aggregate` takes: an (M, w) array, a list, an (M, p)
-                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)]. It may have no columns, w = 0.
+                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], a list of flat ones. It may have no
+                columns, w = 0.
             offset: Which of all coordinates the first column is; if no rank says, shards follow each other in the
                 order of ranks.
             group: Of `torch.distributed`; all processes if not given (a DTensor: those of its mesh).
@@ -73,6 +76,7 @@ class ShardedAggregator:
             strict: Raise on the first unfit client, on all ranks, instead of quarantining it.
         """
         watch = Stopwatch()
+        peers = Grid(groups_of(shard) if group is None else [group])
         mine: Shard | None = None
         claim: Claim | Failure
         try:
@@ -80,13 +84,13 @@ class ShardedAggregator:
                 self.rule.check_trusted(trusted is not None)
             mine = Shard.of(shard, offset, reference, trusted)
             given = None if sizes is None else one_size_each(sizes, mine.clients.n_sent)
-            claim = self._claim(mine, given, seed, history, strict)
+            claim = self._claim(peers.process, mine, given, seed, history, strict)
         except Exception as wrong:  # the others wait: they must hear of it
-            claim = Failure.of(wrong)
-        peers = Grid(groups_of(shard) if group is None else [group])
-        claims = peers.everyones(claim)
+            claim = Failure.of(wrong, peers.process)
+        claims = peers.everyones(claim, Claim, Failure)
         agreement = agreed(claims, peers.n_shards)
         assert mine is not None
+        mine = mine.among(agreement.dtypes)
         clients = _without(mine.clients, agreement.quarantined)
         peers.sum_where_the_shards_are([each.device for each in claims])
         seed, sketch = self._begun(peers, clients, agreement, seed)
@@ -97,8 +101,13 @@ class ShardedAggregator:
         contribution = Contribution(eye, clients, agreement.firsts[peers.rank], seed)
         verdict = Rank(peers, contribution, clients, agreement, watch).verdict(self.rule, S, tuple(history), strict)
 
-        clients = _without(clients, verdict.quarantined)
-        return self._combined(mine, clients, verdict, sketch, seed, watch)
+        failure: Failure | None = None
+        try:
+            out = self._combined(mine, _without(clients, verdict.quarantined), verdict, sketch, seed, watch)
+        except Exception as wrong:
+            failure = Failure.of(wrong, peers.process)
+        raise_any(peers.everyones(failure, Failure, NoneType))
+        return out
 
     def _combined(
         self, mine: Shard, clients: Updates, verdict: Verdict, sketch: Sketch, seed: int, watch: Stopwatch
@@ -125,19 +134,26 @@ class ShardedAggregator:
         )
 
     def _claim(
-        self, mine: Shard, sizes: Floats | None, seed: int | None, history: tuple[float, ...], strict: bool
+        self,
+        process: int,
+        mine: Shard,
+        sizes: Floats | None,
+        seed: int | None,
+        history: tuple[float, ...],
+        strict: bool,
     ) -> Claim:
         clients = mine.clients
         return Claim(
-            rule=repr(self.rule),
-            sketch=repr(self.sketch),
+            rank=process,
+            rule=Named.of(self.rule),
+            sketch=Named.of(self.sketch),
             n_clients=clients.n_sent,
             dtypes=mine.dtypes,
             reference=clients.reference is not None,
             trusted=clients.trusted is not None,
-            history=tuple(history),
+            history=Named.of(tuple(map(float, history))),
             strict=bool(strict),
-            sizes=None if sizes is None else tuple(sizes.tolist()),
+            sizes=None if sizes is None else sizes.tobytes(),
             seed=None if seed is None else checked_seed(seed),
             first=None if mine.first is None else int(mine.first),
             width=mine.width,
@@ -153,8 +169,8 @@ class ShardedAggregator:
             try:
                 said = fresh_seed() if seed is None else checked_seed(seed), self._planned(clients, agreement)
             except Exception as wrong:
-                said = Failure.of(wrong)
-        said = peers.from_the_leader(said)
+                said = Failure.of(wrong, peers.process, of_the_round=True)
+        said = peers.from_the_leader(said, tuple, Failure)
         if isinstance(said, Failure):
             raise said.error()
         seed, planned = said

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, MetricRecord
 
 from bartizan.layout import FLOATS
@@ -72,7 +73,8 @@ class Model:
                 header = header_of(array.data)
                 dtype = np.dtype(header.descr)
                 if dtype.name not in FLOATS and dtype.kind not in "iub":
-                    raise ValueError(f"its numbers are {dtype}; wanted {', '.join(FLOATS)} or integers")
+                    wanted = ", ".join(name for name in FLOATS if name != "bfloat16")  # which a .npy file does not know
+                    raise ValueError(f"its numbers are {dtype}; wanted {wanted} or integers")
                 arrays[name] = view(array, Header(header.descr, header.shape, False, 0))
             except (ValueError, TypeError) as wrong:
                 raise ValueError(f"The global model's array {name!r} can't be aggregated: {wrong}.") from None
@@ -120,6 +122,11 @@ def view(array: Any, wanted: Header) -> Array:
     order: Literal["C", "F"] = "F" if header.fortran else "C"
     numbers: Array = np.ndarray(wanted.shape, dtype, array.data, header.start, order=order)
     return numbers if numbers.flags.aligned else numbers.copy()
+
+
+def as_record(arrays: Mapping[str, Any]) -> ArrayRecord:
+    """Arrays as Flower sends them."""
+    return ArrayRecord({name: FlowerArray(np.asarray(array)) for name, array in arrays.items()})
 
 
 def of_kind(content: Any, kind: type) -> list[Any]:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from flwr.app import RecordDict
 
 from bartizan.aggregate import Aggregation
 from bartizan.errors import TooFewClientsError
 from bartizan.flower.decode import Model
+from bartizan.reputation import Reputation
 from bartizan.types import Floats
 
 log = logging.getLogger("flwr")
+
+
+@dataclass
+class Come:
+    """What is kept of a round's replies beside their arrays, by node."""
+
+    metrics: dict[int, RecordDict] = field(default_factory=dict)
+    sizes: dict[int, float] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -27,11 +38,18 @@ class Judged:
     failed: dict[int, str]
     result: Aggregation | None
     refused: TooFewClientsError | None
+    sizes: dict[int, float] | None
+    """What each node counted for; None where all counted alike."""
     waiting: float
     """Seconds from the question to the last reply, without those of looking at replies."""
     looking: float
     after: float
     """Seconds behind the last reply."""
+
+    @classmethod
+    def none(cls, server_round: int, why: str) -> Judged:
+        """A round whose replies could not be taken."""
+        return cls(server_round, [], {}, None, TooFewClientsError(why), None, waiting=0.0, looking=0.0, after=0.0)
 
     @property
     def quarantined(self) -> dict[int, str]:
@@ -48,6 +66,15 @@ class Judged:
     def scores(self) -> dict[int, float] | None:
         """By node, how far it lies from the trusted ones' centre; None where the rule looked at no distances."""
         return self._by_node(None if self.result is None else self.result.scores)
+
+    @property
+    def heard(self) -> list[int]:
+        """Who has a say in the round's metrics: whoever is neither quarantined nor without weight."""
+        gone, weights = self.quarantined, self.weights
+        return [node for node in self.nodes if node not in gone and (weights is None or weights[node] > 0)]
+
+    def add_to(self, reputation: Reputation) -> None:
+        reputation.add(self.weights, self.quarantined, took_part=self.nodes, sizes=self.sizes)
 
     def _by_node(self, values: Floats | None) -> dict[int, float] | None:
         if self.result is None or values is None:
@@ -69,16 +96,17 @@ class Judged:
         """What fits into a MetricRecord: numbers and lists of numbers."""
         told: dict[str, Any] = {
             "bartizan-nodes": self.nodes,
-            "bartizan-shares": [shares.get(node, 0.0) for node in self.nodes],
             "bartizan-quarantined": sorted(self.quarantined),
             "bartizan-failed": sorted(self.failed),
             "bartizan-kept-old-model": int(self.result is None),
             "bartizan-seconds-looking": self.looking,
             "bartizan-seconds-after-last": self.after,
         }
-        for key, values in (("bartizan-weights", self.weights), ("bartizan-scores", self.scores)):
+        mean_shares = None if self.weights is None else shares
+        told_of = {"weights": self.weights, "scores": self.scores, "shares": mean_shares}
+        for key, values in told_of.items():
             if values is not None:
-                told[key] = [values[node] for node in self.nodes]
+                told[f"bartizan-{key}"] = [values[node] for node in self.nodes]
         if self.result is not None:
             told["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
         return told
@@ -93,6 +121,8 @@ class Judged:
             "quarantined": {str(node): reason for node, reason in self.quarantined.items()},
             "seconds": {"train": self.waiting},
         }
+        if self.sizes is not None:
+            line["sizes"] = [self.sizes[node] for node in self.nodes]
         notes = [f"Failed: {', '.join(map(str, sorted(self.failed)))}."] if self.failed else []
         if result is not None:
             line["seconds"] |= {**result.seconds, "sketch": self.looking + result.seconds["sketch"]}

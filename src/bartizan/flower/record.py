@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,10 +16,12 @@ import numpy as np
 from bartizan import __version__, machine, results
 from bartizan.aggregate import Aggregator
 from bartizan.atomic import write_whole
+from bartizan.flower.decode import Model
 from bartizan.results import CorruptFileError, Writer
 from bartizan.types import Array
 
 CHECKPOINT = "checkpoint.npz"
+log = logging.getLogger("flwr")
 
 
 def opening(name: str, aggregator: Aggregator, dim: int) -> dict[str, Any]:
@@ -29,6 +33,14 @@ def opening(name: str, aggregator: Aggregator, dim: int) -> dict[str, Any]:
     return about | unknown | {"bartizan": __version__, "machine": machine.name_of("cpu")}
 
 
+def settings(aggregator: Aggregator, sizes: Any, size_cap: float | None) -> dict[str, str]:
+    """How a run aggregates, as it is told and compared."""
+    how = "one a node" if sizes is None else "as given"
+    if isinstance(sizes, str) and size_cap is not None:
+        how = f"as reported, {float(size_cap)} at most"
+    return {"rule": repr(aggregator.rule), "sketch": str(aggregator.sketch), "sizes": how}
+
+
 @dataclass(frozen=True)
 class Saved:
     """Where a run stood after its last whole round."""
@@ -38,6 +50,8 @@ class Saved:
     history: tuple[float, ...] = ()
     reputation: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, Array] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    """How it aggregates: what must not change on the way."""
 
 
 def save(folder: Path, saved: Saved) -> None:
@@ -47,6 +61,7 @@ def save(folder: Path, saved: Saved) -> None:
         "seconds": saved.seconds,
         "history": list(saved.history),
         "reputation": saved.reputation,
+        "settings": saved.settings,
         "names": list(saved.arrays),
     }
     # Names may be anything, and entries of a zip file may not.
@@ -76,6 +91,22 @@ def load(folder: Path) -> Saved | None:
         ) from None
 
 
+def unfinished(folder: Path, model: Model, wanted: Mapping[str, str]) -> Saved | None:
+    """The checkpoint of a folder, if it has one; raises where it is that of another run."""
+    saved = load(folder)
+    if saved is None:
+        return None
+    if not model.same_layout(Model(saved.arrays)):
+        raise ValueError(f"{folder} holds a run of another model. Take another folder, or delete that one.")
+    for key, value in wanted.items():
+        if saved.settings.get(key) != value:
+            raise ValueError(
+                f"{folder} holds a run with {key} {saved.settings.get(key)}, not {value}. "
+                "Take another folder, or delete that one."
+            )
+    return saved
+
+
 class Lines:
     """The results.jsonl of a deployment, whose clients become known as they come."""
 
@@ -100,16 +131,22 @@ class Lines:
         known = self._run.setdefault("clients", [])
         new = [client for client in dict.fromkeys(clients) if client not in set(known)]
         self._rounds.append(dict(line))
-        if self._writer is None or new:
-            # The first line names all clients, so one that was not there before is a reason to write all lines again.
-            self._run["clients"] = [*known, *new]
-            self._rewrite()
-        else:
-            self._writer.write("round", **line)
-            self._writer.settle()
+        try:
+            if self._writer is None or new:
+                # The first line names all clients, so one that was not there before is a reason to write all again.
+                self._run["clients"] = [*known, *new]
+                self._rewrite()
+            else:
+                self._writer.write("round", **line)
+                self._writer.settle()
+        except OSError:  # the line is kept, and written with the next
+            self.close()
+            raise
 
     def end(self, seconds: float) -> None:
         """The last line, if there was a round at all."""
+        if self._writer is None and self._rounds:
+            self._rewrite()
         if self._writer is not None:
             accuracies = [line["accuracy"] for line in self._rounds if line.get("accuracy") is not None]
             best = {"best": max(accuracies), "last": accuracies[-1]} if accuracies else {}
@@ -119,11 +156,20 @@ class Lines:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+        self._writer = None
 
     def _rewrite(self) -> None:
         lines = [{**self._run, "kind": "run"}, *({**line, "kind": "round"} for line in self._rounds)]
         whole = b"".join(map(results.encoded, lines))
-        if self._writer is not None:
-            self._writer.close()
+        self.close()
         write_whole(self.folder / results.NAME, whole, settle=True)
         self._writer = Writer(self.folder, keep=len(whole))
+
+
+@contextmanager
+def as_far_as_there_is_room() -> Iterator[None]:
+    """A full disk ends no run: what it had is kept, and the next round is written with this one."""
+    try:
+        yield
+    except OSError as full:
+        log.error("The run can't be recorded (%s): after a crash it would go on from an earlier round.", full)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -10,8 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
@@ -20,11 +20,13 @@ from bartizan.coordinatewise import CoordinateWise
 from bartizan.errors import TooFewClientsError
 from bartizan.files import Unreadable
 from bartizan.flower import record
-from bartizan.flower.arriving import UNREADABLE, Arriving
-from bartizan.flower.decode import Model, only_arrays, reported
-from bartizan.flower.judged import Judged
-from bartizan.flower.limits import SLACK
-from bartizan.flower.metrics import Together, together, without_arrays
+from bartizan.flower.arriving import Arriving, Unusable
+from bartizan.flower.continued import continued, counted_on
+from bartizan.flower.decode import Model, as_record, of_kind, only_arrays, reported
+from bartizan.flower.judged import Come, Judged
+from bartizan.flower.limits import Limits
+from bartizan.flower.metrics import Together, kept, medians, together
+from bartizan.plain import short
 from bartizan.reputation import Reputation, Suspect
 from bartizan.round import Round
 from bartizan.rules.base import Rule
@@ -79,6 +81,8 @@ class RobustStrategy(FedAvg):
         super().__init__(
             min_train_nodes=asked,
             min_available_nodes=asked if min_available_nodes is None else min_available_nodes,
+            train_metrics_aggr_fn=train_metrics_aggr_fn or medians,
+            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
             **fedavg,
         )
         if isinstance(sizes, str) and sizes != "reported":
@@ -92,20 +96,19 @@ class RobustStrategy(FedAvg):
             rule.check_trusted(trusted_fn is not None)
         self.sizes, self.size_cap, self.trusted_fn = sizes, size_cap, trusted_fn
         self.spill, self.name = spill, name
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else Path(folder).expanduser()
         self.reputation = Reputation()
         self.quarantined: dict[int, str] = {}
         """Whose reply of the last round could not be used, and why."""
         self.failed: dict[int, str] = {}
         """Who answered the last round with an error, such as an app that crashed."""
-        self._own_metrics = (train_metrics_aggr_fn, evaluate_metrics_aggr_fn)
         self._history: tuple[float, ...] = ()
         self._model: Model | None = None
         self._sent: ArrayRecord | None = None
         self._asked: list[int] = []
         self._asked_at = 0.0
+        self._unheard: set[int] = set()
         self._line: dict[str, Any] | None = None
-        self._done = 0
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
         """Who misbehaves: quarantined, or left out more often than chance explains, the worst first."""
@@ -116,7 +119,7 @@ class RobustStrategy(FedAvg):
         log.info("\t├──> Robust aggregation:")
         log.info("\t│\t├── Rule: %r", self.aggregator.rule)
         log.info("\t│\t├── Sketch: %r", self.aggregator.sketch)
-        log.info("\t│\t└── Data sizes: %s", "one a node" if self.sizes is None else "as " + _said(self.sizes))
+        log.info("\t│\t└── Data sizes: %s", self._settings["sizes"])
         super().summary()
 
     def start(
@@ -130,40 +133,39 @@ class RobustStrategy(FedAvg):
         evaluate_fn: Evaluation | None = None,
     ) -> Result:
         """As in Flower; with a `folder` that holds an unfinished run, go on with its model behind its last round."""
-        began, spent = time.monotonic(), 0.0
+        began = time.monotonic()
         model = Model.of(initial_arrays)  # what is wrong with it should not wait for the first reply
-        saved = None if self.folder is None else record.load(self.folder)
-        self._done = 0
-        if saved is not None:
-            if not model.same_layout(Model(saved.arrays)):
-                raise ValueError(
-                    f"{self.folder} holds a run of another model. Take another folder, or delete that one."
-                )
+        saved = None if self.folder is None else record.unfinished(self.folder, model, self._settings)
+        self.quarantined, self.failed, self._unheard, self._line = {}, {}, set(), None
+        if saved is None:
+            saved = record.Saved(0, 0.0)
+        else:
             log.info("Going on with the run in %s after round %d.", self.folder, saved.round)
-            initial_arrays, spent = as_record(saved.arrays), saved.seconds
-            self.reputation, self._history = Reputation.from_dict(saved.reputation), saved.history
-            self._done = saved.round
-        done = self._done
+            initial_arrays = as_record(saved.arrays)
+        self.reputation, self._history = Reputation.from_dict(saved.reputation), saved.history
+        self._measure_from(initial_arrays)
+        done, spent = saved.round, saved.seconds
         lines = None
-        if self.folder is not None and done < num_rounds:
+        if done and done >= num_rounds:
+            log.warning("The run in %s is done: nothing is trained. For another, take another folder.", self.folder)
+        elif self.folder is not None and num_rounds:
+            if not self.folder.is_absolute():
+                log.warning("The run is recorded in %s: say folder= as a whole path.", self.folder.absolute())
             lines = record.Lines(self.folder, record.opening(self.name, self.aggregator, model.dim), done)
 
         def after(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = None if evaluate_fn is None else evaluate_fn(done + server_round, arrays)
-            if server_round and lines is not None and self._line is not None and self.folder is not None:
+            if server_round and lines is not None and self._line is not None:
                 line, self._line = self._line, None
                 for ours, theirs in (("accuracy", "accuracy"), ("test_loss", "loss")):
                     if found is not None and isinstance(found.get(theirs), (int, float)):
                         line[ours] = found[theirs]
-                lines.add(line, map(str, sorted(self._asked)))
-                seconds = spent + time.monotonic() - began
-                state = (tuple(map(float, self._history)), self.reputation.as_dict(), Model.of(arrays).arrays)
-                record.save(self.folder, record.Saved(done + server_round, seconds, *state))
+                self._record(lines, line, spent + time.monotonic() - began, arrays)
             return found
 
         try:
-            result = super().start(
-                grid=Arriving(grid, 2 * sum(len(array.data) for array in initial_arrays.values()) + SLACK),
+            result = continued(self, done).start(
+                grid=Arriving(grid, Limits.of(initial_arrays), self._remember),
                 initial_arrays=initial_arrays,
                 num_rounds=max(0, num_rounds - done),
                 timeout=timeout,
@@ -172,16 +174,14 @@ class RobustStrategy(FedAvg):
                 evaluate_fn=after,
             )
             if lines is not None:
-                lines.end(spent + time.monotonic() - began)
+                with record.as_far_as_there_is_room():
+                    lines.end(spent + time.monotonic() - began)
         finally:
             if lines is not None:
                 lines.close()
         if not result.arrays:
             result.arrays = initial_arrays
-        if done:
-            for rounds in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
-                _counted_on(rounds, done)
-            _counted_on(result.evaluate_metrics_serverapp, done)
+        counted_on(result, done)
         for suspect in self.suspects():
             log.warning("Suspect: %s", suspect)
         return result
@@ -189,93 +189,105 @@ class RobustStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Remember what is sent: replies are measured from it."""
-        self._sent, self._model = arrays, Model.of(arrays)
-        messages = list(super().configure_train(self._done + server_round, arrays, config, grid))
-        self._asked = [message.metadata.dst_node_id for message in messages]
-        self._asked_at = time.monotonic()
-        return messages
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return super().configure_evaluate(self._done + server_round, arrays, config, grid)
+        """As FedAvg does."""
+        self._measure_from(arrays)
+        return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Judge each reply as it comes, then combine; where no robust answer exists, the old model."""
+        if self.fraction_train == 0.0:
+            return None, None
         sent, model = self._sent, self._model
         if sent is None or model is None:
             raise RuntimeError("aggregate_train was called before configure_train: there is no model to measure from.")
-        if self.fraction_train == 0.0:
-            return None, None
-        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(self._done + server_round, sent))
-        metrics: dict[int, RecordDict] = {}
-        seen: set[int] = set()
-        looking = 0.0
-        with self.aggregator.round(
-            reference=model.arrays, trusted=trusted, history=self._history, spill=self.spill
-        ) as judging:
-            self.failed = {}
-            for reply in replies:
-                begin = time.monotonic()
-                node = reply.metadata.src_node_id
-                if node in seen:
-                    log.warning("Node %d replied again; its first reply counts.", node)
-                else:
-                    self._take(node, reply, judging, model, metrics)
-                seen.add(node)
-                looking += time.monotonic() - begin
-                del reply  # with it the bytes of what was refused or spilled
-            last = time.monotonic()
-            result, refused = None, None
-            try:
-                result = judging.close()
-            except TooFewClientsError as too_few:
-                refused = too_few
-            after = time.monotonic() - last
-            nodes = sorted(judging.clients)
-        waiting = last - self._asked_at - looking
-        judged = Judged(
-            self._done + server_round,
-            nodes,
-            self.failed,
-            result,
-            refused,
-            waiting=waiting,
-            looking=looking,
-            after=after,
-        )
+        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, sent))
+        come = Come()
+        try:
+            judging = self.aggregator.round(
+                reference=model.arrays, trusted=trusted, history=self._history, spill=self.spill
+            )
+        except OSError as full:
+            if full.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            judged = Judged.none(server_round, f"there is no room to keep replies in {self.spill}.")
+        else:
+            with judging:
+                judged = self._judged(server_round, replies, judging, model, come)
         judged.log()
-        weights, self.quarantined = judged.weights, judged.quarantined
-        self.reputation.add(weights, self.quarantined)
-        if result is not None:
-            self._history = result.history
+        judged.add_to(self.reputation)
+        self.quarantined, self.failed = judged.quarantined, judged.failed
+        self._unheard = set(judged.nodes) - set(judged.heard)
         if self.folder is not None:
             self._line = judged.line(model)
-
-        heard = [metrics[n] for n in nodes if n not in self.quarantined and (weights is None or weights[n] > 0)]
-        told = together(heard, self.weighted_by_key, self._own_metrics[0])
+        told = together([come.metrics[n] for n in judged.heard], self.weighted_by_key, self.train_metrics_aggr_fn)
         told.update(judged.metrics(self.reputation.shares()))
-        return (sent if result is None else as_record(result.update)), told
+        if judged.result is None:
+            return sent, told
+        self._history = judged.result.history
+        updated = as_record(judged.result.update)
+        self._measure_from(updated)
+        return updated, told
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Medians of what the nodes report, or the app's own function."""
+        """Medians of what the nodes report, or the app's own function, without those whose training was not trusted."""
         found: dict[int, RecordDict] = {}
+        failed: dict[int, str] = {}
+        unheard: set[int] = set()
         for reply in replies:
-            if not reply.has_error():
-                found.setdefault(reply.metadata.src_node_id, without_arrays(reply.content))
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                failed.setdefault(node, short(reply.error.reason))
+            elif node in self._unheard:
+                unheard.add(node)
+            elif node not in found:
+                found[node] = kept(reply.content, self.evaluate_metrics_aggr_fn)
+        if found or unheard or failed:
+            told = (len(found), len(failed), len(unheard))
+            log.info("aggregate_evaluate: heard %d nodes, %d failed; %d trained without being trusted", *told)
+        for node, reason in failed.items():
+            log.warning("\t> Node %d failed: %s", node, reason)
         if not found:
             return None
-        metrics = together([found[n] for n in sorted(found)], self.weighted_by_key, self._own_metrics[1])
-        if self._line is not None and isinstance(metrics.get("accuracy"), float):
-            self._line["accuracy"] = metrics["accuracy"]
-        return metrics
+        return together([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
-    def _take(self, node: int, reply: Message, judging: Round, model: Model, metrics: dict[int, RecordDict]) -> None:
-        if reply.has_error() and reply.error.code != UNREADABLE:
-            self.failed[node] = " ".join(str(reply.error.reason).split())[:500]
+    def _judged(
+        self, server_round: int, replies: Iterable[Message], judging: Round, model: Model, come: Come
+    ) -> Judged:
+        seen: set[int] = set()
+        looking = 0.0
+        for reply in replies:
+            begin = time.monotonic()
+            node = reply.metadata.src_node_id
+            if node in seen:
+                log.warning("Node %d replied again; its first reply counts.", node)
+            else:
+                self._take(node, reply, judging, model, come)
+            seen.add(node)
+            looking += time.monotonic() - begin
+            del reply  # with it the bytes of what was refused or spilled
+        last = time.monotonic()
+        result, refused = None, None
+        try:
+            result = judging.close()
+        except TooFewClientsError as too_few:
+            refused = too_few
+        return Judged(
+            server_round,
+            sorted(judging.clients),
+            come.failed,
+            result,
+            refused,
+            None if self.sizes is None else come.sizes,
+            waiting=last - self._asked_at - looking,
+            looking=looking,
+            after=time.monotonic() - last,
+        )
+
+    def _take(self, node: int, reply: Message, judging: Round, model: Model, come: Come) -> None:
+        if reply.has_error() and not isinstance(reply.error, Unusable):
+            come.failed[node] = short(reply.error.reason)
             return
         update: Any
         size = 1.0
@@ -285,13 +297,15 @@ class RobustStrategy(FedAvg):
             size = self._size(node, reply.content)
             update = model.decode(only_arrays(reply.content))
         except ValueError as wrong:
-            update = Unreadable(str(wrong))
+            update = Unreadable(short(wrong))
         try:
-            judging.add(update, node, size)
+            wrong_with_it = judging.add(update, node, size)
         except OSError as full:  # there is no room in `spill`: a node is absent, and the round goes on
-            self.failed[node] = str(full)
-        else:
-            metrics[node] = without_arrays(reply.content) if reply.has_content() else RecordDict()
+            come.failed[node] = short(full)
+            return
+        come.sizes[node] = size
+        # Of what is quarantined already nothing is kept.
+        come.metrics[node] = RecordDict() if wrong_with_it else kept(reply.content, self.train_metrics_aggr_fn)
 
     def _size(self, node: int, content: RecordDict) -> float:
         if self.sizes is None:
@@ -303,6 +317,30 @@ class RobustStrategy(FedAvg):
         assert self.size_cap is not None
         return min(reported(content, self.weighted_by_key), self.size_cap)
 
+    def _measure_from(self, arrays: ArrayRecord) -> None:
+        self._sent, self._model = arrays, Model.of(arrays)
+
+    def _remember(self, messages: list[Message]) -> None:
+        """Whom a round asks and with which model: as it is sent, whoever configured it."""
+        asked = [message for message in messages if message.metadata.message_type.partition(".")[0] == "train"]
+        if asked:
+            self._asked = [message.metadata.dst_node_id for message in asked]
+            self._asked_at = time.monotonic()
+            records = of_kind(asked[0].content, ArrayRecord)
+            if len(records) == 1:
+                self._measure_from(records[0])
+
+    def _record(self, lines: record.Lines, line: dict[str, Any], seconds: float, arrays: ArrayRecord) -> None:
+        assert self.folder is not None
+        state = (tuple(map(float, self._history)), self.reputation.as_dict(), Model.of(arrays).arrays)
+        with record.as_far_as_there_is_room():
+            lines.add(line, map(str, sorted(self._asked)))
+            record.save(self.folder, record.Saved(line["round"], seconds, *state, self._settings))
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        return record.settings(self.aggregator, self.sizes, self.size_cap)
+
 
 def fewest(rule: Rule | CoordinateWise) -> int:
     """How many clients a rule needs."""
@@ -313,17 +351,3 @@ def fewest(rule: Rule | CoordinateWise) -> int:
             continue
         return n
     raise AssertionError
-
-
-def as_record(arrays: Mapping[str, Any]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
-
-
-def _counted_on(rounds: dict[int, MetricRecord], done: int) -> None:
-    """Number the rounds of a resumed run from where it stood."""
-    for t in sorted(rounds, reverse=True):
-        rounds[t + done] = rounds.pop(t)
-
-
-def _said(sizes: Any) -> str:
-    return "reported, capped" if sizes == "reported" else "given"

@@ -37,7 +37,8 @@ SIDE = 4
 STRIPE = 128  # rows whose products with others are summed in cache
 FEW = 16  # rows of a stripe that stay in the first cache
 MANY = 256  # rows from which on that is worth it
-SHORT, PARTS = 256, 4  # strips of the longest row that counts as short, and in how many parts such rows are cut
+BAND = 256  # strips of rows that are walked together
+PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts there are at least and at most
 
 
 def zeros(*shape: int) -> Floats:
@@ -50,8 +51,8 @@ def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
         return _gram_of_many(rows, origin, out)
     threads, about = _threads(rows), _only_read(origin)
     n_strips = -(-rows.width // STRIP)
-    # Sketches are cut alike for any number of threads, so that their products are the same to the bit.
-    parts = PARTS if rows.width * len(rows) >= SMALL and n_strips <= SHORT else threads
+    # Rows are cut alike for any number of threads, so that their products are the same to the bit.
+    parts = max(FEWEST, min(MOST, n_strips // PART)) if rows.width * len(rows) >= SMALL else 1
     sums = np.zeros((parts, *[len(rows) + -len(rows) % SIDE] * 2))
 
     def task(part: int) -> None:
@@ -67,7 +68,7 @@ def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
 
     Rows are read once a stripe. Long ones are walked a band at a time, so that a band comes from memory or disk once.
     """
-    about, n_stripes, band = _only_read(origin), -(-len(rows) // STRIPE), STRIP * SHORT
+    about, n_stripes, band = _only_read(origin), -(-len(rows) // STRIPE), STRIP * BAND
 
     def add(low: int, i: int) -> None:
         top = STRIPE * (n_stripes - 1 - i)  # the last ones are the longest

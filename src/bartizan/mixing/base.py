@@ -27,6 +27,10 @@ class PreAggregator(Robust, ABC):
     def mixing(self, geometry: Geometry) -> Floats:
         """The matrix; the breakdown condition holds already."""
 
+    def n_mixed(self, n_clients: int) -> int:
+        """How many rows the matrix has."""
+        return n_clients
+
     @overload
     def __rshift__(self, then: Rule | CoordinateWise) -> Mixed: ...
     @overload
@@ -54,6 +58,10 @@ class Chain(PreAggregator):
 
     def check(self, n_clients: int) -> None:
         self.first.check(n_clients)
+        self.then.check(self.first.n_mixed(n_clients))
+
+    def n_mixed(self, n_clients: int) -> int:
+        return self.then.n_mixed(self.first.n_mixed(n_clients))
 
     def mixing(self, geometry: Geometry) -> Floats:
         A = self.first(geometry)
@@ -82,6 +90,7 @@ class Mixed(Rule):
 
     def check(self, n_clients: int) -> None:
         self.pre.check(n_clients)
+        self.rule.check(self.pre.n_mixed(n_clients))
 
     def weigh(self, geometry: Geometry) -> Floats:
         return self.weighed(geometry).weights

@@ -30,11 +30,14 @@ class Bucketing(PreAggregator):
     def __post_init__(self) -> None:
         whole_number(self, "size", self.size)
 
+    def n_mixed(self, n_clients: int) -> int:
+        return -(-n_clients // self.size)
+
     def mixing(self, geometry: Geometry) -> Floats:
         if geometry.seed is None:
             raise ValueError("Bucketing shuffles, and needs randomness: pass seed=... to Geometry.of.")
         M = geometry.n_clients
         shuffled = generator_of(geometry.seed, geometry.n_mixings).permutation(M)
-        A = np.zeros((-(-M // self.size), M))
+        A = np.zeros((self.n_mixed(M), M))
         A[np.arange(M) // self.size, shuffled] = geometry.sizes[shuffled]
         return A / A.sum(axis=1, keepdims=True)

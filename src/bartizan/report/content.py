@@ -11,9 +11,9 @@ import numpy as np
 
 from bartizan import __version__
 from bartizan.arguments import short
+from bartizan.plain import text
 from bartizan.report import pack
 from bartizan.report.factors import Factors, coordinatewise, differing, factors, order, plain
-from bartizan.report.fields import text
 from bartizan.report.finding import counted, findings, percent
 from bartizan.report.groups import Cell, Curve, Time, cells, curves, median, times
 from bartizan.report.load import Loaded

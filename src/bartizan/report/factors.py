@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bartizan.names import COORDINATEWISE
-from bartizan.report.fields import text
+from bartizan.plain import text
 from bartizan.report.runs import Run
 
 SECTIONS = ("rule", "sketch", "attack")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bartizan.plain import text
 from bartizan.results import CorruptFileError
 from bartizan.types import Floats
 
@@ -62,20 +63,6 @@ def places(ids: Any, index: Mapping[Any, int], what: str) -> list[int]:
     if len(set(found)) != len(found):
         raise CorruptFileError(f"{what} names a client twice.")
     return found
-
-
-def text(value: Any) -> str:
-    """Anything as one line that can be written, and shows all there is: lone surrogates are no text.
-
-    What nobody sees, or what turns the writing round, is shown as a mark and not dropped: a client must not be able to
-    look like another.
-
-    >>> text("bank\\n 7"), ascii(text("\\u202ebank-7"))
-    ('bank 7', "'\\\\ufffdbank-7'")
-    """
-    plain = value if isinstance(value, str) else "" if value is None else str(value)
-    line = " ".join(plain.encode("utf-8", "replace").decode().split())
-    return line if line.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in line)
 
 
 def texts(values: Sequence[Any]) -> tuple[str, ...]:

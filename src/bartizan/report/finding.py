@@ -156,9 +156,16 @@ def _deployment(run: Run, n_runs: int) -> list[str]:
 def reputation_of(run: Run) -> Reputation:
     """What its rounds say of each client, by index."""
     reputation = Reputation()
-    for weights, gone in zip(run.weights, run.quarantined, strict=True):
+    for t, (weights, gone) in enumerate(zip(run.weights, run.quarantined, strict=True)):
         judged = {int(i): float(weights[i]) for i in np.flatnonzero(np.isfinite(weights))}
-        reputation.add(judged, {int(i): "" for i in np.flatnonzero(gone)})
+        counted_for = None if run.counted_for is None else run.counted_for[t]
+        sizes = None if counted_for is None else {i: float(counted_for[i]) for i in judged}
+        reputation.add(
+            judged,
+            {int(i): "" for i in np.flatnonzero(gone)},
+            took_part=map(int, np.flatnonzero(run.present[t])),
+            sizes=None if sizes is None or not all(size > 0 for size in sizes.values()) else sizes,
+        )
     return reputation
 
 

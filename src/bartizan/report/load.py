@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bartizan import results
+from bartizan.plain import text
 from bartizan.report import runs
-from bartizan.report.fields import text
 from bartizan.report.runs import Run
 
 

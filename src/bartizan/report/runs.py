@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bartizan.report.fields import flat, mapping, number, numbers, places, shown, table, text, texts
+from bartizan.plain import text
+from bartizan.report.fields import flat, mapping, number, numbers, places, shown, table, texts
 from bartizan.results import NAME, CorruptFileError, Recorded
 from bartizan.types import Floats
 
@@ -55,6 +56,8 @@ class Run:
     """(T, M); NaN for who did not take part, and for a rule without weights."""
     present: Flags
     quarantined: Flags
+    counted_for: Floats | None
+    """(T, M) the size that each client counted for in a round, NaN where nobody said; None where all counted alike."""
     exact_rounds: npt.NDArray[np.intp]
     exact: Singles
     """(R, M) what the unprojected rule would have given, in those rounds."""
@@ -167,6 +170,7 @@ def of(recorded: Recorded, place: str) -> Run:
         weights=seen.weights,
         present=seen.present,
         quarantined=seen.quarantined,
+        counted_for=seen.counted_for,
         exact_rounds=np.array(seen.exact_rounds, dtype=np.intp),
         exact=np.array(seen.exact, dtype=np.float32).reshape(len(seen.exact), M),
         sketch=seen.sketch,
@@ -186,6 +190,7 @@ class _Rounds:
         self.weights = np.full(shape, math.nan, dtype=np.float32)
         self.present = np.zeros(shape, dtype=bool)
         self.quarantined = np.zeros(shape, dtype=bool)
+        self.counted_for: Floats | None = None
         self.exact_rounds: list[int] = []
         self.exact: list[Singles] = []
         self.notes: list[tuple[int, str]] = []
@@ -203,6 +208,10 @@ class _Rounds:
         self.present[t, here] = True
         if line.get("weights") is not None:
             self.weights[t, here] = numbers(line["weights"], len(here), f"{what} 'weights'")
+        if line.get("sizes") is not None:
+            if self.counted_for is None:
+                self.counted_for = np.full(self.weights.shape, math.nan)
+            self.counted_for[t, here] = numbers(line["sizes"], len(here), f"{what} 'sizes'")
         if line.get("exact_weights") is not None and line.get("weights") is not None:
             row = np.full(len(self.index), math.nan, dtype=np.float32)
             row[here] = numbers(line["exact_weights"], len(here), f"{what} 'exact_weights'")
