@@ -18,7 +18,7 @@ from bartizan.geometry import Geometry, Look, one_size_each
 from bartizan.mixing import PreAggregator
 from bartizan.quarantine import decided, scored, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
-from bartizan.rules.base import Rule
+from bartizan.rules.base import Decision, Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.norms import Norms
 from bartizan.stopwatch import Stopwatch
@@ -54,6 +54,28 @@ class Aggregation:
     scores: Floats | None = None
     """How far each client lies from the weighted centre, (M,), as the sketch saw it: NaN if quarantined. None where the
     rule looked at no distances."""
+
+    @classmethod
+    def of(
+        cls,
+        update: Any,
+        rule: Rule | CoordinateWise,
+        decision: Decision,
+        clients: Updates,
+        watch: Stopwatch,
+        **told: Any,
+    ) -> Aggregation:
+        """What a decision on the clients that were left came to, told of all that were sent."""
+        weights = np.zeros(clients.n_sent)
+        weights[list(clients.clients)] = decision.weights
+        return cls(
+            update=update,
+            weights=None if isinstance(rule, CoordinateWise) else weights,
+            seconds=watch.laps,
+            history=decision.history,
+            clients=tuple(range(clients.n_sent)),
+            **told,
+        )
 
     def __repr__(self) -> str:
         trusted = (
@@ -155,19 +177,8 @@ class Aggregator:
             update = clients.reduce(decision.then.reduce, decision.then.mixing, decision.weights)
         watch.lap("combine")
 
-        weights = np.zeros(clients.n_sent)
-        weights[kept] = decision.weights
-        return Aggregation(
-            update=update,
-            weights=None if isinstance(self.rule, CoordinateWise) else weights,
-            quarantined=clients.quarantined,
-            seed=seed,
-            seconds=watch.laps,
-            history=decision.history,
-            sketch=sketch,
-            clients=tuple(range(clients.n_sent)),
-            scores=scores,
-        )
+        told = {"quarantined": clients.quarantined, "scores": scores, "seed": seed, "sketch": sketch}
+        return Aggregation.of(update, self.rule, decision, clients, watch, **told)
 
     def round(
         self,
