@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -104,6 +105,18 @@ def sends(update: dict[str, np.ndarray] | ArrayRecord, examples: object = 10, **
         return Message(RecordDict({"arrays": content, "metrics": told}), reply_to=message)
 
     return reply
+
+
+@contextmanager
+def traced_memory():
+    """Without a collector that would hide who holds what."""
+    gc.disable()
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 def fails(message: Message) -> Message:
@@ -609,13 +622,8 @@ def test_of_a_nodes_metrics_little_is_kept(own):
             held.append(tracemalloc.get_traced_memory()[0])
             yield nodes[question.metadata.dst_node_id](question)
 
-    gc.disable()
-    tracemalloc.start()
-    try:
+    with traced_memory():
         strategy.aggregate_train(1, replies())
-    finally:
-        tracemalloc.stop()
-        gc.enable()
     assert held[-1] - held[0] < 1.5e6
     assert set(strategy.quarantined) == {2, 3, 4}
 
@@ -691,13 +699,8 @@ def test_a_spilled_reply_is_let_go_at_once(tmp_path):
             yield reply
             del reply
 
-    gc.disable()
-    tracemalloc.start()
-    try:
+    with traced_memory():
         strategy.aggregate_train(1, replies())
-    finally:
-        tracemalloc.stop()
-        gc.enable()
     assert held[-1] - held[1] < 1e6  # six replies of a megabyte each came in between
 
 

@@ -19,7 +19,7 @@ from bartizan.mixing import PreAggregator
 from bartizan.quarantine import decided, scored, without, without_the_hidden, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.recheck import Recheck
-from bartizan.rules.base import Rule
+from bartizan.rules.base import Decision, Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.norms import Norms
 from bartizan.stopwatch import Stopwatch
@@ -57,6 +57,28 @@ class Aggregation:
     rule looked at no distances."""
     recheck_seed: int | None = None
     """What a `Round` drew at its close, to look at the chosen once more; None where nobody looked."""
+
+    @classmethod
+    def of(
+        cls,
+        update: Any,
+        rule: Rule | CoordinateWise,
+        decision: Decision,
+        clients: Updates,
+        watch: Stopwatch,
+        **told: Any,
+    ) -> Aggregation:
+        """What a decision on the clients that were left came to, told of all that were sent."""
+        weights = np.zeros(clients.n_sent)
+        weights[list(clients.clients)] = decision.weights
+        return cls(
+            update=update,
+            weights=None if isinstance(rule, CoordinateWise) else weights,
+            seconds=watch.laps,
+            history=decision.history,
+            clients=tuple(range(clients.n_sent)),
+            **told,
+        )
 
     def __repr__(self) -> str:
         trusted = (
@@ -173,20 +195,9 @@ class Aggregator:
             update = clients.reduce(decision.then.reduce, decision.then.mixing, decision.weights)
         watch.lap("combine")
 
-        weights = np.zeros(clients.n_sent)
-        weights[kept] = decision.weights
-        return Aggregation(
-            update=update,
-            weights=None if isinstance(self.rule, CoordinateWise) else weights,
-            quarantined=clients.quarantined,
-            seed=seed,
-            seconds=watch.laps,
-            history=decision.history,
-            sketch=sketch,
-            clients=tuple(range(clients.n_sent)),
-            scores=scores,
-            recheck_seed=None if second is None else second.seed,
-        )
+        told = {"quarantined": clients.quarantined, "scores": scores, "seed": seed, "sketch": sketch}
+        second_seed = None if second is None else second.seed
+        return Aggregation.of(update, self.rule, decision, clients, watch, **told, recheck_seed=second_seed)
 
     def round(
         self,

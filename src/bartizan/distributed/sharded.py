@@ -119,19 +119,8 @@ class ShardedAggregator:
             mixing = then.mixing if then.mixing.size else np.eye(len(clients))
             update = clients.reduce(then.reduce, mixing, decision.weights)
         watch.lap("combine")
-        weights = np.zeros(clients.n_sent)
-        weights[list(clients.clients)] = decision.weights
-        return Aggregation(
-            update=mine.built(update),
-            weights=None if isinstance(self.rule, CoordinateWise) else weights,
-            quarantined=verdict.quarantined,
-            seed=seed,
-            seconds=watch.laps,
-            history=decision.history,
-            sketch=sketch,
-            clients=tuple(range(clients.n_sent)),
-            scores=verdict.scores,
-        )
+        told = {"quarantined": verdict.quarantined, "scores": verdict.scores, "seed": seed, "sketch": sketch}
+        return Aggregation.of(mine.built(update), self.rule, decision, clients, watch, **told)
 
     def _claim(
         self,
