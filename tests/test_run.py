@@ -420,6 +420,33 @@ def test_the_mean_fails_where_krum_survives(whole, tmp_path):
     assert results.read(tmp_path).end["converged"] is False
 
 
+def chosen_by_krum(tmp_path, attack, sends):
+    local = ["model.name=cnn", "clients.work=steps", f"clients.sends={sends}", "rounds=1", "rule.name=krum"]
+    recorded = run(SMALL.with_settings([f"attack.name={attack}", *local]), tmp_path / f"{attack}-{sends}")
+    (line,) = recorded.rounds
+    return next(c for c, w in zip(line["clients"], line["weights"], strict=True) if w), line, recorded.run["byzantine"]
+
+
+def test_liars_who_falsify_weights_are_far_away_where_those_who_falsify_changes_are_near(tmp_path):
+    picked, _, liars = chosen_by_krum(tmp_path, "foe", "changes")
+    assert picked in liars
+    picked, line, liars = chosen_by_krum(tmp_path, "foe", "weights")
+    assert picked not in liars
+    # None of it touches the honest: Krum gives the same change of the model as against liars who are elsewhere.
+    assert chosen_by_krum(tmp_path, "gaussian", "weights")[1]["norm"] == line["norm"]
+
+
+@pytest.mark.parametrize("attack", ["lie", "optimised-ipm"])
+def test_attacks_that_shift_the_mean_reach_as_far_on_weights_as_on_changes(tmp_path, attack):
+    norms = [chosen_by_krum(tmp_path, attack, sends)[1]["norm"] for sends in ("changes", "weights")]
+    assert norms[1] == pytest.approx(norms[0], rel=0.5)
+
+
+def test_a_gradient_has_no_weights_to_send():
+    with pytest.raises(ConfigError, match=r"clients\.sends = 'weights' needs clients\.work"):
+        SMALL.with_settings(["clients.sends=weights"])
+
+
 def test_without_an_attack_nobody_is_byzantine_and_the_rule_is_none_the_wiser(tmp_path):
     run(SMALL.with_settings(["attack.name=none", "rule.name=bulyan", "rounds=1"]), tmp_path)
     recorded = results.read(tmp_path)

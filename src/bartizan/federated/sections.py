@@ -43,6 +43,11 @@ class Clients:
         one_of=("gradient", "steps", "epochs"),
     )
     local: int = key(1, "how many local steps or epochs", least=1, most=1_000_000)
+    sends: str = key(
+        "changes",
+        "what liars falsify after local steps: the change of the model, or its new weights",
+        one_of=("changes", "weights"),
+    )
     step_size: float = key(0.1, "of local steps", least=TINY, most=HUGE)
     momentum: float = key(0.0, "of local steps", least=0.0, most=BELOW_1)
     precision: str = key(
@@ -56,7 +61,10 @@ class Clients:
         b = self.byzantine
         if isinstance(b, bool) or not isinstance(b, (int, float)) or not 0 <= b < (self.count if is_count(b) else 1):
             raise ConfigError(f"{wanted} below clients.count = {self.count}; got {shown(b)}.")
-
+        if self.sends == "weights" and self.work == "gradient":
+            raise ConfigError(
+                "clients.sends = 'weights' needs clients.work = 'steps' or 'epochs': a gradient has none."
+            )
         if b == 0:
             object.__setattr__(self, "byzantine", 0.0)  # nobody, however it is written: one experiment, one id
 

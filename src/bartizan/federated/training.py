@@ -173,23 +173,26 @@ class Training:
     def _lies(self, honest: Tensor, truthful: list[int], liars: list[int], aggregator: Aggregator, t: int) -> Tensor:
         rng = draws.generator(self.experiment.seed, "attack", t)
         known = {name: self._known(name, t) for name in needs(self.attack) - {"aggregator"}}
-        if "aggregator" not in needs(self.attack):
-            lies: Tensor = self.attack(honest, len(liars), rng, **known)
-            return lies
-        # An attacker knows the rule and the sketch, never the round's seed, and not what the server trusts.
-        mean = honest.mean(dim=0)
-        given: dict[str, Any] = {"seed": seed_of(self.experiment.seed, "attacker", t), "history": self.history}
-        given |= {"trusted": mean if aggregator.rule.needs_trusted else None, "sizes": self._sizes([*truthful, *liars])}
+        if "aggregator" in needs(self.attack):
+            # An attacker knows the rule and the sketch, never the round's seed, and not what the server trusts.
+            mean = honest.mean(dim=0)
+            given: dict[str, Any] = {"seed": seed_of(self.experiment.seed, "attacker", t), "history": self.history}
+            given |= {"trusted": mean if aggregator.rule.needs_trusted else None}
+            given |= {"sizes": self._sizes([*truthful, *liars])}
 
-        def judged(updates: Tensor) -> Tensor:
-            try:
-                update: Tensor = aggregator(updates, **given).update
-            except TooFewClientsError:
-                return mean  # a round that is refused does no harm
-            return update
+            def judged(sent: Tensor) -> Tensor:
+                try:
+                    update: Tensor = aggregator(self._as_sent(sent), **given).update
+                except TooFewClientsError:
+                    update = mean  # a round that is refused does no harm
+                return self._as_sent(update)
 
-        found: Tensor = self.attack(honest, len(liars), rng, aggregator=judged, **known)
-        return found
+            known["aggregator"] = judged
+        return self._as_sent(self.attack(self._as_sent(honest), len(liars), rng, **known))
+
+    def _as_sent(self, changes: Tensor) -> Tensor:
+        """What liars see and falsify: changes, or the weights behind them. It is its own inverse."""
+        return self.server.weights - changes if self.experiment.clients.sends == "weights" else changes
 
     def _known(self, name: str, t: int) -> Any:
         """What an attack is told that asks for it; it follows from the seed and the server's state, resumed or not."""

@@ -17,14 +17,13 @@ from bartizan.sketch import Exact, Rotated, distortion
 from bartizan.theory.bounds import aggregation_bound
 from bartizan.theory.ledger import Result
 from bartizan.theory.markdown import number, table
-from bartizan.theory.match import Attack, Clients, Server, rule_named
+from bartizan.theory.match import ATTACKS, Attack, Clients, Server, rule_named
 from bartizan.types import Floats
 
 SIGMA = KAPPA = 1.0
 DIM, K = 8192, 4096
 DELTA = 0.05
 RULES = (*names.RULES, "nnm >> krum", "nnm >> geometric-median", *names.COORDINATEWISE)
-ATTACKS = tuple(name for name in names.ATTACKS if name != "none")
 ROUNDING = 1e-20  # an error below this is one of rounding
 SCENES = ((0.0, DIM), (3.0, DIM), (30.0, DIM), (3.0, 8))
 """How long the common gradient is, and how many coordinates the noise has."""

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bartizan import names
 from bartizan.sketch import Exact, Rotated, distortion
 from bartizan.theory.bounds import convex_step, nonconvex_step
 from bartizan.theory.ledger import Result
-from bartizan.theory.match import Attack, Clients, Server, rule_named
+from bartizan.theory.match import ATTACKS, Attack, Clients, Server, rule_named
 from bartizan.theory.problems import PROBLEMS, Problem, Quadratic
 from bartizan.types import Floats
 
@@ -18,7 +17,6 @@ M, DIM, K, DELTA = 50, 4096, 2048, 0.05
 NOISY = 512  # coordinates that the noise has
 SIGMA = KAPPA = 1.0
 RULES = ("krum", "bulyan", "geometric-median", "mca")
-ATTACKS = tuple(name for name in names.ATTACKS if name != "none")
 HORIZONS = (16, 32, 64, 128)
 
 

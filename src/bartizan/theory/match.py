@@ -9,13 +9,15 @@ import numpy as np
 
 from bartizan import names
 from bartizan.aggregate import Aggregator
-from bartizan.attacks import needs_aggregator
+from bartizan.attacks import needs, needs_aggregator
 from bartizan.coordinatewise import CoordinateWise
 from bartizan.rules import Rule
 from bartizan.sketch import Sketch
 from bartizan.types import Floats
 
 TRIES = 6  # of the attacks that try their factors on the server's own rule
+ATTACKS = tuple(name for name in names.ATTACKS if name != "none" and needs(names.attack(name)) <= {"aggregator"})
+"""Those that know the honest updates and at most the rule; who knows more is tried in benchmarks/adaptive.py."""
 LIMITS = {"mda": {"max_nodes": 5000}}  # a search that would take minutes is a refusal here
 
 
