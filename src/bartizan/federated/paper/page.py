@@ -25,13 +25,13 @@ def headline(rows: Sequence[Row]) -> str:
     all_ = Summary.of(rows)
     if not all_.rows:
         return NOTHING
-    reached = all_.differences or all_.raw_differences
-    where = f"in the {len(reached)} where both converge; " if len(reached) < len(all_.rows) else ""
+    n, reached = len(all_.rows), all_.differences or all_.raw_differences
+    over = f"the {len(reached)} where both runs converge" if len(reached) < n else "cells"
     return (
-        f"Over {len(all_.rows)} of the paper's cells, PDR's best test accuracy less that of the rule on all "
-        f"coordinates is {spread(reached, '+')} points ({where}mean and standard deviation over cells), "
-        f"at worst {mean(all_.worst.raw_differences):+.2f} ({named(all_.worst)}). "
-        f"The two end alike, both converged or both not, in {all_.same_end}."
+        f"On {n} of the paper's cells ({', '.join(dict.fromkeys(row.cell.data for row in all_.rows))}) projecting changes "
+        f"the best test accuracy by {spread(reached, '+')} points (mean and standard deviation over {over}), "
+        f"at worst by {mean(all_.worst.raw_differences):+.2f} ({named(all_.worst)}). "
+        f"In {all_.same_end} of the {n} either both runs converge or neither does."
     )
 
 
