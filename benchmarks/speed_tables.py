@@ -22,6 +22,7 @@ OTHERS = {
     "bartizan achlioptas": ("PDR by the paper's matrix", "#b4549a", "^"),
 }
 SAID = {"bartizan exact": "our exact engine", "byzfl": "ByzFL", "pair-loop": "a loop over pairs"}
+CLOSE = 1.6
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -87,13 +88,17 @@ def figure_panel(panel: object, rows: list[Row]) -> None:
 
 
 def _line(panel: object, here: dict[str, Row], y: float) -> None:
-    others = [(label, row.seconds / here[PDR].seconds) for label, row in _others(here)]
-    panel.plot([1, max([1, *(x for _, x in others)])], [y, y], color=picture.LINE, linewidth=1.5, zorder=0)
-    for label, x in others:
+    others = sorted((row.seconds / here[PDR].seconds, label) for label, row in _others(here))
+    panel.plot([1, max([1, *(x for x, _ in others)])], [y, y], color=picture.LINE, linewidth=1.5, zorder=0)
+    last, above = 0.0, False
+    for x, label in others:
         _, colour, mark = OTHERS[label]
         panel.plot(x, y, mark, color=colour, markersize=7, markeredgecolor="white")
-        above = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-        panel.annotate(f"{x:.0f}x" if x >= 10 else f"{x:.1f}x", (x, y), color=colour, **above)
+        # Numbers of neighbours that are too close to stand side by side take turns above and below the line.
+        above = x > CLOSE * last or not above
+        where = {"xytext": (0, 5 if above else -12), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+        panel.annotate(f"{x:.0f}x" if x >= 10 else f"{x:.1f}x", (x, y), color=colour, **where)
+        last = x
 
 
 def _title(panel: object, row: Row, y: float) -> None:

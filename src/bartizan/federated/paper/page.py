@@ -27,9 +27,10 @@ def headline(rows: Sequence[Row]) -> str:
         return NOTHING
     n, reached = len(all_.rows), all_.differences or all_.raw_differences
     over = f"the {len(reached)} where both runs converge" if len(reached) < n else "cells"
+    data = ", ".join(dict.fromkeys(row.cell.data for row in all_.rows))
     return (
-        f"On {n} of the paper's cells ({', '.join(dict.fromkeys(row.cell.data for row in all_.rows))}) projecting changes "
-        f"the best test accuracy by {spread(reached, '+')} points (mean and standard deviation over {over}), "
+        f"On {n} of the paper's cells ({data}) projecting changes the best test accuracy "
+        f"by {spread(reached, '+')} points (mean and standard deviation over {over}), "
         f"at worst by {mean(all_.worst.raw_differences):+.2f} ({named(all_.worst)}). "
         f"In {all_.same_end} of the {n} either both runs converge or neither does."
     )
