@@ -7,7 +7,7 @@ Engines: a Python loop over pairs of whole updates (for the geometric median and
 ours on all coordinates, ByzFL, ours projected by `Rotated` and by the paper's own matrix. They are checked and timed as
 in `bartizan bench` (docs/benchmark.md): answers first, then by turns, each after one read. A model that does not fit
 into memory, or a library that is not there, is left out with a line that says so; `make speedups` has ByzFL. The
-paper's matrix takes minutes on a CPU, hardly any of them the rule's: there it is timed with the first rule alone.
+paper's matrix takes minutes on a CPU, hardly any of them the rule's: there it is timed with Krum alone.
 `python benchmarks/results_page.py` makes the tables of docs/results.md of the rows.
 """
 
@@ -78,8 +78,8 @@ def main() -> None:
         except MemoryError as small:
             say(f"without {model}: {small}")
             continue
-        for n, rule in enumerate(options.rules):
-            slow = options.device == "cpu" and n > 0
+        for rule in options.rules:
+            slow = options.device == "cpu" and rule != RULES[0]
             own = [ours(sketch) for sketch in SKETCHES if not (slow and sketch == "achlioptas")]
             for row in measure.rows(problem, rule, [*own, *rivals], options.repeats, options.limit, notice):
                 show(row)

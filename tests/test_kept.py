@@ -209,5 +209,14 @@ def test_spread_over_seeds_is_that_within_cells(runs):
 def test_ranks_agree_where_the_order_is_the_same_and_a_dash_is_lowest(four):
     all_ = summary.Summary.of(four)
     assert all_.ranks_of_base_and_pdr == pytest.approx(summary.spearman([60, 25, 0, 62], [58, 0, 0, 63]))
+    theirs = [of[0].accuracy or 0 for row in all_.rows for of in (row.paper_base, row.cell.values)]
+    assert [page.named(row).split(", ")[:2] for row in all_.rows] == [
+        ["krum", "lie"],
+        ["krum", "foe"],
+        ["mca", "sign-flip"],
+        ["mca", "lie"],
+    ]
+    expected = summary.spearman([60, 58, 25, 0, 0, 0, 62, 63], theirs)
+    assert all_.ranks_of_ours_and_paper == pytest.approx(expected)
     assert summary.spearman([3, 1, 2], [30, 10, 20]) == pytest.approx(1)
     assert summary.spearman([3, 1, 2], [10, 30, 20]) == pytest.approx(-1)

@@ -48,9 +48,7 @@ def scatter(panel: Any, rows: Sequence[Row]) -> None:
         colour = COLOURS[row.cell.rule]
         hollow = broke(row.base) or broke(row.pdr)
         style = {"markerfacecolor": "white" if hollow else colour, "markeredgecolor": colour if hollow else "white"}
-        panel.plot(
-            x, y, MARKS[row.cell.attack], markersize=7 if len(points) < 40 else 5.5, alpha=0.85, zorder=2, **style
-        )
+        panel.plot(x, y, MARKS[row.cell.attack], markersize=size, alpha=0.85, zorder=2, **style)
     values = [value for point in (*((x, y) for _, x, y in points), *theirs) for value in point]
     low, high = min(values) - 4, max(values) + 4
     panel.set(xlim=(low, high), ylim=(low, high), aspect="equal")
