@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from bartizan.atomic import write_whole
 from bartizan.federated.paper.compare import Row
 from bartizan.federated.paper.summary import broke
 
@@ -92,9 +94,14 @@ def figure(n_panels: int, size: tuple[float, float], **more: Any) -> tuple[Any, 
 
 def save(drawn: Any, path: Path, about: str = "") -> None:
     """With `about` in the file, but neither the date nor matplotlib's version: the same runs give the same bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    own = {"Software": None} if path.suffix == ".png" else {"Date": None}
-    drawn.savefig(path, dpi=160, metadata={**own, **({"Description": about} if about else {})})
+    from matplotlib import rc_context
+
+    own = {"Software": None} if path.suffix == ".png" else {"Date": None, "Creator": None}
+    out = io.BytesIO()
+    with rc_context({"svg.hashsalt": "bartizan"}):
+        more = {"Description": about} if about else {}
+        drawn.savefig(out, format=path.suffix[1:], dpi=160, metadata={**own, **more})
+    write_whole(path, out.getvalue())
 
 
 def _best(row: Row, which: int) -> float:
