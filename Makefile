@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-slow test-gpu test-peers bench-peers check clean
+.PHONY: setup demo test test-slow test-gpu test-peers bench-peers speedups check clean
 
 setup: $(VENV)/dev
 
@@ -36,6 +36,10 @@ bench-peers: $(PEERS)/ready
 	FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/bartizan bench --clients $(CLIENTS) --dim $(DIM) --limit $(LIMIT) \
 		--peers byzfl,byzpy,flower,flower-legacy,torch-cdist,pair-loop --json $(RESULTS).json --plot $(RESULTS).svg
 	@echo && $(PEERS)/bin/bartizan bench --markdown $(RESULTS).json
+
+# The rounds behind the tables of docs/results.md, about 20 minutes on two cores.
+speedups: $(PEERS)/ready
+	$(PEERS)/bin/python benchmarks/speedups.py --out benchmarks/results/speedups-cpu.json
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .

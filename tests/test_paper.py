@@ -15,6 +15,7 @@ from bartizan import cli, results
 from bartizan.federated.paper import cells as paper
 from bartizan.federated.paper import compare, protocol, run, show
 from bartizan.federated.paper.budget import Budget, parse
+from paper_runs import cells_of, write
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -164,38 +165,6 @@ def test_all_cells_run_with_one_seed_before_any_with_the_next_and_none_twice():
     assert [job.experiment.seed for job in jobs] == sorted(job.experiment.seed for job in jobs)
     # k=4096, s=8 of the k/s table is the projected cell of the large one.
     assert len(jobs) == 2 * (len(chosen) - 1) == len({job.folder for job in jobs})
-
-
-def write(
-    folder,
-    cell,
-    accuracies,
-    *,
-    server=1.0,
-    end=True,
-    status="finished",
-    machine="ours",
-    refused=(),
-    changes=(),
-    **settings,
-):
-    """What a run of a cell leaves behind, in real files; a refused round has no times of the server."""
-    one = protocol.experiment(cell, changes=changes, **settings)
-    with results.Writer(folder / run.Job(cell, one).folder) as lines:
-        lines.write("run", version=results.VERSION, id=one.id, name=one.name, config=one.as_dict(), machine=machine)
-        for number, accuracy in enumerate(accuracies, start=1):
-            seconds = {"train": 9.0, "sketch": server / 2, "weigh": server / 4, "combine": server / 4}
-            if number in refused:
-                seconds = {"train": 9.0}
-            lines.write("round", round=number, seconds=seconds, accuracy=accuracy)
-        if end:
-            converged = status == "finished" and max(accuracies) > 0.2
-            lines.write("end", status=status, converged=converged, best=max(accuracies))
-
-
-def cells_of(filters, table="cifar10-0.6"):
-    base, pdr = paper.filtered(paper.named(table), filters)
-    return base, pdr
 
 
 def test_ours_stand_beside_the_papers_with_difference_and_speedup(tmp_path):

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def read(folder: Path, keep: int | None = None) -> Recorded:
             raise CorruptFileError(f"{path} has {len(data)} bytes, and its checkpoint knows of {keep}: it was cut.")
         data = data[:keep]
     whole, _, torn = data.rpartition(b"\n")
-    lines = list(_decoded(path, whole))
+    lines = list(decoded(path, whole))
     if not lines:
         raise CorruptFileError(f"{path} holds no whole line. Delete its folder and run again.")
     run, *others = lines
@@ -125,7 +125,13 @@ def encoded(line: Mapping[str, Any]) -> bytes:
     return body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
-def _decoded(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
+def trouble(path: Path, wrong: Exception) -> str:
+    """Why a run can't be used, in one line that names it."""
+    return str(wrong) if isinstance(wrong, CorruptFileError) else f"{path}: no {wrong} in it"
+
+
+def decoded(path: Path, data: bytes, kinds: Sequence[str] = KINDS) -> Iterator[dict[str, Any]]:
+    """Lines, each checked against its checksum, and that it is of a kind that is wanted here."""
     for number, line in enumerate(data.split(b"\n") if data else [], start=1):
         body, found, crc = line.rpartition(b',"crc":"')
         body += b"}"
@@ -135,12 +141,12 @@ def _decoded(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
                 "Put back a copy, or delete the run's folder and run again."
             )
         try:
-            decoded = json.loads(body)
+            content = json.loads(body)
         except (ValueError, RecursionError):
-            decoded = None
-        if not isinstance(decoded, dict) or decoded.get("kind") not in KINDS:
+            content = None
+        if not isinstance(content, dict) or content.get("kind") not in kinds:
             raise CorruptFileError(f"{path} has a line {number} that no run writes: {_shown(line)}.")
-        yield decoded
+        yield content
 
 
 def _plain(value: Any) -> Any:

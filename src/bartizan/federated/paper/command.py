@@ -1,4 +1,4 @@
-"""`bartizan paper`: list, run, compare."""
+"""`bartizan paper`: list, run, compare, keep."""
 
 from __future__ import annotations
 
@@ -42,10 +42,19 @@ def add_to(commands: Any) -> None:
     run.set_defaults(run=_run)
 
     compare = parts.add_parser("compare", help="our cells beside the paper's")
-    compare.add_argument("folder", type=Path, nargs="?", default=OUT, metavar="DIR", help=f"default {OUT}")
+    compare.add_argument(
+        "where", type=Path, nargs="?", default=OUT, metavar="DIR|FILE", help=f"runs, or kept ones (default {OUT})"
+    )
     compare.add_argument("--csv", type=Path, metavar="FILE", help="write the rows there as well")
     compare.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    compare.add_argument("--plot", type=Path, metavar="FILE", help="draw PDR against base: a .png or .svg")
     compare.set_defaults(run=_compare)
+
+    keep = parts.add_parser("keep", help="put finished runs into one small file: a line each, each run once")
+    keep.add_argument("folder", type=Path, metavar="DIR", help="runs, as `bartizan paper run` leaves them")
+    keep.add_argument("file", type=Path, metavar="FILE", help="JSON lines; what is there already stays")
+    keep.add_argument("--commit", metavar="HASH", help="the revision that ran, to be written beside each run")
+    keep.set_defaults(run=_keep)
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -76,13 +85,30 @@ def _run(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     from bartizan.atomic import write_whole
-    from bartizan.federated.paper import show
+    from bartizan.federated.paper import picture, show
     from bartizan.federated.paper.compare import compare
 
-    found = compare(options.folder)
+    if options.plot:
+        picture.check(options.plot)
+    found = compare(options.where)
     if options.csv:
         write_whole(options.csv, show.as_csv(found))
+    if options.plot:
+        picture.draw(found.rows, options.plot)
     if options.markdown:
         print(show.markdown(found))
     else:
         show.on_terminal(found)
+
+
+def _keep(options: argparse.Namespace) -> None:
+    from bartizan.federated.paper.kept import keep
+
+    done = keep(options.folder, options.file, options.commit)
+    print(f"{options.file}: {done.runs} runs, of which new: {done.new}, changed: {done.changed}.")
+    if done.unfinished:
+        print(f"Not finished, and so not kept: {done.unfinished}.")
+    if done.strangers:
+        print(f"None of the paper's cells, and so not kept: {done.strangers}.")
+    for what in done.unread:
+        print(f"Not read: {what}")

@@ -1,54 +1,21 @@
-"""Our cells beside the paper's, from what the runs in a folder have written."""
+"""Our cells beside the paper's, from what runs have written: a folder of them, or a file of kept ones."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
 from bartizan import results
-from bartizan.federated.choices import CHOICES
+from bartizan.federated.paper import kept
 from bartizan.federated.paper.cells import ABLATION, Cell, Value, cells
-from bartizan.federated.paper.protocol import asked, sketches_of
-
-# A cell says what these are; the rest of a configuration is the protocol, which is the same for all cells of a table.
-ASKED = ("attack", "rule", "sketch", "split")
-# Where and under which name something ran changes nothing in it; a seed is one sample of its cell.
-ASIDE = ("name", "seed", "device", "grid")
-
-
-@dataclass(frozen=True)
-class Ours:
-    """One run of a cell."""
-
-    seed: int
-    accuracy: float | None  # in percent; None: it did not converge
-    seconds: float | None  # of the server, in the median round
-    done: int
-    planned: int
-    diverged: bool = False
-    machine: str = ""
-
-    @classmethod
-    def of(cls, recorded: results.Recorded) -> Ours:
-        config, end = recorded.run["config"], recorded.end
-        seen = [line["accuracy"] for line in recorded.rounds if line.get("accuracy") is not None]
-        failed = not seen or (end is not None and not end["converged"])
-        served = [time for line in recorded.rounds if (time := _served(line["seconds"]))]
-        return cls(
-            seed=config["seed"],
-            accuracy=None if failed else 100 * max(seen),
-            seconds=median(served) if served else None,
-            done=len(recorded.rounds),
-            planned=config["rounds"],
-            diverged=end is not None and end["status"] == "diverged",
-            machine=recorded.run.get("machine") or "",
-        )
+from bartizan.federated.paper.ours import Ours
+from bartizan.federated.paper.protocol import sketches_of
+from bartizan.federated.paper.settings import parted, places, setting_of
 
 
 @dataclass(frozen=True)
@@ -75,9 +42,21 @@ class Row:
     @property
     def differences(self) -> list[float]:
         """PDR minus base, seed by seed, of runs that got equally far."""
-        base = {(run.seed, run.done): run.accuracy for run in self.base}
-        pairs = [(run.accuracy, base.get((run.seed, run.done))) for run in self.pdr]
-        return [pdr - other for pdr, other in pairs if pdr is not None and other is not None]
+        pairs = [(pdr.accuracy, base.accuracy) for base, pdr in self.pairs]
+        return [pdr - base for pdr, base in pairs if pdr is not None and base is not None]
+
+    @property
+    def raw_differences(self) -> list[float]:
+        """The same of best accuracies, whether the runs converged or not."""
+        pairs = [(pdr.best, base.best) for base, pdr in self.pairs]
+        return [pdr - base for pdr, base in pairs if pdr is not None and base is not None]
+
+    @property
+    def pairs(self) -> list[tuple[Ours, Ours]]:
+        """Base and PDR of one seed that got equally far, or both to their end."""
+        base = {run.seed: run for run in self.base}
+        both = [(base[run.seed], run) for run in self.pdr if run.seed in base]
+        return [(a, b) for a, b in both if a.done == b.done or (a.ended and b.ended)]
 
     @property
     def machines(self) -> set[str]:
@@ -117,46 +96,39 @@ class Comparison:
     unread: list[str]
 
 
-def compare(folder: Path) -> Comparison:
-    """Read the runs in a folder; one that can't be read is named, not fatal."""
+def compare(where: Path) -> Comparison:
+    """Read the runs in a folder, or the kept ones in a file; a run that can't be read is named, not fatal."""
     found: dict[tuple[str, str], dict[int, Ours]] = {}
     protocols: dict[str, str] = {}
     unread: list[str] = []
-    known = {_setting(cell, kind) for cell in cells() for kind in sketches_of(cell)}
     strangers = 0
-    for path in results.find(folder):
-        try:
-            recorded = results.read(path)
-            config = recorded.run["config"]
-            setting, rest = parted(config)
-            if setting not in known:
-                strangers += 1
-                continue
-            ours = Ours.of(recorded)
-        except (results.CorruptFileError, KeyError, TypeError) as wrong:
-            unread.append(str(wrong) if isinstance(wrong, results.CorruptFileError) else f"{path}: no {wrong} in it")
+    for config, ours in _runs(where, unread):
+        setting, rest = parted(config, ours.images)
+        if setting not in places():
+            strangers += 1
             continue
         letter = protocols.setdefault(rest, letters(len(protocols)))
         seeds = found.setdefault((setting, letter), {})
         if ours.seed not in seeds or seeds[ours.seed].done < ours.done:  # a copy of a folder is no other sample
             seeds[ours.seed] = ours
     if not found and not unread:
-        raise ValueError(
-            f"{folder} holds no run of the paper's cells; `bartizan paper run TABLE --out {folder}` adds some."
-        )
+        raise ValueError(f"{where} holds no run of the paper's cells; `bartizan paper run TABLE --out DIR` makes some.")
     legend = {letter: json.loads(rest) for rest, letter in protocols.items()}
     return Comparison(list(_rows(found, legend)), legend, strangers, unread)
 
 
-def parted(config: Mapping[str, Any]) -> tuple[str, str]:
-    """A configuration cut into what a cell asks for and the protocol, both in a form that can be compared."""
-    rest = {key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()}
-    setting: dict[str, Any] = {name: rest.pop(name, None) for name in ASKED}
-    setting |= {"data": rest["data"].pop("name"), "byzantine": rest["clients"].pop("byzantine")}
-    rest["data"].pop("folder", None)
-    for key in ASIDE:
-        rest.pop(key, None)
-    return json.dumps(setting, sort_keys=True), json.dumps(rest, sort_keys=True)
+def _runs(where: Path, unread: list[str]) -> Iterator[tuple[Mapping[str, Any], Ours]]:
+    if where.is_file():
+        yield from ((one.config, one.ours) for one in kept.read(where))
+        return
+    for path in results.find(where):
+        try:
+            recorded = results.read(path)
+            ours, config = Ours.of(recorded), recorded.run["config"]
+            parted(config)
+            yield config, ours
+        except (results.CorruptFileError, KeyError, TypeError) as wrong:
+            unread.append(results.trouble(path, wrong))
 
 
 def letters(number: int) -> str:
@@ -196,8 +168,8 @@ def _rows(found: Mapping[tuple[str, str], Mapping[int, Ours]], protocols: Iterab
     bases = {cell.base: cell for cell in cells() if not cell.pdr}
     for cell, letter in product((cell for cell in cells() if cell.pdr), protocols):
         base = bases[cell.base]
-        without = _seeds(found.get((_setting(base, "exact"), letter), {}))
-        runs = {kind: _seeds(found.get((_setting(cell, kind), letter), {})) for kind in sketches_of(cell)}
+        without = _seeds(found.get((setting_of(base, "exact"), letter), {}))
+        runs = {kind: _seeds(found.get((setting_of(cell, kind), letter), {})) for kind in sketches_of(cell)}
         projected = {kind: of for kind, of in runs.items() if of}
         if without and not projected and cell.table != ABLATION:
             projected = {"": ()}  # the base is there, and waits for its projected twin
@@ -207,17 +179,6 @@ def _rows(found: Mapping[tuple[str, str], Mapping[int, Ours]], protocols: Iterab
 
 def _seeds(runs: Mapping[int, Ours]) -> tuple[Ours, ...]:
     return tuple(runs[seed] for seed in sorted(runs))
-
-
-@cache
-def _setting(cell: Cell, sketch: str) -> str:
-    filled = {name: CHOICES[name].as_dict(CHOICES[name].of(content)) for name, content in asked(cell, sketch).items()}
-    return json.dumps({**filled, "data": cell.data, "byzantine": cell.b}, sort_keys=True)
-
-
-def _served(seconds: Mapping[str, float | None]) -> float:
-    """The server's time in a round; 0 where the round was refused, and has none."""
-    return sum(seconds.get(part) or 0.0 for part in ("sketch", "weigh", "combine"))
 
 
 def _distinct(numbers: Iterable[float]) -> list[float]:

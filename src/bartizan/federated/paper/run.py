@@ -14,7 +14,7 @@ from bartizan.federated.experiment import Experiment
 from bartizan.federated.folder import recorded
 from bartizan.federated.paper.budget import Budget
 from bartizan.federated.paper.cells import Cell
-from bartizan.federated.paper.compare import Ours
+from bartizan.federated.paper.ours import Ours
 from bartizan.federated.paper.protocol import ROUNDS, experiment, sketches_of
 from bartizan.federated.run import run
 from bartizan.federated.show import clock

@@ -11,8 +11,10 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from bartizan.federated.paper.cells import ABLATION, Value, cells, labels, tables, twice
-from bartizan.federated.paper.compare import Comparison, Row, agreed, parted, spread
+from bartizan.federated.paper.compare import Comparison, Row, agreed, spread
+from bartizan.federated.paper.page import headline
 from bartizan.federated.paper.protocol import CHOICES, MODELS, ROUNDS, experiment
+from bartizan.federated.paper.settings import parted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -73,7 +75,7 @@ def on_terminal(found: Comparison) -> None:
         console.width = 200
     for table in _tables(found):
         console.print(table)
-    console.print("\n".join([LEGEND, *notes(found)]), highlight=False, markup=False)
+    console.print("\n".join([LEGEND, "", headline(found.rows), "", *notes(found)]), highlight=False, markup=False)
 
 
 def _tables(found: Comparison) -> list[Table]:
@@ -169,20 +171,21 @@ def described(protocol: Mapping[str, Any]) -> str:
         "epochs": f"local epochs: {clients['local']} at step size {clients['step_size']:g}",
     }
     changed = ", ".join(f"{key}={value}" for key, value in sorted(changes(protocol).items()))
+    images = protocol["data"].get("images")
     return (
-        f"{model['name']}, {local[clients['work']]}, {rounds} rounds"
+        f"{model['name']}, {'' if images is None else f'{images:,} images, '}{local[clients['work']]}, {rounds} rounds"
         + ("" if rounds == ROUNDS else f" instead of the paper's {ROUNDS}")
         + (f"; changed: {changed}" if changed else "")
     )
 
 
 def changes(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a protocol differs from the default one, but for the model's name and the rounds."""
+    """Where a protocol differs from the default one, but for the model's name, the images and the rounds."""
     usual = flat(json.loads(parted(experiment(cells()[0]).as_dict())[1]))
     return {
         key: value
         for key, value in flat(protocol).items()
-        if usual.get(key) != value and key not in ("model.name", "rounds")
+        if usual.get(key) != value and key not in ("model.name", "data.images", "rounds")
     }
 
 

@@ -1,0 +1,42 @@
+"""Runs of the paper's cells, in real files, for the tests that compare and keep them."""
+
+from __future__ import annotations
+
+from bartizan import results
+from bartizan.federated.paper import cells as paper
+from bartizan.federated.paper import protocol, run
+
+
+def write(
+    folder,
+    cell,
+    accuracies,
+    *,
+    server=1.0,
+    end=True,
+    status="finished",
+    machine="ours",
+    refused=(),
+    changes=(),
+    sizes=None,
+    **settings,
+):
+    """What a run of a cell leaves behind, in real files; a refused round has no times of the server."""
+    one = protocol.experiment(cell, changes=changes, **settings)
+    with results.Writer(folder / run.Job(cell, one).folder) as lines:
+        lines.write(
+            "run", version=results.VERSION, id=one.id, name=one.name, config=one.as_dict(), machine=machine, sizes=sizes
+        )
+        for number, accuracy in enumerate(accuracies, start=1):
+            seconds = {"train": 9.0, "sketch": server / 2, "weigh": server / 4, "combine": server / 4}
+            if number in refused:
+                seconds = {"train": 9.0}
+            lines.write("round", round=number, seconds=seconds, accuracy=accuracy)
+        if end:
+            converged = status == "finished" and max(accuracies) > 0.2
+            lines.write("end", status=status, converged=converged, best=max(accuracies))
+
+
+def cells_of(filters, table="cifar10-0.6"):
+    base, pdr = paper.filtered(paper.named(table), filters)
+    return base, pdr
