@@ -40,6 +40,7 @@ def parts() -> dict[str, str]:
         "summary": wrapped(page.bullets(rows)),
         "groups": page.groups(rows),
         "breakdown": page.breakdowns(rows),
+        "weights": page.weights(rows),
         "cells": wrapped(show.markdown(found)),
         "speed": wrapped(tables(times)),
         "origins": wrapped(page.origins(kept.read(RESULTS / "paper.jsonl"))),

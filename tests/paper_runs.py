@@ -19,19 +19,28 @@ def write(
     refused=(),
     changes=(),
     sizes=None,
+    weights=(None, None),
     **settings,
 ):
     """What a run of a cell leaves behind, in real files; a refused round has no times of the server."""
     one = protocol.experiment(cell, changes=changes, **settings)
     with results.Writer(folder / run.Job(cell, one).folder) as lines:
         lines.write(
-            "run", version=results.VERSION, id=one.id, name=one.name, config=one.as_dict(), machine=machine, sizes=sizes
+            "run",
+            version=results.VERSION,
+            id=one.id,
+            name=one.name,
+            config=one.as_dict(),
+            machine=machine,
+            sizes=sizes,
+            byzantine=[1],
         )
         for number, accuracy in enumerate(accuracies, start=1):
             seconds = {"train": 9.0, "sketch": server / 2, "weigh": server / 4, "combine": server / 4}
             if number in refused:
                 seconds = {"train": 9.0}
-            lines.write("round", round=number, seconds=seconds, accuracy=accuracy)
+            given = {"weights": weights[0], "exact_weights": weights[1], "clients": list(range(len(weights[0] or ())))}
+            lines.write("round", round=number, seconds=seconds, accuracy=accuracy, **given)
         if end:
             converged = status == "finished" and max(accuracies) > 0.2
             lines.write("end", status=status, converged=converged, best=max(accuracies))

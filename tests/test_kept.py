@@ -36,6 +36,17 @@ def test_kept_runs_are_compared_as_their_folders_are(runs, tmp_path):
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_whom_the_rules_trusted_is_kept_and_shown(tmp_path):
+    base, pdr = cells_of(CELLS)
+    write(tmp_path / "runs", base, [0.5, 0.6], rounds=2, weights=([0.5, 0.25, 0.25], None))
+    write(tmp_path / "runs", pdr, [0.5, 0.6], rounds=2, weights=([0.5, 0.5, 0.0], [0.5, 0.25, 0.25]))
+    without, projected = kept_in(tmp_path / "runs", tmp_path / "kept.jsonl")
+    assert (without.on_liars, without.moved) == (0.25, None)
+    assert (projected.on_liars, projected.moved) == (0.5, 0.25)
+    shown = page.weights(compare.compare(tmp_path / "kept.jsonl").rows)
+    assert shown.splitlines()[-1].endswith("| 25.0% | 50.0% | 25.0% |")
+
+
 def test_keeping_twice_changes_nothing_and_needs_no_order(runs, tmp_path):
     file, other = tmp_path / "kept.jsonl", tmp_path / "other.jsonl"
     assert kept.keep(runs, file) == kept.Outcome(runs=4, new=4)

@@ -37,6 +37,10 @@ class Kept:
     """[round, accuracy on the test set] of every evaluated round."""
     seconds: dict[str, float | None]
     """Of the median round: server, and its parts; train; one read of the updates. Of the whole run: run."""
+    on_liars: float | None
+    """The mean round's weight on Byzantine clients."""
+    moved: float | None
+    """The part of the weight that went elsewhere than the exact rule's: the mean of the evaluated rounds."""
     images: int | None
     data: str | None
     ratio: dict[str, float] | None
@@ -68,6 +72,8 @@ class Kept:
             last=seen[-1][1] if seen else None,
             accuracy=seen,
             seconds={part: _middle(of) for part, of in times.items()} | {"run": _short(end.get("seconds"))},
+            on_liars=_short(ours.on_liars),
+            moved=_short(ours.moved),
             images=ours.images,
             data=run.get("data"),
             ratio=run.get("ratio"),
@@ -97,6 +103,8 @@ class Kept:
             machine=self.machine,
             best=best,
             images=self.images,
+            on_liars=self.on_liars,
+            moved=self.moved,
         )
 
 

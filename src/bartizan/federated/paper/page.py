@@ -106,6 +106,19 @@ def breakdowns(rows: Sequence[Row]) -> str:
     return table(lines) if len(lines) > 2 else 'No cell is "-", in ours or in the paper.'
 
 
+def weights(rows: Sequence[Row]) -> str:
+    """Whom the rules trusted: weight on liars, and what the projection changed in it."""
+    lines: list[Sequence[str]] = [
+        ("beta", "b", "attack", "rule", "on liars, base", "on liars, PDR", "moved by projecting"),
+        ("--:", "--:", "---", "---", "--:", "--:", "--:"),
+    ]
+    for row in Summary.of(rows).rows:
+        cell, base, pdr = row.cell, *([run.on_liars for run in runs] for runs in (row.base, row.pdr))
+        shown = (_percent(of) for of in (base, pdr, [run.moved for run in row.pdr]))
+        lines.append((f"{cell.beta:g}", f"{cell.b:g}", cell.attack, cell.rule, *shown))
+    return table(lines)
+
+
 def origins(runs: Sequence[Kept]) -> str:
     """Machines, versions and revisions of the runs."""
     total = sum(run.seconds["run"] or 0 for run in runs)
@@ -136,6 +149,11 @@ def _ends(rows: Sequence[Row]) -> tuple[list[tuple[Ours, ...]], list[tuple[Ours,
 def _end(runs: Sequence[Ours]) -> str:
     had = [run.best for run in runs if run.best is not None]
     return f"- ({mean(had):.2f})" if broke(runs) and had else agreed(runs)
+
+
+def _percent(parts: Sequence[float | None]) -> str:
+    there = [part for part in parts if part is not None]
+    return f"{100 * mean(there):.1f}%" if there else ""
 
 
 def _seeds(rows: Sequence[Row]) -> str:
