@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ class Job:
     """One process: a surface, and where its cases come from."""
 
     surface: str
-    guided: bool
+    by: str
     seconds: float
     seed: int
     out: Path
@@ -45,7 +46,7 @@ class Job:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "fuzz.one", self.surface, "--seconds", str(self.seconds)]
-        command += ["--seed", str(self.seed), "--out", str(self.out), *(["--guided"] if self.guided else [])]
+        command += ["--seed", str(self.seed), "--out", str(self.out), "--by", self.by]
         with open(self.out.with_suffix(".log"), "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         self.heard = time.monotonic()
@@ -84,6 +85,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
     parser.add_argument("--surface", action="append", choices=SURFACES, help="only this one; may be given again")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no process is left behind
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         jobs = planned(options.surface or list(SURFACES), options.minutes * 60, options.seed, Path(folder))
@@ -96,13 +98,13 @@ def main() -> int:
 
 
 def planned(names: list[str], seconds: float, seed: int, folder: Path) -> list[Job]:
-    """The time shared out by the table's parts, half of it by coverage where atheris is there."""
-    engines = [False, True] if find_spec("atheris") else [False]
-    whole = sum(SURFACES[name].part for name in names) * len(engines)
-    chances = [(name, guided) for name in names for guided in engines]
+    """The time shared out by the table's parts, and of each part as much to every way of finding cases."""
+    ways = ["chance", *(["coverage"] if find_spec("atheris") else [])]
+    jobs = [(name, by) for name in names for by in (*ways, *(["hypothesis"] if name == "round" else []))]
+    whole = sum(SURFACES[name].part for name, _ in jobs)
     return [
-        Job(name, guided, AT_ONCE * seconds * SURFACES[name].part / whole, seed, folder / f"{n}.json")
-        for n, (name, guided) in enumerate(chances)
+        Job(name, by, AT_ONCE * seconds * SURFACES[name].part / whole, seed, folder / f"{n}.json")
+        for n, (name, by) in enumerate(jobs)
     ]
 
 
@@ -129,8 +131,7 @@ def run(jobs: list[Job]) -> None:
 def line(job: Job) -> str:
     told = job.told()
     bad = told.get("crashes", 0) + told.get("wrong", 0)
-    how = "by coverage" if job.guided else "at random"
-    return f"{job.surface} {how}: {told.get('cases', 0):,} cases, {bad} failed"
+    return f"{job.surface} by {job.by}: {told.get('cases', 0):,} cases, {bad} failed"
 
 
 def progress(job: Job, done: bool) -> None:
@@ -147,7 +148,7 @@ def summary(jobs: list[Job], seed: int, seconds: float) -> dict[str, Any]:
             before[key] = max(before.get(key, 0), told.get(key, 0))
         for word, count in told["outcomes"].items():
             before[word] = before.get(word, 0) + count
-        before["by_coverage"] = before.get("by_coverage", 0) + (told["cases"] if job.guided else 0)
+        before[f"by {job.by}"] = told["cases"]
         before.setdefault("failures", {}).update(told["failures"])
     names = ("bartizan", "numpy", "torch", "numba", "flwr", "hypothesis", "atheris")
     return {
@@ -175,7 +176,7 @@ def show(told: dict[str, Any]) -> None:
     print("| surface | cases | by coverage | accepted | refused | crashes | wrong | slowest | most memory of a case |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name, one in told["surfaces"].items():
-        counts = [one.get(key, 0) for key in ("cases", "by_coverage", "accepted", "refused", "crashes", "wrong")]
+        counts = [one.get(key, 0) for key in ("cases", "by coverage", "accepted", "refused", "crashes", "wrong")]
         ends = [f"{1000 * one['slowest_seconds']:,.0f} ms", f"{one['largest_peak_bytes'] / 2**20:.1f} MiB"]
         print(f"| {name} | {' | '.join(f'{count:,}' for count in counts)} | {' | '.join(ends)} |")
     total = f"{told['cases']:,} cases in {told['seconds'] / 60:.0f} minutes"

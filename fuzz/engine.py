@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.draw import Draw
-from fuzz.surface import Surface
+from fuzz.surface import ACCEPTED, Surface
 from fuzz.warp import mutated
 from fuzz.watch import Watch
 
@@ -38,6 +38,34 @@ def at_random(watch: Watch, seconds: float, seed: int, tick: Callable[[], None])
         if now > end:
             break
     tick()
+
+
+def stateful(watch: Watch, seconds: float, seed: int, tick: Callable[[], None]) -> None:
+    """Let Hypothesis run the state machine of `Round`; what it finds it makes small by itself."""
+    import hypothesis
+    from hypothesis.stateful import run_state_machine_as_test
+
+    from fuzz.machine import RoundMachine
+
+    few = hypothesis.settings(
+        max_examples=100,
+        stateful_step_count=20,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        seed += 1
+
+        @hypothesis.seed(seed)
+        class Machine(RoundMachine):
+            pass
+
+        watch.batch(lambda machine=Machine: run_state_machine_as_test(machine, settings=few), f"seed {seed}".encode())
+        watch.outcomes[ACCEPTED] += Machine.runs
+        watch.cases += Machine.runs
+        tick()
 
 
 def instrumented(modules: tuple[str, ...]) -> Any:

@@ -22,12 +22,12 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--guided", action="store_true", help="by coverage, with atheris")
+    parser.add_argument("--by", choices=("chance", "coverage", "hypothesis"), default="chance")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    atheris = engine.instrumented(guided_by(options.name)) if options.guided else None
+    atheris = engine.instrumented(guided_by(options.name)) if options.by == "coverage" else None
     with tempfile.TemporaryDirectory(dir=_fast()) as folder:
         surface: Surface = made(options.name, Path(folder))
         watch = Watch(surface)
@@ -41,10 +41,10 @@ def main() -> None:
             beside.write_text(json.dumps(told))
             os.replace(beside, options.out)
 
-        if atheris is None:
-            engine.at_random(watch, options.seconds, options.seed, tick)
-        else:
+        if options.by == "coverage":
             engine.guided(atheris, watch, options.seconds, options.seed + 1, tick)
+        drive = engine.at_random if options.by == "chance" else engine.stateful
+        drive(watch, options.seconds, options.seed, tick)
 
 
 def _fast() -> str | None:

@@ -25,16 +25,16 @@ REPORT = tuple(
 SURFACES = {
     "aggregate": Listed("aggregating:surface", 6, ("bartizan.updates", "bartizan.layout", "bartizan.quarantine")),
     "round": Listed("rounds:surface", 5, ("bartizan.round", "bartizan.updates", "bartizan.storage.spill")),
-    "update files": Listed("updatefiles:surface", 2, ("bartizan.files", "bartizan.storage.tensorfile")),
+    "update-files": Listed("updatefiles:surface", 2, ("bartizan.files", "bartizan.storage.tensorfile")),
     "cifar": Listed("datasets:cifar", 2, (f"{DATA}.pickled", f"{DATA}.cifar", f"{DATA}.folders")),
     "mnist": Listed("datasets:mnist", 1, (f"{DATA}.idx", f"{DATA}.folders")),
     "tiny-imagenet": Listed("datasets:tiny_imagenet", 1, (f"{DATA}.tiny_imagenet", f"{DATA}.folders")),
     "configs": Listed(
         "configs:surface", 2, tuple(f"bartizan.federated.{n}" for n in ("experiment", "choices", "keys"))
     ),
-    "results and report": Listed("records:reports", 2, ("bartizan.results", *REPORT)),
+    "results": Listed("records:reports", 2, ("bartizan.results", *REPORT)),
     "checkpoints": Listed("records:checkpoints", 1, ("bartizan.federated.checkpoint",)),
-    "flower replies": Listed("replies:surface", 2, ("bartizan.flower.decode", "bartizan.flower.metrics")),
+    "flower": Listed("replies:surface", 2, ("bartizan.flower.decode", "bartizan.flower.metrics")),
 }
 
 

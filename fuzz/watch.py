@@ -10,6 +10,7 @@ import time
 import traceback
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -82,6 +83,15 @@ class Watch:
         elif took > self.slowest:
             self.slowest, self.slowest_case = took, data
         return fine
+
+    def batch(self, run: Callable[[], None], name: bytes) -> None:
+        """Many cases that somebody else draws and counts; one that fails ends the batch."""
+        try:
+            run()
+        except WrongError as error:
+            self._failed("wrong", error, name)
+        except Exception as error:
+            self._failed("crash", error, name)
 
     def _failed(self, kind: str, error: BaseException, data: bytes) -> bool:
         if kind == "wrong":
