@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-slow test-gpu test-peers bench-peers check clean
+.PHONY: setup demo test test-slow test-gpu test-peers bench-peers fuzz check clean
 
 setup: $(VENV)/dev
 
@@ -37,6 +37,12 @@ bench-peers: $(PEERS)/ready
 		--peers byzfl,byzpy,flower,flower-legacy,torch-cdist,pair-loop --json $(RESULTS).json --plot $(RESULTS).svg
 	@echo && $(PEERS)/bin/bartizan bench --markdown $(RESULTS).json
 
+# Hostile inputs, two processes at a time; CI runs a short one of its own.
+MINUTES ?= 12
+SEED ?= 1
+fuzz: $(VENV)/fuzz
+	$(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED) --out build/hostile.json
+
 check: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,6 +63,11 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)
 $(VENV)/slow: $(VENV)/dev
 	@echo "Installing Flower's simulation engine ..."
 	$(PIP) --editable ".[dev,simulation]"
+	@touch $@
+
+$(VENV)/fuzz: $(VENV)/dev
+	@echo "Installing atheris, which looks for inputs by coverage; where it can't be had chance alone does ..."
+	-$(PIP) --editable ".[dev,fuzz]"
 	@touch $@
 
 $(VENV):

@@ -10,7 +10,7 @@ import torch
 import bartizan as bz
 from bartizan.layout import leaves_of
 from fuzz import oracle
-from fuzz.clients import BAD, CLEAN, EITHER, FORMS, Cast, cast, leaf, pack, stored
+from fuzz.clients import BAD, CLEAN, EITHER, Cast, cast, leaf, pack, stored
 from fuzz.draw import Draw
 from fuzz.flaws import VALUES
 from fuzz.surface import ACCEPTED, RefusedError, Surface, WrongError, documented, on_purpose, require
@@ -42,7 +42,12 @@ def case(data: bytes) -> str:
         zeros = stored(np.zeros(clients.x.shape[1]), clients.dtype)
         settings["reference"] = pack(leaf(zeros, clients.form, clients.dtype), clients.form)
     sent = clients.sent[0] if clients.form == "matrix" else clients.sent
-    return judged(clients, rule, sizes, lambda: bz.aggregate(sent, rule, **settings), isinstance(sketch, bz.Exact))
+    exact = isinstance(sketch, bz.Exact)
+    told = judged(clients, rule, sizes, lambda: bz.aggregate(sent, rule, **settings), exact)
+    if clients.form != "matrix" and draw.chance(8):
+        for m in clients.who(CLEAN):
+            require(np.array_equal(flat(clients.sent[m], clients.form), clients.x[m]), "an update was changed")
+    return told
 
 
 def judged(clients: Cast, rule: Any, sizes: np.ndarray, aggregate: Any, exact: bool) -> str:
@@ -111,6 +116,7 @@ def flat(update: Any, form: str) -> np.ndarray:
 
 def _plain(one: Any) -> np.ndarray:
     if isinstance(one, torch.Tensor):
+        one = one.detach().resolve_neg()
         one = one.double().numpy() if one.dtype is torch.bfloat16 else one.numpy()
     return np.asarray(one).astype(np.float64)
 
@@ -144,7 +150,8 @@ def mistaken(draw: Draw) -> str:
     clients = cast(draw, most=4)
     settings: dict[str, Any] = {"sizes": None, "seed": 1}
     name = draw.pick(["sizes", "seed", "reference", "trusted", "history", "out", "memory", "updates", "rule", "sketch"])
-    junk = draw.pick([*JUNK, *FORMS[:1], clients.sent])
+    # What the caller passes raises what it likes: only clients are not to be trusted.
+    junk = draw.pick([*JUNK, clients.sent if set(clients.known) == {CLEAN} else "array"])
     with documented(TypeError, ValueError):
         if name == "updates":
             bz.aggregate(junk, bz.Mean(), **settings)

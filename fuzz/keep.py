@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from fuzz import watch
 from fuzz.surface import Surface
 from fuzz.table import made
 from fuzz.watch import Watch, listen, name_of
@@ -34,13 +35,14 @@ def shrunk(fails: Callable[[bytes], bool], data: bytes) -> bytes:
 
 def mark_of(surface: Surface, data: bytes) -> str | None:
     """Which failure these bytes show, if any."""
-    watch = Watch(surface)
-    watch.run(data)
-    return next(iter(watch.failures), None)
+    seen = Watch(surface)
+    seen.run(data)
+    return next(iter(seen.failures), None)
 
 
 def main(results: str, corpus: str) -> None:
     listen()
+    watch.PATIENCE = 2.0  # a case that hangs is run often
     told = json.loads(Path(results).read_text())
     for name, one in told["surfaces"].items():
         with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
@@ -110,7 +111,7 @@ def _framed(draw: Draw) -> bytes:
 
 
 def _plain(one: Any) -> Any:
-    return one if isinstance(one, np.ndarray) else one.view(__import__("torch").uint16).numpy()
+    return one if isinstance(one, np.ndarray) else one.view(torch.uint16).numpy()
 
 
 def _others(suffix: str, content: bytes) -> dict[str, np.ndarray] | None:

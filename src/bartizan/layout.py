@@ -110,49 +110,45 @@ def _taken(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
         raise TypeError(f"the update has more than {MOST_NODES:,} parts")
     kind = type(node)
     if kind is np.ndarray or is_tensor(node):
-        leaves[path] = _within_means(node, path)
+        if node.nbytes > LARGE:
+            _check_means(node, path)
+        leaves[path] = node
         return node
     if issubclass(kind, np.ma.MaskedArray):
         raise TypeError(f"{_where(path)} is a masked array; fill its mask first")
     if issubclass(kind, (np.ndarray, np.generic)):
-        leaves[path] = _within_means(np.asarray(node), path)  # of a subclass the numbers, which it can't lie about
-        return leaves[path]
+        # Of a subclass the numbers, which it can't lie about.
+        return _taken(np.asarray(node), path, leaves, nodes)
     if issubclass(kind, Mapping):
         items = [(key, _taken(child, (*path, key), leaves, nodes)) for key, child in node.items()]
         if kind is dict or kind is OrderedDict:
-            same = all(child is own for (_, child), own in zip(items, node.values(), strict=True))
+            same = all(one is child for (_, one), child in zip(items, node.values(), strict=True))
             return node if same else kind(items)
         return OrderedDict(items) if issubclass(kind, OrderedDict) else dict(items)
     if issubclass(kind, (list, tuple)):
-        # Of a subclass what it holds, not what it says.
-        children = (
-            node if kind is list or kind is tuple else [*(list if issubclass(kind, list) else tuple).__iter__(node)]
-        )
+        own: Any = list if issubclass(kind, list) else tuple
+        children = node if kind is own else [*own.__iter__(node)]  # of a subclass what it holds, not what it says
         if _plain_numbers(children):
             leaves[path] = np.asarray(children, dtype=np.float64)
             return leaves[path]
         plain = [_taken(child, (*path, index), leaves, nodes) for index, child in enumerate(children)]
-        if all(child is own for child, own in zip(plain, children, strict=True)) and children is node:
+        if children is node and all(one is child for one, child in zip(plain, children, strict=True)):
             return node
-        if issubclass(kind, list):
+        if own is list:
             return plain
         return kind(*plain) if hasattr(kind, "_fields") else tuple(plain)
     raise TypeError(f"{_where(path)} is a {kind.__name__}, not a NumPy array or torch tensor")
 
 
-def _within_means(leaf: Any, path: Path) -> Any:
-    """The array, unless it repeats a few numbers so often that to read or copy it would never end."""
-    size = math.prod(leaf.shape)
-    if size * leaf.itemsize <= LARGE:
-        return leaf
+def _check_means(leaf: Any, path: Path) -> None:
+    """Raise on a large array that repeats a few numbers so often that to read or copy it would never end."""
     steps = leaf.stride() if is_tensor(leaf) else [step // leaf.itemsize for step in leaf.strides]
     held = 1 + sum((n - 1) * abs(step) for n, step in zip(leaf.shape, steps, strict=True))
-    if size > PADDED * held:
+    if math.prod(leaf.shape) > PADDED * held:
         raise TypeError(
             f"{_where(path)} has shape {tuple(leaf.shape)} and memory for {held:,} numbers, which it repeats; "
             "send an array that holds all of its own"
         )
-    return leaf
 
 
 def _where(path: Path) -> str:
