@@ -17,7 +17,7 @@ from bartizan.types import Array
 
 Path = tuple[Any, ...]
 MOST_NODES = 100_000  # of one update's container: a client may nest it without end
-LARGE, PADDED = 2**26, 2**10  # an array of so many bytes must have memory for one in so many of them at least
+LARGE, PADDED = 2**26, 2**4  # an array of so many bytes must have memory for one in so many of them at least
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
