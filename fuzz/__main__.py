@@ -23,7 +23,7 @@ from typing import Any
 
 from bartizan.atomic import write_whole
 from bartizan.machine import name_of
-from fuzz.table import SURFACES
+from fuzz.table import SURFACES, missing
 
 AT_ONCE = 2
 SILENCE = 180.0
@@ -99,6 +99,10 @@ def main() -> int:
 
 def planned(names: list[str], seconds: float, seed: int, folder: Path) -> list[Job]:
     """The time shared out by the table's parts, and of each part as much to every way of finding cases."""
+    for name in names:
+        if gone := missing(name):
+            print(f"{name} is left out: {', '.join(gone)} can't be imported", file=sys.stderr)
+    names = [name for name in names if not missing(name)]
     ways = ["chance", *(["coverage"] if find_spec("atheris") else [])]
     jobs = [(name, by) for name in names for by in (*ways, *(["hypothesis"] if name == "round" else []))]
     whole = sum(SURFACES[name].part for name, _ in jobs)
@@ -119,7 +123,7 @@ def run(jobs: list[Job]) -> None:
             time.sleep(0.5)
             for job in [job for job in running if job.over()]:
                 running.remove(job)
-                progress(job, done=True)
+                print(("\r\x1b[K" if live else "") + line(job), file=sys.stderr, flush=True)
             if live:
                 print("\r\x1b[K" + "   ".join(line(job) for job in running), end="", file=sys.stderr, flush=True)
     finally:
@@ -132,10 +136,6 @@ def line(job: Job) -> str:
     told = job.told()
     bad = told.get("crashes", 0) + told.get("wrong", 0)
     return f"{job.surface} by {job.by}: {told.get('cases', 0):,} cases, {bad} failed"
-
-
-def progress(job: Job, done: bool) -> None:
-    print(("\r\x1b[K" if sys.stderr.isatty() else "") + line(job), file=sys.stderr, flush=True)
 
 
 def summary(jobs: list[Job], seed: int, seconds: float) -> dict[str, Any]:

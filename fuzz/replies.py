@@ -14,7 +14,7 @@ import bartizan as bz
 from bartizan.flower.decode import Model, of_kind, only_arrays, reported
 from bartizan.flower.metrics import kept, medians, together
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, RefusedError, Surface, documented, require
+from fuzz.surface import ACCEPTED, Surface, documented, require
 from fuzz.updatefiles import NPY
 from fuzz.warp import mutated
 
@@ -91,9 +91,5 @@ def metrics(draw: Draw, content: RecordDict) -> None:
 
 
 def surface(folder: Path) -> Surface:
-    try:
-        import flwr  # noqa: F401
-    except ModuleNotFoundError:
-        raise RefusedError("flwr is not installed") from None
     seeds = [b"", *(bytes([n]) * 30 for n in range(1, 40))]
     return Surface(case, seeds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from fuzz.surface import Surface
@@ -16,6 +17,7 @@ class Listed:
     make: str
     part: int
     guided: tuple[str, ...]
+    needs: str = "torch"
 
 
 DATA = "bartizan.federated.data"
@@ -25,16 +27,16 @@ REPORT = tuple(
 SURFACES = {
     "aggregate": Listed("aggregating:surface", 6, ("bartizan.updates", "bartizan.layout", "bartizan.quarantine")),
     "round": Listed("rounds:surface", 5, ("bartizan.round", "bartizan.updates", "bartizan.storage.spill")),
-    "update-files": Listed("updatefiles:surface", 2, ("bartizan.files", "bartizan.storage.tensorfile")),
-    "cifar": Listed("datasets:cifar", 2, (f"{DATA}.pickled", f"{DATA}.cifar", f"{DATA}.folders")),
-    "mnist": Listed("datasets:mnist", 1, (f"{DATA}.idx", f"{DATA}.folders")),
-    "tiny-imagenet": Listed("datasets:tiny_imagenet", 1, (f"{DATA}.tiny_imagenet", f"{DATA}.folders")),
+    "update-files": Listed("updatefiles:surface", 2, ("bartizan.files", "bartizan.storage.tensorfile"), "safetensors"),
+    "cifar": Listed("datasets:cifar", 2, (f"{DATA}.pickled", f"{DATA}.cifar", f"{DATA}.folders"), "PIL"),
+    "mnist": Listed("datasets:mnist", 1, (f"{DATA}.idx", f"{DATA}.folders"), "PIL"),
+    "tiny-imagenet": Listed("datasets:tiny_imagenet", 1, (f"{DATA}.tiny_imagenet", f"{DATA}.folders"), "PIL"),
     "configs": Listed(
         "configs:surface", 2, tuple(f"bartizan.federated.{n}" for n in ("experiment", "choices", "keys"))
     ),
     "results": Listed("records:reports", 2, ("bartizan.results", *REPORT)),
     "checkpoints": Listed("records:checkpoints", 1, ("bartizan.federated.checkpoint",)),
-    "flower": Listed("replies:surface", 2, ("bartizan.flower.decode", "bartizan.flower.metrics")),
+    "flower": Listed("replies:surface", 2, ("bartizan.flower.decode", "bartizan.flower.metrics"), "flwr"),
 }
 
 
@@ -46,3 +48,8 @@ def made(name: str, folder: Path) -> Surface:
 
 def guided_by(name: str) -> tuple[str, ...]:
     return SURFACES[name].guided
+
+
+def missing(name: str) -> list[str]:
+    """What a surface needs and is not installed."""
+    return [one for one in ("torch", SURFACES[name].needs) if find_spec(one) is None]

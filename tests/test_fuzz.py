@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from fuzz.draw import Draw
 from fuzz.keep import shrunk
 from fuzz.machine import RoundMachine
 from fuzz.surface import Surface
-from fuzz.table import SURFACES, made
+from fuzz.table import SURFACES, made, missing
 from fuzz.watch import Watch
 
 ROOT = Path(__file__).parent.parent
@@ -37,14 +38,19 @@ FEW = settings(max_examples=40, derandomize=True, deadline=None, database=None, 
 
 @pytest.fixture(scope="module", params=SURFACES)
 def surface(request, tmp_path_factory):
-    if request.param == "flower":
-        pytest.importorskip("flwr")
+    if missing(request.param):
+        pytest.skip(f"{missing(request.param)} not installed")
     return made(request.param, tmp_path_factory.mktemp("fuzz"))
 
 
 @pytest.fixture
-def alarm():
+def alarm(monkeypatch):
+    """Turns a hang into a failure, and nothing that is merely slow: kernels may be compiled, on a busy machine."""
+    monkeypatch.setattr(watch, "PATIENCE", 300.0)
+    before = signal.getsignal(signal.SIGALRM)
     watch.listen()
+    yield
+    signal.signal(signal.SIGALRM, before)
 
 
 def first(surface: Surface, count: int, seed: int = 0) -> Watch:
@@ -87,6 +93,13 @@ def test_no_bytes_that_hypothesis_draws_make_a_case_that_fails(name, tmp_path, a
 
 TestRoundMachine = RoundMachine.TestCase
 TestRoundMachine.settings = settings(FEW, max_examples=40, stateful_step_count=20)
+
+
+def test_the_state_machine_runs_by_the_clock_and_is_counted(tmp_path, alarm):
+    seen, ticks = Watch(made("round", tmp_path)), []
+    engine.stateful(seen, 0.01, 0, lambda: ticks.append(seen.cases))
+    assert not seen.failures
+    assert ticks[-1] >= 50
 
 
 def test_a_campaign_finds_quarantine_switched_off(monkeypatch, tmp_path, alarm):
@@ -148,7 +161,7 @@ def test_choices_end_where_the_bytes_do():
 def test_the_campaign_writes_its_figures(tmp_path):
     out = tmp_path / "told.json"
     command = [sys.executable, "-m", "fuzz", "--minutes", "0.02", "--surface", "configs", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     told = json.loads(out.read_text())
     assert told["surfaces"]["configs"]["cases"] == told["cases"] > 10
