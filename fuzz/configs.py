@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from bartizan import names
 from bartizan.federated import toml
 from bartizan.federated.experiment import Experiment
 from bartizan.federated.keys import ConfigError
@@ -76,5 +77,6 @@ def round_trip(one: Experiment) -> None:
 def surface(folder: Path) -> Surface:
     texts = [b"rounds=7", b"rule.name=nnm >> krum", b"grid.seed=[0, 1]", b"clients.byzantine=0.3", b"data.folder=/tmp"]
     seeds = [b"\0" + TEXT, b'\0rounds = 3\n[rule]\nname = "mean"', *(b"\3" + one for one in texts)]
+    seeds += [b"\3rule.name=" + name.encode() for name in names.RULES]  # compiled, where checking one needs a kernel
     seeds += [bytes([kind]) + bytes(range(30)) for kind in (1, 2)]
     return Surface(case_in(folder), seeds, length=3000)
