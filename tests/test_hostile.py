@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as npst
 
 import bartizan as bz
 from bartizan import coordinatewise as cw
+from bartizan import results
 
 M, P, SEED = 11, 24, 5
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -720,6 +721,30 @@ def test_the_callers_mistakes_are_clear_exceptions(rule, mistake):
     make, said = MISTAKES[mistake]
     with pytest.raises((TypeError, ValueError), match=said):
         bz.aggregate(make(), rule)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"sizes": "many"}, "sizes must be 11 positive numbers, one a client; got 'many'"),
+        ({"sizes": [[1], [1, 2]]}, "sizes must be 11 positive numbers"),
+        ({"sizes": [10**400] * M}, "sizes must be 11 positive numbers"),
+        ({"memory": "9" * 400 + " MiB"}, "memory must be a number of bytes"),
+        ({"seed": list(range(10**5))}, "seed must be an integer"),
+    ],
+    ids=["text", "ragged", "too large", "memory", "seed"],
+)
+def test_a_wrong_argument_is_a_short_message_of_our_own(setting, said):
+    with pytest.raises(ValueError, match=said) as error:
+        bz.aggregate(honest(), bz.Mean(), **setting)
+    assert len(str(error.value)) < 500
+
+
+def test_a_results_file_of_another_version_is_told_in_a_short_message(tmp_path):
+    (tmp_path / results.NAME).write_bytes(results.encoded({"kind": "run", "version": "y" * 10**5}))
+    with pytest.raises(results.CorruptFileError, match="is of version 'yyy") as error:
+        results.read(tmp_path)
+    assert len(str(error.value)) < 1000
 
 
 @pytest.mark.parametrize("rule", [bz.Krum, "krum", None, len, bz.NNM(1), bz.Rotated(), 5], ids=repr)
