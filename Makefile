@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-slow test-gpu test-peers bench-peers speedups check clean
+.PHONY: setup demo test test-slow test-gpu test-peers bench-peers speedups fuzz check clean
 
 setup: $(VENV)/dev
 
@@ -41,6 +41,12 @@ bench-peers: $(PEERS)/ready
 speedups: $(PEERS)/ready
 	$(PEERS)/bin/python benchmarks/speedups.py --out benchmarks/results/speedups-cpu.json
 
+# Hostile inputs, two processes at a time; CI runs a short one of its own.
+MINUTES ?= 12
+SEED ?= 1
+fuzz: $(VENV)/fuzz
+	$(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED) --out build/hostile.json
+
 check: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -61,6 +67,11 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)
 $(VENV)/slow: $(VENV)/dev
 	@echo "Installing Flower's simulation engine ..."
 	$(PIP) --editable ".[dev,simulation]"
+	@touch $@
+
+$(VENV)/fuzz: $(VENV)/dev
+	@echo "Installing atheris, which looks for inputs by coverage; where it can't be had chance alone does ..."
+	-$(PIP) --editable ".[dev,fuzz]"
 	@touch $@
 
 $(VENV):

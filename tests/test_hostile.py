@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as npst
 
 import bartizan as bz
 from bartizan import coordinatewise as cw
+from bartizan import results
 
 M, P, SEED = 11, 24, 5
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -509,6 +510,112 @@ def test_a_container_that_cant_be_read_is_its_clients_fault():
     assert "cut short" in out.quarantined[2]
 
 
+class Fickle(collections.UserDict):
+    """A lazily read file that is gone after it was read so many times."""
+
+    def __init__(self, content, times):
+        super().__init__(content)
+        self.left = times
+
+    def __iter__(self):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("the file is gone")
+        return iter(self.data)
+
+
+def through_a_round(updates, **settings):
+    with bz.Aggregator(bz.MultiKrum(2), sketch=bz.Rotated(k=64)).round(seed=SEED, **settings) as r:
+        for client, update in enumerate(updates):
+            r.add(update, client)
+        return r.close()
+
+
+WAYS = {
+    "one call": lambda updates, tmp_path: bz.aggregate(updates, bz.MultiKrum(2)),
+    "a round": lambda updates, tmp_path: through_a_round(updates),
+    "a round that copies": lambda updates, tmp_path: through_a_round(updates, copy=True),
+    "a round that spills": lambda updates, tmp_path: through_a_round(updates, spill=tmp_path),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("place", [0, 5])
+def test_what_a_container_is_made_of_is_asked_once(way, place, tmp_path):
+    clients = [{"w": row} for row in honest()]
+    wanted = WAYS[way](clients, tmp_path)
+    clients[place] = Fickle(clients[place], times=1)
+    out = WAYS[way](clients, tmp_path)
+    assert out.quarantined == {}
+    np.testing.assert_array_equal(out.update["w"], wanted.update["w"])
+
+
+class Boasting(np.ndarray):
+    """An array that says it is longer than it is."""
+
+    @property
+    def shape(self):
+        return (10**6, P)
+
+
+class Unsaid(Exception):
+    def __str__(self):
+        raise RuntimeError("nor this one")
+
+
+class Nameless:
+    def __str__(self):
+        raise RuntimeError("no name")
+
+    __repr__ = __str__
+
+
+class Broken(collections.UserDict):
+    def __iter__(self):
+        raise Unsaid
+
+
+class Posing:
+    """Says that it is an array."""
+
+    dtype, shape, itemsize = np.dtype("f4"), (P,), 4
+
+    @property
+    def __class__(self):
+        return np.ndarray
+
+
+LIARS = {
+    "an array longer than it is": (lambda x: {"w": np.stack([x, x]).view(Boasting)}, "shape"),
+    "no array at all": (lambda x: {"w": Posing()}, "object|Posing"),
+    "a list that lies": (lambda x: {"w": type("Odd", (list,), {"__iter__": lambda self: iter([0.5])})(["x"])}, "str"),
+    "a key without a name": (lambda x: {Nameless(): x}, "missing"),
+    "a key without a name, and text": (lambda x: {"w": {Nameless(): "text"}}, "<Nameless>"),
+    "an error without words": (lambda x: Broken(w=x), "Unsaid: it can't be said"),
+    "a number repeated for ever": (lambda x: {"w": np.broadcast_to(x[:1], (10**13,))}, "memory for 1 numbers"),
+    "a tensor repeated for ever": (lambda x: {"w": tensor(x[:1]).expand(10**9, 10**4)}, "memory for 1 numbers"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("liar", LIARS)
+def test_no_lie_of_an_object_reaches_the_round(liar, way, tmp_path):
+    lie, reason = LIARS[liar]
+    x = honest()
+    clients = [{"w": row} for row in x]
+    clients[4] = lie(x[4])
+    with within(60):
+        out = WAYS[way](clients, tmp_path)
+    assert list(out.quarantined) == [4]
+    assert re.search(reason, out.quarantined[4]), out.quarantined
+    assert np.isfinite(out.update["w"]).all()
+
+
+def test_all_clients_may_repeat_their_numbers_within_reason():
+    rows = [np.broadcast_to(np.float32(m), (1000,)) for m in range(5)]
+    np.testing.assert_array_equal(bz.aggregate(rows, bz.Mean()).update, np.full(1000, 2.0))
+
+
 def junk_arrays():
     dtypes = st.one_of(
         npst.scalar_dtypes(),
@@ -614,6 +721,30 @@ def test_the_callers_mistakes_are_clear_exceptions(rule, mistake):
     make, said = MISTAKES[mistake]
     with pytest.raises((TypeError, ValueError), match=said):
         bz.aggregate(make(), rule)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"sizes": "many"}, "sizes must be 11 positive numbers, one a client; got 'many'"),
+        ({"sizes": [[1], [1, 2]]}, "sizes must be 11 positive numbers"),
+        ({"sizes": [10**400] * M}, "sizes must be 11 positive numbers"),
+        ({"memory": "9" * 400 + " MiB"}, "memory must be a number of bytes"),
+        ({"seed": list(range(10**5))}, "seed must be an integer"),
+    ],
+    ids=["text", "ragged", "too large", "memory", "seed"],
+)
+def test_a_wrong_argument_is_a_short_message_of_our_own(setting, said):
+    with pytest.raises(ValueError, match=said) as error:
+        bz.aggregate(honest(), bz.Mean(), **setting)
+    assert len(str(error.value)) < 500
+
+
+def test_a_results_file_of_another_version_is_told_in_a_short_message(tmp_path):
+    (tmp_path / results.NAME).write_bytes(results.encoded({"kind": "run", "version": "y" * 10**5}))
+    with pytest.raises(results.CorruptFileError, match="is of version 'yyy") as error:
+        results.read(tmp_path)
+    assert len(str(error.value)) < 1000
 
 
 @pytest.mark.parametrize("rule", [bz.Krum, "krum", None, len, bz.NNM(1), bz.Rotated(), 5], ids=repr)

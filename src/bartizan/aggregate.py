@@ -16,6 +16,7 @@ from bartizan.coordinatewise import CoordinateWise
 from bartizan.files import opened
 from bartizan.geometry import Geometry, Look, one_size_each
 from bartizan.mixing import PreAggregator
+from bartizan.plain import quoted
 from bartizan.quarantine import decided, scored, without, without_the_hidden, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.recheck import Recheck
@@ -103,11 +104,13 @@ class Aggregator:
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, (Rule, CoordinateWise)):
-            raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), got {self.rule!r}.{_hint(self.rule)}")
+            raise TypeError(
+                f"rule must be a rule such as Krum(n_byzantine=5), got {quoted(self.rule)}.{_hint(self.rule)}"
+            )
         auto = isinstance(self.sketch, str) and self.sketch == "auto"
         if not isinstance(self.sketch, Sketch) and not auto:
             raise TypeError(
-                f"sketch must be a sketch such as Exact() or Rotated(k=4096), or 'auto'; got {self.sketch!r}."
+                f"sketch must be a sketch such as Exact() or Rotated(k=4096), or 'auto'; got {quoted(self.sketch)}."
                 f"{_hint(self.sketch)}"
             )
         if isinstance(self.rule, CoordinateWise) and not isinstance(self.sketch, Exact) and not auto:
@@ -293,7 +296,7 @@ def _hint(came: Any) -> str:
     if isinstance(came, type):
         return f" That is the class: call it, as in {came.__name__}(...)."
     if isinstance(came, str):
-        return f" By name: bartizan.rule({came!r}, ...)."
+        return f" By name: bartizan.rule({quoted(came)}, ...)."
     if isinstance(came, PreAggregator):
         return f" Put a rule behind it, as in {came!r} >> Mean()."
     return ""

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan.kernels import reference
+from bartizan.plain import quoted
 from bartizan.types import Floats
 
 # Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
@@ -310,7 +311,10 @@ def look_at(x: Floats, has_trusted: bool) -> Look:
 
 def one_size_each(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
     """The clients' sizes, ones if not given; what the numbers are is checked of those who take part."""
-    given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
+    try:
+        given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got {quoted(sizes)}.") from None
     if given.shape != (n_clients,):
         raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got shape {given.shape}.")
     return given

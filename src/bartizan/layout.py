@@ -17,6 +17,7 @@ from bartizan.types import Array
 
 Path = tuple[Any, ...]
 MOST_NODES = 100_000  # of one update's container: a client may nest it without end
+LARGE, PADDED = 2**26, 2**4  # an array of so many bytes must have memory for one in so many of them at least
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -87,38 +88,80 @@ class Layout:
 
 def leaves_of(update: Any) -> dict[Path, Any]:
     """The arrays of one client's update by their path; raises TypeError on what can't be part of an update."""
+    return taken(update)[1]
+
+
+def taken(update: Any) -> tuple[Any, dict[Path, Any]]:
+    """The update in plain containers, and its arrays by their path: what it is made of is asked once.
+
+    A container may be a lazily read file, or any class: whatever it would say the next time counts for nothing.
+    """
+    leaves: dict[Path, Any] = {}
     try:
-        return dict(_walk(update, (), count(1)))
+        return _taken(update, (), leaves, count(1)), leaves
     except RecursionError:
         raise TypeError("the update is nested without end") from None
     except OverflowError as too_large:
         raise TypeError(f"a number is too large: {too_large}") from None
 
 
-def _walk(node: Any, path: Path, nodes: Iterator[int]) -> Iterator[tuple[Path, Any]]:
+def _taken(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int]) -> Any:
     if next(nodes) > MOST_NODES:
         raise TypeError(f"the update has more than {MOST_NODES:,} parts")
-    if isinstance(node, np.ma.MaskedArray):
+    kind = type(node)
+    if kind is np.ndarray or is_tensor(node):
+        if node.nbytes > LARGE:
+            _check_means(node, path)
+        leaves[path] = node
+        return node
+    if issubclass(kind, np.ma.MaskedArray):
         raise TypeError(f"{_where(path)} is a masked array; fill its mask first")
-    if isinstance(node, np.ndarray) or is_tensor(node):
-        yield path, node
-    elif isinstance(node, np.generic):
-        yield path, np.asarray(node)
-    elif isinstance(node, Mapping):
-        for key, child in node.items():
-            yield from _walk(child, (*path, key), nodes)
-    elif isinstance(node, (list, tuple)):
-        if _plain_numbers(node):
-            yield path, np.asarray(node, dtype=np.float64)
-        else:
-            for index, child in enumerate(node):
-                yield from _walk(child, (*path, index), nodes)
-    else:
-        raise TypeError(f"{_where(path)} is a {type(node).__name__}, not a NumPy array or torch tensor")
+    if issubclass(kind, (np.ndarray, np.generic)):
+        # Of a subclass the numbers, which it can't lie about.
+        return _taken(np.asarray(node), path, leaves, nodes)
+    if issubclass(kind, Mapping):
+        items = [(key, _taken(child, (*path, key), leaves, nodes)) for key, child in node.items()]
+        if kind is dict or kind is OrderedDict:
+            same = all(one is child for (_, one), child in zip(items, node.values(), strict=True))
+            return node if same else kind(items)
+        return OrderedDict(items) if issubclass(kind, OrderedDict) else dict(items)
+    if issubclass(kind, (list, tuple)):
+        own: Any = list if issubclass(kind, list) else tuple
+        children = node if kind is own else [*own.__iter__(node)]  # of a subclass what it holds, not what it says
+        if _plain_numbers(children):
+            leaves[path] = np.asarray(children, dtype=np.float64)
+            return leaves[path]
+        plain = [_taken(child, (*path, index), leaves, nodes) for index, child in enumerate(children)]
+        if children is node and all(one is child for one, child in zip(plain, children, strict=True)):
+            return node
+        if own is list:
+            return plain
+        return kind(*plain) if hasattr(kind, "_fields") else tuple(plain)
+    raise TypeError(f"{_where(path)} is a {kind.__name__}, not a NumPy array or torch tensor")
+
+
+def _check_means(leaf: Any, path: Path) -> None:
+    """Raise on a large array that repeats a few numbers so often that to read or copy it would never end."""
+    steps = leaf.stride() if is_tensor(leaf) else [step // leaf.itemsize for step in leaf.strides]
+    held = 1 + sum((n - 1) * abs(step) for n, step in zip(leaf.shape, steps, strict=True))
+    if math.prod(leaf.shape) > PADDED * held:
+        raise TypeError(
+            f"{_where(path)} has shape {tuple(leaf.shape)} and memory for {held:,} numbers, which it repeats; "
+            "send an array that holds all of its own"
+        )
 
 
 def _where(path: Path) -> str:
-    return f"entry {'.'.join(map(str, path))!r}" if path else "the update"
+    return f"entry {shown_path(path)!r}" if path else "the update"
+
+
+def shown_path(path: Path, most: int = 200) -> str:
+    """Keys with dots between, of which a client may have made anything."""
+    try:
+        text = ".".join(map(str, path))
+    except Exception:
+        text = ".".join(str(key) if type(key) in (str, int) else f"<{type(key).__name__}>" for key in path)
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> Any:
@@ -162,7 +205,7 @@ def is_array(value: Any) -> bool:
 def is_tensor(value: Any) -> TypeGuard[Any]:
     """Whether `value` is a torch tensor; imports nothing, since a tensor's owner has imported torch already."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return torch is not None and issubclass(type(value), torch.Tensor)  # not isinstance: a class can pose as another
 
 
 def place_of(leaf: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from bartizan import attacks, coordinatewise, mixing, rules, sketch
 from bartizan.attacks.settings import check
 from bartizan.coordinatewise import CoordinateWise
+from bartizan.plain import quoted
 from bartizan.rules import Rule
 
 T = TypeVar("T")
@@ -128,9 +129,9 @@ def find(name: str, table: Mapping[str, T], what: str) -> T:
     name = name.lower().replace("_", "-")
     if name in table:
         return table[name]
-    close = difflib.get_close_matches(name, table, n=1)
+    close = difflib.get_close_matches(name[:200], table, n=1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"Unknown {what} {name!r}.{meant} Known: {', '.join(sorted(table))}.")
+    raise ValueError(f"Unknown {what} {quoted(name)}.{meant} Known: {', '.join(sorted(table))}.")
 
 
 def only_known(name: str, settings: Iterable[str], known: Collection[str]) -> None:

@@ -22,3 +22,13 @@ def text(value: Any) -> str:
 def short(value: Any, most: int = 500) -> str:
     """The beginning of it, on one line."""
     return text(str("" if value is None else value)[: 4 * most])[:most]
+
+
+def quoted(value: Any, most: int = 200) -> str:
+    """A value as Python writes it, or the beginning of that: for messages about what came.
+
+    >>> quoted("krum"), len(quoted(list(range(10_000))))
+    ("'krum'", 203)
+    """
+    written = repr(value)
+    return written if len(written) <= most else f"{written[:most]}..."

@@ -6,6 +6,7 @@ import secrets
 
 import numpy as np
 
+from bartizan.plain import quoted
 from bartizan.types import Array
 
 KEY_BITS = 256
@@ -18,7 +19,7 @@ def fresh_seed() -> int:
 
 def checked_seed(seed: int) -> int:
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= int(seed) < 2**KEY_BITS:
-        raise ValueError(f"seed must be an integer from 0 to 2**{KEY_BITS} - 1, got {seed!r}.")
+        raise ValueError(f"seed must be an integer from 0 to 2**{KEY_BITS} - 1, got {quoted(seed)}.")
     return int(seed)
 
 

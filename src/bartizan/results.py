@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from bartizan.plain import quoted
+
 VERSION = 1
 NAME = "results.jsonl"
 KINDS = ("run", "round", "end")
@@ -99,7 +101,9 @@ def read(folder: Path, keep: int | None = None) -> Recorded:
     if run["kind"] != "run":
         raise CorruptFileError(f"{path} must begin with a line of kind 'run', got {run['kind']!r}.")
     if run.get("version") != VERSION:
-        raise CorruptFileError(f"{path} is of version {run.get('version')!r}; this bartizan reads version {VERSION}.")
+        raise CorruptFileError(
+            f"{path} is of version {quoted(run.get('version'))}; this bartizan reads version {VERSION}."
+        )
     rounds = [line for line in others if line["kind"] == "round"]
     if [line.get("round") for line in rounds] != list(range(1, len(rounds) + 1)):
         raise CorruptFileError(f"{path}: rounds must be numbered from 1 on, each once.")

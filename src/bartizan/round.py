@@ -19,7 +19,7 @@ import numpy as np
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.files import Unreadable, opened_one
 from bartizan.geometry import Look, norm_limit
-from bartizan.layout import Layout, as_numpy, leaves_of, like_leaf, on_gpu, rebuild
+from bartizan.layout import Layout, as_numpy, leaves_of, like_leaf, on_gpu, rebuild, taken
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
@@ -29,7 +29,7 @@ from bartizan.stopwatch import Stopwatch
 from bartizan.storage.budget import arrays_of, prepared
 from bartizan.storage.pace import Pace, Progress, as_bytes
 from bartizan.storage.spill import Spill
-from bartizan.updates import Updates
+from bartizan.updates import Updates, why
 
 if TYPE_CHECKING:
     from bartizan.aggregate import Aggregation, Aggregator
@@ -123,9 +123,9 @@ class Round:
             if arrival.layout is None:
                 arrival = replace(arrival, update=Unreadable(arrival.reason or ""))
             elif self._spill is not None and not on_disk:
-                arrival = replace(arrival, update=self._spill.keep(update, client))
+                arrival = replace(arrival, update=self._spill.keep(arrival.update, client))
             elif self._copy and not on_disk:
-                arrival = replace(arrival, update=_copied(update))
+                arrival = replace(arrival, update=_copied(arrival.update))
             with self._changed:
                 self._arrivals[client] = arrival
             return arrival.reason
@@ -222,6 +222,10 @@ class Round:
 
     def _received(self, update: Any, size: float) -> Arrival:
         """Read an update by itself, in its own layout; whether that is the round's is known when all have come."""
+        try:
+            update = taken(update)[0]
+        except Exception as unfit:  # a container may do anything when it is looked at
+            return Arrival(update, size, reason=why(unfit))
         try:
             alone = Updates.of([update])
         except TooFewClientsError as unfit:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -25,11 +25,11 @@ from bartizan.layout import (
     flat_of,
     form_of,
     is_array,
-    leaves_of,
     like_leaf,
     on_gpu,
     place_of,
     rebuild,
+    taken,
 )
 from bartizan.storage.pace import NO_HURRY, Pace
 from bartizan.storage.target import Target
@@ -70,27 +70,25 @@ class Updates:
         if is_array(updates):
             return cls._of_matrix(updates, reference, trusted, pace)
         sent = listed(updates)
-        seen: dict[int, tuple[dict[Path, Any], Layout]] = {}
+        seen: dict[int, Seen] = {}
         quarantined: dict[int, str] = {}
         known: dict[Any, Layout] = {}  # most clients send what another sent: it is described once
         for client, update in enumerate(sent):
             try:
                 seen[client] = _read(update, known)
-            except TypeError as unfit:
-                quarantined[client] = str(unfit)
-            except Exception as unreadable:  # a container may do anything when it is looked at; the round goes on
-                quarantined[client] = f"the update can't be read: {type(unreadable).__name__}: {unreadable}"
-        layout = _agreed([layout for _, layout in seen.values()], reference, quarantined)
+            except Exception as unfit:  # a container may do anything when it is looked at; the round goes on
+                quarantined[client] = why(unfit)
+        layout = _agreed([one.layout for one in seen.values()], reference, quarantined)
         misfits = {id(own): layout.misfit(own) for own in known.values()}
-        for client, (_, own) in seen.items():
-            misfit = misfits[id(own)]
+        for client, one in seen.items():
+            misfit = misfits[id(one.layout)]
             if misfit:
-                quarantined[client] = misfit
-        quarantined = {client: _short(reason) for client, reason in sorted(quarantined.items())}
+                quarantined[client] = _short(misfit)
+        quarantined = dict(sorted(quarantined.items()))
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
         kept = [client for client in seen if client not in quarantined]
-        rows, columns = [_row(seen[client][0], layout) for client in kept], Columns(layout)
+        rows, columns = [_row(seen[client].leaves, layout) for client in kept], Columns(layout)
         return cls(
             columns=columns,
             located=columns.located(rows),
@@ -98,7 +96,7 @@ class Updates:
             clients=tuple(kept),
             n_sent=len(sent),
             quarantined=quarantined,
-            like=_usual(sent, [client for client in kept if seen[client][1] == layout], kept),
+            like=_usual([seen[client] for client in kept], layout),
             reference=vouched("reference", reference, layout, pace),
             trusted=vouched("trusted", trusted, layout, pace),
             pace=pace,
@@ -358,26 +356,46 @@ def _agreed(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) 
     return layout
 
 
-def _read(update: Any, known: dict[Any, Layout]) -> tuple[dict[Path, Any], Layout]:
-    """One update's arrays and what they look like; raises TypeError on what can't take part."""
-    leaves = leaves_of(update)
+class Seen(NamedTuple):
+    """One client's update: in plain containers, its arrays by their path, and what they look like."""
+
+    plain: Any
+    leaves: dict[Path, Any]
+    layout: Layout
+
+
+def _read(update: Any, known: dict[Any, Layout]) -> Seen:
+    """Look at one update; raises TypeError on what can't take part."""
+    plain, leaves = taken(update)
     if not leaves:
         raise TypeError("the update is empty")
     marks = tuple([(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()])
     if marks not in known:
         known[marks] = Layout.of(leaves)
-    return leaves, known[marks]
+    return Seen(plain, leaves, known[marks])
+
+
+def why(unfit: Exception) -> str:
+    """The reason in an error that came of looking at an update; the error may be of a client's making."""
+    try:
+        said = str(unfit)
+    except Exception:
+        said = "it can't be said"
+    if not isinstance(unfit, TypeError):
+        said = f"the update can't be read: {type(unfit).__name__}: {said}"
+    return _short(said)
 
 
 def _short(reason: str, most: int = 300) -> str:
     return reason if len(reason) <= most else f"{reason[:most]} ..."
 
 
-def _usual(sent: Sequence[Any], ordered: list[int], kept: list[int]) -> Any:
+def _usual(kept: Sequence[Seen], layout: Layout) -> Any:
     """The update to build a result after: of the form that most sent, and in the layout's order if one of those is."""
-    forms = {client: form_of(sent[client]) for client in kept}
-    usual = Counter(forms.values()).most_common(1)[0][0]
-    return sent[next(client for client in [*ordered, *kept] if forms[client] == usual)]
+    forms = [form_of(one.plain) for one in kept]
+    usual = Counter(forms).most_common(1)[0][0]
+    fitting = [one for one, form in zip(kept, forms, strict=True) if form == usual]
+    return next((one for one in fitting if one.layout == layout), fitting[0]).plain
 
 
 def _row(leaves: dict[Path, Any], layout: Layout) -> Row:

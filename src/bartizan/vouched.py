@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bartizan.columns import Row, numbers
-from bartizan.layout import Layout, Path, flat_of, is_tensor, leaves_of, moved, on_host
+from bartizan.layout import Layout, Path, flat_of, is_tensor, leaves_of, moved, on_host, shown_path
 from bartizan.storage.pace import Pace
 from bartizan.types import Array
 
@@ -61,5 +61,5 @@ def shapes(leaves: dict[Path, Any]) -> dict[Path, tuple[int, ...]]:
 
 
 def shown(shapes: dict[Path, tuple[int, ...]], most: int = 4) -> str:
-    shown = [f"{'.'.join(map(str, path)) or 'one array'} {shape}" for path, shape in list(shapes.items())[:most]]
+    shown = [f"{shown_path(path) or 'one array'} {shape}" for path, shape in list(shapes.items())[:most]]
     return (", ".join(shown) or "nothing") + (f" and {len(shapes) - most} more" if len(shapes) > most else "")

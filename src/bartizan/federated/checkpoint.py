@@ -42,6 +42,13 @@ class Checkpoint:
     diverged: bool = False
     """Whether that round was the last because the model is not finite any more."""
 
+    @property
+    def sound(self) -> bool:
+        """Whether its fields are of their types, as those of a file may not be."""
+        counts = all(type(count) is int and count >= 0 for count in (self.round, self.lines))
+        numbers = all(isinstance(number, (int, float)) for number in (self.seconds, *self.history))
+        return counts and numbers and isinstance(self.id, str) and isinstance(self.server, dict)
+
     def save(self, folder: Path) -> None:
         torch = torch_for("A checkpoint")
         content = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -78,7 +85,10 @@ class Checkpoint:
         # The checksum guards against accidents, weights_only against files from strangers.
         try:
             content = torch.load(io.BytesIO(data[head:]), map_location=device, weights_only=True)
-            return cls(**{**content, "history": tuple(content["history"])})
+            found = cls(**{**content, "history": tuple(content["history"])})
+            if not found.sound:
+                raise TypeError("its fields have other types")
+            return found
         except Exception as wrong:  # whatever a stranger made of it, or another version of us
             unlike = f"not what this bartizan writes ({type(wrong).__name__})"
             raise CorruptFileError(f"{path} is whole, and {unlike}. {advice}") from None

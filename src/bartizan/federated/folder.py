@@ -96,7 +96,7 @@ def _readable(folder: Path) -> Recorded | None:
 def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     one, other = dict(_flat(there)), dict(_flat(here))
     no_part = ("name", "device", "data.folder")  # of the id
-    keys = [key for key in {**one, **other} if shown(one.get(key)) != shown(other.get(key)) and key not in no_part]
+    keys = [key for key in {**one, **other} if repr(one.get(key)) != repr(other.get(key)) and key not in no_part]
     told = [f"{key} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]]
     return "; ".join(told) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
 

@@ -8,6 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
+from bartizan.plain import quoted
+
+LONGEST = 200
+"""Letters of a name that are looked at and shown, where it is none that is known."""
+
 
 class ConfigError(ValueError):
     """Something in an experiment that can't be: the message names the key, what came and what would do."""
@@ -40,10 +45,12 @@ def refuse_unknown(name: str, known: Iterable[str], section: str, of: str = "", 
     known = list(known)
     if name in known:
         return
-    close = difflib.get_close_matches(name, [*known, also] if also else known, n=1)
+    close = difflib.get_close_matches(name[:LONGEST], [*known, also] if also else known, n=1)
     meant = f" Did you mean {full(section, close[0])}?" if close else ""
     takes = ", ".join(known) if known else "no settings"
-    raise ConfigError(f"Unknown key {full(section, name)}.{meant} {of or section or 'An experiment'} takes {takes}.")
+    raise ConfigError(
+        f"Unknown key {full(section, name)[:LONGEST]}.{meant} {of or section or 'An experiment'} takes {takes}."
+    )
 
 
 def full(section: str, name: str) -> str:
@@ -70,7 +77,7 @@ def shown(value: Any) -> str:
     >>> shown(True), shown("krum"), shown(3)
     ('true', "'krum'", '3')
     """
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    return str(value).lower() if isinstance(value, bool) else quoted(value)
 
 
 def _checked(name: str, one: Field[Any], value: Any) -> Any:
@@ -79,7 +86,7 @@ def _checked(name: str, one: Field[Any], value: Any) -> Any:
         value = number_like(name, default, value)
     choices, least, most = (one.metadata[limit] for limit in ("one_of", "least", "most"))
     if choices and value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
+        close = difflib.get_close_matches(str(value)[:LONGEST], choices, n=1)
         meant = f" Did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"{name} must be one of {', '.join(choices)}; got {shown(value)}.{meant}")
     too_small, too_large = least is not None and value < least, most is not None and value > most

@@ -10,6 +10,7 @@ import numpy as np
 from bartizan.columns import GRANULE, SCRATCH, Columns, Located
 from bartizan.kernels.rows import UNIT, Rows
 from bartizan.layout import is_tensor
+from bartizan.plain import quoted
 from bartizan.storage.pages import NEIGHBOURS, MappedPages, span
 from bartizan.types import Array
 
@@ -30,9 +31,12 @@ def as_bytes(memory: int | str) -> int:
     amount = memory
     if isinstance(memory, str):
         parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory)
-        amount = int(float(parts[1]) * UNITS[parts[2]]) if parts and parts[2] in UNITS else 0
+        known = parts is not None and parts[2] in UNITS and len(memory) < 40
+        amount = int(float(parts[1]) * UNITS[parts[2]]) if parts and known else 0
     if not isinstance(amount, (int, np.integer)) or isinstance(amount, bool) or amount < 1:
-        raise ValueError(f'memory must be a number of bytes, or a text such as "512 MiB" or "2 GB"; got {memory!r}.')
+        raise ValueError(
+            f'memory must be a number of bytes, or a text such as "512 MiB" or "2 GB"; got {quoted(memory)}.'
+        )
     return int(amount)
 
 

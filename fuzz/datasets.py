@@ -1,0 +1,113 @@
+"""The loaders of data sets: files as they are published, with something else in one of them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from bartizan.federated.data.base import DataError, Dataset
+from bartizan.federated.data.table import load
+from fuzz.draw import Draw
+from fuzz.surface import ACCEPTED, Surface, documented, require
+from fuzz.warp import mutated
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3072), np.uint8)
+
+
+def _batch(key: str, protocol: int) -> bytes:
+    return pickle.dumps({b"data": PIXELS, key.encode(): [1, 3], b"batch_label": b"one"}, protocol)
+
+
+def _idx(shape: tuple[int, ...], packed: bool) -> bytes:
+    raw = struct.pack(f">{1 + len(shape)}I", 2048 + len(shape), *shape) + bytes(int(np.prod(shape)))
+    return gzip.compress(raw, mtime=0) if packed else raw
+
+
+def _jpeg() -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(PIXELS[0, :768].reshape(16, 16, 3)).resize((64, 64)).save(out, "JPEG", quality=40)
+    return out.getvalue()
+
+
+CIFAR10 = {f"data_batch_{n}": _batch("labels", 2) for n in range(1, 6)} | {"test_batch": _batch("labels", 4)}
+CIFAR100 = {
+    "train": _batch("fine_labels", 2),
+    "test": _batch("fine_labels", 3),
+    "meta": pickle.dumps({"fine_label_names": [f"c{n}" for n in range(100)]}, 2),
+}
+BINARY = {"train.bin": bytes([0, 5]) + bytes(3072), "test.bin": bytes([1, 9]) + bytes(3072)} | {
+    "fine_label_names.txt": "\n".join(f"c{n}" for n in range(100)).encode()
+}
+IDX = {
+    **{f"{part}-images-idx3-ubyte": _idx((2, 28, 28), False) for part in ("train", "t10k")},
+    **{f"{part}-labels-idx1-ubyte": _idx((2,), False) for part in ("train", "t10k")},
+}
+PACKED = {f"{name}.gz": gzip.compress(one, mtime=0) for name, one in IDX.items()}
+TINY = {
+    "wnids.txt": b"n01\nn02\n",
+    "words.txt": b"n01\tgoldfish, fish\nn02\tfrog\n",
+    "val/val_annotations.txt": b"val_0.JPEG\tn02\t0\t0\t9\t9\n",
+    "train/n01/images/n01_0.JPEG": _jpeg(),
+    "val/images/val_0.JPEG": _jpeg(),
+}
+
+
+class Loader:
+    """A folder of one data set, whole but for one file."""
+
+    def __init__(self, name: str, files: dict[str, bytes], folder: Path) -> None:
+        self.name, self.files, self.folder = name, files, folder
+        self.names = list(files)
+        for one, content in files.items():
+            (folder / one).parent.mkdir(parents=True, exist_ok=True)
+            (folder / one).write_bytes(content)
+
+    def case(self, draw: Draw, whole: bool) -> str:
+        """One file is replaced by the rest of the bytes, or changed in a few places."""
+        name = self.names[draw.below(len(self.names))]
+        path = self.folder / name
+        path.write_bytes(draw.rest() if whole else mutated(self.files[name], draw))
+        try:
+            with documented(DataError):
+                check(load(self.name, self.folder))
+        finally:
+            path.write_bytes(self.files[name])
+        return ACCEPTED
+
+
+def check(data: Dataset) -> None:
+    """What is accepted is a data set, whatever its numbers are."""
+    for images in (data.train, data.test):
+        require(images.pixels.dtype == np.uint8 and len(images.pixels) == len(images.labels), "images and labels")
+        require(images.labels.min() >= 0 and images.labels.max() < data.n_classes, "labels beyond the classes")
+        require(images.pixels.size < 10**7, "more pixels than the files have bytes for")
+
+
+def _surface(*sets: tuple[str, dict[str, bytes]]) -> Callable[[Path], Surface]:
+    def surface(folder: Path) -> Surface:
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        loaders = [Loader(name, files, folder / f"{name}-{n}") for n, (name, files) in enumerate(sets)]
+
+        def case(data: bytes) -> str:
+            draw = Draw(data)
+            return draw.pick(loaders).case(draw, whole=draw.chance(2))
+
+        seeds = [bytes([n, 0, at]) + bytes(range(40)) for n in range(len(sets)) for at in range(3)]
+        for n, (_, files) in enumerate(sets):
+            seeds += [bytes([n, 1, at]) + one for at, one in enumerate(files.values()) if len(one) < 9000][:6]
+        return Surface(case, seeds, length=9000)
+
+    return surface
+
+
+cifar = _surface(("cifar10", CIFAR10), ("cifar100", CIFAR100), ("cifar100", BINARY))
+mnist = _surface(("fashion-mnist", IDX), ("mnist", PACKED))
+tiny_imagenet = _surface(("tiny-imagenet", TINY))

@@ -1,0 +1,125 @@
+"""Result files and checkpoints of strangers, as far as the page that the report makes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bartizan import results
+from bartizan.federated.checkpoint import DIGEST, MAGIC, Checkpoint
+from bartizan.report.content import content, data
+from bartizan.report.load import load
+from bartizan.results import CorruptFileError
+from fuzz.draw import Draw
+from fuzz.surface import ACCEPTED, RefusedError, Surface, documented, require
+from fuzz.warp import mutated, warped
+
+M = 4
+RUN = {
+    **{"kind": "run", "version": 1, "id": "abc", "name": "n", "config": {"seed": 1, "rule": {"name": "krum"}}},
+    **{"clients": [0, 1, 2, 3], "byzantine": [3], "ratio": {"count": 0.25, "data": 0.2}, "sizes": [5, 5, 5, 5]},
+    **{"split": [[1, 4]] * M, "classes": ["a", "b"], "dim": 9, "bartizan": "0.1.0", "torch": "2", "machine": "m"},
+}
+ROUNDS = [
+    {
+        **{"kind": "round", "round": t, "clients": [0, 1, 2, 3], "weights": [0.5, 0.5, 0.0, 0.0], "accuracy": 0.1 * t},
+        **{"exact_weights": [0.25] * M, "quarantined": {"3": "NaN"}, "loss": 2.0, "norm": 1.0, "read": 1e-3},
+        **{"seconds": {"train": 1.0, "sketch": 0.1, "weigh": 0.1, "combine": 0.1}, "sketch": "Rotated(k=64)"},
+    }
+    for t in (1, 2, 3)
+]
+END = {"kind": "end", "status": "finished", "best": 0.3, "last": 0.3, "seconds": 3.0, "converged": True}
+LINES: list[Any] = [RUN, *ROUNDS, END]
+
+
+def line_of(value: Any) -> bytes:
+    """A line with a checksum that fits, whatever it says."""
+    body = json.dumps(value, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+WHOLE = b"".join(map(line_of, LINES))
+
+
+def reports_in(folder: Path) -> Any:
+    run = folder / "runs" / "one"
+    run.mkdir(parents=True, exist_ok=True)
+
+    def case(data_: bytes) -> str:
+        draw = Draw(data_)
+        kind = draw.below(4)
+        try:
+            text = [draw.rest, lambda: mutated(WHOLE, draw), lambda: _lines(draw), lambda: _lines(draw)][kind]()
+        except (ValueError, RecursionError):  # what JSON can't write
+            raise RefusedError from None
+        (run / results.NAME).write_bytes(text)
+        found = load(folder / "runs")
+        json.dumps(data(content(found)), allow_nan=False)
+        require(len(found.runs) + len(found.broken) == 1, "the run is neither shown nor named")
+        if found.broken:
+            require(10 < len(found.broken[0][1]) < 3000, "what is said of a broken run is too much, or nothing")
+            raise RefusedError
+        if text == WHOLE:
+            require(found.runs[0].weights.shape == (3, M), "a sound file was read otherwise")
+        return ACCEPTED
+
+    return case
+
+
+def _lines(draw: Draw) -> bytes:
+    """Lines whose checksums fit, some with other values than a run writes."""
+    lines = list(LINES)
+    for _ in range(1 + draw.below(3)):
+        at = draw.below(len(lines))
+        changed = warped(lines[at], draw)
+        lines[at] = changed if isinstance(changed, dict) else {"kind": "round"}
+    if draw.chance(6):
+        lines = lines[: draw.below(len(lines))]
+    return b"".join(map(line_of, lines)) + (draw.rest()[:20] if draw.chance(5) else b"")
+
+
+def reports(folder: Path) -> Surface:
+    seeds = [b"\0" + WHOLE, b"\0" + line_of(RUN), *(bytes([k]) + bytes(range(60)) for k in (1, 2, 3))]
+    return Surface(reports_in(folder), seeds, length=4000)
+
+
+def _saved(content: Any) -> bytes:
+    out = io.BytesIO()
+    torch.save(content, out)
+    return out.getvalue()
+
+
+STATE = {"id": "a", "round": 1, "lines": 5, "seconds": 1.0, "server": {"weights": torch.zeros(3)}, "history": (0.5,)}
+SAVED = _saved({**STATE, "diverged": False})
+OTHERS = [SAVED, _saved({**STATE, "history": 7}), _saved([1, 2]), _saved({"x": np.float64(1)}), _saved(STATE)]
+OTHERS += [_saved({**STATE, name: junk}) for name in STATE for junk in (None, -1, "x", [None], torch.zeros(2))]
+
+
+def checkpoints_in(folder: Path) -> Any:
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def case(data_: bytes) -> str:
+        draw = Draw(data_)
+        kind = draw.below(3)
+        body = draw.rest() if kind == 0 else mutated(draw.pick(OTHERS), draw) if kind == 1 else draw.pick(OTHERS)
+        digest = hashlib.sha256(body).digest() if draw.below(4) < 3 else bytes(DIGEST)
+        (folder / "checkpoint.pt").write_bytes(MAGIC + digest + body if not draw.chance(9) else body)
+        with documented(CorruptFileError):
+            found = Checkpoint.load(folder)
+        require(found is not None and type(found.round) is type(found.lines) is int, "rounds and lines are counts")
+        require(found is not None and found.lines >= 0 and type(found.server) is dict, "what a run goes on from")
+        return ACCEPTED
+
+    return case
+
+
+def checkpoints(folder: Path) -> Surface:
+    seeds = [b"\2", b"\2\1", b"\2\4", b"\0" + SAVED, b"\1" + bytes(range(40))]
+    return Surface(checkpoints_in(folder), seeds, length=3000)

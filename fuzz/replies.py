@@ -1,0 +1,95 @@
+"""What Flower's nodes send: arrays and metrics in a RecordDict, read beside NumPy's own reader."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+
+import bartizan as bz
+from bartizan.flower.decode import Model, of_kind, only_arrays, reported
+from bartizan.flower.metrics import kept, medians, together
+from fuzz.draw import Draw
+from fuzz.surface import ACCEPTED, Surface, documented, require
+from fuzz.updatefiles import NPY
+from fuzz.warp import mutated
+
+ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3)}
+NAMES = ("w", "n", "extra", "", "w\0", "x" * 3000)
+STYPES = ("numpy.ndarray", "torch", "", "numpy.ndarray ")
+HEADERS = ("<f4", ">f4", "<f8", "|O", "<c8", "f4", "<f44444444444444", "|V9")
+NUMBERS: list[Any] = [3, 0, -1, 2**63 - 1, 0.5, float("nan"), float("inf"), [1, 2], [], 1e-320]
+
+
+def case(data: bytes) -> str:
+    draw = Draw(data)
+    model = Model.of(ArrayRecord({name: Array(one) for name, one in ARRAYS.items()}))
+    content = _reply(draw)
+    metrics(draw, content)
+    with documented(ValueError):
+        found = model.decode(only_arrays(content))
+        reported(content, "num-examples")
+    for name, one in found.items():
+        theirs = np.load(io.BytesIO(of_kind(content, ArrayRecord)[0][name].data), allow_pickle=False)
+        require(np.array_equal(one, theirs, equal_nan=True), f"{name!r} has other numbers than NumPy finds")
+    honest = [{name: array + m for name, array in ARRAYS.items()} for m in range(3)]
+    out = bz.aggregate([found, *honest], bz.Mean(), reference=ARRAYS)
+    require(set(out.quarantined) <= {0} and np.isfinite(out.update["w"]).all(), "a reply spoilt the round")
+    return ACCEPTED
+
+
+def _reply(draw: Draw) -> RecordDict:
+    arrays = {}
+    for name in ("w", "n") if not draw.chance(4) else [draw.pick(NAMES) for _ in range(draw.below(4))]:
+        data = _bytes(draw, name)
+        shape = draw.pick([(2, 3), (), (9,), (2**40,)])
+        stype = STYPES[0] if not draw.chance(8) else draw.pick(STYPES)
+        arrays[name] = Array(dtype=draw.pick(["float32", "object", ""]), shape=shape, stype=stype, data=data)
+    found = RecordDict({"arrays": ArrayRecord(arrays)})
+    if not draw.chance(9):
+        found["metrics"] = MetricRecord({"num-examples": 3 if not draw.chance(4) else draw.pick(NUMBERS)})
+    if draw.chance(8):
+        found["more"] = MetricRecord({draw.pick(["num-examples", "loss", ""]): draw.pick(NUMBERS)})
+    if draw.chance(12):
+        found["again"] = ArrayRecord(arrays)
+    return found
+
+
+def _bytes(draw: Draw, name: str) -> bytes:
+    """A .npy file: whole, changed, with a header of lies, or anything."""
+    whole = _npy(ARRAYS.get(name, ARRAYS["w"]))
+    how = draw.below(5)
+    if how == 1:
+        return mutated(whole, draw)
+    if how == 2:
+        descr, order = draw.pick(HEADERS), draw.pick(["False", "True", "None"])
+        shape = draw.pick(["(2, 3)", "()", "(6,)", "(2, 3, )", "(99999999999999999999,)", "(-1,)", "(2, 3), **{}"])
+        text = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}".encode()
+        text += b" " * draw.below(64) + b"\n"
+        return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text + bytes(draw.pick([24, 0, 48, 23]))
+    if how == 3:
+        return draw.pick(NPY)
+    return whole if how == 0 else draw.rest()
+
+
+def _npy(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def metrics(draw: Draw, content: RecordDict) -> None:
+    """One node's metrics among honest ones: a number that most report, and none that one node can move away."""
+    honest = [RecordDict({"m": MetricRecord({"loss": 0.1 * n, "num-examples": 3})}) for n in range(1, 4)]
+    told = together([kept(content, medians), *honest], "num-examples", medians)
+    require(set(told) <= {"loss"}, f"metrics {json.dumps(sorted(told))[:60]} that most did not report")
+    require(0.1 <= told["loss"] <= 0.3, "one node moved the median beyond all honest ones")
+
+
+def surface(folder: Path) -> Surface:
+    seeds = [b"", *(bytes([n]) * 30 for n in range(1, 40))]
+    return Surface(case, seeds)

@@ -1,0 +1,165 @@
+"""`Round` beside a model of it: whatever is added in whatever order, the answer is one call's answer."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bartizan as bz
+from fuzz import oracle
+from fuzz.aggregating import enough, flat, rule_of
+from fuzz.clients import BAD, CLEAN, DTYPES, EITHER, FORMS, Cast, clean, hostile_update, numbers, stored, widened
+from fuzz.draw import Draw
+from fuzz.surface import ACCEPTED, RefusedError, Surface, on_purpose, require
+
+SKETCHES = (bz.Rotated(k=64), bz.Exact(), bz.Gaussian(k=16))
+NO_IDS = ([], float("nan"), {}, [1], np.zeros(2))
+NO_SIZES = (0, -1, float("nan"), float("inf"), True)
+
+
+class Model:
+    """What a round should be: a dict of what came, and whether it is still open."""
+
+    def __init__(self, draw: Draw, folder: Path) -> None:
+        self.draw, self.folder = draw, Path(tempfile.mkdtemp(dir=folder))
+        self.form, self.dtype, self.p = draw.pick(FORMS), draw.pick(DTYPES), 1 + draw.below(300)
+        self.rule = rule_of(draw, 9)
+        coordinatewise = isinstance(self.rule, bz.coordinatewise.CoordinateWise)
+        self.sketch = bz.Exact() if coordinatewise else draw.pick(SKETCHES)
+        self.strict, spilled, copied = draw.chance(6), draw.chance(3), draw.chance(3)
+        self.x = stored(numbers(draw, 16, self.p), self.dtype)
+        self.came: dict[Any, tuple[Any, float, str, np.ndarray]] = {}
+        self.state = "open"
+        self.result: bz.Aggregation | None = None
+        self.round = bz.Aggregator(self.rule, self.sketch).round(
+            seed=5, strict=self.strict, copy=copied, spill=self.folder / "spill" if spilled else None
+        )
+
+    def add(self, client: Any = None, flawed: bool | None = None) -> None:
+        """One client's update, from a client that may have come before, perhaps too late."""
+        draw = self.draw
+        client = draw.below(16) if client is None else client
+        row, size = self.x[hash(client) % 16], 1.0 + draw.below(3)
+        if draw.chance(4) if flawed is None else flawed:
+            update, known = hostile_update(draw, row, self.form, self.dtype)
+        else:
+            update, known = clean(draw, row, self.form, self.dtype), CLEAN
+        fresh = client not in self.came and self.state == "open"
+        try:
+            reason = self.round.add(update, client, size)
+        except bz.BadClientError as bad:
+            require(self.strict and fresh and known != CLEAN, f"refused at once: {bad}")
+            return
+        except (ValueError, RuntimeError) as refused:
+            if not on_purpose(refused):
+                raise
+            require(not fresh, f"a client that may come was refused: {refused}")
+            return
+        require(fresh, "a client was taken twice, or too late")
+        require(reason is None or known != CLEAN, f"a clean update was refused: {reason}")
+        require(reason is None or 10 < len(reason) < 600, f"the reason is {reason!r}")
+        self.came[client] = (update, size, known, row)
+
+    def add_nonsense(self) -> None:
+        """The caller's mistakes: each is an error, and changes nothing."""
+        ids = self.draw.chance(2)
+        client, size = (self.draw.pick(NO_IDS), 1.0) if ids else ("amy", self.draw.pick(NO_SIZES))
+        try:
+            self.round.add([1.0], client, size)
+        except (TypeError, ValueError, RuntimeError) as refused:
+            if not on_purpose(refused):
+                raise
+            return
+        raise AssertionError("nonsense was taken")
+
+    def close(self) -> None:
+        clients, certain = self.clients()
+        try:
+            out = self.round.close()
+        except (bz.TooFewClientsError, bz.BadClientError) as refused:
+            require(self.state == "open" and on_purpose(refused), f"a {self.state} round: {refused}")
+            if isinstance(refused, bz.TooFewClientsError) and self.came and certain:
+                M = len(self.came)
+                require(not enough(self.rule, M, len(refused.quarantined)), f"{self.rule!r} refused: {refused}")
+            return
+        except (ValueError, RuntimeError) as refused:
+            if not on_purpose(refused) or (self.state == "open" and certain):
+                raise
+            return
+        require(self.state != "left", "a round that was left gave an answer")
+        require(self.result is None or out is self.result, "the second close gave another answer")
+        if self.result is None:
+            self.state, self.result = "closed", out
+            self._check(out, clients, certain)
+
+    def clients(self) -> tuple[Cast, bool]:
+        """Who came, by their ids in order."""
+        made = [self.came[client] for client in sorted(self.came)]
+        x = np.array([widened(row, self.dtype) for *_, row in made]).reshape(len(made), self.p)
+        found = Cast(self.form, self.dtype, x, [one[0] for one in made], [one[2] for one in made])
+        return found, found.majority
+
+    def _check(self, out: bz.Aggregation, clients: Cast, certain: bool) -> None:
+        ids = sorted(self.came)
+        require(list(out.clients) == ids, f"the result names {out.clients}, and {ids} came")
+        gone = {ids.index(client) for client in out.quarantined}
+        if not certain:
+            return
+        require(clients.who(BAD) <= gone <= clients.who(BAD) | clients.who(EITHER), f"quarantined: {out.quarantined}")
+        kept = [m for m in range(len(ids)) if m not in gone]
+        sizes = np.array([self.came[client][1] for client in ids])
+        rule = self.rule.expecting_fewer(len(gone))
+        weights = None if out.weights is None else out.weights[kept]
+        if isinstance(rule, (bz.Mean, bz.Krum, bz.GeometricMedian, bz.coordinatewise.Median)):
+            exact = isinstance(self.sketch, bz.Exact)
+            update = flat(out.update, self.form)
+            oracle.check(rule, clients.x[kept], sizes[kept], update, weights, self.dtype, exact)
+        if not clients.who(EITHER):
+            again = bz.aggregate(clients.sent, self.rule, sketch=self.sketch, seed=5, sizes=sizes)
+            require(np.array_equal(flat(again.update, self.form), flat(out.update, self.form)), "not one call's answer")
+            require(np.array_equal(again.weights, out.weights), "not one call's weights")
+
+    def leave(self) -> None:
+        self.round.__exit__(None, None, None)
+        if self.state == "open":
+            self.state, self.came = "left", {}
+
+    def done(self) -> None:
+        """Nothing is left on the disk, whatever happened."""
+        self.leave()
+        left = list(self.folder.glob("spill/*"))
+        shutil.rmtree(self.folder)
+        require(not left, f"files are left: {left[:3]}")
+
+
+def case_in(folder: Path) -> Any:
+    def case(data: bytes) -> str:
+        model = Model(Draw(data), folder)
+        try:
+            for _ in range(3 + model.draw.below(12)):
+                step = model.draw.below(16)
+                if step < 11:
+                    model.add()
+                elif step < 13:
+                    model.close()
+                elif step < 15:
+                    model.add_nonsense()
+                else:
+                    model.leave()
+            model.close()
+        finally:
+            model.done()
+        if model.result is None:
+            raise RefusedError
+        return ACCEPTED
+
+    return case
+
+
+def surface(folder: Path) -> Surface:
+    seeds = [bytes([n]) * 60 for n in range(0, 256, 5)]
+    return Surface(case_in(folder), seeds)

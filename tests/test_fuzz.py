@@ -1,0 +1,168 @@
+"""The hostile input campaign in small: what it found stays mended, and it would find what is broken."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+pytest.importorskip("PIL")
+
+from bartizan.federated.data.cifar import Pickles
+from bartizan.rules.krum import Krum
+from bartizan.updates import Updates
+from fuzz import engine, watch
+from fuzz.draw import Draw
+from fuzz.keep import shrunk
+from fuzz.machine import RoundMachine
+from fuzz.surface import Surface
+from fuzz.table import SURFACES, made, missing
+from fuzz.watch import Watch
+
+ROOT = Path(__file__).parent.parent
+CORPUS = sorted(path for path in (ROOT / "tests" / "corpus").glob("*/*") if path.is_file())
+FEW = settings(max_examples=40, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module", params=SURFACES)
+def surface(request, tmp_path_factory):
+    if missing(request.param):
+        pytest.skip(f"{missing(request.param)} not installed")
+    return made(request.param, tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.fixture
+def alarm(monkeypatch):
+    """Turns a hang into a failure, and nothing that is merely slow: kernels may be compiled, on a busy machine."""
+    monkeypatch.setattr(watch, "PATIENCE", 300.0)
+    before = signal.getsignal(signal.SIGALRM)
+    watch.listen()
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def first(surface: Surface, count: int, seed: int = 0) -> Watch:
+    """What becomes of so many cases."""
+    seen = Watch(surface)
+    for data in itertools.islice(engine.cases(surface, seed), count):
+        seen.run(data)
+    return seen
+
+
+def said(seen: Watch) -> str:
+    return "; ".join(failure["said"] for failure in seen.failures.values())
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_was_found_once_stays_mended(path, tmp_path, alarm):
+    seen = Watch(made(path.parent.name, tmp_path))
+    assert seen.run(path.read_bytes()), seen.failures
+
+
+def test_no_case_of_a_short_campaign_fails(surface, alarm):
+    seen = first(surface, 150)
+    assert not seen.failures
+    assert seen.outcomes["accepted"]
+    assert seen.outcomes["refused"]
+
+
+@pytest.mark.parametrize("name", ["aggregate", "round"])
+def test_no_bytes_that_hypothesis_draws_make_a_case_that_fails(name, tmp_path, alarm):
+    seen = Watch(made(name, tmp_path))
+
+    @FEW
+    @given(st.binary(max_size=300))
+    @example(bytes(range(256)))
+    def try_one(data):
+        assert seen.run(data), seen.failures
+
+    try_one()
+
+
+TestRoundMachine = RoundMachine.TestCase
+TestRoundMachine.settings = settings(FEW, max_examples=40, stateful_step_count=20)
+
+
+def test_the_state_machine_runs_by_the_clock_and_is_counted(tmp_path, alarm):
+    seen, ticks = Watch(made("round", tmp_path)), []
+    engine.stateful(seen, 0.01, 0, lambda: ticks.append(seen.cases))
+    assert not seen.failures
+    assert ticks[-1] >= 50
+
+
+def test_a_campaign_finds_quarantine_switched_off(monkeypatch, tmp_path, alarm):
+    monkeypatch.setattr(
+        sys.modules["bartizan.aggregate"], "without_the_unfit", lambda clients, look, strict: (clients, look)
+    )
+    seen = first(made("aggregate", tmp_path), 400)
+    assert "bad clients took part" in said(seen)
+
+
+def test_a_campaign_finds_weights_that_are_off_by_one(monkeypatch, tmp_path, alarm):
+    combine = Updates.combine
+    monkeypatch.setattr(Updates, "combine", lambda self, weights: combine(self, np.roll(weights, 1)))
+    seen = first(made("aggregate", tmp_path), 400)
+    assert "the update is not what the weights make of the clients" in said(seen)
+
+
+def test_a_campaign_finds_a_rule_that_trusts_the_wrong_client(monkeypatch, tmp_path, alarm):
+    def worst(self, geometry):
+        weights = np.zeros(geometry.n_clients)
+        weights[geometry.squared_distances.sum(axis=1).argmax()] = 1.0
+        return weights
+
+    monkeypatch.setattr(Krum, "weigh", worst)
+    seen = first(made("aggregate", tmp_path), 800)
+    assert "Krum chose one whose score is not the least" in said(seen)
+
+
+def test_a_campaign_finds_a_loader_that_lets_errors_through(monkeypatch, tmp_path, alarm):
+    monkeypatch.setattr(Pickles, "_naming", lambda self, path: nullcontext())
+    assert "NotDataError" in " ".join(first(made("cifar", tmp_path), 200).failures)
+
+
+def test_a_case_that_hangs_is_a_failure(monkeypatch, alarm):
+    monkeypatch.setattr(watch, "PATIENCE", 0.05)
+    seen = Watch(Surface(lambda data: time.sleep(20) or "accepted"))
+    assert not seen.run(b"")
+    assert "HangError" in next(iter(seen.failures))
+
+
+def test_an_error_that_the_library_did_not_mean_is_a_failure(tmp_path):
+    from fuzz.surface import RefusedError, documented
+
+    with pytest.raises(RefusedError), documented(ValueError):
+        Krum(-1)
+    with pytest.raises(ValueError, match="could not convert"), documented(ValueError):
+        float("no number")
+
+
+def test_failures_are_made_small():
+    assert shrunk(lambda data: b"\xff" in data, bytes(range(200, 256)) * 3) == b"\xff"
+
+
+def test_choices_end_where_the_bytes_do():
+    draw = Draw(b"\x05")
+    assert [draw.below(4), draw.below(1000), draw.chance(2)] == [1, 0, False]
+
+
+def test_the_campaign_writes_its_figures(tmp_path):
+    out = tmp_path / "told.json"
+    command = [sys.executable, "-m", "fuzz", "--minutes", "0.02", "--surface", "configs", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(out.read_text())
+    assert told["surfaces"]["configs"]["cases"] == told["cases"] > 10
+    assert told["crashes"] == told["wrong"] == 0
