@@ -202,7 +202,7 @@ def test_the_summary_says_what_was_computed(four):
     assert "The paper's own: +0.89, in the 2 cells where both its runs and ours converge." in said
     assert "**Worst and best pair**: -10.00 (krum, foe, b=0.3, beta=0.6), +1.00 (mca, lie, b=0.3, beta=0.6)." in said
     assert 'of 4 cells 1 are "-" in our base and 2 in our PDR; in the paper 1 and 1.' in said
-    assert '7 of our 8 runs are "-" where the paper\'s are' in said
+    assert '7 of our 8 runs agree with the paper\'s on being "-" or not.' in said
     head = page.headline(four)
     assert "On 4 of the paper's cells: cifar10, b=0.3, beta=0.6, one seed each." in head
     assert "by -0.50 points (mean over the 2 where both runs converge), at worst by -10.00" in head

@@ -73,7 +73,7 @@ def bullets(rows: Sequence[Row]) -> str:
         f'**Breakdown**: of {cells} cells {n_base} are "-" in our base and {n_pdr} in our PDR; in the paper '
         f"{paper_base} and {paper_pdr}. Base and PDR agree on that in {all_.same_end} of our {n} distinct pairs and in "
         f"{all_.paper_same_end} of the paper's {cells} cells. {all_.end_as_in_the_paper} of our {2 * cells} runs "
-        f'are "-" where the paper\'s are and are not where it has a number.',
+        'agree with the paper\'s on being "-" or not.',
         f'**Ranks** (Spearman, "-" lowest): {_correlation(all_.ranks_of_base_and_pdr)} between our base and our PDR, '
         f"{_correlation(all_.ranks_of_ours_and_paper)} between ours and the paper's.",
         _speed(all_),

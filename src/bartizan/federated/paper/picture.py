@@ -78,7 +78,7 @@ def _legend(panel: Any, rows: Sequence[Row], theirs: bool) -> None:
         entries.append(Patch(facecolor="white", edgecolor=SOFT, label="hollow: did not converge"))
     if theirs:
         entries.append(entry("the paper's", "+", color=PAPER))
-    style = {"fontsize": 8, "frameon": False, "labelcolor": SOFT, "handletextpad": 0.6, "handlelength": 1.0}
+    style = {"fontsize": 8, "frameon": False, "labelcolor": SOFT, "handletextpad": 0.6, "handlelength": 1.8}
     panel.legend(handles=entries, loc="upper left", **style)
 
 
