@@ -25,7 +25,7 @@ def runs(tmp_path):
 ODD = {
     "seconds": [{}, None, [], {"server": "1", "run": None}],
     "config": [None, [], "krum", {"clients": 3}, {"seed": "0"}],
-    "best": ["0.5", True, [1]],
+    "best": ["0.5", True, [1], 10**400],
     "accuracy": [None, 3, [[1]], [[1, "a"]], [3]],
     "rounds": [None, "3"],
     "machine": [None, ["a"]],
@@ -45,6 +45,17 @@ def test_a_kept_line_with_a_field_that_can_not_be_is_one_line_and_status_2(runs,
     assert status == 2
     assert "line 1, is no kept run" in told.err
     assert len(told.err.splitlines()) == 1
+
+
+def test_a_line_of_none_of_the_papers_cells_stays_behind_the_others(runs, tmp_path):
+    file = tmp_path / "kept.jsonl"
+    kept.keep(runs, file)
+    line = json.loads(file.read_text().splitlines()[0])
+    del line["crc"]
+    file.write_bytes(results.encoded({**line, "config": {}}))
+    assert kept.keep(runs, file) == kept.Outcome(runs=5, new=4)
+    assert kept.read(file)[-1].config["data"]["name"] == "fashion-mnist-mini"
+    assert compare.compare(file).strangers == 1
 
 
 def test_a_changed_line_is_to_be_kept_again_not_its_run_deleted(runs, tmp_path):

@@ -163,7 +163,10 @@ def keep(folder: Path, file: Path, commit: str | None = None) -> Outcome:
 
 def write(file: Path, runs: list[Kept]) -> None:
     """In the order of the paper's cells, so that the same runs are the same file."""
-    ordered = sorted(runs, key=lambda one: (places()[one.identity[0]], one.identity[0], *map(str, one.identity[1:])))
+    ordered = sorted(
+        runs,
+        key=lambda one: (places().get(one.identity[0], len(places())), one.identity[0], *map(str, one.identity[1:])),
+    )
     lines = [results.encoded({"kind": KIND, "version": VERSION, **asdict(one)}) for one in ordered]
     write_whole(file, b"".join(lines))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
 from bartizan import results
+from bartizan.federated.keys import shown
+
+HUGE = 1e300  # JSON has whole numbers that are no floats
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ def served_in(seconds: Mapping[str, Any]) -> float:
 
 def number(value: Any) -> float:
     """A finite number, and nothing that only looks like one."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise TypeError(f"wanted a number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= HUGE:
+        raise TypeError(f"wanted a number, got {shown(value)}")
     return value
 
 
