@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 
 from speedups import CLIENTS, MODELS, RULES
 
@@ -14,44 +13,60 @@ from bartizan.federated.paper import page, picture
 NAMES = {"mobilenet-v3-large": "MobileNetV3-large", "resnet18": "ResNet18", "vgg16": "VGG16"}
 SHOWN = {"krum": "Krum", "bulyan": "Bulyan", "geometric-median": "geometric median", "mca": "MCA"}
 PDR = "bartizan rotated"
-# What stands beside it, its name here, and how it is drawn.
+# What stands beside it, its name here, and how it is drawn: in no colour or mark of the other panel.
 OTHERS = {
-    "bartizan exact": ("ours, exact", "#0072b2", "o"),
-    "byzfl": ("ByzFL", "#a67500", "s"),
-    "pair-loop": ("a loop over pairs", "#14171c", "D"),
-    "bartizan achlioptas": ("PDR by the paper's matrix", "#b4549a", "^"),
+    "bartizan exact": ("ours, exact", "#14171c", "v"),
+    "byzfl": ("ByzFL", "#7a5c00", "P"),
+    "pair-loop": ("a loop over pairs", "#6b7280", "X"),
+    "bartizan achlioptas": ("PDR by the paper's matrix", "#1f8a99", "h"),
 }
+# For MCA nobody needs all pairs of whole updates: the paper's own base is 2 to 9 times as slow as its PDR.
+NO_PEER = {("mca", "pair-loop")}
+# The one row that is not of the run of its neighbours.
+EARLIER = "h200-50x138M.json"
 SAID = {"bartizan exact": "our exact engine", "byzfl": "ByzFL", "pair-loop": "a loop over pairs"}
 CLOSE = 1.6
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """All that was measured, GPUs first, small models first."""
+    """All that was measured and can be compared, GPUs first, small models first."""
     rows = [row for path in sorted(folder.glob("speedups-*.json")) for row in load(path)]
+    rows = [row for row in rows if (row.rule, row.label) not in NO_PEER]
     return sorted(rows, key=lambda row: (row.device == "cpu", row.machine, row.dim, RULES.index(row.rule)))
 
 
-def tables(rows: list[Row]) -> str:
+def read_earlier(folder: Path) -> list[Row]:
+    return load(folder / EARLIER)
+
+
+def tables(rows: list[Row], earlier: list[Row]) -> str:
     """One table a machine: what a round costs in reads, and how many times PDR's that is."""
     return "\n\n".join(
-        f"{CLIENTS} clients, float32, {machine}:\n\n{_table(_on(rows, machine))}"
+        f"{CLIENTS} clients, float32, {machine}:\n\n{_table(_on(rows, machine), earlier)}"
         for machine in dict.fromkeys(row.machine for row in rows)
     )
 
 
 def sentence(rows: list[Row]) -> str:
-    """Krum at the size of ResNet18, on every machine."""
-    out = []
+    """Krum at the size of ResNet18 on every machine, and what projecting gains over our exact engine there."""
+    out, gains = [], []
     for machine in dict.fromkeys(row.machine for row in rows):
         here = {row.label: row for row in _on(rows, machine) if (row.rule, row.dim) == ("krum", MODELS["resnet18"])}
         own = here.get(PDR)
         if own is None or own.seconds is None:
             continue
         times = [
-            f"{_times(row, own)} times as long with {SAID[label]}" for label, row in _others(here) if label in SAID
+            f"{_times(row, own)} times as long with {SAID[label]}" + (", timed once" if row.repeats == 1 else "")
+            for label, row in _others(here)
+            if label in SAID
         ]
-        out.append(f"{seconds(own.seconds)} on {_where(own)} ({', '.join(times)})")
-    return f"A round of Krum on {CLIENTS} updates of ResNet18's size takes {', and '.join(out)}." if out else ""
+        out.append(f"{seconds(own.seconds)} on {_where(own)} ({'; '.join(times)})")
+        if gained := _gained(_on(rows, machine)):
+            gains.append(f"{min(gained):.2g} to {max(gained):.2g} times as long as PDR on {_where(own)}")
+    if not out:
+        return ""
+    more = f" Over all rules and sizes our exact engine takes {', '.join(gains)}." if gains else ""
+    return f"A round of Krum on {CLIENTS} updates of ResNet18's size takes {', and '.join(out)}.{more}"
 
 
 def figure_panel(panel: object, rows: list[Row]) -> None:
@@ -88,7 +103,7 @@ def figure_panel(panel: object, rows: list[Row]) -> None:
 
 
 def _line(panel: object, here: dict[str, Row], y: float) -> None:
-    others = sorted((row.seconds / here[PDR].seconds, label) for label, row in _others(here))
+    others = sorted((_ratio(row, here[PDR]), label) for label, row in _others(here))
     panel.plot([1, max([1, *(x for x, _ in others)])], [y, y], color=picture.LINE, linewidth=1.5, zorder=0)
     last, above = 0.0, False
     for x, label in others:
@@ -107,33 +122,50 @@ def _title(panel: object, row: Row, y: float) -> None:
     panel.annotate(text, (0, y - 0.75), fontsize=8, color=picture.INK, weight="bold", **where)
 
 
-def _table(rows: list[Row]) -> str:
+def _table(rows: list[Row], earlier: list[Row]) -> str:
     heads = ("model", "rule", "one read", "PDR, `Rotated`", *(name for name, *_ in OTHERS.values()))
     lines = [heads, ("---", "---", *["--:"] * (len(heads) - 2))]
     for dim, rule in dict.fromkeys((row.dim, row.rule) for row in rows):
         here = {row.label: row for row in rows if (row.dim, row.rule) == (dim, rule)}
-        read = one_read(rows, dim)
-        own = f"{seconds(here[PDR].seconds)} ({plain(here[PDR].seconds / read)})" + ("" if here[PDR].ok else ", wrong")
-        cells = [_cell(here.get(label), here[PDR], read) for label in OTHERS]
-        lines.append((f"{_model(dim)}, {short(dim)}", SHOWN[rule], seconds(read), own, *cells))
-    return page.table(lines)
+        own = here[PDR]
+        told = f"{seconds(own.seconds)} ({plain(own.reads)}){'' if own.ok else ', wrong'}{_mark(own, earlier)}"
+        cells = [_cell(here.get(label), own, earlier) for label in OTHERS]
+        lines.append((f"{_model(dim)}, {short(dim)}", SHOWN[rule], seconds(own.read_seconds), told, *cells))
+    notes = [f"{ONCE} timed once."] if any(row.repeats == 1 for row in rows) else []
+    if of := [row for row in rows if row in earlier]:
+        notes.append(f"{BEFORE} of an earlier run, {of[0].repeats} calls (`benchmarks/results/{EARLIER}`).")
+    return page.table(lines) + "".join(f"\n\n{note}" for note in notes)
 
 
-def one_read(rows: list[Row], dim: int) -> float:
-    """The median of all reads of a size: whoever takes a minute is timed beside a single one."""
-    return median(row.read_seconds for row in rows if row.dim == dim and row.read_seconds)
+ONCE, BEFORE = "†", "‡"
 
 
-def _cell(row: Row | None, own: Row, read: float) -> str:
+def _mark(row: Row, earlier: list[Row]) -> str:
+    return ONCE * (row.repeats == 1) + BEFORE * (row in earlier)
+
+
+def _cell(row: Row | None, own: Row, earlier: list[Row]) -> str:
     if row is None:
         return ""
     if row.seconds is None:
         return "not run" if row.judged.startswith("not run") else "fails"
-    return f"{_times(row, own)}x ({plain(row.seconds / read)})" + ("" if row.ok else ", wrong")
+    return f"{_times(row, own)}x ({plain(row.reads)}){'' if row.ok else ', wrong'}{_mark(row, earlier)}"
+
+
+def _ratio(row: Row, own: Row) -> float:
+    """By reads, each of the moment of its call: what else the machine had to do slows both."""
+    return row.reads / own.reads
 
 
 def _times(row: Row, own: Row) -> str:
-    return plain(row.seconds / own.seconds)
+    return plain(_ratio(row, own))
+
+
+def _gained(rows: list[Row]) -> list[float]:
+    """Our exact engine's time over PDR's, of every rule and size."""
+    exact = {(row.dim, row.rule): row for row in rows if row.label == "bartizan exact" and row.reads}
+    both = [(exact[row.dim, row.rule], row) for row in rows if row.label == PDR and (row.dim, row.rule) in exact]
+    return [_ratio(one, own) for one, own in both if own.reads]
 
 
 def _others(here: dict[str, Row]) -> list[tuple[str, Row]]:

@@ -1,13 +1,14 @@
 """One round of the paper's rules at the sizes of its models, by ours and by what the paper's times stand for.
 
     python benchmarks/speedups.py --out benchmarks/results/speedups-cpu.json
-    python benchmarks/speedups.py --device cuda --limit 4 --out benchmarks/results/speedups-h200.json
+    python benchmarks/speedups.py --device cuda --repeats 3 --limit 2 --out benchmarks/results/speedups-h200.json
 
 Engines: a Python loop over pairs of whole updates (for the geometric median and MCA the plain iteration over them),
 ours on all coordinates, ByzFL, ours projected by `Rotated` and by the paper's own matrix. They are checked and timed as
 in `bartizan bench` (docs/benchmark.md): answers first, then by turns, each after one read. A model that does not fit
 into memory, or a library that is not there, is left out with a line that says so; `make speedups` has ByzFL. The
 paper's matrix takes minutes on a CPU, hardly any of them the rule's: there it is timed with Krum alone.
+What is not measured now (`--models`, `--rules`, `--engines`) keeps the rows that it has in the file.
 `python benchmarks/results_page.py` makes the tables of docs/results.md of the rows.
 """
 
@@ -20,7 +21,7 @@ from bartizan import machine
 from bartizan.bench import measure
 from bartizan.bench.data import Problem
 from bartizan.bench.engines import ours
-from bartizan.bench.rows import Row, load, plain, save, seconds
+from bartizan.bench.rows import Row, added, load, plain, save, seconds
 from bartizan.bench.run import PEERS
 
 CLIENTS, LIARS = 50, 10
@@ -28,9 +29,10 @@ MODELS = {"mobilenet-v3-large": 5_483_032, "resnet18": 11_689_512, "vgg16": 138_
 RULES = ("krum", "bulyan", "geometric-median", "mca")
 SKETCHES = ("rotated", "exact", "achlioptas")
 RIVALS = ("byzfl", "pair-loop")
+ENGINES = (*SKETCHES, *RIVALS)
 
 
-def present(rivals: tuple[str, ...]) -> list[str]:
+def present(rivals: list[str]) -> list[str]:
     """Those that can be called here."""
     tiny, out = Problem.draw(11, 2, 8, "float32", "cpu"), []
     for name in rivals:
@@ -63,14 +65,15 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS), metavar="MODEL")
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES), metavar="RULE")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="ENGINE")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="timed calls of each (default 5)")
     parser.add_argument("--limit", type=float, default=30.0, metavar="S", help="seconds for the repeats of each")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines, whole after every rule")
     options = parser.parse_args()
     machine.checked_device(options.device)
-    # Models that are not measured now keep the rows that they have.
     kept = load(options.out) if options.out.exists() else []
-    rivals = [PEERS[name]() for name in present(RIVALS)]
+    rivals = [PEERS[name]() for name in present([name for name in RIVALS if name in options.engines])]
+    sketches = [name for name in SKETCHES if name in options.engines]
     for model in options.models:
         say(f"{model}, {CLIENTS} x {MODELS[model]:,} on {options.device}")
         try:
@@ -80,16 +83,12 @@ def main() -> None:
             continue
         for rule in options.rules:
             slow = options.device == "cpu" and rule != RULES[0]
-            own = [ours(sketch) for sketch in SKETCHES if not (slow and sketch == "achlioptas")]
+            own = [ours(sketch) for sketch in sketches if not (slow and sketch == "achlioptas")]
             for row in measure.rows(problem, rule, [*own, *rivals], options.repeats, options.limit, notice):
                 show(row)
-                kept = [old for old in kept if place(old) != place(row)] + [row]
+                kept = added(kept, [row])
                 save(options.out, kept)
         del problem  # before the next is drawn
-
-
-def place(row: Row) -> tuple[object, ...]:
-    return row.dim, row.rule, row.label, row.device
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import time
 from dataclasses import fields, replace
 
 import numpy as np
@@ -157,6 +158,37 @@ def test_who_is_far_beyond_the_limit_is_not_run_and_says_so():
     assert "not run" in rows.markdown([row])
 
 
+class Compiling:
+    """Takes long for the first call on all coordinates, and fails in another if it is asked to."""
+
+    def __init__(self, dim, fails_at=None):
+        self.dim, self.fails_at, self.calls = dim, fails_at, 0
+
+    def __call__(self, problem):
+        if problem.dim == self.dim:
+            self.calls += 1
+            if self.calls == 1:
+                time.sleep(1)
+            if self.calls == self.fails_at:
+                raise MemoryError("as expected")
+        return Answer(problem.x[5])
+
+
+def test_a_first_call_that_compiled_is_not_the_one_that_counts():
+    problem = Problem.draw(11, 2, 64 * 5000, "float32", "cpu")
+    engine = Compiling(problem.dim)
+    (row,) = measure.rows(problem, "krum", [Broken(engine)], 3, 0.9, quiet)
+    # The slow call, one in its place, and three by turns, which the slow one would have left no time for.
+    assert (engine.calls, row.repeats) == (5, 3)
+
+
+def test_who_fails_in_the_call_after_compiling_gets_a_row_too():
+    problem = Problem.draw(11, 2, 64 * 5000, "float32", "cpu")
+    engines = [Broken(Compiling(problem.dim, fails_at=2)), ours("exact")]
+    failed, fine = measure.rows(problem, "krum", engines, 1, 60, quiet)
+    assert (failed.ok, failed.judged, fine.ok) == (False, "MemoryError: as expected", True)
+
+
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux tells")
 def test_memory_beside_pythons_own_is_seen():
     def wasteful():
@@ -233,6 +265,20 @@ def test_finished_rows_become_a_table_and_a_figure_without_measuring(tmp_path, c
     assert lines[2:4] == ["| reads of the updates | krum | mca |", "|---|---|---|"]
     assert [line.split(" | ")[0] for line in lines[4:]] == ["| bartizan exact", "| bartizan rotated"]
     assert "<svg" in picture.read_text()
+
+
+def test_what_is_not_measured_again_stays_where_rows_are_added(tmp_path, capsys):
+    out = tmp_path / "rows.json"
+    asked = ["bench", "--clients", "11", "--dim", "3k", "--repeats", "1", "--json", str(out)]
+    assert cli.main([*asked, "--rules", "krum,mca"]) == 0
+    before = rows.load(out)
+    assert cli.main([*asked, "--rules", "mca", "--sketches", "exact", "--peers", "pair-loop", "--add"]) == 0
+    after = rows.load(out)
+    same = [(row.rule, row.label) for row in after if row in before]
+    assert same == [("krum", "bartizan exact"), ("krum", "bartizan rotated"), ("mca", "bartizan rotated")]
+    assert [row.label for row in after if row not in before] == ["bartizan exact", "pair-loop"]
+    assert cli.main([*asked[:-2], "--add"]) == 2
+    assert "--add needs --json" in capsys.readouterr().err
 
 
 def test_an_interrupt_keeps_the_rows_that_are_done(tmp_path):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bartizan import cli, results
-from bartizan.federated.paper import compare, kept, page, picture, summary
+from bartizan.federated.paper import compare, kept, page, picture, show, summary
 from paper_runs import cells_of, write
 
 CELLS = "rule=krum,attack=lie,b=0.3"
@@ -140,7 +140,7 @@ def test_the_commands_keep_compare_and_draw(runs, tmp_path, capsys):
     assert cli.main(["paper", "keep", str(runs), str(file), "--commit", "abc"]) == 0
     assert "4 runs, of which new: 4, changed: 0." in capsys.readouterr().out
     assert cli.main(["paper", "compare", str(file), "--plot", str(drawn)]) == 0
-    assert "On 1 of the paper's cells (cifar10)" in capsys.readouterr().out
+    assert "A, rotated: On 1 of the paper's cells: cifar10, b=0.3, beta=0.6, 2 seeds each." in capsys.readouterr().out
     assert drawn.read_bytes().startswith(b"\x89PNG")
     assert cli.main(["paper", "compare", str(file), "--plot", "points.doc"]) == 2
     assert "ends in .png or .svg, got 'points.doc'" in capsys.readouterr().err
@@ -197,17 +197,18 @@ def test_who_breaks_down_is_counted_beside_the_paper(four):
 
 def test_the_summary_says_what_was_computed(four):
     said = page.bullets(four)
-    assert "**Cells**: 4 pairs of base and PDR, one seed each." in said
-    assert "-0.50 ± 2.12 in the 2 cells where both converge, -3.00 ± 4.83 over all 4" in said
-    assert "**Worst and best cell**: -10.00 (krum, foe, b=0.3, beta=0.6), +1.00 (mca, lie, b=0.3, beta=0.6)." in said
-    assert '"-" are, without projection and with it, 1 and 2 of our 4 cells, 1 and 1 of the paper\'s' in said
-    assert "Of our 8 ends 7 are the paper's." in said
-    assert "by -0.50 ± 2.12 points (mean and standard deviation over the 2 where both runs converge)" in page.headline(
-        four
-    )
-    assert "In 3 of the 4 either both runs converge or neither does." in page.headline(four)
+    assert "**Cells**: 4 pairs of base and PDR, one seed each; all are distinct." in said
+    assert "-0.50 in the 2 where both converge, -3.00 ± 4.83 in the 4 where not both diverged" in said
+    assert "The paper's own: +0.89, in the 2 cells where both its runs and ours converge." in said
+    assert "**Worst and best pair**: -10.00 (krum, foe, b=0.3, beta=0.6), +1.00 (mca, lie, b=0.3, beta=0.6)." in said
+    assert 'of 4 cells 1 are "-" in our base and 2 in our PDR; in the paper 1 and 1.' in said
+    assert '7 of our 8 runs agree with the paper\'s on being "-" or not.' in said
+    head = page.headline(four)
+    assert "On 4 of the paper's cells: cifar10, b=0.3, beta=0.6, one seed each." in head
+    assert "by -0.50 points (mean over the 2 where both runs converge), at worst by -10.00" in head
+    assert "In 3 of 4 either both runs converge or neither does." in head
     groups = page.groups(four)
-    assert "| krum | 2 | -2.00 | -6.00 ± 5.66 | -10.00 |" in groups
+    assert "| krum | 2 | 2 | -2.00 | -6.00 | -10.00 |" in groups
     assert page.bullets([]) == page.headline([]) == page.NOTHING
 
 
@@ -233,3 +234,66 @@ def test_ranks_agree_where_the_order_is_the_same_and_a_dash_is_lowest(four):
     assert all_.ranks_of_ours_and_paper == pytest.approx(expected)
     assert summary.spearman([3, 1, 2], [30, 10, 20]) == pytest.approx(1)
     assert summary.spearman([3, 1, 2], [10, 30, 20]) == pytest.approx(-1)
+
+
+def copies(tmp_path):
+    """Krum against two attacks that it gives nothing, one run twice; against LIE, where projecting changes nothing."""
+    for attack, values in {"foe": (0.6, 0.5), "gaussian": (0.6, 0.5), "lie": (0.4, 0.4)}.items():
+        for cell, accuracy in zip(cells_of(f"rule=krum,attack={attack},b=0.3"), values, strict=True):
+            write(tmp_path, cell, [0.3, accuracy], rounds=2)
+    return compare.compare(tmp_path).rows
+
+
+def test_pairs_that_are_the_same_to_the_digit_count_once(tmp_path):
+    rows = copies(tmp_path)
+    all_ = summary.Summary.of(rows)
+    assert (len(all_.cells), len(all_.rows), all_.unchanged) == (3, 2, 1)
+    assert sorted(all_.differences) == pytest.approx([-10, 0])
+    assert "3 pairs of base and PDR, one seed each; 2 are distinct" in page.bullets(rows)
+    assert "Pairs whose base and PDR are the same to the digit: 1." in page.bullets(rows)
+    # Against the paper every cell counts.
+    assert len(all_.paper_differences) == 3
+    assert "| krum | 3 | 2 | -5.00 | -5.00 | -10.00 |" in page.groups(rows)
+    # The same best accuracy on another way is another run.
+    write(tmp_path, cells_of("rule=krum,attack=foe,b=0.3")[1], [0.31, 0.5], rounds=2)
+    assert len(summary.Summary.of(compare.compare(tmp_path).rows).rows) == 3
+
+
+def test_speed_ups_are_told_by_rule_only(tmp_path):
+    by_name = {line.split(" | ")[0].strip("| "): line for line in page.groups(copies(tmp_path)).splitlines()}
+    assert by_name["krum"].endswith("| 1x |")
+    assert by_name["foe"].endswith("|  |")
+
+
+def test_two_runs_that_both_diverged_have_no_difference(tmp_path):
+    for cell in cells_of("rule=bulyan,attack=sign-flip,b=0.3"):
+        write(tmp_path, cell, [0.1], rounds=2, status="diverged")
+    rows = compare.compare(tmp_path).rows
+    assert page.headline(rows).endswith("one seed each. In it either both runs converge or neither does.")
+    assert "Worst" not in page.bullets(rows)
+    assert "| bulyan | 1 | 1 |  |  |  |  | 1 of 1 | 1x |" in page.groups(rows)
+
+
+def test_every_protocol_and_sketch_has_a_headline_of_its_own(tmp_path):
+    base, pdr = cells_of(CELLS)
+    for changes, accuracies in (((), (0.6, 0.5)), (["clients.local=2"], (0.6, 0.7))):
+        for cell, accuracy in zip((base, pdr), accuracies, strict=True):
+            write(tmp_path, cell, [accuracy], rounds=1, changes=changes)
+    write(tmp_path, pdr, [0.3], rounds=1, sketch="achlioptas")
+    said = page.headlines(compare.compare(tmp_path).rows)
+    assert {line[:1] for line in said} == {"A", "B"}
+    assert sorted(line.split(":")[0][3:] for line in said) == ["achlioptas", "rotated", "rotated"]
+    assert sum("by -10.00 points" in line for line in said) == sum("by +10.00 points" in line for line in said) == 1
+    assert page.headlines([]) == [page.NOTHING]
+
+
+def test_a_configuration_from_before_a_key_was_there_has_its_default(runs, tmp_path):
+    file = tmp_path / "kept.jsonl"
+    kept.keep(runs, file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        del line["crc"], line["config"]["clients"]["sends"]
+    file.write_bytes(b"".join(map(results.encoded, lines)))
+    found = compare.compare(file)
+    assert [protocol["clients"]["sends"] for protocol in found.protocols.values()] == ["changes"]
+    assert "clients.sends=changes" in show.notes(found)[0]

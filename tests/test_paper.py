@@ -198,13 +198,14 @@ def test_a_run_that_diverged_is_told_from_one_that_is_not_finished(tmp_path):
     write(tmp_path, base, [0.5, 0.4], rounds=4, status="diverged")
     write(tmp_path, pdr, [0.5, 0.5, 0.5], rounds=4, end=False)
     (row,) = compare.compare(tmp_path).rows
-    assert (compare.agreed(row.base), row.rounds) == ("-", "3 of 4, diverged at 2")
+    assert (compare.agreed(row.base), row.rounds) == ("-", "3 of 4, diverged at 2 (base)")
     write(tmp_path, pdr, [0.5, 0.5, 0.5, 0.5], rounds=4)
     (row,) = compare.compare(tmp_path).rows
-    assert row.rounds == "4, diverged at 2"
+    assert row.rounds == "4, diverged at 2 (base)"
     write(tmp_path, pdr, [0.5], rounds=4, status="diverged")
     (row,) = compare.compare(tmp_path).rows
-    assert row.rounds == "diverged at 1"
+    assert row.rounds == "diverged at 2 (base), 1 (PDR)"
+    assert (row.compared, row.raw_differences) == (True, [])
 
 
 def test_times_of_different_machines_are_not_divided(tmp_path):
@@ -238,6 +239,17 @@ def test_both_values_of_a_cell_that_is_printed_twice_are_shown(tmp_path):
     write(tmp_path, pdr, [0.7], rounds=1)
     text = show.markdown(compare.compare(tmp_path))
     assert "| 68.54 | 70.5 / 68.57 | +1.96 / +0.03 | 75.8x / 66.2x |" in text
+    assert "| 75.8x / 66.2x |" not in show.markdown(compare.compare(tmp_path), without=("paper speed",))
+
+
+def test_the_papers_base_and_pdr_of_one_table_belong_together():
+    _, pdr = cells_of("rule=bulyan,attack=gaussian,b=0.1")
+    here, there = (
+        paper.Value(value.label, accuracy, 1.0) for value, accuracy in zip(pdr.values, (60, 68), strict=True)
+    )
+    row = compare.Row(pdr, (there, here), "rotated", "A")
+    assert [(base.label, of.label) for base, of in row.paper_pairs] == [("tab:0.6",) * 2, ("tab:all_0.6",) * 2]
+    assert row.paper_differences == pytest.approx([70.5 - 60, 68.57 - 68])
 
 
 def test_runs_of_different_protocols_never_share_a_row(tmp_path):

@@ -50,12 +50,37 @@ def test_places_are_filled_and_the_text_around_stays(module):
 def test_speed_is_told_as_times_of_pdr_and_in_reads(module):
     tables = importlib.import_module("speed_tables")
     first = next(row for row in tables.read_rows(module.RESULTS) if row.label == tables.PDR)
-    own = replace(first, rule="krum", dim=11_689_512, seconds=0.5, read_seconds=0.25, ok=True)
-    loop = replace(own, engine="pair-loop", sketch=None, seconds=12.5)
-    wrong = replace(own, engine="byzfl", sketch=None, seconds=2.25, ok=False)
-    shown = tables.tables([own, loop, wrong])
-    assert "| ResNet18, 11.69M | Krum | 250 ms | 500 ms (2) |  | 4.5x (9), wrong | 25x (50) |  |" in shown
-    said = tables.sentence([own, loop, wrong])
+    own = replace(first, rule="krum", dim=11_689_512, seconds=0.5, read_seconds=0.25, reads=2.0, repeats=5, ok=True)
+    # Timed once, while the machine had other work: its read took four times as long.
+    loop = replace(own, engine="pair-loop", sketch=None, seconds=50.0, read_seconds=1.0, reads=50.0, repeats=1)
+    wrong = replace(own, engine="byzfl", sketch=None, seconds=2.25, reads=9.0, ok=False)
+    exact = replace(own, sketch="exact", seconds=1.0, reads=3.0)
+    shown = tables.tables([own, loop, wrong, exact], [])
+    assert "| ResNet18, 11.69M | Krum | 250 ms | 500 ms (2) | 1.5x (3) | 4.5x (9), wrong | 25x (50)† |  |" in shown
+    assert "† timed once." in shown
+    assert "‡" not in shown
+    assert "500 ms (2)‡" in tables.tables([own, loop], [own])
+    assert "‡ of an earlier run, 5 calls (`benchmarks/results/h200-50x138M.json`)." in tables.tables([own], [own])
+    said = tables.sentence([own, loop, wrong, exact])
     assert "takes 500 ms on" in said
-    assert "25 times as long with a loop over pairs" in said
+    assert "25 times as long with a loop over pairs, timed once" in said
+    assert "our exact engine takes 1.5 to 1.5 times as long as PDR on" in said
     assert "ByzFL" not in said
+
+
+def test_no_group_of_rows_lacks_an_engine_that_another_rule_has(module):
+    tables = importlib.import_module("speed_tables")
+    rows = tables.read_rows(module.RESULTS)
+    had = {(row.machine, row.dim, row.rule, row.label) for row in rows}
+    for machine, dim, rule, _ in had:
+        assert {label for label in (tables.PDR, "bartizan exact") if (machine, dim, rule, label) not in had} == set()
+    for machine, dim in {(machine, dim) for machine, dim, *_ in had}:
+        assert {(machine, dim, "krum", label) for label in (tables.PDR, *tables.OTHERS)} <= had
+
+
+def test_the_figure_is_stale_when_what_draws_it_changes(module, monkeypatch, tmp_path):
+    before = module.digest()
+    other = tmp_path / "picture.py"
+    other.write_text("")
+    monkeypatch.setattr(module.picture, "__file__", str(other))
+    assert module.digest() != before

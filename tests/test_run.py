@@ -442,6 +442,28 @@ def test_attacks_that_shift_the_mean_reach_as_far_on_weights_as_on_changes(tmp_p
     assert norms[1] == pytest.approx(norms[0], rel=0.5)
 
 
+def lies_of(attack, sends):
+    """What the honest and the liars send in the second round, and the course of the model so far."""
+    from bartizan.federated.training import Training
+
+    local = ["model.name=cnn", "clients.work=steps", f"clients.sends={sends}", "sketch.k=64"]
+    training = Training(SMALL.with_settings([f"attack.name={attack}", *local]), "cpu")
+    training.round(1)
+    liars = sorted(training.population.byzantine)
+    rows, *_ = training._sent(training.population.taking_part(2), 2)
+    honest = torch.stack([row for client, row in enumerate(rows) if client not in liars])
+    return honest.mean(dim=0), rows[liars[0]], training.initial, training.server.weights
+
+
+def test_a_liar_who_aims_at_the_sketch_aims_at_changes_whatever_is_sent():
+    for sends in ("changes", "weights"):
+        mean, lie, initial, weights = lies_of("observer", sends)
+        against = torch.nn.functional.cosine_similarity(lie - mean, initial - weights, dim=0)
+        assert against < -0.8  # against the course, and not along it
+        mean, lie, *_ = lies_of("null-space-mirror", sends)
+        assert lie.norm() == pytest.approx(float(mean.norm()), rel=1e-3)
+
+
 def test_a_gradient_has_no_weights_to_send():
     with pytest.raises(ConfigError, match=r"clients\.sends = 'weights' needs clients\.work"):
         SMALL.with_settings(["clients.sends=weights"])

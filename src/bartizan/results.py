@@ -29,6 +29,10 @@ class CorruptFileError(ValueError):
     """A file of a run that is not what was written; the message names it."""
 
 
+# What reading a run can raise whose lines are whole and yet not those of a run.
+ODD = (CorruptFileError, KeyError, TypeError, ValueError, AttributeError)
+
+
 @dataclass(frozen=True)
 class Recorded:
     """One run as its file tells it."""
@@ -131,10 +135,14 @@ def encoded(line: Mapping[str, Any]) -> bytes:
 
 def trouble(path: Path, wrong: Exception) -> str:
     """Why a run can't be used, in one line that names it."""
-    return str(wrong) if isinstance(wrong, CorruptFileError) else f"{path}: no {wrong} in it"
+    if isinstance(wrong, CorruptFileError):
+        return str(wrong)
+    return f"{path}: no {wrong} in it" if isinstance(wrong, KeyError) else f"{path} holds what no run writes: {wrong}"
 
 
-def decoded(path: Path, data: bytes, kinds: Sequence[str] = KINDS) -> Iterator[dict[str, Any]]:
+def decoded(
+    path: Path, data: bytes, kinds: Sequence[str] = KINDS, remedy: str = "delete the run's folder and run again"
+) -> Iterator[dict[str, Any]]:
     """Lines, each checked against its checksum, and that it is of a kind that is wanted here."""
     for number, line in enumerate(data.split(b"\n") if data else [], start=1):
         body, found, crc = line.rpartition(b',"crc":"')
@@ -142,7 +150,7 @@ def decoded(path: Path, data: bytes, kinds: Sequence[str] = KINDS) -> Iterator[d
         if not found or crc != b'%08x"}' % zlib.crc32(body):
             raise CorruptFileError(
                 f"{path} is corrupt in line {number}: its checksum does not fit {_shown(line)}. "
-                "Put back a copy, or delete the run's folder and run again."
+                f"Put back a copy, or {remedy}."
             )
         try:
             content = json.loads(body)

@@ -43,6 +43,7 @@ def add_to(commands: Any) -> None:
         "--limit", type=seconds, default=60.0, metavar="S", help="seconds for the repeats of each (default 60)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON lines, after each of them")
+    parser.add_argument("--add", action="store_true", help="keep the rows of --json that are not measured now")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them: a .png or .svg")
     parser.add_argument(
         "--markdown", type=Path, nargs="+", metavar="FILE", help="measure nothing: print finished rows as a table"
@@ -56,6 +57,8 @@ def _run(options: argparse.Namespace) -> None:
 
     if options.plot:
         plot.check(options.plot)
+    if options.add and not options.json:
+        raise ValueError("--add needs --json FILE, to whose rows it adds.")
     if options.markdown:
         done = [row for path in options.markdown for row in rows.load(path)]
         print(rows.markdown(done))
@@ -74,7 +77,7 @@ def _run(options: argparse.Namespace) -> None:
         )
         benchmark.check()
         with show.screen() as screen:
-            done = benchmark.run(screen.notice, screen.show, options.json)
+            done = benchmark.run(screen.notice, screen.show, options.json, options.add)
         print("\n".join(show.remarks(done)))
     if options.plot:
         plot.draw(done, options.plot)

@@ -30,7 +30,7 @@ class Entry:
     job: Job
     verdict: Verdict
     extra: int | None = None
-    first: tuple[float, float] | None = None  # seconds of the checked call, and of the read before it
+    first: tuple[float, float] | None = None  # seconds of the first call that counts, and of the read before it
     times: list[tuple[float, float]] = field(default_factory=list)
 
     def wants_more(self, repeats: int, limit: float) -> bool:
@@ -57,7 +57,7 @@ def rows(
         for entry in entries:
             if entry.wants_more(repeats, limit):
                 notice(f"{rule}: timing {entry.engine.label}, {turn + 1} of {repeats}")
-                _time(problem, entry)
+                entry.times.append(_timed(problem, entry.job))
     for entry in entries:
         yield _row(problem, rule, entry)
 
@@ -88,15 +88,14 @@ def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Flo
         (answer, seconds), extra = memory.watched(
             lambda: machine.timed(lambda: job.run(given), problem.device), problem.device
         )
+        first = seconds, read
+        if seconds > FAR * expected:  # a GPU has other kernels for more than 2^31 numbers, and has just compiled them
+            first = _timed(problem, job)
     except Exception as failure:  # another library may fail in any way: that is a result too
         return Entry(engine, job, Verdict(False, f"{type(failure).__name__}: {failure}"))
     if extra is not None:
         extra = max(0, extra - memory.size_of(answer.update))
-    entry = Entry(engine, job, judged(problem, rule, engine, answer, defined), extra, (seconds, read))
-    if seconds > FAR * expected:  # a GPU has other kernels for more than 2^31 numbers, and has just compiled them
-        _time(problem, entry)
-        entry.first = entry.times.pop()
-    return entry
+    return Entry(engine, job, judged(problem, rule, engine, answer, defined), extra, first)
 
 
 def _small_run(problem: Problem, rule: str, engine: Engine, dim: int) -> float:
@@ -108,11 +107,11 @@ def _small_run(problem: Problem, rule: str, engine: Engine, dim: int) -> float:
     return machine.timed(lambda: run(given), problem.device)[1]
 
 
-def _time(problem: Problem, entry: Entry) -> None:
-    given = entry.job.given()
+def _timed(problem: Problem, job: Job) -> tuple[float, float]:
+    """Seconds of a call, and of the read before it."""
+    given = job.given()
     read = one_read(problem)
-    seconds = machine.timed(lambda: entry.job.run(given), problem.device)[1]
-    entry.times.append((seconds, read))
+    return machine.timed(lambda: job.run(given), problem.device)[1], read
 
 
 def _row(problem: Problem, rule: str, entry: Entry) -> Row:

@@ -44,7 +44,7 @@ def _missing(name: str) -> ModuleNotFoundError:
 
 
 class ByzFL(Engine):
-    """On one array, or one tensor."""
+    """On one tensor: on an array its Krum takes SciPy's distances in float64, and longer."""
 
     name = "byzfl"
     exact = False
@@ -62,7 +62,8 @@ class ByzFL(Engine):
         }
         if rule not in makes:
             return None
-        return Job(lambda given: Answer(makes[rule]()(problem.x)))
+        updates = problem.tensor()
+        return Job(lambda given: Answer(makes[rule]()(updates)))
 
 
 class ByzPy(Engine):

@@ -51,6 +51,18 @@ class Row:
     def label(self) -> str:
         return self.engine if self.sketch is None else f"{self.engine} {self.sketch}"
 
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What two measurements of the same thing have in common."""
+        return self.label, self.rule, self.clients, self.byzantine, self.dim, self.dtype, self.device
+
+
+def added(old: Iterable[Row], new: Sequence[Row]) -> list[Row]:
+    """Old rows and new ones, which take the place of their like."""
+    fresh = {row.place: row for row in new}
+    kept = [fresh.pop(row.place, row) for row in old]
+    return [*kept, *fresh.values()]
+
 
 def save(path: Path, rows: Iterable[Row]) -> None:
     write_whole(path, "".join(json.dumps(asdict(row)) + "\n" for row in rows))

@@ -11,7 +11,7 @@ from bartizan.arguments import short
 from bartizan.bench import measure, peers, torches
 from bartizan.bench.data import Problem
 from bartizan.bench.engines import Engine, ours, rule_of
-from bartizan.bench.rows import Row, save
+from bartizan.bench.rows import Row, added, load, save
 from bartizan.errors import TooFewClientsError
 
 PEERS: dict[str, type[Engine]] = {
@@ -81,11 +81,16 @@ class Benchmark:
                     yield from measure.rows(problem, rule, engines, self.repeats, self.limit, notice)
                 del problem
 
-    def run(self, notice: Callable[[str], None], show: Callable[[Row], None], json: Path | None) -> list[Row]:
-        """All rows; after each the file is whole, so that an interrupt keeps what is done."""
-        done: list[Row] = []
+    def run(
+        self, notice: Callable[[str], None], show: Callable[[Row], None], json: Path | None, add: bool = False
+    ) -> list[Row]:
+        """All rows; after each the file is whole, so that an interrupt keeps what is done.
+
+        With `add` the file's rows stay, but for those that are measured again, and are told with the new ones.
+        """
+        done = load(json) if add and json is not None and json.exists() else []
         for row in self.rows(notice):
-            done.append(row)
+            done = added(done, [row])
             if json is not None:
                 save(json, done)
             show(row)

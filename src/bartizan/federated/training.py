@@ -191,8 +191,12 @@ class Training:
         return self._as_sent(self.attack(self._as_sent(honest), len(liars), rng, **known))
 
     def _as_sent(self, changes: Tensor) -> Tensor:
-        """What liars see and falsify: changes, or the weights behind them. It is its own inverse."""
-        return self.server.weights - changes if self.experiment.clients.sends == "weights" else changes
+        """What liars see and falsify: changes, or the weights behind them. Its own inverse, up to rounding.
+
+        Who aims at the sketch knows that the server judges changes, and sees these whatever is sent.
+        """
+        aims = "sketch" in needs(self.attack)
+        return self.server.weights - changes if self.experiment.clients.sends == "weights" and not aims else changes
 
     def _known(self, name: str, t: int) -> Any:
         """What an attack is told that asks for it; it follows from the seed and the server's state, resumed or not."""

@@ -30,14 +30,20 @@ class Row:
     pdr: tuple[Ours, ...] = ()
 
     @property
+    def paper_pairs(self) -> list[tuple[Value, Value]]:
+        """The paper's base and PDR of one table; the k/s table has no bases of its own, so there of any."""
+        both = [(base, pdr) for pdr in self.cell.values for base in self.paper_base]
+        return [(base, pdr) for base, pdr in both if base.label == pdr.label] or both
+
+    @property
     def paper_differences(self) -> list[float]:
         """PDR minus base, for each distinct value that the paper prints."""
-        pairs = [(pdr.accuracy, base.accuracy) for pdr in self.cell.values for base in self.paper_base]
-        return _distinct(pdr - base for pdr, base in pairs if pdr is not None and base is not None)
+        pairs = [(base.accuracy, pdr.accuracy) for base, pdr in self.paper_pairs]
+        return _distinct(pdr - base for base, pdr in pairs if pdr is not None and base is not None)
 
     @property
     def paper_speedups(self) -> list[float]:
-        return _distinct(base.seconds / pdr.seconds for pdr in self.cell.values for base in self.paper_base)
+        return _distinct(base.seconds / pdr.seconds for base, pdr in self.paper_pairs)
 
     @property
     def differences(self) -> list[float]:
@@ -47,9 +53,19 @@ class Row:
 
     @property
     def raw_differences(self) -> list[float]:
-        """The same of best accuracies, whether the runs converged or not."""
-        pairs = [(pdr.best, base.best) for base, pdr in self.pairs]
-        return [pdr - base for pdr, base in pairs if pdr is not None and base is not None]
+        """The same of best accuracies, whether the runs converged or not; two that both diverged have none."""
+        both = [(base, pdr) for base, pdr in self.pairs if not (base.diverged and pdr.diverged)]
+        return [pdr.best - base.best for base, pdr in both if pdr.best is not None and base.best is not None]
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is a base and its projected twin, both with an accuracy."""
+        return any(base.best is not None and pdr.best is not None for base, pdr in self.pairs)
+
+    @property
+    def curves(self) -> tuple[Any, ...]:
+        """What tells a pair from a copy of it: a rule that gives far liars nothing trains one model against all."""
+        return tuple((base.seed, base.curve, pdr.curve) for base, pdr in self.pairs)
 
     @property
     def pairs(self) -> list[tuple[Ours, Ours]]:
@@ -72,13 +88,15 @@ class Row:
 
     @property
     def rounds(self) -> str:
-        """How far the shortest of ours got, of how many, and where the first diverged."""
+        """How far the shortest of ours got, of how many, and where the first of each side diverged."""
         runs = [*self.base, *self.pdr]
         planned, told = runs[0].planned, []
         if going := [run.done for run in runs if not run.diverged]:
             told.append(f"{planned}" if min(going) == planned else f"{min(going)} of {planned}")
-        if ended := [run.done for run in runs if run.diverged]:
-            told.append(f"diverged at {min(ended)}")
+        sides = {"base": self.base, "PDR": self.pdr}
+        ends = {side: [run.done for run in of if run.diverged] for side, of in sides.items()}
+        if any(ends.values()):
+            told.append("diverged at " + ", ".join(f"{min(of)} ({side})" for side, of in ends.items() if of))
         return ", ".join(told)
 
     @property
@@ -127,7 +145,7 @@ def _runs(where: Path, unread: list[str]) -> Iterator[tuple[Mapping[str, Any], O
             ours, config = Ours.of(recorded), recorded.run["config"]
             parted(config)
             yield config, ours
-        except (results.CorruptFileError, KeyError, TypeError) as wrong:
+        except results.ODD as wrong:
             unread.append(results.trouble(path, wrong))
 
 
@@ -162,6 +180,11 @@ def spread(numbers: Sequence[float], sign: str = "") -> str:
         return ""
     shown = f"{mean(numbers):{sign}.2f}"
     return shown if len(numbers) == 1 else f"{shown} ± {stdev(numbers):.2f}"
+
+
+def printed(values: Sequence[Value], between: str = " / ") -> str:
+    """What the paper prints for a cell, each value once."""
+    return between.join(dict.fromkeys(value.shown for value in values))
 
 
 def _rows(found: Mapping[tuple[str, str], Mapping[int, Ours]], protocols: Iterable[str]) -> Iterator[Row]:

@@ -8,6 +8,9 @@ from statistics import fmean, median
 from typing import Any
 
 from bartizan import results
+from bartizan.federated.keys import shown
+
+HUGE = 1e300  # JSON has whole numbers that are no floats
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Ours:
     images: int | None = None  # that all clients hold together
     on_liars: float | None = None  # the mean round's weight on Byzantine clients
     moved: float | None = None  # the mean part of the weight that the projection gave to others than the exact rule
+    curve: tuple[tuple[int, float], ...] = ()  # (round, accuracy) of every evaluated round
 
     @property
     def ended(self) -> bool:
@@ -33,11 +37,11 @@ class Ours:
     @classmethod
     def of(cls, recorded: results.Recorded) -> Ours:
         config, end = recorded.run["config"], recorded.end
-        seen = [line["accuracy"] for line in recorded.rounds if line.get("accuracy") is not None]
-        best = 100 * max(seen) if seen else None
+        curve = [(line["round"], line["accuracy"]) for line in recorded.rounds if line.get("accuracy") is not None]
+        best = max((100 * number(accuracy) for _, accuracy in curve), default=None)
         failed = end is not None and not end["converged"]
         served = [time for line in recorded.rounds if (time := served_in(line["seconds"]))]
-        sizes = recorded.run.get("sizes")
+        sizes, liars = recorded.run.get("sizes"), recorded.run.get("byzantine")
         return cls(
             seed=config["seed"],
             accuracy=None if failed else best,
@@ -45,19 +49,27 @@ class Ours:
             done=len(recorded.rounds),
             planned=config["rounds"],
             diverged=end is not None and end["status"] == "diverged",
-            machine=recorded.run.get("machine") or "",
+            machine=str(recorded.run.get("machine") or ""),
             best=best,
             images=sum(sizes) if sizes else None,
-            on_liars=_mean(
-                _on_liars(line, recorded.run["byzantine"]) for line in recorded.rounds if line.get("weights")
-            ),
+            on_liars=None  # where nobody knows who lies
+            if liars is None
+            else _mean(_on_liars(line, liars) for line in recorded.rounds if line.get("weights")),
             moved=_mean(_moved(line) for line in recorded.rounds if line.get("weights") and line.get("exact_weights")),
+            curve=tuple(curve),
         )
 
 
 def served_in(seconds: Mapping[str, Any]) -> float:
     """The server's time in a round; 0 where the round was refused, and has none."""
     return sum(seconds.get(part) or 0.0 for part in ("sketch", "weigh", "combine"))
+
+
+def number(value: Any) -> float:
+    """A finite number, and nothing that only looks like one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= HUGE:
+        raise TypeError(f"wanted a number, got {shown(value)}")
+    return value
 
 
 def _on_liars(line: Mapping[str, Any], byzantine: list[int]) -> float:

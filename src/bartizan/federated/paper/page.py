@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from statistics import mean, median
 
 from bartizan.federated.paper.cells import ABLATION
-from bartizan.federated.paper.compare import Row, agreed, spread
+from bartizan.federated.paper.compare import Row, agreed, printed, spread
 from bartizan.federated.paper.kept import Kept
 from bartizan.federated.paper.ours import Ours
 from bartizan.federated.paper.summary import Summary, broke, paper_broke
 
 DATA, SKETCH = "cifar10", "rotated"
+FEW = 3  # below so many different numbers a standard deviation says nothing
 NOTHING = "No cell has both a base and its projected twin yet."
 
 
@@ -23,51 +24,77 @@ def main_rows(rows: Sequence[Row]) -> list[Row]:
 def headline(rows: Sequence[Row]) -> str:
     """One sentence for all cells."""
     all_ = Summary.of(rows)
-    if not all_.rows:
+    if not all_.cells:
         return NOTHING
-    n, reached = len(all_.rows), all_.differences or all_.raw_differences
-    over = f"the {len(reached)} where both runs converge" if len(reached) < n else "cells"
-    data = ", ".join(dict.fromkeys(row.cell.data for row in all_.rows))
+    n, reached = len(all_.rows), all_.differences
+    told = f" ({_distinct(all_)})" if n < len(all_.cells) else ""
+    where = f"On {len(all_.cells)} of the paper's cells{told}: {_asked(all_.cells)}, {_seeds(all_.cells)}. "
+    same = f"{all_.same_end} of {n}" if all_.same_end < n else f"all {n}" if n > 1 else "it"
+    end = f"In {same} either both runs converge or neither does."
+    if not reached or all_.worst is None:
+        return f"{where}{end}"
+    over = f"the {len(reached)} where both runs converge" if len(reached) < n else "them"
+    how = "mean" if len(reached) < FEW else "mean and standard deviation"
     return (
-        f"On {n} of the paper's cells ({data}) projecting changes the best test accuracy "
-        f"by {spread(reached, '+')} points (mean and standard deviation over {over}), "
-        f"at worst by {mean(all_.worst.raw_differences):+.2f} ({named(all_.worst)}). "
-        f"In {all_.same_end} of the {n} either both runs converge or neither does."
+        f"{where}Projecting changes the best test accuracy by {_spread(reached)} points ({how} over {over}), "
+        f"at worst by {mean(all_.worst.raw_differences):+.2f} ({named(all_.worst)}). {end}"
     )
+
+
+def headlines(rows: Sequence[Row]) -> list[str]:
+    """One a protocol and sketch; the k/s table, which varies the sketch, has none."""
+    large = [row for row in rows if row.cell.table != ABLATION]
+    groups: dict[str, list[Row]] = {}
+    for row in large:
+        if row.compared:
+            groups.setdefault(f"{row.protocol}, {row.sketch}", []).append(row)
+    return [f"{name}: {headline(of)}" for name, of in groups.items()] or [NOTHING]
 
 
 def bullets(rows: Sequence[Row]) -> str:
     """The summary at the top of the page."""
     all_ = Summary.of(rows)
-    if not all_.rows:
+    if not all_.cells:
         return NOTHING
-    best = max(all_.rows, key=lambda row: mean(row.raw_differences))
-    n, n_base, n_pdr = len(all_.rows), *(sum(broke(runs) for runs in of) for of in _ends(all_.rows))
-    paper_base = sum(paper_broke(row.paper_base) for row in all_.rows)
-    paper_pdr = sum(paper_broke(row.cell.values) for row in all_.rows)
+    n, cells = len(all_.rows), len(all_.cells)
+    n_base, n_pdr = (sum(map(broke, of)) for of in _ends(all_.cells))
+    paper_base = sum(paper_broke(row.paper_base) for row in all_.cells)
+    paper_pdr = sum(paper_broke(row.cell.values) for row in all_.cells)
     lines = [
-        f"**Cells**: {n} pairs of base and PDR, {_seeds(all_.rows)}{_protocols(all_.rows)}.",
-        f"**PDR minus base**, points of best test accuracy, mean and standard deviation over cells: "
-        f"{spread(all_.differences, '+') or 'none'} in the {len(all_.differences)} cells where both converge, "
-        f"{spread(all_.raw_differences, '+')} over all {n}. The paper's own, of the same cells: "
-        f"{spread(all_.paper_differences, '+') or 'none'}.",
-        f"**Worst and best cell**: {mean(all_.worst.raw_differences):+.2f} ({named(all_.worst)}), "
-        f"{mean(best.raw_differences):+.2f} ({named(best)}).",
+        f"**Cells**: {cells} pairs of base and PDR, {_seeds(all_.cells)}{_protocols(all_.cells)}; {_distinct(all_)}."
+        f"{_unchanged(all_)}",
+        f"**PDR minus base**, points of best test accuracy, mean and standard deviation over distinct pairs: "
+        f"{_spread(all_.differences) or 'none'} in the {len(all_.differences)} where both converge, "
+        f"{_spread(all_.raw_differences) or 'none'} in the {len(all_.raw_differences)} where not both diverged. "
+        f"The paper's own: {_spread(all_.paper_differences) or 'none'}, in the {len(all_.paper_differences)} cells "
+        "where both its runs and ours converge.",
+        *_extremes(all_),
         _over_seeds(all_),
-        f'**Breakdown**: "-" are, without projection and with it, {n_base} and {n_pdr} of our {n} cells, '
-        f"{paper_base} and {paper_pdr} of the paper's. Base and PDR end alike in {all_.same_end} of ours "
-        f"and {all_.paper_same_end} of the paper's. Of our {2 * n} ends {all_.end_as_in_the_paper} are the paper's.",
+        f'**Breakdown**: of {cells} cells {n_base} are "-" in our base and {n_pdr} in our PDR; in the paper '
+        f"{paper_base} and {paper_pdr}. Base and PDR agree on that in {all_.same_end} of our {n} distinct pairs and in "
+        f"{all_.paper_same_end} of the paper's {cells} cells. {all_.end_as_in_the_paper} of our {2 * cells} runs "
+        'agree with the paper\'s on being "-" or not.',
         f'**Ranks** (Spearman, "-" lowest): {_correlation(all_.ranks_of_base_and_pdr)} between our base and our PDR, '
         f"{_correlation(all_.ranks_of_ours_and_paper)} between ours and the paper's.",
-        _speed(all_.speedups),
+        _speed(all_),
     ]
     return "\n".join(f"- {line}" for line in lines)
 
 
 def groups(rows: Sequence[Row]) -> str:
-    """The same numbers by rule, attack and share of liars."""
+    """The same numbers by rule, attack and share of liars; speed-ups by rule, as those of one cell are mostly noise."""
     all_ = Summary.of(rows)
-    heads = ("", "cells", "PDR - base", "all cells", "worst", "the paper's", "end alike", "speed-up")
+    heads = (
+        "",
+        "cells",
+        "distinct",
+        "PDR - base",
+        "also not converged",
+        "worst",
+        "the paper's",
+        "same end",
+        "speed-up",
+    )
     lines = [heads, ("---", *["--:"] * (len(heads) - 1))]
     keys = (
         lambda row: row.cell.rule,
@@ -76,15 +103,16 @@ def groups(rows: Sequence[Row]) -> str:
     )
     for key in keys:
         for name, of in all_.by(key).items():
-            speedups = of.speedups
+            speedups = of.speedups if key is keys[0] else []
             lines.append(
                 (
                     name,
+                    str(len(of.cells)),
                     str(len(of.rows)),
-                    spread(of.differences, "+"),
-                    spread(of.raw_differences, "+"),
-                    f"{mean(of.worst.raw_differences):+.2f}",
-                    spread(of.paper_differences, "+"),
+                    _spread(of.differences),
+                    _spread(of.raw_differences),
+                    f"{mean(of.worst.raw_differences):+.2f}" if of.worst else "",
+                    _spread(of.paper_differences),
                     f"{of.same_end} of {len(of.rows)}",
                     f"{median(speedups):.3g}x" if speedups else "",
                 )
@@ -98,10 +126,10 @@ def breakdowns(rows: Sequence[Row]) -> str:
         ("beta", "b", "attack", "rule", "paper base", "paper PDR", "ours base", "ours PDR"),
         ("--:", "--:", "---", "---", "--:", "--:", "--:", "--:"),
     ]
-    for row in Summary.of(rows).rows:
+    for row in Summary.of(rows).cells:
         cell, ends = row.cell, (row.base, row.pdr)
         if any(map(broke, ends)) or paper_broke(row.paper_base) or paper_broke(cell.values):
-            theirs = (" / ".join(dict.fromkeys(v.shown for v in values)) for values in (row.paper_base, cell.values))
+            theirs = map(printed, (row.paper_base, cell.values))
             lines.append((f"{cell.beta:g}", f"{cell.b:g}", cell.attack, cell.rule, *theirs, *map(_end, ends)))
     return table(lines) if len(lines) > 2 else 'No cell is "-", in ours or in the paper.'
 
@@ -112,7 +140,7 @@ def weights(rows: Sequence[Row]) -> str:
         ("beta", "b", "attack", "rule", "on liars, base", "on liars, PDR", "moved by projecting"),
         ("--:", "--:", "---", "---", "--:", "--:", "--:"),
     ]
-    for row in Summary.of(rows).rows:
+    for row in Summary.of(rows).cells:
         cell, base, pdr = row.cell, *([run.on_liars for run in runs] for runs in (row.base, row.pdr))
         shown = (_percent(of) for of in (base, pdr, [run.moved for run in row.pdr]))
         lines.append((f"{cell.beta:g}", f"{cell.b:g}", cell.attack, cell.rule, *shown))
@@ -136,6 +164,43 @@ def origins(runs: Sequence[Kept]) -> str:
 def named(row: Row) -> str:
     cell = row.cell
     return f"{cell.rule}, {cell.attack}, b={cell.b:g}, beta={cell.beta:g}"
+
+
+def _distinct(all_: Summary) -> str:
+    """How many are no copies: where a rule gives liars nothing, it trains the same model against all of them."""
+    n = len(all_.rows)
+    return (
+        "all are distinct" if n == len(all_.cells) else f"{n} are distinct, the others repeat one of them to the digit"
+    )
+
+
+def _asked(rows: Sequence[Row]) -> str:
+    """The data, b and beta of the cells."""
+    kinds = {
+        "": dict.fromkeys(row.cell.data for row in rows),
+        "b=": dict.fromkeys(f"{row.cell.b:g}" for row in rows),
+        "beta=": dict.fromkeys(f"{row.cell.beta:g}" for row in rows),
+    }
+    return ", ".join(front + " and ".join(of) for front, of in kinds.items())
+
+
+def _unchanged(all_: Summary) -> str:
+    n = all_.unchanged
+    return f" Pairs whose base and PDR are the same to the digit: {n}." if n else ""
+
+
+def _extremes(all_: Summary) -> list[str]:
+    if all_.worst is None or all_.best is None:
+        return []
+    ends = (f"{mean(row.raw_differences):+.2f} ({named(row)})" for row in (all_.worst, all_.best))
+    return [f"**Worst and best pair**: {', '.join(ends)}."]
+
+
+def _spread(numbers: Sequence[float]) -> str:
+    """A mean, and its standard deviation where there are enough different numbers to speak of one."""
+    if len(set(numbers)) < FEW:
+        return f"{mean(numbers):+.2f}" if numbers else ""
+    return spread(numbers, "+")
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
@@ -182,10 +247,12 @@ def _correlation(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
 
-def _speed(speedups: Sequence[float]) -> str:
-    if not speedups:
+def _speed(all_: Summary) -> str:
+    if not all_.speedups:
         return "**Server time** in these runs: not compared, their machines differ."
+    by_rule = [median(of.speedups) for of in all_.by(lambda row: row.cell.rule).values() if of.speedups]
+    among = f" (by rule {min(by_rule):.3g}x to {max(by_rule):.3g}x)" if len(by_rule) > 1 else ""
     return (
-        f"**Server time** in these runs, our exact engine over PDR: median {median(speedups):.3g}x "
-        f"({min(speedups):.3g}x to {max(speedups):.3g}x). Against what others do: [speed](#speed)."
+        f"**Server time** in these runs, our exact engine over PDR: median {median(all_.speedups):.3g}x{among}. "
+        "Against what others do: [speed](#speed)."
     )

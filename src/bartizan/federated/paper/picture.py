@@ -10,7 +10,7 @@ from typing import Any
 
 from bartizan.atomic import write_whole
 from bartizan.federated.paper.compare import Row
-from bartizan.federated.paper.summary import broke
+from bartizan.federated.paper.summary import Summary, broke
 
 COLOURS = {"krum": "#0072b2", "bulyan": "#d55e00", "geometric-median": "#00875f", "mca": "#b4549a"}
 MARKS = {"sign-flip": "o", "lie": "s", "foe": "^", "gaussian": "D"}
@@ -33,14 +33,14 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 def scatter(panel: Any, rows: Sequence[Row]) -> None:
     """Ours by rule and attack, hollow where a run did not converge; the paper's own cells in grey."""
-    points = [(row, _best(row, 0), _best(row, 1)) for row in rows if row.raw_differences]
+    points = [(row, _best(row, 0), _best(row, 1)) for row in rows if row.compared]
     if not points:
         raise ValueError("There is nothing to draw: no cell has both a base and its projected twin.")
     panel.plot([0, 100], [0, 100], color=LINE, linewidth=1, zorder=0)
     theirs = [
         (base.accuracy, pdr.accuracy)
         for row, *_ in points
-        for base, pdr in zip(row.paper_base, row.cell.values, strict=False)
+        for base, pdr in row.paper_pairs
         if base.accuracy is not None and pdr.accuracy is not None
     ]
     for x, y in dict.fromkeys(theirs):
@@ -57,24 +57,29 @@ def scatter(panel: Any, rows: Sequence[Row]) -> None:
     panel.grid(color=LINE, linewidth=0.5, zorder=0)
     panel.set_xlabel("base: the rule on all coordinates", color=SOFT)
     panel.set_ylabel("PDR: the rule on the projection", color=SOFT)
-    panel.set_title(f"Best test accuracy, {len(points)} cells, %", color=INK, fontsize=11, loc="left")
+    distinct = len(Summary.of(rows).rows)
+    told = f"{len(points)} cells" + (f" ({distinct} distinct)" if distinct < len(points) else "")
+    panel.set_title(f"Best test accuracy, {told}, %", color=INK, fontsize=11, loc="left")
     _legend(panel, [row for row, *_ in points], bool(theirs))
 
 
 def _legend(panel: Any, rows: Sequence[Row], theirs: bool) -> None:
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
+    # A rule is a colour and an attack a mark: patches for the one, marks without colour for the other.
     def entry(label: str, mark: str, **style: Any) -> Any:
         return Line2D([], [], linestyle="", marker=mark, markersize=6, label=label, **{"color": SOFT, **style})
 
     there = {row.cell.rule for row in rows}, {row.cell.attack for row in rows}
-    entries = [entry(rule, "o", color=colour) for rule, colour in COLOURS.items() if rule in there[0]]
+    entries: list[Any] = [Patch(color=colour, label=rule) for rule, colour in COLOURS.items() if rule in there[0]]
     entries += [entry(attack, mark) for attack, mark in MARKS.items() if attack in there[1]]
     if any(broke(row.base) or broke(row.pdr) for row in rows):
-        entries.append(entry("did not converge", "o", markerfacecolor="white"))
+        entries.append(Patch(facecolor="white", edgecolor=SOFT, label="hollow: did not converge"))
     if theirs:
         entries.append(entry("the paper's", "+", color=PAPER))
-    panel.legend(handles=entries, fontsize=8, frameon=False, loc="upper left", labelcolor=SOFT, handletextpad=0.2)
+    style = {"fontsize": 8, "frameon": False, "labelcolor": SOFT, "handletextpad": 0.6, "handlelength": 1.8}
+    panel.legend(handles=entries, loc="upper left", **style)
 
 
 def figure(n_panels: int, size: tuple[float, float], **more: Any) -> tuple[Any, Any]:

@@ -8,6 +8,8 @@ from functools import cache
 from typing import Any
 
 from bartizan.federated.choices import CHOICES
+from bartizan.federated.experiment import Experiment
+from bartizan.federated.keys import ConfigError, shown
 from bartizan.federated.paper.cells import Cell, cells
 from bartizan.federated.paper.protocol import asked, sketches_of
 
@@ -17,15 +19,23 @@ ASKED = ("attack", "rule", "sketch", "split")
 ASIDE = ("name", "seed", "device", "grid")
 
 
+def filled(config: Any) -> dict[str, Any]:
+    """A configuration, checked, with the defaults of keys that it was written without, and no folder of a machine."""
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"A configuration must be a table of sections; got {shown(config)}.")
+    whole = Experiment.of(config).as_dict()
+    whole["data"].pop("folder")
+    return whole
+
+
 def parted(config: Mapping[str, Any], images: int | None = None) -> tuple[str, str]:
     """What a cell asks for and the protocol, both in a form that can be compared.
 
     The images count as a part of the protocol where their number is known: a sample is not the whole set.
     """
-    rest = {key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()}
-    setting: dict[str, Any] = {name: rest.pop(name, None) for name in ASKED}
+    rest = filled(config)
+    setting: dict[str, Any] = {name: rest.pop(name) for name in ASKED}
     setting |= {"data": rest["data"].pop("name"), "byzantine": rest["clients"].pop("byzantine")}
-    rest["data"].pop("folder", None)
     if images is not None:
         rest["data"]["images"] = images
     for key in ASIDE:

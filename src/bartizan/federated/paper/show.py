@@ -10,9 +10,10 @@ from itertools import groupby
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from bartizan.federated.paper.cells import ABLATION, Value, cells, labels, tables, twice
-from bartizan.federated.paper.compare import Comparison, Row, agreed, spread
-from bartizan.federated.paper.page import headline
+from bartizan.federated.paper.cells import ABLATION, cells, labels, tables, twice
+from bartizan.federated.paper.compare import Comparison, Row, agreed, printed, spread
+from bartizan.federated.paper.page import headlines
+from bartizan.federated.paper.page import table as as_table
 from bartizan.federated.paper.protocol import CHOICES, MODELS, ROUNDS, experiment
 from bartizan.federated.paper.settings import parted
 
@@ -43,15 +44,15 @@ def listing() -> str:
     return "\n".join(lines)
 
 
-def markdown(found: Comparison) -> str:
-    """The tables for a document."""
+def markdown(found: Comparison, without: Sequence[str] = ()) -> str:
+    """The tables for a document, without some of their columns."""
     parts = []
     for table, rows in _by_table(found.rows):
-        shown = [_columns(row) for row in rows]
+        shown = [{head: text for head, text in _columns(row).items() if head not in without} for row in rows]
         heads = list(shown[0])
         align = ["---" if head in LEFT else "--:" for head in heads]
         lines = [heads, align, *([_escaped(cell) for cell in row.values()] for row in shown)]
-        parts.append(f"### {table}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
+        parts.append(f"### {table}\n\n{as_table(lines)}")
     return "\n\n".join([*parts, LEGEND, *notes(found)])
 
 
@@ -75,7 +76,7 @@ def on_terminal(found: Comparison) -> None:
         console.width = 200
     for table in _tables(found):
         console.print(table)
-    console.print("\n".join([LEGEND, "", headline(found.rows), "", *notes(found)]), highlight=False, markup=False)
+    console.print("\n".join([LEGEND, "", *headlines(found.rows), "", *notes(found)]), highlight=False, markup=False)
 
 
 def _tables(found: Comparison) -> list[Table]:
@@ -124,8 +125,8 @@ def _columns(row: Row) -> dict[str, str]:
         **swept,
         **attack,
         "rule": cell.rule,
-        "paper base": _printed(row.paper_base),
-        "paper PDR": _printed(cell.values),
+        "paper base": printed(row.paper_base),
+        "paper PDR": printed(cell.values),
         "paper diff": " / ".join(f"{number:+.2f}" for number in row.paper_differences),
         "paper speed": " / ".join(f"{number:.3g}x" for number in row.paper_speedups),
         "ours base": agreed(row.base),
@@ -145,8 +146,8 @@ def _record(row: Row) -> dict[str, Any]:
     return {
         **{"table": cell.table, "data": cell.data, "beta": cell.beta, "b": cell.b, "attack": cell.attack},
         **{"rule": cell.rule, "k": cell.k, "s": cell.s, "sketch": row.sketch, "protocol": row.protocol},
-        "paper_base": _printed(row.paper_base, "|"),
-        "paper_pdr": _printed(cell.values, "|"),
+        "paper_base": printed(row.paper_base, "|"),
+        "paper_pdr": printed(cell.values, "|"),
         "paper_difference": "|".join(f"{number:.2f}" for number in row.paper_differences),
         "paper_speedup": "|".join(f"{number:.4g}" for number in row.paper_speedups),
         "base": mean(base) if base else "",
@@ -156,10 +157,6 @@ def _record(row: Row) -> dict[str, Any]:
         **{"rounds": row.rounds, "base_seeds": len(row.base), "pdr_seeds": len(row.pdr)},
         **{"base_converged": len(base), "pdr_converged": len(pdr)},
     }
-
-
-def _printed(values: Sequence[Value], between: str = " / ") -> str:
-    return between.join(dict.fromkeys(value.shown for value in values))
 
 
 def described(protocol: Mapping[str, Any]) -> str:

@@ -14,37 +14,54 @@ from bartizan.federated.paper.ours import Ours
 
 @dataclass(frozen=True)
 class Summary:
-    """Of some rows that have both a base and its projected twin, in points of accuracy."""
+    """Of some cells that have both a base and its projected twin, in points of accuracy."""
 
-    rows: list[Row]
+    cells: list[Row]
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Summary:
-        return cls([row for row in rows if row.raw_differences])
+        return cls([row for row in rows if row.compared])
+
+    @property
+    def rows(self) -> list[Row]:
+        """The distinct ones: of pairs with the same accuracies in every round, base and PDR, the first."""
+        first: dict[object, Row] = {}
+        for row in self.cells:
+            first.setdefault(row.curves, row)
+        return list(first.values())
 
     @property
     def differences(self) -> list[float]:
-        """PDR minus base of each cell, mean over its seeds; where both converged, as the paper's are."""
+        """PDR minus base of each distinct pair, mean over its seeds; where both converged, as the paper's are."""
         return [mean(row.differences) for row in self.rows if row.differences]
 
     @property
     def raw_differences(self) -> list[float]:
-        """Of every cell, converged or not."""
-        return [mean(row.raw_differences) for row in self.rows]
+        """Of every distinct pair, converged or not, but for those in which both diverged."""
+        return [mean(row.raw_differences) for row in self._told]
 
     @property
     def paper_differences(self) -> list[float]:
-        """The paper's, of the same cells."""
-        return [mean(row.paper_differences) for row in self.rows if row.paper_differences]
+        """The paper's, of all cells where both its runs and ours converge."""
+        return [mean(row.paper_differences) for row in self.cells if row.differences and row.paper_differences]
 
     @property
-    def worst(self) -> Row:
+    def worst(self) -> Row | None:
         """Where PDR loses most, converged or not."""
-        return min(self.rows, key=lambda row: mean(row.raw_differences))
+        return min(self._told, key=lambda row: mean(row.raw_differences), default=None)
 
     @property
-    def seeds(self) -> int:
-        return max(len(row.pairs) for row in self.rows)
+    def best(self) -> Row | None:
+        return max(self._told, key=lambda row: mean(row.raw_differences), default=None)
+
+    @property
+    def unchanged(self) -> int:
+        """Distinct pairs in which base and PDR have the same accuracies in every round."""
+        return sum(all(base.curve == pdr.curve for base, pdr in row.pairs) for row in self.rows)
+
+    @property
+    def _told(self) -> list[Row]:
+        return [row for row in self.rows if row.raw_differences]
 
     @property
     def spread_over_seeds(self) -> float | None:
@@ -58,19 +75,19 @@ class Summary:
 
     @property
     def same_end(self) -> int:
-        """Cells in which base and PDR both break down, or neither."""
+        """Distinct pairs in which base and PDR both break down, or neither."""
         return sum(broke(row.base) == broke(row.pdr) for row in self.rows)
 
     @property
     def paper_same_end(self) -> int:
-        return sum(paper_broke(row.paper_base) == paper_broke(row.cell.values) for row in self.rows)
+        return sum(paper_broke(row.paper_base) == paper_broke(row.cell.values) for row in self.cells)
 
     @property
     def end_as_in_the_paper(self) -> int:
         """Runs, of base and of PDR, that break down where the paper's do, and do not where these do not."""
         return sum(
             (broke(row.base) == paper_broke(row.paper_base)) + (broke(row.pdr) == paper_broke(row.cell.values))
-            for row in self.rows
+            for row in self.cells
         )
 
     @property
@@ -79,18 +96,19 @@ class Summary:
 
     @property
     def ranks_of_ours_and_paper(self) -> float | None:
-        ours = [_reached(runs) for row in self.rows for runs in (row.base, row.pdr)]
-        paper = [_printed(values) for row in self.rows for values in (row.paper_base, row.cell.values)]
+        ours = [_reached(runs) for row in self.cells for runs in (row.base, row.pdr)]
+        paper = [_paper_reached(values) for row in self.cells for values in (row.paper_base, row.cell.values)]
         return spearman(ours, paper)
 
     @property
     def speedups(self) -> list[float]:
-        return [row.speedup for row in self.rows if row.speedup is not None]
+        """Of all cells: a copy's times are its own."""
+        return [row.speedup for row in self.cells if row.speedup is not None]
 
     def by(self, key: Callable[[Row], str]) -> dict[str, Summary]:
         return {
-            name: Summary([row for row in self.rows if key(row) == name])
-            for name in dict.fromkeys(key(row) for row in self.rows)
+            name: Summary([row for row in self.cells if key(row) == name])
+            for name in dict.fromkeys(key(row) for row in self.cells)
         }
 
 
@@ -137,5 +155,5 @@ def _reached(runs: Sequence[Ours]) -> float:
     return 0.0 if broke(runs) else mean(run.accuracy for run in runs if run.accuracy is not None)
 
 
-def _printed(values: Sequence[Value]) -> float:
+def _paper_reached(values: Sequence[Value]) -> float:
     return 0.0 if paper_broke(values) else mean(value.accuracy for value in values if value.accuracy is not None)
