@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +22,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 import bartizan as bz
 from bartizan.coordinatewise.base import CoordinateWise
-from bartizan.distributed import ShardedAggregator
+from bartizan.distributed import ShardedAggregator, sharded
 from bartizan.distributed.peers import Peers
+from bartizan.randomness import fresh_seed
 from bartizan.rules import Rule
 
 PATIENCE = 200  # seconds until a rank that hangs is a failed test: with cold caches all of them compile first
@@ -172,6 +174,8 @@ def serve(rank, size, store, backend, device, orders, answers):
 def answered(n, groups, meshes, arguments, form, device, call, traffic):
     if form == "another call":
         return said_otherwise(groups[n], n, **call)
+    if form == "arriving":
+        return when_it_happened(groups[n], arguments, **call)
     shard = call.pop("shard")
     if form == "dtensor":
         mesh = meshes["2 x 2" if "copies of" in call.get("placement", "") else n]
@@ -193,6 +197,29 @@ def answered(n, groups, meshes, arguments, form, device, call, traffic):
         update = update.cpu().double().numpy()
     judged = out.weights, out.scores, out.quarantined
     return Answer(update, *judged, out.seed, out.history, out.sketch, out.seconds, dict(traffic), kind)
+
+
+def when_it_happened(group, arguments, shard, late, **call):
+    """When the last update arrived here and when a seed was drawn here, by the clock that all processes share."""
+    happened = {"arrived": None, "drawn": None}
+
+    def arriving():
+        for client, update in enumerate(shard):
+            if client == len(shard) - 1:
+                time.sleep(late)
+            happened["arrived"] = time.monotonic_ns()
+            yield update
+
+    def drawn():
+        happened["drawn"] = time.monotonic_ns()
+        return fresh_seed()
+
+    sharded.fresh_seed = drawn
+    try:
+        out = ShardedAggregator(*arguments)(arriving(), group=group, **call)
+    finally:
+        sharded.fresh_seed = fresh_seed
+    return *happened.values(), out.seed
 
 
 def said_otherwise(group, n, said=None):

@@ -60,6 +60,17 @@ def test_well_separated_attackers_get_nothing_exact_and_projected_alike(rule, sk
     assert np.sum((out.update - honest.mean(axis=0)) ** 2) <= (1 + eps) / (1 - eps) * 1.0 * nu2
 
 
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(64), bz.Gaussian(8), bz.Achlioptas(16)], ids=repr)
+@pytest.mark.parametrize("n_clients", [9, 300])
+def test_sums_that_overflow_are_a_reason_for_quarantine_and_no_warning(sketch, n_clients):
+    """Not in any part of the columns alone: only where the parts are added."""
+    x = np.random.default_rng(0).normal(size=(n_clients, 20_000))
+    x[0] = 1e154 / 100
+    x[1, :9000], x[1, 9000:] = 1e200, -1e200
+    x[2] = 1e200
+    assert list(bz.aggregate(x, bz.GeometricMedian(), sketch=sketch).quarantined) == [0, 1, 2]
+
+
 def test_the_mean_is_moved_by_anyone():
     assert np.linalg.norm(bz.aggregate(attacked("giant", 0), bz.Mean()).update) > 1e9
 

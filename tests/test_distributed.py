@@ -241,6 +241,21 @@ def test_the_seed_is_fresh_secret_and_the_same_on_all_ranks(ranks):
     assert first[0] != second[0]
 
 
+@pytest.mark.parametrize("late", [0, 2])
+def test_the_seed_is_drawn_after_the_last_update_has_arrived_on_every_rank(ranks, late):
+    """So nobody sends anything who could know it, and there is no second look by another seed as in a round."""
+    made = calls(numbers(), CUTS[3], (bz.Krum(2), bz.Rotated(64)))
+    for rank, (_, _, call) in enumerate(made):
+        call["shard"] = list(call["shard"])
+        call["late"] = 0.3 if rank == late else 0.0
+    answers = ranks([(arguments, "arriving", call) for arguments, _, call in made])
+    last = max(arrived for arrived, _, _ in answers)
+    drawn = [drawn for _, drawn, _ in answers]
+    assert drawn[1:] == [None, None]
+    assert drawn[0] > last
+    assert len({seed for _, _, seed in answers}) == 1
+
+
 def test_the_first_rank_plans_for_all(ranks):
     for x, wanted in ((numbers(p=9), bz.Exact()), (numbers(np.float32, p=10**5), bz.Rotated())):
         answers = ranks(calls(x, [4, 5], (bz.Krum(2), "auto")))

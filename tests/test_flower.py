@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import bartizan as bz
-from bartizan import results
+from bartizan import attacks, results
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartizan[flower]'")
 
@@ -532,6 +532,40 @@ def test_flowers_krum_picks_attackers_on_the_replies_where_ours_does_not():
             caught[name] += np.abs(sent - result.arrays["w"].numpy()).sum(axis=1).argmin() < 4
     assert caught["ours"] == 0
     assert caught["theirs"] > 0
+
+
+LEAKED = 2**90 + 5
+
+
+class Leaky(bz.Aggregator):
+    """Draws a seed that the nodes know."""
+
+    def round(self, seed=None, **settings):
+        return super().round(LEAKED, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("null_space", "it hides from the projection"), ("null_space_mirror", "by the projection drawn at close")],
+)
+@pytest.mark.parametrize("rule", [bz.Krum(4), bz.GeometricMedian()], ids=repr)
+def test_nodes_that_know_the_seed_of_the_open_round_are_found_out(rule, name, reason):
+    """Replies come after the seed is drawn: what keeps its sketch and its norm is seen by the second look."""
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=15_000).astype(np.float32)
+    steps = (3 * rng.normal(size=15_000) + rng.normal(size=(10, 15_000))).astype(np.float32)
+    lies = getattr(attacks, name)(steps, 4, rng, sketch=bz.Rotated(), leaked_seed=LEAKED)
+    nodes = {n: sends({"w": start + step}) for n, step in enumerate([*steps, *lies])}
+    strategy = RobustStrategy(rule, fraction_evaluate=0.0, min_train_nodes=len(nodes))
+    strategy.aggregator = Leaky(rule, strategy.aggregator.sketch)
+    result = strategy.start(Desk(nodes), as_record({"w": start}), num_rounds=1)
+    told = result.train_metrics_clientapp[1]
+    assert (told["bartizan-seed"][0] << 64) + told["bartizan-seed"][1] == LEAKED
+    assert told["bartizan-quarantined"] == [10, 11, 12, 13]
+    assert all(reason in why for why in strategy.quarantined.values())
+    middle = steps.mean(axis=0)
+    off = np.linalg.norm(result.arrays["w"].numpy() - start - middle)
+    assert off <= 1.001 * np.linalg.norm(steps - middle, axis=1).max()  # as honest ones are
 
 
 def test_sample_counts_are_believed_only_if_told_to_and_up_to_the_cap():

@@ -16,7 +16,7 @@ from bartizan.attacks import needs
 from bartizan.kernels import reference
 from bartizan.randomness import key_of
 from bartizan.sketch import distortion, embedding_dimension
-from bartizan.theory import aggregation, bounds, breakdown, convergence, curves, embedding, parts, report
+from bartizan.theory import adaptive, aggregation, bounds, breakdown, convergence, curves, embedding, parts, report
 from bartizan.theory.ledger import Ledger
 from bartizan.theory.match import Attack, Clients, Server, rule_named
 from bartizan.theory.problems import PROBLEMS
@@ -131,7 +131,7 @@ def test_a_sketch_that_is_whole_passes_the_same_check():
 
 # A smaller room for the rules: 20 clients, 6 of them liars, 2048 coordinates projected to 1024, where eps is 0.69.
 ROOM = aggregation.Cell("krum", 20, 6, 3.0, 2048, 2048, 1024, 2, aggregation.ATTACKS)
-# Those that aim at the sketch itself are of tests/test_adaptive.py.
+# Those that aim at the sketch itself are of tests/test_theory_adaptive.py.
 EVERY = {name for name in names.ATTACKS if "sketch" not in needs(names.attack(name))} - {"none"}
 ROBUST = ("krum", "multi-krum", "geometric-median", "mca", "nnm >> geometric-median", "mda", "caf", "dnc")
 
@@ -307,6 +307,10 @@ def test_the_command_writes_tables_pictures_and_a_page(tmp_path, monkeypatch, ca
             replace(TRAINING, problem=problem, rounds=4, k=4096, projected=True) for problem in PROBLEMS
         ],
         "breakdown": lambda quick: [breakdown.Cell("krum", 11, f, f, 30.0, 1024, 512, 1, ("ipm",)) for f in (1, 2)],
+        "adaptive": lambda quick: [
+            adaptive.Cell("krum", attack, seed, 10.0, 20, 6, 2048, 1024, 1)
+            for attack, seed in (("null-space", "leaked"), ("null-space", "fresh"), ("ipm", "no sketch"))
+        ],
     }
     for name, cells in few.items():
         monkeypatch.setitem(parts.PARTS, name, replace(parts.PARTS[name], cells=cells))

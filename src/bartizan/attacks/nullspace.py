@@ -12,7 +12,7 @@ from bartizan.randomness import key_of
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated, Sketch
 from bartizan.types import Array, Floats
 
-WORDS = 2**20  # random numbers of a dense matrix that are drawn at a time
+WORDS = 2**20  # random numbers that are drawn at a time
 CLOSE = 1e-8  # of the first residual; the second time takes care of the rest
 MOST_STEPS = 500
 
@@ -81,8 +81,8 @@ def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, 
     if isinstance(sketch, Rotated):
         n, L = sketch.mixing, k // sketch.mixing
         H, cells, lanes = reference.hadamard(n), y.reshape(n, L), np.arange(L)
-        for block in range(-(-p // k)):
-            before, after, offsets = reference.rotation(key, block, k, n)
+        for block, words in enumerate(_words(key, -(-p // k), k, n)):
+            before, after, offsets = reference.unpacked(words, k, n)
             back = np.take_along_axis(cells, (lanes + offsets[:, None]) % L, axis=1)
             x: Array = (before * (H @ (after * back)) / np.sqrt(n)).ravel()
             yield block * k, x[: p - block * k]
@@ -92,6 +92,15 @@ def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, 
     width = max(1, WORDS // k)
     for start in range(0, p, width):
         yield start, _columns(sketch, key, start, min(width, p - start)) @ y
+
+
+def _words(key: Array, n_blocks: int, k: int, mixing: int) -> Iterator[Array]:
+    """Those of each block of `Rotated`. Compiled, for they are what takes most of the time."""
+    from bartizan.kernels.cpu import rotation_words
+
+    at_once = -(-WORDS // k)
+    for first in range(0, n_blocks, at_once):
+        yield from rotation_words(key, first, min(at_once, n_blocks - first), k, mixing)
 
 
 def _columns(sketch: Achlioptas | Gaussian, key: Array, start: int, width: int) -> Floats:

@@ -85,9 +85,13 @@ def sign_planes(mixing: int) -> int:
 
 def rotation(key: Array, block: int, k: int, mixing: int) -> tuple[Array, Array, Array]:
     """The randomness of one block: signs before mixing and after, (n, L) of +-1, and n offsets below L."""
+    count = rotation_words(k, mixing)
+    return unpacked(words(key, ROTATED, block * count, count), k, mixing)
+
+
+def unpacked(w: Array, k: int, mixing: int) -> tuple[Array, Array, Array]:
+    """What the words of a block say: its signs and offsets."""
     n, L = mixing, k // mixing
-    count = rotation_words(k, n)
-    w = words(key, ROTATED, block * count, count)
     planes = w[: L * sign_planes(n)].reshape(sign_planes(n), L)
     bit = np.arange(2 * n)
     signs = 1 - 2 * ((planes[bit // 32] >> (bit % 32).astype(np.uint32)[:, None]) & 1).astype(np.float64)

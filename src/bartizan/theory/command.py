@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 OUT = Path("runs/theory")
-NAMES = ("embedding", "aggregation", "convergence", "breakdown")
+NAMES = ("embedding", "aggregation", "convergence", "breakdown", "adaptive")
 
 
 def add_to(commands: Any) -> None:

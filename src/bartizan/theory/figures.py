@@ -1,4 +1,4 @@
-"""The four pictures, drawn by matplotlib."""
+"""The pictures, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from bartizan.theory import breakdown, curves, embedding
+from bartizan.theory import adaptive, breakdown, curves, embedding
 from bartizan.theory.aggregation import rows as constants
 from bartizan.theory.bounds import inflation
 from bartizan.theory.convergence import RULES
 from bartizan.theory.parts import Results
 
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b4549a", "#a67500", "#3a9bd5", "#5c4b9b", "#6c737d")
+LEAST = 1e-4  # of a bound that is worth telling apart
 
 
 def picture(name: str, results: Results) -> bytes:
@@ -126,11 +127,41 @@ def _breakdown(results: Results) -> Any:
     return figure
 
 
+def _adaptive(results: Results) -> Any:
+    """Error over the bound, a panel a rule: the worst of the scenes, exact and projected, checks off and on."""
+    lines = [line for line in adaptive.rows(results) if line["seed"] != adaptive.NO_SKETCH]
+    rules = list(dict.fromkeys(line["rule"] for line in lines))
+    met = list(dict.fromkeys((line["attack"], line["seed"]) for line in lines))
+    figure, panels = _figure(1, len(rules), (3.2, 1.2 + 0.22 * len(met)))
+    far = max(line[server] for line in lines for server in adaptive.SERVERS)
+    marks = {"exact": ("o", "exact"), "unchecked": ("x", "projected, no checks"), "checked": ("+", "projected, checks")}
+    for panel, rule in zip(panels[0], rules, strict=True):
+        for (server, (mark, label)), colour in zip(marks.items(), COLOURS, strict=False):
+            worst = [
+                max(line[server] for line in lines if (line["rule"], line["attack"], line["seed"]) == (rule, *one))
+                for one in met
+            ]
+            shown = [max(error, LEAST) for error in worst]
+            panel.plot(shown, range(len(met)), mark, color=colour, fillstyle="none", label=label)
+        panel.axvline(1, color="#c1121f", linestyle=":", label="the bound")
+        panel.set_xscale("log")
+        panel.set_xlim(LEAST / 2, 4 * max(1, far))
+        panel.set_yticks(range(len(met)), [""] * len(met))
+        panel.invert_yaxis()
+        panel.set_title(rule, fontsize=9)
+    panels[0][0].set_yticks(range(len(met)), [f"{attack}, {seed}" for attack, seed in met])
+    figure.supxlabel(f"squared error over the bound (at the left edge: {LEAST:g} or less)", fontsize=9)
+    said = panels[0][0].get_legend_handles_labels()
+    figure.legend(*said, fontsize=8, frameon=False, loc="outside upper right", ncols=4)
+    return figure
+
+
 DRAW: dict[str, Callable[[Results], Any]] = {
     "embedding": _embedding,
     "aggregation": _aggregation,
     "convergence": _convergence,
     "breakdown": _breakdown,
+    "adaptive": _adaptive,
 }
 
 

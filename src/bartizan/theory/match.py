@@ -17,7 +17,7 @@ from bartizan.types import Floats
 
 TRIES = 6  # of the attacks that try their factors on the server's own rule
 ATTACKS = tuple(name for name in names.ATTACKS if name != "none" and needs(names.attack(name)) <= {"aggregator"})
-"""Those that know the honest updates and at most the rule; who knows more is tried in benchmarks/adaptive.py."""
+"""Those that know the honest updates and at most the rule; who aims at the sketch is tried in theory/adaptive.py."""
 LIMITS = {"mda": {"max_nodes": 5000}}  # a search that would take minutes is a refusal here
 
 

@@ -1,4 +1,4 @@
-"""The four experiments, and how one of them is carried out."""
+"""The experiments, and how one of them is carried out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from bartizan.theory import aggregation, breakdown, convergence, curves, embedding
+from bartizan.theory import adaptive, aggregation, breakdown, convergence, curves, embedding
 from bartizan.theory.ledger import Ledger, Result
 from bartizan.theory.show import Course
 
@@ -35,6 +35,7 @@ PARTS = {
         Part("aggregation", aggregation.cells, aggregation.measure, aggregation.rows, aggregation.tell),
         Part("convergence", convergence.cells, convergence.measure, curves.rows, curves.tell),
         Part("breakdown", breakdown.cells, breakdown.measure, breakdown.rows, breakdown.tell),
+        Part("adaptive", adaptive.cells, adaptive.measure, adaptive.rows, adaptive.tell),
     )
 }
 

@@ -18,6 +18,7 @@ TITLES = {
     "aggregation": "The aggregation's error: an empirical (b, c)",
     "convergence": "Convergence: measured curves under their bounds",
     "breakdown": "Breakdown: the share of liars at which a rule fails",
+    "adaptive": "Attackers of the projection: a leaked seed beside a fresh one, checks off and on",
 }
 
 
