@@ -137,12 +137,12 @@ def _adaptive(results: Results) -> Any:
     marks = {"exact": ("o", "exact"), "unchecked": ("x", "projected, no checks"), "checked": ("+", "projected, checks")}
     for panel, rule in zip(panels[0], rules, strict=True):
         for (server, (mark, label)), colour in zip(marks.items(), COLOURS, strict=False):
-            worst = [
-                max(line[server] for line in lines if (line["rule"], line["attack"], line["seed"]) == (rule, *one))
-                for one in met
-            ]
-            shown = [max(error, LEAST) for error in worst]
-            panel.plot(shown, range(len(met)), mark, color=colour, fillstyle="none", label=label)
+            worst: dict[int, float] = {}
+            for line in lines:
+                if line["rule"] == rule:
+                    place = met.index((line["attack"], line["seed"]))
+                    worst[place] = max(worst.get(place, LEAST), line[server])
+            panel.plot(list(worst.values()), list(worst), mark, color=colour, fillstyle="none", label=label)
         panel.axvline(1, color="#c1121f", linestyle=":", label="the bound")
         panel.set_xscale("log")
         panel.set_xlim(LEAST / 2, 4 * max(1, far))
