@@ -127,7 +127,7 @@ def measure(cell: Cell) -> Result:
         rule.check(cell.n_clients)
         errors = _errors(cell, rule, seed=0)
         found: Result = {"spread": room(cell.n_clients, cell.dim, cell.noisy).spread(f), **errors}
-        return found | ({"c": calibrated(cell)} if cell.calibrated else {})
+        return found | ({"c": calibrated(cell)} if cell.calibrated and cell.b else {})
     except ValueError as refused:
         return {"refused": str(refused)}
 

@@ -81,7 +81,7 @@ def tell(results: Sequence[tuple[Cell, Result]]) -> str:
             "The largest part of its bound that any attack's curve took in the last round, which attack that was, and\n"
             "the largest in any round (1 would touch it). c is the exact rule's from other clients and draws; needed\n"
             "is what the worst round of these trainings would have asked for.",
-            table(heads, [_summary(group) for group in _groups(main(results))]),
+            table(heads, [_summary(group) for group in groups(main(results))]),
             count(results),
             *_rates(results),
         )
@@ -102,7 +102,7 @@ def count(results: Sequence[tuple[Cell, Result]]) -> str:
     return f"{len(whole)} curves (means of {trainings} trainings), {rounds} rounds, {above} of them above the bound."
 
 
-def _groups(results: Sequence[tuple[Cell, Result]]) -> list[list[tuple[Cell, Result]]]:
+def groups(results: Sequence[tuple[Cell, Result]]) -> list[list[tuple[Cell, Result]]]:
     groups: dict[tuple[Any, ...], list[tuple[Cell, Result]]] = {}
     for cell, found in results:
         groups.setdefault((cell.problem, cell.rule, cell.b, cell.projected), []).append((cell, found))
