@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import math
 import sys
@@ -27,6 +28,7 @@ from bartizan.theory import (
     curves,
     embedding,
     figures,
+    match,
     parts,
     report,
 )
@@ -179,7 +181,7 @@ ROBUST = ("krum", "multi-krum", "geometric-median", "mca", "nnm >> geometric-med
 @pytest.mark.parametrize("rule", ROBUST)
 def test_the_projected_error_stays_below_the_lemmas_bound_under_every_attack(rule):
     """The bound has a c from other clients and draws. Its slack is large: a small k alone does not exceed it."""
-    cell = replace(ROOM, rule=rule)
+    cell = replace(ROOM, rule=rule, draws=1)
     found = aggregation.measure(cell)
     assert set(found["exact"]) == EVERY | {"ipm factor=1000"}
     (row,) = aggregation.rows([(cell, found)])
@@ -212,15 +214,20 @@ def test_c_is_of_clients_and_draws_that_are_judged_nowhere():
 
 
 def test_a_rule_has_one_c_for_all_scenes_and_one_whose_c_grows_has_none():
-    def scenes(rule, *constants):
-        made = [replace(ROOM, rule=rule, length=length) for length in (3.0, 30.0)]
+    """What only one scene's attacks need is no growth: the searches are in one."""
+
+    def scenes(rule, near, far):
+        met = [(3.0, {"ipm": near, "optimised-ipm": 9 * near}), (30.0, {"ipm": far})]
         return [
-            (cell, {"c": c, "spread": 4.0, "exact": {"ipm": c}, "projected": {"ipm": c}})
-            for cell, c in zip(made, constants, strict=True)
+            (
+                replace(ROOM, rule=rule, length=length),
+                {"c": max(errors.values()), "spread": 4.0, "exact": errors, "projected": errors},
+            )
+            for length, errors in met
         ]
 
-    rows = aggregation.rows([*scenes("krum", 3.0, 4.0), *scenes("cge", 5.0, 500.0)])
-    assert [row.get("c") for row in rows] == [4.0, 4.0, None, None]
+    rows = aggregation.rows([*scenes("krum", 3.0, 4.0), *scenes("cge", 5.0, 100.0)])
+    assert [row.get("c") for row in rows] == [27.0, 27.0, None, None]
     assert ["part_of_bound" in row for row in rows] == [True, True, False, False]
 
 
@@ -233,6 +240,11 @@ def test_a_search_plays_the_lie_that_it_found_without_noise_on_the_projected_ser
     clients, common = room(20, cell.dim, cell.noisy), common_gradient(cell.dim, cell.length)
     ((_, _, alone),) = errors_of(projected, cell.attacks, 6, clients, common, 0)
     assert alone < 0.5 * found["exact"]["optimised-alie"]
+
+
+@pytest.mark.parametrize("name", ["optimised-alie", "optimised-ipm"])
+def test_a_search_has_as_many_tries_as_it_has_by_default(name):
+    assert inspect.signature(names.ATTACKS[name]).parameters["tries"].default <= match.TRIES
 
 
 def test_the_mean_has_no_constant():

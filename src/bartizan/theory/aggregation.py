@@ -168,22 +168,25 @@ def constant(found: Result, sketch: str, b: float) -> float:
 
 def constants(results: Sequence[tuple[Cell, Result]]) -> dict[tuple[str, float], float]:
     """One c for a rule and a b: the largest of all scenes, from other draws. Rules that have none are left out."""
-    scenes: dict[tuple[str, float], dict[float, float]] = {}
-    for cell, found in results:
-        if "c" in found:
-            lengths = scenes.setdefault((cell.rule, cell.b), {})
-            lengths[cell.length] = max(lengths.get(cell.length, 0.0), found["c"])
-    return {key: max(lengths.values()) for key, lengths in scenes.items() if not grows(lengths)}
+    found: dict[tuple[str, float], float] = {}
+    for cell, result in results:
+        if "c" in result:
+            found[cell.rule, cell.b] = max(found.get((cell.rule, cell.b), 0.0), result["c"])
+    return {key: c for key, c in found.items() if not grows(results, *key)}
 
 
-def grows(lengths: dict[float, float]) -> bool:
-    """Whether c, by the length of the common gradient, has no limit in sight.
-
-    >>> grows({3.0: 0.5, 30.0: 0.6}), grows({3.0: 0.5, 30.0: 46.0})
-    (False, True)
-    """
-    near, far = lengths.get(NEAR.length), lengths.get(FAR.length)
-    return near is not None and far is not None and far > GROWS * near
+def grows(results: Sequence[tuple[Cell, Result]], rule: str, b: float) -> bool:
+    """Whether what the same attacks need grows with the common gradient."""
+    met = {
+        cell.length: result["exact"]
+        for cell, result in results
+        if (cell.rule, cell.b, cell.noisy) == (rule, b, cell.dim) and cell.calibrated and "exact" in result
+    }
+    if NEAR.length not in met or FAR.length not in met:
+        return False
+    near, far = met[NEAR.length], met[FAR.length]
+    alike = near.keys() & far.keys()
+    return max(far[attack] for attack in alike) > GROWS * max(near[attack] for attack in alike)
 
 
 def rows(results: Sequence[tuple[Cell, Result]]) -> list[dict[str, Any]]:

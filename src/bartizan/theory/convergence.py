@@ -53,7 +53,7 @@ class Cell:
 
 def cells(quick: bool) -> list[Cell]:
     """Every attack at b = 0.3, all but the searches at 0.1, nobody at 0; then horizons, for the rate in T."""
-    rounds, seeds = (12, 1) if quick else (30, 2)
+    rounds, seeds = (12, 1) if quick else (20, 2)
     attacks = {0.0: ("none",), 0.1: tuple(name for name in ATTACKS if not Attack(name).knows_the_rule), 0.3: ATTACKS}
     if quick:
         attacks |= {0.1: ("ipm", "alie"), 0.3: ("ipm", "alie")}
