@@ -47,6 +47,7 @@ class Cell:
     k: int
     draws: int
     tries: int = TRIES
+    """Of the attacks that search: what is measured depends on it."""
 
     @property
     def b(self) -> float:

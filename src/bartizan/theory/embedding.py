@@ -136,7 +136,8 @@ def cells(quick: bool) -> list[Cell]:
     for s in SPARSITIES[::2] if quick else SPARSITIES:
         for span in spans:
             # Over a network's 33,914 coordinates an Achlioptas matrix is slow.
-            ks = small if span != "gradients" else small[2:3] if quick else [256, 512]
+            ks = small if span not in WIDEST else [k for k in small if k != 1024]
+            ks = ks if span != "gradients" else small[2:3] if quick else [256, 512]
             found += [cell(f"achlioptas s={s}", span, k) for k in ks]
     return found + _at_the_papers_size(quick, spans) + _at_large_s(quick)
 
