@@ -98,7 +98,7 @@ def limits(failed: int, trials: int, odds: float = 0.05) -> tuple[float, float]:
     """Between what the share of failures lies (Clopper and Pearson, 1934), but for these odds.
 
     >>> [round(limit, 3) for limit in limits(0, 50)], [round(limit, 3) for limit in limits(49, 500)]
-    ([0.0, 0.071], [0.073, 0.128])
+    ([0.0, 0.071], [0.073, 0.127])
     """
 
     def at_most(count: int, share: float) -> float:
