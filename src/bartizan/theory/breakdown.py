@@ -61,9 +61,9 @@ def cells(quick: bool) -> list[Cell]:
     found = []
     for rule in RULES:
         M = clients_for(rule)
-        liars = sorted({max(1, round(b * M)) for b in (SHARES[4::5] if quick else SHARES)})
-        attacks = ATTACKS[:2] if quick else ATTACKS
-        found += [Cell(rule, M, f, most_told(rule, M, f), LENGTH, DIM, K, 1 if quick else 2, attacks) for f in liars]
+        liars = sorted({max(1, round(b * M)) for b in ((0.3, 0.5) if quick else SHARES)})
+        attacks, dim = (ATTACKS[:2], DIM // 4) if quick else (ATTACKS, DIM)
+        found += [Cell(rule, M, f, most_told(rule, M, f), LENGTH, dim, K, 1 if quick else 2, attacks) for f in liars]
     return found
 
 

@@ -126,10 +126,12 @@ def cells(quick: bool) -> list[Cell]:
     theorem = embedding_dimension(M, EPS, DELTA, ROUNDS)
     powers = [2**n for n in range(5, math.ceil(math.log2(theorem)) + 1)]
     small = [k for k in powers if k < theorem] + [theorem]
+    if quick:
+        powers, small = powers[2::2], small[2::2]
     spans = [span for span in SPANS if span != "gradients" or find_spec("torch")]
 
     def cell(sketch: str, span: str, k: int) -> Cell:
-        return Cell(sketch, span, k, M, EPS, DELTA, ROUNDS, 4 if quick else _trials(sketch, span, k))
+        return Cell(sketch, span, k, M, EPS, DELTA, ROUNDS, 2 if quick else _trials(sketch, span, k))
 
     found = [cell("gaussian", "any", k) for k in small]
     found += [cell("rotated", span, k) for span in spans for k in powers if k >= 64]
@@ -137,7 +139,7 @@ def cells(quick: bool) -> list[Cell]:
         for span in spans:
             # Over a network's 33,914 coordinates an Achlioptas matrix is slow.
             ks = small if span not in WIDEST else [k for k in small if k != 1024]
-            ks = ks if span != "gradients" else small[2:3] if quick else [256, 512]
+            ks = ks if span != "gradients" else small[:1] if quick else [256, 512]
             found += [cell(f"achlioptas s={s}", span, k) for k in ks]
     return found + _at_the_papers_size(quick, spans) + _at_large_s(quick)
 

@@ -78,7 +78,6 @@ def _aggregation(results: Results) -> Any:
         mine = [(line["widened"], rules.index(line["rule"])) for line in lines if line["b"] == b]
         panel.plot(*zip(*mine, strict=True), "o", color=colour, fillstyle="none", label=f"b = {b:g}")
     panel.axvline(1, color="#6c737d", linewidth=0.8)
-    panel.set_xscale("log")
     panel.set_yticks(range(len(rules)), rules)
     panel.invert_yaxis()
     panel.set_xlabel("c projected over c exact, a mark a scene")
@@ -110,6 +109,7 @@ def _convergence(results: Results) -> Any:
                 )
             panel.axhline(1, color="#c1121f", linestyle=":")
             panel.set_yscale("log")
+            panel.set_ylim(1e-3, 1.5)
             panel.set_title(f"{problem}, {rule}", fontsize=9)
             panel.set_xlabel("round", fontsize=8)
     figure.supylabel("measured over bound, worst attack", fontsize=9)
