@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from bartizan.geometry import Geometry
 from bartizan.rules import Rule
 from bartizan.sketch import Exact, Rotated, distortion
 from bartizan.theory import aggregation
-from bartizan.theory.aggregation import DELTA, KAPPA, ROUNDING, SIGMA
+from bartizan.theory.aggregation import DELTA, ROUNDING
 from bartizan.theory.bounds import aggregation_bound
 from bartizan.theory.ledger import Result
 from bartizan.theory.markdown import number, table
-from bartizan.theory.match import Attack, Clients, Server, rule_named
+from bartizan.theory.match import KAPPA, SIGMA, TRIES, Clients, Server, common_gradient, errors_of, room, rule_named
 from bartizan.types import Floats
 
 DIM, K = 16_384, 4096  # so that most of a move can be hidden
@@ -46,6 +46,8 @@ class Cell:
     dim: int
     k: int
     draws: int
+    tries: int = TRIES
+    """Of the attacks that search: what is measured depends on it."""
 
     @property
     def b(self) -> float:
@@ -59,7 +61,7 @@ class Cell:
 
 def cells(quick: bool) -> list[Cell]:
     """A collision is guessed without any seed: there is nothing to leak."""
-    others = aggregation.cells(quick)[-1].attacks
+    others = aggregation.attacks_in(aggregation.NEAR, quick)
     met = [(attack, seed) for attack in ATTACKS for seed in (LEAKED, FRESH)]
     met = [pair for pair in met if pair != ("blind-collision", LEAKED)] + [(attack, NO_SKETCH) for attack in others]
     return [
@@ -74,25 +76,18 @@ def measure(cell: Cell) -> Result:
     """Mean squared errors over the draws by server, and how many liars were quarantined, all of them being 1."""
     rule, f = rule_named(cell.rule, cell.n_byzantine), cell.n_byzantine
     assert isinstance(rule, Rule)
-    clients, spread = _room(cell.n_clients, cell.dim, f)
-    common = np.full(cell.dim, cell.length / np.sqrt(cell.dim))
-    found: Result = {"spread": spread}
+    clients = room(cell.n_clients, cell.dim, cell.dim)
+    common = common_gradient(cell.dim, cell.length)
+    found: Result = {"spread": clients.spread(f)}
     for draw in range(cell.draws):
         if cell.seed == NO_SKETCH:
             exact = {"exact": partial(Server, rule, Exact())}
-            met = dict(aggregation.errors_of(exact, Attack(cell.attack), f, clients, common, draw))
+            met = {name: error for name, _, error in errors_of(exact, [cell.attack], f, clients, common, draw)}
         else:
             met = _met(rule, cell, clients, common, np.random.default_rng(draw))
         for name, value in met.items():
             found[name] = found.get(name, 0.0) + value / cell.draws
     return found
-
-
-@lru_cache(maxsize=1)
-def _room(n_clients: int, dim: int, n_byzantine: int) -> tuple[Clients, float]:
-    """The same honest clients in all cells, and their nu^2."""
-    clients = Clients.draw(n_clients, dim, dim, SIGMA, KAPPA)
-    return clients, clients.spread(n_byzantine)
 
 
 def _met(rule: Rule, cell: Cell, clients: Clients, common: Floats, rng: np.random.Generator) -> dict[str, float]:

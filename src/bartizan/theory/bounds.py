@@ -27,8 +27,9 @@ def aggregation_bound(c: float, b: float, eps: float, sigma: float, kappa: float
     >>> aggregation_bound(c=2.0, b=0.25, eps=0.5, sigma=1.0, kappa=1.0)
     9.0
     """
-    if c < 0 or not 0 <= b < 0.5:
-        raise ValueError(f"c must be 0 or more and b from 0 to below 0.5, got c={c!r} and b={b!r}.")
+    _check_at_least_0(c=c, sigma=sigma, kappa=kappa)
+    if not 0 <= b < 0.5:
+        raise ValueError(f"b must lie from 0 to below 0.5, got {b!r}.")
     return 2 * c * b * inflation(eps) * (sigma**2 + 2 * kappa**2)
 
 
@@ -45,6 +46,7 @@ def error_floor(c: float, b: float, eps: float, sigma: float, kappa: float) -> f
 
 def nonconvex_step(smoothness: float, rounds: int) -> float:
     r"""The constant step :math:`\eta = 1 / (L \sqrt T)` of the remark after Theorem 3.8."""
+    _check_positive(smoothness=smoothness, rounds=rounds)
     return 1 / (smoothness * math.sqrt(rounds))
 
 
@@ -59,6 +61,10 @@ def nonconvex_bound(drop: float, step: float, rounds: int, floor: float) -> floa
     >>> nonconvex_bound(drop=3.0, step=nonconvex_step(2.0, 16), rounds=16, floor=1.0)
     4.0
     """
+    _check_positive(step=step, rounds=rounds)
+    _check_at_least_0(floor=floor)
+    if not math.isfinite(drop):
+        raise ValueError(f"drop must be a finite number, got {drop!r}.")
     return 2 * drop / (step * rounds) + floor
 
 
@@ -68,6 +74,8 @@ def convex_step(t: int, convexity: float, smoothness: float) -> float:
     >>> convex_step(0, convexity=1.0, smoothness=4.0)
     0.125
     """
+    _check_at_least_0(t=t)
+    _check_curvature(convexity, smoothness)
     return 2 / (convexity * (t + 4 * smoothness / convexity))
 
 
@@ -79,5 +87,25 @@ def convex_bound(rounds: int, start: float, convexity: float, smoothness: float,
     >>> convex_bound(15, start=8.0, convexity=1.0, smoothness=4.0, floor=0.5)
     8.0
     """
+    _check_at_least_0(rounds=rounds, start=start, floor=floor)
+    _check_curvature(convexity, smoothness)
     gamma = 4 * smoothness / convexity
     return (gamma - 1) / (rounds + gamma - 1) * start + 8 / convexity**2 * floor
+
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
+
+
+def _check_at_least_0(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be 0 or more and finite, got {value!r}.")
+
+
+def _check_curvature(convexity: float, smoothness: float) -> None:
+    _check_positive(convexity=convexity, smoothness=smoothness)
+    if convexity > smoothness:
+        raise ValueError(f"convexity (mu) can't exceed smoothness (L), got {convexity!r} and {smoothness!r}.")

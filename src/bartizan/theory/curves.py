@@ -16,24 +16,15 @@ from bartizan.theory.problems import PROBLEMS, Quadratic
 from bartizan.types import Floats
 
 
-def constant(results: Sequence[tuple[Cell, Result]], cell: Cell) -> float:
-    """The rule's c at this b: the largest mean error over b nu^2 of any round and attack, nothing being projected."""
-    if not cell.b:
-        return 0.0
-    alike = [
-        max(found["errors"]) / (other.b * found["spread"])
-        for other, found in results
-        if (other.problem, other.rule, other.n_byzantine) == (cell.problem, cell.rule, cell.n_byzantine)
-        and not other.projected
-        and "errors" in found
-    ]
-    return max(alike, default=0.0)
+def needed(cell: Cell, found: Result) -> float:
+    """The c that this training would have needed in its worst round; its bound has the one from elsewhere."""
+    return max(found["errors"]) / (cell.b * found["spread"]) if cell.b else 0.0
 
 
-def curves(cell: Cell, found: Result, c: float) -> tuple[Floats, Floats]:
+def curves(cell: Cell, found: Result) -> tuple[Floats, Floats]:
     """What the theorem speaks of, and its bound, after 1 to T rounds."""
     problem = PROBLEMS[cell.problem].of(cell.dim)
-    floor = error_floor(c, cell.b, cell.eps, cell.sigma, cell.kappa)
+    floor = error_floor(found["c"], cell.b, cell.eps, cell.sigma, cell.kappa)
     measured, losses = np.array(found["measured"]), found["losses"]
     rounds = range(1, cell.rounds + 1)
     if isinstance(problem, Quadratic):
@@ -67,71 +58,73 @@ def rows(results: Sequence[tuple[Cell, Result]]) -> list[dict[str, Any]]:
         if "refused" in found:
             lines.append(line | {"refused": found["refused"]})
             continue
-        c = constant(results, cell)
-        for t, (measured, bound) in enumerate(zip(*curves(cell, found, c), strict=True), start=1):
-            lines.append(line | {"c": c, "eps": cell.eps, "round": t, "measured": measured, "bound": bound})
+        for t, (measured, bound) in enumerate(zip(*curves(cell, found), strict=True), start=1):
+            lines.append(line | {"c": found["c"], "eps": cell.eps, "round": t, "measured": measured, "bound": bound})
     return lines
 
 
 def tell(results: Sequence[tuple[Cell, Result]]) -> str:
-    main = [pair for pair in results if pair[0].rounds == results[0][0].rounds and pair[0].rule in RULES]
+    heads = [
+        "problem",
+        "rule",
+        "b",
+        "sketch",
+        "c",
+        "c needed",
+        "Phi",
+        "part of the bound, last round",
+        "by",
+        "any round",
+    ]
     return "\n\n".join(
         (
-            "The largest part of its bound that any attack's curve took, in any round and in the last (1 would touch\n"
-            "it), and the slope of that curve in log-log, against t + gamma - 1 for distances and t for gradients.",
-            table(
-                [
-                    "problem",
-                    "rule",
-                    "b",
-                    "sketch",
-                    "c",
-                    "Phi",
-                    "most of the bound",
-                    "in the last round",
-                    "by",
-                    "slope of that",
-                    "rounds above",
-                ],
-                [_summary(results, group) for group in _groups(main)],
-            ),
+            "The largest part of its bound that any attack's curve took in the last round, which attack that was, and\n"
+            "the largest in any round (1 would touch it). c is the exact rule's from other clients and draws; needed\n"
+            "is what the worst round of these trainings would have asked for.",
+            table(heads, [_summary(group) for group in groups(main(results))]),
+            count(results),
             *_rates(results),
         )
     )
 
 
-def _groups(results: Sequence[tuple[Cell, Result]]) -> list[list[tuple[Cell, Result]]]:
+def main(results: Sequence[tuple[Cell, Result]]) -> list[tuple[Cell, Result]]:
+    """Those that all attacks and rules have in common, without the horizons and long runs."""
+    return [pair for pair in results if pair[0].rounds == results[0][0].rounds and pair[0].rule in RULES]
+
+
+def count(results: Sequence[tuple[Cell, Result]]) -> str:
+    """How many curves, rounds, and rounds above the bound there are, of all cells."""
+    whole = [(cell, curves(cell, found)) for cell, found in results if "refused" not in found]
+    above = sum(int((~(measured <= bound)).sum()) for _, (measured, bound) in whole)  # NaN is not below
+    rounds = sum(cell.rounds for cell, _ in whole)
+    trainings = sum(cell.seeds for cell, _ in whole)
+    return f"{len(whole)} curves (means of {trainings} trainings), {rounds} rounds, {above} of them above the bound."
+
+
+def groups(results: Sequence[tuple[Cell, Result]]) -> list[list[tuple[Cell, Result]]]:
     groups: dict[tuple[Any, ...], list[tuple[Cell, Result]]] = {}
     for cell, found in results:
         groups.setdefault((cell.problem, cell.rule, cell.b, cell.projected), []).append((cell, found))
     return list(groups.values())
 
 
-def _summary(results: Sequence[tuple[Cell, Result]], group: list[tuple[Cell, Result]]) -> list[str]:
+def _summary(group: list[tuple[Cell, Result]]) -> list[str]:
     cell, found = group[0]
     head = [cell.problem, cell.rule, f"{cell.b:g}", "projected" if cell.projected else "exact"]
     if "refused" in found:
-        return [*head, *[""] * 6, "refused"]
-    c = constant(results, cell)
-    most, last, above = -1.0, 0.0, 0
-    by, worst = cell, curves(cell, found, c)[0]
-    for one, what in group:
-        measured, bound = curves(one, what, c)
-        above += int((~(measured <= bound)).sum())  # NaN is not below
-        last = max(last, float(measured[-1] / bound[-1]))
-        if (measured / bound).max() > most:
-            most, by, worst = float((measured / bound).max()), one, measured
-    floor = error_floor(c, cell.b, cell.eps, cell.sigma, cell.kappa)
-    return [
-        *head,
-        number(c),
-        number(floor),
-        number(most),
-        number(last),
-        by.attack,
-        number(slope(_times(by), worst)),
-        str(above),
-    ]
+        return [*head, "refuses", *[""] * 5]
+    by, last, most = worst(group)
+    floor = error_floor(found["c"], cell.b, cell.eps, cell.sigma, cell.kappa)
+    asked = max(needed(*pair) for pair in group)
+    return [*head, *map(number, (found["c"], asked, floor, last)), by.attack, number(most)]
+
+
+def worst(group: Sequence[tuple[Cell, Result]]) -> tuple[Cell, float, float]:
+    """Whose curve ends highest in its bound, that part, and the largest part that any curve took in any round."""
+    parts = [(cell, np.divide(*curves(cell, found))) for cell, found in group]
+    by, part = max(parts, key=lambda pair: float(pair[1][-1]))
+    return by, float(part[-1]), max(float(part.max()) for _, part in parts)
 
 
 def _times(cell: Cell) -> Floats:
@@ -150,13 +143,14 @@ def _rates(results: Sequence[tuple[Cell, Result]]) -> list[str]:
         long = [p for p in alike if p[0].problem == "strongly convex" and p[0].rounds == 4 * HORIZONS[-1]]
         if len(horizons) < len(HORIZONS) or not long:
             continue
-        averages = [curves(cell, found, 0.0)[0][-1] for cell, found in horizons]
+        averages = [curves(cell, found)[0][-1] for cell, found in horizons]
         cell, found = long[0]
-        late = slice(cell.rounds // 8, None)
-        rate = slope(_times(cell)[late], curves(cell, found, 0.0)[0][late])
+        late = slice(3 * cell.rounds // 4, None)
+        measured = curves(cell, found)[0]
+        rate = slope(_times(cell)[late], measured[late])
         said.append(
             f"{rule}, b={b:g}, {attack}: non-convex, mean squared gradient after T = {', '.join(map(str, HORIZONS))} "
             f"rounds at 1/(L sqrt T):\n{', '.join(map(number, averages))}, slope {slope(HORIZONS, averages):.2f} in T. "
-            f"Strongly convex, the last {cell.rounds - cell.rounds // 8} of {cell.rounds} rounds: slope {rate:.2f}."
+            f"Strongly convex, {number(measured[-1])} after {cell.rounds} rounds, slope in the last quarter {rate:.2f}."
         )
     return said

@@ -8,8 +8,6 @@ from typing import Any
 
 from bartizan.theory import adaptive, breakdown, curves, embedding
 from bartizan.theory.aggregation import rows as constants
-from bartizan.theory.bounds import inflation
-from bartizan.theory.convergence import RULES
 from bartizan.theory.parts import Results
 
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b4549a", "#a67500", "#3a9bd5", "#5c4b9b", "#6c737d")
@@ -25,105 +23,128 @@ def picture(name: str, results: Results) -> bytes:
 
 
 def _embedding(results: Results) -> Any:
-    """Failure frequency against k, a panel a span; a Gaussian matrix is in all of them, since they are one to it."""
+    """Failed trials against k, a panel a span; a Gaussian matrix is in all of them, since they are one to it."""
     lines = [
         (cell, found) for cell, found in results if (cell.n_clients, cell.rounds) == (embedding.M, embedding.ROUNDS)
     ]
     spans = [span for span in dict.fromkeys(cell.span for cell, _ in lines) if span != "any"] or ["any"]
     sketches = list(dict.fromkeys(cell.sketch for cell, _ in lines))
-    figure, panels = _figure(-(-len(spans) // 4), min(4, len(spans)), (3.3, 2.6))
+    figure, panels = _figure(-(-len(spans) // 4), min(4, len(spans)), (3.2, 2.7))
     for panel, span in zip(panels.flat, spans, strict=False):
         for sketch in sketches:
-            mine = sorted(
-                (cell.k, found["failed_rounds"] / (cell.rounds * cell.trials))
-                for cell, found in lines
-                if cell.sketch == sketch and cell.span in (span, "any")
-            )
-            if mine:
-                panel.plot(*zip(*mine, strict=True), "o-", markersize=3, color=_colour(sketch, sketches), label=sketch)
+            here = [pair for pair in lines if pair[0].sketch == sketch and pair[0].span in (span, "any")]
+            if here:
+                _shares(panel, here, _colour(sketch, sketches), sketch)
         if lines:
             panel.axvline(lines[0][0].theorem, color="#c1121f", linestyle=":", label="the theorem's k")
+        panel.axhline(embedding.DELTA, color="#6c737d", linestyle="--", linewidth=0.8, label="delta")
         panel.set_xscale("log", base=2)
-        panel.set_title(span)
-        panel.set_xlabel("k")
-        panel.set_ylabel("sketches that left 1 ± eps")
+        panel.set_yscale("symlog", linthresh=0.01)
+        panel.set_yticks([0, 0.01, 0.05, 0.2, 1], ["0", "1%", "5%", "20%", "100%"])
+        panel.set_ylim(-0.002, 1.3)
+        panel.set_title(span, fontsize=9)
+        panel.set_xlabel("k", fontsize=8)
     for panel in list(panels.flat)[len(spans) :]:
         panel.set_visible(False)
-    figure.legend(*panels[0][0].get_legend_handles_labels(), fontsize=8, frameon=False, loc="lower right")
+    figure.supylabel("trials that left 1 ± eps, with 95% limits", fontsize=9)
+    figure.legend(
+        *panels[0][0].get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside lower center", ncols=7
+    )
     return figure
 
 
+def _shares(panel: Any, here: Results, colour: str, label: str) -> None:
+    ks, shares, limits = [], [], []
+    for cell, found in sorted(here, key=lambda pair: pair[0].k):
+        ks.append(cell.k)
+        shares.append(found["failed_trials"] / cell.trials)
+        limits.append(embedding.limits(found["failed_trials"], cell.trials))
+    lengths = [
+        [share - low for share, (low, _) in zip(shares, limits, strict=True)],
+        [high - share for share, (_, high) in zip(shares, limits, strict=True)],
+    ]
+    panel.errorbar(
+        ks, shares, lengths, fmt="o-", markersize=2.5, linewidth=0.9, elinewidth=0.5, color=colour, label=label
+    )
+
+
 def _aggregation(results: Results) -> Any:
-    """By what the projection widened each rule's c, and by what it may."""
-    lines = [line for line in constants(results) if "widened" in line]
+    """By what the projection widened the c of each rule that has one."""
+    lines = [line for line in constants(results) if "part_of_bound" in line and line["sketch"].startswith("rotated")]
     rules = list(dict.fromkeys(line["rule"] for line in lines))
-    figure, panels = _figure(1, 1, (6.4, 0.8 + 0.24 * len(rules)))
+    figure, panels = _figure(1, 1, (6.4, 1.0 + 0.24 * len(rules)))
     panel = panels[0][0]
     for b, colour in zip(sorted({line["b"] for line in lines}), COLOURS, strict=False):
         mine = [(line["widened"], rules.index(line["rule"])) for line in lines if line["b"] == b]
         panel.plot(*zip(*mine, strict=True), "o", color=colour, fillstyle="none", label=f"b = {b:g}")
-    for place, rule in enumerate(rules):
-        allowed = min(inflation(line["eps"]) for line in lines if line["rule"] == rule)
-        panel.plot(allowed, place, "|", markersize=11, color="#c1121f", label="" if place else "the lemma allows")
     panel.axvline(1, color="#6c737d", linewidth=0.8)
     panel.set_yticks(range(len(rules)), rules)
     panel.invert_yaxis()
-    panel.set_xlabel("c projected over c exact, each in four scenes")
-    panel.legend(fontsize=7, frameon=False)
+    panel.set_xlabel("c projected over c exact, a mark a scene")
+    figure.legend(fontsize=7, frameon=False, loc="outside upper right", ncols=2)
     return figure
 
 
 def _convergence(results: Results) -> Any:
-    """Every attack's curve and the bounds, a panel a problem and a rule."""
-    main = [p for p in results if p[0].rounds == results[0][0].rounds and p[0].rule in RULES]
-    problems = list(dict.fromkeys(cell.problem for cell, _ in main))
-    rules = list(dict.fromkeys(cell.rule for cell, _ in main))
-    figure, panels = _figure(len(problems), len(rules), (3.3, 2.7))
-    shares = sorted({cell.b for cell, _ in main})
+    """What part of its bound the curve took that ends highest in it, a panel a problem and a rule."""
+    whole = [pair for pair in curves.main(results) if "refused" not in pair[1]]
+    problems = list(dict.fromkeys(cell.problem for cell, _ in whole))
+    rules = list(dict.fromkeys(cell.rule for cell, _ in whole))
+    shares = sorted({cell.b for cell, _ in whole})
+    figure, panels = _figure(len(problems), len(rules), (3.2, 2.5))
+    labels: dict[str, Any] = {}
     for row, problem in zip(panels, problems, strict=True):
         for panel, rule in zip(row, rules, strict=True):
-            for cell, found in main:
-                if (cell.problem, cell.rule) != (problem, rule) or "refused" in found:
-                    continue
-                measured, bound = curves.curves(cell, found, curves.constant(results, cell))
-                t, colour = range(1, cell.rounds + 1), COLOURS[shares.index(cell.b)]
-                panel.plot(t, measured, color=colour, linewidth=0.7, linestyle="-" if cell.projected else "--")
-                if problem == "strongly convex" or cell.attack in ("none", "ipm"):
-                    panel.plot(
-                        t, bound, color=colour, linewidth=1.6, alpha=0.5, linestyle="-" if cell.projected else "--"
-                    )
-            panel.set_xscale("log")
+            here = [pair for pair in whole if (pair[0].problem, pair[0].rule) == (problem, rule)]
+            for group in curves.groups(here):
+                by = curves.worst(group)[0]
+                measured, bound = curves.curves(by, dict(group)[by])
+                said = f"b = {by.b:g}, {'projected' if by.projected else 'exact'}"
+                (labels[said],) = panel.plot(
+                    range(1, by.rounds + 1),
+                    measured / bound,
+                    color=COLOURS[shares.index(by.b)],
+                    linewidth=1.0,
+                    linestyle="-" if by.projected else "--",
+                )
+            panel.axhline(1, color="#c1121f", linestyle=":")
             panel.set_yscale("log")
+            panel.set_ylim(1e-3, 1.5)
             panel.set_title(f"{problem}, {rule}", fontsize=9)
-            panel.set_xlabel("round")
-    panels[0][0].set_ylabel("squared distance")
-    panels[-1][0].set_ylabel("mean squared gradient")
-    said = ", ".join(
-        f"{colour} b={share:g}" for colour, share in zip(("blue", "orange", "green"), shares, strict=False)
-    )
-    figure.suptitle(f"thick: bounds, thin: every attack; solid: projected, dashed: exact; {said}", fontsize=9)
+            panel.set_xlabel("round", fontsize=8)
+    figure.supylabel("measured over bound, worst attack", fontsize=9)
+    figure.legend(labels.values(), labels, fontsize=8, frameon=False, loc="outside lower center", ncols=6)
     return figure
 
 
 def _breakdown(results: Results) -> Any:
-    """Where each rule fails, exact beside projected, and how many liars it accepts."""
+    """Where each rule breaks, exact beside projected, where its error is large, and how many liars it accepts."""
     points = breakdown.points(results)
-    figure, panels = _figure(1, 1, (6.4, 0.6 + 0.24 * len(points)))
+    figure, panels = _figure(1, 1, (6.4, 1.0 + 0.24 * len(points)))
     panel = panels[0][0]
+    labels: dict[str, Any] = {}
     for place, point in enumerate(points):
-        M = point.n_clients
-        if breakdown.asks(point.rule):
-            panel.plot(point.accepts / M, place, "|", markersize=11, color="#6c737d")
-        for count, mark, name in ((point.exact, "o", "fails, exact"), (point.projected, "x", "fails, projected")):
+        marks = [
+            (point.accepts if breakdown.asks(point.rule) else None, "|", "#6c737d", "accepts up to"),
+            (point.far_exact, "^", COLOURS[2], f"error above {breakdown.FAR:g} nu², exact"),
+            (point.exact, "o", COLOURS[0], "broken, exact"),
+            (point.projected, "x", COLOURS[1], "broken, projected"),
+        ]
+        for count, mark, colour, label in marks:
             if count is not None:
-                colour = COLOURS[0] if mark == "o" else COLOURS[1]
-                panel.plot(count / M, place, mark, color=colour, fillstyle="none", label=name if not place else "")
-    panel.plot([], [], "|", markersize=11, color="#6c737d", label="accepts up to")
+                (labels[label],) = panel.plot(
+                    count / point.n_clients,
+                    place,
+                    mark,
+                    color=colour,
+                    fillstyle="none",
+                    markersize=11 if mark == "|" else 6,
+                )
     panel.set_yticks(range(len(points)), [point.rule for point in points])
     panel.invert_yaxis()
     panel.set_xlim(-0.01, 0.56)
-    panel.set_xlabel("share of liars b (no mark: never up to 0.5)")
-    panel.legend(fontsize=7, frameon=False, loc="lower left")
+    panel.set_xlabel("share of liars b, tried up to 0.5")
+    figure.legend(labels.values(), labels, fontsize=7, frameon=False, loc="outside upper center", ncols=4)
     return figure
 
 

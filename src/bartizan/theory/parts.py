@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bartizan.theory import adaptive, aggregation, breakdown, convergence, curves, embedding
-from bartizan.theory.ledger import Ledger, Result
+from bartizan.theory.ledger import Ledger, Result, among, read
 from bartizan.theory.show import Course
 
 Results = Sequence[tuple[Any, Result]]
@@ -26,16 +26,60 @@ class Part:
     """The lines of its CSV file."""
     tell: Callable[[Results], str]
     """Its section of the report, in Markdown."""
+    title: str
+    """Of that section."""
+    has: tuple[str, ...]
+    """What a result must hold, unless the rule refused."""
 
 
 PARTS = {
     part.name: part
     for part in (
-        Part("embedding", embedding.cells, embedding.measure, embedding.rows, embedding.tell),
-        Part("aggregation", aggregation.cells, aggregation.measure, aggregation.rows, aggregation.tell),
-        Part("convergence", convergence.cells, convergence.measure, curves.rows, curves.tell),
-        Part("breakdown", breakdown.cells, breakdown.measure, breakdown.rows, breakdown.tell),
-        Part("adaptive", adaptive.cells, adaptive.measure, adaptive.rows, adaptive.tell),
+        Part(
+            "embedding",
+            embedding.cells,
+            embedding.measure,
+            embedding.rows,
+            embedding.tell,
+            "The embedding: 1 +- eps over the whole span",
+            ("failed_rounds", "failed_trials", "median", "worst"),
+        ),
+        Part(
+            "aggregation",
+            aggregation.cells,
+            aggregation.measure,
+            aggregation.rows,
+            aggregation.tell,
+            "The aggregation's error: an empirical (b, c)",
+            ("spread", "exact"),
+        ),
+        Part(
+            "convergence",
+            convergence.cells,
+            convergence.measure,
+            curves.rows,
+            curves.tell,
+            "Convergence: measured curves under their bounds",
+            ("c", "spread", "measured", "losses", "errors"),
+        ),
+        Part(
+            "breakdown",
+            breakdown.cells,
+            breakdown.measure,
+            breakdown.rows,
+            breakdown.tell,
+            "Breakdown: the share of liars at which a rule fails",
+            ("exact",),
+        ),
+        Part(
+            "adaptive",
+            adaptive.cells,
+            adaptive.measure,
+            adaptive.rows,
+            adaptive.tell,
+            "Attackers of the projection: a leaked seed beside a fresh one, checks off and on",
+            ("spread", "exact"),
+        ),
     )
 }
 
@@ -56,3 +100,16 @@ def carry_out(part: Part, out: Path, quick: bool) -> Results:
         finally:
             course.close()
         return ledger.results(cells)
+
+
+def finished(part: Part, out: Path, quick: bool) -> Results:
+    """What is measured of it; reads, and writes nothing."""
+    path = out / f"{part.name}.jsonl"
+    found = among(read(path)[0], part.cells(quick))
+    for cell, result in found:
+        if "refused" not in result and (lacking := [key for key in part.has if key not in result]):
+            raise ValueError(
+                f"{path} has a result without {', '.join(lacking)}, of {cell}. "
+                f"Delete that line, and it is measured again."
+            )
+    return found

@@ -10,21 +10,12 @@ from typing import Any
 
 from bartizan import __version__
 from bartizan.atomic import write_whole
-from bartizan.theory.ledger import Ledger
-from bartizan.theory.parts import PARTS, Results
-
-TITLES = {
-    "embedding": "The embedding: 1 +- eps over the whole span",
-    "aggregation": "The aggregation's error: an empirical (b, c)",
-    "convergence": "Convergence: measured curves under their bounds",
-    "breakdown": "Breakdown: the share of liars at which a rule fails",
-    "adaptive": "Attackers of the projection: a leaked seed beside a fresh one, checks off and on",
-}
+from bartizan.theory.parts import PARTS, Results, finished
 
 
 def write(out: Path, quick: bool) -> tuple[list[Path], str]:
     """Write all that there are results for, each file whole or not at all; and why there are no pictures, if so."""
-    found = {name: results for name in PARTS if (results := finished(out, name, quick))}
+    found = {name: results for name, part in PARTS.items() if (results := finished(part, out, quick))}
     if not found:
         raise ValueError(f"{out} holds no results of {'a quick' if quick else 'a whole'} run of bartizan theory.")
     files: dict[str, str | bytes] = {f"{name}.csv": lines(PARTS[name].rows(results)) for name, results in found.items()}
@@ -43,14 +34,6 @@ def write(out: Path, quick: bool) -> tuple[list[Path], str]:
     return [out / name for name in files], missing
 
 
-def finished(out: Path, name: str, quick: bool) -> Results:
-    path = out / f"{name}.jsonl"
-    if not path.exists():
-        return []
-    with Ledger(path) as ledger:
-        return ledger.results(PARTS[name].cells(quick))
-
-
 def page(found: dict[str, Results], quick: bool, *, pictures: bool) -> str:
     parts = [
         f"# The paper's theorems, measured\n\nbartizan {__version__}, `bartizan theory{' --quick' if quick else ''}`. "
@@ -58,7 +41,7 @@ def page(found: dict[str, Results], quick: bool, *, pictures: bool) -> str:
     ]
     for name, results in found.items():
         total = len(PARTS[name].cells(quick))
-        parts.append(f"## {TITLES[name]}")
+        parts.append(f"## {PARTS[name].title}")
         if len(results) < total:
             parts.append(f"Not complete: {len(results)} of {total} cells. The same command goes on.")
         if pictures:

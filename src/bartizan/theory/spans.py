@@ -9,11 +9,10 @@ import numpy as np
 
 from bartizan.types import Floats
 
-SCATTERED = 2**15  # coordinates that a sparse span is scattered over
-DENSE = 2**14
+WIDE = 2**14  # coordinates that a span fills, or is scattered over
 # Entries of Gaussian and Achlioptas matrices are independent: where a coordinate lies does not matter to them, and how
 # many there are hardly does.
-FEW = 512
+FEW = 256
 
 
 def dense(n: int, rng: np.random.Generator, p: int) -> Floats:
@@ -44,6 +43,13 @@ def shared(n: int, rng: np.random.Generator, p: int) -> Floats:
     return x
 
 
+def common_part(n: int, rng: np.random.Generator, p: int) -> Floats:
+    """Holds the vector of ones, as gradients do that share a part: all its coordinates have the same sign."""
+    x = rng.normal(size=(n, p))
+    x[0] = 1
+    return x
+
+
 def gradients(n: int, rng: np.random.Generator, p: int) -> Floats:
     """What n clients of the laboratory send: the network `cnn` on the embedded images, batches of 32; p is its own."""
     return _gradients(n, int(rng.integers(4)))
@@ -69,6 +75,7 @@ def _gradients(n: int, draw: int) -> Floats:
 
 SPANS: dict[str, Callable[[int, np.random.Generator, int], Floats]] = {
     "dense": dense,
+    "common part": common_part,
     "heavy-tailed": heavy_tailed,
     "1 coordinate": sparse(1),
     "8 coordinates": sparse(8),
@@ -76,14 +83,14 @@ SPANS: dict[str, Callable[[int, np.random.Generator, int], Floats]] = {
     "64 shared": shared,
     "gradients": gradients,
 }
-FULL = ("dense", "heavy-tailed", "gradients")
+FULL = ("dense", "common part", "heavy-tailed", "gradients")
 
 
 def basis(name: str, n: int, rng: np.random.Generator, *, independent: bool) -> Floats:
     """An orthonormal basis of such a span, by rows; `independent` for sketches whose entries are."""
     if name == "any":
         return np.eye(n)
-    p = SCATTERED if name not in FULL else FEW if independent else DENSE
+    p = FEW if independent and name in FULL else WIDE
     x = SPANS[name](n, rng, p)
     if independent and name not in FULL:
         x = x[:, x.any(axis=0)]
