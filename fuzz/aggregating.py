@@ -13,7 +13,7 @@ from fuzz import oracle
 from fuzz.clients import BAD, CLEAN, EITHER, Cast, cast, leaf, pack, stored
 from fuzz.draw import Draw
 from fuzz.flaws import VALUES
-from fuzz.surface import ACCEPTED, RefusedError, Surface, WrongError, documented, on_purpose, require
+from fuzz.surface import ACCEPTED, RefusedError, Surface, WrongError, documented, fair, on_purpose, require
 
 SKETCHES = (bz.Exact(), bz.Exact(), bz.Rotated(k=64), bz.Gaussian(k=16))
 JUNK: list[Any] = [None, -1, 0, "x", 1.5, [], [1, 2], float("nan"), {}, object(), True, 2**200, b"", np.zeros(3), len]
@@ -65,7 +65,7 @@ def judged(clients: Cast, rule: Any, sizes: np.ndarray, aggregate: Any, exact: b
         if certain or not on_purpose(error):
             raise
         raise RefusedError from error
-    require(all(10 < len(why) < 600 for why in out.quarantined.values()), f"reasons: {out.quarantined}")
+    require(all(map(fair, out.quarantined.values())), f"reasons: {out.quarantined}")
     gone = set(out.quarantined)
     kept = [m for m in range(len(clients.known)) if m not in gone]
     if out.weights is not None:

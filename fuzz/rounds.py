@@ -14,7 +14,7 @@ from fuzz import oracle
 from fuzz.aggregating import enough, flat, rule_of
 from fuzz.clients import BAD, CLEAN, DTYPES, EITHER, FORMS, Cast, clean, hostile_update, numbers, stored, widened
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, RefusedError, Surface, on_purpose, require
+from fuzz.surface import ACCEPTED, RefusedError, Surface, fair, on_purpose, require
 
 SKETCHES = (bz.Rotated(k=64), bz.Exact(), bz.Gaussian(k=16))
 NO_IDS = ([], float("nan"), {}, [1], np.zeros(2))
@@ -61,7 +61,7 @@ class Model:
             return
         require(fresh, "a client was taken twice, or too late")
         require(reason is None or known != CLEAN, f"a clean update was refused: {reason}")
-        require(reason is None or 10 < len(reason) < 600, f"the reason is {reason!r}")
+        require(reason is None or fair(reason), f"the reason is {reason!r}")
         self.came[client] = (update, size, known, row)
 
     def add_nonsense(self) -> None:

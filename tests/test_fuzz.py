@@ -27,12 +27,11 @@ from fuzz import engine, watch
 from fuzz.draw import Draw
 from fuzz.keep import shrunk
 from fuzz.machine import RoundMachine
-from fuzz.surface import Surface
+from fuzz.surface import HOME, NO_MEMORY, RefusedError, Surface, documented, fair
 from fuzz.table import SURFACES, made, missing
 from fuzz.watch import Watch
 
 ROOT = Path(__file__).parent.parent
-CORPUS = sorted(path for path in (ROOT / "tests" / "corpus").glob("*/*") if path.is_file())
 FEW = settings(max_examples=40, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
@@ -63,12 +62,6 @@ def first(surface: Surface, count: int, seed: int = 0) -> Watch:
 
 def said(seen: Watch) -> str:
     return "; ".join(failure["said"] for failure in seen.failures.values())
-
-
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_what_was_found_once_stays_mended(path, tmp_path, alarm):
-    seen = Watch(made(path.parent.name, tmp_path))
-    assert seen.run(path.read_bytes()), seen.failures
 
 
 def test_no_case_of_a_short_campaign_fails(surface, alarm):
@@ -140,13 +133,44 @@ def test_a_case_that_hangs_is_a_failure(monkeypatch, alarm):
     assert "HangError" in next(iter(seen.failures))
 
 
-def test_an_error_that_the_library_did_not_mean_is_a_failure(tmp_path):
-    from fuzz.surface import RefusedError, documented
+ACCIDENTS = {
+    "a conversion in C": "float('no number at all')",
+    "a sum of unequal shapes": "np.zeros(3) + np.zeros(4)",
+    "a search in a list": "[1, 2].index(3)",
+    "a parser of Python's": "json.loads('no json at all')",
+    "an error within a raise": "raise ValueError(int(text))",
+}
 
+
+def ours(code: str) -> None:
+    """Run it as a line of a file of the library."""
+    where = str(Path(HOME) / "made_up.py")
+    exec(compile(code, where, "exec"), {"np": np, "json": json, "text": "no number"})
+
+
+@pytest.mark.parametrize("code", ACCIDENTS.values(), ids=ACCIDENTS)
+def test_an_error_that_the_library_did_not_mean_is_a_failure(code):
+    with pytest.raises(ValueError) as error, documented(ValueError):
+        ours(code)
+    assert not isinstance(error.value, RefusedError)
+
+
+@pytest.mark.parametrize("code", ["raise ValueError(\n'what was wanted')", "raise ValueError('what came, and why') from None"])
+def test_an_error_that_the_library_raises_is_a_refusal(code):
+    with pytest.raises(RefusedError), documented(ValueError):
+        ours(code)
     with pytest.raises(RefusedError), documented(ValueError):
         Krum(-1)
-    with pytest.raises(ValueError, match="could not convert"), documented(ValueError):
-        float("no number")
+
+
+def test_memory_that_ends_is_no_reason_to_refuse_unless_a_liar_says_so():
+    code = "try: raise MemoryError({!r})\nexcept MemoryError as e: raise ValueError('it is not sound') from e"
+    with pytest.raises(ValueError, match="not sound"), documented(ValueError):
+        ours(code.format("Unable to allocate 4 GiB"))
+    with pytest.raises(RefusedError), documented(ValueError):
+        ours(code.format(NO_MEMORY))
+    assert not fair("it can't be read: MemoryError: Unable to allocate 4 GiB")
+    assert fair(f"it can't be read: MemoryError: {NO_MEMORY}")
 
 
 def test_failures_are_made_small():
