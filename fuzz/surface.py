@@ -37,6 +37,8 @@ class Surface:
     """Where mutation begins: whole files, or nothing where bytes are choices."""
     length: int = 400
     """Bytes of a case, at most."""
+    warm: Callable[[], None] = lambda: None
+    """Compiles whatever any case may need, so that no case is timed with it."""
 
 
 def require(fact: object, said: str) -> None:

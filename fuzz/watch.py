@@ -48,6 +48,7 @@ class Watch:
 
     def warm(self) -> None:
         """Compile and import what the cases need, then hold the process to its size."""
+        self.surface.warm()
         for seed in self.surface.seeds:
             with suppress(Exception):
                 self.surface.case(seed)

@@ -94,3 +94,13 @@ def test_a_message_about_a_setting_is_short_however_long_the_setting_is(tmp_path
     with pytest.raises(ConfigError, match="rounds must be a whole number") as error:
         Experiment.from_toml(tmp_path / "long.toml")
     assert len(str(error.value)) < 4000
+
+
+def test_an_array_is_no_clients_id():
+    with bz.Aggregator(bz.Mean()).round() as r, pytest.raises(TypeError, match="id must be hashable"):
+        r.add(X[0], np.zeros(2))
+
+
+def test_a_history_that_is_no_tuple_is_told_so():
+    with pytest.raises(TypeError, match="history must be what the last round's result held"):
+        bz.aggregate(X, bz.Mean(), history=1)

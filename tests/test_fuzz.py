@@ -20,13 +20,18 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("PIL")
 
+import bartizan as bz
+from bartizan import files
+from bartizan.federated.checkpoint import Checkpoint
+from bartizan.federated.data import idx
 from bartizan.federated.data.cifar import Pickles
 from bartizan.rules.krum import Krum
 from bartizan.updates import Updates
-from fuzz import engine, watch
+from fuzz import engine, page, watch
 from fuzz.draw import Draw
 from fuzz.keep import shrunk
 from fuzz.machine import RoundMachine
+from fuzz.rules import RULES
 from fuzz.surface import HOME, NO_MEMORY, RefusedError, Surface, documented, fair
 from fuzz.table import SURFACES, made, missing
 from fuzz.watch import Watch
@@ -52,12 +57,21 @@ def alarm(monkeypatch):
     signal.signal(signal.SIGALRM, before)
 
 
-def first(surface: Surface, count: int, seed: int = 0) -> Watch:
+def first(surface: Surface, count: int) -> Watch:
     """What becomes of so many cases."""
     seen = Watch(surface)
-    for data in itertools.islice(engine.cases(surface, seed), count):
+    for data in itertools.islice(engine.cases(surface, seed=0), count):
         seen.run(data)
     return seen
+
+
+def found(surface: Surface, says: str, most: int = 2500) -> bool:
+    """Whether one of so many cases fails with these words."""
+    seen = Watch(surface)
+    for data in itertools.islice(engine.cases(surface, seed=0), most):
+        if not seen.run(data) and says in said(seen):
+            return True
+    return False
 
 
 def said(seen: Watch) -> str:
@@ -99,15 +113,13 @@ def test_a_campaign_finds_quarantine_switched_off(monkeypatch, tmp_path, alarm):
     monkeypatch.setattr(
         sys.modules["bartizan.aggregate"], "without_the_unfit", lambda clients, look, strict: (clients, look)
     )
-    seen = first(made("aggregate", tmp_path), 400)
-    assert "bad clients took part" in said(seen)
+    assert found(made("aggregate", tmp_path), "bad clients took part")
 
 
 def test_a_campaign_finds_weights_that_are_off_by_one(monkeypatch, tmp_path, alarm):
     combine = Updates.combine
     monkeypatch.setattr(Updates, "combine", lambda self, weights: combine(self, np.roll(weights, 1)))
-    seen = first(made("aggregate", tmp_path), 400)
-    assert "the update is not what the weights make of the clients" in said(seen)
+    assert found(made("aggregate", tmp_path), "the update is not what the weights make of the clients")
 
 
 def test_a_campaign_finds_a_rule_that_trusts_the_wrong_client(monkeypatch, tmp_path, alarm):
@@ -117,13 +129,53 @@ def test_a_campaign_finds_a_rule_that_trusts_the_wrong_client(monkeypatch, tmp_p
         return weights
 
     monkeypatch.setattr(Krum, "weigh", worst)
-    seen = first(made("aggregate", tmp_path), 800)
-    assert "Krum chose one whose score is not the least" in said(seen)
+    assert found(made("aggregate", tmp_path), "Krum chose one whose score is not the least")
 
 
 def test_a_campaign_finds_a_loader_that_lets_errors_through(monkeypatch, tmp_path, alarm):
     monkeypatch.setattr(Pickles, "_naming", lambda self, path: nullcontext())
     assert "NotDataError" in " ".join(first(made("cifar", tmp_path), 200).failures)
+
+
+def refusing(path):
+    raise ValueError("no file is good enough")
+
+
+def inverted(read=idx._read):
+    return lambda source, path, axes: 255 - read(source, path, axes) if axes == 3 else read(source, path, axes)
+
+
+def without_reference(of=Updates.of):
+    return lambda *args, **settings: of(*args, **{**settings, "reference": None})
+
+
+def by_another_seed(read=bz.Rotated.read):
+    return lambda self, clients, seed, about=None: read(self, clients, seed + len(clients.clients), about)
+
+
+def of_another_round(sound=Checkpoint.sound):
+    return property(lambda self: object.__setattr__(self, "round", 7) or sound.fget(self))
+
+
+BROKEN = {  # what is broken: the surface, where, the thing put there, what the campaign says
+    "a reader that refuses every file": ("update-files", files, "_npy", refusing, "a sound file was refused"),
+    "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than others find"),
+    "checkpoints of another round": ("checkpoints", Checkpoint, "sound", of_another_round(), "'round' is another"),
+    "a reference that is ignored": ("aggregate", Updates, "of", without_reference(), "the clients' geometry"),
+    "a rule that trusts all alike": (
+        *("aggregate", bz.MultiKrum, "weigh"),
+        *(lambda self, geometry: geometry.shares, "MultiKrum trusts as many as it says"),
+    ),
+    "a projection by another seed": ("aggregate", bz.Rotated, "read", by_another_seed(), "the clients' geometry"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_campaign_finds(name, monkeypatch, tmp_path, alarm):
+    which, where, attribute, put, says = BROKEN[name]
+    surface = made(which, tmp_path)
+    monkeypatch.setattr(where, attribute, put)
+    assert found(surface, says)
 
 
 def test_a_case_that_hangs_is_a_failure(monkeypatch, alarm):
@@ -180,6 +232,19 @@ def test_failures_are_made_small():
 def test_choices_end_where_the_bytes_do():
     draw = Draw(b"\x05")
     assert [draw.below(4), draw.below(1000), draw.chance(2)] == [1, 0, False]
+
+
+def test_the_page_has_the_figures_of_the_kept_campaign():
+    told = json.loads(page.RESULTS.read_text(encoding="utf-8"))
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert "<!-- made: campaign -->" in text
+    assert page.made(text, told) == text, "run python -m fuzz.page"
+    assert "7,777,777 cases" in page.made(text, {**told, "cases": 7_777_777})
+
+
+def test_the_page_names_the_rules_that_are_drawn():
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert [name for name in RULES if name not in text] == []
 
 
 def test_the_campaign_writes_its_figures(tmp_path):
