@@ -16,8 +16,8 @@ from PIL import Image
 from bartizan.federated.data.base import DataError, Dataset
 from bartizan.federated.data.table import load
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 from fuzz.readers import Files, Reader, binary, idx, jpegs, pickles
+from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 from fuzz.warp import mutated
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3072), np.uint8)

@@ -58,7 +58,10 @@ class Kept:
         if self._like(found, weights, out, 1e-7):
             return True
         # Near a tie, or where few digits are left, rounding decides: by so much as it moves the oracle itself.
-        size = 1e-12 if self.dtype == "float64" or isinstance(self.sketch, bz.Exact) else 1e-6
+        # Narrow rows are mixed by a projection, and parted from a reference, in float32.
+        exact = isinstance(self.sketch, bz.Exact)
+        size = 1e-6 if not exact else 1e-12 if self.reference is None else 1e-7
+        size = 1e-12 if self.dtype == "float64" else size
         rows = len(self.x) + (self.trusted is not None)
         rng = np.random.default_rng(0)
         others = [self.decision(rule, size * rng.normal(size=(rows, self.x.shape[1]))) for _ in range(6)]
@@ -92,7 +95,9 @@ def check(rule: Any, kept: Kept, out: np.ndarray, weights: Any) -> None:
     if isinstance(rule, bz.Mean):
         require(np.allclose(weights, sizes / sizes.sum(), rtol=1e-12), "the mean's weights are not the sizes' shares")
     elif isinstance(rule, CoordinateWise):
-        require((np.abs(by_coordinate(rule, x, sizes) - out) <= tolerance).all(), f"not the {rule!r} of each coordinate")
+        require(
+            (np.abs(by_coordinate(rule, x, sizes) - out) <= tolerance).all(), f"not the {rule!r} of each coordinate"
+        )
     elif exact and type(rule) is bz.Krum:
         scores = krum_scores(x, rule.n_byzantine)
         chosen = int(weights.argmax())

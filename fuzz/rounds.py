@@ -14,7 +14,21 @@ import bartizan as bz
 from bartizan.recheck import AGAIN
 from fuzz import oracle
 from fuzz.aggregating import beside, compiled, flat
-from fuzz.clients import BAD, CLEAN, DTYPES, EITHER, FORMS, POOL, Cast, clean, hostile_update, leaf, numbers, stored, widened
+from fuzz.clients import (
+    BAD,
+    CLEAN,
+    DTYPES,
+    EITHER,
+    FORMS,
+    POOL,
+    Cast,
+    clean,
+    hostile_update,
+    leaf,
+    numbers,
+    stored,
+    widened,
+)
 from fuzz.draw import Draw
 from fuzz.rules import enough, rule_of
 from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, fair, on_purpose, require

@@ -55,4 +55,4 @@ def enough(rule: Any, M: int, gone: int) -> bool:
 def _holds(rule: Any, M: int) -> bool:
     if isinstance(rule, Mixed):
         return _holds(rule.pre, M) and _holds(rule.rule, rule.pre.n_mixed(M))
-    return bool(M >= rule.least_clients(rule.withstands() or 0))
+    return bool(rule.least_clients(rule.withstands() or 0) <= M)

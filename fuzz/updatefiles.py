@@ -112,7 +112,7 @@ def _sound(draw: Draw, tensors: bool) -> tuple[str, bytes]:
         raw = (draw.rest()[: 8 * count] if draw.chance(8) else b"").ljust(8 * count, bytes([draw.byte()]))
         dtype = np.dtype(draw.pick(["f4", "f8", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]))
         array = np.frombuffer(raw, dtype, count).reshape(shape)
-        arrays[name] = array if dtype != bool else np.asarray(array.view(np.uint8) > 99)
+        arrays[name] = array if dtype.kind != "b" else np.asarray(array.view(np.uint8) > 99)
     if tensors:
         return ".safetensors", save_safetensors(arrays, metadata=draw.pick([None, {"by": "us"}]))
     array = arrays[""]

