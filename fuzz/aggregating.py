@@ -163,10 +163,9 @@ def compiled() -> None:
     """Every rule by every sketch, on rows of every dtype."""
     x = POOL[:1100].reshape(11, 100)
     for dtype in DTYPES:
-        names = RULES if dtype == "float32" else ("Mean", "Krum", "NNM >> Median")
         own = [leaf(row, "array", dtype) for row in stored(x, dtype)]
         for sketch in set(SKETCHES):
-            for rule in [RULES[name](2) for name in names]:
+            for rule in [make(2) for make in RULES.values()]:
                 if isinstance(rule, bz.coordinatewise.CoordinateWise) and sketch != bz.Exact():
                     continue
                 trusted = own[1] if rule.needs_trusted else None
