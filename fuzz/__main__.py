@@ -1,7 +1,7 @@
 """The campaign: every surface in a process of its own, two at a time, first at random and then by coverage.
 
 `python -m fuzz --minutes 12 --seed 1 --out benchmarks/results/hostile.json` (or `make fuzz`). Ends with 1 where
-anything failed; the bytes of each failure are in the file, for `tests/corpus`.
+anything failed; the bytes of each failure are in the file, for `python -m fuzz.keep`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any
 
 from bartizan.atomic import write_whole
 from bartizan.machine import name_of
+from fuzz.page import summary as summary_of
+from fuzz.page import table
 from fuzz.table import SURFACES, missing
 
 AT_ONCE = 2
@@ -172,15 +174,8 @@ def _version(name: str) -> str | None:
 
 
 def show(told: dict[str, Any]) -> None:
-    """A table, as docs/reliability.md has it."""
-    print("| surface | cases | by coverage | accepted | refused | crashes | wrong | slowest | most memory of a case |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name, one in told["surfaces"].items():
-        counts = [one.get(key, 0) for key in ("cases", "by coverage", "accepted", "refused", "crashes", "wrong")]
-        ends = [f"{1000 * one['slowest_seconds']:,.0f} ms", f"{one['largest_peak_bytes'] / 2**20:.1f} MiB"]
-        print(f"| {name} | {' | '.join(f'{count:,}' for count in counts)} | {' | '.join(ends)} |")
-    total = f"{told['cases']:,} cases in {told['seconds'] / 60:.0f} minutes"
-    print(f"\n{total}: {told['crashes']} crashes, {told['wrong']} wrong results.")
+    """What docs/reliability.md has, and the failures."""
+    print(f"{summary_of(told)}\n\n{table(told)}")
     for name, one in told["surfaces"].items():
         for mark, failure in one["failures"].items():
             print(f"\n{name}: {mark}\n  {failure['said']}\n  {failure.get('data', '')[:800]}")

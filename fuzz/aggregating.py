@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,14 @@ import torch
 import bartizan as bz
 from bartizan.layout import leaves_of
 from fuzz import oracle
-from fuzz.clients import BAD, CLEAN, EITHER, Cast, cast, leaf, pack, stored
+from fuzz.clients import BAD, CLEAN, DTYPES, EITHER, POOL, Cast, cast, leaf, numbers, pack, stored, widened
 from fuzz.draw import Draw
 from fuzz.flaws import VALUES
-from fuzz.surface import ACCEPTED, RefusedError, Surface, WrongError, documented, on_purpose, require
+from fuzz.rules import RULES, enough, rule_of
+from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, WrongError, documented, fair, on_purpose, require
 
 SKETCHES = (bz.Exact(), bz.Exact(), bz.Rotated(k=64), bz.Gaussian(k=16))
 JUNK: list[Any] = [None, -1, 0, "x", 1.5, [], [1, 2], float("nan"), {}, object(), True, 2**200, b"", np.zeros(3), len]
-
-
-def rule_of(draw: Draw, M: int) -> Any:
-    f = draw.below(max(1, M // 2))
-    median, trimmed = bz.coordinatewise.Median(), bz.coordinatewise.TrimmedMean(f)
-    return draw.pick([bz.Mean(), bz.Krum(f), bz.GeometricMedian(), median, bz.MultiKrum(f), trimmed])
 
 
 def case(data: bytes) -> str:
@@ -30,27 +26,36 @@ def case(data: bytes) -> str:
     if draw.chance(24):
         return mistaken(draw)
     clients = matrix(draw) if draw.chance(6) else cast(draw)
-    M = len(clients.known)
+    M, p = len(clients.known), clients.x.shape[1]
     rule, sketch = rule_of(draw, M), draw.pick(SKETCHES)
     if isinstance(rule, bz.coordinatewise.CoordinateWise):
         sketch = bz.Exact()
-    sizes = 1.0 + np.arange(M) % 3 if draw.chance(4) and not hasattr(rule, "n_byzantine") else np.ones(M)
+    sizes = 1.0 + np.arange(M) % 3 if draw.chance(4) else np.ones(M)
     settings: dict[str, Any] = {"sizes": sizes, "sketch": sketch, "seed": draw.below(1000)}
     if draw.chance(256):  # which reads the process's own map: slow
         settings["memory"] = "64 MiB"
-    if draw.chance(8):
-        zeros = stored(np.zeros(clients.x.shape[1]), clients.dtype)
-        settings["reference"] = pack(leaf(zeros, clients.form, clients.dtype), clients.form)
+    seen = oracle.Kept(clients.x, sizes, clients.dtype, sketch, settings["seed"])
+    if rule.needs_trusted:
+        settings["trusted"], trusted = beside(clients, POOL[7 : 7 + p])
+        seen = replace(seen, trusted=trusted)
+    if draw.chance(4):
+        settings["reference"], reference = beside(clients, numbers(draw, 1, p)[0])
+        seen = replace(seen, reference=reference)
     sent = clients.sent[0] if clients.form == "matrix" else clients.sent
-    exact = isinstance(sketch, bz.Exact)
-    told = judged(clients, rule, sizes, lambda: bz.aggregate(sent, rule, **settings), exact)
+    told = judged(clients, rule, seen, lambda: bz.aggregate(sent, rule, **settings))
     if clients.form != "matrix" and draw.chance(8):
         for m in clients.who(CLEAN):
             require(np.array_equal(flat(clients.sent[m], clients.form), clients.x[m]), "an update was changed")
     return told
 
 
-def judged(clients: Cast, rule: Any, sizes: np.ndarray, aggregate: Any, exact: bool) -> str:
+def beside(clients: Cast, row: np.ndarray) -> tuple[Any, np.ndarray]:
+    """An update of the server's own like the clients', and its numbers in float64."""
+    own = stored(row, clients.dtype)
+    return pack(leaf(own, clients.form, clients.dtype), clients.form), widened(own, clients.dtype)
+
+
+def judged(clients: Cast, rule: Any, seen: oracle.Kept, aggregate: Any) -> str:
     """Run it and compare: with more clean clients than others it is known who has to go."""
     certain = clients.majority
     try:
@@ -65,7 +70,7 @@ def judged(clients: Cast, rule: Any, sizes: np.ndarray, aggregate: Any, exact: b
         if certain or not on_purpose(error):
             raise
         raise RefusedError from error
-    require(all(10 < len(why) < 600 for why in out.quarantined.values()), f"reasons: {out.quarantined}")
+    require(all(map(fair, out.quarantined.values())), f"reasons: {out.quarantined}")
     gone = set(out.quarantined)
     kept = [m for m in range(len(clients.known)) if m not in gone]
     if out.weights is not None:
@@ -80,16 +85,8 @@ def judged(clients: Cast, rule: Any, sizes: np.ndarray, aggregate: Any, exact: b
     weights = None if out.weights is None else out.weights[kept]
     update = flat(out.update, clients.form)
     require(update.shape == clients.x.shape[1:], f"the result has shape {update.shape}")
-    oracle.check(rule, clients.x[kept], sizes[kept], update, weights, clients.dtype, exact)
-    return ACCEPTED
-
-
-def enough(rule: Any, M: int, gone: int) -> bool:
-    """The breakdown condition as documented: the rule's own on those left, or a majority where it has none."""
-    f = rule.withstands()
-    if f is None:
-        return 2 * gone < M
-    return gone <= f and M - gone >= rule.least_clients(f - gone)
+    oracle.check(rule, replace(seen, x=seen.x[kept], sizes=seen.sizes[kept]), update, weights)
+    return COMPARED
 
 
 def _check_quarantined(clients: Cast, gone: set[int]) -> None:
@@ -162,6 +159,20 @@ def mistaken(draw: Draw) -> str:
     return ACCEPTED
 
 
+def compiled() -> None:
+    """Every rule by every sketch, on rows of every dtype."""
+    x = POOL[:1100].reshape(11, 100)
+    for dtype in DTYPES:
+        own = [leaf(row, "array", dtype) for row in stored(x, dtype)]
+        for sketch in set(SKETCHES):
+            for rule in [make(2) for make in RULES.values()]:
+                if isinstance(rule, bz.coordinatewise.CoordinateWise) and sketch != bz.Exact():
+                    continue
+                trusted = own[1] if rule.needs_trusted else None
+                for reference in (None, own[0]):
+                    bz.aggregate(own, rule, sketch=sketch, trusted=trusted, reference=reference)
+
+
 def surface(folder: Any) -> Surface:
     seeds = [bytes([n]) * 40 for n in range(0, 256, 5)]
-    return Surface(case, seeds)
+    return Surface(case, seeds, warm=compiled)

@@ -11,7 +11,7 @@ from bartizan.federated import toml
 from bartizan.federated.experiment import Experiment
 from bartizan.federated.keys import ConfigError
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, RefusedError, Surface, documented, require
+from fuzz.surface import COMPARED, RefusedError, Surface, documented, require
 from fuzz.warp import mutated, warped
 
 NAMED = {"rule": "name", "attack": "name", "sketch": "name", "split": "kind"}
@@ -41,18 +41,34 @@ def case_in(folder: Path) -> Any:
 
     def case(data: bytes) -> str:
         draw = Draw(data)
-        kind = draw.below(4)
+        kind = draw.below(5)
+        if kind == 4:
+            return sound(draw)
         if kind == 3:
             with documented(ConfigError):
                 round_trip(Experiment().with_settings([draw.rest().decode("utf-8", "replace")]))
-            return ACCEPTED
+            return COMPARED
         path.write_bytes([draw.rest, lambda: mutated(TEXT, draw), lambda: _written(draw)][kind]())
         with documented(ConfigError):
             found = Experiment.from_toml(path)
         round_trip(found)
-        return ACCEPTED
+        return COMPARED
 
     return case
+
+
+def sound(draw: Draw) -> str:
+    """Settings as anybody would type them: each is what the experiment has then."""
+    typed = {"rounds": 1 + draw.below(9000), "seed": draw.below(9000), "clients.count": 30 + draw.below(100)}
+    typed |= {"rule.name": draw.pick(["krum", "mean", "mca"]), "clients.byzantine": draw.below(40) / 100}
+    found = Experiment().with_settings([f"{key}={value}" for key, value in typed.items()])
+    for key, value in typed.items():
+        has: Any = found.as_dict()
+        for part in key.split("."):
+            has = has[part]
+        require(has == value, f"{key} is {has!r}, and was set to {value!r}")
+    round_trip(found)
+    return COMPARED
 
 
 def _written(draw: Draw) -> bytes:
@@ -78,5 +94,5 @@ def surface(folder: Path) -> Surface:
     texts = [b"rounds=7", b"rule.name=nnm >> krum", b"grid.seed=[0, 1]", b"clients.byzantine=0.3", b"data.folder=/tmp"]
     seeds = [b"\0" + TEXT, b'\0rounds = 3\n[rule]\nname = "mean"', *(b"\3" + one for one in texts)]
     seeds += [b"\3rule.name=" + name.encode() for name in names.RULES]  # compiled, where checking one needs a kernel
-    seeds += [bytes([kind]) + bytes(range(30)) for kind in (1, 2)]
+    seeds += [bytes([kind]) + bytes(range(30)) for kind in (1, 2, 4)]
     return Surface(case_in(folder), seeds, length=3000)

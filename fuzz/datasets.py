@@ -16,7 +16,8 @@ from PIL import Image
 from bartizan.federated.data.base import DataError, Dataset
 from bartizan.federated.data.table import load
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, Surface, documented, require
+from fuzz.readers import Files, Reader, binary, idx, jpegs, pickles
+from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 from fuzz.warp import mutated
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3072), np.uint8)
@@ -26,9 +27,8 @@ def _batch(key: str, protocol: int) -> bytes:
     return pickle.dumps({b"data": PIXELS, key.encode(): [1, 3], b"batch_label": b"one"}, protocol)
 
 
-def _idx(shape: tuple[int, ...], packed: bool) -> bytes:
-    raw = struct.pack(f">{1 + len(shape)}I", 2048 + len(shape), *shape) + bytes(int(np.prod(shape)))
-    return gzip.compress(raw, mtime=0) if packed else raw
+def _idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">{1 + array.ndim}I", 2048 + array.ndim, *array.shape) + array.tobytes()
 
 
 def _jpeg() -> bytes:
@@ -43,12 +43,12 @@ CIFAR100 = {
     "test": _batch("fine_labels", 3),
     "meta": pickle.dumps({"fine_label_names": [f"c{n}" for n in range(100)]}, 2),
 }
-BINARY = {"train.bin": bytes([0, 5]) + bytes(3072), "test.bin": bytes([1, 9]) + bytes(3072)} | {
+BINARY = {"train.bin": bytes([0, 5]) + PIXELS[0].tobytes(), "test.bin": bytes([1, 9]) + PIXELS[1].tobytes()} | {
     "fine_label_names.txt": "\n".join(f"c{n}" for n in range(100)).encode()
 }
 IDX = {
-    **{f"{part}-images-idx3-ubyte": _idx((2, 28, 28), False) for part in ("train", "t10k")},
-    **{f"{part}-labels-idx1-ubyte": _idx((2,), False) for part in ("train", "t10k")},
+    **{f"{part}-images-idx3-ubyte": _idx(PIXELS[:, :784].reshape(2, 28, 28)) for part in ("train", "t10k")},
+    **{f"{part}-labels-idx1-ubyte": _idx(np.array([1, 9], np.uint8)) for part in ("train", "t10k")},
 }
 PACKED = {f"{name}.gz": gzip.compress(one, mtime=0) for name, one in IDX.items()}
 TINY = {
@@ -63,24 +63,37 @@ TINY = {
 class Loader:
     """A folder of one data set, whole but for one file."""
 
-    def __init__(self, name: str, files: dict[str, bytes], folder: Path) -> None:
-        self.name, self.files, self.folder = name, files, folder
+    def __init__(self, name: str, files: Files, read: Reader, folder: Path) -> None:
+        self.name, self.files, self.read, self.folder = name, files, read, folder
         self.names = list(files)
         for one, content in files.items():
             (folder / one).parent.mkdir(parents=True, exist_ok=True)
             (folder / one).write_bytes(content)
 
     def case(self, draw: Draw, whole: bool) -> str:
-        """One file is replaced by the rest of the bytes, or changed in a few places."""
+        """One file is replaced by the rest of the bytes, or changed in a few places, or left as it is."""
         name = self.names[draw.below(len(self.names))]
-        path = self.folder / name
-        path.write_bytes(draw.rest() if whole else mutated(self.files[name], draw))
+        path, sound = self.folder / name, self.files[name]
+        content = draw.rest() if whole else sound if draw.chance(8) else mutated(sound, draw)
+        path.write_bytes(content)
         try:
             with documented(DataError):
-                check(load(self.name, self.folder))
+                data = load(self.name, self.folder)
+        except RefusedError as refused:
+            require(content != sound, f"a sound data set was refused: {refused.__cause__}")
+            raise
         finally:
-            path.write_bytes(self.files[name])
-        return ACCEPTED
+            path.write_bytes(sound)
+        check(data)
+        try:
+            want = self.read({**self.files, name: content})
+        except Exception:  # a reader for sound files, which other readers than ours may give up
+            require(content != sound, "the campaign can't read its own files")
+            return ACCEPTED
+        for images, (pixels, labels) in zip((data.train, data.test), want, strict=True):
+            require(np.array_equal(images.pixels.reshape(len(pixels), -1), pixels), "other pixels than others find")
+            require(labels is None or np.array_equal(images.labels, labels), "other labels than others find")
+        return COMPARED
 
 
 def check(data: Dataset) -> None:
@@ -91,23 +104,23 @@ def check(data: Dataset) -> None:
         require(images.pixels.size < 10**7, "more pixels than the files have bytes for")
 
 
-def _surface(*sets: tuple[str, dict[str, bytes]]) -> Callable[[Path], Surface]:
+def _surface(*sets: tuple[str, Files, Reader]) -> Callable[[Path], Surface]:
     def surface(folder: Path) -> Surface:
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        loaders = [Loader(name, files, folder / f"{name}-{n}") for n, (name, files) in enumerate(sets)]
+        loaders = [Loader(*one, folder / f"{one[0]}-{n}") for n, one in enumerate(sets)]
 
         def case(data: bytes) -> str:
             draw = Draw(data)
             return draw.pick(loaders).case(draw, whole=draw.chance(2))
 
         seeds = [bytes([n, 0, at]) + bytes(range(40)) for n in range(len(sets)) for at in range(3)]
-        for n, (_, files) in enumerate(sets):
+        for n, (_, files, _) in enumerate(sets):
             seeds += [bytes([n, 1, at]) + one for at, one in enumerate(files.values()) if len(one) < 9000][:6]
         return Surface(case, seeds, length=9000)
 
     return surface
 
 
-cifar = _surface(("cifar10", CIFAR10), ("cifar100", CIFAR100), ("cifar100", BINARY))
-mnist = _surface(("fashion-mnist", IDX), ("mnist", PACKED))
-tiny_imagenet = _surface(("tiny-imagenet", TINY))
+cifar = _surface(("cifar10", CIFAR10, pickles), ("cifar100", CIFAR100, pickles), ("cifar100", BINARY, binary))
+mnist = _surface(("fashion-mnist", IDX, idx), ("mnist", PACKED, idx))
+tiny_imagenet = _surface(("tiny-imagenet", TINY, jpegs))

@@ -48,7 +48,7 @@ def stateful(watch: Watch, seconds: float, seed: int, tick: Callable[[], None]) 
     from fuzz.machine import RoundMachine
 
     few = hypothesis.settings(
-        max_examples=100,
+        max_examples=40,
         stateful_step_count=20,
         deadline=None,
         database=None,

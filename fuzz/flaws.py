@@ -13,6 +13,7 @@ import torch
 
 from fuzz import liars
 from fuzz.draw import Draw
+from fuzz.surface import NO_MEMORY
 
 BAD, EITHER = "bad", "either"
 BITS = {"nan": 0x7FC0, "inf": 0x7F80, "-inf": 0xFF80, "max": 0x7F7F}  # of bfloat16
@@ -69,7 +70,7 @@ ALONE: list[Callable[[], Any]] = [
     *(liars.Raising, liars.Posing, lambda: np.zeros((3, 1, 1), np.float32).view(liars.Boasting)),
     *(lambda: liars.Broken(OSError("cut short")), lambda: liars.Broken(liars.Mumbling())),
     *(
-        lambda: liars.Broken(MemoryError()),
+        lambda: liars.Broken(MemoryError(NO_MEMORY)),
         lambda: liars.Broken(RecursionError()),
         lambda: liars.Broken(StopIteration()),
     ),

@@ -1,17 +1,23 @@
-"""Failures of a campaign made small, and kept for CI: `python -m fuzz.keep RESULTS.json tests/corpus`."""
+"""Failures of a campaign made small, to be written as named tests: `python -m fuzz.keep RESULTS.json`.
+
+Bytes are choices among what the campaign has today, and mean something else tomorrow. So no bytes are kept for CI: each
+failure becomes a case of tests/test_found.py that says what was sent.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fuzz import watch
+from fuzz.draw import Draw
 from fuzz.surface import Surface
 from fuzz.table import made
-from fuzz.watch import Watch, listen, name_of
+from fuzz.watch import Watch, listen
 
 
 def shrunk(fails: Callable[[bytes], bool], data: bytes) -> bytes:
@@ -40,7 +46,28 @@ def mark_of(surface: Surface, data: bytes) -> str | None:
     return next(iter(seen.failures), None)
 
 
-def main(results: str, corpus: str) -> None:
+def choices(surface: Surface, data: bytes) -> list[str]:
+    """What these bytes pick, in order, as far as it can be shown."""
+    told: list[str] = []
+    pick = Draw.pick
+
+    def telling(self: Draw, things: Sequence[Any]) -> Any:
+        one = pick(self, things)
+        try:
+            told.append(repr(one() if getattr(one, "__name__", "") == "<lambda>" else one)[:200])
+        except Exception:  # a liar, or one that wants arguments
+            told.append(f"number {things.index(one)} of {len(things)}")
+        return one
+
+    Draw.pick = telling  # type: ignore[method-assign]
+    try:
+        mark_of(surface, data)
+    finally:
+        Draw.pick = pick  # type: ignore[method-assign]
+    return told
+
+
+def main(results: str) -> None:
     listen()
     watch.PATIENCE = 2.0  # a case that hangs is run often
     told = json.loads(Path(results).read_text())
@@ -53,10 +80,8 @@ def main(results: str, corpus: str) -> None:
                     print(f"{name}: {mark}: does not fail again")
                     continue
                 small = shrunk(lambda some, mark=mark, on=surface: mark_of(on, some) == mark, data)
-                place = Path(corpus) / name / name_of(small)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(small)
-                print(f"{name}: {mark}: {len(small)} bytes in {place}")
+                print(f"{name}: {mark}\n  {failure['said']}\n  bytes.fromhex({small.hex()!r}) chooses:")
+                print("\n".join(f"    {choice}" for choice in choices(surface, small)))
 
 
 if __name__ == "__main__":

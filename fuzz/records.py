@@ -18,7 +18,7 @@ from bartizan.report.content import content, data
 from bartizan.report.load import load
 from bartizan.results import CorruptFileError
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, RefusedError, Surface, documented, require
+from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 from fuzz.warp import mutated, warped
 
 M = 4
@@ -54,9 +54,12 @@ def reports_in(folder: Path) -> Any:
 
     def case(data_: bytes) -> str:
         draw = Draw(data_)
-        kind = draw.below(4)
+        kind, wanted = draw.below(5), None
         try:
-            text = [draw.rest, lambda: mutated(WHOLE, draw), lambda: _lines(draw), lambda: _lines(draw)][kind]()
+            if kind == 4:
+                text, wanted = _sound(draw)
+            else:
+                text = [draw.rest, lambda: mutated(WHOLE, draw), lambda: _lines(draw), lambda: _lines(draw)][kind]()
         except (ValueError, RecursionError):  # what JSON can't write
             raise RefusedError from None
         (run / results.NAME).write_bytes(text)
@@ -64,13 +67,25 @@ def reports_in(folder: Path) -> Any:
         json.dumps(data(content(found)), allow_nan=False)
         require(len(found.runs) + len(found.broken) == 1, "the run is neither shown nor named")
         if found.broken:
+            require(wanted is None, f"a sound run was refused: {found.broken[0][1][-100:]}")
             require(10 < len(found.broken[0][1]) < 3000, "what is said of a broken run is too much, or nothing")
             raise RefusedError
-        if text == WHOLE:
-            require(found.runs[0].weights.shape == (3, M), "a sound file was read otherwise")
-        return ACCEPTED
+        if wanted is None:
+            return ACCEPTED
+        require(np.array_equal(found.runs[0].weights, wanted), "other weights than were written")
+        return COMPARED
 
     return case
+
+
+def _sound(draw: Draw) -> tuple[bytes, np.ndarray]:
+    """A file as a run writes it, and its weights."""
+    weights = np.array([[draw.byte() / 256 for _ in range(M)] for _ in range(1 + draw.below(6))])
+    rounds = [
+        {**ROUNDS[0], "round": t, "weights": row.tolist(), "accuracy": draw.byte() / 256}
+        for t, row in enumerate(weights, start=1)
+    ]
+    return b"".join(map(line_of, [RUN, *rounds, *([END] if draw.chance(2) else [])])), weights
 
 
 def _lines(draw: Draw) -> bytes:
@@ -86,7 +101,7 @@ def _lines(draw: Draw) -> bytes:
 
 
 def reports(folder: Path) -> Surface:
-    seeds = [b"\0" + WHOLE, b"\0" + line_of(RUN), *(bytes([k]) + bytes(range(60)) for k in (1, 2, 3))]
+    seeds = [b"\0" + WHOLE, b"\0" + line_of(RUN), *(bytes([k]) + bytes(range(60)) for k in (1, 2, 3, 4))]
     return Surface(reports_in(folder), seeds, length=4000)
 
 
@@ -107,19 +122,50 @@ def checkpoints_in(folder: Path) -> Any:
 
     def case(data_: bytes) -> str:
         draw = Draw(data_)
-        kind = draw.below(3)
-        body = draw.rest() if kind == 0 else mutated(draw.pick(OTHERS), draw) if kind == 1 else draw.pick(OTHERS)
-        digest = hashlib.sha256(body).digest() if draw.below(4) < 3 else bytes(DIGEST)
-        (folder / "checkpoint.pt").write_bytes(MAGIC + digest + body if not draw.chance(9) else body)
-        with documented(CorruptFileError):
-            found = Checkpoint.load(folder)
+        kind = draw.below(4)
+        if kind == 3:
+            body = _state(draw)
+        else:
+            body = draw.rest() if kind == 0 else mutated(draw.pick(OTHERS), draw) if kind == 1 else draw.pick(OTHERS)
+        digest = hashlib.sha256(body).digest() if kind == 3 or draw.below(4) < 3 else bytes(DIGEST)
+        (folder / "checkpoint.pt").write_bytes(MAGIC + digest + body if kind == 3 or not draw.chance(9) else body)
+        try:
+            with documented(CorruptFileError):
+                found = Checkpoint.load(folder)
+        except RefusedError as refused:
+            require(kind < 3, f"a sound checkpoint was refused: {refused.__cause__}")
+            raise
         require(found is not None and type(found.round) is type(found.lines) is int, "rounds and lines are counts")
         require(found is not None and found.lines >= 0 and type(found.server) is dict, "what a run goes on from")
-        return ACCEPTED
+        theirs = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+        for name, one in theirs.items():
+            own = getattr(found, name)
+            require(_same(own, tuple(one) if name == "history" else one), f"{name!r} is another than torch finds")
+        return COMPARED
 
     return case
 
 
+def _state(draw: Draw) -> bytes:
+    """A checkpoint as a run writes it."""
+    weights = torch.tensor([float(draw.byte()) for _ in range(draw.below(9))])
+    counts = {"round": draw.below(500), "lines": draw.below(5000), "seconds": draw.byte() / 7}
+    past = tuple(draw.byte() / 9 for _ in range(draw.below(4)))
+    state = {"id": draw.pick(["a", "é", ""]), **counts, "server": {"weights": weights}, "history": past}
+    return _saved({**state, "diverged": draw.chance(2)})
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, tensors and NaN included."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one.nan_to_num(7), other.nan_to_num(7))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return type(one) is type(other) and len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other or (one != one and other != other))
+
+
 def checkpoints(folder: Path) -> Surface:
-    seeds = [b"\2", b"\2\1", b"\2\4", b"\0" + SAVED, b"\1" + bytes(range(40))]
+    seeds = [b"\2", b"\3" + bytes(range(30)), b"\2\1", b"\2\4", b"\0" + SAVED, b"\1" + bytes(range(40))]
     return Surface(checkpoints_in(folder), seeds, length=3000)

@@ -14,7 +14,7 @@ import bartizan as bz
 from bartizan.flower.decode import Model, of_kind, only_arrays, reported
 from bartizan.flower.metrics import kept, medians, together
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, Surface, documented, require
+from fuzz.surface import COMPARED, RefusedError, Surface, documented, require
 from fuzz.updatefiles import NPY
 from fuzz.warp import mutated
 
@@ -28,18 +28,33 @@ NUMBERS: list[Any] = [3, 0, -1, 2**63 - 1, 0.5, float("nan"), float("inf"), [1, 
 def case(data: bytes) -> str:
     draw = Draw(data)
     model = Model.of(ArrayRecord({name: Array(one) for name, one in ARRAYS.items()}))
-    content = _reply(draw)
+    sound = draw.chance(5)
+    content = _honest(draw) if sound else _reply(draw)
     metrics(draw, content)
-    with documented(ValueError):
-        found = model.decode(only_arrays(content))
-        reported(content, "num-examples")
+    try:
+        with documented(ValueError):
+            found = model.decode(only_arrays(content))
+            reported(content, "num-examples")
+    except RefusedError as refused:
+        require(not sound, f"a sound reply was refused: {refused.__cause__}")
+        raise
     for name, one in found.items():
         theirs = np.load(io.BytesIO(of_kind(content, ArrayRecord)[0][name].data), allow_pickle=False)
         require(np.array_equal(one, theirs, equal_nan=True), f"{name!r} has other numbers than NumPy finds")
     honest = [{name: array + m for name, array in ARRAYS.items()} for m in range(3)]
     out = bz.aggregate([found, *honest], bz.Mean(), reference=ARRAYS)
     require(set(out.quarantined) <= {0} and np.isfinite(out.update["w"]).all(), "a reply spoilt the round")
-    return ACCEPTED
+    return COMPARED
+
+
+def _honest(draw: Draw) -> RecordDict:
+    arrays = {"w": ARRAYS["w"] + np.float32(draw.byte()), "n": np.array(draw.below(1000))}
+    return RecordDict(
+        {
+            "arrays": ArrayRecord({name: Array(one) for name, one in arrays.items()}),
+            "metrics": MetricRecord({"num-examples": 1 + draw.below(500), "loss": draw.byte() / 9}),
+        }
+    )
 
 
 def _reply(draw: Draw) -> RecordDict:

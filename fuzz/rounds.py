@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import bartizan as bz
+from bartizan.recheck import AGAIN
 from fuzz import oracle
-from fuzz.aggregating import enough, flat, rule_of
-from fuzz.clients import BAD, CLEAN, DTYPES, EITHER, FORMS, Cast, clean, hostile_update, numbers, stored, widened
+from fuzz.aggregating import beside, compiled, flat
+from fuzz.clients import (
+    BAD,
+    CLEAN,
+    DTYPES,
+    EITHER,
+    FORMS,
+    POOL,
+    Cast,
+    clean,
+    hostile_update,
+    leaf,
+    numbers,
+    stored,
+    widened,
+)
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, RefusedError, Surface, on_purpose, require
+from fuzz.rules import enough, rule_of
+from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, fair, on_purpose, require
 
 SKETCHES = (bz.Rotated(k=64), bz.Exact(), bz.Gaussian(k=16))
 NO_IDS = ([], float("nan"), {}, [1], np.zeros(2))
@@ -31,12 +48,24 @@ class Model:
         coordinatewise = isinstance(self.rule, bz.coordinatewise.CoordinateWise)
         self.sketch = bz.Exact() if coordinatewise else draw.pick(SKETCHES)
         self.strict, spilled, copied = draw.chance(6), draw.chance(3), draw.chance(3)
+        self.recheck = not draw.chance(2)
         self.x = stored(numbers(draw, 16, self.p), self.dtype)
         self.came: dict[Any, tuple[Any, float, str, np.ndarray]] = {}
         self.state = "open"
         self.result: bz.Aggregation | None = None
+        self.compared = False
+        like = Cast(self.form, self.dtype, self.x)
+        self.trusted, trusted = beside(like, POOL[7 : 7 + self.p]) if self.rule.needs_trusted else (None, None)
+        self.reference, reference = beside(like, numbers(draw, 1, self.p)[0]) if draw.chance(4) else (None, None)
+        self.seen = oracle.Kept(self.x, np.ones(16), self.dtype, self.sketch, 5, reference, trusted)
         self.round = bz.Aggregator(self.rule, self.sketch).round(
-            seed=5, strict=self.strict, copy=copied, spill=self.folder / "spill" if spilled else None
+            seed=5,
+            strict=self.strict,
+            copy=copied,
+            spill=self.folder / "spill" if spilled else None,
+            reference=self.reference,
+            trusted=self.trusted,
+            recheck=self.recheck,
         )
 
     def add(self, client: Any = None, flawed: bool | None = None) -> None:
@@ -61,7 +90,7 @@ class Model:
             return
         require(fresh, "a client was taken twice, or too late")
         require(reason is None or known != CLEAN, f"a clean update was refused: {reason}")
-        require(reason is None or 10 < len(reason) < 600, f"the reason is {reason!r}")
+        require(reason is None or fair(reason), f"the reason is {reason!r}")
         self.came[client] = (update, size, known, row)
 
     def add_nonsense(self) -> None:
@@ -114,14 +143,18 @@ class Model:
         sizes = np.array([self.came[client][1] for client in ids])
         rule = self.rule.expecting_fewer(len(gone))
         weights = None if out.weights is None else out.weights[kept]
-        if isinstance(rule, (bz.Mean, bz.Krum, bz.GeometricMedian, bz.coordinatewise.Median)):
-            exact = isinstance(self.sketch, bz.Exact)
-            update = flat(out.update, self.form)
-            oracle.check(rule, clients.x[kept], sizes[kept], update, weights, self.dtype, exact)
-        if not clients.who(EITHER):
-            again = bz.aggregate(clients.sent, self.rule, sketch=self.sketch, seed=5, sizes=sizes)
-            require(np.array_equal(flat(again.update, self.form), flat(out.update, self.form)), "not one call's answer")
-            require(np.array_equal(again.weights, out.weights), "not one call's weights")
+        update = flat(out.update, self.form)
+        seen = replace(self.seen, x=clients.x[kept], sizes=sizes[kept])
+        if out.recheck_seed is not None:  # by which those may be weighed who were read again
+            again = replace(seen, sketch=AGAIN, seed=out.recheck_seed)
+            seen = seen if seen.agrees(rule, weights, update) else again
+        oracle.check(rule, seen, update, weights)
+        self.compared = True
+        if not clients.who(EITHER) and out.recheck_seed is None:
+            own = {"reference": self.reference, "trusted": self.trusted, "sizes": sizes}
+            one = bz.aggregate(clients.sent, self.rule, sketch=self.sketch, seed=5, **own)
+            require(np.array_equal(flat(one.update, self.form), update), "not one call's answer")
+            require(np.array_equal(one.weights, out.weights), "not one call's weights")
 
     def leave(self) -> None:
         self.round.__exit__(None, None, None)
@@ -155,11 +188,20 @@ def case_in(folder: Path) -> Any:
             model.done()
         if model.result is None:
             raise RefusedError
-        return ACCEPTED
+        return COMPARED if model.compared else ACCEPTED
 
     return case
 
 
 def surface(folder: Path) -> Surface:
     seeds = [bytes([n]) * 60 for n in range(0, 256, 5)]
-    return Surface(case_in(folder), seeds)
+
+    def warm() -> None:
+        compiled()
+        for dtype in DTYPES:
+            with bz.Aggregator(bz.Krum(1), bz.Rotated(k=64)).round(spill=folder / "warm") as r:
+                for m, row in enumerate(stored(POOL[:900].reshape(9, 100), dtype)):
+                    r.add(leaf(row, "array", dtype), m)
+                r.close()
+
+    return Surface(case_in(folder), seeds, warm=warm)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import resource
 import signal
 import sys
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from fuzz.surface import HOME, REFUSED, RefusedError, Surface, WrongError
+from fuzz.surface import ACCEPTED, COMPARED, HOME, REFUSED, RefusedError, Surface, WrongError
 
 PATIENCE = 10.0
 """Seconds that one case may take."""
@@ -49,6 +48,7 @@ class Watch:
 
     def warm(self) -> None:
         """Compile and import what the cases need, then hold the process to its size."""
+        self.surface.warm()
         for seed in self.surface.seeds:
             with suppress(Exception):
                 self.surface.case(seed)
@@ -65,7 +65,9 @@ class Watch:
         begin = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         try:
-            self.outcomes[self.surface.case(data)] += 1
+            told = self.surface.case(data)
+            self.outcomes[ACCEPTED] += 1
+            self.outcomes[COMPARED] += told == COMPARED
             fine = True
         except RefusedError:
             self.outcomes[REFUSED] += 1
@@ -131,10 +133,6 @@ def listen() -> None:
         raise HangError(f"still at it after {PATIENCE:.0f} s")
 
     signal.signal(signal.SIGALRM, stop)
-
-
-def name_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:12]
 
 
 def _virtual() -> int:

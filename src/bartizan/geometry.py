@@ -8,7 +8,7 @@ mean: one client can move it, and never a mere sample: one spike can hide from i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -195,7 +195,7 @@ class Geometry:
             look.squared_norms[:n_clients],
             look.trusted_dots,
             seed,
-            history=tuple(history),
+            history=_past(history),
         )
 
     @property
@@ -318,6 +318,13 @@ def one_size_each(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
     if given.shape != (n_clients,):
         raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got shape {given.shape}.")
     return given
+
+
+def _past(history: Iterable[float]) -> tuple[float, ...]:
+    try:
+        return tuple(history)
+    except TypeError:
+        raise TypeError(f"history must be what the last round's result held, a tuple; got {quoted(history)}.") from None
 
 
 def _checked_sizes(sizes: Floats) -> Floats:

@@ -202,7 +202,7 @@ class Round:
     def _arriving(self, client: Any) -> Iterator[None]:
         """While it is taken in, a client can't be added again, and the round can't be closed."""
         try:
-            sane = client == client and hash(client) is not None
+            sane = hash(client) is not None and client == client  # arrays have no hash, and no one answer to ==
         except TypeError:
             raise TypeError(f"A client's id must be hashable, such as a number or a text; got {client!r}.") from None
         if not sane:

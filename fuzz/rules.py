@@ -1,0 +1,58 @@
+"""The rules that the campaign draws, and the breakdown conditions as documented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import bartizan as bz
+from bartizan.coordinatewise import MeaMed, Median, TrimmedMean
+from bartizan.mixing.base import Mixed
+from fuzz.draw import Draw
+
+RULES: dict[str, Callable[[int], Any]] = {
+    "Mean": lambda f: bz.Mean(),
+    "Krum": bz.Krum,
+    "GeometricMedian": lambda f: bz.GeometricMedian(),
+    "Median": lambda f: Median(),
+    "MultiKrum": bz.MultiKrum,
+    "TrimmedMean": TrimmedMean,
+    "CenteredClipping": lambda f: bz.CenteredClipping(radius=9.0),
+    "CenteredClipping by the median": lambda f: bz.CenteredClipping(steps=2),
+    "CGE": bz.CGE,
+    "Bulyan": bz.Bulyan,
+    "Bulyan, trimmed": lambda f: bz.Bulyan(f, trim=True),
+    "MCA": lambda f: bz.MCA(),
+    "MDA": bz.MDA,
+    "SMEA": bz.SMEA,
+    "CAF": bz.CAF,
+    "SpectralDnC": bz.SpectralDnC,
+    "ClippedClustering": lambda f: bz.ClippedClustering(),
+    "MoNNA": bz.MoNNA,
+    "FLTrust": lambda f: bz.FLTrust(),
+    "MeaMed": MeaMed,
+    "NNM >> Krum": lambda f: bz.NNM(f) >> bz.Krum(f),
+    "NNM >> Median": lambda f: bz.NNM(f) >> Median(),
+    "ARC >> Mean": lambda f: bz.ARC(f) >> bz.Mean(),
+    "Clipping >> MultiKrum": lambda f: bz.Clipping(2.0) >> bz.MultiKrum(f),
+    "Bucketing >> GeometricMedian": lambda f: bz.Bucketing(2) >> bz.GeometricMedian(),
+}
+
+
+def rule_of(draw: Draw, M: int) -> Any:
+    f = draw.below(max(1, M // 2))
+    return RULES[draw.pick(list(RULES))](f if not draw.chance(2) else min(f, max(0, (M - 3) // 4)))
+
+
+def enough(rule: Any, M: int, gone: int) -> bool:
+    """The breakdown condition as documented: the rule's own on those left, or a majority where it has none."""
+    f = rule.withstands()
+    if gone > f if f is not None else 2 * gone >= M:
+        return False
+    return _holds(rule.expecting_fewer(gone), M - gone)
+
+
+def _holds(rule: Any, M: int) -> bool:
+    if isinstance(rule, Mixed):
+        return _holds(rule.pre, M) and _holds(rule.rule, rule.pre.n_mixed(M))
+    return bool(rule.least_clients(rule.withstands() or 0) <= M)
