@@ -12,6 +12,7 @@ import numpy as np
 import bartizan as bz
 from bartizan import attacks, machine
 from bartizan.arguments import number
+from bartizan.attacks.nullspace import hidden_part
 from bartizan.geometry import Geometry
 from bartizan.quarantine import ODDS
 from bartizan.randomness import fresh_seed
@@ -96,9 +97,28 @@ def harm(options):
     print("\n".join(["|---" * (3 + len(rules)) + "|", *lines]))
 
 
+def outliers(options):
+    """Liars among tight honest clients hide a move that is nearly as long as honest outliers are far off."""
+    sketch, rule, p, far = bz.Rotated(k=512), bz.GeometricMedian(), 9000, 1000
+    print("Distance from the tight clients' middle, in their spreads: exact / stream without (b) / with (b) / one call")
+    for n_honest, n_liars, n_out in ((35, 15, 12), (26, 24, 2)):
+        rng = np.random.default_rng(1)
+        x = rng.normal(size=(n_honest, p)) * np.where(np.arange(n_honest) < n_out, far, 1)[:, None]
+        middle, move = x[n_out:].mean(axis=0), hidden_part(rng.normal(size=p), sketch, [LEAKED])
+        lie = middle + 0.9 * far * np.sqrt(p) * move / np.linalg.norm(move)
+        sent = (np.concatenate([x, np.tile(lie, (n_liars, 1))]) + 3 * far).astype(np.float32)
+        assert np.linalg.norm(sketch((lie - middle)[None], seed=LEAKED)) < 1e-6 * far, "the move must be invisible"
+        found = [bz.aggregate(sent, rule), streamed(rule, sketch, sent, seed=LEAKED, recheck=False)]
+        found += [streamed(rule, sketch, sent, seed=LEAKED), bz.aggregate(sent, rule, sketch=sketch)]
+        off = " / ".join(f"{np.linalg.norm(out.update - middle - 3 * far) / np.sqrt(p):.2f}" for out in found)
+        told = f"{n_honest} honest, {n_out} of them outliers, {n_liars} liars"
+        print(f"{told}: {off}, {len(found[2].quarantined)} found out")
+
+
 def odds(options):
     """The ranges behind both checks, and how often vectors leave them at odds that can be counted."""
-    sketches = [bz.Rotated(), bz.Rotated(mixing=64), bz.Rotated(mixing=16), bz.Rotated(k=1024), bz.Rotated(k=256)]
+    sketches = [bz.Rotated(), bz.Rotated(mixing=64), bz.Rotated(mixing=16), bz.Rotated(mixing=8)]
+    sketches += [bz.Rotated(k=1024), bz.Rotated(k=256)]
     sketches += [
         bz.Achlioptas(4096),
         bz.Achlioptas(4096, s=32),
@@ -107,12 +127,13 @@ def odds(options):
         bz.Gaussian(4096),
         bz.Gaussian(64),
     ]
-    print(f"Check (a): least |Px|^2 / |x|^2 at odds {ODDS:g}; check (b): most d'/d; the second sketch is {AGAIN!r}")
-    print("| sketch | (a) least | (b) most |\n|---|---|---|")
+    print(f"Check (a): |Px|^2 / |x|^2 at odds {ODDS:g}; check (b): most d'/d; the second sketch is {AGAIN!r}")
+    print("| sketch | (a) parts | (b) most ratio |\n|---|---|---|")
     for sketch in sketches:
         second = Recheck.of(sketch)
-        least = f"{sketch.kept(ODDS)[0]:.2f}" if sketch.kept(ODDS)[0] else "none"
-        print(f"| `{sketch!r}` | {least} | {f'{second.most:.2f}' if second else 'none'} |")
+        least, most = sketch.kept(ODDS)
+        parts = f"{least:.2f} to {most:.2f}" if least else "none"
+        print(f"| `{sketch!r}` | {parts} | {f'{second.most:.2f}' if second else 'none'} |")
     wanted, seeds, k, p = 1e-3, 20_000, 64, 512
     print(
         f"\nOf {seeds} seeds, leaving the range of odds {wanted:g}: below / above, the worst of the vectors "
@@ -237,12 +258,12 @@ def cost(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["harm", "odds", "held-out", "cost"])
+    parser.add_argument("what", choices=["harm", "outliers", "odds", "held-out", "cost"])
     parser.add_argument("--clients", type=number, default=50)
     parser.add_argument("--dim", type=number, default=5_500_000)
     parser.add_argument("--repeats", type=number, default=5)
     options = parser.parse_args()
-    {"harm": harm, "odds": odds, "held-out": held_out, "cost": cost}[options.what](options)
+    {"harm": harm, "outliers": outliers, "odds": odds, "held-out": held_out, "cost": cost}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -463,6 +463,9 @@ GREEDY = {
     "a wide endless list": lambda: wide_endless(),
     "100,000 entries": lambda: dict.fromkeys(range(10**5), np.zeros(1, np.float32)),
     "a claim of terabytes": lambda: np.broadcast_to(np.float32(0), (10**13,)),
+    "one number in many large arrays": lambda: [np.broadcast_to(np.float32(1), (2**24,))] * 10_000,
+    "one array many times": lambda: [np.ones(10**5, np.float32)] * 99_000,
+    "windows of one array": lambda: [*np.lib.stride_tricks.sliding_window_view(np.ones(60_000, np.float32), 10_000)],
     "a name of 10 MB": lambda: {"x" * 10**7: np.zeros(P, np.float32)},
     "a long name of text": lambda: {"x" * 10**6: "text"},
     "a dtype of 10,000 fields": lambda: np.zeros(1, [(f"field{i}", "f4") for i in range(10_000)]),
@@ -488,11 +491,12 @@ def wide_endless():
 def test_no_client_makes_it_hang_or_flood_the_log(greedy, pack):
     clients = [PACKS[pack](row) for row in honest()]
     clients[0] = GREEDY[greedy]()
-    bz.aggregate(clients[1:], bz.MultiKrum(2))  # compiled
-    with within(30):
-        out = bz.aggregate(clients, bz.MultiKrum(2))
-    assert list(out.quarantined) == [0]
-    assert len(out.quarantined[0]) < 1000
+    for aggregated in (lambda sent: bz.aggregate(sent, bz.MultiKrum(2)), through_a_round):
+        aggregated(clients[1:])  # compiled
+        with within(30):
+            out = aggregated(clients)
+        assert list(out.quarantined) == [0]
+        assert len(out.quarantined[0]) < 1000
 
 
 class Truncated(collections.UserDict):
@@ -609,6 +613,20 @@ def test_no_lie_of_an_object_reaches_the_round(liar, way, tmp_path):
     assert list(out.quarantined) == [4]
     assert re.search(reason, out.quarantined[4]), out.quarantined
     assert np.isfinite(out.update["w"]).all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_name_that_cant_be_written_ends_nothing(way, tmp_path):
+    clients = [{"w": row} for row in honest()]
+    clients[4] = {**clients[4], 10**5000: np.ones(3, np.float32)}
+    out = WAYS[way](clients, tmp_path)
+    assert out.quarantined == {4: "entry '<int>' (float32, shape (3,)) is not part of this round's updates"}
+
+
+def test_tied_arrays_and_slices_of_one_are_an_honest_update():
+    whole = np.ones(2**23, np.float32)  # of 32 MiB
+    for update in ([whole, whole, whole], [*whole.reshape(2, -1), whole[::-1]], [*whole.reshape(-1, 2).T, whole]):
+        assert not bz.aggregate([update] * 3, bz.Mean()).quarantined
 
 
 def test_all_clients_may_repeat_their_numbers_within_reason():

@@ -99,8 +99,9 @@ def assert_same(came: bz.Aggregation, wanted: bz.Aggregation) -> None:
     assert came.seed == wanted.seed
 
 
-def in_a_round(aggregator, updates, order, *, sizes=None, out=None, **settings) -> bz.Aggregation:
-    with aggregator.round(**settings) as r:
+def in_a_round(aggregator, updates, order, *, sizes=None, out=None, recheck=False, **settings) -> bz.Aggregation:
+    """Without a second look the seed that is given decides all."""
+    with aggregator.round(recheck=recheck, **settings) as r:
         for client in order:
             r.add(updates[client], client, size=1 if sizes is None else sizes[client])
         return r.close(out=out)
@@ -140,6 +141,32 @@ def test_every_kind_of_rule_gives_one_calls_answer(rule):
     projected = bz.Exact() if isinstance(rule, bz.coordinatewise.Median) else bz.Rotated(k=64)
     aggregator = bz.Aggregator(rule, sketch=projected)
     assert_same(in_a_round(aggregator, updates, orders()[2], seed=3), aggregator(updates, seed=3))
+
+
+@pytest.mark.parametrize("rule", [*RULES, bz.Krum(2), bz.MoNNA(2), bz.CenteredClipping()], ids=repr)
+@pytest.mark.parametrize("container", CONTAINERS, ids=lambda c: c.__name__)
+def test_with_a_second_look_the_seed_and_sketch_of_the_result_replay_the_round_to_the_bit(rule, container):
+    updates, sizes = container(), np.arange(1, M + 1)
+    points = {"reference": updates[0]} | ({"trusted": updates[3]} if rule.needs_trusted else {})
+    projected = bz.Exact() if isinstance(rule, bz.coordinatewise.Median) else bz.Rotated(k=64)
+    aggregator = bz.Aggregator(rule, sketch=projected)
+    came = in_a_round(aggregator, updates, orders()[2], sizes=sizes, seed=3, recheck=True, **points)
+    assert_same(came, bz.Aggregator(rule, came.sketch)(updates, seed=came.seed, sizes=sizes, **points))
+    if came.seed == 3:
+        assert came.sketch == projected
+    else:
+        assert (came.seed, came.sketch) == (came.recheck_seed, bz.Rotated())
+
+
+def test_who_reads_all_again_weighs_by_the_seed_drawn_at_close_and_else_by_the_rounds():
+    updates = matrix()
+    for rule, again in (
+        (bz.GeometricMedian(), True),
+        (bz.Bucketing(2) >> bz.GeometricMedian(), True),
+        (bz.Krum(2), False),
+    ):
+        came = in_a_round(bz.Aggregator(rule, bz.Rotated()), updates, range(M), seed=3, recheck=True)
+        assert came.seed == (came.recheck_seed if again else 3)
 
 
 @pytest.mark.parametrize("spilled", [False, True])
@@ -286,7 +313,7 @@ def test_seeds_are_secret_until_the_result():
         assert str(out.seed) not in repr(r)
     assert out.seed > 2**64  # odds of a smaller one: 1 in 2^64
     np.testing.assert_array_equal(
-        bz.aggregate(x, bz.GeometricMedian(), sketch=bz.Rotated(k=64), seed=out.seed).weights, out.weights
+        bz.aggregate(x, bz.GeometricMedian(), sketch=out.sketch, seed=out.seed).weights, out.weights
     )
 
 
@@ -296,7 +323,7 @@ def test_a_copied_or_spilled_update_may_be_written_over(tmp_path):
     wanted = aggregator(x, seed=1)
     for kept in ({"copy": True}, {"spill": tmp_path}):
         buffer = np.empty(5000, np.float32)
-        with aggregator.round(seed=1, **kept) as r:
+        with aggregator.round(seed=1, recheck=False, **kept) as r:
             for m in range(M):
                 buffer[:] = x[m]
                 r.add(buffer, m)
@@ -308,7 +335,7 @@ def test_threads_that_add_at_once_make_one_calls_answer(tmp_path):
     aggregator = bz.Aggregator(bz.MultiKrum(8), sketch=bz.Rotated(k=256))
     wanted = aggregator(x, seed=2)
     for place in (None, tmp_path):
-        with aggregator.round(seed=2, spill=place) as r, ThreadPoolExecutor(8) as pool:
+        with aggregator.round(seed=2, spill=place, recheck=False) as r, ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda m, r=r: r.add(x[m], m), reversed(range(40))))
             assert_same(r.close(), wanted)
 
@@ -474,7 +501,7 @@ def test_files_can_be_added_and_bad_ones_are_quarantined(tmp_path):
     (tmp_path / "0.npy").write_bytes(b"rubbish")
     paths = [tmp_path / f"{m}.npy" for m in range(M)]
     aggregator = bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64))
-    with aggregator.round(seed=1, spill=tmp_path / "spill") as r:
+    with aggregator.round(seed=1, spill=tmp_path / "spill", recheck=False) as r:
         assert "0.npy can't be opened" in r.add(paths[0], 0)
         for m in range(1, M):
             assert r.add(paths[m], m) is None

@@ -19,7 +19,7 @@ from bartizan.mixing import PreAggregator
 from bartizan.plain import quoted
 from bartizan.quarantine import decided, scored, without, without_the_hidden, without_the_unfit
 from bartizan.randomness import checked_seed, fresh_seed
-from bartizan.recheck import Recheck
+from bartizan.recheck import AGAIN, Recheck
 from bartizan.rules.base import Decision, Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.norms import Norms
@@ -44,20 +44,21 @@ class Aggregation:
     quarantined: dict[Any, str]
     """Why a client could not take part, by its index, or by its id in a `Round`."""
     seed: int
-    """What this round's randomness was drawn from: publish it after the round, never before."""
+    """What this round was drawn from: with `sketch` it replays it. Publish it after the round, never before."""
     seconds: dict[str, float]
     """Time of the stages: sketch, weigh, combine, and a round's recheck."""
     history: tuple[float, ...] = ()
     """What a rule with a memory wants to be passed next round."""
     sketch: Sketch = Exact()
-    """How the clients were looked at: what `sketch="auto"` chose, or what was given."""
+    """How the clients were looked at: what `sketch="auto"` chose, what was given, or a `Round`'s second look."""
     clients: tuple[Any, ...] = ()
     """Whose weights these are: indices, or the ids that were given to a `Round`, in order."""
     scores: Floats | None = None
     """How far each client lies from the weighted centre, (M,), as the sketch saw it: NaN if quarantined. None where the
     rule looked at no distances."""
     recheck_seed: int | None = None
-    """What a `Round` drew at its close, to look at the chosen once more; None where nobody looked."""
+    """What a `Round` drew at its close, to look at the chosen once more; None where nobody looked. It is `seed` too
+    where that look was at all clients: then they are weighed by it."""
 
     @classmethod
     def of(
@@ -189,6 +190,11 @@ class Aggregator:
             if not bad:
                 break
             clients, look = without(clients, look, bad, strict)
+        if second is not None and second.has_read(clients):
+            # Nobody who sent could know this look, and it is paid for.
+            geometry = second.geometry(clients, sizes=sizes[kept], history=history)
+            decision, seed, sketch = decided(self.rule, geometry, clients), second.seed, AGAIN
+            watch.lap("weigh")
         scores = scored(self.rule, geometry, decision, clients)
 
         clients.pace.begin("combine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -17,7 +17,7 @@ from bartizan.types import Array
 
 Path = tuple[Any, ...]
 MOST_NODES = 100_000  # of one update's container: a client may nest it without end
-LARGE, PADDED = 2**26, 2**4  # an array of so many bytes must have memory for one in so many of them at least
+LARGE, PADDED = 2**26, 2**4  # what has so many bytes must have memory for one in so many of them at least
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -98,11 +98,18 @@ def taken(update: Any) -> tuple[Any, dict[Path, Any]]:
     """
     leaves: dict[Path, Any] = {}
     try:
-        return _taken(update, (), leaves, count(1)), leaves
+        plain = _taken(update, (), leaves, count(1))
     except RecursionError:
         raise TypeError("the update is nested without end") from None
     except OverflowError as too_large:
         raise TypeError(f"a number is too large: {too_large}") from None
+    claimed = sum(leaf.nbytes for leaf in leaves.values())
+    if claimed > LARGE and claimed > PADDED * (held := _memory(leaves.values())):
+        raise TypeError(
+            f"its entries have {claimed:,} bytes together and memory for {held:,}, which they repeat; "
+            "send arrays that hold all of their own"
+        )
+    return plain, leaves
 
 
 def _taken(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int]) -> Any:
@@ -151,6 +158,33 @@ def _check_means(leaf: Any, path: Path) -> None:
         )
 
 
+def _memory(leaves: Iterable[Any]) -> int:
+    """How many bytes arrays lie in, those that several share counted once."""
+    spans = sorted(_span(leaf) for leaf in leaves if leaf.nbytes)
+    held, reached = 0, ("", 0)
+    for device, start, stop in spans:
+        if not start:
+            held += stop
+            continue
+        reached = max(reached, (device, start))
+        held += max(0, stop - reached[1])
+        reached = max(reached, (device, stop))
+    return held
+
+
+def _span(leaf: Any) -> tuple[str, int, int]:
+    """On which device, from which byte on and up to which one an array lies."""
+    if is_tensor(leaf):
+        first, steps = leaf.data_ptr(), [step * leaf.element_size() for step in leaf.stride()]
+        if not first:  # of a sharded tensor other ranks hold parts too
+            return device_of(leaf), 0, leaf.nbytes
+    else:
+        first, steps = leaf.__array_interface__["data"][0], leaf.strides
+    ends = [(n - 1) * step for n, step in zip(leaf.shape, steps, strict=True)]
+    start = first + sum(min(0, end) for end in ends)
+    return device_of(leaf), start, start + sum(map(abs, ends)) + leaf.nbytes // math.prod(leaf.shape)
+
+
 def _where(path: Path) -> str:
     return f"entry {shown_path(path)!r}" if path else "the update"
 
@@ -160,7 +194,7 @@ def shown_path(path: Path, most: int = 200) -> str:
     try:
         text = ".".join(map(str, path))
     except Exception:
-        text = ".".join(str(key) if type(key) in (str, int) else f"<{type(key).__name__}>" for key in path)
+        text = ".".join(key if type(key) is str else f"<{type(key).__name__}>" for key in path)
     return text if len(text) <= most else f"{text[:most]}..."
 
 

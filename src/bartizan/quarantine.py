@@ -38,23 +38,26 @@ def without_the_unfit(
 
 
 def without_the_hidden(clients: Updates, look: Look, sketch: Sketch, strict: bool) -> tuple[Updates, Look]:
-    """Quarantine the clients of whom the projection shows less than it keeps of any vector that does not know the seed.
+    """Quarantine the clients of whom the projection shows less or more than of any vector that does not know the seed.
 
-    Their exact norms were taken by the same read. Who looks longer than they are harms only themselves, and stays.
+    Their exact norms were taken by the same read. Who shows too little hides a move; who shows too much leaves out what
+    the projection does not show, and stands where the others are with next to no length.
     """
-    least = sketch.kept(ODDS)[0] if isinstance(sketch, Projection) else 0.0
+    least, most = sketch.kept(ODDS) if isinstance(sketch, Projection) else (0.0, np.inf)
     if not least:
         return clients, look
     M = len(clients)
     exact, shown = look.squared_norms[:M], np.diag(look.gram)[:M]
+    outside = (shown < (1 - 1e-4) * least * exact) | (shown > (1 + 1e-4) * most * exact)
     # Below the smallest normal numbers the digits are gone, and with them what a ratio means.
-    hidden = (shown < (1 - 1e-4) * least * exact) & (exact > clients.columns.dim * SMALLEST**2)
-    if not hidden.any():
+    outside &= exact > clients.columns.dim * SMALLEST**2
+    if not outside.any():
         return clients, look
     bad = {
         int(r): f"the projection shows {shown[r] / exact[r]:.2g} of its squared norm {exact[r]:.3g}, where an update "
-        f"that does not know the seed keeps {least:.2g} or more: it hides from the projection"
-        for r in np.flatnonzero(hidden)
+        f"that does not know the seed keeps {least:.2g} to {most:.2g}: it "
+        + ("hides from the projection" if shown[r] < exact[r] else "leaves out what the projection does not show")
+        for r in np.flatnonzero(outside)
     }
     return without(clients, look, bad, strict)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from bartizan.coordinatewise import CoordinateWise
-from bartizan.geometry import Geometry, SeenPoints
+from bartizan.geometry import Geometry, Look, SeenPoints
 from bartizan.quarantine import ODDS
 from bartizan.randomness import fresh_seed
 from bartizan.rules.base import Decision, Rule
@@ -21,6 +22,7 @@ from bartizan.updates import Updates
 AGAIN = Rotated()
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
+TRUSTED = -1  # whose reading it is, beside those of the clients
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,16 @@ class Recheck:
     Client i is judged by the lower median over the others j of d'_ij / d_ij, squared distances in the second look over
     those in the first. Liars are the minority, so for an honest client most of these ratios are between honest ones;
     for one who hides in the first look's null space most are with honest ones who see it far away now.
+
+    That names those who are found out. Where all were read again, the rule weighs by this look and not by the first: no
+    update was made for it.
     """
 
     most: float
     """How many times larger a squared distance may be in the second look."""
     seed: int = field(default_factory=fresh_seed, repr=False)
     readings: dict[int, Reading] = field(default_factory=dict, repr=False)
+    looks: dict[tuple[int, ...], Look] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, sketch: Sketch) -> Recheck | None:
@@ -50,7 +56,7 @@ class Recheck:
         if len(clients) < 3:  # two can't tell which of them lies
             return {}
         rows = witnesses(decision, geometry, rule.withstands(), len(clients.quarantined))
-        first, again = geometry, self._geometry(replace(clients, trusted=None).only(rows))
+        first, again = geometry, self.geometry(clients.only(rows))
         slack = np.add.outer(*[ROUNDING * (_squares(first)[rows] + _squares(again))] * 2)
         distances = first.squared_distances[np.ix_(rows, rows)] + slack
         with np.errstate(over="ignore"):  # a liar may be as far as can be
@@ -65,17 +71,28 @@ class Recheck:
             f"by the one drawn before, where {self.most:.2g} is the most of an update that knows neither"
         )
 
-    def _geometry(self, clients: Updates) -> Geometry:
+    def has_read(self, clients: Updates) -> bool:
+        return all(client in self.readings for client in clients.clients)
+
+    def geometry(self, clients: Updates, **more: Any) -> Geometry:
         """The second look at these clients; who was read already is not read again."""
         new = [row for row, client in enumerate(clients.clients) if client not in self.readings]
+        vouched = [] if clients.trusted is None else [TRUSTED]
         if new:
             clients.pace.begin("recheck")
             reading = AGAIN.read(clients.only(new), self.seed)
-            for at, row in enumerate(new):
-                own = slice(at, at + 1)
-                self.readings[clients.clients[row]] = Reading(reading.sketches[own], reading.squared_norms[own])
-        known = Reading.stacked([self.readings[client] for client in clients.clients])
-        return Geometry.seen(AGAIN.seen(clients, known, self.seed), len(clients))
+            for at, who in enumerate([*(clients.clients[row] for row in new), *vouched]):
+                self.readings[who] = reading.part(slice(at, at + 1))
+        return Geometry.seen(self._look((*clients.clients, *vouched), clients), len(clients), seed=self.seed, **more)
+
+    def _look(self, rows: tuple[int, ...], clients: Updates) -> Look:
+        """Of these rows; a part of one that there was, which may have been read once more already."""
+        for before, look in self.looks.items():
+            if set(rows) <= set(before):
+                return look if rows == before else look.keep(np.array([before.index(row) for row in rows]))
+        known = Reading.of_parts([self.readings[row] for row in rows])
+        self.looks[rows] = AGAIN.seen(clients, known, self.seed)
+        return self.looks[rows]
 
 
 def witnesses(decision: Decision, geometry: Geometry, withstands: int | None, gone: int) -> list[int]:

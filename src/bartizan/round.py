@@ -19,7 +19,7 @@ import numpy as np
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.files import Unreadable, opened_one
 from bartizan.geometry import Look, norm_limit
-from bartizan.layout import Layout, as_numpy, leaves_of, like_leaf, on_gpu, rebuild, taken
+from bartizan.layout import Layout, as_numpy, like_leaf, on_gpu, rebuild, taken
 from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
@@ -51,13 +51,16 @@ class Round:
 
     `add` sketches an update and keeps the sketch; of the update itself it keeps a reference, which must not be written
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
-    `spill`. `close` weighs and combines: the result is (in host memory to the bit) that of one call with the updates in
-    the order of their clients' ids and the same seed. Who never came is absent. With `Exact` nothing can be read before
-    all are there: it happens at `close`; ``sketch="auto"`` is `Rotated` here.
+    `spill`. `close` weighs and combines: the result is (in host memory to the bit, unless `close` finds somebody out)
+    that of one call with the updates in the order of their clients' ids, and the result's own `sketch` and `seed`. Who
+    never came is absent. With `Exact` nothing can be read before all are there: it happens at `close`;
+    ``sketch="auto"`` is `Rotated` here.
 
     The projection's seed is drawn when the round opens, and told by its result. Whoever learns it before the round is
     closed could send what the projection does not show, so `close` looks at the chosen once more, with a sketch whose
-    seed is drawn then: at most one more read. ``recheck=False`` is for those who are sure of their secret.
+    seed is drawn then: at most one more read. Where that was a look at all of them (the rule names no number of liars,
+    or gives everybody weight), they are weighed by it, and the result tells its seed and sketch. ``recheck=False`` is
+    for those who are sure of their secret, or want the seed that they give to decide all.
 
     >>> from bartizan import Aggregator, Krum, Rotated
     >>> aggregator = Aggregator(Krum(n_byzantine=1), sketch=Rotated(k=64))
@@ -223,15 +226,12 @@ class Round:
     def _received(self, update: Any, size: float) -> Arrival:
         """Read an update by itself, in its own layout; whether that is the round's is known when all have come."""
         try:
-            update = taken(update)[0]
-        except Exception as unfit:  # a container may do anything when it is looked at
-            return Arrival(update, size, reason=why(unfit))
-        try:
             alone = Updates.of([update])
         except TooFewClientsError as unfit:
             return Arrival(update, size, reason=unfit.quarantined[0])
         except ValueError:  # it holds no floats: the others may
-            return Arrival(update, size, Layout.of(leaves_of(update)))
+            return self._without_floats(update, size)
+        update = alone.like  # in plain containers: whatever its own would say the next time counts for nothing
         eye = self._eye
         if not isinstance(eye, Streaming):
             return Arrival(update, size, alone.layout)
@@ -244,6 +244,13 @@ class Round:
         reading = eye.read_few(alone, self._seed)
         fit = reading.squared_norms[0] <= norm_limit(alone.columns.widest)
         return Arrival(update, size, alone.layout, reading, None if fit else alone.fault(0))
+
+    def _without_floats(self, update: Any, size: float) -> Arrival:
+        try:
+            plain, leaves = taken(update)
+            return Arrival(plain, size, Layout.of(leaves))
+        except Exception as unfit:  # a container may do anything when it is looked at again
+            return Arrival(update, size, reason=why(unfit))
 
     def _with_points(self, alone: Updates) -> Updates:
         """With the reference and the trusted update in its layout, which are looked at once for all of one layout."""

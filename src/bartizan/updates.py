@@ -79,11 +79,11 @@ class Updates:
             except Exception as unfit:  # a container may do anything when it is looked at; the round goes on
                 quarantined[client] = why(unfit)
         layout = _agreed([one.layout for one in seen.values()], reference, quarantined)
-        misfits = {id(own): layout.misfit(own) for own in known.values()}
+        misfits = {id(own): _misfit(layout, own) for own in known.values()}
         for client, one in seen.items():
             misfit = misfits[id(one.layout)]
             if misfit:
-                quarantined[client] = _short(misfit)
+                quarantined[client] = misfit
         quarantined = dict(sorted(quarantined.items()))
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
@@ -373,6 +373,15 @@ def _read(update: Any, known: dict[Any, Layout]) -> Seen:
     if marks not in known:
         known[marks] = Layout.of(leaves)
     return Seen(plain, leaves, known[marks])
+
+
+def _misfit(layout: Layout, own: Layout) -> str | None:
+    """Why a client's layout is not the round's; its keys may be of any class, and do anything when compared."""
+    try:
+        misfit = layout.misfit(own)
+    except Exception as unfit:
+        return why(unfit)
+    return None if misfit is None else _short(misfit)
 
 
 def why(unfit: Exception) -> str:

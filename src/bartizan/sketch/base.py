@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -106,6 +107,7 @@ class Projection(Streaming):
         return reading
 
     def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
+        @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
         def about(row: int) -> Floats:
             # Read once more about that row: the sketches may have lost the digits in which the clients differ.
             return every.host(every.inner_products(self.read(clients, seed, every.rows([row])).sketches))[0]

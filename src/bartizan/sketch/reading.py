@@ -36,17 +36,20 @@ class Reading:
         """The clients of all readings, in this order, and the last one's trusted update."""
         if len(readings) == 1:
             return readings[0]
-        cut = [reading if reading.dots is None else reading._clients() for reading in readings[:-1]]
-        parts = [*cut, readings[-1]]
+        clients = slice(None) if readings[-1].dots is None else slice(-1)
+        return cls.of_parts([*(reading.part(clients) for reading in readings[:-1]), readings[-1]])
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Reading]) -> Reading:
+        """Rows one below the other, as they are."""
         return cls(
             joined([part.sketches for part in parts]),
             joined([part.squared_norms for part in parts]),
-            None if readings[-1].dots is None else joined([part.dots for part in parts]),
+            None if parts[-1].dots is None else joined([part.dots for part in parts]),
         )
 
-    def _clients(self) -> Reading:
-        assert self.dots is not None
-        return Reading(self.sketches[:-1], self.squared_norms[:-1], self.dots[:-1])
+    def part(self, rows: slice) -> Reading:
+        return Reading(self.sketches[rows], self.squared_norms[rows], None if self.dots is None else self.dots[rows])
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -59,7 +59,8 @@ class Rotated(Projection):
         return rotated_range(int(self.k), int(self.mixing), odds)
 
     def usually_kept(self, odds: float) -> tuple[float, float]:
-        return gaussian_range(int(self.k), odds)
+        # With less mixing any two large numbers may cancel: vectors of every client are the worst ones.
+        return gaussian_range(int(self.k), odds) if self.mixing >= 16 else self.kept(odds)
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         rows.kernels.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)
