@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 import bartizan as bz
-from bartizan.recheck import AGAIN
 from fuzz import oracle
 from fuzz.aggregating import beside, compiled, flat
 from fuzz.clients import (
@@ -144,15 +143,12 @@ class Model:
         rule = self.rule.expecting_fewer(len(gone))
         weights = None if out.weights is None else out.weights[kept]
         update = flat(out.update, self.form)
-        seen = replace(self.seen, x=clients.x[kept], sizes=sizes[kept])
-        if out.recheck_seed is not None:  # by which those may be weighed who were read again
-            again = replace(seen, sketch=AGAIN, seed=out.recheck_seed)
-            seen = seen if seen.agrees(rule, weights, update) else again
+        seen = replace(self.seen, x=clients.x[kept], sizes=sizes[kept], sketch=out.sketch, seed=out.seed)
         oracle.check(rule, seen, update, weights)
         self.compared = True
-        if not clients.who(EITHER) and out.recheck_seed is None:
+        if not clients.who(EITHER):
             own = {"reference": self.reference, "trusted": self.trusted, "sizes": sizes}
-            one = bz.aggregate(clients.sent, self.rule, sketch=self.sketch, seed=5, **own)
+            one = bz.aggregate(clients.sent, self.rule, sketch=out.sketch, seed=out.seed, **own)
             require(np.array_equal(flat(one.update, self.form), update), "not one call's answer")
             require(np.array_equal(one.weights, out.weights), "not one call's weights")
 
