@@ -85,7 +85,8 @@ def judged(clients: Cast, rule: Any, seen: oracle.Kept, aggregate: Any) -> str:
     weights = None if out.weights is None else out.weights[kept]
     update = flat(out.update, clients.form)
     require(update.shape == clients.x.shape[1:], f"the result has shape {update.shape}")
-    oracle.check(rule, replace(seen, x=seen.x[kept], sizes=seen.sizes[kept]), update, weights)
+    seen = replace(seen, x=seen.x[kept], sizes=seen.sizes[kept], turns=turns(out.update, clients.form))
+    oracle.check(rule, seen, update, weights)
     return COMPARED
 
 
@@ -93,6 +94,11 @@ def _check_quarantined(clients: Cast, gone: set[int]) -> None:
     bad, either = clients.who(BAD), clients.who(EITHER)
     require(bad <= gone, f"bad clients took part: {len(bad - gone)} of {len(bad)}")
     require(gone <= bad | either, "clean clients were quarantined")
+
+
+def turns(update: Any, form: str) -> tuple[int, ...]:
+    """None, or the numbers of the entry "b", which may be read before "w"."""
+    return (0, _plain(update["b"]).size) if form in ("dict", "state dict") else (0,)
 
 
 def flat(update: Any, form: str) -> np.ndarray:

@@ -28,6 +28,8 @@ class Kept:
     seed: int = 0
     reference: np.ndarray | None = None
     trusted: np.ndarray | None = None
+    turns: tuple[int, ...] = (0,)
+    """How many of the last columns the library may read first: entries have the order that most clients gave them."""
 
     @property
     def tolerance(self) -> np.ndarray:
@@ -37,12 +39,13 @@ class Kept:
             largest = np.maximum(largest, np.abs(self.reference))
         return DIGITS[self.dtype] * largest + SMALLEST[self.dtype]
 
-    def decision(self, rule: Any, noise: np.ndarray | float = 0.0) -> Decision:
+    def decision(self, rule: Any, noise: np.ndarray | float = 0.0, turned: int = 0) -> Decision:
         """What the rule makes of the geometry of their sketches alone, taken by a call of the sketch."""
         rows = self.x if self.trusted is None else np.vstack([self.x, self.trusted])
         rows = rows if self.reference is None else rows - self.reference
         rows = rows + noise * np.abs(rows).max()
-        seen = rows if isinstance(self.sketch, bz.Exact) else self.sketch(rows, seed=self.seed)
+        read = np.roll(rows, turned, axis=1)
+        seen = read if isinstance(self.sketch, bz.Exact) else self.sketch(read, seed=self.seed)
         M = len(self.x)
         geometry = Geometry.of(
             seen[:M], sizes=self.sizes, seed=self.seed, trusted=None if self.trusted is None else seen[M]
@@ -54,7 +57,10 @@ class Kept:
 
     def agrees(self, rule: Any, weights: np.ndarray, out: np.ndarray) -> bool:
         """Whether these are the rule's weights, and this is what they make of the clients."""
-        found = self.decision(rule)
+        return any(self._agrees(rule, weights, out, turned) for turned in self.turns)
+
+    def _agrees(self, rule: Any, weights: np.ndarray, out: np.ndarray, turned: int) -> bool:
+        found = self.decision(rule, turned=turned)
         if self._like(found, weights, out, 1e-7):
             return True
         # Near a tie, or where few digits are left, rounding decides: by so much as it moves the oracle itself.
@@ -64,7 +70,7 @@ class Kept:
         size = 1e-12 if self.dtype == "float64" else size
         rows = len(self.x) + (self.trusted is not None)
         rng = np.random.default_rng(0)
-        others = [self.decision(rule, size * rng.normal(size=(rows, self.x.shape[1]))) for _ in range(6)]
+        others = [self.decision(rule, size * rng.normal(size=(rows, self.x.shape[1])), turned) for _ in range(6)]
         spread = max(float(np.abs(other.weights - found.weights).max()) for other in others)
         return spread > 1e-3 or self._like(found, weights, out, 1e-7 + 10 * spread)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import bartizan as bz
 from fuzz import oracle
-from fuzz.aggregating import beside, compiled, flat
+from fuzz.aggregating import beside, compiled, flat, turns
 from fuzz.clients import (
     BAD,
     CLEAN,
@@ -144,6 +144,7 @@ class Model:
         weights = None if out.weights is None else out.weights[kept]
         update = flat(out.update, self.form)
         seen = replace(self.seen, x=clients.x[kept], sizes=sizes[kept], sketch=out.sketch, seed=out.seed)
+        seen = replace(seen, turns=turns(out.update, self.form))
         oracle.check(rule, seen, update, weights)
         self.compared = True
         if not clients.who(EITHER):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,18 @@ def state_dict(scale: float = 1.0) -> dict:
         "d": scale * torch.tensor(RNG.normal(size=(2, 3))).double(),
         "mask": torch.tensor([True, False, True]),
     }
+
+
+def test_a_header_that_claims_more_than_the_file_has_asks_for_no_memory(tmp_path):
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little") + b"{}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"it claims 4,294,967,295 bytes, and the file has 14"):
+            open_update(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_npy_file_is_mapped_as_numpy_reads_it(tmp_path):

@@ -21,6 +21,9 @@ from bartizan.types import Array
 
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside
 
+HEADERS = {1: (np.lib.format.read_array_header_1_0, 2), 2: (np.lib.format.read_array_header_2_0, 4)}
+"""What reads the header of a version of `.npy`, and in how many bytes that says how long it is."""
+
 
 def open_update(
     path: str | os.PathLike[str], *, dtype: npt.DTypeLike | None = None, shape: tuple[int, ...] | int | None = None
@@ -153,7 +156,12 @@ def _npy(path: Path) -> Array:
         size = os.fstat(file.fileno()).st_size
         try:
             version = np.lib.format.read_magic(file)
-            read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}[version[0]]
+            read, width = HEADERS[version[0]]
+            begin = file.tell()
+            claimed = int.from_bytes(file.read(width), "little")
+            if begin + width + claimed > size:  # NumPy would ask for so much memory first
+                raise ValueError(f"it claims {claimed:,} bytes, and the file has {size:,}")
+            file.seek(begin)
             shape, fortran, dtype = read(file)
         except KeyError:
             raise ValueError(f"its format has version {version}; 1.0 and 2.0 are read") from None
