@@ -26,18 +26,28 @@ def cases(surface: Surface, seed: int) -> Iterator[bytes]:
         yield mutated(rng.choice(surface.seeds) + rng.randbytes(rng.choice((0, 0, 20))), Draw(rng.randbytes(24)))
 
 
-def at_random(watch: Watch, seconds: float, seed: int, tick: Callable[[], None]) -> None:
-    """Run cases until the time is over."""
+def until(seconds: float, tick: Callable[[], None]) -> Callable[[], bool]:
+    """Asked after every case whether the time is over; ticks once a second, and then for the last time."""
     end, next_tick = time.monotonic() + seconds, 0.0
-    for data in cases(watch.surface, seed):
-        watch.run(data)
+
+    def over() -> bool:
+        nonlocal next_tick
         now = time.monotonic()
-        if now > next_tick:
+        if now > min(next_tick, end):
             tick()
             next_tick = now + 1
-        if now > end:
+        return now > end
+
+    return over
+
+
+def at_random(watch: Watch, seconds: float, seed: int, tick: Callable[[], None]) -> None:
+    """Run cases until the time is over."""
+    over = until(seconds, tick)
+    for data in cases(watch.surface, seed):
+        watch.run(data)
+        if over():
             break
-    tick()
 
 
 def stateful(watch: Watch, seconds: float, seed: int, tick: Callable[[], None]) -> None:
@@ -80,20 +90,14 @@ def instrumented(modules: tuple[str, ...]) -> Any:
 
 def guided(atheris: Any, watch: Watch, seconds: float, seed: int, tick: Callable[[], None]) -> None:
     """Let libFuzzer look for cases that reach something new; never returns, as libFuzzer ends the process."""
-    end, next_tick = time.monotonic() + seconds, 0.0
+    over = until(seconds, tick)
     known = Path(tempfile.mkdtemp())
     for n, one in enumerate(watch.surface.seeds):
         (known / str(n)).write_bytes(one)
 
     def one_input(data: bytes) -> None:
-        nonlocal next_tick
         watch.run(data)
-        now = time.monotonic()
-        if now > next_tick:
-            tick()
-            next_tick = now + 1
-        if now > end:
-            tick()
+        if over():
             sys.stdout.flush()
             os._exit(0)
 

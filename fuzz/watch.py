@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from fuzz.surface import ACCEPTED, COMPARED, HOME, REFUSED, RefusedError, Surface, WrongError
 
+ROOT = f"{Path(__file__).parents[1]}/"
 PATIENCE = 10.0
 """Seconds that one case may take."""
 ROOM = 2**30
@@ -102,7 +104,7 @@ class Watch:
             self.crashes += 1
         at = traceback.extract_tb(error.__traceback__)
         ours = next((one for one in reversed(at) if one.filename.startswith(HOME)), at[-1])
-        place = f"{ours.filename.rpartition('src/')[2]}:{ours.lineno}"
+        place = f"{ours.filename.removeprefix(ROOT).removeprefix('src/')}:{ours.lineno}"
         mark = f"{kind}: {type(error).__name__} at {place}" if kind == "crash" else f"wrong: {str(error)[:40]}"
         known = self.failures.get(mark)
         if known is None and len(self.failures) >= KEPT:
