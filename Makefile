@@ -22,7 +22,8 @@ test-slow: $(VENV)/slow
 	$(BIN)/python -m pytest -m slow
 
 test-gpu:
-	PYTHONPATH=src $(PYTHON_GPU) -m pytest tests/test_gpu.py tests/test_ongpu.py tests/test_distributed_gpu.py tests/test_attacks.py tests/test_clients.py tests/test_images.py
+	PYTHONPATH=src $(PYTHON_GPU) -m pytest tests/kernels/test_gpu.py tests/updates/test_ongpu.py tests/distributed/test_distributed_gpu.py \
+		tests/attacks/test_attacks.py tests/lab/test_clients.py tests/lab/test_images.py
 
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers

@@ -10,15 +10,16 @@ import time
 import numpy as np
 
 import bartizan as bz
-from bartizan import attacks, machine
-from bartizan.arguments import number
+from bartizan import attacks
+from bartizan._util import machine
+from bartizan._util.arguments import number
+from bartizan._util.seeds import fresh_seed
 from bartizan.attacks.nullspace import hidden_part
+from bartizan.defense.quarantine import ODDS
+from bartizan.defense.recheck import RECHECK_SKETCH, Recheck
 from bartizan.geometry import Geometry
-from bartizan.quarantine import ODDS
-from bartizan.randomness import fresh_seed
-from bartizan.recheck import AGAIN, Recheck
-from bartizan.sketch.norms import Norms
-from bartizan.updates import Updates
+from bartizan.sketch.norms_only import Norms
+from bartizan.updates.updates import Updates
 
 H, F, P, LEAKED = 35, 15, 40_000, 2**90 + 5
 
@@ -50,7 +51,7 @@ def streamed(rule, sketch, sent, **settings):
 
 
 def harm(options):
-    """Error of the aggregate under each attacker, and how many of the 15 liars were quarantined."""
+    """Error of the aggregate under each attacker, and how many of the 15 attackers were quarantined."""
     sketch, rules = bz.Rotated(), [bz.Krum(F), bz.GeometricMedian(), bz.MCA()]
     guess = bz.Aggregator(bz.GeometricMedian(), sketch)
     z = attacks.null_space(
@@ -90,7 +91,7 @@ def harm(options):
                 lines.append(f"| {length} | {name.replace('_', '-')} | {leak} | {' | '.join(cells)} |")
     said("")
     print(
-        f"\r{H} honest, {F} liars, p = {P}, {sketch!r}. "
+        f"\r{H} honest, {F} attackers, p = {P}, {sketch!r}. "
         "Error: exact / undefended / one call / stream (quarantined in the last two)"
     )
     print(f"| mean / noise | attack | seed | {' | '.join(type(rule).__name__ for rule in rules)} |")
@@ -98,20 +99,20 @@ def harm(options):
 
 
 def outliers(options):
-    """Liars among tight honest clients hide a move that is nearly as long as honest outliers are far off."""
+    """Attackers among tight honest clients hide a move that is nearly as long as honest outliers are far off."""
     sketch, rule, p, far = bz.Rotated(k=512), bz.GeometricMedian(), 9000, 1000
     print("Distance from the tight clients' middle, in their spreads: exact / stream without (b) / with (b) / one call")
-    for n_honest, n_liars, n_out in ((35, 15, 12), (26, 24, 2)):
+    for n_honest, n_attackers, n_out in ((35, 15, 12), (26, 24, 2)):
         rng = np.random.default_rng(1)
         x = rng.normal(size=(n_honest, p)) * np.where(np.arange(n_honest) < n_out, far, 1)[:, None]
         middle, move = x[n_out:].mean(axis=0), hidden_part(rng.normal(size=p), sketch, [LEAKED])
         lie = middle + 0.9 * far * np.sqrt(p) * move / np.linalg.norm(move)
-        sent = (np.concatenate([x, np.tile(lie, (n_liars, 1))]) + 3 * far).astype(np.float32)
+        sent = (np.concatenate([x, np.tile(lie, (n_attackers, 1))]) + 3 * far).astype(np.float32)
         assert np.linalg.norm(sketch((lie - middle)[None], seed=LEAKED)) < 1e-6 * far, "the move must be invisible"
         found = [bz.aggregate(sent, rule), streamed(rule, sketch, sent, seed=LEAKED, recheck=False)]
         found += [streamed(rule, sketch, sent, seed=LEAKED), bz.aggregate(sent, rule, sketch=sketch)]
         off = " / ".join(f"{np.linalg.norm(out.update - middle - 3 * far) / np.sqrt(p):.2f}" for out in found)
-        told = f"{n_honest} honest, {n_out} of them outliers, {n_liars} liars"
+        told = f"{n_honest} honest, {n_out} of them outliers, {n_attackers} attackers"
         print(f"{told}: {off}, {len(found[2].quarantined)} found out")
 
 
@@ -127,7 +128,7 @@ def odds(options):
         bz.Gaussian(4096),
         bz.Gaussian(64),
     ]
-    print(f"Check (a): |Px|^2 / |x|^2 at odds {ODDS:g}; check (b): most d'/d; the second sketch is {AGAIN!r}")
+    print(f"Check (a): |Px|^2 / |x|^2 at odds {ODDS:g}; check (b): most d'/d; the second sketch is {RECHECK_SKETCH!r}")
     print("| sketch | (a) parts | (b) most ratio |\n|---|---|---|")
     for sketch in sketches:
         second = Recheck.of(sketch)
@@ -224,7 +225,7 @@ def cost(options):
             return spent
 
     def norms_compared():
-        from bartizan.quarantine import without_the_hidden
+        from bartizan.defense.quarantine import without_the_hidden
 
         return without_the_hidden(clients, look, bz.Rotated(), False)
 

@@ -10,10 +10,10 @@ import time
 import numpy as np
 
 import bartizan as bz
-from bartizan import machine
-from bartizan.arguments import number
-from bartizan.sketch.norms import Norms
-from bartizan.updates import Updates
+from bartizan._util import machine
+from bartizan._util.arguments import number
+from bartizan.sketch.norms_only import Norms
+from bartizan.updates.updates import Updates
 
 
 def drawn(clients, dim, device):

@@ -14,9 +14,9 @@ from functools import partial
 
 import torch
 
-from bartizan.federated import models
-from bartizan.federated.flat import Flat
-from bartizan.federated.passes import Captured, Grouped, Loop, Vmapped
+from bartizan.lab import models
+from bartizan.lab.training.flat_model import Flat
+from bartizan.lab.training.gradients import Captured, Grouped, Loop, Vmapped
 
 KINDS = {"loop": Loop, "vmapped": Vmapped, "grouped": Grouped}
 ON_A_GPU = {

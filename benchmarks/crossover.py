@@ -9,11 +9,12 @@ import math
 import sys
 import time
 
-from bartizan import Exact, Rotated, machine
-from bartizan.arguments import listed, number, short
-from bartizan.bench.data import Problem
-from bartizan.planner import calibrate, stored
-from bartizan.sketch.norms import Norms
+from bartizan import Exact, Rotated
+from bartizan._util import machine
+from bartizan._util.arguments import listed, number, short
+from bartizan.sketch.norms_only import Norms
+from bartizan.sketch.planner import calibrate, stored
+from bartizan.studies.bench.problem import Problem
 
 SKETCHES = [Norms(), Exact(), Rotated()]
 

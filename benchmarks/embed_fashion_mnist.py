@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bartizan.federated.data import Images, load
-from bartizan.federated.data.mini import PATH
+from bartizan.lab.data import Images, load
+from bartizan.lab.data.embedded_images import PATH
 
 SEED = 20170825  # the day Fashion-MNIST was published
 PER_CLASS = {"train": 1000, "test": 200}

@@ -24,7 +24,7 @@ from flwr.serverapp import strategy as theirs
 from flwr.supercore.task_identity import TaskIdentity
 
 import bartizan as bz
-from bartizan.arguments import number
+from bartizan._util.arguments import number
 from bartizan.flower import RobustStrategy
 
 OURS = {

@@ -15,10 +15,11 @@ import time
 import numpy as np
 import torch
 
+from bartizan._util.seeds import key_of
 from bartizan.kernels import gpu, reference
-from bartizan.kernels.gpu import combine, norms, pairs
+from bartizan.kernels.gpu import combine, pairs
 from bartizan.kernels.gpu import rotation as gpu_rotation
-from bartizan.randomness import key_of
+from bartizan.kernels.gpu import squared_norms as norms
 
 KEY = key_of(2**190 + 99)
 RESNET = 11_173_962  # rows are 8-byte aligned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torchvision
 
-from bartizan.federated import models
+from bartizan.lab import models
 
 PAIRS = [
     ("resnet18", "batch", torchvision.models.resnet18),

@@ -20,9 +20,12 @@ from pathlib import Path
 import speed_tables
 from speed_tables import figure_panel, read_earlier, read_rows, sentence, tables
 
-from bartizan.atomic import write_whole
-from bartizan.federated.paper import kept, page, picture, show
-from bartizan.federated.paper.compare import compare
+from bartizan._util.atomic import write_whole
+from bartizan.studies.paper import kept
+from bartizan.studies.paper import results_page as page
+from bartizan.studies.paper import scatter as picture
+from bartizan.studies.paper import table_text as show
+from bartizan.studies.paper.compare import compare
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -12,16 +12,16 @@ import time
 import numpy as np
 
 from bartizan import Exact, GeometricMedian, Geometry, Krum, MultiKrum, Rotated
-from bartizan.arguments import number
-from bartizan.geometry import Look
+from bartizan._util.arguments import number
+from bartizan.geometry import GramStats
 from bartizan.kernels.rows import Rows
-from bartizan.planner.costs import TYPICAL
 from bartizan.sketch import pairwise_distortion
+from bartizan.sketch.planner.costs import TYPICAL
 
 SEED = 2**90 + 1
 AT_ONCE = 100
 EDGES = 100
-FEWEST = 10 * EDGES  # clients: with fewer the edges of the two levels have no liar to withstand
+FEWEST = 10 * EDGES  # clients: with fewer the edges of the two levels have no attacker to withstand
 KEPT = 100  # clients whose updates are kept, to compare distances
 
 
@@ -30,19 +30,19 @@ def progress(text):
         print(f"\r{text:<60}", end="", file=sys.stderr, flush=True)
 
 
-def drawn(first, count, p, n_liars):
-    """Updates around 0.1 with noise of variance 1; the liars, who come first, lie around -0.9."""
+def drawn(first, count, p, n_attackers):
+    """Updates around 0.1 with noise of variance 1; the attackers, who come first, lie around -0.9."""
     x = np.random.default_rng([7, first]).standard_normal((count, p), dtype=np.float32)
     x += 0.1
-    x[: max(0, n_liars - first)] -= 1
+    x[: max(0, n_attackers - first)] -= 1
     return x
 
 
-def sketched(M, p, k, n_liars):
+def sketched(M, p, k, n_attackers):
     sketch, out, norms, kept, seconds = Rotated(k), np.empty((M, k)), np.empty(M), [], 0.0
     for first in range(0, M, AT_ONCE):
-        x = drawn(first, min(AT_ONCE, M - first), p, n_liars)
-        if n_liars <= first < n_liars + KEPT:
+        x = drawn(first, min(AT_ONCE, M - first), p, n_attackers)
+        if n_attackers <= first < n_attackers + KEPT:
             kept.append(x)
         begin = time.perf_counter()
         out[first : first + len(x)] = sketch(x, seed=SEED)
@@ -54,7 +54,7 @@ def sketched(M, p, k, n_liars):
 
 def geometry_of(sketches, norms):
     gram = products(sketches)
-    return Geometry.seen(Look(gram, norms, lambda row: gram), len(gram), seed=SEED)
+    return Geometry.seen(GramStats(gram, norms, lambda row: gram), len(gram), seed=SEED)
 
 
 def products(sketches):
@@ -79,7 +79,7 @@ def simulated(M, p, k):
     f = M * 3 // 10 // AT_ONCE * AT_ONCE
     sketches, norms, kept, seconds = sketched(M, p, k, f)
     errors = np.abs(distances(sketches[f : f + len(kept)]) / distances(kept) - 1)
-    print(f"\n{M:,} clients of {p:,} coordinates, {f:,} of them liars, k = {k}; sketched a hundred at a time")
+    print(f"\n{M:,} clients of {p:,} coordinates, {f:,} of them attackers, k = {k}; sketched a hundred at a time")
     print(f"  sketches            {8 * M * k / 2**20:,.0f} MiB in {seconds:.2f} s")
     promise = pairwise_distortion(k, M, 0.05)
     print(
@@ -96,7 +96,7 @@ def simulated(M, p, k):
     for rule in (Krum(f), MultiKrum(f), GeometricMedian()):
         weights, seconds = timed(lambda rule=rule: rule(geometry))
         honest[repr(rule)] = weights
-        print(f"  {rule!r:<34} {seconds:6.2f} s; weight of the liars {weights[:f].sum():.4f} ({f / M:.2f} of all)")
+        print(f"  {rule!r:<34} {seconds:6.2f} s; weight of the attackers {weights[:f].sum():.4f} ({f / M:.2f} of all)")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"  peak memory         {peak:.1f} GiB, the interpreter and the kernels included")
     two_levels(sketches, norms, f, honest[repr(MultiKrum(f))])
@@ -114,17 +114,21 @@ def two_levels(sketches, norms, f, flat, edges=EDGES):
 
     print(f"  error against the honest mean: one level {error(flat @ sketches):.3f}")
     majority = each // 2 + 2
-    for name, liars in (("everywhere alike", f // edges), ("in edges of their own", each), ("a majority", majority)):
-        owned = f // liars
-        others, members = iter([*range(f, M), *range(owned * liars, f)]), []
+    for name, attackers in (
+        ("everywhere alike", f // edges),
+        ("in edges of their own", each),
+        ("a majority", majority),
+    ):
+        owned = f // attackers
+        others, members = iter([*range(f, M), *range(owned * attackers, f)]), []
         for edge in range(edges):
-            own = list(range(edge * liars, (edge + 1) * liars)) if edge < owned else []
+            own = list(range(edge * attackers, (edge + 1) * attackers)) if edge < owned else []
             members.append(own + [next(others) for _ in range(each - len(own))])
         begin = time.perf_counter()
         answers = np.stack([rule(geometry_of(sketches[own], norms[own])) @ sketches[own] for own in members])
         answer = root(geometry_of(answers, (answers**2).sum(axis=1))) @ answers
         seconds = time.perf_counter() - begin
-        where = f"{liars} liars in each of {owned} of {edges} edges, {name}"
+        where = f"{attackers} attackers in each of {owned} of {edges} edges, {name}"
         print(f"    two levels, {where}: {error(answer):.3f} ({seconds:.2f} s)")
 
 

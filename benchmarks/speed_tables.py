@@ -6,9 +6,10 @@ from pathlib import Path
 
 from speedups import CLIENTS, MODELS, RULES
 
-from bartizan.arguments import short
-from bartizan.bench.rows import Row, load, plain, seconds
-from bartizan.federated.paper import page, picture
+from bartizan._util.arguments import short
+from bartizan.studies.bench.bench_rows import Row, load, plain, seconds
+from bartizan.studies.paper import results_page as page
+from bartizan.studies.paper import scatter as picture
 
 NAMES = {"mobilenet-v3-large": "MobileNetV3-large", "resnet18": "ResNet18", "vgg16": "VGG16"}
 SHOWN = {"krum": "Krum", "bulyan": "Bulyan", "geometric-median": "geometric median", "mca": "MCA"}

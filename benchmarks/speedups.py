@@ -17,14 +17,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bartizan import machine
-from bartizan.bench import measure
-from bartizan.bench.data import Problem
-from bartizan.bench.engines import ours
-from bartizan.bench.rows import Row, added, load, plain, save, seconds
-from bartizan.bench.run import PEERS
+from bartizan._util import machine
+from bartizan.studies.bench import measure
+from bartizan.studies.bench.bench_rows import Row, added, load, plain, save, seconds
+from bartizan.studies.bench.benchmark import PEERS
+from bartizan.studies.bench.engines import ours
+from bartizan.studies.bench.problem import Problem
 
-CLIENTS, LIARS = 50, 10
+CLIENTS, ATTACKERS = 50, 10
 MODELS = {"mobilenet-v3-large": 5_483_032, "resnet18": 11_689_512, "vgg16": 138_357_544}  # as published, 1000 classes
 RULES = ("krum", "bulyan", "geometric-median", "mca")
 SKETCHES = ("rotated", "exact", "achlioptas")
@@ -77,7 +77,7 @@ def main() -> None:
     for model in options.models:
         say(f"{model}, {CLIENTS} x {MODELS[model]:,} on {options.device}")
         try:
-            problem = Problem.draw(CLIENTS, LIARS, MODELS[model], "float32", options.device)
+            problem = Problem.draw(CLIENTS, ATTACKERS, MODELS[model], "float32", options.device)
         except MemoryError as small:
             say(f"without {model}: {small}")
             continue

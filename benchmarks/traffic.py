@@ -10,8 +10,8 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 
 import bartizan as bz
-from bartizan.coordinatewise import Median
 from bartizan.distributed import ShardedAggregator
+from bartizan.rules.coordinatewise import Median
 
 RANKS, SEED = 4, 2**100 + 7
 GIVEN = {"all_gather": 1, "broadcast": 0, "reduce": 0}  # which argument holds what a rank gives away

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 import bartizan as bz
+from bartizan._util.seeds import fresh_seed
 from bartizan.geometry import norm_limit
-from bartizan.randomness import fresh_seed
 
 SKETCH, RULE = bz.Rotated(k=1024), bz.NNM(6) >> bz.GeometricMedian()
 
@@ -56,7 +56,9 @@ def main():
     flat = bz.aggregate(updates, RULE, sketch=SKETCH, seed=seed)
     assert np.allclose(weights, np.delete(flat.weights, 12), atol=1e-6)
     assert np.allclose(answer, flat.update, atol=1e-6)
-    print(f"weight of the liars {weights[:5].sum():.4f}; mean of the answer {answer.mean():.3f}, as from one server")
+    print(
+        f"weight of the attackers {weights[:5].sum():.4f}; mean of the answer {answer.mean():.3f}, as from one server"
+    )
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def main():
             print(f"rank {rank}: columns {first:,} to {last:,}, mean {out.update.mean():.3f}; {spent}", flush=True)
     dist.barrier()
     if rank == 0:
-        print(f"weight of the liars {out.weights[:4].sum():.4f}; quarantined {out.quarantined}", flush=True)
+        print(f"weight of the attackers {out.weights[:4].sum():.4f}; quarantined {out.quarantined}", flush=True)
     dist.destroy_process_group()
 
 

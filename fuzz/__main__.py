@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bartizan.atomic import write_whole
-from bartizan.machine import name_of
+from bartizan._util.atomic import write_whole
+from bartizan._util.machine import name_of
 from fuzz.page import summary as summary_of
 from fuzz.page import table
 from fuzz.table import SURFACES, missing

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import bartizan as bz
-from bartizan.layout import leaves_of
+from bartizan.updates.layout import leaves_of
 from fuzz import oracle
 from fuzz.clients import BAD, CLEAN, DTYPES, EITHER, POOL, Cast, cast, leaf, numbers, pack, stored, widened
 from fuzz.draw import Draw

@@ -6,10 +6,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from bartizan import names
-from bartizan.federated import toml
-from bartizan.federated.experiment import Experiment
-from bartizan.federated.keys import ConfigError
+from bartizan import registry as names
+from bartizan.lab.config import toml
+from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.config.keys import ConfigError
 from fuzz.draw import Draw
 from fuzz.surface import COMPARED, RefusedError, Surface, documented, require
 from fuzz.warp import mutated, warped

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bartizan.federated.data.base import DataError, Dataset
-from bartizan.federated.data.table import load
+from bartizan.lab.data.base import DataError, Dataset
+from bartizan.lab.data.loaders import load
 from fuzz.draw import Draw
 from fuzz.readers import Files, Reader, binary, idx, jpegs, pickles
 from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fuzz import liars
+from fuzz import attackers
 from fuzz.draw import Draw
 from fuzz.surface import NO_MEMORY
 
@@ -67,16 +67,19 @@ ALONE: list[Callable[[], Any]] = [
     *(lambda: np.array([None, 1]), lambda: np.ma.masked_array([1.0, 2.0], [True, False])),
     *(lambda: torch.zeros(3).to_sparse(), lambda: torch.zeros(3, device="meta"), lambda: torch.zeros(3, 2).mT),
     *(lambda: torch.zeros(3, dtype=torch.float8_e5m2), lambda: torch.zeros(3, dtype=torch.complex64).conj()),
-    *(liars.Raising, liars.Posing, lambda: np.zeros((3, 1, 1), np.float32).view(liars.Boasting)),
-    *(lambda: liars.Broken(OSError("cut short")), lambda: liars.Broken(liars.Mumbling())),
+    *(attackers.Raising, attackers.Posing, lambda: np.zeros((3, 1, 1), np.float32).view(attackers.Boasting)),
+    *(lambda: attackers.Broken(OSError("cut short")), lambda: attackers.Broken(attackers.Mumbling())),
     *(
-        lambda: liars.Broken(MemoryError(NO_MEMORY)),
-        lambda: liars.Broken(RecursionError()),
-        lambda: liars.Broken(StopIteration()),
+        lambda: attackers.Broken(MemoryError(NO_MEMORY)),
+        lambda: attackers.Broken(RecursionError()),
+        lambda: attackers.Broken(StopIteration()),
     ),
-    *(lambda: {liars.Name(): np.zeros(3, np.float32)}, lambda: {liars.Name(): "text"}),
-    *(lambda: liars.Odd(liars.Unhashable(), np.zeros(3, np.float32)), lambda: liars.Odd(["k"], np.zeros(3))),
-    *(lambda: liars.Crooked(), lambda: {"x" * 10**5: np.zeros(3, np.float32)}, lambda: {None: None}),
+    *(lambda: {attackers.Name(): np.zeros(3, np.float32)}, lambda: {attackers.Name(): "text"}),
+    *(
+        lambda: attackers.Odd(attackers.Unhashable(), np.zeros(3, np.float32)),
+        lambda: attackers.Odd(["k"], np.zeros(3)),
+    ),
+    *(lambda: attackers.Crooked(), lambda: {"x" * 10**5: np.zeros(3, np.float32)}, lambda: {None: None}),
     *(lambda: {"\ud800": np.zeros(3, np.float32)}, lambda: {float("nan"): np.zeros(3, np.float32)}),
     lambda: {("w", 1): np.zeros(2)},
 ]
@@ -142,7 +145,7 @@ def without_a_part(draw: Draw, packed: Any, leaf: Any) -> Made:
 def with_a_part_more(draw: Draw, packed: Any, leaf: Any) -> Made:
     extra = np.zeros(3, np.float32)
     if isinstance(packed, dict):
-        return {**packed, draw.pick(["extra", 0, None, "", liars.Name()]): extra}, BAD
+        return {**packed, draw.pick(["extra", 0, None, "", attackers.Name()]): extra}, BAD
     return [*packed, extra] if isinstance(packed, list) else [packed, extra], BAD
 
 
@@ -154,15 +157,15 @@ def boasting(draw: Draw, packed: Any, leaf: Any) -> Made:
     """An array that lies about its shape, in a place where its true shape would do."""
     if isinstance(leaf, torch.Tensor):
         return "a tensor", BAD
-    view = leaf.view(liars.Boasting)
+    view = leaf.view(attackers.Boasting)
     return (view, EITHER) if not isinstance(packed, (dict, list)) else ([view], BAD)
 
 
 def fickle(draw: Draw, packed: Any, leaf: Any) -> Made:
     """What can be read once or twice."""
     if not isinstance(packed, dict):
-        return liars.Fickle({"w": leaf}, draw.below(3)), BAD
-    return liars.Fickle(packed, draw.below(3)), EITHER
+        return attackers.Fickle({"w": leaf}, draw.below(3)), BAD
+    return attackers.Fickle(packed, draw.below(3)), EITHER
 
 
 FLAWS: list[Callable[[Draw, Any, Any], Made]] = [

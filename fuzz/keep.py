@@ -55,7 +55,7 @@ def choices(surface: Surface, data: bytes) -> list[str]:
         one = pick(self, things)
         try:
             told.append(repr(one() if getattr(one, "__name__", "") == "<lambda>" else one)[:200])
-        except Exception:  # a liar, or one that wants arguments
+        except Exception:  # an attacker, or one that wants arguments
             told.append(f"number {things.index(one)} of {len(things)}")
         return one
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import bartizan as bz
-from bartizan.coordinatewise import CoordinateWise, Median, TrimmedMean
 from bartizan.geometry import Geometry
 from bartizan.rules.base import Decision
+from bartizan.rules.coordinatewise import CoordinateWise, Median, TrimmedMean
 from fuzz.surface import require
 
 DIGITS = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-9}

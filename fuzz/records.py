@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from bartizan import results
-from bartizan.federated.checkpoint import DIGEST, MAGIC, Checkpoint
-from bartizan.report.content import content, data
-from bartizan.report.load import load
-from bartizan.results import CorruptFileError
+from bartizan import records as results
+from bartizan.lab.report.content import content, data
+from bartizan.lab.report.load import load
+from bartizan.lab.runs.checkpoint import DIGEST, MAGIC, Checkpoint
+from bartizan.records import CorruptFileError
 from fuzz.draw import Draw
 from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 from fuzz.warp import mutated, warped

@@ -11,8 +11,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 import bartizan as bz
+from bartizan.flower.client_metrics import kept, medians, together
 from bartizan.flower.decode import Model, of_kind, only_arrays, reported
-from bartizan.flower.metrics import kept, medians, together
 from fuzz.draw import Draw
 from fuzz.surface import COMPARED, RefusedError, Surface, documented, require
 from fuzz.updatefiles import NPY

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import bartizan as bz
-from bartizan.coordinatewise import MeaMed, Median, TrimmedMean
-from bartizan.mixing.base import Mixed
+from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
+from bartizan.rules.preaggregators.base import Mixed
 from fuzz.draw import Draw
 
 RULES: dict[str, Callable[[int], Any]] = {

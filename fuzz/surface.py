@@ -14,7 +14,7 @@ _found = find_spec("bartizan")
 HOME = str(Path(_found.origin or "").parent) if _found else ""
 RAISE = dis.opmap["RAISE_VARARGS"]
 LONGEST_MESSAGE, LONGEST_REASON = 4000, 600
-NO_MEMORY = "memory ends where a liar says so"
+NO_MEMORY = "memory ends where an attacker says so"
 """By which a MemoryError that a client raises is known from one of the library's."""
 ACCEPTED, COMPARED, REFUSED = "accepted", "compared", "refused"
 """What became of a case; "compared" is accepted, and an oracle has given the same answer."""
@@ -70,7 +70,7 @@ def on_purpose(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Whether memory ended behind this error, by no liar's own word: something was allocated that should not be."""
+    """Whether memory ended behind this error, by no attacker's own word: something was allocated that should not be."""
     while error is not None:
         if isinstance(error, MemoryError) and str(error) != NO_MEMORY:
             return True

@@ -20,23 +20,26 @@ class Listed:
     needs: str = "torch"
 
 
-DATA = "bartizan.federated.data"
+CONFIG = "bartizan.lab.config"
+DATA = "bartizan.lab.data"
 REPORT = tuple(
-    f"bartizan.report.{name}" for name in ("load", "runs", "fields", "content", "finding", "factors", "pack")
+    f"bartizan.lab.report.{name}" for name in ("load", "run_data", "fields", "content", "finding", "factors", "pack")
 )
 SURFACES = {
-    "aggregate": Listed("aggregating:surface", 6, ("bartizan.updates", "bartizan.layout", "bartizan.quarantine")),
-    "round": Listed("rounds:surface", 5, ("bartizan.round", "bartizan.updates", "bartizan.storage.spill")),
-    "update-files": Listed("updatefiles:surface", 2, ("bartizan.files", "bartizan.storage.tensorfile"), "safetensors"),
-    "cifar": Listed("datasets:cifar", 2, (f"{DATA}.pickled", f"{DATA}.cifar", f"{DATA}.folders"), "PIL"),
-    "mnist": Listed("datasets:mnist", 1, (f"{DATA}.idx", f"{DATA}.folders"), "PIL"),
-    "tiny-imagenet": Listed("datasets:tiny_imagenet", 1, (f"{DATA}.tiny_imagenet", f"{DATA}.folders"), "PIL"),
-    "configs": Listed(
-        "configs:surface", 2, tuple(f"bartizan.federated.{n}" for n in ("experiment", "choices", "keys"))
+    "aggregate": Listed(
+        "aggregating:surface", 6, ("bartizan.updates.updates", "bartizan.updates.layout", "bartizan.defense.quarantine")
     ),
-    "results": Listed("records:reports", 2, ("bartizan.results", *REPORT)),
-    "checkpoints": Listed("records:checkpoints", 1, ("bartizan.federated.checkpoint",)),
-    "flower": Listed("replies:surface", 2, ("bartizan.flower.decode", "bartizan.flower.metrics"), "flwr"),
+    "round": Listed("rounds:surface", 5, ("bartizan.round", "bartizan.updates.updates", "bartizan.updates.spill")),
+    "update-files": Listed(
+        "updatefiles:surface", 2, ("bartizan.updates.files", "bartizan.updates.safetensors_header"), "safetensors"
+    ),
+    "cifar": Listed("datasets:cifar", 2, (f"{DATA}.safe_pickle", f"{DATA}.cifar", f"{DATA}.source_files"), "PIL"),
+    "mnist": Listed("datasets:mnist", 1, (f"{DATA}.idx", f"{DATA}.source_files"), "PIL"),
+    "tiny-imagenet": Listed("datasets:tiny_imagenet", 1, (f"{DATA}.tiny_imagenet", f"{DATA}.source_files"), "PIL"),
+    "configs": Listed("configs:surface", 2, tuple(f"{CONFIG}.{n}" for n in ("experiment", "choices", "keys"))),
+    "results": Listed("records:reports", 2, ("bartizan.records", *REPORT)),
+    "checkpoints": Listed("records:checkpoints", 1, ("bartizan.lab.runs.checkpoint",)),
+    "flower": Listed("replies:surface", 2, ("bartizan.flower.decode", "bartizan.flower.client_metrics"), "flwr"),
 }
 
 

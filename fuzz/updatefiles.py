@@ -1,4 +1,4 @@
-"""`bartizan.files`: .npy, .safetensors and plain files of strangers, beside the readers that others wrote."""
+"""`bartizan.updates.files`: .npy, .safetensors and plain files of strangers, beside the readers that others wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors.numpy import save as save_safetensors
 
 import bartizan as bz
 from bartizan import files
-from bartizan.layout import leaves_of
+from bartizan.updates.layout import leaves_of
 from fuzz.draw import Draw
 from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 from fuzz.warp import mutated, warped

@@ -1,4 +1,4 @@
-"""Runs cases one by one, with an eye on time and memory, and keeps the failures, each kind once."""
+"""Runs cases one by one, with limits on time and memory, and keeps the failures, each kind once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run small enough for a test: real data, a linear model, ten clients, three of them liars."""
+"""A run small enough for a test: real data, a linear model, ten clients, three of them attackers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import signal
 from contextlib import contextmanager
 from pathlib import Path
 
-from bartizan import results
-from bartizan.federated import Experiment, run
-from bartizan.federated.checkpoint import Checkpoint
+from bartizan import records as results
+from bartizan.lab import Experiment, run
+from bartizan.lab.runs.checkpoint import Checkpoint
 
 SMALL = Experiment.of(
     {
@@ -83,7 +83,7 @@ class Child:
 def child(experiment, folder, every=0.0, room=0):
     """From a server that has imported everything and done nothing: it starts in no time, and is killed in none."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bartizan.federated.training", "bartizan.kernels.cpu", "laboratory"])
+    context.set_forkserver_preload(["bartizan.lab.training.training_loop", "bartizan.kernels.cpu", "laboratory"])
     pipe, theirs = context.Pipe()
     process = context.Process(target=train, args=(theirs, experiment.as_dict(), str(folder), every, room))
     process.start()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bartizan import results
-from bartizan.federated.paper import cells as paper
-from bartizan.federated.paper import protocol, run
+from bartizan import records as results
+from bartizan.studies.paper import cells as paper
+from bartizan.studies.paper import protocol
+from bartizan.studies.paper import run_cells as run
 
 
 def write(

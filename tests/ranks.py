@@ -21,11 +21,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 import bartizan as bz
-from bartizan.coordinatewise.base import CoordinateWise
+from bartizan._util.seeds import fresh_seed
 from bartizan.distributed import ShardedAggregator, sharded
-from bartizan.distributed.peers import Peers
-from bartizan.randomness import fresh_seed
+from bartizan.distributed.collectives import Peers
 from bartizan.rules import Rule
+from bartizan.rules.coordinatewise.base import CoordinateWise
 
 PATIENCE = 200  # seconds until a rank that hangs is a failed test: with cold caches all of them compile first
 POINTS = ("reference", "trusted")

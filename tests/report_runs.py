@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.results import Writer
+from bartizan.records import Writer
 
 CLASSES = ["T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
 LEVEL = {"mean": 0.83, "krum": 0.71, "geometric-median": 0.81, "mca": 0.82}
@@ -25,7 +25,7 @@ def write_run(
     *,
     rounds: int = 30,
     clients: int = 50,
-    liars: float = 0.3,
+    attackers: float = 0.3,
     classes: list[str] = CLASSES,
     every: int = 2,
     ends: bool = True,
@@ -40,7 +40,7 @@ def write_run(
     """One run's folder."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{rule} {attack}".encode()), sketch != "exact"])
     cohort = np.random.default_rng(seed)
-    M, f = clients, round(liars * clients)
+    M, f = clients, round(attackers * clients)
     ids = list(range(M)) if ids is None else ids
     bad = np.sort(cohort.permutation(M)[:f])
     is_bad = np.isin(np.arange(M), bad)
@@ -61,7 +61,7 @@ def write_run(
                 "data": {"name": "fashion-mnist-mini", "augment": False},
                 "split": {"kind": "dirichlet", "beta": 0.6},
                 "model": {"name": "cnn", "norm": "group"},
-                "clients": {"count": M, "byzantine": liars, "batch": 32, "work": "gradient"},
+                "clients": {"count": M, "byzantine": attackers, "batch": 32, "work": "gradient"},
                 "attack": {"name": attack},
                 "rule": {"name": rule},
                 "sketch": {"name": sketch, **({"k": 4096} if sketch != "exact" else {})},

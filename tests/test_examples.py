@@ -19,7 +19,7 @@ EDGES = ROOT / "examples" / "edges.py"
 def test_edges_that_sketch_and_a_root_that_weighs_give_the_answer_of_one_server():
     run = subprocess.run([sys.executable, str(EDGES)], capture_output=True, text=True, timeout=200)
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "weight of the liars 0.0000; mean of the answer 1.001, as from one server\n"
+    assert run.stdout == "weight of the attackers 0.0000; mean of the answer 1.001, as from one server\n"
 
 
 @pytest.mark.parametrize(

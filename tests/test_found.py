@@ -14,11 +14,11 @@ pytest.importorskip("torch")
 import torch
 
 import bartizan as bz
-from bartizan.federated.checkpoint import MAGIC, Checkpoint
-from bartizan.federated.experiment import Experiment
-from bartizan.federated.keys import ConfigError
-from bartizan.results import CorruptFileError
-from fuzz import liars
+from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.config.keys import ConfigError
+from bartizan.lab.runs.checkpoint import MAGIC, Checkpoint
+from bartizan.records import CorruptFileError
+from fuzz import attackers
 from fuzz.records import STATE
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -43,14 +43,14 @@ WAYS = {
     "a round that spills": lambda updates, rule, tmp_path: by_a_round(updates, rule, spill=tmp_path),
 }
 BAD = {
-    "a container gone at the first look": lambda: liars.Fickle({"v": X[0]}, 0),
-    "a container gone at the second look": lambda: liars.Fickle({"v": X[0]}, 1),
-    "a container gone at the third look": lambda: liars.Fickle({"v": X[0]}, 2),
-    "a key that can't be printed": lambda: {"w": X[0, :3], "b": X[0, 3:], liars.Name(): X[0]},
-    "an error that can't be printed": lambda: liars.Broken(liars.Mumbling()),
+    "a container gone at the first look": lambda: attackers.Fickle({"v": X[0]}, 0),
+    "a container gone at the second look": lambda: attackers.Fickle({"v": X[0]}, 1),
+    "a container gone at the third look": lambda: attackers.Fickle({"v": X[0]}, 2),
+    "a key that can't be printed": lambda: {"w": X[0, :3], "b": X[0, 3:], attackers.Name(): X[0]},
+    "an error that can't be printed": lambda: attackers.Broken(attackers.Mumbling()),
     "10^13 numbers in four bytes": lambda: np.broadcast_to(np.float32(0), (10**6, 10**7)),
-    "an array that lies about its shape": lambda: [X[0].view(liars.Boasting)],
-    "an object that poses as an array": liars.Posing,
+    "an array that lies about its shape": lambda: [X[0].view(attackers.Boasting)],
+    "an object that poses as an array": attackers.Posing,
 }
 
 
@@ -77,7 +77,7 @@ def parts(out):
 @pytest.mark.parametrize("times", [0, 1, 2])
 def test_a_fickle_container_is_asked_once_or_is_out(times, way, tmp_path):
     updates = [FORMS["dict"](row) for row in X]
-    out = WAYS[way]([liars.Fickle(updates[0], times), *updates[1:]], bz.coordinatewise.Median(), tmp_path)
+    out = WAYS[way]([attackers.Fickle(updates[0], times), *updates[1:]], bz.coordinatewise.Median(), tmp_path)
     assert list(out.quarantined) == ([0] if times == 0 else [])
 
 

@@ -22,11 +22,11 @@ pytest.importorskip("PIL")
 
 import bartizan as bz
 from bartizan import files
-from bartizan.federated.checkpoint import Checkpoint
-from bartizan.federated.data import idx
-from bartizan.federated.data.cifar import Pickles
+from bartizan.lab.data import idx
+from bartizan.lab.data.cifar import Pickles
+from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.rules.krum import Krum
-from bartizan.updates import Updates
+from bartizan.updates.updates import Updates
 from fuzz import engine, page, watch
 from fuzz.draw import Draw
 from fuzz.keep import shrunk
@@ -216,7 +216,7 @@ def test_an_error_that_the_library_raises_is_a_refusal(code):
         Krum(-1)
 
 
-def test_memory_that_ends_is_no_reason_to_refuse_unless_a_liar_says_so():
+def test_memory_that_ends_is_no_reason_to_refuse_unless_a_attacker_says_so():
     code = "try: raise MemoryError({!r})\nexcept MemoryError as e: raise ValueError('it is not sound') from e"
     with pytest.raises(ValueError, match="not sound"), documented(ValueError):
         ours(code.format("Unable to allocate 4 GiB"))

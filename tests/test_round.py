@@ -20,7 +20,7 @@ import torch
 
 import bartizan as bz
 from bartizan.round import in_order
-from bartizan.storage import spill
+from bartizan.updates import spill
 
 M = 9
 RULES = [

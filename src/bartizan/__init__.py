@@ -1,11 +1,10 @@
 """Byzantine-robust aggregation at the speed of reading the updates once."""
 
-from bartizan import attacks, coordinatewise, files, sketch
+from bartizan import attacks, sketch
 from bartizan.aggregate import Aggregation, Aggregator, aggregate
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import Geometry
-from bartizan.mixing import ARC, NNM, Bucketing, Clipping
-from bartizan.names import rule
+from bartizan.registry import rule
 from bartizan.round import Round
 from bartizan.rules import (
     CAF,
@@ -23,8 +22,11 @@ from bartizan.rules import (
     MoNNA,
     MultiKrum,
     SpectralDnC,
+    coordinatewise,
 )
+from bartizan.rules.preaggregators import ARC, NNM, Bucketing, Clipping
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated
+from bartizan.updates import files
 
 DnC = SpectralDnC
 

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from bartizan.coordinatewise import CoordinateWise
-from bartizan.files import opened
-from bartizan.geometry import Geometry, Look, one_size_each
-from bartizan.mixing import PreAggregator
-from bartizan.plain import quoted
-from bartizan.quarantine import decided, scored, without, without_the_hidden, without_the_unfit
-from bartizan.randomness import checked_seed, fresh_seed
-from bartizan.recheck import AGAIN, Recheck
+from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.stopwatch import Stopwatch
+from bartizan._util.text import quoted
+from bartizan._util.types import Floats
+from bartizan.defense.quarantine import decided, scored, without, without_the_hidden, without_the_unfit
+from bartizan.defense.recheck import RECHECK_SKETCH, Recheck
+from bartizan.geometry import Geometry, GramStats, one_size_each
 from bartizan.rules.base import Decision, Rule
+from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
-from bartizan.sketch.norms import Norms
-from bartizan.stopwatch import Stopwatch
-from bartizan.storage.budget import arrays_of, prepared
-from bartizan.storage.pace import Pace, Progress
-from bartizan.types import Floats
-from bartizan.updates import Updates
+from bartizan.sketch.norms_only import Norms
+from bartizan.updates.budget import arrays_of, prepared
+from bartizan.updates.column_pass import ColumnPass, Progress
+from bartizan.updates.files import opened
+from bartizan.updates.updates import Updates
 
 if TYPE_CHECKING:
     from bartizan.round import Round
@@ -141,27 +141,27 @@ class Aggregator:
         if isinstance(self.rule, Rule):
             self.rule.check_trusted(trusted is not None)
         updates = opened(updates)
-        pace = Pace.of(memory, progress, written=() if out is None else arrays_of(out))
-        clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict, pace=pace)
+        column_pass = ColumnPass.of(memory, progress, written=() if out is None else arrays_of(out))
+        clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
         S = one_size_each(sizes, clients.n_sent)
         sketch = self.sketch if isinstance(self.sketch, Sketch) else self._planned(clients)
-        eye = self.eye(sketch)
-        clients = prepared(clients, eye, out)
+        effective_sketch = self.effective_sketch(sketch)
+        clients = prepared(clients, effective_sketch, out)
 
-        pace.begin("sketch")
+        column_pass.begin("sketch")
         # Not before all updates are here: `updates` may be a generator that is still waiting for some.
         seed = fresh_seed() if seed is None else checked_seed(seed)
-        look = eye.look(clients, seed)
+        look = effective_sketch.look(clients, seed)
         return self.finish(clients, look, S, sketch, watch, seed=seed, history=history, strict=strict)
 
-    def eye(self, sketch: Sketch) -> Sketch:
+    def effective_sketch(self, sketch: Sketch) -> Sketch:
         """What looks at the clients: only at their norms where the rule wants no distances."""
         return sketch if self.rule.needs_distances else Norms()
 
     def finish(
         self,
         clients: Updates,
-        look: Look,
+        look: GramStats,
         sizes: Floats,
         sketch: Sketch,
         watch: Stopwatch,
@@ -173,11 +173,11 @@ class Aggregator:
     ) -> Aggregation:
         """Weigh and combine: what is left to do once all have been looked at."""
         clients, look = without_the_unfit(clients, look, strict)
-        eye = self.eye(sketch)
-        clients, look = without_the_hidden(clients, look, eye, strict)
+        effective_sketch = self.effective_sketch(sketch)
+        clients, look = without_the_hidden(clients, look, effective_sketch, strict)
         watch.lap("sketch")
 
-        second = Recheck.of(eye) if recheck else None
+        second = Recheck.of(effective_sketch) if recheck else None
         while True:
             kept = list(clients.clients)
             geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=seed, history=history)
@@ -193,11 +193,11 @@ class Aggregator:
         if second is not None and second.has_read(clients):
             # Nobody who sent could know this look, and it is paid for.
             geometry = second.geometry(clients, sizes=sizes[kept], history=history)
-            decision, seed, sketch = decided(self.rule, geometry, clients), second.seed, AGAIN
+            decision, seed, sketch = decided(self.rule, geometry, clients), second.seed, RECHECK_SKETCH
             watch.lap("weigh")
         scores = scored(self.rule, geometry, decision, clients)
 
-        clients.pace.begin("combine")
+        clients.column_pass.begin("combine")
         if decision.then is None:
             update = clients.combine(decision.weights)
         else:
@@ -238,7 +238,7 @@ class Aggregator:
         )
 
     def _planned(self, clients: Updates) -> Sketch:
-        from bartizan.planner import sketch_for
+        from bartizan.sketch.planner import sketch_for
 
         return sketch_for(clients, self.rule)
 

@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from bartizan import __version__, names
-from bartizan.attacks.settings import HANDED
-from bartizan.bench import command as bench
-from bartizan.demo import command as demo
-from bartizan.federated import command as federated
-from bartizan.federated.paper import command as paper
-from bartizan.planner import command as planner
-from bartizan.report import command as report
-from bartizan.theory import command as theory
+from bartizan import __version__
+from bartizan import registry as names
+from bartizan.attacks.parameters import HANDED
+from bartizan.lab.report import command as report
+from bartizan.lab.runs import command as federated
+from bartizan.studies.bench import command as bench
+from bartizan.studies.demo import command as demo
+from bartizan.studies.paper import command as paper
+from bartizan.studies.plan import command as planner
+from bartizan.studies.theory import command as theory
 
 LASTING = ("run", "sweep", "paper", "demo", "bench", "theory")  # commands with work that is not over when nobody looks
 
@@ -67,8 +68,8 @@ def _list(options: argparse.Namespace) -> None:
         "Rules": names.RULES,
         "Coordinate-wise rules (never projected)": names.COORDINATEWISE,
         "Pre-aggregators (in front of a rule: nnm >> krum)": names.PRE_AGGREGATORS,
-        "Attacks (what liars send)": names.ATTACKS,
-        "Data poisoning (what liars train on)": names.POISONS,
+        "Attacks (what attackers send)": names.ATTACKS,
+        "Data poisoning (what attackers train on)": names.POISONS,
     }
     width = min(100, shutil.get_terminal_size().columns)
     for title, table in groups.items():

@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from bartizan._util.text import quoted
+from bartizan._util.types import Floats
 from bartizan.kernels import reference
-from bartizan.plain import quoted
-from bartizan.types import Floats
 
 # Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
 SHORT_OF_DIGITS = 1e-9
@@ -29,7 +29,7 @@ def norm_limit(dtype: np.dtype) -> float:
 
 
 @dataclass(frozen=True)
-class Look:
+class GramStats:
     """What one walk over the p coordinates leaves: inner products about the origin, and exact squared norms.
 
     `about(i)` gives the inner products once more, about row i; both are symmetric to the last bit. A trusted update is
@@ -41,8 +41,8 @@ class Look:
     about: Callable[[int], Floats]
     trusted_dots: Floats | None = None
 
-    def keep(self, rows: npt.NDArray[np.intp]) -> Look:
-        return Look(
+    def keep(self, rows: npt.NDArray[np.intp]) -> GramStats:
+        return GramStats(
             self.gram[np.ix_(rows, rows)],
             self.squared_norms[rows],
             lambda i: self.about(int(rows[i]))[np.ix_(rows, rows)],
@@ -173,7 +173,7 @@ class Geometry:
     @classmethod
     def seen(
         cls,
-        look: Look,
+        look: GramStats,
         n_clients: int,
         *,
         sizes: npt.ArrayLike | None = None,
@@ -297,7 +297,7 @@ class Geometry:
         )
 
 
-def look_at(x: Floats, has_trusted: bool) -> Look:
+def look_at(x: Floats, has_trusted: bool) -> GramStats:
     """Look at rows that are held in memory; the last may be a trusted one."""
 
     def about(row: int | None) -> Floats:
@@ -306,7 +306,7 @@ def look_at(x: Floats, has_trusted: bool) -> Look:
         return (gram + gram.T) / 2
 
     gram = about(None)
-    return Look(gram, np.diag(gram).copy(), about, gram[-1] if has_trusted else None)
+    return GramStats(gram, np.diag(gram).copy(), about, gram[-1] if has_trusted else None)
 
 
 def one_size_each(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:

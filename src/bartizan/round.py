@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.stopwatch import Stopwatch
 from bartizan.errors import BadClientError, TooFewClientsError
-from bartizan.files import Unreadable, opened_one
-from bartizan.geometry import Look, norm_limit
-from bartizan.layout import Layout, as_numpy, like_leaf, on_gpu, rebuild, taken
-from bartizan.randomness import checked_seed, fresh_seed
+from bartizan.geometry import GramStats, norm_limit
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import Streaming
 from bartizan.sketch.reading import Reading
-from bartizan.stopwatch import Stopwatch
-from bartizan.storage.budget import arrays_of, prepared
-from bartizan.storage.pace import Pace, Progress, as_bytes
-from bartizan.storage.spill import Spill
-from bartizan.updates import Updates, why
+from bartizan.updates.budget import arrays_of, prepared
+from bartizan.updates.column_pass import ColumnPass, Progress, as_bytes
+from bartizan.updates.files import Unreadable, opened_one
+from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, rebuild, taken
+from bartizan.updates.spill import Spill
+from bartizan.updates.updates import Updates, why
 
 if TYPE_CHECKING:
     from bartizan.aggregate import Aggregation, Aggregator
@@ -58,9 +58,9 @@ class Round:
 
     The projection's seed is drawn when the round opens, and told by its result. Whoever learns it before the round is
     closed could send what the projection does not show, so `close` looks at the chosen once more, with a sketch whose
-    seed is drawn then: at most one more read. Where that was a look at all of them (the rule names no number of liars,
-    or gives everybody weight), they are weighed by it, and the result tells its seed and sketch. ``recheck=False`` is
-    for those who are sure of their secret, or want the seed that they give to decide all.
+    seed is drawn then: at most one more read. Where that was a look at all of them (the rule names no number of
+    attackers, or gives everybody weight), they are weighed by it, and the result tells its seed and sketch.
+    ``recheck=False`` is for those who are sure of their secret, or want the seed that they give to decide all.
 
     >>> from bartizan import Aggregator, Krum, Rotated
     >>> aggregator = Aggregator(Krum(n_byzantine=1), sketch=Rotated(k=64))
@@ -94,7 +94,7 @@ class Round:
         self._aggregator = aggregator
         # Who will come is not known yet, and reading updates while others are on their way costs next to nothing.
         self._sketch = aggregator.sketch if isinstance(aggregator.sketch, Sketch) else Rotated()
-        self._eye = aggregator.eye(self._sketch)
+        self._effective_sketch = aggregator.effective_sketch(self._sketch)
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._points = {"reference": reference, "trusted": trusted}
         self._history, self._strict, self._copy = history, strict, copy
@@ -232,16 +232,16 @@ class Round:
         except ValueError:  # it holds no floats: the others may
             return self._without_floats(update, size)
         update = alone.like  # in plain containers: whatever its own would say the next time counts for nothing
-        eye = self._eye
-        if not isinstance(eye, Streaming):
+        effective_sketch = self._effective_sketch
+        if not isinstance(effective_sketch, Streaming):
             return Arrival(update, size, alone.layout)
-        alone = replace(alone, pace=Pace.of(self._memory, None))
+        alone = replace(alone, column_pass=ColumnPass.of(self._memory, None))
         try:
             alone = self._with_points(alone)
         except ValueError:  # the fault of the update, as the points were looked at when the round was opened
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return Arrival(update, size, alone.layout, reason=reason)
-        reading = eye.read_few(alone, self._seed)
+        reading = effective_sketch.read_few(alone, self._seed)
         fit = reading.squared_norms[0] <= norm_limit(alone.columns.widest)
         return Arrival(update, size, alone.layout, reading, None if fit else alone.fault(0))
 
@@ -258,7 +258,7 @@ class Round:
             return alone
         known = self._vouched
         if known is None or known[0] != alone.layout:
-            seen = Updates.of([alone.like], **self._points, pace=alone.pace).with_reference_at_hand()
+            seen = Updates.of([alone.like], **self._points, column_pass=alone.column_pass).with_reference_at_hand()
             # Only the points: of the update nothing is held.
             known = alone.layout, {"reference": seen.reference, "trusted": seen.trusted, "origin": seen.origin}
             self._vouched = known
@@ -272,11 +272,11 @@ class Round:
         come = [self._arrivals[client] for client in ids]
         aggregator = self._aggregator
         try:
-            pace = Pace.of(self._memory, progress, written=() if out is None else arrays_of(out))
+            column_pass = ColumnPass.of(self._memory, progress, written=() if out is None else arrays_of(out))
             updates = [arrival.update for arrival in come]
-            clients = Updates.of(updates, **self._points, strict=self._strict, pace=pace)
-            clients = prepared(clients, self._eye, out, recheck=self._recheck)
-            pace.begin("sketch")
+            clients = Updates.of(updates, **self._points, strict=self._strict, column_pass=column_pass)
+            clients = prepared(clients, self._effective_sketch, out, recheck=self._recheck)
+            column_pass.begin("sketch")
             result = aggregator.finish(
                 clients,
                 self._look(clients, come),
@@ -296,19 +296,19 @@ class Round:
         named = {ids[client]: reason for client, reason in result.quarantined.items()}
         return replace(result, quarantined=named, clients=tuple(ids))
 
-    def _look(self, clients: Updates, come: list[Arrival]) -> Look:
+    def _look(self, clients: Updates, come: list[Arrival]) -> GramStats:
         """From what was read on arrival; those in another order of entries than most are read again, in theirs."""
-        eye = self._eye
-        if not isinstance(eye, Streaming):
-            return eye.look(clients, self._seed)
+        effective_sketch = self._effective_sketch
+        if not isinstance(effective_sketch, Streaming):
+            return effective_sketch.look(clients, self._seed)
         readings = []
         for row, client in enumerate(clients.clients):
             arrival = come[client]
             if arrival.reading is None or arrival.layout != clients.layout:
-                readings.append(eye.read_few(clients.only([row]), self._seed))
+                readings.append(effective_sketch.read_few(clients.only([row]), self._seed))
             else:
                 readings.append(arrival.reading)
-        return eye.seen(clients, Reading.stacked(readings), self._seed)
+        return effective_sketch.seen(clients, Reading.stacked(readings), self._seed)
 
 
 def in_order(ids: list[Any]) -> list[Any]:

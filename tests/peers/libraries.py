@@ -6,15 +6,15 @@ import torch
 from byzpy.aggregators import coordinate_wise, geometric_wise, norm_wise
 
 from bartizan import aggregate
-from bartizan.bench.peers import byzfl_rules
+from bartizan.studies.bench.other_libraries import byzfl_rules
 
 __all__ = ["byzfl", "byzpy", "byzpy_pre", "coordinate_wise", "draw", "geometric_wise", "norm_wise", "ours"]
 
 byzfl = byzfl_rules()
 
-# (M, f, p) as in the papers: clients, liars, coordinates.
+# (M, f, p) as in the papers: clients, attackers, coordinates.
 SHAPES = [(9, 0, 10), (7, 1, 3), (8, 2, 20), (11, 3, 50), (12, 4, 5)]
-WITH_LIARS = SHAPES[1:]
+WITH_ATTACKERS = SHAPES[1:]
 
 
 def draw(seed, M, f, p):

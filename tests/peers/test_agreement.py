@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from libraries import (
     SHAPES,
-    WITH_LIARS,
+    WITH_ATTACKERS,
     byzfl,
     byzpy,
     byzpy_pre,
@@ -33,7 +33,7 @@ from bartizan import (
     MoNNA,
     MultiKrum,
 )
-from bartizan.coordinatewise import MeaMed, Median, TrimmedMean
+from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
 
 SEEDS = range(30)
 ODD = [(M, f, p) for M, f, p in SHAPES if M % 2]
@@ -57,10 +57,10 @@ def crossed(table):
 @crossed(
     [
         ("Mean", SHAPES, lambda x, f: ours(x, Mean()), lambda x, f: byzfl.Average()(x)),
-        ("Krum", WITH_LIARS, lambda x, f: ours(x, Krum(f - 1)), lambda x, f: byzfl.Krum(f)(x)),
+        ("Krum", WITH_ATTACKERS, lambda x, f: ours(x, Krum(f - 1)), lambda x, f: byzfl.Krum(f)(x)),
         (
             "MultiKrum",
-            WITH_LIARS,
+            WITH_ATTACKERS,
             lambda x, f: ours(x, MultiKrum(f - 1, n_selected=len(x) - f)),
             lambda x, f: byzfl.MultiKrum(f)(x),
         ),
@@ -90,10 +90,10 @@ def test_a_rule_gives_what_byzfl_gives(our, their, shape):
 
 @crossed(
     [
-        ("Krum", WITH_LIARS, lambda x, f: ours(x, Krum(f - 1)), lambda x, f: byzpy(geometric_wise.Krum(f), x)),
+        ("Krum", WITH_ATTACKERS, lambda x, f: ours(x, Krum(f - 1)), lambda x, f: byzpy(geometric_wise.Krum(f), x)),
         (
             "MultiKrum",
-            WITH_LIARS,
+            WITH_ATTACKERS,
             lambda x, f: ours(x, MultiKrum(f - 1, n_selected=3)),
             lambda x, f: byzpy(geometric_wise.MultiKrum(f, q=3), x),
         ),

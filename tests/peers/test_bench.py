@@ -2,9 +2,9 @@
 
 import pytest
 
-from bartizan.bench import measure
-from bartizan.bench.data import Problem
-from bartizan.bench.run import PEERS
+from bartizan.studies.bench import measure
+from bartizan.studies.bench.benchmark import PEERS
+from bartizan.studies.bench.problem import Problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own, as it is imported
 

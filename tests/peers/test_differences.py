@@ -7,7 +7,7 @@ import pytest
 from byzpy.aggregators.norm_wise import caf as byzpy_caf
 from libraries import (
     SHAPES,
-    WITH_LIARS,
+    WITH_ATTACKERS,
     byzfl,
     byzpy,
     byzpy_pre,
@@ -35,7 +35,7 @@ from bartizan import (
     TooFewClientsError,
     aggregate,
 )
-from bartizan.coordinatewise import MeaMed, Median
+from bartizan.rules.coordinatewise import MeaMed, Median
 
 SEEDS = range(30)
 
@@ -170,10 +170,10 @@ def caf_by_definition(x, f, among):
     return best
 
 
-@pytest.mark.parametrize("shape", WITH_LIARS[:3], ids=str)
+@pytest.mark.parametrize("shape", WITH_ATTACKERS[:3], ids=str)
 def test_caf_measures_by_those_who_still_have_weight_and_byzpy_by_all(shape):
     f, differ = shape[1], 0
-    for seed in (s for s in SEEDS if s % 3 < 2):  # with far liars ByzPy does not end
+    for seed in (s for s in SEEDS if s % 3 < 2):  # with far attackers ByzPy does not end
         x = draw(seed, *shape)
         living = caf_by_definition(x, f, lambda c: c > 0)
         everyone = caf_by_definition(x, f, lambda c: c >= 0)
@@ -183,8 +183,8 @@ def test_caf_measures_by_those_who_still_have_weight_and_byzpy_by_all(shape):
     assert differ > 0
 
 
-def test_caf_ends_after_a_few_rounds_where_a_far_liar_holds_both_peers_for_thousands(monkeypatch):
-    """The liar has lost all weight, but as the yardstick lets nobody else lose any."""
+def test_caf_ends_after_a_few_rounds_where_a_far_attacker_holds_both_peers_for_thousands(monkeypatch):
+    """The attacker has lost all weight, but as the yardstick lets nobody else lose any."""
     x = draw(0, 12, 0, 5)
     x[:4] += 1e6 * np.random.default_rng(1).normal(size=5)
     assert np.linalg.norm(ours(x, CAF(4)) - x[4:].mean(axis=0)) < 1
@@ -207,7 +207,7 @@ def test_caf_ends_after_a_few_rounds_where_a_far_liar_holds_both_peers_for_thous
         byzfl.CAF(4)(x)
 
 
-def test_byzfls_caf_is_random_and_without_liars_is_nothing():
+def test_byzfls_caf_is_random_and_without_attackers_is_nothing():
     x = draw(1, 11, 3, 50)
     answers = [byzfl.CAF(3)(x) for _ in range(2)]
     assert not np.allclose(*answers, atol=1e-6)

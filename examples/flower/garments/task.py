@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bartizan.federated.data import load
-from bartizan.federated.models import build
-from bartizan.federated.partition import split
+from bartizan.lab.data import load
+from bartizan.lab.data.partition import split
+from bartizan.lab.models import build
 
 Examples = tuple[torch.Tensor, torch.Tensor]
 

@@ -1,4 +1,4 @@
-"""What liars send, pure functions of the honest updates, and what they train on."""
+"""What attackers send, pure functions of the honest updates, and what they train on."""
 
 from bartizan.attacks.adaptive import (
     blind_collision,
@@ -8,14 +8,14 @@ from bartizan.attacks.adaptive import (
     optimised_null_space,
     replay,
 )
-from bartizan.attacks.broken import garbage, infinity, not_a_number
+from bartizan.attacks.alie_ipm import a_little_is_enough, inner_product_manipulation
+from bartizan.attacks.malformed import garbage, infinity, not_a_number
 from bartizan.attacks.mimic import mimic, none
 from bartizan.attacks.min_max import min_max, min_sum
 from bartizan.attacks.optimised import optimised_alie, optimised_ipm
-from bartizan.attacks.paper import fall_of_empires, gaussian, little_is_enough, sign_flip
-from bartizan.attacks.peers import a_little_is_enough, inner_product_manipulation
+from bartizan.attacks.parameters import needs, needs_aggregator
+from bartizan.attacks.pdr_paper import fall_of_empires, gaussian, little_is_enough, sign_flip
 from bartizan.attacks.poison import Backdoor, LabelFlip, Poison
-from bartizan.attacks.settings import needs, needs_aggregator
 
 __all__ = [
     "Backdoor",

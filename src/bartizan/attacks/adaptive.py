@@ -1,4 +1,4 @@
-"""Liars who know us: the sketch, and one thing more that their signature names, such as a seed that leaked.
+"""Attackers who know us: the sketch, and one thing more that their signature names, such as a seed that leaked.
 
 All hide, or hope to hide, a move in the null space of the projection. `docs/adaptive.md` shows what comes of it.
 """
@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bartizan.attacks.honest import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std
+from bartizan._util.types import Array, Floats
+from bartizan.attacks.honest_updates import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std
 from bartizan.attacks.nullspace import hidden_part
 from bartizan.attacks.optimised import GRID, Aggregate, most_harmful, trial
-from bartizan.attacks.settings import (
+from bartizan.attacks.parameters import (
     AT_LEAST_ONE,
     FUNCTION,
     NUMBER,
@@ -24,9 +25,8 @@ from bartizan.attacks.settings import (
     attack,
     is_whole,
 )
-from bartizan.layout import on_host
 from bartizan.sketch import Projection, Rotated, Sketch
-from bartizan.types import Array, Floats
+from bartizan.updates.layout import on_host
 
 FAR = 100.0  # times the root mean square norm of the honest: far beyond what any rule would take in the open
 SIZES = Wanted("1, 2, 4 or 8 coordinates a half", lambda value: is_whole(value) and value in (1, 2, 4, 8))
@@ -109,17 +109,17 @@ def observer(
 def blind_collision(
     honest: Matrix, count: int, rng: np.random.Generator, *, sketch: Sketch, size: int = 8, distance: float = FAR
 ) -> Matrix:
-    """Knows no seed: each liar guesses a vector that the sketch may map to zero, and adds a large multiple to the mean.
+    """Knows no seed: each attacker adds to the mean a large multiple of a vector that the sketch may map to zero.
 
     The best guesses known: `size` coordinates of one lane in each of two blocks, with random signs (`collision_odds`).
     """
     m, sent = _mean(honest), empty(honest, (count, honest.shape[1]))
     length = distance * _norm(honest)
-    for liar in range(count):
+    for attacker in range(count):
         row = m.copy()
         places = _guessed(sketch, len(m), size, rng)
         row[places] += length / np.sqrt(len(places)) * rng.choice([-1.0, 1.0], len(places))
-        sent[liar] = narrowed(row, honest)
+        sent[attacker] = narrowed(row, honest)
     return sent
 
 

@@ -1,13 +1,13 @@
-"""Liars whose every update is an honest one."""
+"""Attackers whose every update is an honest one."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from bartizan.attacks.honest import Matrix, agreed, copied, squared_distances
-from bartizan.attacks.settings import INDEX_OR_NONE, attack
-from bartizan.layout import is_tensor
-from bartizan.types import Floats
+from bartizan._util.types import Floats
+from bartizan.attacks.honest_updates import Matrix, agreed, copied, squared_distances
+from bartizan.attacks.parameters import INDEX_OR_NONE, attack
+from bartizan.updates.layout import is_tensor
 
 
 @attack(client=INDEX_OR_NONE)

@@ -1,6 +1,6 @@
 """Min-Max and Min-Sum (Shejwalkar and Houmansadr, 2021): as far from the honest mean as the honest spread can hide.
 
-The liars send m = mean + gamma d for a fixed direction d. The paper halves its way to the largest gamma that keeps m
+The attackers send m = mean + gamma d for a fixed direction d. The paper bisects to the largest gamma that keeps m
 close enough; since
 
     |m - x_i|^2 = |mean - x_i|^2 + 2 gamma <mean - x_i, d> + gamma^2 |d|^2,
@@ -14,10 +14,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bartizan.attacks.honest import Matrix, Vector, agreed, by_columns, each_block, mean, sign, squared_distances, std
-from bartizan.attacks.settings import among, attack
-from bartizan.layout import on_host
-from bartizan.types import Array, Floats
+from bartizan._util.types import Array, Floats
+from bartizan.attacks.honest_updates import (
+    Matrix,
+    Vector,
+    agreed,
+    by_columns,
+    each_block,
+    mean,
+    sign,
+    squared_distances,
+    std,
+)
+from bartizan.attacks.parameters import among, attack
+from bartizan.updates.layout import on_host
 
 DEVIATIONS: dict[str, Callable[[Matrix], Vector]] = {
     "std": lambda x: -std(x),

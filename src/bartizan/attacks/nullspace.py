@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bartizan._util.seeds import key_of
+from bartizan._util.types import Array, Floats
 from bartizan.kernels import reference
-from bartizan.randomness import key_of
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated, Sketch
-from bartizan.types import Array, Floats
 
 WORDS = 2**20  # random numbers that are drawn at a time
 CLOSE = 1e-8  # of the first residual; the second time takes care of the rest
@@ -105,7 +105,7 @@ def _words(key: Array, n_blocks: int, k: int, mixing: int) -> Iterator[Array]:
 
 def _columns(sketch: Achlioptas | Gaussian, key: Array, start: int, width: int) -> Floats:
     """Some columns of a dense matrix, one a row; a column's words fill whole ChaCha blocks."""
-    from bartizan.kernels.dense import fill_words
+    from bartizan.kernels.random_matrices import fill_words
 
     gaussian = isinstance(sketch, Gaussian)
     count = sketch.k * (2 if gaussian else 1)

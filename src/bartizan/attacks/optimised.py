@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bartizan.attacks.honest import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std, widened
-from bartizan.attacks.peers import hiding_z
-from bartizan.attacks.settings import AT_LEAST_ONE, FUNCTION, attack
-from bartizan.layout import is_tensor
+from bartizan.attacks.alie_ipm import hiding_z
+from bartizan.attacks.honest_updates import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std, widened
+from bartizan.attacks.parameters import AT_LEAST_ONE, FUNCTION, attack
+from bartizan.updates.layout import is_tensor
 
 Aggregate = Callable[[Matrix], Vector]
 GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -61,7 +61,7 @@ def _worst(
 
 
 def trial(honest: Matrix, count: int, aggregator: Aggregate, centre: Vector) -> Callable[[Vector], float]:
-    """A function that tells how far the server is driven from the honest mean when all liars send this."""
+    """A function that tells how far the server is driven from the honest mean when all attackers send this."""
     H = len(honest)
     updates = empty(honest, (H + count, honest.shape[1]))
     updates[:H] = honest

@@ -1,4 +1,4 @@
-"""What liars train on: their data is changed before the first round, and they follow the protocol."""
+"""What attackers train on: their data is changed before the first round, and they follow the protocol."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bartizan.attacks.settings import AT_LEAST_ONE, FRACTION, INDEX, INDEX_OR_NONE, Wanted
-from bartizan.types import Array
+from bartizan._util.types import Array
+from bartizan.attacks.parameters import AT_LEAST_ONE, FRACTION, INDEX, INDEX_OR_NONE, Wanted
 
 BYTE = Wanted("a whole number from 0 to 255", lambda value: INDEX.fits(value) and value <= 255)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from bartizan.files import Unreadable
+from bartizan.updates.files import Unreadable
 
 
 def is_dtensor(value: Any) -> TypeGuard[Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.layout import FLOATS, Layout, Path, dtype_name, is_array, is_tensor, leaves_of
-from bartizan.updates import Updates
+from bartizan.updates.layout import FLOATS, Layout, Path, dtype_name, is_array, is_tensor, leaves_of
+from bartizan.updates.updates import Updates
 
 ZERO, OWN = "zero", "update"  # what takes part of a client, and what it sent
 

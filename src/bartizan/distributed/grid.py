@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from bartizan.distributed.peers import Peers, RankError
+from bartizan.distributed.collectives import Peers, RankError
 
 
 class Grid:

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.coordinatewise import CoordinateWise
+from bartizan._util.stopwatch import Stopwatch
+from bartizan._util.types import Floats
+from bartizan.defense.quarantine import decided, scored, without_the_hidden, without_the_unfit
 from bartizan.distributed.agreement import Agreement
+from bartizan.distributed.collectives import RankError
 from bartizan.distributed.failure import Failed, Failure
 from bartizan.distributed.grid import Grid
-from bartizan.distributed.looking import Contribution
-from bartizan.distributed.peers import RankError
+from bartizan.distributed.partial_gram import Contribution
 from bartizan.geometry import Geometry, norm_limit
-from bartizan.quarantine import decided, scored, without_the_hidden, without_the_unfit
 from bartizan.rules.base import Decision, Rule
-from bartizan.stopwatch import Stopwatch
-from bartizan.types import Floats
-from bartizan.updates import Updates
+from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.updates.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Rank:
         look = self._contribution.look(self._checked(totals), self._again)
         clients = replace(self._clients, quarantined=self._agreement.quarantined)
         clients, look = without_the_unfit(clients, look, strict, self._faults)
-        clients, look = without_the_hidden(clients, look, self._contribution.eye, strict)
+        clients, look = without_the_hidden(clients, look, self._contribution.effective_sketch, strict)
         self._watch.lap("sketch")
         kept = list(clients.clients)
         geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=self._contribution.seed, history=history)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bartizan.columns import Columns, Row
 from bartizan.distributed.dtensors import Place, dtensors_of, is_dtensor, local, locals_of
 from bartizan.distributed.empty import Empty, has_no_columns, zeros_like
-from bartizan.files import opened
-from bartizan.layout import Entry, Layout, is_array, is_tensor, leaves_of
-from bartizan.updates import Updates, listed
+from bartizan.updates.columns import Columns, Row
+from bartizan.updates.files import opened
+from bartizan.updates.layout import Entry, Layout, is_array, is_tensor, leaves_of
+from bartizan.updates.updates import Updates, listed
 
 
 @dataclass(frozen=True)

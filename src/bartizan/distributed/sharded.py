@@ -10,24 +10,24 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.stopwatch import Stopwatch
+from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregation, Aggregator
-from bartizan.coordinatewise import CoordinateWise
 from bartizan.distributed.agreement import Agreement, Claim, agreed
 from bartizan.distributed.dtensors import groups_of
 from bartizan.distributed.failure import Failure, raise_any
 from bartizan.distributed.grid import Grid
-from bartizan.distributed.looking import Contribution
 from bartizan.distributed.named import Named
+from bartizan.distributed.partial_gram import Contribution
 from bartizan.distributed.rank import Rank, Verdict
 from bartizan.distributed.shard import Shard
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import one_size_each
-from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.rules.base import Rule
+from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
-from bartizan.stopwatch import Stopwatch
-from bartizan.types import Floats
-from bartizan.updates import Updates
+from bartizan.updates.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class ShardedAggregator:
         watch.lap("agree")
 
         S = one_size_each(sizes, clients.n_sent)
-        eye = self._alone.eye(sketch)
-        contribution = Contribution(eye, clients, agreement.firsts[peers.rank], seed)
+        effective_sketch = self._alone.effective_sketch(sketch)
+        contribution = Contribution(effective_sketch, clients, agreement.firsts[peers.rank], seed)
         verdict = Rank(peers, contribution, clients, agreement, watch).verdict(self.rule, S, tuple(history), strict)
 
         failure: Failure | None = None
@@ -168,7 +168,7 @@ class ShardedAggregator:
     def _planned(self, clients: Updates, agreement: Agreement) -> Sketch | None:
         if isinstance(self.sketch, Sketch):
             return None
-        from bartizan.planner import sketch_for
+        from bartizan.sketch.planner import sketch_for
 
         return sketch_for(clients, self.rule, max(agreement.widths))
 

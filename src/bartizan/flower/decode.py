@@ -16,8 +16,8 @@ import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, MetricRecord
 
-from bartizan.layout import FLOATS
-from bartizan.types import Array
+from bartizan._util.types import Array
+from bartizan.updates.layout import FLOATS
 
 MAGIC = b"\x93NUMPY"
 MOST_HEADER = 4096  # bytes: NumPy writes 128 for anything of fewer than a dozen dimensions

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from flwr.app import RecordDict
 
+from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregation
+from bartizan.defense.reputation import Reputation
 from bartizan.errors import TooFewClientsError
 from bartizan.flower.decode import Model
-from bartizan.reputation import Reputation
-from bartizan.types import Floats
 
 log = logging.getLogger("flwr")
 
 
 @dataclass
-class Come:
+class ReplyMetadata:
     """What is kept of a round's replies beside their arrays, by node."""
 
     metrics: dict[int, RecordDict] = field(default_factory=dict)

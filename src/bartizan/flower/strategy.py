@@ -15,22 +15,22 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
+from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
-from bartizan.coordinatewise import CoordinateWise
+from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import TooFewClientsError
-from bartizan.files import Unreadable
-from bartizan.flower import record
-from bartizan.flower.arriving import Arriving, Unusable
-from bartizan.flower.continued import continued, counted_on
+from bartizan.flower import run_record as record
+from bartizan.flower.client_metrics import Together, kept, medians, together
 from bartizan.flower.decode import Model, as_record, of_kind, only_arrays, reported
-from bartizan.flower.judged import Come, Judged
+from bartizan.flower.judged import Judged, ReplyMetadata
 from bartizan.flower.limits import Limits
-from bartizan.flower.metrics import Together, kept, medians, together
-from bartizan.plain import short
-from bartizan.reputation import Reputation, Suspect
+from bartizan.flower.reply_stream import Arriving, Unusable
+from bartizan.flower.resumed import continued, counted_on
 from bartizan.round import Round
 from bartizan.rules.base import Rule
+from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Sketch
+from bartizan.updates.files import Unreadable
 
 log = logging.getLogger("flwr")
 Evaluation = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -203,7 +203,7 @@ class RobustStrategy(FedAvg):
         if sent is None or model is None:
             raise RuntimeError("aggregate_train was called before configure_train: there is no model to measure from.")
         trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, sent))
-        come = Come()
+        come = ReplyMetadata()
         try:
             judging = self.aggregator.round(
                 reference=model.arrays, trusted=trusted, history=self._history, spill=self.spill
@@ -253,7 +253,7 @@ class RobustStrategy(FedAvg):
         return together([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
     def _judged(
-        self, server_round: int, replies: Iterable[Message], judging: Round, model: Model, come: Come
+        self, server_round: int, replies: Iterable[Message], judging: Round, model: Model, come: ReplyMetadata
     ) -> Judged:
         seen: set[int] = set()
         looking = 0.0
@@ -285,7 +285,7 @@ class RobustStrategy(FedAvg):
             after=time.monotonic() - last,
         )
 
-    def _take(self, node: int, reply: Message, judging: Round, model: Model, come: Come) -> None:
+    def _take(self, node: int, reply: Message, judging: Round, model: Model, come: ReplyMetadata) -> None:
         if reply.has_error() and not isinstance(reply.error, Unusable):
             come.failed[node] = short(reply.error.reason)
             return

@@ -20,10 +20,11 @@ from numba import uint64 as u64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from bartizan.kernels import compiling, dense, reference
+from bartizan._util.threads import n_threads, share
+from bartizan._util.types import Array, Floats
+from bartizan.kernels import compiling, reference
+from bartizan.kernels import random_matrices as dense
 from bartizan.kernels.rows import FOLD, UNIT, Rows, unit_of
-from bartizan.kernels.threads import n_threads, share
-from bartizan.types import Array, Floats
 
 compiling.tell()
 
@@ -42,7 +43,7 @@ PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts t
 
 
 # A client may be as large as numbers go: it is quarantined by its norm, not told by a warning.
-UNSAID = np.errstate(over="ignore", invalid="ignore")
+IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 
 
 def zeros(*shape: int) -> Floats:
@@ -50,7 +51,7 @@ def zeros(*shape: int) -> Floats:
     return np.zeros(shape)
 
 
-@UNSAID
+@IGNORE_OVERFLOW
 def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
     if len(rows) > MANY:
         return _gram_of_many(rows, origin, out)
@@ -75,7 +76,7 @@ def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
     """
     about, n_stripes, band = _only_read(origin), -(-len(rows) // STRIPE), STRIP * BAND
 
-    @UNSAID
+    @IGNORE_OVERFLOW
     def add(low: int, i: int) -> None:
         top = STRIPE * (n_stripes - 1 - i)  # the last ones are the longest
         high, bottom = min(low + band, rows.width), min(top + STRIPE, len(rows))
@@ -97,7 +98,7 @@ def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
     _dots(rows, [len(rows) - 1] * len(rows), origin, out)
 
 
-@UNSAID
+@IGNORE_OVERFLOW
 def _dots(rows: Rows, others: Sequence[int], origin: Array | None, out: Floats) -> None:
     threads, about = _threads(rows), _only_read(origin)
     n_tiles = -(-rows.width // TILE)
@@ -131,7 +132,7 @@ def copied(rows: Rows, out: Array) -> None:
     share(lambda m: _fill(rows.table, m, 0, out[m]), len(rows), _threads(rows))
 
 
-@UNSAID
+@IGNORE_OVERFLOW
 def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
     threads, k = _threads(rows), out.shape[1]
     about, like = _only_read(origin), np.empty(0, rows.dtype)
@@ -163,7 +164,7 @@ def rotation_words(key: Array, block: int, n_blocks: int, k: int, mixing: int) -
     return words
 
 
-@UNSAID
+@IGNORE_OVERFLOW
 def achlioptas(rows: Rows, origin: Array | None, start: int, key: Array, s: int, out: Floats, norms: Floats) -> None:
     k, columns, half = out.shape[1], _columns(rows, origin), u64(2**32 // (2 * s))
     sums, groups = np.zeros((k, len(rows))), -(-k // 16)
@@ -173,7 +174,7 @@ def achlioptas(rows: Rows, origin: Array | None, start: int, key: Array, s: int,
     squared_norms(rows, origin, norms)
 
 
-@UNSAID
+@IGNORE_OVERFLOW
 def gaussian(rows: Rows, origin: Array | None, start: int, key: Array, out: Floats, norms: Floats) -> None:
     k, columns = out.shape[1], _columns(rows, origin)
     sums, groups = np.zeros((k, len(rows))), -(-k // 8)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bartizan.types import Array, Floats
+from bartizan._util.types import Array, Floats
 
 # Words of the keyed stream that each sketch owns; no two ever share one.
 ROTATED, ACHLIOPTAS, GAUSSIAN = 1, 2, 3

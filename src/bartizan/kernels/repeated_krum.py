@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numba import uint64 as u64
 
-from bartizan.types import Array, Floats
+from bartizan._util.types import Array, Floats
 
 
 @njit(cache=True)

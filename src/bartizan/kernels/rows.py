@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bartizan.types import Array
+from bartizan._util.types import Array
 
 FORMATS = ("float32", "float64", "float16", "bfloat16")
 """What kernels can read and write, by code; bfloat16 is held as uint16."""

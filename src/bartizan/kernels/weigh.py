@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 from numba import uint64 as u64
 
-from bartizan.kernels.threads import n_threads, share
-from bartizan.types import Floats
+from bartizan._util.threads import n_threads, share
+from bartizan._util.types import Floats
 
 # Reordering sums is all we allow.
 SUMS = {"reassoc", "contract", "nsz"}

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from bartizan.types import Array, Floats
+from bartizan._util.types import Array, Floats
 
 
 def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bartizan.coordinatewise.base import CoordinateWise
+from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import Robust
-from bartizan.types import Array, Floats
+from bartizan.rules.coordinatewise.base import CoordinateWise
+from bartizan.rules.robust import Robust
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Bulyan: choose by Krum again and again, so that no liar hides behind one lucky score."""
+"""Bulyan: choose by Krum again and again, so that no attacker hides behind one lucky score."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bartizan.coordinatewise import MeaMed
+from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import Bounded
 from bartizan.rules.base import Decision, Rule, SecondStage, averaged
-from bartizan.types import Floats
+from bartizan.rules.coordinatewise import MeaMed
+from bartizan.rules.robust import Bounded
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Bulyan(Bounded, Rule):
 
     Each time the client of least Krum score among those left is taken out and selected (El Mhamdi et al., 2018,
     section 4); of R clients left, R - f - 2 neighbours count, and at least f (and one) to the end: with f - 1, as the
-    formula has it for the last selection, f liars who send the same vector are each other's neighbours at distance 0
-    and one of them gets in. Withstands f liars among M >= 4f + 3 clients.
+    formula has it for the last selection, f attackers who send the same vector are each other's neighbours at distance
+    0 and one of them gets in. Withstands f attackers among M >= 4f + 3 clients.
 
     `trim=True` adds the paper's second stage on the selected updates themselves: in each coordinate, the mean of the
     M - 4f values closest to the median. That stage can't be projected, and the weights are then those of the selection.

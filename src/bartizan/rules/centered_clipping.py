@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import whole_number
 from bartizan.rules.base import Rule, shortening
 from bartizan.rules.geometric_median import squared_distances_to
-from bartizan.types import Floats
+from bartizan.rules.robust import whole_number
 
 
 @dataclass(frozen=True)

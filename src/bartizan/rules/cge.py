@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import Bounded
 from bartizan.rules.base import Rule, averaged, smallest
-from bartizan.types import Floats
+from bartizan.rules.robust import Bounded
 
 
 @dataclass(frozen=True)
 class CGE(Bounded, Rule):
     """Average, by sizes, the M - f clients closest to the origin.
 
-    Gupta, Liu and Vaidya, 2021 (theirs is the sum). Norms are exact also under a projection. Withstands f liars among
-    M >= 2f + 1 clients as far as it does: a liar shorter than the honest is never dropped.
+    Gupta, Liu and Vaidya, 2021 (theirs is the sum). Norms are exact also under a projection. Withstands f attackers
+    among M >= 2f + 1 clients as far as it does: an attacker shorter than the honest is never dropped.
 
     >>> CGE(n_byzantine=1)(Geometry.of([[1.0], [-2.0], [90.0]])).tolist()
     [0.5, 0.5, 0.0]

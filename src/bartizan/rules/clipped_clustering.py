@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry
 from bartizan.rules.base import Decision, Rule, averaged, shortening
-from bartizan.types import Array, Floats
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import whole_number
 from bartizan.rules.base import Rule
-from bartizan.types import Floats
+from bartizan.rules.robust import whole_number
 
 
 def squared_distances_to(inner: Floats, weights: Floats) -> Floats:
@@ -26,7 +26,7 @@ class GeometricMedian(Rule):
     :math:`w_i \propto S_i / \|x_i - z\|`, so a step needs only
     :math:`\|x_i - z\|^2 = G_{ii} - 2 (Gw)_i + w^\top G w`: never a p-vector. Where z meets a client it stays, or
     leaves it, as Vardi and Zhang (2000) show. Stops when a step is shorter than `tolerance` times the median
-    distance. Withstands liars with less than half of the sizes (Chen et al., 2017).
+    distance. Withstands attackers with less than half of the sizes (Chen et al., 2017).
 
     >>> GeometricMedian()(Geometry.of([[0.0], [1.0], [90.0]])).round(6).tolist()
     [0.0, 1.0, 0.0]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bartizan._util.types import Floats
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import Geometry
-from bartizan.robust import Bounded, whole_number
 from bartizan.rules.base import Rule, averaged, smallest
-from bartizan.types import Floats
+from bartizan.rules.robust import Bounded, whole_number
 
 # From so many clients on it pays to find out first whose score can't be the least.
 MANY = 128
@@ -48,7 +48,7 @@ class Krum(Bounded, Rule):
     """Take the one client that sits closest to its neighbours; sizes play no part.
 
     Client i scores the sum of squared distances to its M - f - 2 nearest (Blanchard et al., 2017, section 4), and
-    the least score wins. Withstands f liars among M >= 2f + 3 clients.
+    the least score wins. Withstands f attackers among M >= 2f + 3 clients.
 
     >>> Krum(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [3.0], [90.0]])).tolist()
     [0.0, 1.0, 0.0, 0.0, 0.0]
@@ -69,7 +69,7 @@ class Krum(Bounded, Rule):
 class MultiKrum(Krum):
     """Average the `n_selected` clients of least Krum score (M - f of them, if not said), by their sizes.
 
-    Blanchard et al., 2017, section 5. Withstands f liars among M >= 2f + 3 clients.
+    Blanchard et al., 2017, section 5. Withstands f attackers among M >= 2f + 3 clients.
 
     >>> MultiKrum(n_byzantine=1, n_selected=2)(Geometry.of([[0.0], [1.0], [2.0], [3.0], [90.0]])).tolist()
     [0.0, 0.5, 0.5, 0.0, 0.0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import whole_number
 from bartizan.rules.base import Rule
-from bartizan.types import Floats
+from bartizan.rules.robust import whole_number
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import Bounded
 from bartizan.rules.base import Rule, averaged
-from bartizan.types import Array, Floats
+from bartizan.rules.robust import Bounded
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class MDA(Bounded, Rule):
     clients cover every pair farther apart, so a bisection over the distances with a bounded search for a vertex cover
     finds the exact optimum, in time that grows with f and not with the number of subsets. Refuses after `max_nodes`
     nodes of that search. Several sets may share the least diameter: which is taken depends on the clients' order.
-    Withstands f liars among M >= 2f + 1 clients.
+    Withstands f attackers among M >= 2f + 1 clients.
 
     >>> MDA(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.33, 0.0]

@@ -1,12 +1,12 @@
-"""The average, which one liar can move anywhere."""
+"""The average, which one attacker can move anywhere."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
 from bartizan.rules.base import Rule
-from bartizan.types import Floats
 
 
 @dataclass(frozen=True)

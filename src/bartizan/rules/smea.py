@@ -8,10 +8,10 @@ from math import comb
 
 import numpy as np
 
+from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import Bounded
 from bartizan.rules.base import Rule, averaged
-from bartizan.types import Array, Floats
+from bartizan.rules.robust import Bounded
 
 BATCH = 2**20  # numbers of the matrices that are looked at at once
 
@@ -21,7 +21,7 @@ class SMEA(Bounded, Rule):
     """Average, by sizes, the M - f clients whose covariance has the smallest largest eigenvalue.
 
     Allouah et al., 2023. There are C(M, f) sets to try, at (M - f)^3 steps each: beyond `max_work` in all the rule
-    refuses. Withstands f liars among M >= 2f + 1 clients.
+    refuses. Withstands f attackers among M >= 2f + 1 clients.
 
     >>> SMEA(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.33, 0.0]

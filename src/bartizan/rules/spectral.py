@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import Bounded
 from bartizan.rules.base import Rule, averaged
-from bartizan.types import Floats
+from bartizan.rules.robust import Bounded
 
 
 def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
@@ -34,9 +34,9 @@ class CAF(Bounded, Rule):
 
     The covariance-bound agnostic filter of Allouah et al., 2025: weights start equal (by sizes); each round multiplies
     client i's by 1 - t_i / max t, with t_i its squared coordinate along the top eigenvector and the maximum over
-    those with weight left (over all, a liar whose weight is gone would keep the rest from changing), until at most
+    those with weight left (over all, an attacker whose weight is gone would keep the rest from changing), until at most
     M - 2f of the weight is left (as a part of M); the answer is the weighted mean whose top eigenvalue was least.
-    Withstands f liars among M >= 2f + 1 clients.
+    Withstands f attackers among M >= 2f + 1 clients.
 
     >>> CAF(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.34, 0.0]
@@ -67,8 +67,8 @@ class SpectralDnC(Bounded, Rule):
     A spectral variant of DnC (divide and conquer, Shejwalkar and Houmansadr, 2021). The original drops `removal` x f
     clients at once, those of largest squared coordinate along the top principal direction of a random subset of the
     coordinates, and repeats this on other subsets. A rule that sees only the geometry uses all coordinates, and lets
-    the `removal` x f clients go one by one, each time with a new direction: liars need not share one. Withstands f
-    liars among M >= 2f + 1 clients.
+    the `removal` x f clients go one by one, each time with a new direction: attackers need not share one. Withstands f
+    attackers among M >= 2f + 1 clients.
 
     >>> SpectralDnC(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.33, 0.0]

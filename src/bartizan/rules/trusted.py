@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.robust import Bounded
 from bartizan.rules.base import Rule, averaged, shortening, smallest
-from bartizan.types import Floats
+from bartizan.rules.robust import Bounded
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class MoNNA(Bounded, Rule):
     """Average, by sizes, the M - f clients nearest to the trusted update.
 
     Nearest neighbour averaging of Farhadkhani et al., 2023, where each node trusts its own update. The trusted update
-    is no client: to have it in the average, send it as one too. Withstands f liars among M >= 2f + 1 clients.
+    is no client: to have it in the average, send it as one too. Withstands f attackers among M >= 2f + 1 clients.
 
     >>> MoNNA(n_byzantine=1)(Geometry.of([[0.0], [1.0], [90.0]], trusted=[0.5])).tolist()
     [0.5, 0.5, 0.0]

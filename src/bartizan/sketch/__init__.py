@@ -3,9 +3,9 @@
 from bartizan.sketch.achlioptas import Achlioptas
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.sketch.collisions import collision_bound, collision_odds
-from bartizan.sketch.embedding import distortion, embedding_dimension, pairwise_dimension, pairwise_distortion
 from bartizan.sketch.exact import Exact
 from bartizan.sketch.gaussian import Gaussian
+from bartizan.sketch.guarantees import distortion, embedding_dimension, pairwise_dimension, pairwise_distortion
 from bartizan.sketch.rotated import Rotated
 
 __all__ = [

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from bartizan._util.seeds import key_of
+from bartizan._util.types import Floats
 from bartizan.kernels.rows import Rows
-from bartizan.randomness import key_of
 from bartizan.sketch.base import Projection
 from bartizan.sketch.tails import achlioptas_range
-from bartizan.types import Floats
 
 
 @dataclass(frozen=True)

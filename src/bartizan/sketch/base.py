@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bartizan.columns import Located
-from bartizan.geometry import Look
+from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.types import Array, Floats
+from bartizan.geometry import GramStats
 from bartizan.kernels.rows import UNIT, Rows
-from bartizan.randomness import checked_seed, fresh_seed
 from bartizan.sketch.reading import Reading
-from bartizan.types import Array, Floats
-from bartizan.updates import Updates
+from bartizan.updates.columns import Located
+from bartizan.updates.updates import Updates
 
 TWICE = 2**15  # columns of a block that is read twice, by the sketch and for the dots: it stays in cache
 
@@ -28,7 +28,7 @@ class Sketch(ABC):
         """One row of k numbers a client; without a seed, a fresh secret one."""
 
     @abstractmethod
-    def look(self, clients: Updates, seed: int) -> Look:
+    def look(self, clients: Updates, seed: int) -> GramStats:
         """One walk over the p coordinates: all that the geometry needs."""
 
 
@@ -45,14 +45,14 @@ class Streaming(Sketch):
         """
 
     @abstractmethod
-    def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
+    def seen(self, clients: Updates, reading: Reading, seed: int) -> GramStats:
         """What the geometry needs, from what was read; the clients are there to be read once more, if it must be."""
 
     def read(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
         """One walk over the columns of all clients."""
         return Reading.stacked([self.read_few(part, seed, about) for part in clients.parts(self.unit)])
 
-    def look(self, clients: Updates, seed: int) -> Look:
+    def look(self, clients: Updates, seed: int) -> GramStats:
         return self.seen(clients, self.read(clients, seed), seed)
 
 
@@ -106,7 +106,7 @@ class Projection(Streaming):
                 rows.kernels.dots(rows, origin, reading.dots)
         return reading
 
-    def seen(self, clients: Updates, reading: Reading, seed: int) -> Look:
+    def seen(self, clients: Updates, reading: Reading, seed: int) -> GramStats:
         @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
         def about(row: int) -> Floats:
             # Read once more about that row: the sketches may have lost the digits in which the clients differ.
@@ -114,4 +114,4 @@ class Projection(Streaming):
 
         every = clients.everyone
         gram, norms, dots = every.host(every.inner_products(reading.sketches), reading.squared_norms, reading.dots)
-        return Look(gram, norms, about, dots)
+        return GramStats(gram, norms, about, dots)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.geometry import Look
+from bartizan._util.types import Array, Floats
+from bartizan.geometry import GramStats
 from bartizan.sketch.base import Sketch
-from bartizan.types import Array, Floats
-from bartizan.updates import Updates
+from bartizan.updates.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Exact(Sketch):
         clients = Updates.of(updates, strict=True)
         return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.located)])
 
-    def look(self, clients: Updates, seed: int) -> Look:
+    def look(self, clients: Updates, seed: int) -> GramStats:
         def about(row: int | None) -> Floats:
             return clients.everyone.host(self.products(clients, row))[0]
 
         gram = about(None)
-        return Look(gram, np.diag(gram).copy(), about, gram[-1] if clients.trusted is not None else None)
+        return GramStats(gram, np.diag(gram).copy(), about, gram[-1] if clients.trusted is not None else None)
 
     def products(self, clients: Updates, about: int | None = None) -> Floats:
         """The inner products of everyone, about the reference or about a row, where the rows are."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from bartizan._util.seeds import key_of
+from bartizan._util.types import Floats
 from bartizan.kernels.rows import Rows
-from bartizan.randomness import key_of
 from bartizan.sketch.base import Projection
 from bartizan.sketch.tails import gaussian_range
-from bartizan.types import Floats
 
 
 @dataclass(frozen=True)

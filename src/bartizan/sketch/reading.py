@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.columns import Located
-from bartizan.layout import is_tensor
-from bartizan.types import Floats
+from bartizan._util.types import Floats
+from bartizan.updates.columns import Located
+from bartizan.updates.layout import is_tensor
 
 
 @dataclass(frozen=True)

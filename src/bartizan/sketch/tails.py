@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bartizan.types import Floats
+from bartizan._util.types import Floats
 
 MOST_BLOCKS = 6  # that a vector is put into; with more of them the tails come close to Gaussian's
 

@@ -12,11 +12,11 @@ except ModuleNotFoundError as missing:
 
 from bartizan.kernels.gpu.combine import weighted_sum
 from bartizan.kernels.gpu.dense import achlioptas, gaussian
-from bartizan.kernels.gpu.norms import dots, squared_norms
+from bartizan.kernels.gpu.device_rows import DeviceRows
 from bartizan.kernels.gpu.pairs import gram
 from bartizan.kernels.gpu.placed import Placed, walk
 from bartizan.kernels.gpu.rotation import rotated
-from bartizan.kernels.gpu.rows import DeviceRows
+from bartizan.kernels.gpu.squared_norms import dots, squared_norms
 
 __all__ = [
     "DeviceRows",

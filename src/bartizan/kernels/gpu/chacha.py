@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from bartizan.types import Array
+from bartizan._util.types import Array
 
 COUNTERS = 256  # ChaCha blocks that one program of `_fill` draws
 KEY = tuple(f"key{i}" for i in range(8))

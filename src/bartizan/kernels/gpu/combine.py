@@ -8,8 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, tile_at
 from bartizan.kernels.gpu.launch import Launcher
-from bartizan.kernels.gpu.rows import FLOATS, DeviceRows, tile_at
 
 COLUMNS = 1024  # that a program sums up, over all rows
 AT_ONCE = 8  # rows that it reads before it adds

@@ -14,12 +14,12 @@ import torch
 import triton
 import triton.language as tl
 
+from bartizan._util.types import Array
 from bartizan.kernels import reference
 from bartizan.kernels.gpu.chacha import KEY, draw, key_words
-from bartizan.kernels.gpu.norms import squared_norms
-from bartizan.kernels.gpu.plain import copied
-from bartizan.kernels.gpu.rows import DeviceRows, multiprocessors, tile_at, wide
-from bartizan.types import Array
+from bartizan.kernels.gpu.device_rows import DeviceRows, multiprocessors, tile_at, wide
+from bartizan.kernels.gpu.fallback import copied
+from bartizan.kernels.gpu.squared_norms import squared_norms
 
 ROWS = 64  # of a program
 GROUPS = 16  # draws of a program for one coordinate: 256 cells

@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
+from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, multiprocessors, tile_at, wide
+from bartizan.kernels.gpu.fallback import copied
 from bartizan.kernels.gpu.launch import Launcher
-from bartizan.kernels.gpu.plain import copied
-from bartizan.kernels.gpu.rows import FLOATS, DeviceRows, multiprocessors, tile_at, wide
 
 SIDE, COLUMNS, PROGRAMS = 64, 64, 8  # rows of a block of pairs, columns read at a time, programs a multiprocessor
 LARGE_SIDE, LARGE_COLUMNS, LARGE_PROGRAMS = 128, 32, 3  # the same where there are more rows than fit into one block

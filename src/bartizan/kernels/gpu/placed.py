@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from bartizan.kernels.gpu.device_rows import FLOATS, TILE, DeviceRows, aligned
 from bartizan.kernels.gpu.launch import Launcher
-from bartizan.kernels.gpu.rows import FLOATS, TILE, DeviceRows, aligned
 
 Entries: TypeAlias = Sequence[torch.Tensor]
 

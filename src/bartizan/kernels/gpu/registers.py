@@ -16,8 +16,8 @@ barrier belongs into the loop.
 import triton
 import triton.language as tl
 
+from bartizan.kernels.gpu.device_rows import tile_at, wide
 from bartizan.kernels.gpu.lanes import flipped, joined, mixed, neighbours, rolled
-from bartizan.kernels.gpu.rows import tile_at, wide
 
 
 @triton.jit

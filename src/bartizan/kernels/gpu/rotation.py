@@ -14,13 +14,13 @@ import torch
 import triton
 import triton.language as tl
 
+from bartizan._util.types import Array
 from bartizan.kernels import reference
 from bartizan.kernels.gpu.chacha import COUNTERS, KEY, draw, key_words
+from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, aligned, multiprocessors, tile_at, wide
+from bartizan.kernels.gpu.fallback import plainly_rotated
 from bartizan.kernels.gpu.launch import Launcher
-from bartizan.kernels.gpu.plain import plainly_rotated
 from bartizan.kernels.gpu.registers import sketch_kernel
-from bartizan.kernels.gpu.rows import FLOATS, DeviceRows, aligned, multiprocessors, tile_at, wide
-from bartizan.types import Array
 
 WORDS = 10 * 2**20  # random words held at a time: 40 MiB, for 149 million coordinates
 PARTS = 2**23  # numbers of partial sketches held at a time: 32 MiB

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of aggregation: text, files, machine, threads."""

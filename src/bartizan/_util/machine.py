@@ -1,0 +1,88 @@
+"""What the planner and the benchmark must know of the machine: its name, its free memory, when work is done."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def checked_device(device: str) -> str:
+    """`cpu`, or `cuda` where torch has one."""
+    if device == "cpu":
+        return device
+    if device != "cuda":
+        raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}.")
+    if not torch_for("device='cuda'").cuda.is_available():
+        raise ValueError("device='cuda' needs a GPU that torch can use, and there is none here. Take device='cpu'.")
+    return device
+
+
+def torch_for(what: str) -> Any:
+    try:
+        import torch
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(f"{what} needs torch: pip install 'bartizan[torch]'") from missing
+    return torch
+
+
+def present(device: str) -> bool:
+    try:
+        return bool(checked_device(device))
+    except (ValueError, ModuleNotFoundError):
+        return False
+
+
+def name_of(device: str) -> str:
+    """The processor and how many threads our kernels take of it, or the GPU."""
+    if checked_device(device) == "cuda":
+        return str(torch_for("device='cuda'").cuda.get_device_name())
+    from bartizan._util.threads import n_threads
+
+    return f"{_processor()}, {n_threads()} threads"
+
+
+def free_memory(device: str) -> int:
+    """Bytes that can be taken without harm."""
+    if device == "cuda":
+        cuda = torch_for("device='cuda'").cuda
+        # What torch holds for later is free to it, though not to the driver.
+        return int(cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated())
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def synchronise(device: str) -> None:
+    """Wait until the device has done what it was told."""
+    if device == "cuda":
+        torch_for("device='cuda'").cuda.synchronize()
+
+
+def timed(call: Callable[[], T], device: str = "cpu") -> tuple[T, float]:
+    """What a call gave, and its seconds until the device was done."""
+    synchronise(device)
+    start = time.perf_counter()
+    result = call()
+    synchronise(device)
+    return result, time.perf_counter() - start
+
+
+def _processor() -> str:
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,133 @@
+"""The honest updates as attacks read them: (H, p) in NumPy or torch, a block of columns at a time, in float64.
+
+A block is NumPy's in host memory, also of a tensor, and torch's on a GPU. The two libraries agree on what formulas need
+(`mean(axis=0)`, `sum(axis=0)`, arithmetic); where they do not, the difference stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from bartizan._util.types import Floats
+from bartizan.geometry import Geometry
+from bartizan.sketch.exact import Exact
+from bartizan.updates.layout import FLOATS, as_numpy_matrix, dtype_name, is_tensor, on_gpu, widen_bfloat16
+from bartizan.updates.updates import Updates
+
+T = TypeVar("T")
+Matrix: TypeAlias = Any
+"""One update a row, (n, p): a NumPy array or a torch tensor."""
+Vector: TypeAlias = Any
+"""One update, (p,), or a block of its coordinates; of the same library as the matrix that it came from."""
+
+BLOCK = 2**17  # numbers of a block in host memory: 1 MiB in float64, for a core's cache
+BLOCK_ON_GPU = 2**25
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": float(np.finfo(np.float32).max),
+    "float64": float(np.finfo(np.float64).max),
+}
+
+
+def checked(honest: Matrix) -> Matrix:
+    """The honest updates as an array or tensor of floats, or an error that says what came."""
+    honest = honest.detach() if is_tensor(honest) else np.asarray(honest)
+    shape = tuple(honest.shape)
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"Wanted the honest updates, one row each, (H, p), both at least 1; got shape {shape}.")
+    if dtype_name(honest) not in FLOATS:
+        raise ValueError(f"Wanted honest updates in {', '.join(FLOATS)}; got {honest.dtype}.")
+    return honest
+
+
+def widened(x: Any) -> Any:
+    return x.double() if is_tensor(x) else x.astype(np.float64, copy=False)
+
+
+def narrowed(x: Any, like: Any) -> Any:
+    """In the dtype and place of `like`; what does not fit becomes the largest that does, for an Inf would be found."""
+    most = LARGEST[dtype_name(like)]
+    if is_tensor(x):
+        return x.clamp(-most, most).to(like.dtype)
+    x = np.clip(x, -most, most)
+    if not is_tensor(like):
+        return x.astype(like.dtype, copy=False)
+    import torch
+
+    return torch.from_numpy(x).to(like.device, like.dtype)
+
+
+def mean(x: Matrix) -> Vector:
+    return x.mean(axis=0)
+
+
+def std(x: Matrix) -> Vector:
+    """Of the population: divided by H, as the papers define it."""
+    off = x - x.mean(axis=0)
+    off *= off
+    return off.mean(axis=0) ** 0.5
+
+
+def sign(x: Any) -> Any:
+    return x.sign() if is_tensor(x) else np.sign(x)
+
+
+def each_block(honest: Matrix, task: Callable[[int, Matrix], T]) -> list[T]:
+    """task(first column, block in float64) for all blocks, in their order; in host memory on all cores."""
+    H, p = honest.shape
+    if on_gpu(honest):
+        width = max(1, BLOCK_ON_GPU // H)
+        return [task(low, honest[:, low : low + width].double()) for low in range(0, p, width)]
+    # Not by torch's own threads: where others use the cores too, they wait for each other in a spin, block by block.
+    numbers, width = as_numpy_matrix(honest), max(1, BLOCK // H)
+    half_of_float32 = dtype_name(honest) == "bfloat16"
+
+    def work(low: int) -> T:
+        block = numbers[:, low : low + width]
+        # Threads do not inherit it. An honest client that has diverged is no reason to warn about an attack.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return task(low, widened(widen_bfloat16(block) if half_of_float32 else block))
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(work, range(0, p, width)))
+
+
+def by_columns(honest: Matrix, formula: Callable[[Matrix], Vector], *, wide: bool = False) -> Vector:
+    """What a formula makes of each column, (p,): in the dtype of the honest updates, or in float64."""
+    row = empty(honest, honest.shape[1:], wide=wide)
+
+    def fill(low: int, block: Matrix) -> None:
+        row[low : low + block.shape[1]] = narrowed(formula(block), row)
+
+    each_block(honest, fill)
+    return row
+
+
+def empty(honest: Matrix, shape: tuple[int, ...], *, wide: bool = False) -> Any:
+    """Fresh memory where the honest updates lie."""
+    if is_tensor(honest):
+        import torch
+
+        return torch.empty(shape, dtype=torch.float64 if wide else honest.dtype, device=honest.device)
+    return np.empty(shape, dtype=np.float64 if wide else honest.dtype)
+
+
+def copied(row: Vector) -> Vector:
+    """So that whoever changes what was sent does not change the honest update."""
+    return row.clone() if is_tensor(row) else row.copy()
+
+
+def agreed(row: Vector, count: int) -> Matrix:
+    """The same row from all attackers: one row of memory."""
+    return row.expand(count, -1) if is_tensor(row) else np.broadcast_to(row, (count, len(row)))
+
+
+def squared_distances(honest: Matrix) -> Floats:
+    """Between all pairs, (H, H), in float64 in host memory."""
+    look = Exact().look(Updates.of(honest), seed=0)
+    return Geometry.seen(look, len(honest)).squared_distances

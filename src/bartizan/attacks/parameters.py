@@ -1,0 +1,115 @@
+"""An attack's border: what it is given is checked once, here; the functions behind it are their formulas."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from bartizan.attacks.honest_updates import checked
+from bartizan.sketch import Sketch
+
+HANDED = ("aggregator", "sketch", "leaked_seed", "past_seeds", "published")
+"""Not settings but knowledge: what a run hands to an attack whose signature asks for it."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a setting may be, in words and as a test."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+    def check(self, of: str, name: str, value: Any) -> None:
+        if not self.fits(value):
+            raise ValueError(f"{of} needs {name}, {self.words}; got {value!r}.")
+
+
+def is_number(value: Any) -> bool:
+    known = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return known and math.isfinite(value)
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+NUMBER = Wanted("a finite number", is_number)
+NOT_NEGATIVE = Wanted("a finite number from 0 up", lambda value: is_number(value) and value >= 0)
+FRACTION = Wanted("a number from 0 to 1", lambda value: is_number(value) and 0 <= value <= 1)
+AT_LEAST_ONE = Wanted("a whole number from 1 up", lambda value: is_whole(value) and value >= 1)
+INDEX = Wanted("a whole number from 0 up", lambda value: is_whole(value) and value >= 0)
+INDEX_OR_NONE = Wanted("a whole number from 0 up or None", lambda value: value is None or INDEX.fits(value))
+SKETCH = Wanted("a sketch such as Rotated(k=4096)", lambda value: isinstance(value, Sketch))
+SEED = Wanted("a whole number from 0 up", INDEX.fits)
+SEEDS = Wanted(
+    "a list of whole numbers from 0 up, the latest last",
+    lambda value: isinstance(value, (list, tuple)) and all(map(INDEX.fits, value)),
+)
+VECTOR = Wanted("a vector, (p,)", lambda value: getattr(value, "ndim", 0) == 1)
+FUNCTION = Wanted("a function from all updates, (M, p), to one, (p,)", callable)
+
+
+def among(*values: str) -> Wanted:
+    listed = " or ".join(map(repr, values))
+    return Wanted(listed, lambda value: isinstance(value, str) and value in values)
+
+
+def attack(**wanted: Wanted) -> Callable[[F], F]:
+    """Make an attack of a function (honest, count, rng, *, settings) -> (count, p): check what comes, then call it."""
+
+    def border(function: F) -> F:
+        name = function.__name__
+
+        @wraps(function)
+        def call(honest: Any, count: int, rng: np.random.Generator, **settings: Any) -> Any:
+            check(name, wanted, settings)
+            INDEX.check(name, "count", count)
+            if not isinstance(rng, np.random.Generator):
+                raise TypeError(f"{name} needs rng, a numpy.random.Generator; got {rng!r}.")
+            with np.errstate(over="ignore", invalid="ignore"):
+                return function(checked(honest), int(count), rng, **settings)
+
+        call.wanted = wanted  # type: ignore[attr-defined]
+        return cast("F", call)
+
+    return border
+
+
+def check(name: str, wanted: Mapping[str, Wanted], given: Mapping[str, Any]) -> None:
+    """Raise on the first setting that is not what is wanted; one that nobody knows is Python's to refuse."""
+    for setting, value in given.items():
+        if setting in wanted:
+            wanted[setting].check(name, setting, value)
+
+
+def needs(attack: Callable[..., Any]) -> frozenset[str]:
+    """What an attack (or a `functools.partial` of one) knows of the server and must still be passed.
+
+    `aggregator`: the rule; `sketch`: how it projects; `leaked_seed`: of this round; `past_seeds`: of those before;
+    `published`: the sum of the aggregates so far.
+
+    >>> from bartizan import names
+    >>> sorted(needs(names.attack("null-space"))), sorted(needs(names.attack("ipm")))
+    (['leaked_seed', 'sketch'], [])
+    """
+    parameters = inspect.signature(attack).parameters
+    return frozenset(
+        name for name in HANDED if name in parameters and parameters[name].default is inspect.Parameter.empty
+    )
+
+
+def needs_aggregator(attack: Callable[..., Any]) -> bool:
+    """Whether an attack (or a `functools.partial` of one) must still be passed the server's rule, `aggregator=...`.
+
+    >>> from bartizan import names
+    >>> needs_aggregator(names.attack("optimised-ipm")), needs_aggregator(names.attack("ipm"))
+    (True, False)
+    """
+    return "aggregator" in needs(attack)

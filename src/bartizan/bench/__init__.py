@@ -1,5 +1,0 @@
-"""`bartizan bench`: what robust aggregation costs, in reads of the updates, here and in other libraries."""
-
-from bartizan.bench.rows import Row
-
-__all__ = ["Row"]

@@ -1,0 +1,1 @@
+"""Who takes part and with which weight: quarantine, recheck, reputation."""

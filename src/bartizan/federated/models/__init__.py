@@ -1,5 +1,0 @@
-"""Networks by name, for images of any size."""
-
-from bartizan.federated.models.build import MODELS, build
-
-__all__ = ["MODELS", "build"]

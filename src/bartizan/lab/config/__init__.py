@@ -1,0 +1,1 @@
+"""Experiment files: keys, defaults, checks."""

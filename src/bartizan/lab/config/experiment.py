@@ -1,0 +1,210 @@
+"""An experiment: one TOML file as frozen values, checked once, every key with a default."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from bartizan.lab.config import toml
+from bartizan.lab.config.choices import CHOICES, Chosen
+from bartizan.lab.config.keys import ConfigError, checked, key, refuse_unknown, shown
+from bartizan.lab.config.sections import Clients, Data, Evaluation, Model, Server
+from bartizan.lab.training import defence
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": Data,
+    "model": Model,
+    "clients": Clients,
+    "server": Server,
+    "evaluation": Evaluation,
+}
+MOST_RUNS = 100_000
+# What a person calls it, where it runs and where the files are change no number of it.
+NO_PART_OF_THE_ID = ("name", "device", "grid")
+
+
+def _default(section: str) -> Any:
+    return field(default_factory=lambda: CHOICES[section].of({}))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One training run under attack, or with a grid several.
+
+    >>> Experiment.of({"rounds": 20, "rule": {"name": "multi-krum", "n_selected": 5}}).rule.settings["n_selected"]
+    5
+    """
+
+    name: str = key("experiment", "what you call it; its results go to runs/NAME")
+    seed: int = key(0, "all that is random follows from it", least=0, most=2**63 - 1)
+    rounds: int = key(100, "how many", least=1)
+    device: str = key("auto", "auto takes a GPU where there is one", one_of=("auto", "cpu", "cuda"))
+    data: Data = Data()
+    split: Chosen = _default("split")
+    model: Model = Model()
+    clients: Clients = Clients()
+    attack: Chosen = _default("attack")
+    rule: Chosen = _default("rule")
+    sketch: Chosen = _default("sketch")
+    server: Server = Server()
+    evaluation: Evaluation = Evaluation()
+    grid: Mapping[str, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Experiment:
+        """What a file says, as nested mappings; everything is checked here, and only here."""
+        known = [one.name for one in fields(cls)]
+        values: dict[str, Any] = {}
+        plain: dict[str, Any] = {}
+        for name, content in given.items():
+            refuse_unknown(name, known, "")
+            if name not in SECTIONS and name not in CHOICES and name != "grid":
+                plain[name] = content
+                continue
+            if not isinstance(content, Mapping):
+                raise ConfigError(f"{name} must be a section, [{name}]; got {shown(content)}.")
+            if name in SECTIONS:
+                values[name] = SECTIONS[name](**checked(name, SECTIONS[name], content))
+            else:
+                values[name] = dict(content) if name == "grid" else CHOICES[name].of(content)
+        experiment = cls(**checked("", cls, plain), **values)
+        if experiment.name in ("", ".", "..") or any(letter in experiment.name for letter in "/\\\0"):
+            raise ConfigError(f"name must do as the name of a folder, without slashes; got {experiment.name!r}.")
+        if not experiment.grid:
+            defence.check(experiment)
+        experiment.runs()  # which checks those of a grid
+        return experiment
+
+    @classmethod
+    def from_toml(cls, path: Path | str) -> Experiment:
+        """An experiment from its file; whatever is wrong with it names the file."""
+        path = Path(path)
+        try:
+            with open(path, "rb") as file:
+                return cls.of(tomllib.load(file))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"There is no file {path}. `bartizan init {path}` writes one.") from None
+        except IsADirectoryError:
+            raise ConfigError(f"{path} is a folder; wanted an experiment's TOML file.") from None
+        except UnicodeDecodeError as wrong:
+            raise ConfigError(f"{path} is no text in UTF-8: {wrong}.") from None
+        except (tomllib.TOMLDecodeError, RecursionError) as wrong:
+            raise ConfigError(f"{path} is no TOML: {wrong}.") from None
+        except ConfigError as wrong:
+            raise ConfigError(f"{path}: {wrong}") from None
+
+    def with_settings(self, settings: Iterable[str]) -> Experiment:
+        """The same with some keys changed, each written as on the command line.
+
+        >>> Experiment().with_settings(["rounds=7", "rule.name=mean"]).rule
+        Chosen(name='mean', settings={})
+        """
+        changes: dict[str, Any] = {}
+        for setting in settings:
+            name, equals, text = setting.partition("=")
+            if not equals:
+                raise ConfigError(f"A setting is key=value, such as rule.name=krum; got {setting!r}.")
+            value = toml.parsed(text.strip())
+            # An attack is called nan, and a name may be a number.
+            changes[name.strip()] = text.strip() if name.strip() in _texts() and not isinstance(value, str) else value
+        return self.changed(changes)
+
+    def changed(self, changes: Mapping[str, Any]) -> Experiment:
+        """The same with some keys changed, given as `section.key`; a whole section can be given as a mapping."""
+        return Experiment.of(self._changed(changes))
+
+    def _changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        nested: dict[str, Any] = {}
+        for name, content in changes.items():
+            section, dot, inner = name.partition(".")
+            if not dot and not isinstance(content, Mapping):
+                nested[section] = content
+                continue
+            already = nested.setdefault(section, {})
+            if not isinstance(already, dict):
+                raise ConfigError(f"{section} must be a section, [{section}]; got {shown(already)}.")
+            already.update({inner: content} if dot else content)
+        whole = self.as_dict() | {"grid": dict(self.grid)}
+        for section, content in nested.items():
+            before = whole.get(section)
+            if section in CHOICES and isinstance(content, Mapping) and isinstance(before, Mapping):
+                whole[section] = CHOICES[section].changed(before, content)
+            elif isinstance(content, Mapping) and isinstance(before, Mapping):
+                whole[section] = {**before, **content}
+            else:
+                whole[section] = content
+        return whole
+
+    def runs(self) -> list[Experiment]:
+        """All experiments of the grid, each once; without a grid this one."""
+        for name, choices in self.grid.items():
+            if not isinstance(choices, list) or not choices:
+                raise ConfigError(f'grid."{name}" must be a list of values, such as [0, 1]; got {shown(choices)}.')
+            if name.partition(".")[0] in ("grid", "name", "device"):
+                raise ConfigError(f'grid."{name}" can\'t be varied.')
+        if (count := math.prod(map(len, self.grid.values()))) > MOST_RUNS:
+            raise ConfigError(f"The grid has {count:,} runs; the most are {MOST_RUNS:,}. Vary fewer keys.")
+        base = replace(self, grid={})
+        cells = itertools.product(*self.grid.values())
+        runs = [base._cell(dict(zip(self.grid, cell, strict=True))) if cell else base for cell in cells]
+        return list({one.id: one for one in runs}.values())
+
+    def _cell(self, changes: Mapping[str, Any]) -> Experiment:
+        """One of a grid; where it varies rule or sketch, a rule that can't be projected looks at what is there."""
+        whole = self._changed(changes)
+        varied = {key.partition(".")[0] for key in changes}
+        if varied & {"rule", "sketch"} and defence.can_not_be_projected(whole["rule"]):
+            whole["sketch"] = {"name": "exact"}
+        return Experiment.of(whole)
+
+    def without_grid(self) -> Experiment:
+        """What the grid varies, itself."""
+        return Experiment.of(replace(self, grid={}).as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The whole of it, defaults filled in, the grid only where there is one."""
+        whole: dict[str, Any] = {}
+        for one in fields(self):
+            content = getattr(self, one.name)
+            if one.name in CHOICES:
+                whole[one.name] = CHOICES[one.name].as_dict(content)
+            elif one.name in SECTIONS:
+                whole[one.name] = {inner.name: getattr(content, inner.name) for inner in fields(content)}
+            elif one.name != "grid" or content:
+                whole[one.name] = content
+        return whole
+
+    def to_toml(self) -> str:
+        return toml.document(self.as_dict())
+
+    @property
+    def id(self) -> str:
+        """Eight letters that tell it from all others: a hash of all that its numbers depend on."""
+        whole = {name: content for name, content in self.as_dict().items() if name not in NO_PART_OF_THE_ID}
+        whole["data"] = {name: content for name, content in whole["data"].items() if name != "folder"}
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def slug(self) -> str:
+        """A name for its folder: what people vary most, and the id.
+
+        >>> Experiment.of({"rule": {"name": "nnm >> krum"}}).slug
+        'none-nnm-krum-rotated-seed0-...'
+        """
+        words = f"{self.attack.name} {self.rule.name} {self.sketch.name} seed{self.seed} {self.id}"
+        return re.sub(r"[^A-Za-z0-9]+", "-", words)
+
+
+def _texts() -> set[str]:
+    """The keys whose values are words."""
+    default = Experiment().as_dict()
+    flat = {f"{section}.{key}": one for section in SECTIONS.keys() | CHOICES for key, one in default[section].items()}
+    return {key for key, one in (default | flat).items() if isinstance(one, str)}

@@ -1,0 +1,6 @@
+"""Data sets by name, each read from the files that its authors publish."""
+
+from bartizan.lab.data.base import DataError, Dataset, Images
+from bartizan.lab.data.loaders import DATASETS, load
+
+__all__ = ["DATASETS", "DataError", "Dataset", "Images", "load"]

@@ -1,0 +1,96 @@
+"""Images on the device: kept as bytes, cut, mirrored and normalised there, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from bartizan.lab.data.base import Images
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("bartizan.lab.data.device_images needs torch: pip install 'bartizan[lab]'") from missing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PADDING = 4
+
+
+class OnDevice:
+    r"""A set of images as one uint8 tensor, from which normalised batches are made.
+
+    :math:`(x / 255 - \mathrm{mean}) / \mathrm{std}` for each channel. Both are these images' own if they are not given;
+    a test set is given those of its training set.
+
+    >>> import numpy as np
+    >>> train = OnDevice(Images(np.arange(64, dtype=np.uint8).reshape(1, 1, 8, 8), [0]), "cpu")
+    >>> batch = train.batch(torch.tensor([[0, 0, 0]]))
+    >>> batch.shape, batch.dtype, round(batch.std(correction=0).item(), 4)
+    (torch.Size([1, 3, 1, 8, 8]), torch.float32, 1.0)
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        device: torch.device | str = "cpu",
+        mean: Iterable[float] | None = None,
+        std: Iterable[float] | None = None,
+        *,
+        flip: bool = True,
+    ) -> None:
+        """Put them there; without `flip` no image is mirrored (digits)."""
+        if mean is None and std is None:
+            mean, std = images.moments()
+        if mean is None or std is None:
+            raise ValueError("wanted both mean and std, or neither (then they are computed), got one of them.")
+        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        C = images.shape[0]
+        if not len(self.mean) == len(self.std) == C:
+            raise ValueError(
+                f"images of {C} channels need {C} means and as many standard deviations, "
+                f"got {len(self.mean)} and {len(self.std)}."
+            )
+        if not all(0 < one < float("inf") for one in self.std):
+            raise ValueError(f"std must be positive in every channel, got {self.std}: a channel may be constant.")
+        self.flip = flip
+        self.shape = images.shape
+        self.device = torch.device(device)
+        self.pixels = torch.tensor(images.pixels, dtype=torch.uint8, device=self.device)
+        self.labels = torch.tensor(images.labels, dtype=torch.int64, device=self.device)
+        # In units of a byte, so that a batch is subtracted from and divided once.
+        self._mean, self._std = (
+            (255 * torch.tensor(one, dtype=torch.float64)).float().reshape(C, 1, 1).to(self.device)
+            for one in (self.mean, self.std)
+        )
+
+    def batch(self, indices: Tensor, augment: torch.Generator | None = None) -> Tensor:
+        """Float32 images of shape (*indices.shape, C, H, W); with `augment`, each shifted and mirrored at random.
+
+        An image is set on black with a margin of 4 pixels, cut to its size at a random place, and mirrored with odds
+        1/2. The generator alone decides; one of the CPU gives the same images on every device.
+        """
+        indices = indices.to(self.device)
+        chosen = self.pixels.index_select(0, indices.reshape(-1))
+        if augment is not None:
+            chosen = self._moved(chosen, augment)
+        values = chosen.to(torch.float32).sub_(self._mean).div_(self._std)
+        return values.reshape(*indices.shape, *self.shape)
+
+    def _moved(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        B, C, H, W = chosen.shape
+        sides = (2 * PADDING + 1, 2 * PADDING + 1, 2 if self.flip else 1)
+        down, right, mirrored = (
+            torch.randint(side, (B, 1), generator=generator, device=generator.device).to(self.device) for side in sides
+        )
+        columns = torch.arange(W, device=self.device)
+        columns = torch.where(mirrored.bool(), columns.flip(0), columns) + right
+        rows = torch.arange(H, device=self.device) + down
+        wide = W + 2 * PADDING
+        places = (rows[:, :, None] * wide + columns[:, None, :]).reshape(B, 1, H * W).expand(B, C, H * W)
+        return F.pad(chosen, (PADDING,) * 4).flatten(2).gather(2, places).reshape(B, C, H, W)
+
+    def __len__(self) -> int:
+        return len(self.labels)

@@ -1,0 +1,100 @@
+"""MNIST and Fashion-MNIST: idx files, a header of sizes and then the bytes, gz or not."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from bartizan.lab.data.base import DataError, Dataset, Images
+from bartizan.lab.data.source_files import Source
+
+FASHION = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+DIGITS = tuple("0123456789")
+SIDE = 28
+MOST = 1_000_000  # images in one file
+DEFLATE = 1032  # bytes that one byte of gz can become, at most
+
+
+def load_fashion_mnist(name: str, folder: Path | None) -> Dataset:
+    source = Source(name, "the four files train-images-idx3-ubyte.gz, ...", "Fashion-MNIST")
+    return _load(source, folder, ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"), FASHION, flip=True)
+
+
+def load_mnist(name: str, folder: Path | None) -> Dataset:
+    source = Source(name, "the four files train-images-idx3-ubyte.gz, ...", "MNIST")
+    return _load(source, folder, ("mnist", "MNIST/raw", "MNIST"), DIGITS, flip=False)
+
+
+def _load(
+    source: Source, given: Path | None, below: tuple[str, ...], classes: tuple[str, ...], *, flip: bool
+) -> Dataset:
+    folder = source.folder(given)
+    folder = next((folder / inner for inner in below if (folder / inner).is_dir()), folder)
+    train, test = (_images(source, folder, part, count) for part, count in (("train", 60_000), ("t10k", 10_000)))
+    return Dataset(source.name, classes, train, test, flip)
+
+
+def _images(source: Source, folder: Path, part: str, count: int) -> Images:
+    pixels = _read(source, _found(source, folder, f"{part}-images", 3, count * SIDE**2 + 16), 3)
+    path = _found(source, folder, f"{part}-labels", 1, count + 8)
+    labels = _read(source, path, 1)
+    if len(labels) != len(pixels):
+        raise source.corrupt(path, f"it has {len(labels):,} labels for {len(pixels):,} images.")
+    if labels.size and labels.max() > 9:
+        raise source.corrupt(path, f"labels lie from 0 to 9, and it has {labels.max()}.")
+    return Images(pixels[:, None], labels)
+
+
+def _found(source: Source, folder: Path, stem: str, axes: int, size: int) -> Path:
+    names = [f"{stem}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz")]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise source.missing(folder / f"{names[0]}[.gz]", f"{size:,} bytes, unpacked")
+
+
+def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
+    try:
+        with open(path, "rb") as file:
+            size = path.stat().st_size
+            if path.suffix == ".gz":
+                with gzip.open(file) as unpacked:
+                    return _parsed(source, path, unpacked, axes, size * DEFLATE, exact=False)
+            return _parsed(source, path, file, axes, size, exact=True)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as broken:
+        raise source.corrupt(path, f"it is no whole gz file ({broken}).") from broken
+    except OSError as unreadable:
+        raise DataError(f"{source.name}: {path} can't be read: {unreadable.strerror}.") from unreadable
+
+
+def _parsed(
+    source: Source, path: Path, file: gzip.GzipFile | BinaryIO, axes: int, room: int, *, exact: bool
+) -> npt.NDArray[np.uint8]:
+    """The array behind a header that promises no more than there can be; it is made after the promise is checked."""
+    length = 4 + 4 * axes
+    header = file.read(length)
+    if len(header) < length:
+        raise source.corrupt(path, f"it has {len(header)} bytes, and its header alone needs {length}.")
+    magic, *shape = struct.unpack(f">{1 + axes}I", header)
+    if magic != 2048 + axes:
+        raise source.corrupt(path, f"an idx file of {axes} axes begins with {2048 + axes}, this one with {magic}.")
+    if tuple(shape[1:]) != (SIDE, SIDE)[: axes - 1] or shape[0] > MOST:
+        raise source.corrupt(path, f"its header says {shape}; wanted up to {MOST:,} of {SIDE} x {SIDE}.")
+    size = prod(shape)
+    if length + size > room or (exact and length + size != room):
+        has = f"it has {room:,}" if exact else "so few can't hold them"
+        raise source.corrupt(path, f"its header {shape} needs {length + size:,} bytes, and {has}.")
+    data = file.read(size)
+    if len(data) != size or file.read(1):
+        raise source.corrupt(path, f"its header {shape} needs {length + size:,} bytes, and it has others.")
+    return np.frombuffer(data, np.uint8).reshape(shape)

@@ -1,0 +1,176 @@
+r"""Who holds what: a training set divided among clients, disjoint and complete.
+
+A split is a frozen dataclass, called with labels, a number of clients and a generator; `split` takes it by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bartizan import registry as names
+
+Indices = npt.NDArray[np.int64]
+
+
+class Split(Protocol):
+    """Index arrays, one a client."""
+
+    def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]: ...
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    r"""Divide each class by proportions of its own, drawn from a Dirichlet distribution over the clients.
+
+    For class c, :math:`q_c \sim \mathrm{Dir}(\beta, \ldots, \beta)` over the M clients, and client j gets the part
+    :math:`q_{cj}` of the class: mean 1/M, variance :math:`(M - 1) / (M^2 (M \beta + 1))` (Yurochkin et al., 2019; Li et
+    al., 2022). So labels and amounts both differ between clients. The other common form draws each client's
+    distribution over classes and gives all clients equally much (Hsu et al., 2019); it divides no given set completely.
+    """
+
+    beta: float
+    RANGE: ClassVar[tuple[float, float]] = (1e-6, 1e6)
+
+    def __post_init__(self) -> None:
+        low, high = self.RANGE
+        if not low <= self.beta <= high:
+            raise ValueError(f"beta must lie from {low:g} to {high:g} (large is nearly IID), got {self.beta!r}.")
+
+    def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+        parts: list[list[Indices]] = [[] for _ in range(n_clients)]
+        for label in np.unique(labels):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            shares = rng.dirichlet(np.full(n_clients, float(self.beta)))
+            cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+            for part, piece in zip(parts, np.split(members, cuts), strict=True):
+                part.append(piece)
+        return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+@dataclass(frozen=True)
+class IID:
+    """Deal out a shuffled set; sizes differ by one at most."""
+
+    def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+        return np.array_split(rng.permutation(len(labels)), n_clients)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Sort by label, cut into equal shards, and give each client `per_client` of them (McMahan et al., 2017)."""
+
+    per_client: int = 2
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.per_client, int) and self.per_client >= 1):
+            raise ValueError(f"per_client must be a whole number of shards, 1 or more, got {self.per_client!r}.")
+
+    def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+        n_shards = n_clients * self.per_client
+        if n_shards > len(labels):
+            raise ValueError(
+                f"{n_clients} clients with {self.per_client} shards each need {n_shards} examples, got {len(labels)}. "
+                f"per_client can be at most {len(labels) // n_clients}."
+            )
+        shards = np.array_split(_by_label(labels, rng.permutation(len(labels))), n_shards)
+        dealt = rng.permutation(n_shards).reshape(n_clients, self.per_client)
+        return [rng.permutation(np.concatenate([shards[shard] for shard in own])) for own in dealt]
+
+
+@dataclass(frozen=True)
+class Similarity:
+    r"""Deal out the part `gamma` of the set at random, and the rest sorted by label (Karimireddy et al., 2020).
+
+    At 1 it is IID, at 0 each client holds one stretch of the sorted set; which, is drawn.
+    """
+
+    gamma: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma must lie from 0 (sorted by label) to 1 (IID), got {self.gamma!r}.")
+
+    def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+        order = rng.permutation(len(labels))
+        n_alike = round(self.gamma * len(labels))
+        # Reversed, as the first pieces of both would be the longer ones.
+        alike = np.array_split(order[:n_alike], n_clients)[::-1]
+        pieces = np.array_split(_by_label(labels, order[n_alike:]), n_clients)
+        dealt = rng.permutation(n_clients)
+        return [rng.permutation(np.concatenate([alike[one], pieces[one]])) for one in dealt]
+
+
+SPLITS: dict[str, type[Any]] = {"dirichlet": Dirichlet, "iid": IID, "shards": Shards, "similarity": Similarity}
+
+
+def split(
+    kind: str, labels: Any, n_clients: int, rng: np.random.Generator, *, least: int = 1, **settings: Any
+) -> list[Indices]:
+    """Index arrays in rising order, one a client, that together are every example once.
+
+    A client with fewer than `least` examples (one batch) is given some by whoever is richest at that moment, one
+    random example at a time.
+
+    >>> labels = np.repeat([0, 1], 6)
+    >>> parts = split("shards", labels, 3, np.random.default_rng(0), least=4, per_client=1)
+    >>> counts(parts, labels, 2).tolist()
+    [[0, 4], [2, 2], [4, 0]]
+    """
+    labels = _checked(labels)
+    found = names.find(kind, SPLITS, "split")
+    known = [field.name for field in fields(found)]
+    for setting in settings:
+        if setting not in known:
+            raise TypeError(f"split {kind!r} has no setting {setting!r}; it takes {', '.join(known) or 'none'}.")
+    if n_clients < 1 or least < 0:
+        raise ValueError(f"wanted 1 client or more, and least of 0 or more; got n_clients={n_clients}, least={least}.")
+    if n_clients * least > len(labels):
+        raise ValueError(
+            f"{n_clients} clients with at least {least} examples each need {n_clients * least}, got {len(labels)}. "
+            f"With these there can be {len(labels) // least} clients, or {len(labels) // n_clients} examples each."
+        )
+    parts: list[Indices] = names.build(found, settings)(labels, n_clients, rng)
+    return [np.sort(part).astype(np.int64) for part in _levelled(parts, least)]
+
+
+def counts(parts: Sequence[Indices], labels: Any, n_classes: int) -> npt.NDArray[np.int64]:
+    """How many examples of each class (column) each client (row) holds."""
+    labels = _checked(labels)
+    if len(labels) and labels.max() >= n_classes:
+        raise ValueError(f"labels must lie below n_classes={n_classes}, got {labels.max()}.")
+    return np.array([np.bincount(labels[part], minlength=n_classes) for part in parts]).reshape(-1, n_classes)
+
+
+def _by_label(labels: Indices, order: Indices) -> Indices:
+    """Sorted by label, each class in its random order."""
+    return order[np.argsort(labels[order], kind="stable")]
+
+
+def _levelled(parts: list[Indices], least: int) -> list[Indices]:
+    """Nobody below `least`: the richest give, from the end of their shuffled arrays."""
+    sizes = np.array([len(part) for part in parts])
+    kept, given = sizes.copy(), [np.empty(0, np.int64) for _ in parts]
+    for poor in np.flatnonzero(sizes < least):
+        gifts = []
+        while sizes[poor] < least:
+            rich = int(sizes.argmax())
+            sizes[rich] -= 1
+            kept[rich] -= 1
+            gifts.append(parts[rich][kept[rich]])
+            sizes[poor] += 1
+        given[poor] = np.array(gifts, np.int64)
+    return [np.concatenate([part[:n], gift]) for part, n, gift in zip(parts, kept, given, strict=True)]
+
+
+def _checked(labels: Any) -> Indices:
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):
+        raise ValueError(
+            f"labels must be whole numbers from 0 on, one an example, got {labels.dtype}{list(labels.shape)}."
+        )
+    return labels.astype(np.int64, copy=False)

@@ -1,0 +1,148 @@
+"""TinyImageNet-200: a folder of small JPEG files a class; its labelled validation set is the test set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bartizan.lab.data.base import Dataset, Images
+from bartizan.lab.data.image_cache import kept
+from bartizan.lab.data.progress import Progress
+from bartizan.lab.data.source_files import Source
+
+FOLDER = "tiny-imagenet-200"
+SIDE = 64
+MOST = 2**20  # bytes of one image; they have about 2 kB
+TEXT = 2**24  # bytes of one text file
+CHUNK = 64  # images that a thread decodes at a time
+
+Listed = tuple[list[Path], list[int]]
+
+
+def load(name: str, folder: Path | None) -> Dataset:
+    """All images that are there, the classes in the order of `wnids.txt`, called by the first word for each."""
+    source = Source(name, "tiny-imagenet-200.zip", "Tiny ImageNet (Stanford CS231n)")
+    root = source.folder(folder)
+    root = root / FOLDER if (root / FOLDER).is_dir() else root
+    ids = _lines(source, root / "wnids.txt", "2,000 bytes: 200 names of classes")
+    classes = {one: number for number, one in enumerate(ids)}
+    if len(classes) < len(ids) or not all(one.isalnum() for one in ids):
+        raise source.corrupt(root / "wnids.txt", "it must name a folder of 'train' in each line, each once.")
+    train, test = (
+        _images(source, f"{name}-{part}", listed)
+        for part, listed in (("train", _train(source, root, classes)), ("val", _validation(source, root, classes)))
+    )
+    return Dataset(name, _words(source, root, ids), train, test)
+
+
+def _train(source: Source, root: Path, classes: dict[str, int]) -> Listed:
+    """`train/n01443537/images/n01443537_0.JPEG` and so on."""
+    files, labels = [], []
+    for one, label in classes.items():
+        own = _jpegs(root / "train" / one / "images")
+        files += own
+        labels += [label] * len(own)
+    if not files:
+        raise source.missing(root / "train" / next(iter(classes)) / "images", "one of 200 folders of 500 JPEG files")
+    return files, labels
+
+
+def _validation(source: Source, root: Path, classes: dict[str, int]) -> Listed:
+    """`val/images/val_0.JPEG` and so on; `val/val_annotations.txt` says what each is."""
+    notes = root / "val" / "val_annotations.txt"
+    label_of = {}
+    for number, line in enumerate(_lines(source, notes, "10,000 lines: file, class and box"), start=1):
+        file, _, rest = line.partition("\t")
+        one = rest.partition("\t")[0]
+        if one not in classes:
+            raise source.corrupt(notes, f"line {number} must name a class of wnids.txt, got {line[:60]!r}.")
+        label_of[file] = classes[one]
+    files = _jpegs(root / "val" / "images")
+    if not files:
+        raise source.missing(root / "val" / "images", "a folder of 10,000 JPEG files")
+    for path in files:
+        if path.name not in label_of:
+            raise source.corrupt(notes, f"it does not say what {path.name} is.")
+    return files, [label_of[path.name] for path in files]
+
+
+def _words(source: Source, root: Path, ids: Sequence[str]) -> tuple[str, ...]:
+    """The first of the words for each class; its id where there are none."""
+    if not (root / "words.txt").exists():
+        return tuple(ids)
+    pairs = (line.split("\t", 1) for line in _lines(source, root / "words.txt", "about 2.7 MB"))
+    words = {pair[0]: pair[-1].split(",")[0] for pair in pairs}
+    return tuple(words.get(one, one) for one in ids)
+
+
+def _lines(source: Source, path: Path, size: str) -> list[str]:
+    text = source.bytes_of(path, size, TEXT).decode("utf-8", "replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise source.corrupt(path, f"it is empty; wanted {size}.")
+    return lines
+
+
+def _jpegs(folder: Path) -> list[Path]:
+    """Shorter names first: val_2 before val_10."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [one.name for one in entries if one.name.lower().endswith((".jpeg", ".jpg")) and one.is_file()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [folder / name for name in sorted(found, key=lambda name: (len(name), name))]
+
+
+def _images(source: Source, name: str, listed: Listed) -> Images:
+    files, labels = listed
+    shape = (len(files), 3, SIDE, SIDE)
+    return Images(kept(name, files, shape, partial(_decoded, source, files)), labels)
+
+
+def _decoded(source: Source, files: Sequence[Path]) -> npt.NDArray[np.uint8]:
+    """On all cores, as decoding lets go of Python's lock."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(f"{source.name} needs Pillow: pip install 'bartizan[lab]'") from missing
+    pixels = np.empty((len(files), 3, SIDE, SIDE), np.uint8)
+
+    def decode(start: int) -> int:
+        for at, path in enumerate(files[start : start + CHUNK], start):
+            pixels[at] = _one(source, path, Image)
+        return min(CHUNK, len(files) - start)
+
+    with (
+        Progress(f"Decoding the images of {source.name}", len(files)) as progress,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        try:
+            for count in pool.map(decode, range(0, len(files), CHUNK)):
+                progress.add(count)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return pixels
+
+
+def _one(source: Source, path: Path, image_module: Any) -> npt.NDArray[np.uint8]:
+    """One image, decoded after its head was seen; the grey ones among them become three equal channels."""
+    found = path.stat().st_size
+    if found > MOST:
+        raise source.corrupt(path, f"it has {found:,} bytes; wanted about 2,000.")
+    try:
+        with image_module.open(path, formats=["JPEG"]) as image:
+            size = image.size
+            pixels = np.asarray(image.convert("RGB")) if size == (SIDE, SIDE) else None
+    except Exception as broken:  # Pillow raises what it likes
+        raise source.corrupt(path, f"it is no whole JPEG file ({broken}).") from broken
+    if pixels is None:
+        raise source.corrupt(path, f"it has {size[0]} x {size[1]} pixels; wanted {SIDE} x {SIDE}.")
+    return pixels.transpose(2, 0, 1)

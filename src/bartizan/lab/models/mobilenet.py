@@ -1,0 +1,144 @@
+"""MobileNetV3 (Howard et al., 2019), small and large, with torchvision's names and shapes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from bartizan.lab.models.initial import draw
+from bartizan.lab.models.normalisation import Layer, layer
+from bartizan.lab.models.pooling import GlobalPool
+from bartizan.lab.training.torch_import import Tensor, nn
+
+
+class Row(NamedTuple):
+    """A line of the paper's tables 1 and 2."""
+
+    kernel: int
+    expanded: int
+    wide: int
+    squeeze: bool
+    hard_swish: bool
+    stride: int
+
+
+LARGE = (
+    Row(3, 16, 16, False, False, 1),
+    Row(3, 64, 24, False, False, 2),
+    Row(3, 72, 24, False, False, 1),
+    Row(5, 72, 40, True, False, 2),
+    Row(5, 120, 40, True, False, 1),
+    Row(5, 120, 40, True, False, 1),
+    Row(3, 240, 80, False, True, 2),
+    Row(3, 200, 80, False, True, 1),
+    Row(3, 184, 80, False, True, 1),
+    Row(3, 184, 80, False, True, 1),
+    Row(3, 480, 112, True, True, 1),
+    Row(3, 672, 112, True, True, 1),
+    Row(5, 672, 160, True, True, 2),
+    Row(5, 960, 160, True, True, 1),
+    Row(5, 960, 160, True, True, 1),
+)
+SMALL = (
+    Row(3, 16, 16, True, False, 2),
+    Row(3, 72, 24, False, False, 2),
+    Row(3, 88, 24, False, False, 1),
+    Row(5, 96, 40, True, True, 2),
+    Row(5, 240, 40, True, True, 1),
+    Row(5, 240, 40, True, True, 1),
+    Row(5, 120, 48, True, True, 1),
+    Row(5, 144, 48, True, True, 1),
+    Row(5, 288, 96, True, True, 2),
+    Row(5, 576, 96, True, True, 1),
+    Row(5, 576, 96, True, True, 1),
+)
+
+
+class Squeeze(nn.Module):
+    """Weigh the channels by what their means say (squeeze and excite)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.avgpool = GlobalPool()
+        self.fc1 = nn.Conv2d(channels, rounded(channels // 4), 1)
+        self.fc2 = nn.Conv2d(rounded(channels // 4), channels, 1)
+        self.activation = nn.ReLU()
+        self.scale_activation = nn.Hardsigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale_activation(self.fc2(self.activation(self.fc1(self.avgpool(x)))))
+
+
+class Inverted(nn.Module):
+    """Widen, convolve each channel by itself, weigh the channels, narrow again; a way around where shapes agree."""
+
+    def __init__(self, channels: int, row: Row, stride: int, norm: Layer) -> None:
+        super().__init__()
+        act = nn.Hardswish if row.hard_swish else nn.ReLU
+        wide = row.expanded
+        layers = list[nn.Module]([convolution(channels, wide, 1, 1, norm, act)] if wide != channels else [])
+        layers += [convolution(wide, wide, row.kernel, stride, norm, act, groups=wide)]
+        layers += [Squeeze(wide)] if row.squeeze else []
+        layers += [convolution(wide, row.wide, 1, 1, norm, None)]
+        self.block = nn.Sequential(*layers)
+        # By the table's stride: a block is the same network whatever the image's size.
+        self.around = row.stride == 1 and channels == row.wide
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.block(x) if self.around else self.block(x)
+
+
+class MobileNetV3(nn.Module):
+    """A stem, the table's blocks, one more convolution, and two linear layers."""
+
+    def __init__(
+        self, rows: tuple[Row, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: Layer
+    ) -> None:
+        """Made for 224 pixels, it halves an image five times; one of 64 pixels four times, one of 32 three times."""
+        super().__init__()
+        side = min(image[1:])
+        whole = 0 if side >= 128 else 1 if side >= 48 else 2  # of the first halvings, how many are left out
+        strides = [2, *(row.stride for row in rows)]
+        for at in [i for i, stride in enumerate(strides) if stride == 2][:whole]:
+            strides[at] = 1
+        layers: list[nn.Module] = [convolution(image[0], 16, 3, strides[0], norm, nn.Hardswish)]
+        channels = 16
+        for row, stride in zip(rows, strides[1:], strict=True):
+            layers.append(Inverted(channels, row, stride, norm))
+            channels = row.wide
+        layers.append(convolution(channels, 6 * channels, 1, 1, norm, nn.Hardswish))
+        self.features = nn.Sequential(*layers)
+        self.avgpool = GlobalPool()
+        self.classifier = nn.Sequential(
+            nn.Linear(6 * channels, last), nn.Hardswish(inplace=True), nn.Dropout(0.2), nn.Linear(last, n_classes)
+        )
+        draw(self, linear_std=0.01)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+def convolution(
+    channels: int, wide: int, kernel: int, stride: int, norm: Layer, act: type[nn.Module] | None, groups: int = 1
+) -> nn.Sequential:
+    """A convolution that keeps the size but for its stride, its norm, and an activation or none."""
+    conv = nn.Conv2d(channels, wide, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, norm(wide), *([act(inplace=True)] if act else []))
+
+
+def rounded(channels: int) -> int:
+    """The multiple of 8 that is nearest, but not more than a tenth below.
+
+    >>> [rounded(channels) for channels in (4, 18, 24, 30, 60)]
+    [8, 24, 24, 32, 64]
+    """
+    nearest = max(8, (channels + 4) // 8 * 8)
+    return nearest if nearest >= 0.9 * channels else nearest + 8
+
+
+def mobilenet_v3(rows: tuple[Row, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
+    return MobileNetV3(rows, last, n_classes, image, layer(norm, eps=0.001, momentum=0.01))
+
+
+small = partial(mobilenet_v3, SMALL, 1024)
+large = partial(mobilenet_v3, LARGE, 1280)

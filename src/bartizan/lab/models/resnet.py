@@ -1,0 +1,60 @@
+"""ResNet18 (He et al., 2016), with torchvision's names and shapes."""
+
+from __future__ import annotations
+
+from bartizan.lab.models.initial import draw
+from bartizan.lab.models.normalisation import Layer, layer
+from bartizan.lab.models.pooling import GlobalPool
+from bartizan.lab.training.torch_import import Tensor, nn
+
+
+class Block(nn.Module):
+    """Two convolutions and a way around them."""
+
+    def __init__(self, channels: int, wide: int, stride: int, norm: Layer) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, wide, 3, stride, padding=1, bias=False)
+        self.bn1 = norm(wide)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(wide, wide, 3, padding=1, bias=False)
+        self.bn2 = norm(wide)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or channels != wide:
+            self.downsample = nn.Sequential(nn.Conv2d(channels, wide, 1, stride, bias=False), norm(wide))
+
+    def forward(self, x: Tensor) -> Tensor:
+        around = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(x)) + around)
+
+
+class ResNet18(nn.Module):
+    """Eight blocks, two at each of four sizes."""
+
+    def __init__(self, n_classes: int, image: tuple[int, int, int], norm: Layer) -> None:
+        """An image of 224 pixels is made four times smaller in front, one of 64 twice, one of 32 not at all."""
+        super().__init__()
+        channels, side = image[0], min(image[1:])
+        wide_stem = side >= 48
+        self.conv1 = nn.Conv2d(
+            channels, 64, 7 if wide_stem else 3, 2 if wide_stem else 1, padding=3 if wide_stem else 1, bias=False
+        )
+        self.bn1 = norm(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if side >= 128 else nn.Identity()
+        self.layer1 = nn.Sequential(Block(64, 64, 1, norm), Block(64, 64, 1, norm))
+        self.layer2 = nn.Sequential(Block(64, 128, 2, norm), Block(128, 128, 1, norm))
+        self.layer3 = nn.Sequential(Block(128, 256, 2, norm), Block(256, 256, 1, norm))
+        self.layer4 = nn.Sequential(Block(256, 512, 2, norm), Block(512, 512, 1, norm))
+        self.avgpool = GlobalPool()
+        self.fc = nn.Linear(512, n_classes)
+        draw(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+def resnet18(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
+    return ResNet18(n_classes, image, layer(norm))

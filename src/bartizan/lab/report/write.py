@@ -1,0 +1,80 @@
+"""The report of a folder: the page, its pictures and tables beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bartizan._util.atomic import write_whole
+from bartizan.lab.report import events, tables
+from bartizan.lab.report.content import content
+from bartizan.lab.report.load import Loaded, load
+from bartizan.lab.report.page import page
+
+PICTURES = ("accuracy.png", "heatmap.png", "server-time.png", "weights.png", "split.png")
+MARK = "bartizan report"
+"""What its pictures say that they were made by."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of it."""
+
+    page: Path
+    beside: list[Path]
+    """The CSV and PNG files."""
+    loaded: Loaded
+    missing: str
+    """Why there are no pictures, if there are none."""
+
+
+def write(
+    folder: str | Path,
+    out: str | Path | None = None,
+    *,
+    title: str | None = None,
+    tensorboard: str | Path | None = None,
+    notice: Callable[[str], None] = lambda text: None,
+) -> Written:
+    """Read the runs in a folder and write `report.html` there, or to `out`; each file is whole or not there."""
+    target = Path(folder) / "report.html" if out is None else Path(out)
+    if target.suffix.lower() not in (".html", ".htm") or target.is_dir():
+        raise ValueError(f"--out wants a file that ends in .html, got {str(target)!r}.")
+    if tensorboard is not None:
+        events.modules()  # refuse before anything is read or written
+    loaded = load(Path(folder), notice)
+    made = content(loaded, title)
+    notice("drawing")
+    files: dict[str, str | bytes] = {
+        "runs.csv": tables.runs(made.runs, made.placed),
+        "rounds.csv": tables.rounds(made.runs),
+    }
+    missing = ""
+    try:
+        from bartizan.lab.report import figures
+
+        files |= figures.pictures(made, MARK)
+    except ModuleNotFoundError as absent:
+        if absent.name is None or absent.name.split(".")[0] != "matplotlib":
+            raise
+        missing = "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
+    write_whole(target, page(made))
+    for name, whole in files.items():
+        write_whole(target.parent / name, whole)
+    for name in set(PICTURES) - set(files):
+        _forget(target.parent / name)
+    if tensorboard is not None:
+        events.write(made.runs, Path(tensorboard), notice)
+    return Written(target, [target.parent / name for name in files], loaded, missing)
+
+
+def _forget(picture: Path) -> None:
+    """Remove what an earlier report drew of other runs; a picture of the same name that is not ours stays."""
+    try:
+        with open(picture, "rb") as file:
+            ours = b"Software\0" + MARK.encode() in file.read(256)
+    except OSError:
+        return
+    if ours:
+        picture.unlink()

@@ -1,0 +1,129 @@
+"""`bartizan init`, `bartizan run` and `bartizan sweep`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from bartizan._util.arguments import number
+
+FILE = Path("experiment.toml")
+
+
+def add_to(commands: Any) -> None:
+    init = commands.add_parser("init", help="write a commented experiment.toml")
+    init.add_argument("file", nargs="?", type=Path, default=FILE, metavar="FILE", help=f"default {FILE}")
+    init.add_argument("--force", action="store_true", help="write over a file that is there")
+    init.set_defaults(run=_init)
+
+    run = commands.add_parser("run", help="train a model under attack, as an experiment.toml says")
+    _common(
+        run,
+        "where the results go (default runs/NAME/ and a folder that names the experiment)",
+        "go on with an unfinished run from its last checkpoint",
+    )
+    run.set_defaults(run=_run)
+
+    sweep = commands.add_parser("sweep", help="run all experiments of an experiment.toml's [grid]")
+    _common(
+        sweep,
+        "where the folders of the runs go (default runs/NAME)",
+        "go on with unfinished runs, which it does anyway",
+    )
+    sweep.add_argument(
+        "--workers", type=number, metavar="N", help="runs at a time (default: one a core, or one on a GPU)"
+    )
+    sweep.set_defaults(run=_sweep)
+
+
+def _common(parser: argparse.ArgumentParser, out: str, resume: str) -> None:
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE", help="the experiment's TOML; without it, all defaults"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a key, such as rule.name=krum"
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where the data's files are: data.folder")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where to train (default: as the file says)")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--resume", action="store_true", help=resume)
+    either.add_argument("--fresh", action="store_true", help="replace what is there, finished or not")
+
+
+def _init(options: argparse.Namespace) -> None:
+    from bartizan._util.atomic import write_whole
+    from bartizan.lab.config.template import commented
+
+    if options.file.exists() and not options.force:
+        raise FileExistsError(f"{options.file} is there already. Pass --force to write over it, or give another name.")
+    write_whole(options.file, commented())
+    print(f"Wrote {options.file}. Edit it, then: bartizan run {shlex.quote(str(options.file))}")
+
+
+def _experiment(options: argparse.Namespace) -> Any:
+    from bartizan.lab.config.experiment import Experiment
+
+    experiment = Experiment.from_toml(options.file) if options.file else Experiment()
+    settings = dict[str, Any]()
+    if options.data:
+        settings["data.folder"] = str(options.data)
+    if options.device:
+        settings["device"] = options.device
+    return experiment.with_settings(options.set).changed(settings)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from bartizan.lab.runs import progress_display as show
+    from bartizan.lab.runs.folder import recorded
+    from bartizan.lab.runs.run import run
+
+    experiment = _experiment(options)
+    if experiment.grid:
+        print("Its [grid] is for `bartizan sweep`; this runs the experiment without it.")
+        experiment = experiment.without_grid()
+    folder = options.out or Path("runs") / experiment.name / experiment.slug
+    done = None if options.fresh else recorded(folder, experiment)
+    if done is not None and done.end is not None:
+        print("This run was finished before; --fresh would run it again.")
+    else:
+        if done is not None and options.resume:
+            print(f"Going on with the run in {folder}.")
+        with show.of_run(experiment.rounds) as screen:
+            try:
+                done = run(experiment, folder, resume=options.resume, fresh=options.fresh, watch=screen.see)
+            except KeyboardInterrupt:
+                how = "the same command with --resume, and without --fresh, goes on"
+                print(f"Stopped after round {screen.course.round}; {how}.")
+                raise
+    end = done.end or {}
+    best = "no accuracy was measured" if end["best"] is None else f"best accuracy {100 * end['best']:.1f}%"
+    converged = "" if end["converged"] else ", which counts as not converged"
+    print(f"{end['status'].capitalize()} after {len(done.rounds)} rounds: {best}{converged}.")
+    print(f"Results: {folder}\nbartizan report {shlex.quote(str(folder))}")
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from bartizan.lab.runs import progress_display as show
+    from bartizan.lab.runs.sweep import sweep
+
+    experiment = _experiment(options)
+    folder = options.out or Path("runs") / experiment.name
+    runs = experiment.runs()
+    with show.of_sweep({one.slug: one.rounds for one in runs}) as screen:
+        try:
+            outcomes = sweep(runs, folder, workers=options.workers, resume=not options.fresh, watch=screen.see)
+        except KeyboardInterrupt:
+            print("Stopped; the same command, without --fresh, goes on where it was.")
+            raise
+    counts = Counter(outcome.status for outcome in outcomes)
+    skipped = f", {counts['skipped']} were finished before" if counts["skipped"] else ""
+    print(f"{counts['finished']} runs finished{skipped}, {counts['failed']} failed.")
+    for outcome in outcomes:
+        if outcome.error:
+            print(f"  {outcome.folder.name}: {outcome.error}")
+    print(f"Results: {folder}\nbartizan report {shlex.quote(str(folder))}")
+    return 1 if counts["failed"] else 0

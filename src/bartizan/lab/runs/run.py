@@ -1,0 +1,206 @@
+"""One experiment from its first round to its last, in one folder, over as many processes as it takes."""
+
+from __future__ import annotations
+
+import errno
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bartizan import records as results
+from bartizan._util.atomic import write_whole
+from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.runs import checkpoint
+from bartizan.lab.runs.checkpoint import Checkpoint, Keeper
+from bartizan.lab.runs.folder import CONFIG, AnotherRunError, clear, locked, recorded, refuse_foreign
+from bartizan.lab.runs.interrupts import Interrupts
+from bartizan.records import CorruptFileError, Recorded, Writer
+
+if TYPE_CHECKING:
+    from bartizan.lab.data.population import Population
+    from bartizan.lab.training.training_loop import Training
+
+Watch = Callable[[Mapping[str, Any]], None]
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def run(
+    experiment: Experiment,
+    folder: Path | str,
+    *,
+    resume: bool = False,
+    fresh: bool = False,
+    watch: Watch | None = None,
+    save_every: float = checkpoint.EVERY,
+) -> Recorded:
+    """Train, and give back what `results.jsonl` in the folder says of it.
+
+    Args:
+        experiment: What to run; a grid is for `sweep`.
+        folder: Where the results go. A finished run of the same experiment is not run again.
+        resume: Go on with an unfinished one from its last checkpoint; it ends as if it had never stopped.
+        fresh: Replace whatever run is in the folder.
+        watch: Is shown every line of the run, those from before a resume first. Whatever it raises stops the run,
+            behind a checkpoint.
+        save_every: Seconds of training between two checkpoints.
+    """
+    if experiment.grid:
+        raise ValueError("This experiment has a grid, which is several runs: `bartizan sweep`, or take one of .runs().")
+    folder = Path(folder)
+    watch = watch or (lambda line: None)
+    with locked(folder), _told_when_full(folder):
+        refuse_foreign(folder)
+        before = None if fresh else recorded(folder, experiment)
+        if before is not None and before.end is None and not resume:
+            raise AnotherRunError(
+                f"{folder} holds an unfinished run, stopped after round {len(before.rounds)} of {experiment.rounds}. "
+                "Pass --resume to go on with it, or --fresh to begin again."
+            )
+        if before is None or before.end is None:
+            _train(experiment, folder, before, watch, save_every)
+        else:
+            if before.run["config"]["data"]["folder"] != experiment.data.folder:
+                from bartizan.lab.data.population import Population
+
+                _same_data(Population.of(experiment), before, folder)
+            _replay(before, watch)
+        return results.read(folder)
+
+
+def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch: Watch, save_every: float) -> None:
+    from bartizan.lab.training.determinism import repeatable
+    from bartizan.lab.training.training_loop import Training
+
+    saved = Checkpoint.load(folder) if before is not None else None
+    before = None if saved is None else _belonging(saved, folder, experiment)
+    device = Training.device_of(experiment)
+    with Interrupts() as interrupts, repeatable(device, None if before is None else before.run.get("threads")):
+        training = Training(experiment, device)
+        if interrupts.asked:
+            raise KeyboardInterrupt
+        if before is not None:
+            _same_data(training.population, before, folder)
+        else:
+            clear(folder)  # only now: whatever could not be loaded has been told, and an older run is still there
+        with Writer(folder, keep=saved.lines if saved else 0) as lines:
+            if before is not None and saved is not None:
+                training.restore(saved.server, saved.history, saved.diverged)
+                _replay(before, watch)
+            else:
+                opening = {"version": results.VERSION, "id": experiment.id, "name": experiment.name}
+                _write(lines, watch, "run", **opening, **training.opening())
+            write_whole(folder / CONFIG, experiment.to_toml())
+            _Loop(training, folder, lines, watch, save_every, before, saved).go(interrupts)
+
+
+class _Loop:
+    """The rounds that are left; what is done is on disk, what is saved is whole."""
+
+    def __init__(
+        self,
+        training: Training,
+        folder: Path,
+        lines: Writer,
+        watch: Watch,
+        save_every: float,
+        before: Recorded | None,
+        saved: Checkpoint | None,
+    ) -> None:
+        self.training, self.folder, self.lines, self.watch = training, folder, lines, watch
+        self.done = saved.round if saved else 0
+        self.spent = saved.seconds if saved else 0.0
+        self.accuracies = [line["accuracy"] for line in before.rounds if "accuracy" in line] if before else []
+        self.started = time.monotonic()
+        self.keeper = Keeper(self.save, save_every)
+
+    def go(self, interrupts: Interrupts) -> None:
+        while self.done < self.training.experiment.rounds and not self.training.diverged:
+            line = self.training.round(self.done + 1)
+            self.done += 1
+            if "accuracy" in line:
+                self.accuracies.append(line["accuracy"])
+            self.lines.write("round", **line)
+            self.keeper.if_due()
+            try:
+                self.watch({"kind": "round", **line})
+                if interrupts.asked:
+                    raise KeyboardInterrupt
+            except BaseException:
+                self.keeper.now()
+                raise
+        self.keeper.now()
+        _write(self.lines, self.watch, "end", **self.end())
+        self.lines.settle()
+
+    @property
+    def seconds(self) -> float:
+        return self.spent + time.monotonic() - self.started
+
+    def save(self) -> None:
+        id, length = self.training.experiment.id, self.lines.settle()
+        Checkpoint(id, self.done, length, self.seconds, *self.training.state()).save(self.folder)
+
+    def end(self) -> dict[str, Any]:
+        best = max((a for a in self.accuracies if a is not None and math.isfinite(a)), default=math.nan)
+        diverged = self.training.diverged
+        return {
+            "status": "diverged" if diverged else "finished",
+            "converged": not diverged and best >= self.training.convincing,
+            "best": best,
+            "last": self.accuracies[-1] if self.accuracies else math.nan,
+            "seconds": self.seconds,
+        }
+
+
+def _belonging(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recorded:
+    """The lines that the checkpoint knows of."""
+    before = results.read(folder, saved.lines)
+    if saved.id != experiment.id or len(before.rounds) != saved.round or before.torn or before.end:
+        raise CorruptFileError(
+            f"{folder / checkpoint.NAME} does not belong to {folder / results.NAME}: it was saved after round "
+            f"{saved.round}, {saved.lines} bytes. Put back a copy of both, or pass --fresh to begin again."
+        )
+    return before
+
+
+def _same_data(population: Population, before: Recorded, folder: Path) -> None:
+    if before.run.get("data") != population.dataset.digest:
+        raise AnotherRunError(
+            f"{folder} holds this experiment on other images of {population.dataset.name}: "
+            f"{sum(before.run['sizes']):,} to train with, here {len(population.dataset.train):,}. "
+            "Take another folder with --out, or pass --fresh."
+        )
+
+
+def _replay(before: Recorded, watch: Watch) -> None:
+    for line in before.lines():
+        watch(line)
+
+
+def _write(lines: Writer, watch: Watch, kind: str, **fields: Any) -> None:
+    lines.write(kind, **fields)
+    watch({"kind": kind, **fields})
+
+
+@contextmanager
+def _told_when_full(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as wrong:  # torch's word for it, on a GPU and in host memory
+        if "out of memory" not in str(wrong) and "can't allocate memory" not in str(wrong):
+            raise
+        raise MemoryError(
+            f"There is too little memory ({str(wrong).splitlines()[0]}). What was written to {folder} is kept: take a "
+            "smaller clients.batch or model, or stop what else is running, then pass --resume."
+        ) from None
+    except OSError as wrong:
+        if wrong.errno not in FULL:
+            raise
+        raise OSError(
+            wrong.errno,
+            f"There is no room left for the results in {folder} ({wrong.strerror}). "
+            "What was written is kept: make room, then pass --resume.",
+        ) from None

@@ -1,0 +1,1 @@
+"""One training run in memory: clients, server, evaluation."""

@@ -1,0 +1,106 @@
+"""From names to the rule, the sketch and the attack of a run, and what a rule is told of the number of attackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bartizan import registry as names
+from bartizan.aggregate import Aggregator
+from bartizan.errors import TooFewClientsError
+from bartizan.geometry import Geometry
+from bartizan.lab.config.choices import CHOICES, Chosen, similar
+from bartizan.lab.config.keys import ConfigError
+from bartizan.lab.data import partition
+from bartizan.rules import Rule
+from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.sketch import Sketch
+
+if TYPE_CHECKING:
+    from bartizan.lab.config.experiment import Experiment
+
+
+def check(experiment: Experiment) -> None:
+    """Build all that can be built without data, so that a wrong setting is told before anything runs."""
+    m = experiment.clients.taking_part
+    rule = _told("rule", lambda: rule_for(experiment.rule, m, min(experiment.clients.n_byzantine, m))[0])
+    sketch = _told("sketch", lambda: sketch_of(experiment.sketch))
+    if can_not_be_projected({"name": experiment.rule.name}) and experiment.sketch.name != "exact":
+        raise ConfigError(
+            f"rule.name = {experiment.rule.name!r} judges each coordinate by itself, and a projection mixes them: "
+            "it needs sketch.name = 'exact', or a pre-aggregator in front, such as 'nnm >> median'."
+        )
+    Aggregator(rule, sketch)
+    _told("attack", lambda: attack_of(experiment.attack))
+    honest, copied = experiment.clients.count - experiment.clients.n_byzantine, experiment.attack.settings.get("client")
+    if copied is not None and (copied >= honest or m < experiment.clients.count):
+        raise ConfigError(
+            f"attack.client is a row of the honest updates, 0 to {honest - 1}, and one client only if all take part; "
+            f"got {copied}, and clients.participation = {experiment.clients.participation}."
+        )
+    _told("split", lambda: names.build(partition.SPLITS[experiment.split.name], experiment.split.settings))
+
+
+def sketch_of(chosen: Chosen) -> Sketch:
+    sketch: Sketch = names.build(names.SKETCHES[chosen.name], chosen.settings)
+    return sketch
+
+
+def attack_of(chosen: Chosen) -> Any:
+    """A function of the honest updates, or what poisons data; None where nobody attacks."""
+    if chosen.name == "none":
+        return None
+    if chosen.name in names.POISONS:
+        return names.poison(chosen.name, **chosen.settings)
+    return names.attack(chosen.name, **chosen.settings)
+
+
+def can_not_be_projected(rule: Any) -> bool:
+    """Whether a section [rule] names one that judges each coordinate by itself."""
+    return isinstance(rule, Mapping) and any(similar(name, str(rule.get("name"))) for name in names.COORDINATEWISE)
+
+
+def rule_for(chosen: Chosen, n_clients: int, n_byzantine: int) -> tuple[Rule | CoordinateWise, str]:
+    """The rule for a round of so many clients and attackers, and what is to be said about it.
+
+    A rule that is to be told how many lie is told the truth, lowered to what it can take with so many clients.
+    """
+    return _rule_for(chosen.name, tuple(chosen.settings.items()), n_clients, n_byzantine)
+
+
+@lru_cache(maxsize=1024)
+def _rule_for(
+    name: str, given: tuple[tuple[str, Any], ...], n_clients: int, n_byzantine: int
+) -> tuple[Rule | CoordinateWise, str]:
+    settings = dict(given)
+    if "n_byzantine" in settings or "n_byzantine" not in CHOICES["rule"].takes(name):
+        return _tried(names.rule(name, **settings), n_clients), ""
+    too_few: TooFewClientsError | None = None
+    for f in range(n_byzantine, -1, -1):
+        try:
+            rule = _tried(names.rule(name, n_byzantine=f, **settings), n_clients)
+        except TooFewClientsError as wrong:
+            too_few = too_few or wrong
+            continue
+        lowered = f"{name} has n_byzantine={f}, not {n_byzantine}: with {n_clients} clients it can take no more."
+        return rule, lowered if f < n_byzantine else ""
+    raise too_few or TooFewClientsError(f"{name} can't be used with {n_clients} clients.")
+
+
+def _tried(rule: Rule | CoordinateWise, n_clients: int) -> Rule | CoordinateWise:
+    """The rule, once it has weighed so many clients on a line: a chain of rules has conditions all along it."""
+    rule.check(n_clients)
+    if isinstance(rule, Rule):
+        line = np.arange(1.0, n_clients + 1)[:, None]
+        rule(Geometry.of(line, seed=0, trusted=np.ones(1) if rule.needs_trusted else None))
+    return rule
+
+
+def _told(section: str, build: Callable[[], Any]) -> Any:
+    try:
+        return build()
+    except (ValueError, TypeError) as wrong:
+        raise ConfigError(f"[{section}] {wrong}") from None

@@ -1,0 +1,52 @@
+"""How good a model is: on the test images, and on those with a backdoor's trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from bartizan.lab.training.flat_model import Flat
+from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+
+if TYPE_CHECKING:
+    from bartizan.lab.data.device_images import OnDevice
+
+
+def evaluate(model: nn.Module, weights: Tensor, images: OnDevice, batch: int = 500) -> tuple[float, float]:
+    """The part of the images that the model names right, and its mean loss on them."""
+    right, loss = 0.0, 0.0
+    for outputs, labels in _outputs(model, weights, images, batch):
+        right += float((outputs.argmax(1) == labels).sum())
+        loss += float(functional.cross_entropy(outputs.double(), labels, reduction="sum"))
+    return right / len(images.labels), loss / len(images.labels)
+
+
+def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice, target: int, batch: int = 500) -> float:
+    """The part of the triggered images of other classes that the model takes for the attacker's."""
+    fooled, others = 0, 0
+    for outputs, labels in _outputs(model, weights, triggered, batch):
+        other = labels != target
+        fooled += int((outputs.argmax(1)[other] == target).sum())
+        others += int(other.sum())
+    return fooled / others if others else 0.0
+
+
+def _outputs(model: nn.Module, weights: Tensor, images: OnDevice, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    flat = Flat.of(model)
+    tensors = flat.named(weights)
+    with _evaluating(model), torch.inference_mode():
+        for where in torch.arange(len(images.labels), device=images.labels.device).split(batch):  # type: ignore[no-untyped-call]
+            yield torch.func.functional_call(model, tensors, images.batch(where)), images.labels[where]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """BatchNorm takes the running statistics, dropout is off; afterwards as before."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training

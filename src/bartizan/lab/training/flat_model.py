@@ -1,0 +1,90 @@
+"""A model as one vector: its parameters, then BatchNorm's running means, then its running variances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from bartizan.lab.training.torch_import import Tensor, nn, torch
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of the model, and where it lies in the vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + prod(self.shape)
+
+    def of(self, vectors: Tensor) -> Tensor:
+        """Its part of a vector, or of each row of a matrix: a view."""
+        return vectors[..., self.start : self.stop].view(*vectors.shape[:-1], *self.shape)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Where each tensor of a model lies in its vector. Counters of batches have no place: they do not travel.
+
+    >>> flat = Flat.of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> [(entry.name, entry.start) for entry in flat.entries]
+    [('0.weight', 0), ('0.bias', 6), ('1.weight', 9), ('1.bias', 12), ('1.running_mean', 15), ('1.running_var', 18)]
+    >>> flat.n_parameters, flat.size
+    (15, 21)
+    """
+
+    entries: tuple[Entry, ...]
+    n_parameters: int
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Flat:
+        buffers = dict(model.named_buffers())
+        means = [name for name in buffers if name.endswith("running_mean")]
+        variances = [name.removesuffix("mean") + "var" for name in means]
+        travelling = [*model.named_parameters(), *((name, buffers[name]) for name in [*means, *variances])]
+        entries, start = list[Entry](), 0
+        for name, tensor in travelling:
+            entries.append(Entry(name, tuple(tensor.shape), start))
+            start += tensor.numel()
+        return cls(tuple(entries), sum(parameter.numel() for parameter in model.parameters()))
+
+    @property
+    def size(self) -> int:
+        """Coordinates of the vector."""
+        return self.entries[-1].stop
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def read(self, model: nn.Module) -> Tensor:
+        """The model's vector, a copy."""
+        tensors = _tensors(model)
+        return torch.cat([tensors[entry.name].detach().reshape(-1) for entry in self])
+
+    def write(self, model: nn.Module, vector: Tensor) -> None:
+        """Give the model this vector's numbers."""
+        tensors = _tensors(model)
+        with torch.no_grad():
+            for entry in self:
+                tensors[entry.name].copy_(entry.of(vector))
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """The model's tensors as views of a vector, for `torch.func.functional_call`."""
+        return {entry.name: entry.of(vector) for entry in self}
+
+    def parameters(self, part: Tensor) -> dict[str, Tensor]:
+        """The parameters as views of the vector's first part."""
+        return {entry.name: entry.of(part) for entry in self if entry.start < self.n_parameters}
+
+    def statistics(self, part: Tensor) -> dict[str, Tensor]:
+        """BatchNorm's statistics as views of the vector's second part."""
+        n = self.n_parameters
+        return {e.name: replace(e, start=e.start - n).of(part) for e in self if e.start >= n}
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}

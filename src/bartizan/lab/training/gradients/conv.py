@@ -1,0 +1,156 @@
+"""A convolution of many clients: the images of all at once where weights are shared, gradients by one product a client.
+
+Images lie with their channels last, so that the patches under a kernel are rows of a matrix, and a client's gradient is
+one product of two matrices: (places, channels out) and (places, patch).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bartizan.lab.training.gradients.grouped_base import GroupedLayer, PassBuffers
+from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+
+LAST = torch.channels_last
+Pair = tuple[int, int]
+
+
+class GroupedConv(GroupedLayer):
+    """`nn.Conv2d` with shared weights or with a client's own."""
+
+    def __init__(self, sheet: PassBuffers, name: str, layer: nn.Conv2d) -> None:
+        super().__init__(sheet, name)
+        weight = self.part("weight")
+        assert weight is not None
+        self.weight, self.bias = weight, self.part("bias")
+        self.kernel: Pair = (layer.kernel_size[0], layer.kernel_size[1])
+        self.stride: Pair = (layer.stride[0], layer.stride[1])
+        self.padding: Pair = (int(layer.padding[0]), int(layer.padding[1]))
+        self.groups = layer.groups
+
+    @staticmethod
+    def fits(layer: nn.Conv2d) -> bool:
+        return layer.padding_mode == "zeros" and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Conv.apply(x.contiguous(memory_format=LAST), self.sheet.anchor, self)  # type: ignore[no-untyped-call]
+
+    def patches(self, x: Tensor) -> Tensor:
+        return self.by_client(patches(x, self.kernel, self.stride, self.padding))
+
+    def with_own_weights(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution where each client has weights of its own."""
+        if self.groups > 1:
+            flat = None if bias is None else bias.flatten()
+            groups = self.sheet.m * self.groups
+            beside = side_by_side(x, self.sheet.m)
+            out = functional.conv2d(beside, weight.flatten(0, 1), flat, self.stride, self.padding, groups=groups)
+            return one_by_one(out, self.sheet.m)
+        H, W = (
+            (side + 2 * pad - kernel) // stride + 1
+            for side, pad, kernel, stride in zip(x.shape[2:], self.padding, self.kernel, self.stride, strict=True)
+        )
+        out = x.new_empty(len(x), H, W, weight.shape[1])
+        rows = self.by_client(out)
+        torch.bmm(self.patches(x), by_patch(weight).mT, out=rows)
+        if bias is not None:
+            rows += bias[:, None]
+        return out.permute(0, 3, 1, 2)
+
+    def weights_gradient(self, g: Tensor, x: Tensor) -> Tensor:
+        """Each client's, (m, out, in / groups, kh, kw); no tensor holds one for each image."""
+        m, shape = self.sheet.m, self.weight.entry.shape
+        if self.groups > 1:
+            like = g.new_empty(m * shape[0], *shape[1:])
+            beside = side_by_side(g, m), side_by_side(x, m)
+            return self.by_torch(*beside, like, m * self.groups, 1).view(m, *shape)
+        product = self.by_client(g.permute(0, 2, 3, 1)).mT @ self.patches(x)
+        return product.view(m, shape[0], *self.kernel, shape[1]).permute(0, 1, 4, 2, 3)
+
+    def images_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        m = self.sheet.m
+        if self.sheet.shared:
+            return self.by_torch(g, x, weight.contiguous(memory_format=LAST), self.groups, 0)
+        if self.groups > 1:
+            beside = side_by_side(g, m), side_by_side(x, m)
+            return one_by_one(self.by_torch(*beside, weight.flatten(0, 1), m * self.groups, 0), m)
+        (down, right), (kh, kw) = self.padding, self.kernel
+        if self.stride == (1, 1) and down < kh and right < kw:
+            # Itself a convolution, with the kernel turned round.
+            turned = by_patch(weight.flip(3, 4).transpose(1, 2))
+            seen = self.by_client(patches(g, self.kernel, (1, 1), (kh - 1 - down, kw - 1 - right)))
+            back = seen @ turned.mT
+            return back.view(len(x), *x.shape[2:], -1).permute(0, 3, 1, 2)
+        back = self.by_client(g.permute(0, 2, 3, 1)) @ by_patch(weight)
+        return spread(back, x, self.kernel, self.stride, self.padding)
+
+    def by_torch(self, g: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
+        """torch's own gradient of the images (0) or of the weight (1)."""
+        wanted = (which == 0, which == 1, False)
+        return torch.ops.aten.convolution_backward(
+            g, x, weight, None, self.stride, self.padding, (1, 1), False, (0, 0), groups, wanted
+        )[which]
+
+
+class _Conv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: GroupedConv) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.layer = layer
+        weight, bias = layer.weight.weights, None if layer.bias is None else layer.bias.weights
+        if not layer.sheet.shared:
+            return layer.with_own_weights(x, weight, bias).detach()  # what comes next may write to it: no view
+        weight = weight.contiguous(memory_format=LAST)
+        return functional.conv2d(x, weight, bias, layer.stride, layer.padding, groups=layer.groups)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
+        (x,), layer = ctx.saved_tensors, ctx.layer
+        g = gradient.contiguous(memory_format=LAST)
+        layer.weight.rows.copy_(layer.weights_gradient(g, x))
+        if layer.bias is not None:
+            torch.sum(layer.by_client(g.permute(0, 2, 3, 1)), 1, out=layer.bias.rows)
+        dx = layer.images_gradient(g, x, layer.weight.weights) if ctx.needs_input_grad[0] else None
+        return dx, None, None
+
+
+def patches(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
+    """What the kernel sees at each place of (N, C, H, W): (N, rows, columns, kernel * kernel * C)."""
+    (down, right), (kh, kw), (sh, sw) = padding, kernel, stride
+    last = x.permute(0, 2, 3, 1)
+    if (kh, kw) == (1, 1) and (down, right) == (0, 0):
+        return last[:, ::sh, ::sw]
+    wide = functional.pad(last, (0, 0, right, right, down, down))
+    return wide.unfold(1, kh, sh).unfold(2, kw, sw).permute(0, 1, 2, 4, 5, 3).flatten(3)
+
+
+def spread(cols: Tensor, x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
+    """The transpose of `patches`: add up what the places say about each pixel that they saw."""
+    N, C, H, W = x.shape
+    (down, right), (kh, kw), (sh, sw) = padding, kernel, stride
+    rows, columns = (H + 2 * down - kh) // sh + 1, (W + 2 * right - kw) // sw + 1
+    cols = cols.view(N, rows, columns, kh, kw, C)
+    wide = cols.new_zeros(N, H + 2 * down, W + 2 * right, C)
+    for i in range(kh):
+        for j in range(kw):
+            seen = wide[:, i : i + sh * (rows - 1) + 1 : sh, j : j + sw * (columns - 1) + 1 : sw]
+            seen += cols[:, :, :, i, j]
+    return wide[:, down : down + H, right : right + W].permute(0, 3, 1, 2)
+
+
+def by_patch(weight: Tensor) -> Tensor:
+    """Clients' weights, (m, out, in, kh, kw), in the order of a patch: (m, out, kh * kw * in)."""
+    return weight.permute(0, 1, 3, 4, 2).flatten(2)
+
+
+def side_by_side(x: Tensor, m: int) -> Tensor:
+    """Clients' channels beside each other, (batch, m * channels, ...): a convolution in groups keeps them apart."""
+    return x.reshape(m, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+
+def one_by_one(x: Tensor, m: int) -> Tensor:
+    """The inverse of `side_by_side`, with channels last."""
+    B, channels, H, W = x.shape
+    out = torch.empty((m * B, channels // m, H, W), dtype=x.dtype, device=x.device, memory_format=LAST)
+    out.view(m, B, channels // m, H, W).copy_(x.reshape(B, m, channels // m, H, W).transpose(0, 1))
+    return out

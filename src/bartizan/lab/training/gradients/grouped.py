@@ -1,0 +1,80 @@
+"""Many clients at once, by one ordinary pass over all their images, in which each layer keeps the clients apart."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bartizan.lab.training.gradients.base import Gradients, Pass, rows_for
+from bartizan.lab.training.gradients.conv import GroupedConv
+from bartizan.lab.training.gradients.grouped_base import PassBuffers
+from bartizan.lab.training.gradients.linear import GroupedLinear
+from bartizan.lab.training.gradients.norm import GroupedNorm
+from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+
+
+class Grouped(Pass):
+    """A twin of the model whose layers write each client's gradients to where they belong."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.sheet = PassBuffers(self.flat)
+        self.twin = _twin(model, "", self.sheet)
+
+    @staticmethod
+    def fits(model: nn.Module) -> bool:
+        """Whether it knows every layer that has weights."""
+        return all(_known(module) for module in model.modules() if any(True for _ in module.parameters(recurse=False)))
+
+    def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
+        m, batch = labels.shape
+        sheet = self.sheet
+        sheet.weights, sheet.rows = weights.detach(), rows_for(weights, images, out)
+        if sheet.anchor.device != weights.device:
+            sheet.anchor = torch.zeros((), device=weights.device, requires_grad=True)
+        with torch.enable_grad(), _as_convolutions(weights.device):
+            outputs = self.twin(images.flatten(0, 1))
+            each = functional.cross_entropy(outputs, labels.flatten(), reduction="none")
+            losses = each.view(m, batch).mean(1)
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+        rows, sheet.weights, sheet.rows = sheet.rows, torch.empty(0), torch.empty(0)
+        return Gradients(rows, losses.detach())
+
+
+@contextmanager
+def _as_convolutions(device: torch.device) -> Iterator[None]:
+    """On a GPU products of matrices are as precise as convolutions: these are TF32 unless torch is told otherwise."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda" and torch.backends.cudnn.allow_tf32 and before == "highest":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        if torch.get_float32_matmul_precision() != before:
+            torch.set_float32_matmul_precision(before)
+
+
+def _twin(module: nn.Module, name: str, sheet: PassBuffers) -> nn.Module:
+    """The same modules, those with weights replaced; nothing is copied but the tree."""
+    if isinstance(module, nn.Conv2d):
+        return GroupedConv(sheet, name, module)
+    if isinstance(module, nn.Linear):
+        return GroupedLinear(sheet, name, module)
+    if isinstance(module, (nn.GroupNorm, nn.BatchNorm2d)):
+        return GroupedNorm(sheet, name, module)
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return nn.Identity()
+    twin = copy.copy(module)
+    below = {key: _twin(child, f"{name}.{key}" if name else key, sheet) for key, child in module.named_children()}
+    object.__setattr__(twin, "_modules", module._modules | below)
+    twin.training = True
+    return twin
+
+
+def _known(module: nn.Module) -> bool:
+    if isinstance(module, nn.Conv2d):
+        return GroupedConv.fits(module)
+    if isinstance(module, nn.BatchNorm2d):
+        return module.affine and module.track_running_stats and module.momentum is not None
+    return isinstance(module, nn.Linear) or (isinstance(module, nn.GroupNorm) and module.affine)

@@ -1,0 +1,101 @@
+"""GroupNorm and BatchNorm of many clients: the same sums over other units, an image's group or a client's channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bartizan.lab.training.gradients.grouped_base import GroupedLayer, Part, PassBuffers
+from bartizan.lab.training.torch_import import Tensor, nn, torch
+
+
+class GroupedNorm(GroupedLayer):
+    r"""`nn.GroupNorm` or `nn.BatchNorm2d`, read as (units, places, groups, channels of a group).
+
+    Over a unit and group of n numbers :math:`\hat x = (x - \mu) r`, :math:`y = w \hat x + b`; with :math:`h = w\,dy`
+
+    .. math:: dx = r \left(h - \tfrac1n \sum h - \hat x\, \tfrac1n \sum h \hat x\right).
+
+    All sums are kept by unit and channel, and a client's gradients of w and b are sums of the same numbers over its
+    units.
+    """
+
+    def __init__(self, sheet: PassBuffers, name: str, layer: nn.GroupNorm | nn.BatchNorm2d) -> None:
+        super().__init__(sheet, name)
+        weight, bias = self.part("weight"), self.part("bias")
+        assert weight is not None
+        assert bias is not None
+        self.weight, self.bias, self.eps = weight, bias, layer.eps
+        self.statistics: tuple[Part, Part] | None = None
+        if isinstance(layer, nn.BatchNorm2d):
+            mean, variance = self.part("running_mean"), self.part("running_var")
+            assert mean is not None
+            assert variance is not None
+            assert layer.momentum is not None
+            self.statistics, self.momentum = (mean, variance), layer.momentum
+            self.groups = layer.num_features
+        else:
+            self.groups = layer.num_groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Norm.apply(x.contiguous(memory_format=torch.channels_last), self.sheet.anchor, self)  # type: ignore[no-untyped-call]
+
+    def units(self, x: Tensor) -> Tensor:
+        """(units, places, channels): a unit is an image, or with BatchNorm a client."""
+        return x.permute(0, 2, 3, 1).view(self.sheet.m if self.statistics else len(x), -1, x.shape[1])
+
+    def spread(self, weights: Tensor, units: int) -> Tensor:
+        """A weight of each channel as (units, channels), or (1, channels) where clients share it."""
+        return weights[None] if self.sheet.shared else weights.repeat_interleave(units // self.sheet.m, 0)
+
+    def by_group(self, by_channel: Tensor) -> Tensor:
+        """Sums over the channels of each group."""
+        return by_channel.view(len(by_channel), self.groups, -1).sum(2)
+
+    def to_channels(self, by_group: Tensor, channels: int) -> Tensor:
+        return by_group.repeat_interleave(channels // self.groups, 1)
+
+    def keep(self, mean: Tensor, variance: Tensor, n: int) -> None:
+        """The running statistics after this batch; their variance is the unbiased one, as torch's."""
+        assert self.statistics is not None
+        for part, batch in zip(self.statistics, (mean, variance * (n / (n - 1))), strict=True):
+            part.rows.copy_(torch.lerp(part.weights.expand_as(batch), batch, self.momentum))
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: GroupedNorm) -> Tensor:
+        rows = layer.units(x)
+        U, L, C = rows.shape
+        n = L * C // layer.groups
+        if layer.statistics and n < 2:
+            raise ValueError("BatchNorm needs more than one value a channel to train on: take a larger batch.")
+        mean = layer.by_group(rows.sum(1)) / n
+        # Centred first: squares of what is not would eat the digits of a small variance.
+        centred = rows - layer.to_channels(mean, C)[:, None]
+        variance = layer.by_group(centred.square().sum(1)) / n
+        if layer.statistics:
+            layer.keep(mean, variance, n)
+        inverse = layer.to_channels((variance + layer.eps).rsqrt_(), C)
+        ctx.save_for_backward(centred, inverse)
+        ctx.layer, ctx.n = layer, n
+        scale = layer.spread(layer.weight.weights, U) * inverse
+        out = torch.empty_like(x)  # no view: what comes next may write to it
+        torch.addcmul(layer.spread(layer.bias.weights, U)[:, None], centred, scale[:, None], out=layer.units(out))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (centred, inverse), layer = ctx.saved_tensors, ctx.layer
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        g = layer.units(gradient)
+        U, _, C = g.shape
+        sums, normed = g.sum(1), (g * centred).sum(1) * inverse
+        for part, by_unit in ((layer.bias, sums), (layer.weight, normed)):
+            torch.sum(by_unit.view(layer.sheet.m, -1, C), 1, out=part.rows)
+        weight = layer.spread(layer.weight.weights, U)
+        first, second = (layer.to_channels(layer.by_group(weight * s), C) / ctx.n for s in (sums, normed))
+        dx = torch.empty_like(gradient)
+        out = layer.units(dx)
+        torch.addcmul((-inverse * first)[:, None], centred, (-inverse * inverse * second)[:, None], out=out)
+        out.addcmul_(g, (inverse * weight)[:, None])
+        return dx, None, None

@@ -1,0 +1,144 @@
+"""The server's side of a round: it takes the aggregate and moves the model."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from math import cos, inf, pi
+from typing import Any, Literal, get_args
+
+from bartizan.lab.training.torch_import import Tensor, nn, torch
+
+Optimiser = Literal["sgd", "momentum", "prodigy"]
+Schedule = Literal["constant", "cosine"]
+LEAST_VARIANCE = 1e-5  # of BatchNorm's running variances: an aggregate of attackers may have pushed them below zero
+
+
+class Server:
+    r"""The model's vector, and the optimiser that moves it against the aggregate.
+
+    `sgd`: :math:`w \leftarrow w - \eta u`. `momentum`: :math:`v \leftarrow \mu v + u,\ w \leftarrow w - \eta v`.
+    `prodigy`: Adam whose step size is estimated from the distance that the weights have gone (Mishchenko and
+    Defazio, 2024), here with `step_size` as a factor, 1 unless there is a reason.
+
+    BatchNorm's statistics, the coordinates from `n_parameters` on, move by the aggregate itself.
+
+    >>> server = Server(torch.ones(3), 3, "sgd", step_size=0.5)
+    >>> server.step(torch.tensor([1.0, 2.0, 0.0]))
+    0.5
+    >>> server.weights
+    tensor([0.5000, 0.0000, 1.0000])
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        n_parameters: int,
+        optimiser: str = "sgd",
+        *,
+        step_size: float | None = None,
+        momentum: float = 0.9,
+        schedule: str = "constant",
+        rounds: int | None = None,
+        growth_rate: float = inf,
+    ) -> None:
+        """`rounds` is how long a cosine schedule takes to reach zero; `growth_rate` bounds Prodigy's estimate."""
+        _one_of("server.optimiser", optimiser, get_args(Optimiser))
+        _one_of("server.schedule", schedule, get_args(Schedule))
+        if schedule == "cosine" and not rounds:
+            raise ValueError("The server's cosine schedule needs to know the number of rounds: pass rounds=.")
+        step_size = step_size if step_size is not None else 1.0 if optimiser == "prodigy" else 0.1
+        if not 0 < step_size < inf or not 0 <= momentum < 1:
+            raise ValueError(f"The server needs step_size > 0 and 0 <= momentum < 1, got {step_size} and {momentum}.")
+        self.weights = weights.detach().clone()
+        self.n_parameters, self.optimiser, self.step_size = n_parameters, optimiser, step_size
+        self.momentum, self.schedule, self.rounds = momentum, schedule, rounds
+        self.round = 0
+        self._velocity = torch.zeros_like(self._parameters) if optimiser == "momentum" else None
+        self._prodigy = _prodigy(self._parameters, step_size, growth_rate) if optimiser == "prodigy" else None
+
+    @property
+    def _parameters(self) -> Tensor:
+        return self.weights[: self.n_parameters]
+
+    def step(self, update: Tensor) -> float:
+        """Move by an aggregate and give the step size; 0 where the aggregate is not finite: the model then stays."""
+        factor = self.factor
+        self.skip()
+        if not bool(update.isfinite().all()):
+            return 0.0
+        update = update.to(self.weights)
+        gradient, change = update[: self.n_parameters], update[self.n_parameters :]
+        used = self._move(gradient, factor)
+        statistics = self.weights[self.n_parameters :]
+        statistics -= change
+        statistics[len(statistics) // 2 :].clamp_(min=LEAST_VARIANCE)
+        return used
+
+    def skip(self) -> None:
+        """A round without an aggregate: the schedule goes on."""
+        self.round += 1
+
+    @property
+    def factor(self) -> float:
+        """What the schedule makes of the step size in this round."""
+        if self.schedule == "constant" or not self.rounds:
+            return 1.0
+        return (1 + cos(pi * min(self.round / self.rounds, 1.0))) / 2
+
+    def _move(self, gradient: Tensor, factor: float) -> float:
+        if self._prodigy is not None:
+            return self._move_by_prodigy(gradient, factor)
+        used = self.step_size * factor
+        if self._velocity is not None:
+            gradient = self._velocity.mul_(self.momentum).add_(gradient)
+        self._parameters.sub_(gradient, alpha=used)
+        return used
+
+    def _move_by_prodigy(self, gradient: Tensor, factor: float) -> float:
+        assert self._prodigy is not None
+        group = self._prodigy.param_groups[0]
+        group["lr"] = self.step_size * factor
+        estimate = group["d"]  # a step is taken with the estimate from before it
+        group["params"][0].grad = gradient
+        self._prodigy.step()
+        group["params"][0].grad = None
+        return float(estimate * group["lr"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a later server needs to go on as this one would: tensors, numbers and strings only."""
+        state: dict[str, Any] = {"optimiser": self.optimiser, "round": self.round, "weights": self.weights}
+        if self._velocity is not None:
+            state["velocity"] = self._velocity
+        if self._prodigy is not None:
+            state["prodigy"] = self._prodigy.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the server of this state was."""
+        if state["optimiser"] != self.optimiser or state["weights"].shape != self.weights.shape:
+            raise ValueError(
+                f"This state is of a server with {state['optimiser']} and {len(state['weights'])} coordinates, "
+                f"not with {self.optimiser} and {len(self.weights)}."
+            )
+        self.round = int(state["round"])
+        self.weights.copy_(state["weights"])
+        if self._velocity is not None:
+            self._velocity.copy_(state["velocity"])
+        if self._prodigy is not None:
+            self._prodigy.load_state_dict(deepcopy(state["prodigy"]))  # which would else share its tensors
+
+
+def _prodigy(parameters: Tensor, step_size: float, growth_rate: float) -> Any:
+    """prodigyopt's optimiser on this view of the weights."""
+    try:
+        from prodigyopt import Prodigy  # type: ignore[import-untyped]
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            "server.optimiser 'prodigy' needs prodigyopt: pip install 'bartizan[lab]'"
+        ) from missing
+    return Prodigy([nn.Parameter(parameters)], lr=step_size, growth_rate=growth_rate)
+
+
+def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}.")

@@ -1,0 +1,113 @@
+"""What a pre-aggregator is: a matrix that mixes the clients before the rule looks at them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import overload
+
+from bartizan._util.types import Floats
+from bartizan.geometry import Geometry
+from bartizan.rules.base import Decision, Rule, SecondStage
+from bartizan.rules.coordinatewise.base import CoordinateWise
+from bartizan.rules.robust import Robust
+
+
+class PreAggregator(Robust, ABC):
+    """Geometry in, mixing matrix A out, (M', M) and >= 0; what a row lacks of sum 1 lies at the origin.
+
+    `pre >> rule` is again a rule: it sees A G A' and its weights come back as A' w.
+    """
+
+    def __call__(self, geometry: Geometry) -> Floats:
+        self.check(geometry.n_clients)
+        return self.mixing(geometry)
+
+    @abstractmethod
+    def mixing(self, geometry: Geometry) -> Floats:
+        """The matrix; the breakdown condition holds already."""
+
+    def n_mixed(self, n_clients: int) -> int:
+        """How many rows the matrix has."""
+        return n_clients
+
+    @overload
+    def __rshift__(self, then: Rule | CoordinateWise) -> Mixed: ...
+    @overload
+    def __rshift__(self, then: PreAggregator) -> Chain: ...
+    def __rshift__(self, then: Rule | CoordinateWise | PreAggregator) -> Mixed | Chain:
+        if isinstance(then, PreAggregator):
+            return Chain(self, then)
+        if isinstance(then, (Rule, CoordinateWise)):
+            return Mixed(self, then)
+        return NotImplemented
+
+
+@dataclass(frozen=True, repr=False)
+class Chain(PreAggregator):
+    """One mixing after another."""
+
+    first: PreAggregator
+    then: PreAggregator
+
+    def withstands(self) -> int | None:
+        return _least(self.first, self.then)
+
+    def expecting_fewer(self, gone: int) -> Chain:
+        return Chain(self.first.expecting_fewer(gone), self.then.expecting_fewer(gone))
+
+    def check(self, n_clients: int) -> None:
+        self.first.check(n_clients)
+        self.then.check(self.first.n_mixed(n_clients))
+
+    def n_mixed(self, n_clients: int) -> int:
+        return self.then.n_mixed(self.first.n_mixed(n_clients))
+
+    def mixing(self, geometry: Geometry) -> Floats:
+        A = self.first(geometry)
+        return self.then(geometry.mix(A)) @ A
+
+    def __repr__(self) -> str:
+        return f"{self.first!r} >> {self.then!r}"
+
+
+@dataclass(frozen=True, repr=False)
+class Mixed(Rule):
+    """A rule behind a pre-aggregator; behind one, a coordinate-wise rule too can follow a projected geometry."""
+
+    pre: PreAggregator
+    rule: Rule | CoordinateWise
+
+    @property
+    def needs_trusted(self) -> bool:  # type: ignore[override]
+        return isinstance(self.rule, Rule) and self.rule.needs_trusted
+
+    def withstands(self) -> int | None:
+        return _least(self.pre, self.rule)
+
+    def expecting_fewer(self, gone: int) -> Mixed:
+        return Mixed(self.pre.expecting_fewer(gone), self.rule.expecting_fewer(gone))
+
+    def check(self, n_clients: int) -> None:
+        self.pre.check(n_clients)
+        self.rule.check(self.pre.n_mixed(n_clients))
+
+    def weigh(self, geometry: Geometry) -> Floats:
+        return self.weighed(geometry).weights
+
+    def weighed(self, geometry: Geometry) -> Decision:
+        A = self.pre(geometry)
+        mixed = geometry.mix(A)
+        if isinstance(self.rule, CoordinateWise):
+            self.rule.check(mixed.n_clients)
+            return Decision(A.T @ mixed.shares, geometry.history, SecondStage(self.rule, A, mixed.sizes))
+        inner = self.rule.decide(mixed)
+        then = inner.then and replace(inner.then, mixing=inner.then.mixing @ A)
+        return Decision(A.T @ inner.weights, inner.history, then)
+
+    def __repr__(self) -> str:
+        return f"{self.pre!r} >> {self.rule!r}"
+
+
+def _least(*parts: Robust) -> int | None:
+    return min((n for n in (part.withstands() for part in parts) if n is not None), default=None)

@@ -1,0 +1,99 @@
+"""The whole benchmark: every size, every rule, every engine; rows are saved as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bartizan._util import machine
+from bartizan._util.arguments import short
+from bartizan.errors import TooFewClientsError
+from bartizan.studies.bench import measure
+from bartizan.studies.bench import other_libraries as peers
+from bartizan.studies.bench import torch_baselines as torches
+from bartizan.studies.bench.bench_rows import Row, added, load, save
+from bartizan.studies.bench.engines import Engine, ours, rule_of
+from bartizan.studies.bench.problem import Problem
+
+PEERS: dict[str, type[Engine]] = {
+    engine.name: engine
+    for engine in (peers.ByzFL, peers.ByzPy, peers.Flower, peers.FlowerLegacy, torches.Cdist, torches.PairLoop)
+}
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is to be measured."""
+
+    clients: Sequence[int]
+    dims: Sequence[int]
+    rules: Sequence[str]
+    sketches: Sequence[str] = ("exact", "rotated")
+    peers: Sequence[str] = ()
+    byzantine: int | None = None
+    """How many lie; if not said, a fifth, or as many as all rules withstand."""
+    dtype: str = "float32"
+    device: str = "cpu"
+    repeats: int = 5
+    limit: float = 60.0
+    """Seconds for the repeats of one engine and rule; slower ones are called once, or not at all: see `measure`."""
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse what can't be run before anything is drawn: names, breakdown conditions, missing libraries."""
+        machine.checked_device(self.device)
+        for clients in self.clients:
+            tiny = Problem.draw(clients, self.attackers(clients), 8, self.dtype, self.device)
+            for rule in self.rules:
+                rule_of(rule, tiny.byzantine).check(clients)
+                for engine in self.engines():
+                    engine.job(rule, tiny)
+
+    def engines(self) -> list[Engine]:
+        for name in self.peers:
+            if name not in PEERS:
+                raise ValueError(f"Unknown peer {name!r}. Known: {', '.join(PEERS)}.")
+        return [*(ours(sketch) for sketch in self.sketches), *(PEERS[name]() for name in self.peers)]
+
+    def attackers(self, clients: int) -> int:
+        if self.byzantine is not None:
+            if self.byzantine >= clients:
+                raise ValueError(
+                    f"--byzantine must leave an honest client: at most {clients - 1} of {clients} can lie, "
+                    f"got {self.byzantine}."
+                )
+            return self.byzantine
+        for f in range(clients // 5, 0, -1):
+            try:
+                for rule in self.rules:
+                    rule_of(rule, f).check(clients)
+            except TooFewClientsError:
+                continue
+            return f
+        return 0
+
+    def rows(self, notice: Callable[[str], None]) -> Iterator[Row]:
+        engines = self.engines()
+        for dim in self.dims:
+            for clients in self.clients:
+                notice(f"drawing {clients} clients of {short(dim)} coordinates")
+                problem = Problem.draw(clients, self.attackers(clients), dim, self.dtype, self.device, self.seed)
+                for rule in self.rules:
+                    yield from measure.rows(problem, rule, engines, self.repeats, self.limit, notice)
+                del problem
+
+    def run(
+        self, notice: Callable[[str], None], show: Callable[[Row], None], json: Path | None, add: bool = False
+    ) -> list[Row]:
+        """All rows; after each the file is whole, so that an interrupt keeps what is done.
+
+        With `add` the file's rows stay, but for those that are measured again, and are told with the new ones.
+        """
+        done = load(json) if add and json is not None and json.exists() else []
+        for row in self.rows(notice):
+            done = added(done, [row])
+            if json is not None:
+                save(json, done)
+            show(row)
+        return done

@@ -1,0 +1,90 @@
+"""`bartizan bench`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bartizan._util.arguments import listed, number, seconds
+from bartizan.updates.layout import FLOATS
+
+RULES = "krum,bulyan,geometric-median,mca"
+
+
+def add_to(commands: Any) -> None:
+    about = "what aggregation costs, in reads of the updates, beside other libraries"
+    parser = commands.add_parser("bench", help=about, description=f"Measure {about}: correctness first, then times.")
+    numbers, words = listed(number), listed(str)
+    parser.add_argument("--clients", type=numbers, default=[50], metavar="M,...", help="how many clients (default 50)")
+    parser.add_argument(
+        "--dim", type=numbers, default=[11_200_000], metavar="P,...", help="coordinates (default 11.2M, as ResNet18)"
+    )
+    parser.add_argument("--rules", type=words, default=words(RULES), metavar="RULE,...", help=f"default {RULES}")
+    parser.add_argument(
+        "--sketches",
+        type=words,
+        default=["exact", "rotated"],
+        metavar="SKETCH,...",
+        help="how ours looks at the updates: exact, rotated, rotated:8192, auto ... (default exact,rotated)",
+    )
+    parser.add_argument(
+        "--peers",
+        type=words,
+        default=[],
+        metavar="PEER,...",
+        help="byzfl, byzpy, flower, flower-legacy, torch-cdist, pair-loop (default none)",
+    )
+    parser.add_argument("--byzantine", type=_count, metavar="F", help="how many lie (default: a fifth, if rules allow)")
+    parser.add_argument("--dtype", choices=FLOATS, default="float32", help="of the updates (default float32)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where they lie (default cpu)")
+    parser.add_argument("--repeats", type=number, default=5, metavar="N", help="timed calls of each (default 5)")
+    parser.add_argument(
+        "--limit", type=seconds, default=60.0, metavar="S", help="seconds for the repeats of each (default 60)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON lines, after each of them")
+    parser.add_argument("--add", action="store_true", help="keep the rows of --json that are not measured now")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them: a .png or .svg")
+    parser.add_argument(
+        "--markdown", type=Path, nargs="+", metavar="FILE", help="measure nothing: print finished rows as a table"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from bartizan.studies.bench import bench_plot as plot
+    from bartizan.studies.bench import bench_rows as rows
+    from bartizan.studies.bench import bench_table as show
+    from bartizan.studies.bench.benchmark import Benchmark
+
+    if options.plot:
+        plot.check(options.plot)
+    if options.add and not options.json:
+        raise ValueError("--add needs --json FILE, to whose rows it adds.")
+    if options.markdown:
+        done = [row for path in options.markdown for row in rows.load(path)]
+        print(rows.markdown(done))
+    else:
+        benchmark = Benchmark(
+            clients=options.clients,
+            dims=options.dim,
+            rules=options.rules,
+            sketches=options.sketches,
+            peers=options.peers,
+            byzantine=options.byzantine,
+            dtype=options.dtype,
+            device=options.device,
+            repeats=options.repeats,
+            limit=options.limit,
+        )
+        benchmark.check()
+        with show.screen() as screen:
+            done = benchmark.run(screen.notice, screen.show, options.json, options.add)
+        print("\n".join(show.remarks(done)))
+    if options.plot:
+        plot.draw(done, options.plot)
+
+
+def _count(text: str) -> int:
+    """A number that may be 0."""
+    return 0 if text == "0" else number(text)

@@ -1,0 +1,146 @@
+"""Times of several engines on one problem: checked first, then by turns, each beside a read of the same updates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from bartizan import __version__
+from bartizan._util import machine
+from bartizan._util.types import Floats
+from bartizan.sketch.norms_only import Norms
+from bartizan.studies.bench import peak_memory as memory
+from bartizan.studies.bench.bench_rows import Row
+from bartizan.studies.bench.correctness import Verdict, defined_by, judged
+from bartizan.studies.bench.engines import Engine, Job
+from bartizan.studies.bench.problem import Problem
+
+PAUSE = 0.01
+SMALL = 5000  # coordinates to warm up on: what is compiled depends on types, not on sizes
+PART, FAR = 64, 10  # a 64th of the coordinates tells who would take ten times the limit for a single call
+Notice = Callable[[str], None]
+
+
+@dataclass
+class Entry:
+    """One engine under measurement."""
+
+    engine: Engine
+    job: Job
+    verdict: Verdict
+    extra: int | None = None
+    first: tuple[float, float] | None = None  # seconds of the first call that counts, and of the read before it
+    times: list[tuple[float, float]] = field(default_factory=list)
+
+    def wants_more(self, repeats: int, limit: float) -> bool:
+        """Until all repeats are done, or the next would go beyond the limit of seconds."""
+        if self.first is None:
+            return False
+        return len(self.times) < repeats and (len(self.times) + 1) * self.first[0] <= limit
+
+
+def rows(
+    problem: Problem, rule: str, engines: Sequence[Engine], repeats: int, limit: float, notice: Notice
+) -> Iterator[Row]:
+    """Check every engine that has the rule, then time them by turns (A B A B), each after one read."""
+    notice(f"{rule}: the definition, in float64")
+    defined = defined_by(problem, rule)
+    entries = []
+    for engine in engines:
+        job = engine.job(rule, problem)
+        if job is None:
+            continue
+        notice(f"{rule}: warming up and checking {engine.label}")
+        entries.append(_checked(problem, rule, engine, job, defined, limit))
+    for turn in range(repeats):
+        for entry in entries:
+            if entry.wants_more(repeats, limit):
+                notice(f"{rule}: timing {entry.engine.label}, {turn + 1} of {repeats}")
+                entry.times.append(_timed(problem, entry.job))
+    for entry in entries:
+        yield _row(problem, rule, entry)
+
+
+def one_read(problem: Problem) -> float:
+    """Seconds to sum the squares of all numbers once, with our own kernel.
+
+    After a pause: threads of whoever ran before may still be spinning, in wait of more.
+    """
+    time.sleep(PAUSE)
+    if problem.device == "cuda":  # without the host's part, which is as long as a small read
+        return machine.timed(lambda: problem.x.sum(), problem.device)[1]
+    return machine.timed(lambda: Norms().look(problem.updates, 0), problem.device)[1]
+
+
+def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Floats, limit: float) -> Entry:
+    expected = float("inf")
+    try:
+        _small_run(problem, rule, engine, SMALL)  # compiles
+        if problem.dim >= PART * SMALL:
+            # Twice, for threads of BLAS that wait for a busy core can take a second for nothing.
+            expected = PART * min(_small_run(problem, rule, engine, problem.dim // PART) for _ in range(2))
+            if expected > FAR * limit:
+                return Entry(engine, job, Verdict(False, f"not run: it would take about {expected:,.0f} s a call"))
+        one_read(problem)
+        given = job.given()
+        read = one_read(problem)
+        (answer, seconds), extra = memory.watched(
+            lambda: machine.timed(lambda: job.run(given), problem.device), problem.device
+        )
+        first = seconds, read
+        if seconds > FAR * expected:  # a GPU has other kernels for more than 2^31 numbers, and has just compiled them
+            first = _timed(problem, job)
+    except Exception as failure:  # another library may fail in any way: that is a result too
+        return Entry(engine, job, Verdict(False, f"{type(failure).__name__}: {failure}"))
+    if extra is not None:
+        extra = max(0, extra - memory.size_of(answer.update))
+    return Entry(engine, job, judged(problem, rule, engine, answer, defined), extra, first)
+
+
+def _small_run(problem: Problem, rule: str, engine: Engine, dim: int) -> float:
+    """Seconds of a call on the first coordinates only."""
+    job = engine.job(rule, problem.narrowed(dim))
+    if job is None:
+        return 0.0
+    given, run = job.given(), job.run
+    return machine.timed(lambda: run(given), problem.device)[1]
+
+
+def _timed(problem: Problem, job: Job) -> tuple[float, float]:
+    """Seconds of a call, and of the read before it."""
+    given = job.given()
+    read = one_read(problem)
+    return machine.timed(lambda: job.run(given), problem.device)[1], read
+
+
+def _row(problem: Problem, rule: str, entry: Entry) -> Row:
+    times = entry.times or ([entry.first] if entry.first else [])
+    seconds = [spent for spent, _ in times]
+    reads = [spent / read for spent, read in times]
+    return Row(
+        engine=entry.engine.name,
+        rule=rule,
+        sketch=entry.engine.sketch,
+        clients=problem.clients,
+        byzantine=problem.byzantine,
+        dim=problem.dim,
+        dtype=problem.dtype,
+        device=problem.device,
+        seconds=median(seconds) if times else None,
+        seconds_min=min(seconds, default=None),
+        seconds_max=max(seconds, default=None),
+        reads=median(reads) if times else None,
+        reads_min=min(reads, default=None),
+        reads_max=max(reads, default=None),
+        read_seconds=median(read for _, read in times) if times else None,
+        repeats=len(times),
+        extra_bytes=entry.extra,
+        ok=entry.verdict.ok,
+        judged=entry.verdict.judged,
+        definition_error=entry.verdict.definition_error,
+        mean_error=entry.verdict.mean_error,
+        machine=machine.name_of(problem.device),
+        version=__version__,
+    )

@@ -1,0 +1,61 @@
+"""How much memory a call takes at its peak, as the operating system or the GPU sees it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bartizan._util import machine
+
+T = TypeVar("T")
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def watched(call: Callable[[], T], device: str) -> tuple[T, int | None]:
+    """What a call gave, and the bytes that it held at most beside what was held before; None where nobody counts.
+
+    Kernels and BLAS allocate behind Python's back, so that the peak of the process's resident memory is asked for.
+    """
+    gc.collect()
+    before = _reset(device)
+    result = call()
+    machine.synchronise(device)
+    peak = _peak(device)
+    return result, None if before is None or peak is None else max(0, peak - before)
+
+
+def size_of(array: Any) -> int:
+    """Bytes of an answer, of either kind."""
+    return int(array.nbytes) if hasattr(array, "nbytes") else int(array.numel() * array.element_size())
+
+
+def _reset(device: str) -> int | None:
+    if device == "cuda":
+        cuda = machine.torch_for("device='cuda'").cuda
+        cuda.synchronize()
+        cuda.reset_peak_memory_stats()
+        return int(cuda.memory_allocated())
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not be there to be used again
+    try:
+        CLEAR.write_text("5")  # forget the peak
+    except OSError:
+        return None
+    return _of_process("VmRSS:")
+
+
+def _peak(device: str) -> int | None:
+    if device == "cuda":
+        return int(machine.torch_for("device='cuda'").cuda.max_memory_allocated())
+    return _of_process("VmHWM:")
+
+
+def _of_process(name: str) -> int | None:
+    for line in STATUS.read_text().splitlines():
+        if line.startswith(name):
+            return 1024 * int(line.split()[1])
+    return None

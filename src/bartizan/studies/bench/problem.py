@@ -1,0 +1,160 @@
+"""The updates that all engines are given, and the definition that all are judged by, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bartizan._util import machine
+from bartizan._util.types import Array, Floats
+from bartizan.geometry import Geometry, GramStats
+from bartizan.rules import Rule
+from bartizan.rules.geometric_median import squared_distances_to
+from bartizan.updates.updates import Updates
+
+WIDTH = 2**16  # columns widened to float64 at a time
+STEP = 64  # between the pieces of noise that two clients get
+LOUD = 5.0  # how much louder than the honest the attackers are
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """M updates in one array, the first `byzantine` of them lies."""
+
+    x: Any
+    byzantine: int
+    dtype: str
+    device: str
+
+    @classmethod
+    def draw(cls, clients: int, byzantine: int, dim: int, dtype: str, device: str, seed: int = 0) -> Problem:
+        """Honest: a common direction and own noise three times as long. Attackers: noise alone, and louder.
+
+        One stretch of white noise serves all: pieces that begin at different places have nothing in common.
+        """
+        size = 8 if dtype == "float64" else 2 if "16" in dtype else 4
+        free = machine.free_memory(device)
+        if clients * dim * size > 0.9 * free:
+            raise MemoryError(
+                f"{clients} clients of {dim:,} {dtype} coordinates take {clients * dim * size / 1e9:.1f} GB, and "
+                f"{free / 1e9:.1f} GB are free. Take a smaller --dim or fewer --clients."
+            )
+        gains = np.ones(clients, dtype=np.float32)
+        gains[:byzantine] = LOUD
+        shares = np.full(clients, 1 / 3, dtype=np.float32)
+        shares[:byzantine] = 0
+        cuts = STEP * np.random.default_rng(seed).permutation(clients)
+        fill = _in_torch if device == "cuda" or dtype == "bfloat16" else _in_numpy
+        return cls(fill(dim, dtype, device, seed, gains, shares, cuts), byzantine, dtype, device)
+
+    @property
+    def clients(self) -> int:
+        return int(self.x.shape[0])
+
+    @property
+    def dim(self) -> int:
+        return int(self.x.shape[1])
+
+    def narrowed(self, dim: int) -> Problem:
+        """The first coordinates only: to warm up on."""
+        return Problem(self.x[:, :dim], self.byzantine, self.dtype, self.device)
+
+    def tensor(self) -> Any:
+        """The updates as one torch tensor, not copied."""
+        return self.x if hasattr(self.x, "dim") else machine.torch_for("This engine").from_numpy(self.x)
+
+    @cached_property
+    def updates(self) -> Updates:
+        return Updates.of(self.x)
+
+    @cached_property
+    def gram(self) -> Floats:
+        return self._gram(None)
+
+    @property
+    def mean_weights(self) -> Floats:
+        weights = np.zeros(self.clients)
+        weights[self.byzantine :] = 1 / (self.clients - self.byzantine)
+        return weights
+
+    @cached_property
+    def spread(self) -> float:
+        """The largest distance of an honest client to the honest mean."""
+        return float(np.sqrt(squared_distances_to(self.gram, self.mean_weights)[self.byzantine :].max()))
+
+    def defined(self, rule: Rule) -> Floats:
+        """The weights that the rule gives on exact float64 inner products."""
+        look = GramStats(self.gram, np.diag(self.gram).copy(), self._gram)
+        return rule(Geometry.seen(look, self.clients, seed=0))
+
+    def distances(self, update: Any, weights: Floats) -> Floats:
+        """How far an update lies from each of n weighted sums of the clients, (n, M) weights; one walk for all."""
+        squares = np.zeros(len(weights))
+        for low, block in self._blocks():
+            answer = _like(update[low : low + block.shape[1]], block)
+            squares += _numpy(((answer - _like(weights, block) @ block) ** 2).sum(1))
+        return np.sqrt(squares)
+
+    def distance_to_mean(self, weights: Floats) -> float:
+        """How far a weighted sum of the clients lies from the honest mean, the honest spread being 1."""
+        difference = weights - self.mean_weights
+        return float(np.sqrt(np.maximum(difference @ self.gram @ difference, 0))) / self.spread
+
+    def _gram(self, row: int | None) -> Floats:
+        total: Any = 0
+        for _, block in self._blocks():
+            about = block if row is None else block - block[row]
+            total = total + about @ about.T
+        return _numpy(total)
+
+    def _blocks(self) -> Iterator[tuple[int, Any]]:
+        for low in range(0, self.dim, WIDTH):
+            yield low, _wide(self.x[:, low : low + WIDTH])
+
+
+def _in_numpy(dim: int, dtype: str, device: str, seed: int, gains: Array, shares: Array, cuts: Array) -> Array:
+    rng = np.random.default_rng(seed)
+    common = rng.standard_normal(dim, dtype=np.float32)
+    noise = rng.standard_normal(dim + STEP * len(cuts), dtype=np.float32)
+    x = np.empty((len(cuts), dim), dtype)
+
+    def fill(m: int) -> None:
+        piece = noise[cuts[m] : cuts[m] + dim]
+        for low in range(0, dim, WIDTH):
+            part = slice(low, low + WIDTH)
+            x[m, part] = gains[m] * piece[part] + shares[m] * common[part]
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(fill, range(len(cuts))))
+    return x
+
+
+def _in_torch(dim: int, dtype: str, device: str, seed: int, gains: Array, shares: Array, cuts: Array) -> Any:
+    torch = machine.torch_for(f"dtype {dtype} on {device}")
+    generator = torch.Generator(device).manual_seed(seed)
+    common = torch.randn(dim, device=device, generator=generator)
+    noise = torch.randn(dim + STEP * len(cuts), device=device, generator=generator)
+    x = torch.empty((len(cuts), dim), device=device, dtype=getattr(torch, dtype))
+    for m, cut in enumerate(cuts.tolist()):
+        x[m] = float(gains[m]) * noise[cut : cut + dim] + float(shares[m]) * common
+    return x
+
+
+def _wide(block: Any) -> Any:
+    return block.double() if hasattr(block, "double") else np.asarray(block, dtype=np.float64)
+
+
+def _like(values: Any, block: Any) -> Any:
+    """In float64, in the library and on the device of the block."""
+    if isinstance(block, np.ndarray):
+        return _numpy(_wide(values))
+    return machine.torch_for("A tensor").as_tensor(values, dtype=block.dtype, device=block.device)
+
+
+def _numpy(result: Any) -> Floats:
+    return result if isinstance(result, np.ndarray) else result.cpu().numpy()

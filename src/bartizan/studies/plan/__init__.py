@@ -1,0 +1,1 @@
+"""`bartizan plan`."""

@@ -1,0 +1,21 @@
+"""The paper's theorems as functions, and as experiments: `bartizan theory`."""
+
+from bartizan.studies.theory.bounds import (
+    aggregation_bound,
+    convex_bound,
+    convex_step,
+    error_floor,
+    inflation,
+    nonconvex_bound,
+    nonconvex_step,
+)
+
+__all__ = [
+    "aggregation_bound",
+    "convex_bound",
+    "convex_step",
+    "error_floor",
+    "inflation",
+    "nonconvex_bound",
+    "nonconvex_step",
+]

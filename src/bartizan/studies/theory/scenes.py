@@ -1,0 +1,168 @@
+"""Attackers of one kind against one rule: the honest clients' noise and disagreement are known."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from bartizan import registry as names
+from bartizan._util.types import Floats
+from bartizan.aggregate import Aggregator
+from bartizan.attacks import needs, needs_aggregator
+from bartizan.rules import Rule
+from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.sketch import Exact, Sketch
+
+TRIES = 16  # of the attacks that try their factors on the server's own rule
+ATTACKS = tuple(name for name in names.ATTACKS if name != "none" and needs(names.attack(name)) <= {"aggregator"})
+"""Those that know the honest updates and at most the rule; who aims at the sketch is tried in theory/adaptive.py."""
+SIGMA = KAPPA = 1.0
+LIMITS = {"mda": {"max_nodes": 5000}}  # a search that would take minutes is a refusal here
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """M clients whose gradients are a common one, an offset of their own and fresh noise.
+
+    The offsets sum to 0 and the longest is kappa; the noise has E|noise|^2 = sigma^2, on `noisy` coordinates.
+    """
+
+    offsets: Floats
+    noisy: int
+    sigma: float
+    kappa: float
+
+    @classmethod
+    def draw(cls, n_clients: int, dim: int, noisy: int, sigma: float, kappa: float, seed: int = 0) -> Clients:
+        # A stream of its own: from the stream of the noise, where that has as many coordinates, noise and offsets would
+        # be one and the same.
+        offsets = np.random.default_rng((seed, 2)).normal(size=(n_clients, dim))
+        offsets -= offsets.mean(axis=0)
+        offsets *= kappa / np.linalg.norm(offsets, axis=1).max()
+        return cls(offsets, noisy, sigma, kappa)
+
+    def gradients(self, common: Floats, rng: np.random.Generator) -> Floats:
+        return self._noisy(common + self.offsets, rng)
+
+    def trusted(self, common: Floats, rng: np.random.Generator) -> Floats:
+        """What a server finds that has data of its own, like everyone's: noise, and no offset."""
+        return self._noisy(common[None].copy(), rng)[0]
+
+    def _noisy(self, rows: Floats, rng: np.random.Generator) -> Floats:
+        n, p = rows.shape
+        rows[:, :: p // self.noisy] += rng.normal(size=(n, self.noisy)) * (self.sigma / np.sqrt(self.noisy))
+        return rows
+
+    def spread(self, n_byzantine: int) -> float:
+        r"""The definition's :math:`\nu^2 = \max_{i,j} E\|g_i - g_j\|^2` of the honest, who come last."""
+        x = self.offsets[n_byzantine:]
+        squares = (x * x).sum(axis=1)
+        return float(2 * self.sigma**2 + (squares[:, None] + squares - 2 * x @ x.T).max())
+
+
+@lru_cache(maxsize=2)
+def room(n_clients: int, dim: int, noisy: int, seed: int = 0) -> Clients:
+    """The same honest clients wherever they are asked for: sigma and kappa are 1."""
+    return Clients.draw(n_clients, dim, noisy, SIGMA, KAPPA, seed)
+
+
+def common_gradient(dim: int, length: float) -> Floats:
+    return np.full(dim, length / math.sqrt(dim))
+
+
+def rule_named(name: str, n_byzantine: int) -> Rule | CoordinateWise:
+    """
+    >>> rule_named("nnm >> mca", 3)
+    NNM(n_byzantine=3) >> MCA(width=None, tolerance=1e-08, max_steps=1000)
+    """
+    settings: dict[str, Any] = LIMITS.get(name, {})
+    known = names.RULES | names.COORDINATEWISE
+    if name not in known or "n_byzantine" in inspect.signature(known[name]).parameters:
+        settings = settings | {"n_byzantine": n_byzantine}
+    return names.rule(name, **settings)
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """A rule behind a sketch, which is drawn afresh at every call; callable as the attacks that know it want it."""
+
+    rule: Rule | CoordinateWise
+    sketch: Sketch
+    rng: np.random.Generator
+    trusted: Floats | None = None
+
+    def __call__(self, updates: Floats) -> Floats:
+        trusted = self.trusted if self.rule.needs_trusted else None
+        return Aggregator(self.rule, self.sketch)(updates, seed=int(self.rng.integers(2**63)), trusted=trusted).update
+
+
+@dataclass(frozen=True)
+class Attack:
+    """By its name, and perhaps a setting: "ipm factor=1000"."""
+
+    name: str
+
+    @property
+    def knows_the_rule(self) -> bool:
+        return needs_aggregator(self._function())
+
+    def lie(self, gradients: Floats, n_byzantine: int, server: Server) -> None:
+        """Overwrite the rows of the first `n_byzantine` clients. Who knows the rule does not know the sketch's seed."""
+        if not n_byzantine:
+            return
+        settings = {"aggregator": server, "tries": TRIES} if self.knows_the_rule else {}
+        honest = gradients[n_byzantine:]
+        gradients[:n_byzantine] = self._function()(honest, n_byzantine, server.rng, **settings)
+
+    def _function(self) -> Any:
+        name, _, setting = self.name.partition(" ")
+        key, _, value = setting.partition("=")
+        return names.attack(name, **({key: float(value)} if key else {}))
+
+
+def servers_of(rule: Rule | CoordinateWise, sketch: Sketch) -> dict[str, Callable[..., Server]]:
+    """Exact and projected, where the rule can be; a server still lacks its randomness and its own update."""
+    servers: dict[str, Callable[..., Server]] = {"exact": partial(Server, rule, Exact())}
+    if isinstance(rule, Rule):
+        servers["projected"] = partial(Server, rule, sketch)
+    return servers
+
+
+def errors_of(
+    servers: Mapping[str, Callable[..., Server]],
+    attacks: Sequence[str],
+    f: int,
+    clients: Clients,
+    common: Floats,
+    seed: int,
+) -> Iterator[tuple[str, str, float]]:
+    """(server, attack, squared distance to the honest mean), all on the same honest gradients.
+
+    An attack that tries the rule finds a lie against each server. It also plays the lie that it found against the
+    first one, which is exact, on the others, and the worse counts: a search among sketches that are drawn afresh at
+    every try is misled by their noise.
+    """
+    gradients = clients.gradients(common, np.random.default_rng(seed))
+    mean = gradients[f:].mean(axis=0)
+    trusted = clients.trusted(common, np.random.default_rng((seed, 1)))
+
+    def error(server: Server) -> float:
+        squared = float(((server(gradients) - mean) ** 2).sum())
+        return squared if math.isfinite(squared) else math.inf
+
+    for name in attacks:
+        attack, rng, lied = Attack(name), np.random.default_rng((seed, 3)), False
+        for kind, made in servers.items():
+            server, worst = made(rng=rng, trusted=trusted), 0.0
+            if lied:
+                worst = error(server)
+            if not lied or attack.knows_the_rule:
+                attack.lie(gradients, f, server)
+                worst, lied = max(worst, error(server)), True
+            yield kind, name, worst

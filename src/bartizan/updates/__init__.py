@@ -1,0 +1,1 @@
+"""Client updates of any container, checked once and read in blocks of columns."""

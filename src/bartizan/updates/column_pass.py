@@ -1,0 +1,168 @@
+"""How a walk over the columns goes: how much is held at a time, what is let go after each block, and who is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from bartizan._util.text import quoted
+from bartizan._util.types import Array
+from bartizan.kernels.rows import UNIT, Rows
+from bartizan.updates.columns import GRANULE, SCRATCH, Columns, Located
+from bartizan.updates.layout import is_tensor
+from bartizan.updates.pages import NEIGHBOURS, MappedPages, span
+
+Progress = Callable[[str, int, int], None]
+
+SUMS = 32  # bytes a column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
+UNITS = {"": 1, "B": 1}
+UNITS |= {f"{letter}iB": 2 ** (10 * (i + 1)) for i, letter in enumerate("KMGT")}
+UNITS |= {f"{letter}B": 10 ** (3 * (i + 1)) for i, letter in enumerate("kMGT")}
+
+
+def as_bytes(memory: int | str) -> int:
+    """A number of bytes, or one with its unit.
+
+    >>> as_bytes("512 MiB"), as_bytes("1.5 GB")
+    (536870912, 1500000000)
+    """
+    amount = memory
+    if isinstance(memory, str):
+        parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory)
+        known = parts is not None and parts[2] in UNITS and len(memory) < 40
+        amount = int(float(parts[1]) * UNITS[parts[2]]) if parts and known else 0
+    if not isinstance(amount, (int, np.integer)) or isinstance(amount, bool) or amount < 1:
+        raise ValueError(
+            f'memory must be a number of bytes, or a text such as "512 MiB" or "2 GB"; got {quoted(memory)}.'
+        )
+    return int(amount)
+
+
+class ColumnPass:
+    """Of one aggregation. Without a budget blocks are as wide as is fast, and the system keeps what pages it likes."""
+
+    def __init__(
+        self, spare: int | None = None, pages: MappedPages | None = None, progress: Progress | None = None
+    ) -> None:
+        self.spare = spare  # bytes that one block may take
+        self.pages = pages
+        self.progress = progress
+        self.stage, self.done, self.total = "", 0, 0
+
+    @classmethod
+    def of(cls, memory: int | str | None, progress: Progress | None, written: Iterable[Array] = ()) -> ColumnPass:
+        """The pace of a budget, for files that are mapped by now; what of it is left for blocks is said by `limit`."""
+        if memory is None:
+            return cls(progress=progress)
+        return cls(as_bytes(memory), MappedPages.now(written=written), progress)
+
+    def limit(self, needs: dict[str, int], least_block: int) -> None:
+        """Take from the budget what is needed besides blocks; an error that lists it where too little is left."""
+        if self.spare is None:
+            return
+        memory, self.spare = self.spare, self.spare - sum(needs.values())
+        if self.spare < least_block:
+            listed = ", ".join(f"{name} {shown(size)}" for name, size in needs.items() if size)
+            raise ValueError(
+                f"memory={shown(memory)} is too little: at least {shown(sum(needs.values()) + least_block)} is needed "
+                f"({listed}, one block of the updates {shown(least_block)})."
+                + (
+                    " A result on disk needs less: see bartizan.updates.files.create_update."
+                    if needs.get("result")
+                    else ""
+                )
+            )
+
+    def begin(self, stage: str) -> None:
+        self.stage, self.done, self.total = stage, 0, 0
+
+    def expect(self, numbers: int) -> None:
+        """So many more numbers will be read in this stage."""
+        self.total += numbers
+
+    def rows_at_a_time(self, unit: int, itemsize: int, *, copied: bool) -> int | None:
+        """How many rows may be read side by side, where they lie (or copied, as they lie oddly), in whole units."""
+        few = max(1, SCRATCH // (unit * itemsize)) if copied else None
+        if self.spare is None:
+            return few
+        none, one = (in_place_bytes(n, unit, itemsize) for n in (0, 1))
+        fits = max(1, (self.spare - none) // (one - none))
+        return fits if few is None else min(few, fits)
+
+    def most(self, n_rows: int, itemsize: int, granule: int, most: int | None) -> int | None:
+        """How wide a gathered block of so many rows may be, if `most` is what was asked for."""
+        if self.spare is None:
+            return most
+        fits = (self.spare - gathered_bytes(0, 0, 0)) // (gathered_bytes(n_rows, 1, itemsize) - gathered_bytes(0, 0, 0))
+        return max(granule, min(fits, most or UNIT) // granule * granule)
+
+    def gathered(
+        self, columns: Columns, located: Located, multiple_of: int, most: int | None
+    ) -> Iterator[tuple[int, Rows]]:
+        """Blocks within the budget, in one buffer, copied row by row: the kernel maps far more than it is asked for."""
+        width = self.most(len(located), columns.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
+        p = int(columns.ends[-1])
+        buffer = np.empty((len(located), min(width, p)), columns.widest)
+        rows = [located.rows([r]) for r in range(len(located))]
+        for start in range(0, p, width):
+            stop = min(start + width, p)
+            block = buffer[:, : stop - start]
+            for r, row in enumerate(rows):
+                part = row.part(start, stop)
+                part.kernels.copied(part, block[r : r + 1])
+                self.drop(columns, row.arrays, start, stop)
+            yield start, Rows.of(block)
+
+    def passed(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
+        """These columns of these rows were read."""
+        self.drop(columns, rows, start, stop)
+        if self.progress is not None:
+            self.done += len(rows) * (stop - start)
+            self.progress(self.stage, self.done, max(self.done, self.total))
+
+    def drop(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
+        """Let go of the pages that these columns lie in; they will not be asked for soon."""
+        if self.pages is None:
+            return
+        first, last = np.searchsorted(columns.ends, [start, stop - 1], side="right")
+        for e in range(first, last + 1):
+            begin = int(columns.ends[e]) - columns.entries[e].size
+            for arrays in rows:
+                self.pages.drop(*_part(arrays[e], max(start - begin, 0), stop - begin))
+
+    def pieces(self, array: Array, size: int = 2**20) -> Iterator[tuple[int, Array]]:
+        """(first index, numbers) of an array that is read from end to end."""
+        if is_tensor(array):  # on a GPU
+            yield 0, array
+            return
+        for low in range(0, array.size, size):
+            yield low, (array if array.ndim == 1 else array.flat)[low : low + size]
+            if self.pages is not None:
+                self.pages.drop(*_part(array, low, low + size))
+
+
+UNLIMITED = ColumnPass()
+
+
+def _part(array: Array, low: int, high: int) -> tuple[int, int]:
+    """Where these numbers of an array lie; all of them if they do not lie in one piece."""
+    first, last = span(array)
+    if array.ndim == 1 and array.flags.c_contiguous:
+        return first + low * array.itemsize, min(last, first + high * array.itemsize)
+    return first, last
+
+
+def in_place_bytes(n_rows: int, unit: int, itemsize: int) -> int:
+    """What rows that are read side by side may take: each twice, since the kernel maps more than it is asked for."""
+    return n_rows * 2 * (unit * itemsize + NEIGHBOURS) + SUMS * unit
+
+
+def gathered_bytes(n_rows: int, width: int, itemsize: int) -> int:
+    """What a block that is gathered row by row takes: only one row's pages are mapped at a time."""
+    return n_rows * width * itemsize + SUMS * width + 2 * NEIGHBOURS
+
+
+def shown(size: int) -> str:
+    return f"{-(-size // 2**20):,} MiB" if size >= 2**20 else f"{size:,} bytes"

@@ -1,0 +1,195 @@
+"""The p floating-point coordinates of a layout: walked in blocks, read where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from bartizan._util.types import Array, Floats
+from bartizan.kernels.rows import DOUBLE, FLOAT32, FLOAT64, Rows, Table, address_of, code_of, table_of, working
+from bartizan.updates.layout import Entry, Layout, is_tensor, widen_bfloat16
+
+GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
+SCRATCH = 8 * 2**20  # bytes that copies of a block may take
+WIDE = 2**19  # columns of a block that is read in place: few, so that threads seldom wait for each other ...
+MANY = 2**25  # ... or, of few rows, as many as make this many numbers, but not above WIDEST
+WIDEST = 2**23
+
+
+class Row(NamedTuple):
+    """One update's arrays in the order of the layout: NumPy views, flat where the memory is contiguous."""
+
+    floats: tuple[Array, ...]
+    integers: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Coordinates 0 to p of a layout, and in which of its entries each of them lies."""
+
+    layout: Layout
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.layout.entries if entry.is_float)
+
+    @cached_property
+    def dim(self) -> int:
+        return self.layout.dim
+
+    @cached_property
+    def ends(self) -> Array:
+        return np.cumsum([entry.size for entry in self.entries])
+
+    @cached_property
+    def widest(self) -> np.dtype:
+        """The precision that the updates are read in: float64 if any entry is, else float32."""
+        return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
+
+    def located(self, rows: Sequence[Row]) -> Located:
+        """Where all numbers of these rows lie."""
+        if is_tensor(rows[0].floats[0]):
+            from bartizan.updates.on_gpu import OnGpu
+
+            return cast("Located", OnGpu.of(rows, self))
+        arrays = [row.floats for row in rows]
+        if len(rows) == len(arrays[0]) == 1 and _place(arrays[0][0])[1]:
+            return Located(table_of(arrays[0][0][None]), working(arrays[0][0].dtype), arrays)
+        places = [[_place(array) for array in floats] for floats in arrays]
+        table = Table(
+            np.array([[address for address, _ in row] for row in places]),
+            np.array([[step for _, step in row] for row in places]),
+            self.ends,
+            np.array([[code_of(array.dtype) for array in floats] for floats in arrays], dtype=np.uint8),
+        )
+        return Located(table, FLOAT64 if (table.codes == DOUBLE).any() else FLOAT32, arrays, odd=not table.steps.all())
+
+
+@dataclass(frozen=True, eq=False)
+class Located:
+    """Rows of all p coordinates; arrays that no kernel can walk (`odd`: step 0) are copied a block at a time."""
+
+    table: Table
+    dtype: np.dtype
+    arrays: Any  # of row m and entry e: arrays[m][e]
+    odd: bool = False
+
+    @classmethod
+    def of_matrix(cls, x: Array) -> Located | None:
+        """Where the rows of one 2-D array lie, if kernels can walk them."""
+        if not (x.ndim == 2 and x.flags.aligned and x.dtype.isnative and x.strides[1]):
+            return None
+        return cls(table_of(x), working(x.dtype), Lines(x))
+
+    def __len__(self) -> int:
+        return len(self.table.pointers)
+
+    def rows(self, indices: Sequence[int] | Array) -> Located:
+        """Some of the rows."""
+        pointers, steps, ends, codes = self.table
+        table = Table(pointers[indices], steps[indices], ends, codes[indices])
+        return Located(table, self.dtype, [self.arrays[i] for i in indices], self.odd and not table[1].all())
+
+    def with_row(self, other: Located) -> Located:
+        """These rows, and the one of `other`."""
+        pointers, steps, _, codes = (np.concatenate(pair) for pair in zip(self.table, other.table, strict=True))
+        arrays = [*(self.arrays[m] for m in range(len(self))), *other.arrays]
+        return Located(Table(pointers, steps, self.table.ends, codes), self.dtype, arrays, self.odd or other.odd)
+
+    def blocks(
+        self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
+    ) -> Iterator[tuple[int, Rows]]:
+        """Walk the columns: (first coordinate, where the block's rows lie).
+
+        Every block but the last has a width that is a multiple of `multiple_of`, a power of two (and of `tile`, what
+        kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller has seen to it that
+        there are only few rows.
+        """
+        granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
+        copied = self.odd and narrow
+        width = SCRATCH // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
+        width = max(granule, min(most or width, width) // granule * granule)
+        for start in range(0, p, width):
+            yield start, self.part(start, min(start + width, p))
+
+    def row(self, index: int, start: int, stop: int) -> Array:
+        """These columns of one row, copied into one piece."""
+        return self.part(start, stop)[index]
+
+    def zeros(self, *shape: int) -> Floats:
+        """Where the kernels' sums go."""
+        return np.zeros(shape)
+
+    def blank_reading(self, k: int, trusted: bool) -> tuple[Floats, Floats, Floats | None]:
+        """Zeros for sketches, squared norms and dots."""
+        M = len(self)
+        return self.zeros(M, k), self.zeros(M), self.zeros(M) if trusted else None
+
+    def inner_products(self, sketches: Floats) -> Floats:
+        rows = Rows.of(sketches)
+        gram = self.zeros(len(rows), len(rows))
+        rows.kernels.gram(rows, None, gram)
+        return gram
+
+    def host(self, *arrays: Any) -> tuple[Any, ...]:
+        """Sums as NumPy's arrays."""
+        return arrays
+
+    def part(self, start: int, stop: int) -> Rows:
+        """These columns of the rows."""
+        pointers, steps, ends, codes = self.table
+        if stop - start == ends[-1] and not self.odd:
+            return Rows(self.table, self.dtype, self.arrays)
+        first, last = np.searchsorted(ends, [start, stop - 1], side="right")
+        pieces = slice(first, last + 1)
+        begins = np.append(0, ends)[pieces]
+        skipped = np.maximum(start - begins, 0)
+        pointers = pointers[:, pieces] + skipped * steps[:, pieces]
+        steps = steps[:, pieces]
+        stops = np.minimum(ends[pieces], stop)
+        owner: list[object] = [self.arrays]
+        if self.odd:
+            pointers, steps = pointers.copy(), steps.copy()
+            for m, e in zip(*np.nonzero(steps == 0), strict=True):
+                low, high = int(skipped[e]), int(stops[e] - begins[e])
+                copy = _native(self.arrays[m][first + e].flat[low:high])
+                pointers[m, e], steps[m, e] = address_of(copy), copy.itemsize
+                owner.append(copy)
+        return Rows(Table(pointers, steps, stops - start, codes[:, pieces]), self.dtype, owner)
+
+
+class Lines:
+    """The rows of a 2-D array, as lists of their one entry."""
+
+    def __init__(self, x: Array) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[Array, ...]:
+        return (self.x[row],)
+
+
+def numbers(array: Array, entry: Entry) -> Array:
+    """Numbers in host memory, in a precision that NumPy can sum; float32 and float64 stay as they are."""
+    if is_tensor(array):
+        return (array if entry.dtype == "float64" else array.float()).cpu().numpy()
+    if entry.dtype == "bfloat16" and array.dtype == np.uint16:
+        return widen_bfloat16(array)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def _place(array: Array) -> tuple[int, int]:
+    """Address and step of an array that a kernel can walk; a step of 0 where it can't."""
+    if array.ndim == 1 and array.flags.aligned and array.dtype.isnative and (array.strides[0] or array.size == 1):
+        return address_of(array), array.strides[0] or array.itemsize
+    return 0, 0
+
+
+def _native(array: Array) -> Array:
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

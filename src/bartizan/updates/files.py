@@ -1,0 +1,246 @@
+"""Updates in files: mapped into memory instead of read, and written so that no half of one is ever found."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterator, Mapping, ValuesView
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bartizan._util.types import Array
+from bartizan.updates import safetensors_header as tensorfile
+from bartizan.updates.layout import dtype_name, is_tensor, leaves_of
+
+NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside
+
+HEADERS = {1: (np.lib.format.read_array_header_1_0, 2), 2: (np.lib.format.read_array_header_2_0, 4)}
+"""What reads the header of a version of `.npy`, and in how many bytes that says how long it is."""
+
+
+def open_update(
+    path: str | os.PathLike[str], *, dtype: npt.DTypeLike | None = None, shape: tuple[int, ...] | int | None = None
+) -> Any:
+    """The update in a file, mapped: nothing is read until it is used, and the file is never written to.
+
+    A `.npy` file is one array, a `.safetensors` file a dict of arrays; any other is one array of the `dtype` and
+    `shape` given. bfloat16 needs torch or ml_dtypes. What is not sound is a ValueError that names the file. The file
+    must not be cut short while the update is in use.
+    """
+    path = Path(path)
+    try:
+        if (dtype is None) != (shape is None):
+            raise ValueError("dtype and shape belong together: pass both, or neither")
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a named pipe is to wait for whoever writes to it
+            raise ValueError("it is no regular file")
+        if dtype is not None and shape is not None:
+            return _raw(path, np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
+        if path.suffix == ".npy":
+            return _npy(path)
+        if path.suffix == ".safetensors":
+            return _safetensors(path)
+        raise ValueError("known are .npy and .safetensors; pass dtype and shape to read it as one plain array")
+    except ValueError as unsound:
+        raise ValueError(f"{path} can't be opened as an update: {unsound}.") from None
+
+
+@contextlib.contextmanager
+def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
+    """A new update in a file, mapped to be written, of the names, shapes and dtypes of `like`.
+
+    One array makes a `.npy` file, a dict of arrays a `.safetensors` file. It appears under its name when the block
+    ends without an error, complete, in place of what was there; a process that is killed leaves a hidden file at most.
+
+    >>> import tempfile, bartizan as bz
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with create_update(f"{folder}/mean.npy", like=np.zeros(3)) as out:
+    ...         done = bz.aggregate([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]], bz.Mean(), out=out)
+    ...     open_update(f"{folder}/mean.npy").tolist()
+    [2.0, 2.0, 2.0]
+    """
+    path = Path(path)
+    leaves = leaves_of(like)
+    if path.suffix == ".npy" and set(leaves) == {()}:
+        head, places = _npy_head(leaves[()])
+    elif path.suffix == ".safetensors" and isinstance(like, Mapping) and all(_is_name(key) for key in leaves):
+        head, places = tensorfile.write_header(
+            [(name, dtype_name(leaf), tuple(leaf.shape)) for (name,), leaf in leaves.items()]
+        )
+    else:
+        raise ValueError(f"{path}: one array makes a .npy file, a dict from names to arrays a .safetensors file.")
+    size = max([len(head), *(place.stop for place in places)])
+    with finished(path, size) as file:
+        file.write(head)
+        file.flush()
+        memory = mmap.mmap(file.fileno(), size)
+        built = {place.name: _as_leaf(memory, place, leaves[_key(place)]) for place in places}
+        yield built if isinstance(like, Mapping) else built[""]
+        memory.flush()
+
+
+@contextlib.contextmanager
+def finished(path: Path, size: int = 0) -> Iterator[Any]:
+    """A binary file with room for `size` bytes, that gets its name only when the block ends without an error."""
+    hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with open(hidden, "x+b") as file:
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, not a crash at some page
+            elif size:
+                file.truncate(size)
+            yield file
+        os.replace(hidden, path)
+    except BaseException:
+        hidden.unlink(missing_ok=True)
+        raise
+
+
+def opened(updates: Any) -> Any:
+    """The same updates, those that are paths mapped; what can't be opened becomes an update that says why."""
+    if isinstance(updates, (Iterator, ValuesView)):
+        updates = list(updates)
+    if not isinstance(updates, (list, tuple)) or not any(isinstance(update, Path) for update in updates):
+        return updates
+    return [opened_one(update) if isinstance(update, Path) else update for update in updates]
+
+
+def opened_one(path: Path) -> Any:
+    try:
+        return open_update(path)
+    except (ValueError, OSError, ModuleNotFoundError) as unsound:
+        return Unreadable(str(unsound))
+
+
+class Unreadable(Mapping[Any, Any]):
+    """Stands for an update that could not be read, and tells why to whoever tries: its client is quarantined."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __getitem__(self, key: Any) -> Any:
+        raise TypeError(self.reason)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(self.reason)
+
+    def __len__(self) -> int:
+        raise TypeError(self.reason)
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """A file's bytes, never to be written back; changes to them would be this process's own."""
+    with open(path, "rb") as file:
+        if not hasattr(mmap, "MAP_PRIVATE"):
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        flags, access = mmap.MAP_PRIVATE | NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+        return mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
+
+
+def _raw(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    _check_numbers(dtype)
+    size, wanted = path.stat().st_size, dtype.itemsize * int(np.prod(shape, dtype=object))
+    if size != wanted or min(shape, default=0) < 0:
+        raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
+    return _view(mapped(path), dtype, shape, 0) if size else np.empty(shape, dtype)
+
+
+def _npy(path: Path) -> Array:
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            version = np.lib.format.read_magic(file)
+            read, width = HEADERS[version[0]]
+            begin = file.tell()
+            claimed = int.from_bytes(file.read(width), "little")
+            if begin + width + claimed > size:  # NumPy would ask for so much memory first
+                raise ValueError(f"it claims {claimed:,} bytes, and the file has {size:,}")
+            file.seek(begin)
+            shape, fortran, dtype = read(file)
+        except KeyError:
+            raise ValueError(f"its format has version {version}; 1.0 and 2.0 are read") from None
+        except Exception as unsound:  # NumPy's parser is not made for strangers' files
+            raise ValueError(f"its header is not sound: {unsound}") from None
+        begin = file.tell()
+    _check_numbers(dtype)
+    wanted = begin + dtype.itemsize * int(np.prod(shape, dtype=object))
+    if size != wanted or min(shape, default=0) < 0:
+        raise ValueError(f"{dtype} of shape {shape} would make {wanted:,} bytes, and the file has {size:,}")
+    return _view(mapped(path), dtype, shape, begin, "F" if fortran else "C")
+
+
+def _safetensors(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        tensors = tensorfile.read_header(file, os.fstat(file.fileno()).st_size)
+    memory = mapped(path)
+    return {tensor.name: _entry(memory, tensor) for tensor in tensors}
+
+
+def _entry(memory: mmap.mmap, tensor: tensorfile.Tensor) -> Any:
+    if tensor.dtype != "bfloat16":
+        return _view(memory, np.dtype(tensor.dtype).newbyteorder("<"), tensor.shape, tensor.start)
+    bits = np.ndarray(tensor.shape, np.dtype("<u2"), memory, tensor.start)
+    if tensor.start % 2:
+        raise ValueError(f"{tensor.name!r} is not aligned; save it again")
+    with contextlib.suppress(ModuleNotFoundError):
+        import torch
+
+        return torch.from_numpy(bits).view(torch.bfloat16)
+    with contextlib.suppress(ModuleNotFoundError):
+        import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
+
+        return bits.view(ml_dtypes.bfloat16)
+    raise ModuleNotFoundError("bfloat16 needs torch: pip install 'bartizan[torch]' (or ml_dtypes).")
+
+
+def _view(
+    memory: mmap.mmap, dtype: np.dtype, shape: tuple[int, ...], start: int, order: Literal["C", "F"] = "C"
+) -> Array:
+    array: Array = np.ndarray(shape, dtype, memory, start, order=order)
+    array.flags.writeable = False
+    return array
+
+
+def _npy_head(leaf: Any) -> tuple[bytes, list[tensorfile.Tensor]]:
+    """The first bytes of a .npy file of an array like this one, and where its numbers will lie."""
+    import io
+
+    name, shape = dtype_name(leaf), tuple(leaf.shape)
+    if name == "bfloat16":
+        raise ValueError("A .npy file can't hold bfloat16: make it a dict in a .safetensors file.")
+    dtype = np.dtype(name) if is_tensor(leaf) else leaf.dtype
+    head = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
+    begin = head.tell()
+    stop = begin + dtype.itemsize * int(np.prod(shape, dtype=object))
+    return head.getvalue(), [tensorfile.Tensor("", name, shape, begin, stop)]
+
+
+def _as_leaf(memory: mmap.mmap, place: tensorfile.Tensor, like: Any) -> Any:
+    """This place of the map as an array of the library that `like` is of."""
+    if is_tensor(like):
+        torch = sys.modules["torch"]
+        stored = np.dtype("<u2" if place.dtype == "bfloat16" else place.dtype)
+        return torch.from_numpy(np.ndarray(place.shape, stored, memory, place.start)).view(like.dtype)
+    dtype = like.dtype if place.name == "" or place.dtype == "bfloat16" else np.dtype(place.dtype).newbyteorder("<")
+    return np.ndarray(place.shape, dtype, memory, place.start)
+
+
+def _key(place: tensorfile.Tensor) -> tuple[Any, ...]:
+    return (place.name,) if place.name else ()
+
+
+def _is_name(key: tuple[Any, ...]) -> bool:
+    return len(key) == 1 and isinstance(key[0], str) and key[0] not in ("", "__metadata__")
+
+
+def _check_numbers(dtype: np.dtype) -> None:
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise ValueError(f"its numbers are {dtype}; wanted floats, integers or booleans of at most 64 bits")

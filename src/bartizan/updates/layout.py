@@ -1,0 +1,337 @@
+"""What an update looks like: which entries it has, their shapes and dtypes, and how to build one like it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from bartizan._util.types import Array
+
+Path = tuple[Any, ...]
+MOST_NODES = 100_000  # of one update's container: a client may nest it without end
+LARGE, PADDED = 2**26, 2**4  # what has so many bytes must have memory for one in so many of them at least
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array of an update: its place in the container, its shape and the name of its dtype."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+    device: str = "cpu"
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS
+
+    def __str__(self) -> str:
+        where = "" if self.device == "cpu" else f" on {self.device}"
+        return f"{_where(self.path)} ({self.dtype}, shape {self.shape}{where})"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The entries that every client of a round must send, in the order in which coordinates are counted."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def dim(self) -> int:
+        return sum(entry.size for entry in self.entries if entry.is_float)
+
+    def misfit(self, other: Layout) -> str | None:
+        """Why `other` is not an update of this layout (in any key order); None if it is."""
+        wanted = {entry.path: entry for entry in self.entries}
+        came = {entry.path: entry for entry in other.entries}
+        for path, entry in wanted.items():
+            if path not in came:
+                return f"{entry} is missing"
+            if came[path] != entry:
+                where = f" on {came[path].device}" if came[path].device != entry.device else ""
+                return f"wanted {entry}, got {came[path].dtype} of shape {came[path].shape}{where}"
+        for path, entry in came.items():
+            if path not in wanted:
+                return f"{entry} is not part of this round's updates"
+        return None
+
+    @classmethod
+    def of(cls, leaves: Mapping[Path, Any]) -> Layout:
+        """Describe the arrays of one update; raises TypeError on what is no array of numbers."""
+        entries = tuple(
+            Entry(path, tuple(leaf.shape), dtype_name(leaf, path), device_of(leaf)) for path, leaf in leaves.items()
+        )
+        if len(devices := {entry.device for entry in entries}) > 1:
+            raise TypeError(f"its entries lie on several devices, {' and '.join(sorted(devices))}; move them to one")
+        return cls(entries)
+
+    @classmethod
+    def most_common(cls, layouts: Sequence[Layout]) -> Layout:
+        """The layout that most clients sent: no minority decides what an update looks like, nor in which order."""
+        sets = Counter(frozenset(layout.entries) for layout in layouts)
+        winner = sets.most_common(1)[0][0]
+        return Counter(layout for layout in layouts if frozenset(layout.entries) == winner).most_common(1)[0][0]
+
+
+def leaves_of(update: Any) -> dict[Path, Any]:
+    """The arrays of one client's update by their path; raises TypeError on what can't be part of an update."""
+    return taken(update)[1]
+
+
+def taken(update: Any) -> tuple[Any, dict[Path, Any]]:
+    """The update in plain containers, and its arrays by their path: what it is made of is asked once.
+
+    A container may be a lazily read file, or any class: whatever it would say the next time counts for nothing.
+    """
+    leaves: dict[Path, Any] = {}
+    try:
+        plain = _taken(update, (), leaves, count(1))
+    except RecursionError:
+        raise TypeError("the update is nested without end") from None
+    except OverflowError as too_large:
+        raise TypeError(f"a number is too large: {too_large}") from None
+    claimed = sum(leaf.nbytes for leaf in leaves.values())
+    if claimed > LARGE and claimed > PADDED * (held := _memory(leaves.values())):
+        raise TypeError(
+            f"its entries have {claimed:,} bytes together and memory for {held:,}, which they repeat; "
+            "send arrays that hold all of their own"
+        )
+    return plain, leaves
+
+
+def _taken(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int]) -> Any:
+    if next(nodes) > MOST_NODES:
+        raise TypeError(f"the update has more than {MOST_NODES:,} parts")
+    kind = type(node)
+    if kind is np.ndarray or is_tensor(node):
+        if node.nbytes > LARGE:
+            _check_means(node, path)
+        leaves[path] = node
+        return node
+    if issubclass(kind, np.ma.MaskedArray):
+        raise TypeError(f"{_where(path)} is a masked array; fill its mask first")
+    if issubclass(kind, (np.ndarray, np.generic)):
+        # Of a subclass the numbers, which it can't lie about.
+        return _taken(np.asarray(node), path, leaves, nodes)
+    if issubclass(kind, Mapping):
+        items = [(key, _taken(child, (*path, key), leaves, nodes)) for key, child in node.items()]
+        if kind is dict or kind is OrderedDict:
+            same = all(one is child for (_, one), child in zip(items, node.values(), strict=True))
+            return node if same else kind(items)
+        return OrderedDict(items) if issubclass(kind, OrderedDict) else dict(items)
+    if issubclass(kind, (list, tuple)):
+        own: Any = list if issubclass(kind, list) else tuple
+        children = node if kind is own else [*own.__iter__(node)]  # of a subclass what it holds, not what it says
+        if _plain_numbers(children):
+            leaves[path] = np.asarray(children, dtype=np.float64)
+            return leaves[path]
+        plain = [_taken(child, (*path, index), leaves, nodes) for index, child in enumerate(children)]
+        if children is node and all(one is child for one, child in zip(plain, children, strict=True)):
+            return node
+        if own is list:
+            return plain
+        return kind(*plain) if hasattr(kind, "_fields") else tuple(plain)
+    raise TypeError(f"{_where(path)} is a {kind.__name__}, not a NumPy array or torch tensor")
+
+
+def _check_means(leaf: Any, path: Path) -> None:
+    """Raise on a large array that repeats a few numbers so often that to read or copy it would never end."""
+    steps = leaf.stride() if is_tensor(leaf) else [step // leaf.itemsize for step in leaf.strides]
+    held = 1 + sum((n - 1) * abs(step) for n, step in zip(leaf.shape, steps, strict=True))
+    if math.prod(leaf.shape) > PADDED * held:
+        raise TypeError(
+            f"{_where(path)} has shape {tuple(leaf.shape)} and memory for {held:,} numbers, which it repeats; "
+            "send an array that holds all of its own"
+        )
+
+
+def _memory(leaves: Iterable[Any]) -> int:
+    """How many bytes arrays lie in, those that several share counted once."""
+    spans = sorted(_span(leaf) for leaf in leaves if leaf.nbytes)
+    held, reached = 0, ("", 0)
+    for device, start, stop in spans:
+        if not start:
+            held += stop
+            continue
+        reached = max(reached, (device, start))
+        held += max(0, stop - reached[1])
+        reached = max(reached, (device, stop))
+    return held
+
+
+def _span(leaf: Any) -> tuple[str, int, int]:
+    """On which device, from which byte on and up to which one an array lies."""
+    if is_tensor(leaf):
+        first, steps = leaf.data_ptr(), [step * leaf.element_size() for step in leaf.stride()]
+        if not first:  # of a sharded tensor other ranks hold parts too
+            return device_of(leaf), 0, leaf.nbytes
+    else:
+        first, steps = leaf.__array_interface__["data"][0], leaf.strides
+    ends = [(n - 1) * step for n, step in zip(leaf.shape, steps, strict=True)]
+    start = first + sum(min(0, end) for end in ends)
+    return device_of(leaf), start, start + sum(map(abs, ends)) + leaf.nbytes // math.prod(leaf.shape)
+
+
+def _where(path: Path) -> str:
+    return f"entry {shown_path(path)!r}" if path else "the update"
+
+
+def shown_path(path: Path, most: int = 200) -> str:
+    """Keys with dots between, of which a client may have made anything."""
+    try:
+        text = ".".join(map(str, path))
+    except Exception:
+        text = ".".join(key if type(key) is str else f"<{type(key).__name__}>" for key in path)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> Any:
+    """A container like `like`, each array replaced by `build(path, array)`."""
+    if isinstance(like, np.generic):
+        return build(path, np.asarray(like))
+    if isinstance(like, Mapping):
+        items = [(key, rebuild(child, build, (*path, key))) for key, child in like.items()]
+        return OrderedDict(items) if isinstance(like, OrderedDict) else dict(items)
+    if isinstance(like, (list, tuple)):
+        if _plain_numbers(like):
+            return build(path, np.asarray(like, dtype=np.float64))
+        children = [rebuild(child, build, (*path, index)) for index, child in enumerate(like)]
+        if isinstance(like, list):
+            return children
+        return type(like)(*children) if hasattr(like, "_fields") else tuple(children)
+    return build(path, like)
+
+
+def form_of(update: Any) -> Any:
+    """The kinds of containers and arrays that an update is made of, as something to compare and to count."""
+    if isinstance(update, Mapping):
+        items = frozenset((key, form_of(child)) for key, child in update.items())
+        return "ordered" if isinstance(update, OrderedDict) else "dict", items
+    if isinstance(update, (list, tuple)):
+        if _plain_numbers(update):
+            return "numbers"
+        return type(update), tuple(map(form_of, update))
+    return "tensor" if is_tensor(update) else update.dtype.str
+
+
+def _plain_numbers(node: Any) -> bool:
+    """A list of Python's own numbers is one array; NumPy's scalars are arrays each."""
+    return bool(node) and all(isinstance(n, (int, float)) and not isinstance(n, np.generic) for n in node)
+
+
+def is_array(value: Any) -> bool:
+    return (isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)) or is_tensor(value)
+
+
+def is_tensor(value: Any) -> TypeGuard[Any]:
+    """Whether `value` is a torch tensor; imports nothing, since a tensor's owner has imported torch already."""
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(type(value), torch.Tensor)  # not isinstance: a class can pose as another
+
+
+def place_of(leaf: Any) -> Any:
+    """On which device, and how laid out: None for NumPy's arrays."""
+    return (leaf.device, leaf.layout) if is_tensor(leaf) else None
+
+
+def device_of(leaf: Any) -> str:
+    return str(leaf.device) if is_tensor(leaf) else "cpu"
+
+
+def on_gpu(leaf: Any) -> bool:
+    """Whether the leaf's numbers are for the kernels of a GPU."""
+    return is_tensor(leaf) and leaf.device.type == "cuda"
+
+
+def dtype_name(leaf: Any, path: Path = ()) -> str:
+    """The dtype's name without byte order or library: float32 is float32 in NumPy and torch alike."""
+    if is_tensor(leaf):
+        name = str(leaf.dtype).removeprefix("torch.")
+        if leaf.layout is not sys.modules["torch"].strided:
+            raise TypeError(f"a tensor of layout {leaf.layout} came where a dense one was wanted")
+        if leaf.device.type not in ("cpu", "cuda"):
+            raise TypeError(f"a tensor on {leaf.device} came where one on a CPU or CUDA device was wanted; call .cpu()")
+        known = name in FLOATS or name == "bool" or name.startswith(("int", "uint"))
+    else:
+        name = _name(leaf.dtype)
+        known = name in FLOATS or leaf.dtype.kind in "iub"
+    if not known:
+        raise TypeError(f"{_where(path)} has dtype {name}; wanted one of {', '.join(FLOATS)}, or integers for counters")
+    return name
+
+
+@cache
+def _name(dtype: np.dtype) -> str:
+    return dtype.name
+
+
+def flat_of(leaf: Any) -> Any:
+    """The leaf's numbers where they are: `as_numpy` in host memory, a flat tensor on a GPU."""
+    return leaf.detach().reshape(-1) if on_gpu(leaf) else as_numpy(leaf)
+
+
+def on_host(array: Any) -> Any:
+    return array.cpu().numpy() if is_tensor(array) else array
+
+
+def moved(leaf: Any, device: str) -> Any:
+    """The leaf where the clients' updates are."""
+    if device_of(leaf) == device:
+        return leaf
+    tensor = leaf if is_tensor(leaf) else sys.modules["torch"].from_numpy(np.ascontiguousarray(leaf))
+    return tensor.to(device)
+
+
+def as_numpy(leaf: Any) -> Array:
+    """A view of the leaf's memory as a flat NumPy array if it is contiguous, else as it lies; bfloat16 as uint16."""
+    array = _viewed(leaf)
+    return array.reshape(-1) if array.flags.c_contiguous else array
+
+
+def as_numpy_matrix(leaf: Any) -> Array:
+    """A view of an array's memory with a row a client; flat rows where they are contiguous."""
+    array = _viewed(leaf)
+    return array.reshape(len(array), -1) if array.flags.c_contiguous else array
+
+
+def _viewed(leaf: Any) -> Array:
+    if is_tensor(leaf):
+        if leaf.requires_grad:
+            leaf = leaf.detach()
+        if leaf.is_neg():
+            leaf = leaf.resolve_neg()
+        if leaf.dtype is sys.modules["torch"].bfloat16:
+            leaf = leaf.view(sys.modules["torch"].uint16)
+        return leaf.numpy()
+    if _name(leaf.dtype) == "bfloat16":
+        leaf = leaf.view(np.uint16)
+    return np.asarray(leaf)
+
+
+def like_leaf(flat: Any, leaf: Any) -> Any:
+    """`flat`, in the storage of `flat_of`, as an array of the leaf's library, dtype and shape."""
+    if is_tensor(flat):
+        return flat.view(leaf.shape)
+    if is_tensor(leaf):
+        torch = sys.modules["torch"]
+        return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype).to(leaf.device)
+    if _name(leaf.dtype) == "bfloat16":
+        flat = flat.view(leaf.dtype)
+    return flat.reshape(leaf.shape).astype(leaf.dtype, copy=False)
+
+
+def widen_bfloat16(bits: Array) -> Array:
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

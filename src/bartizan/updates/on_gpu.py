@@ -1,0 +1,165 @@
+"""Rows on a GPU: what `Located` is for host memory, so that sketches and rules need not know where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from bartizan._util.types import Array, Floats
+from bartizan.kernels import gpu
+from bartizan.kernels.gpu.device_rows import TILE
+from bartizan.kernels.rows import FLOAT32, FLOAT64
+from bartizan.updates.columns import Columns, Lines, Row
+
+MANY = 2**16  # numbers of a Gram matrix from which on the device makes it symmetric faster than the host
+
+
+@dataclass(frozen=True, eq=False)
+class OnGpu:
+    """Rows of all p coordinates, each a list of flat tensors; or the rows of one matrix."""
+
+    arrays: Any  # of row m and entry e: arrays[m][e]
+    ends: Array
+    matrix: Any = None
+    placed: dict[int, Any] = field(default_factory=dict)  # by tile: made once, walked over twice
+
+    odd = False
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], columns: Columns) -> OnGpu:
+        return cls([row.floats for row in rows], columns.ends)
+
+    @classmethod
+    def of_matrix(cls, x: Any, columns: Columns) -> OnGpu:
+        x = x.detach().reshape(len(x), -1)
+        return cls(Lines(x), columns.ends, x)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    @property
+    def first(self) -> Sequence[Any]:
+        return self.arrays[0]
+
+    @property
+    def device(self) -> Any:
+        return self.first[0].device
+
+    @property
+    def wide(self) -> Any:
+        """What sums of these rows are kept in."""
+        return torch.float64 if any(array.dtype == torch.float64 for array in self.first) else torch.float32
+
+    @property
+    def dtype(self) -> np.dtype:
+        return FLOAT64 if self.wide == torch.float64 else FLOAT32
+
+    def rows(self, indices: Sequence[int] | Array) -> OnGpu:
+        """Some of the rows."""
+        return OnGpu([self.arrays[int(i)] for i in indices], self.ends)
+
+    def with_row(self, other: OnGpu) -> OnGpu:
+        """These rows, and the one of `other`, in their dtypes."""
+        alike = [row.to(own.dtype) for row, own in zip(other.first, self.first, strict=True)]
+        return OnGpu([*(self.arrays[m] for m in range(len(self))), alike], self.ends)
+
+    def blocks(self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1) -> Any:
+        """Walk the columns: (first coordinate, where the block's rows lie); the kernels cut blocks as they like."""
+        tile = max(TILE, tile)
+        if tile not in self.placed:
+            self.placed[tile] = gpu.walk(
+                self.matrix if self.matrix is not None else [self.arrays[m] for m in range(len(self))], tile
+            )
+        return self.placed[tile]
+
+    def row(self, index: int, start: int, stop: int) -> Any:
+        """These columns of one row, in one piece."""
+        first, last = np.searchsorted(self.ends, [start, stop - 1], side="right")
+        begins = np.append(0, self.ends)
+        pieces = [self.arrays[index][e][max(0, start - begins[e]) : stop - begins[e]] for e in range(first, last + 1)]
+        return pieces[0].to(self.wide) if len(pieces) == 1 else torch.cat([piece.to(self.wide) for piece in pieces])
+
+    def zeros(self, *shape: int) -> Any:
+        return torch.zeros(shape, dtype=torch.float64, device=self.device)
+
+    def blank_reading(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
+        """Zeros for sketches, squared norms and dots, by one call to the device; the last two lie side by side."""
+        M = len(self)
+        flat = self.zeros(M * (k + 1 + trusted))
+        sketches, norms = flat[: M * k].view(M, k), flat[M * k : M * (k + 1)]
+        return sketches, norms, flat[M * (k + 1) :] if trusted else None
+
+    def inner_products(self, sketches: Any) -> Any:
+        return sketches @ sketches.T
+
+    def host(self, *arrays: Any) -> tuple[Any, ...]:
+        """These arrays as NumPy's, by one transfer: the only time that the host waits for the device.
+
+        Gram matrices come out the same both ways, to the last bit.
+        """
+        there = [mirrored(array) for array in arrays if array is not None]
+        flat = (there[0].reshape(-1) if len(there) == 1 else torch.cat([a.reshape(-1) for a in there])).cpu().numpy()
+        at, out = 0, list[Any]()
+        for array in arrays:
+            count = 0 if array is None else array.numel()
+            here = None if array is None else flat[at : at + count].reshape(tuple(array.shape))
+            out.append((here + here.T) / 2 if here is not None and is_gram(here) and count < MANY else here)
+            at += count
+        return tuple(out)
+
+    def combined(self, weights: Floats, rest: float, reference: OnGpu | None) -> list[Any]:
+        """sum_m w_m x_m + rest * reference, an array an entry; rows of weight 0 are not read."""
+        chosen = np.flatnonzero(weights)
+        if len(chosen) == 1 and weights[chosen[0]] == 1 and not rest:
+            return [array.clone() for array in self.arrays[int(chosen[0])]]
+        numbers = torch.from_numpy(np.append(weights, rest)).to(self.device, non_blocking=True)
+        out = torch.empty(int(self.ends[-1]), dtype=self._common, device=self.device)
+        origin = rest and reference
+        for start, rows in self.blocks():
+            about = origin.row(0, start, start + rows.width) if origin else None
+            part = out if rows.width == len(out) else out[start : start + rows.width]
+            gpu.weighted_sum(rows, numbers, numbers[-1:] if origin else None, about, part)
+        return self._entries(out)
+
+    def reduced(
+        self, function: Callable[[Array], Floats], mixing: Floats, rest: Floats, reference: OnGpu | None, most: int
+    ) -> list[Any]:
+        """A coordinate-wise function of the mixed rows, by way of the host: it sorts, which no kernel here does."""
+        p = int(self.ends[-1])
+        out = torch.empty(p, dtype=self.wide, device=self.device)
+        for start in range(0, p, most):
+            stop = min(start + most, p)
+            x = mixing @ self._on_host(start, stop).astype(np.float64)
+            if reference is not None:
+                x += rest * reference._on_host(start, stop)
+            out[start:stop] = torch.from_numpy(np.asarray(function(x), dtype=np.float64)).to(self.device)
+        return self._entries(out)
+
+    def _on_host(self, start: int, stop: int) -> Array:
+        return torch.stack([self.row(m, start, stop) for m in range(len(self))]).cpu().numpy()
+
+    def _entries(self, flat: Any) -> list[Any]:
+        """A result of all columns as one tensor an entry, each in its dtype."""
+        if len(self.ends) == 1:
+            return [flat.to(self.first[0].dtype)]
+        pieces = flat.split(np.diff(self.ends, prepend=0).tolist())
+        return [piece.to(own.dtype) for piece, own in zip(pieces, self.first, strict=True)]
+
+    @property
+    def _common(self) -> Any:
+        """The dtype of all entries, or one that holds them all."""
+        dtypes = {array.dtype for array in self.first}
+        return dtypes.pop() if len(dtypes) == 1 else self.wide
+
+
+def mirrored(array: Any) -> Any:
+    """A large Gram matrix, made symmetric where it is."""
+    return (array + array.T) / 2 if is_gram(array) and array.numel() >= MANY else array
+
+
+def is_gram(array: Any) -> bool:
+    return array.ndim == 2 and array.shape[0] == array.shape[1]

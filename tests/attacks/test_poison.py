@@ -1,0 +1,102 @@
+"""What attackers train on: labels and pixels change as they should, nothing else does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bartizan import registry as names
+from bartizan.attacks import Backdoor, LabelFlip
+
+N, CLASSES = 200, 10
+
+
+def images(seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 200, size=(N, 3, 12, 16), dtype=np.uint8), rng.integers(CLASSES, size=N)
+
+
+@pytest.mark.parametrize("poison", [LabelFlip(), LabelFlip(2, 5), Backdoor(), Backdoor(target=3, fraction=1)], ids=repr)
+def test_what_is_given_is_left_as_it_is(poison):
+    pixels, labels = images()
+    seen, said = poison.poison(pixels, labels, CLASSES, np.random.default_rng(1))
+    for given, fresh in zip((pixels, labels), images(), strict=True):
+        np.testing.assert_array_equal(given, fresh)
+    assert (seen.shape, seen.dtype, said.shape, said.dtype) == (pixels.shape, np.uint8, labels.shape, labels.dtype)
+    assert said.min() >= 0
+    assert said.max() < CLASSES
+
+
+def test_flipped_twice_labels_are_what_they_were():
+    pixels, labels = images()
+    for poison, again in ((LabelFlip(), LabelFlip()), (LabelFlip(2, 5), LabelFlip(5, 2))):
+        kept = labels != 5  # or 5 and 2 can't be told apart any more
+        flipped = poison.poison(pixels, labels, CLASSES, np.random.default_rng(0))[1]
+        assert (flipped != labels).any()
+        back = again.poison(pixels, flipped, CLASSES, np.random.default_rng(0))[1]
+        np.testing.assert_array_equal(back[kept], labels[kept])
+
+
+def test_only_the_source_class_is_flipped():
+    pixels, labels = images()
+    said = LabelFlip(source=2, target=5).poison(pixels, labels, CLASSES, np.random.default_rng(0))[1]
+    np.testing.assert_array_equal(said[labels != 2], labels[labels != 2])
+    assert (said[labels == 2] == 5).all()
+
+
+@pytest.mark.parametrize("fraction", [0, 0.25, 1])
+def test_a_part_of_the_images_gets_trigger_and_target(fraction):
+    pixels, labels = images()
+    backdoor = Backdoor(target=7, fraction=fraction, size=3)
+    seen, said = backdoor.poison(pixels, labels, CLASSES, np.random.default_rng(2))
+    marked = (seen[:, :, -3:, -3:] == 255).all(axis=(1, 2, 3))
+    assert marked.sum() == fraction * N
+    assert (said[marked] == 7).all()
+    np.testing.assert_array_equal(seen[marked], backdoor.trigger(pixels[marked]))
+    np.testing.assert_array_equal(seen[~marked], pixels[~marked])
+    np.testing.assert_array_equal(said[~marked], labels[~marked])
+
+
+def test_the_trigger_is_one_square_in_the_corner():
+    pixels, _ = images()
+    changed = Backdoor(size=4, value=250).trigger(pixels) != pixels
+    assert changed[:, :, -4:, -4:].all()
+    assert changed.sum() == N * 3 * 16
+
+
+def test_the_same_generator_poisons_the_same_images():
+    one, other = (Backdoor().poison(*images(), CLASSES, np.random.default_rng(3))[0] for _ in range(2))
+    np.testing.assert_array_equal(one, other)
+    assert (Backdoor().poison(*images(), CLASSES, np.random.default_rng(4))[0] != one).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "error", "message"),
+    [
+        ("backdor", {}, ValueError, "Unknown data poisoning 'backdor'. Did you mean 'backdoor'"),
+        ("backdoor", {"patch": 3}, TypeError, "'backdoor' has no setting 'patch'; it takes fraction, size, target"),
+        ("backdoor", {"fraction": 1.5}, ValueError, "Backdoor needs fraction, a number from 0 to 1; got 1.5"),
+        ("backdoor", {"target": "cat"}, ValueError, "Backdoor needs target, a whole number from 0 up; got 'cat'"),
+        ("backdoor", {"value": 256}, ValueError, "from 0 to 255; got 256"),
+        ("backdoor", {"size": 0}, ValueError, "from 1 up; got 0"),
+        ("label-flip", {"source": 3}, ValueError, "needs source and target, two classes, or neither; got 3 and None"),
+        ("label-flip", {"source": 3, "target": 3}, ValueError, "two classes"),
+    ],
+)
+def test_a_wrong_setting_says_what_is_wanted(name, settings, error, message):
+    with pytest.raises(error, match=message):
+        names.poison(name, **settings)
+
+
+@pytest.mark.parametrize(
+    ("poison", "message"),
+    [
+        (Backdoor(target=10), "Backdoor needs target, a class from 0 to 9; got 10"),
+        (LabelFlip(source=0, target=12), "LabelFlip needs target, a class from 0 to 9; got 12"),
+        (LabelFlip(source=11, target=0), "LabelFlip needs source, a class from 0 to 9; got 11"),
+        (Backdoor(size=13), "size=13, and the images have 12 x 16 pixels"),
+    ],
+)
+def test_what_the_data_does_not_have_is_refused(poison, message):
+    with pytest.raises(ValueError, match=message):
+        poison.poison(*images(), CLASSES, np.random.default_rng(0))

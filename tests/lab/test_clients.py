@@ -1,0 +1,263 @@
+"""Clients: every pass gives the loop's gradients, and what is sent depends on nothing but the seed."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bartizan.lab import models  # noqa: E402
+from bartizan.lab.data import Images  # noqa: E402
+from bartizan.lab.data.device_images import OnDevice  # noqa: E402
+from bartizan.lab.training import gradients as passes  # noqa: E402
+from bartizan.lab.training import random_streams as draws  # noqa: E402
+from bartizan.lab.training.clients import Clients  # noqa: E402
+from bartizan.lab.training.evaluation import backdoor_rate, evaluate  # noqa: E402
+from bartizan.lab.training.flat_model import Flat  # noqa: E402
+from bartizan.lab.training.gradients import Captured, Grouped, Loop, Vmapped  # noqa: E402
+from bartizan.lab.training.local_work import LocalEpochs, LocalSteps, OneGradient, batches  # noqa: E402
+from bartizan.lab.training.server import Server  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def pictures(n=200, shape=(1, 12, 12), n_classes=4):
+    """Noise, the brighter the higher the class."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(n_classes, size=n)
+    pixels = rng.integers(100, size=(n, *shape)) + 40 * labels[:, None, None, None]
+    return OnDevice(Images(pixels.astype(np.uint8), labels))
+
+
+def parts(sizes=(40, 8, 64, 30)):
+    ends = np.cumsum(sizes)
+    return [torch.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def problem(name, norm, shape=(1, 12, 12), clients=2, batch=4):
+    model = models.build(name, 4, shape, norm, seed=1).double()
+    g = torch.Generator().manual_seed(0)
+    images = torch.randn(clients, batch, *shape, generator=g, dtype=torch.float64)
+    labels = torch.randint(4, (clients, batch), generator=g)
+    flat = Flat.of(model)
+    weights = flat.read(model)
+    rows = weights + 0.01 * torch.rand(clients, flat.size, generator=g, dtype=torch.float64)
+    return model, weights, rows, images, labels
+
+
+MODELS = [("cnn", "group", (1, 12, 12)), ("cnn", "batch", (1, 12, 12)), ("cnn", "none", (3, 9, 11))]
+MODELS += [("logistic", "none", (1, 12, 12)), ("resnet18", "group", (3, 8, 8)), ("resnet18", "batch", (3, 8, 8))]
+MODELS += [("mobilenet-v3-small", "group", (3, 16, 16)), ("mobilenet-v3-small", "batch", (3, 16, 16))]
+
+
+@pytest.mark.parametrize(("name", "norm", "shape"), MODELS)
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_of_many_are_the_loops(name, norm, shape, shared):
+    model, weights, rows, images, labels = problem(name, norm, shape)
+    at = weights if shared else rows
+    wanted = Loop(model)(at, images, labels)
+    for kind in (Vmapped, Grouped):
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        got = kind(model)(at, images, labels)
+        torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(got.losses, wanted.losses, rtol=1e-9, atol=1e-11)
+        assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("kernel", "padding", "groups"), [(3, 1, 1), (3, 0, 2), (1, 0, 1), (1, 1, 1), (5, 2, 4)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_convolution_of_any_form_is_torchs(stride, kernel, padding, groups, shared):
+    nn = torch.nn
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 8, kernel, stride, padding, groups=groups),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.LazyLinear(4),
+    ).double()
+    images = torch.randn(3, 4, 3, 11, 9, dtype=torch.float64)
+    model(images[0])
+    labels = torch.randint(4, (3, 4))
+    weights = Flat.of(model).read(model)
+    at = weights if shared else weights + 0.01 * torch.rand(3, len(weights), dtype=torch.float64)
+    torch.testing.assert_close(Grouped(model)(at, images, labels).rows, Loop(model)(at, images, labels).rows)
+
+
+def test_a_model_with_layers_of_another_kind_is_vmapped():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(144, 4), torch.nn.PReLU())
+    assert not Grouped.fits(model)
+    clients = Clients(model, pictures(), parts(), batch=4)
+    assert isinstance(clients.shared, Vmapped)
+    assert clients.updates(Flat.of(model).read(model), [0, 2], 1).updates.isfinite().all()
+
+
+def test_dropout_is_off():
+    nn = torch.nn
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(144, 4))
+    weights = Flat.of(model).read(model)
+    images, labels = torch.randn(2, 3, 1, 12, 12), torch.zeros(2, 3, dtype=torch.long)
+    plain = Loop(nn.Sequential(nn.Flatten(), nn.Identity(), model[2]))(weights, images, labels)
+    for kind in (Loop, Vmapped, Grouped):
+        torch.testing.assert_close(kind(model)(weights, images, labels).rows, plain.rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", [Vmapped, Grouped, Captured])
+@pytest.mark.parametrize(("name", "norm", "shape"), MODELS)
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_on_a_gpu_are_the_loops(kind, name, norm, shape, shared):
+    model, weights, rows, images, labels = (x.cuda() for x in problem(name, norm, shape, clients=11))
+    gradients, at = kind(model), weights if shared else rows
+    for some in (slice(11), slice(5)):
+        at_some = at if shared else at[some]
+        wanted, got = (g(at_some, images[some], labels[some]) for g in (Loop(model), gradients))
+        torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(got.losses, wanted.losses, rtol=1e-9, atol=1e-11)
+
+
+def test_what_only_a_gpu_can_do_is_refused_on_a_processor():
+    with pytest.raises(ValueError, match="are for a GPU; these clients are on cpu"):
+        Clients(models.build("cnn", 4, (1, 12, 12)), pictures(), parts(), compiled=True)
+    with pytest.raises(ValueError, match="precision must be one of float32, bfloat16, got 'float8'"):
+        Clients(models.build("cnn", 4, (1, 12, 12)), pictures(), parts(), precision="float8")
+
+
+WORKS = [OneGradient(), LocalSteps(steps=3, step_size=0.1, momentum=0.9), LocalEpochs(epochs=2, step_size=0.1)]
+
+
+def by_torch(model, images, indices, work):
+    """One client with torch's own optimiser."""
+    model = copy.deepcopy(model).train()
+    before = Flat.of(model).read(model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=work.step_size, momentum=work.momentum)
+    losses = []
+    for where in torch.from_numpy(indices):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images.batch(where)), images.labels[where])
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return before - Flat.of(model).read(model), np.mean(losses)
+
+
+@pytest.mark.parametrize("work", WORKS[1:], ids=repr)
+@pytest.mark.parametrize("norm", ["group", "batch"])
+def test_local_work_is_torchs_sgd(work, norm):
+    model, images = models.build("cnn", 4, (1, 12, 12), norm), pictures()
+    clients = Clients(model, images, parts(), batch=16, work=work, at_once=3)
+    sent = clients.updates(Flat.of(model).read(model), [0, 1, 2, 3], 5)
+    for m, part in enumerate(parts()):
+        indices = batches(part.numpy(), 16, work, draws.generator(0, "batches", 5, m))
+        wanted, loss = by_torch(model, images, indices, work)
+        torch.testing.assert_close(sent.updates[m], wanted, rtol=1e-4, atol=2e-5)
+        assert sent.losses[m].item() == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=repr)
+def test_a_client_sends_the_same_whoever_else_takes_part(work):
+    model = models.build("cnn", 4, (1, 12, 12), "batch")
+    weights = Flat.of(model).read(model)
+    together, in_twos = (
+        Clients(model, pictures(), parts(), batch=16, work=work, augment=True, at_once=n) for n in (4, 2)
+    )
+    whole = together.updates(weights, [0, 1, 2, 3], 5)
+    few = in_twos.updates(weights, [3, 1, 2], 5)
+    torch.testing.assert_close(few.updates, whole.updates[[3, 1, 2]], rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(few.losses, whole.losses[[3, 1, 2]], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=repr)
+def test_what_is_sent_is_a_function_of_seed_and_round(work):
+    model = models.build("cnn", 4, (1, 12, 12))
+    weights = Flat.of(model).read(model)
+
+    def sent(seed=0, round=5):
+        clients = Clients(model, pictures(), parts(), batch=16, work=work, augment=True, seed=seed)
+        return clients.updates(weights, [0, 1, 2, 3], round).updates
+
+    global_before = torch.get_rng_state()
+    assert torch.equal(sent(), sent())
+    assert not torch.equal(sent(), sent(seed=1))
+    assert not torch.equal(sent(), sent(round=6))
+    assert torch.equal(torch.get_rng_state(), global_before)
+
+
+def test_the_statistics_of_one_gradient_move_as_batch_norms_do():
+    model, images = models.build("cnn", 4, (1, 12, 12), "batch"), pictures()
+    weights, n = Flat.of(model).read(model), Flat.of(model).n_parameters
+    sent = Clients(model, images, parts(), batch=16).updates(weights, [2], 1)
+    where = torch.from_numpy(batches(parts()[2].numpy(), 16, OneGradient(), draws.generator(0, "batches", 1, 2))[0])
+    alone = copy.deepcopy(model).train()
+    alone(images.batch(where))
+    torch.testing.assert_close(weights[n:] - sent.updates[0, n:], Flat.of(alone).read(alone)[n:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "batch"), [(40, 8), (41, 8), (8, 8), (5, 8), (3, 10)])
+def test_batches_take_every_example_before_any_comes_again(n, batch):
+    part = np.arange(100, 100 + n)
+    taken = batches(part, batch, LocalEpochs(epochs=1), np.random.default_rng(0))
+    assert taken.shape == (max(1, n // batch), batch)
+    counts = np.bincount(taken.ravel() - 100, minlength=n)
+    assert counts.sum() == taken.size
+    assert counts.max() - counts.min() <= 1
+
+
+def test_epochs_and_steps_are_counted():
+    part, rng = np.arange(30), np.random.default_rng(0)
+    assert batches(part, 8, LocalEpochs(epochs=2), rng).shape == (6, 8)
+    assert batches(part, 8, LocalSteps(steps=7), rng).shape == (7, 8)
+    assert batches(part, 8, OneGradient(), rng).shape == (1, 8)
+
+
+def test_as_many_at_once_as_fit_and_at_least_one():
+    cpu = torch.device("cpu")
+    small, large = (models.build(name, 4, (3, 32, 32)) for name in ("logistic", "resnet18"))
+    assert passes.at_once(small, 32, (3, 32, 32), cpu) > 50
+    assert passes.at_once(large, 32, (3, 32, 32), cpu) == 1
+
+
+def test_training_learns_and_evaluation_says_so():
+    model, images = models.build("cnn", 4, (1, 12, 12), "batch"), pictures()
+    clients = Clients(model, images, parts(), batch=16)
+    server = Server(Flat.of(model).read(model), Flat.of(model).n_parameters, "momentum", step_size=0.05)
+    before, _ = evaluate(model, server.weights, images)
+    losses = []
+    for round in range(30):
+        sent = clients.updates(server.weights, [0, 1, 2, 3], round)
+        server.step(sent.updates.mean(0))
+        losses.append(sent.losses.mean().item())
+    after, loss = evaluate(model, server.weights, images, batch=77)
+    assert losses[-1] < losses[0] / 2
+    assert after > max(0.8, before)
+    loaded = copy.deepcopy(model)
+    Flat.of(model).write(loaded, server.weights)
+    outputs = loaded.eval()(images.batch(torch.arange(len(images))))
+    assert after == pytest.approx((outputs.argmax(1) == images.labels).float().mean().item())
+    assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, images.labels).item(), rel=1e-4)
+
+
+def test_a_backdoor_counts_other_classes_only():
+    model, images = models.build("logistic", 4, (1, 12, 12)), pictures()
+    weights = Flat.of(model).read(model)
+    weights[-4 + 2] = 1.0  # its bias: all images are of class 2
+    assert backdoor_rate(model, weights, images, target=2) == 1.0
+    assert backdoor_rate(model, weights, images, target=1) == 0.0
+
+
+def test_wrong_clients_say_what_is_wanted():
+    model = models.build("logistic", 4, (1, 12, 12))
+    with pytest.raises(ValueError, match="client 1 has none"):
+        Clients(model, pictures(), [torch.arange(3), torch.arange(0)])
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        Clients(model, pictures(), parts(), batch=0)
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        LocalSteps(steps=0)
+    with pytest.raises(ValueError, match="step_size > 0"):
+        LocalEpochs(step_size=-1.0)

@@ -1,0 +1,146 @@
+"""Batches made on the device equal a loop in NumPy, and the generator alone decides how images are moved."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bartizan.lab.data import Images, load  # noqa: E402
+from bartizan.lab.data.device_images import PADDING, OnDevice  # noqa: E402
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+on_every_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def images(n=40, C=3, H=12, W=10):
+    rng = np.random.default_rng(0)
+    return Images(rng.integers(0, 256, (n, C, H, W), dtype=np.uint8), rng.integers(0, 10, n))
+
+
+def generator(seed=0, device="cpu"):
+    return torch.Generator(device).manual_seed(seed)
+
+
+def normalised(pixels, mean, std):
+    return (pixels / 255 - np.reshape(mean, (-1, 1, 1))) / np.reshape(std, (-1, 1, 1))
+
+
+@on_every_device
+@pytest.mark.parametrize("shape", [(), (7,), (5, 4), (2, 0), (2, 3, 4)])
+def test_a_batch_is_its_images_normalised(shape, device):
+    data = images()
+    there = OnDevice(data, device)
+    indices = torch.from_numpy(np.random.default_rng(1).integers(0, len(data), shape))
+    batch = there.batch(indices)
+    assert (batch.dtype, batch.device.type, batch.shape) == (torch.float32, device, (*shape, *data.shape))
+    np.testing.assert_allclose(batch.cpu(), normalised(data.pixels[indices.numpy()], *data.moments()), atol=2e-6)
+    assert there.batch(indices, augment=generator()).shape == batch.shape
+
+
+@on_every_device
+def test_all_images_together_have_mean_0_and_deviation_1_in_every_channel(device):
+    batch = OnDevice(images(), device).batch(torch.arange(40)).double()
+    assert batch.mean(dim=(0, 2, 3)).abs().max() < 1e-6
+    assert (batch.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-6
+
+
+@on_every_device
+def test_labels_lie_where_the_images_are(device):
+    data = images()
+    there = OnDevice(data, device)
+    assert (there.labels.device.type, there.labels.dtype, len(there)) == (device, torch.int64, 40)
+    assert there.labels.tolist() == data.labels.tolist()
+    assert (there.pixels.device.type, there.pixels.dtype) == (device, torch.uint8)
+
+
+@on_every_device
+@pytest.mark.parametrize("flip", [True, False])
+@pytest.mark.parametrize("C", [1, 3])
+def test_moved_images_are_those_of_a_loop(C, flip, device):
+    data = images(C=C)
+    indices = torch.from_numpy(np.random.default_rng(1).integers(0, len(data), (6, 5)))
+    moved = OnDevice(data, device, flip=flip).batch(indices, augment=generator()).cpu()
+
+    draws = generator()
+    sides = (2 * PADDING + 1, 2 * PADDING + 1, 2 if flip else 1)
+    downs, rights, mirrors = (torch.randint(side, (30, 1), generator=draws).ravel().tolist() for side in sides)
+    _, H, W = data.shape
+    for at, index in enumerate(indices.ravel().tolist()):
+        wide = np.pad(data.pixels[index], ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
+        cut = wide[:, downs[at] : downs[at] + H, rights[at] : rights[at] + W]
+        cut = cut[:, :, ::-1] if mirrors[at] else cut
+        np.testing.assert_allclose(moved[at // 5, at % 5], normalised(cut, *data.moments()), atol=2e-6)
+
+
+@on_every_device
+def test_a_generator_decides_and_global_randomness_stays(device):
+    there = OnDevice(images(), device)
+    indices = torch.arange(40)
+    before = torch.random.get_rng_state()
+    one, same, other = (there.batch(indices, augment=generator(seed, device)) for seed in (3, 3, 4))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_every_shift_and_both_sides_occur():
+    # A white pixel in the middle and a grey one to its left: where they land says how the image was moved.
+    pixels = np.zeros((1, 1, 11, 11), np.uint8)
+    pixels[0, 0, 5, 4:6] = 100, 255
+    there = OnDevice(Images(pixels, [0]), "cpu")
+    moved = there.batch(torch.zeros(8100, dtype=torch.int64), augment=generator()).reshape(8100, 121).numpy()
+    white = moved.argmax(axis=1)
+    places = np.bincount(white, minlength=121).reshape(11, 11)
+    assert places[1:10, 1:10].sum() == 8100
+    # 81 places, 100 images each, standard deviation 10: beyond 55 with odds below one in 100,000.
+    assert np.all(np.abs(places[1:10, 1:10] - 100) < 55)
+    mirrored = moved[np.arange(8100), white + 1] > moved.min()
+    # 4050 expected, standard deviation 45.
+    assert abs(mirrored.sum() - 4050) < 250
+
+
+def test_a_test_set_takes_the_moments_of_its_training_set():
+    data = load()
+    train = OnDevice(data.train, mean=(0.5,), std=(0.25,))
+    test = OnDevice(data.test, mean=train.mean, std=train.std)
+    expected = (data.test.pixels[:3] / 255 - 0.5) / 0.25
+    np.testing.assert_allclose(test.batch(torch.arange(3)), expected, atol=2e-6)
+
+
+def test_moments_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="both mean and std"):
+        OnDevice(images(), mean=(0.5, 0.5, 0.5))
+    with pytest.raises(ValueError, match="3 channels need 3 means"):
+        OnDevice(images(), mean=(0.5,), std=(0.5,))
+    with pytest.raises(ValueError, match="std must be positive"):
+        OnDevice(Images(np.zeros((2, 1, 4, 4), np.uint8), [0, 1]))
+
+
+def test_what_is_done_to_the_source_afterwards_does_not_show():
+    data = images()
+    there = OnDevice(data)
+    data.pixels[:] = 0
+    assert there.pixels.any()
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import bartizan.lab.data.partition
+from bartizan.lab.data import load
+print(len(load().train))
+try:
+    import bartizan.lab.data.device_images
+except ModuleNotFoundError as missing:
+    print(missing)
+"""
+
+
+def test_only_images_on_a_device_need_torch():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True).stdout
+    assert done == "10000\nbartizan.lab.data.device_images needs torch: pip install 'bartizan[lab]'\n"

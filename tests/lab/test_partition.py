@@ -1,0 +1,185 @@
+"""Splits: every example once, nobody below a batch, and the moments that the names promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bartizan.lab.data.partition import SPLITS, counts, split
+
+LABELS = np.random.default_rng(1).permutation(np.repeat(np.arange(10), 300))
+CASES = {
+    "dirichlet 0.2": ("dirichlet", {"beta": 0.2}),
+    "dirichlet 0.6": ("dirichlet", {"beta": 0.6}),
+    "dirichlet tiny": ("dirichlet", {"beta": 1e-6}),
+    "dirichlet huge": ("dirichlet", {"beta": 1e6}),
+    "iid": ("iid", {}),
+    "shards": ("shards", {}),
+    "three shards": ("shards", {"per_client": 3}),
+    "similarity 0": ("similarity", {"gamma": 0.0}),
+    "similarity half": ("similarity", {"gamma": 0.5}),
+    "similarity 1": ("similarity", {"gamma": 1.0}),
+}
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def parts_of(case, n_clients=50, seed=0, labels=LABELS, least=32):
+    kind, settings = CASES[case]
+    return split(kind, labels, n_clients, np.random.default_rng(seed), least=least, **settings)
+
+
+@every_case
+@pytest.mark.parametrize("n_clients", [1, 7, 50, 93])
+def test_every_example_goes_to_one_client_and_each_client_has_a_batch(case, n_clients):
+    parts = parts_of(case, n_clients)
+    assert len(parts) == n_clients
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(LABELS)))
+    assert min(map(len, parts)) >= 32
+    assert all(part.dtype == np.int64 and np.all(np.diff(part) > 0) for part in parts)
+
+
+@every_case
+def test_a_seed_gives_one_split_and_another_gives_another(case):
+    one, same, other = parts_of(case), parts_of(case), parts_of(case, seed=1)
+    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(sorted(CASES)),
+    st.lists(st.integers(0, 4), min_size=1, max_size=60),
+    st.integers(1, 12),
+    st.integers(0, 6),
+    st.integers(0, 2**32),
+)
+def test_odd_sets_are_divided_completely_or_refused_with_numbers(case, labels, n_clients, least, seed):
+    shards = CASES[case][1].get("per_client", 2) if "shards" in case else 0
+    if n_clients * max(least, shards) > len(labels):
+        with pytest.raises(ValueError, match=f"need .*got {len(labels)}"):
+            parts_of(case, n_clients, seed, np.array(labels), least)
+        return
+    parts = parts_of(case, n_clients, seed, np.array(labels), least)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    assert min(map(len, parts)) >= least
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.2, 0.6, 5.0])
+def test_dirichlet_shares_have_their_mean_and_variance(beta):
+    # Fixed seeds; for fresh ones each bound of 5 standard errors would fail once in 1.7 million.
+    M, n, draws = 20, 20_000, 400
+    labels = np.zeros(n, int)
+    shares = np.array(
+        [
+            counts(split("dirichlet", labels, M, np.random.default_rng(seed), least=0, beta=beta), labels, 1)[:, 0] / n
+            for seed in range(draws)
+        ]
+    )
+    variance = (M - 1) / (M**2 * (M * beta + 1))
+    first = shares[:, 0]
+    assert abs(first.mean() - 1 / M) < 5 * np.sqrt(variance / draws)
+    spreads = ((shares - 1 / M) ** 2).mean(axis=1)
+    assert abs(spreads.mean() - variance) < 5 * spreads.std() / np.sqrt(draws) + 1 / n
+
+
+def test_classes_are_divided_independently():
+    labels = np.repeat([0, 1], 5000)
+    pairs = np.array(
+        [
+            counts(split("dirichlet", labels, 5, np.random.default_rng(seed), least=0, beta=0.5), labels, 2)[0]
+            for seed in range(400)
+        ]
+    )
+    # The correlation of 400 independent pairs lies within 5 / 20 but for odds below one in a million.
+    assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.25
+
+
+def main_part(parts):
+    held = counts(parts, LABELS, 10)
+    return (held.max(axis=1) / held.sum(axis=1)).mean()
+
+
+def test_a_large_beta_is_nearly_iid_and_a_small_one_nearly_one_class():
+    even = counts(parts_of("dirichlet huge", 10), LABELS, 10)
+    assert np.all(np.abs(even - 30) <= 1)
+    # With so small a beta a class goes whole to one client.
+    alone = counts(parts_of("dirichlet tiny", 50, least=0), LABELS, 10)
+    assert set(np.unique(alone)) == {0, 300}
+    assert main_part(parts_of("dirichlet 0.2")) > main_part(parts_of("dirichlet 0.6")) > main_part(parts_of("iid"))
+
+
+def test_iid_parts_differ_by_one_in_size_and_hold_all_classes_alike():
+    sizes = [len(part) for part in parts_of("iid", 7)]
+    assert max(sizes) - min(sizes) <= 1
+    # 428 or 429 of 3000 drawn without replacement: standard deviation 6 a class; 5 of them, 70 cells: odds 1 in 25,000.
+    assert np.all(np.abs(counts(parts_of("iid", 7), LABELS, 10) - 300 / 7) < 30)
+
+
+def test_a_client_of_two_shards_holds_two_classes_or_fewer():
+    held = counts(parts_of("shards"), LABELS, 10)
+    assert np.all((held > 0).sum(axis=1) <= 2)
+    assert np.all(held.sum(axis=1) == 60)
+
+
+def test_similarity_goes_from_sorted_to_iid():
+    assert np.all((counts(parts_of("similarity 0"), LABELS, 10) > 0).sum(axis=1) == 1)
+    parts = [main_part(parts_of(case)) for case in ("similarity 0", "similarity half", "similarity 1")]
+    assert parts[0] == 1
+    assert 0.5 < parts[1] < 0.65
+    assert parts[2] < 0.25
+    sizes = {len(part) for part in split("similarity", LABELS[:-7], 50, np.random.default_rng(0), least=1, gamma=0.3)}
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_only_the_richest_give():
+    kind, settings = CASES["dirichlet tiny"]
+    before = [set(part) for part in split(kind, LABELS, 50, np.random.default_rng(0), least=0, **settings)]
+    after = [set(part) for part in split(kind, LABELS, 50, np.random.default_rng(0), least=20, **settings)]
+    gave = [len(one - two) for one, two in zip(before, after, strict=True)]
+    for held, given_away, now in zip(before, gave, after, strict=True):
+        assert len(now) == 20 if len(held) < 20 else now <= held
+        if given_away:
+            # All givers end level, as each example came from whoever had most.
+            assert len(now) >= max(map(len, after)) - 1
+
+
+def test_counts_are_those_of_a_loop():
+    parts = [np.array([0, 3]), np.array([], int), np.array([1, 2])]
+    assert counts(parts, [2, 0, 0, 2], 3).tolist() == [[0, 0, 2], [0, 0, 0], [2, 0, 0]]
+    with pytest.raises(ValueError, match="below n_classes=2, got 2"):
+        counts(parts, [2, 0, 0, 2], 2)
+
+
+REFUSED = {
+    "Did you mean 'dirichlet'": ("dirichlett", {}),
+    "has no setting 'gamma'; it takes beta": ("dirichlet", {"gamma": 1.0}),
+    "has no setting 'beta'; it takes none": ("iid", {"beta": 1.0}),
+    "Dirichlet needs beta": ("dirichlet", {}),
+    "beta must lie from 1e-06 to 1e": ("dirichlet", {"beta": 0.0}),
+    "beta must lie .* got nan": ("dirichlet", {"beta": float("nan")}),
+    "gamma must lie from 0": ("similarity", {"gamma": 1.5}),
+    "per_client must be": ("shards", {"per_client": 0}),
+    "per_client can be at most 60": ("shards", {"per_client": 61}),
+    "50 clients with at least 61 examples each need 3050, got 3000.* 49 clients": ("iid", {"least": 61}),
+    "wanted 1 client or more": ("iid", {"least": -1}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_is_refused_with_what_could(message):
+    kind, settings = REFUSED[message]
+    with pytest.raises((ValueError, TypeError), match=message):
+        split(kind, LABELS, 50, np.random.default_rng(0), **{"least": 1} | settings)
+
+
+def test_labels_must_be_classes():
+    with pytest.raises(ValueError, match="whole numbers from 0 on"):
+        split("iid", [0.5, 1.5], 2, np.random.default_rng(0), least=1)
+    with pytest.raises(ValueError, match="whole numbers from 0 on"):
+        split("iid", [0, -1], 2, np.random.default_rng(0), least=1)
+
+
+def test_every_split_is_tested_here():
+    assert {kind for kind, _ in CASES.values()} == set(SPLITS)

@@ -1,0 +1,543 @@
+"""Reports of made-up runs, looked at in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bartizan import cli
+from bartizan import records as results
+from bartizan import registry as names
+from bartizan.lab.report import events, figures, pack, write
+from bartizan.lab.report.content import content, data
+from bartizan.lab.report.figures import pictures
+from bartizan.lab.report.load import load
+from bartizan.lab.report.page import embedded, page
+from bartizan.lab.report.write import PICTURES
+from report_runs import CLASSES, HARM, LEVEL, write_brief, write_run, write_sweep
+
+EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u2028$\\frac{{data}}"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        program = None
+    if program is None:
+        why = "needs Chromium and the package playwright to look at the page"
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def opened(browser, path, width=1300, scheme="light", fragment=""):
+    """A page, which must neither complain nor ask for anything but itself."""
+    complaints, asked = [], []
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri() + fragment)
+    page.wait_for_selector("html[data-drawn=yes]")
+    yield page
+    assert complaints == []
+    assert [url.partition("#")[0] for url in asked] == [path.as_uri()]
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    return write(write_sweep(tmp_path_factory.mktemp("sweep"), rounds=10))
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    return page_of(write_run(tmp_path_factory.mktemp("single") / "one", rounds=12, backdoor=True))
+
+
+def page_of(folder):
+    """The page alone, without pictures and tables."""
+    path = folder / "page.html"
+    path.write_text(page(content(load(folder))), encoding="utf-8")
+    return path
+
+
+def table(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+DRAWN = """() => [...document.querySelectorAll('figure')].map((figure) => {
+  const colours = [...figure.querySelectorAll('canvas')].map((sheet) => {
+    const bytes = new Uint32Array(sheet.getContext('2d').getImageData(0, 0, sheet.width, sheet.height).data.buffer);
+    return new Set(bytes).size;
+  });
+  const marks = figure.querySelectorAll('svg path, svg circle, svg rect, td').length;
+  const numbers = [...figure.querySelectorAll('svg *')].flatMap((node) => [...node.attributes].map((a) => a.value));
+  const wrong = numbers.filter((value) => /NaN|undefined|Infinity/.test(value));
+  return {title: figure.innerText.slice(0, 40), marks, colours, wrong};
+})"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("report", ["sweep", "single"])
+def test_every_chart_is_drawn_without_a_complaint_or_a_request(report, scheme, browser, request):
+    found = request.getfixturevalue(report)
+    with opened(browser, getattr(found, "page", found), scheme=scheme) as seen:
+        assert seen.evaluate("document.documentElement.dataset.theme") == scheme
+        figures = seen.evaluate(DRAWN)
+        titles = " ".join(figure["title"] for figure in figures)
+        for wanted in ("In reads", "In seconds", "Weights, client", "Least trusted", "Sketched against", "Who holds"):
+            assert wanted in titles
+        for figure in figures:
+            assert figure["marks"] > 0, figure
+            assert all(colours > 5 for colours in figure["colours"]), figure
+            assert figure["wrong"] == [], figure
+        assert len(seen.query_selector_all("#accuracy .curve")) == (40 if report == "sweep" else 1)
+        assert (seen.query_selector("#backdoor .curve") is not None) == (report == "single")
+
+
+TEXTS_APART = """() => [...document.querySelectorAll('figure svg')].flatMap((svg) => {
+  const boxes = [...svg.querySelectorAll('text')].map((node) => [node.textContent, node.getBoundingClientRect()]);
+  const found = boxes.filter(([, b]) => b.left < 0 || b.right > innerWidth).map(([text]) => 'outside: ' + text);
+  boxes.forEach(([one, a], i) => boxes.slice(i + 1).forEach(([other, b]) => {
+    const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const tall = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (wide > 1 && tall > 4) found.push(one + ' on ' + other);
+  }));
+  return found;
+})"""
+
+
+@pytest.mark.parametrize("width", [400, 1100, 1600])
+def test_no_text_lies_on_another_or_outside(width, browser, sweep):
+    with opened(browser, sweep.page, width) as seen:
+        assert seen.evaluate("document.documentElement.scrollWidth") <= width
+        assert seen.evaluate(TEXTS_APART) == []
+
+
+def test_the_legend_hides_on_a_click_and_fades_the_others_on_hover(browser, sweep):
+    with opened(browser, sweep.page) as seen:
+        chip = seen.get_by_role("button", name="krum", exact=True)
+        chip.hover()
+        assert seen.locator("#accuracy .curve").count() == 40
+        assert seen.locator("#accuracy .series.dim .curve").count() == 30
+        chip.click()
+        assert chip.get_attribute("aria-pressed") == "false"
+        assert seen.locator("#accuracy .curve").count() == 30
+        chip.focus()
+        seen.keyboard.press("Enter")
+        assert seen.locator("#accuracy .curve").count() == 40
+
+
+def test_the_theme_repaints_what_is_no_svg(browser, sweep):
+    pixel = "() => document.querySelector('#clients .plot canvas:not(.key canvas)').toDataURL()"
+    with opened(browser, sweep.page) as seen:
+        light = seen.evaluate(pixel)
+        seen.click("#theme")
+        assert seen.evaluate("document.documentElement.dataset.theme") == "dark"
+        assert seen.evaluate(pixel) != light
+
+
+def test_the_grid_shows_each_cell_and_a_dash_where_nothing_converged(browser, sweep):
+    runs = {run.place: run for run in sweep.loaded.runs}
+    with opened(browser, sweep.page) as seen:
+        for word, which in (("at the end", "last"), ("best round", "best")):
+            seen.get_by_role("button", name=word).click()
+            for table, sketch in zip(seen.query_selector_all(".heat"), ("exact", "rotated"), strict=True):
+                heads = [head.inner_text() for head in table.query_selector_all("thead th")]
+                for row in table.query_selector_all("tbody tr"):
+                    rule = row.query_selector("th").inner_text()
+                    for attack, cell in zip(heads, row.query_selector_all("td"), strict=True):
+                        run = runs[f"{rule}-{attack.replace('no attack', 'none')}-{sketch}-0"]
+                        if run.converged:
+                            assert float(cell.inner_text()) == pytest.approx(100 * getattr(run, which), abs=0.051)
+                        else:
+                            assert cell.inner_text() == "-"
+
+
+def test_the_clients_of_another_run_come_by_the_box_the_arrows_and_a_link(browser, sweep):
+    places = [run.place for run in sweep.loaded.runs]
+    with opened(browser, sweep.page, fragment="#run-3") as seen:
+        facts = seen.locator("#clients .facts")
+        assert facts.inner_text().startswith(places[3])
+        seen.select_option("#run", "7")
+        assert facts.inner_text().startswith(places[7])
+        seen.get_by_role("button", name="Next run").click()
+        assert not facts.inner_text().startswith(places[7])
+        seen.click(f"text={places[5]} >> nth=0")
+        # Browsers tell of a new fragment after the click is over.
+        shown = "place => document.querySelector('#clients .facts').innerText.startsWith(place)"
+        seen.wait_for_function(shown, arg=places[5])
+
+
+def test_a_heading_sorts_the_runs(browser, sweep):
+    with opened(browser, sweep.page) as seen:
+        seen.get_by_role("button", name="accuracy", exact=True).click()
+        column = [head.inner_text().split()[0] for head in seen.query_selector_all(".runs th")].index("accuracy") + 1
+        shown = [cell.inner_text() for cell in seen.query_selector_all(f".runs td:nth-child({column})")]
+        values = [float(text.rstrip("%")) for text in shown]
+        assert len(values) == 40
+        assert values == sorted(values, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory):
+    """More rules than colours and more attacks than half a page holds, all of them near guessing; krum never judged."""
+    folder = tmp_path_factory.mktemp("crowd")
+    rules, attacks = [rule for rule in names.RULES if rule not in ("mean", "krum")][:10], list(names.ATTACKS)
+    for n, rule in enumerate(rules):
+        write_brief(folder / rule, rule, accuracy=0.01 * (n % 9) + 0.005)
+    for attack in set(attacks) - {"lie"}:
+        write_brief(folder / f"under-{attack}", rules[0], attack, accuracy=0.09)
+    write_brief(folder / "krum", "krum", accuracy=None, server=None, weighs=False)
+    return page_of(folder)
+
+
+@pytest.fixture(scope="module")
+def crowded(browser, crowd):
+    with opened(browser, crowd) as seen:
+        yield seen
+
+
+def test_an_axis_tells_the_digits_that_its_ticks_have(crowded):
+    panel = crowded.locator("#accuracy figure svg").first
+    shown = [text for text in panel.locator("text").all_text_contents() if re.fullmatch(r"[\d.]+%", text)]
+    assert shown == ["0%", "2.5%", "5%", "7.5%", "10%"]
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_many_attacks_leave_each_cell_and_head_on_one_line(width, browser, crowd):
+    with opened(browser, crowd, width) as seen:
+        assert seen.evaluate("document.documentElement.scrollWidth") <= width
+        assert seen.evaluate("document.querySelector('.sideways').scrollWidth") >= 52 * len(names.ATTACKS)
+        # Lines of text are the rectangles of a range over it.
+        broken = """() => [...document.querySelectorAll('.heat th, .heat td')].filter((cell) => {
+          const range = document.createRange();
+          range.selectNodeContents(cell.querySelector('span') ?? cell);
+          return cell.innerText && new Set([...range.getClientRects()].map((box) => `${box.left} ${box.top}`)).size > 1;
+        }).map((cell) => cell.innerText)"""
+        assert seen.evaluate(broken) == []
+
+
+def test_no_two_rules_share_colour_and_mark(crowded):
+    chips = crowded.locator("#accuracy .chip svg").evaluate_all("all => all.map((one) => one.innerHTML)")
+    assert len(chips) == 10
+    assert len(set(chips)) == 10
+    assert crowded.locator("#accuracy .curve").count() < crowded.locator("#accuracy circle, #accuracy .mark").count()
+    rules = list(names.RULES)
+    assert len({(figures._colour(rule, rules), figures._mark(rule, rules)) for rule in rules}) == len(rules)
+
+
+def test_what_is_not_known_is_sorted_last_both_ways(crowded):
+    column = [head.inner_text().split()[0] for head in crowded.query_selector_all(".runs th")].index("accuracy") + 1
+    for _ in range(2):
+        crowded.click(f".runs th:nth-child({column}) button")
+        shown = [cell.inner_text() for cell in crowded.query_selector_all(f".runs td:nth-child({column})")]
+        assert [text for text in shown if not text] == shown[-1:]
+
+
+def test_a_rule_whose_rounds_were_refused_is_not_called_coordinatewise(crowded):
+    crowded.click(".runs a[title=krum]")
+    crowded.wait_for_function("() => document.querySelector('#clients .facts').innerText.startsWith('krum')")
+    assert crowded.locator("#clients .empty").first.inner_text() == "No round gave weights."
+    assert "server" not in crowded.locator("#clients .facts").inner_text()
+
+
+def test_hostile_names_are_text(browser, tmp_path):
+    ids = [f"{EVIL} {i}" for i in range(6)]
+    evil = {"ids": ids, "clients": 6, "name": EVIL, "classes": [f"{EVIL}{c}" for c in range(3)], "rounds": 3}
+    write_run(tmp_path / "a", rule=EVIL, attack=EVIL, sketch=EVIL, **evil)
+    write_run(tmp_path / "b", rule="=cmd()", attack="none", sketch="exact", **evil, **{EVIL: EVIL})
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / results.NAME).write_bytes(f"{EVIL}\n".encode())
+    done = write(tmp_path, title=EVIL)
+    with opened(browser, done.page) as seen:
+        assert seen.evaluate("window.hacked") is None
+        assert seen.query_selector("img") is None
+        assert seen.locator("script").count() == 2
+        assert "</script>" in seen.locator("h1").inner_text()
+        assert "</script>" in seen.locator("#problems").inner_text()
+        assert seen.evaluate(DRAWN)
+    assert table(tmp_path / "runs.csv")[1]["rule"] == "'=cmd()"
+
+
+@pytest.mark.parametrize("name", ["</script>", "\u2028\u2029", "<!--", "\ud800", "&amp;"])
+def test_embedded_text_is_ascii_and_comes_back(name):
+    text = embedded({"name": name})
+    assert json.loads(text) == {"name": name}
+    assert not re.search(r"[<>&\u0080-\uffff]", text)
+
+
+def test_runs_that_are_not_whole_are_named_and_the_others_shown(browser, tmp_path, capsys):
+    write_run(tmp_path / "whole", rounds=3)
+    write_run(tmp_path / "going-on", rounds=3, ends=False)
+    torn = write_run(tmp_path / "torn", rounds=3, ends=False) / results.NAME
+    torn.write_bytes(torn.read_bytes()[:-20])
+    corrupt = write_run(tmp_path / "corrupt", rounds=3) / results.NAME
+    corrupt.write_bytes(corrupt.read_bytes().replace(b'"round":2', b'"round":7'))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / results.NAME).touch()
+    with results.Writer(tmp_path / "foreign") as out:
+        out.write("run", version=1, clients=["a", "b"])
+        out.write("round", round=1, clients=["a", "z"], weights=[1, 0])
+    assert cli.main(["report", str(tmp_path)]) == 0
+    told = capsys.readouterr().err
+    for name, why in (("corrupt", "line 3"), ("empty", "no whole line"), ("foreign", "names 'z'")):
+        assert re.search(f"not shown: {name}: .*{why}", told)
+    with opened(browser, tmp_path / "report.html") as seen:
+        shown = seen.locator("#problems").inner_text()
+        for name in ("corrupt unreadable", "empty unreadable", "foreign unreadable", "going-on unfinished"):
+            assert name in shown
+        assert re.search("torn unfinished: after 2 rounds.*not whole", shown)
+        assert seen.locator(".runs tbody tr").count() == 3
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{"kind": "round", "round": 1}],
+        [{"kind": "run", "version": 1, "clients": []}],
+        [{"kind": "run", "version": 1, "clients": [1, 1]}],
+        [{"kind": "run", "version": 1, "clients": [[1]]}],
+        [{"kind": "run", "version": 1, "clients": [1], "byzantine": [2]}],
+        [{"kind": "run", "version": 1, "clients": [1], "config": "none"}],
+        [{"kind": "run", "version": 1, "clients": [1], "split": [[1], [2]]}],
+        [
+            {"kind": "run", "version": 1, "clients": [1]},
+            {"kind": "round", "round": 1, "clients": [1], "weights": [1, 2]},
+        ],
+        [{"kind": "run", "version": 1, "clients": [1]}, {"kind": "round", "round": 1, "clients": [1], "loss": "low"}],
+        [{"version": 1}],
+    ],
+)
+def test_lines_that_are_no_results_are_told_not_raised(lines, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / results.NAME).write_bytes(b"".join(map(results.encoded, lines)))
+    found = load(tmp_path)
+    assert found.runs == []
+    assert [place for place, _ in found.broken] == ["run"]
+    assert content(found).findings == ["No run could be read."]
+
+
+def test_a_folder_without_runs_is_one_line_and_status_2(tmp_path, capsys):
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert cli.main(["report", str(tmp_path / "gone")]) == 2
+    assert cli.main(["report", str(write_run(tmp_path / "a", rounds=1)), "--out", str(tmp_path / "a.txt")]) == 2
+    assert "ends in .html" in capsys.readouterr().err
+
+
+def test_a_deployment_shows_its_suspects_first(browser, tmp_path):
+    ids = [f"site-{i}" for i in range(12)]
+    path = page_of(write_run(tmp_path / "a", clients=12, ids=ids, known=False, ends=False, participation=0.7))
+    with opened(browser, path) as seen:
+        assert seen.locator("section").first.get_attribute("id") == "clients"
+        assert seen.locator("figure h3").first.inner_text() == "Least trusted clients"
+        assert re.search(r"4 suspects among 12 clients: site-\d+ \(left out of", seen.locator(".lead").inner_text())
+
+
+def test_a_run_without_attackers_and_one_that_does_not_know_them_are_kept_apart(tmp_path):
+    write_run(tmp_path / "none", clients=4, rounds=2, attackers=0)
+    write_run(tmp_path / "unknown", clients=4, rounds=2, attackers=0, known=False)
+    found = data(content(load(tmp_path)))
+    assert [found["cohorts"][run["cohort"]]["attackers"] for run in found["runs"]] == [[], None]
+
+
+def test_paper_is_light_and_the_screen_stays_as_it_was(browser, sweep):
+    theme = "document.documentElement.dataset.theme"
+    with opened(browser, sweep.page, scheme="dark") as seen:
+        seen.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {theme}; }})")
+        assert len(seen.pdf(format="A4")) > 50_000
+        assert (seen.evaluate("window.printed"), seen.evaluate(theme)) == ("light", "dark")
+
+
+def test_the_headline_names_who_survived_and_who_did_not(sweep):
+    survived, projected = content(sweep.loaded).findings
+    worst = min(
+        run.last for run in sweep.loaded.runs if run.converged and "none" not in run.place and "mean" not in run.place
+    )
+    assert survived.startswith("Geometric-median, krum and mca survived all 4 attacks")
+    assert f"{100 * worst:.1f}".removesuffix(".0") + "% or more" in survived
+    assert "mean failed under foe, gaussian and sign-flip" in survived
+    assert "2.1 reads of the updates instead of 12" in projected
+
+
+def test_a_rule_is_not_credited_with_attacks_it_was_not_tried_under(tmp_path):
+    for attack in ("gaussian", "lie", "foe"):
+        write_run(tmp_path / f"mca-{attack}", "mca", attack, rounds=4, clients=10)
+    write_run(tmp_path / "krum-lie", "krum", "lie", rounds=4, clients=10)
+    (sentence,) = content(load(tmp_path)).findings
+    assert "mca survived all 3 attacks" in sentence
+    assert "krum survived lie (not tried under the other 2)" in sentence
+
+
+def test_the_headline_says_when_runs_are_unfinished(tmp_path):
+    write_run(tmp_path / "a", "mca", "lie", rounds=4, clients=10)
+    write_run(tmp_path / "b", "krum", "lie", rounds=4, clients=10, ends=False)
+    assert content(load(tmp_path)).findings[0].startswith("So far, with unfinished runs: ")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"clients": 1, "rounds": 1, "attackers": 0},
+        {"clients": 1000, "rounds": 4, "every": 1, "classes": [f"class {c}" for c in range(100)]},
+        {"clients": 1, "attackers": 0, "rounds": 10_000, "every": 4},
+        {"clients": 8, "rounds": 3, "weighs": False},
+        {"clients": 8, "rounds": 3, "attackers": 1.0},
+        {"clients": 8, "rounds": 3, "every": 9, "ends": True},
+    ],
+    ids=lambda shape: " ".join(f"{key}={value}" for key, value in shape.items() if key != "classes"),
+)
+def test_any_number_of_clients_and_rounds_can_be_drawn(shape, browser, tmp_path):
+    folder = write_run(tmp_path / "a", **shape)
+    path = page_of(folder)
+    assert pictures(content(load(folder)))
+    assert path.stat().st_size < 1_500_000
+    with opened(browser, path) as seen:
+        assert all(not figure["wrong"] and figure["marks"] for figure in seen.evaluate(DRAWN))
+
+
+def test_two_hundred_runs_fit_into_a_page(tmp_path):
+    first = write_run(tmp_path / "run-0", rounds=100)
+    for n in range(1, 200):
+        shutil.copytree(first, tmp_path / f"run-{n}")
+    assert page_of(tmp_path).stat().st_size < 10_000_000
+
+
+def test_what_does_not_fit_is_left_out_but_not_the_run_that_is_shown(monkeypatch, tmp_path):
+    monkeypatch.setattr(pack, "CELLS", 1500)
+    for n in range(6):
+        write_run(tmp_path / str(n), rounds=30, seed=n)
+    made = content(load(tmp_path))
+    runs = data(made)["runs"]
+    assert runs[made.featured]["weights"] is not None
+    assert any(run["weights"] is None for run in runs)
+    assert sum(len(run["weights"]["cells"]) for run in runs if run["weights"]) <= 2 * 1500
+
+
+def test_packed_weights_are_the_weights_to_a_level(tmp_path):
+    run = load(write_run(tmp_path / "a", rounds=20, participation=0.5)).runs[0]
+    packed = pack.weights(run, 20)
+    levels = np.frombuffer(pack.decoded(packed["cells"]), dtype=np.uint8).reshape(50, 20).T
+    plain = levels <= pack.LEVELS
+    np.testing.assert_array_equal(levels == pack.QUARANTINED, run.quarantined)
+    np.testing.assert_array_equal(levels == pack.ABSENT, ~run.present & ~run.quarantined)
+    want = np.minimum(run.weights[plain], packed["top"])
+    np.testing.assert_allclose(levels[plain] / pack.LEVELS * packed["top"], want, atol=packed["top"] / 400)
+
+
+def test_the_tables_hold_what_was_written(sweep):
+    folder = sweep.page.parent
+    runs, rounds = table(folder / "runs.csv"), table(folder / "rounds.csv")
+    assert len(runs) == len(LEVEL) * len(HARM) * 2
+    assert len(rounds) == 10 * len(runs)
+    recorded = results.read(folder / "krum-lie-exact-0")
+    own = [row for row in rounds if row["run"] == "krum-lie-exact-0"]
+    assert [row["accuracy"] for row in own] == [str(line.get("accuracy", "")) for line in recorded.rounds]
+    assert float(own[0]["sketch_seconds"]) == recorded.rounds[0]["seconds"]["sketch"]
+
+
+def test_the_pictures_are_png_and_not_blank(sweep):
+    from PIL import Image
+
+    pictured = {path.name for path in sweep.beside if path.suffix == ".png"}
+    assert pictured == set(PICTURES)
+    for name in pictured:
+        with Image.open(sweep.page.parent / name) as picture:
+            assert len(picture.convert("RGB").getcolors(1 << 24)) > 50
+
+
+def test_pictures_of_an_earlier_report_go_and_those_of_others_stay(tmp_path):
+    folder = tmp_path / "runs"
+    write_run(folder / "a", "krum", rounds=2)
+    assert (folder / "weights.png") in write(folder).beside
+    (folder / "split.png").write_bytes(b"somebody's own")
+    shutil.rmtree(folder / "a")
+    write_brief(folder / "a", "median", weighs=False)
+    write(folder)
+    assert not (folder / "weights.png").exists()
+    assert (folder / "accuracy.png").exists()
+    assert (folder / "split.png").read_bytes() == b"somebody's own"
+
+
+def test_rounds_on_an_axis_are_whole(tmp_path):
+    made = content(load(write_run(tmp_path / "a", rounds=3, every=1, clients=6)))
+    for figure in (figures._accuracy(made), figures._weights(made.runs[0], "a")):
+        ticks = figure.axes[0].get_xticks()
+        assert list(ticks) == [round(tick) for tick in ticks]
+
+
+def test_all_that_the_page_is_made_of_travels_with_the_package():
+    root = Path(__file__).parents[2]
+    package = root / "src" / "bartizan"
+    sent = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = sent["tool"]["setuptools"]["package-data"]["bartizan"]
+    files = {path for pattern in patterns for path in package.glob(pattern)}
+    assert set((package / "report" / "assets").iterdir()) <= files
+
+
+def test_without_matplotlib_the_page_is_written_and_the_extra_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(["report", str(write_run(tmp_path / "a", rounds=2))]) == 0
+    assert "bartizan[plot]" in capsys.readouterr().err
+    assert (tmp_path / "a" / "report.html").exists()
+    assert not list(tmp_path.rglob("*.png"))
+
+
+def test_tensorboard_reads_back_what_was_written_once(tmp_path):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    folder = write_run(tmp_path / "a", rounds=6)
+    for _ in range(2):
+        events.write(load(folder).runs, tmp_path / "events")
+    (path,) = (tmp_path / "events").rglob("events.out.tfevents.*")
+    found = {}
+    for event in loader.LegacyEventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            found[value.tag, event.step] = value.simple_value
+    for line in results.read(folder).rounds:
+        assert found["loss", line["round"]] == pytest.approx(line["loss"], rel=1e-6)
+        assert ("accuracy", line["round"]) in found or "accuracy" not in line
+
+
+def test_without_tensorboard_nothing_is_written_and_the_extra_named(monkeypatch, tmp_path, capsys):
+    for name in [name for name in sys.modules if name.split(".")[0] == "tensorboard"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    folder = write_run(tmp_path / "a", rounds=2)
+    assert cli.main(["report", str(folder), "--tensorboard", str(tmp_path / "events")]) == 2
+    assert "bartizan[tensorboard]" in capsys.readouterr().err
+    assert not (folder / "report.html").exists()
+
+
+def test_reporting_imports_no_torch(tmp_path):
+    folder = write_run(tmp_path / "a", rounds=2)
+    code = (
+        f"import sys; from bartizan.lab.report import write; write({str(folder)!r}); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_same_runs_give_the_same_page(tmp_path):
+    folder = write_run(tmp_path / "a", rounds=3, classes=CLASSES[:4])
+    assert page_of(folder).read_bytes() == page_of(folder).read_bytes()

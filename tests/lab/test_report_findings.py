@@ -1,0 +1,193 @@
+"""What a report says and holds, looked at without a browser."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from bartizan import records as results
+from bartizan.lab.report.content import content, data
+from bartizan.lab.report.load import load
+from bartizan.lab.report.page import page
+from report_runs import write_brief, write_run
+
+
+def said(folder):
+    return " ".join(content(load(folder)).findings)
+
+
+def card(folder, label):
+    return {one["label"]: (one["value"], one["note"]) for one in data(content(load(folder)))["cards"]}[label]
+
+
+def test_no_rule_is_given_the_accuracy_of_another(tmp_path):
+    write_brief(tmp_path / "a", "krum", accuracy=None, ends=False, rounds=4)
+    write_brief(tmp_path / "b", "mca", accuracy=0.783, rounds=9)
+    lead, *more = content(load(tmp_path)).findings
+    assert lead.startswith("So far: with mca accuracy ended at 78.3% after 9 rounds, while")
+    assert more[-1] == "Not evaluated yet: 1 other run."
+    assert "krum" not in " ".join([lead, *more])
+
+
+def test_runs_of_several_rules_without_any_accuracy_are_not_put_under_one_name(tmp_path):
+    for rule in ("krum", "mca"):
+        write_brief(tmp_path / rule, rule, accuracy=None, ends=False)
+    assert content(load(tmp_path)).findings == ["None of 2 runs was evaluated yet."]
+
+
+def test_a_mean_over_seeds_says_how_many_of_them_it_is_of(tmp_path):
+    write_brief(tmp_path / "0", accuracy=None, ends=False, rounds=1)
+    for seed, rounds in ((1, 5), (2, 7)):
+        write_brief(tmp_path / str(seed), seed=seed, rounds=rounds)
+    assert "80% after 5 to 7 rounds (mean of 2 of 3 runs)" in said(tmp_path)
+
+
+def test_the_headline_says_so_far_where_an_unfinished_run_has_no_accuracy_yet(tmp_path):
+    for attack in ("lie", "foe"):
+        write_brief(tmp_path / attack, "mca", attack)
+    assert said(tmp_path).startswith("mca survived both attacks")
+    write_brief(tmp_path / "krum", accuracy=None, ends=False)
+    assert said(tmp_path).startswith("So far, with unfinished runs: mca survived both attacks")
+
+
+def test_only_rules_that_were_run_both_ways_say_what_projecting_costs(tmp_path):
+    write_brief(tmp_path / "exact", server=1.2, read=0.1)
+    write_brief(tmp_path / "rotated", sketch="rotated", server=0.21, read=0.1)
+    write_brief(tmp_path / "median", "median", server=30.0, read=0.1, weighs=False)
+    write_brief(tmp_path / "elsewhere", server=50.0, read=0.1, machine="a GPU")
+    assert "took the server 2.1 reads of the updates instead of 12.0." in said(tmp_path)
+
+
+def test_who_failed_with_some_seeds_is_not_the_best(tmp_path):
+    for seed in range(3):
+        for attack in ("lie", "foe"):
+            survives = seed == 0
+            last = 0.9 if survives else 0.1
+            write_brief(tmp_path / f"k{seed}{attack}", "krum", attack, seed=seed, accuracy=last, converged=survives)
+            write_brief(tmp_path / f"m{seed}{attack}", "mca", attack, seed=seed)
+    value, note = card(tmp_path, "Best worst case")
+    assert value == "80%"
+    assert note.startswith("mca")
+    assert "krum failed under foe and lie" in said(tmp_path)
+
+
+def test_server_times_of_different_models_and_machines_are_kept_apart(tmp_path):
+    for model, server in (("logistic", 0.002), ("cnn", 0.05)):
+        write_brief(tmp_path / model, server=server, model={"name": model})
+    times = data(content(load(tmp_path)))["times"]
+    assert {(time["other"], time["seconds"]) for time in times} == {
+        ("model.name = logistic", 0.002),
+        ("model.name = cnn", 0.05),
+    }
+    write_brief(tmp_path / "gpu", server=0.001, model={"name": "cnn"}, machine="a GPU")
+    times = {time["other"]: time["seconds"] for time in data(content(load(tmp_path)))["times"]}
+    assert times["model.name = cnn, a laptop"] == 0.05
+    assert times["model.name = cnn, a GPU"] == 0.001
+
+
+@pytest.mark.parametrize("zeros", [True, False])
+def test_refused_rounds_take_no_part_in_server_times(zeros, tmp_path):
+    folder = write_brief(tmp_path / "a", rounds=5, server=0.4)
+    lines = results.read(folder).lines()
+    for line in lines[1:4]:
+        line["weights"] = None
+        for part in ("sketch", "weigh", "combine"):
+            line["seconds"].pop(part)
+            if zeros:
+                line["seconds"][part] = 0.0
+    rewrite(folder, lines)
+    found = data(content(load(folder)))
+    assert found["runs"][0]["server"] == 0.4
+    assert (found["times"][0]["seconds"], found["times"][0]["parts"]) == (0.4, [0.2, 0.1, 0.1])
+
+
+def test_a_run_whose_every_round_was_refused_has_no_server_time(tmp_path):
+    found = data(content(load(write_brief(tmp_path / "a", server=None, weighs=False))))
+    assert (found["times"], found["runs"][0]["server"]) == ([], None)
+
+
+def rewrite(folder, lines):
+    plain = [{key: value for key, value in line.items() if key != "crc"} for line in lines]
+    (folder / results.NAME).write_bytes(b"".join(map(results.encoded, plain)))
+
+
+def test_any_field_may_be_missing(tmp_path):
+    whole = results.read(write_run(tmp_path / "whole", rounds=4, clients=6)).lines()
+    needed = {"kind", "crc", "version", "round", "clients"}
+    for n, line in ((0, whole[0]), (2, whole[2]), (len(whole) - 1, whole[-1])):
+        for gone in sorted(set(line) - needed):
+            lines = [*whole[:n], {key: value for key, value in line.items() if key != gone}, *whole[n + 1 :]]
+            folder = tmp_path / f"{line['kind']}-{gone}"
+            folder.mkdir()
+            rewrite(folder, lines)
+    bare = [{key: value for key, value in line.items() if key in needed} for line in whole]
+    (tmp_path / "bare").mkdir()
+    rewrite(tmp_path / "bare", bare)
+    found = load(tmp_path)
+    assert found.broken == []
+    assert len(found.runs) > 25
+    for run in found.runs:
+        assert page(content(load(tmp_path / run.place)))
+    assert math.isnan(load(tmp_path / "bare").runs[0].last)
+
+
+def test_exact_weights_are_compared_with_weights_or_not_at_all(tmp_path):
+    folder = write_run(tmp_path / "a", rounds=4, clients=6)
+    lines = results.read(folder).lines()
+    assert "exact_weights" in lines[2]
+    rewrite(folder, [*lines[:2], {**lines[2], "weights": None}, *lines[3:]])
+    assert load(folder).runs[0].exact_rounds.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("rule", "rounds", "wanted"),
+    [
+        ("krum", 0, "No round is done yet."),
+        ("krum", 2, "No round gave weights, so there are no suspects."),
+        ("nnm >> trimmed-mean", 2, "The rule gives no weights, so there are no suspects."),
+    ],
+)
+def test_only_a_coordinatewise_rule_is_said_to_give_no_weights(rule, rounds, wanted, tmp_path):
+    folder = write_brief(tmp_path / "a", rule, rounds=rounds, weighs=False, known=False, ends=False)
+    assert said(folder).startswith(wanted)
+    assert data(content(load(folder)))["runs"][0]["coordinatewise"] is (">>" in rule)
+
+
+def write_deployment(folder, weights, quarantined=()):
+    """Rounds of a deployment: what each of five clients got, and who was quarantined."""
+    ids = ["amy", "bob", "cal", "dan", "eve"]
+    lines = [{"kind": "run", "version": 1, "id": "a", "clients": ids, "byzantine": None, "config": {}}]
+    gone = dict.fromkeys(quarantined, "it holds NaN")
+    for t, row in enumerate(weights, start=1):
+        lines.append({"kind": "round", "round": t, "clients": ids, "weights": row, "quarantined": gone})
+    folder.mkdir()
+    rewrite(folder, lines)
+    return folder
+
+
+def test_suspects_are_who_was_quarantined_or_left_out_more_often_than_chance_explains(tmp_path):
+    fair = [[0.25 * (i != t % 4) / 0.75 for i in range(4)] + [0.0] for t in range(8)]
+    found = said(write_deployment(tmp_path / "a", fair, ["bob"]))
+    assert found.startswith(
+        "2 suspects among 5 clients: bob (quarantined in 8 of 8 rounds) and eve (left out of 8 of 8"
+    )
+
+
+def test_who_is_left_out_as_often_as_all_others_is_no_suspect(tmp_path):
+    krum = [[float(i == t % 5) for i in range(5)] for t in range(4)]
+    assert said(write_deployment(tmp_path / "a", krum)).startswith("No suspects: chance explains")
+    assert said(write_deployment(tmp_path / "b", [None], ["eve"])).startswith("1 suspect among 5 clients: eve")
+
+
+def test_no_name_turns_the_writing_round_or_hides(tmp_path):
+    ids = ["\u202eevil", "bank-7", "bank\u200b-7", "\u2066\x1b[2J"]
+    evil = "\u202eevil"
+    write_brief(tmp_path / "a", evil, evil, evil, ids=ids, known=False, **{evil: evil, "list": [evil]})
+    write_brief(tmp_path / "b", ids=ids, known=False)
+    made = content(load(tmp_path), title=evil)
+    shown = json.dumps([made.title, made.findings, data(made)], ensure_ascii=False)
+    assert shown.isprintable()
+    (cohort,) = data(made)["cohorts"]
+    assert cohort["ids"] == ("\ufffdevil", "bank-7", "bank\ufffd-7", "\ufffd\ufffd[2J")

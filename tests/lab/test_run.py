@@ -1,0 +1,535 @@
+"""Runs: repeatable, resumable to the bit, and honest about what went wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bartizan import cli
+from bartizan import records as results
+from bartizan.lab import Experiment, run
+from bartizan.lab.config.keys import ConfigError
+from bartizan.lab.runs.checkpoint import MAGIC, NAME, Checkpoint, Keeper
+from bartizan.lab.runs.folder import AnotherRunError, locked
+from bartizan.records import CorruptFileError
+from laboratory import SMALL, child, facts
+
+torch = pytest.importorskip("torch")
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Enough(Exception):
+    pass
+
+
+def stopping_after(round):
+    def watch(line):
+        if line.get("round") == round:
+            raise Enough
+
+    return watch
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    torch.set_num_threads(1)
+    run(SMALL, folder)
+    return folder
+
+
+def test_a_run_writes_what_the_format_says(whole):
+    recorded = results.read(whole)
+    first = recorded.run
+    assert (first["version"], first["id"], first["name"]) == (1, SMALL.id, "experiment")
+    assert Experiment.of(first["config"]) == SMALL == Experiment.from_toml(whole / "experiment.toml")
+    assert first["clients"] == list(range(10))
+    assert len(first["byzantine"]) == 3
+    split, sizes = np.array(first["split"]), np.array(first["sizes"])
+    assert split.shape == (10, len(first["classes"]))
+    assert split.sum(axis=1).tolist() == sizes.tolist()
+    assert first["ratio"] == {"count": 0.3, "data": pytest.approx(sizes[first["byzantine"]].sum() / sizes.sum())}
+    assert first["dim"] == 28 * 28 * 10 + 10
+    for t, line in enumerate(recorded.rounds, start=1):
+        assert line["clients"] == first["clients"]
+        assert sum(line["weights"]) == pytest.approx(1)
+        assert set(line["seconds"]) == {"train", "sketch", "weigh", "combine"}
+        assert line["sketch"] == "Rotated(k=256, mixing=32)"
+        assert line["norm"] > 0
+        assert line["step"] == 0.1
+        assert 0 <= int(line["seed"]) < 2**128
+        evaluated = {"accuracy", "test_loss", "exact_weights", "read"}
+        assert evaluated & set(line) == (evaluated if t % 2 == 0 else set())
+    assert len({line["seed"] for line in recorded.rounds}) == 6, "every round has its own projection"
+    end = recorded.end
+    assert end["status"] == "finished"
+    assert end["converged"]
+    assert end["best"] == max(line.get("accuracy", 0) for line in recorded.rounds) > 0.3
+    assert end["last"] == recorded.rounds[-1]["accuracy"]
+
+
+def test_two_runs_are_equal_to_the_bit(whole, tmp_path):
+    run(SMALL, tmp_path)
+    assert facts(tmp_path) == facts(whole)
+
+
+def test_another_seed_is_another_run(whole, tmp_path):
+    run(SMALL.with_settings(["seed=1", "rounds=1"]), tmp_path)
+    one, other = results.read(whole), results.read(tmp_path)
+    assert one.run["sizes"] != other.run["sizes"]
+    assert one.run["byzantine"] != other.run["byzantine"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["server.optimiser=momentum", "data.augment=true"],
+        ["server.optimiser=prodigy"],
+        ["rule.name=clipped-clustering", "server.schedule=cosine"],
+        ["clients.work=epochs", "clients.batch=100", "clients.participation=0.7", "rule.name=nnm >> mean"],
+        ["attack.name=garbage", "rule.name=fltrust"],
+        ["attack.name=observer", "sketch.k=1024"],
+    ],
+    ids=" ".join,
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, settings):
+    experiment = SMALL.with_settings(["rounds=4", *settings])
+    run(experiment, tmp_path / "whole")
+    with pytest.raises(Enough):
+        run(experiment, tmp_path / "parts", watch=stopping_after(1))
+    for round in (2, 3):
+        with pytest.raises(Enough):
+            run(experiment, tmp_path / "parts", resume=True, watch=stopping_after(round))
+    seen = []
+    run(experiment, tmp_path / "parts", resume=True, watch=seen.append)
+    assert facts(tmp_path / "parts") == facts(tmp_path / "whole")
+    assert [line.get("round", line["kind"]) for line in seen] == ["run", 1, 2, 3, 4, "end"], "watch sees all of it"
+    parts = results.read(tmp_path / "parts").end["seconds"]
+    assert parts > sum(line["seconds"]["train"] for line in results.read(tmp_path / "parts").rounds)
+
+
+def test_a_resume_takes_as_many_threads_as_the_run_began_with(whole, tmp_path):
+    with pytest.raises(Enough):
+        run(SMALL, tmp_path, watch=stopping_after(2))
+    torch.set_num_threads(2)
+    seen = []
+    run(SMALL, tmp_path, resume=True, watch=lambda line: seen.append(torch.get_num_threads()))
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
+    assert facts(tmp_path) == facts(whole)
+
+
+def test_a_finished_run_is_not_run_again(whole):
+    before, seen = (whole / results.NAME).stat().st_mtime_ns, []
+    run(SMALL, whole, watch=seen.append)
+    run(SMALL.with_settings(["name=another name"]), whole, resume=True)
+    assert (whole / results.NAME).stat().st_mtime_ns == before
+    assert len(seen) == 8
+
+
+def test_what_is_in_the_folder_is_not_written_over_unasked(whole, tmp_path):
+    with pytest.raises(AnotherRunError, match=r"another experiment: rule.name is 'krum' there and 'mean' here"):
+        run(SMALL.with_settings(["rule.name=mean"]), whole)
+    with pytest.raises(Enough):
+        run(SMALL, tmp_path, watch=stopping_after(2))
+    with pytest.raises(
+        AnotherRunError, match=r"stopped after round 2 of 6. Pass --resume to go on with it, or --fresh"
+    ):
+        run(SMALL, tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    run(SMALL.with_settings(["rule.name=mean", "rounds=1"]), tmp_path, fresh=True)
+    assert results.read(tmp_path).run["config"]["rule"]["name"] == "mean"
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_that_no_run_wrote_stays(tmp_path):
+    mine = tmp_path / "experiment.toml"
+    mine.write_text("rounds = 2  # my own")
+    for fresh in (False, True):
+        with pytest.raises(FileExistsError, match="that no run wrote"):
+            run(SMALL, tmp_path, fresh=fresh)
+    assert mine.read_text() == "rounds = 2  # my own"
+
+
+def test_a_finished_run_stays_until_another_can_begin_in_its_place(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "done")
+    absent = SMALL.changed({"data.name": "cifar10", "data.folder": str(tmp_path / "nowhere")})
+    with pytest.raises((ValueError, OSError), match="cifar10"):
+        run(absent, tmp_path / "done", fresh=True)
+    assert facts(tmp_path / "done") == facts(whole)
+
+
+def test_results_in_the_place_of_a_file_are_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file is no folder; results need one"):
+        run(SMALL, tmp_path / "file")
+
+
+def test_only_one_process_is_at_work_in_a_folder(tmp_path):
+    with locked(tmp_path), pytest.raises(AnotherRunError, match="Another process is at work"):
+        run(SMALL, tmp_path)
+
+
+def test_a_grid_is_no_run(tmp_path):
+    with pytest.raises(ValueError, match="has a grid"):
+        run(SMALL.with_settings(["grid.seed=[0, 1]"]), tmp_path)
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    with pytest.raises(Enough):
+        run(SMALL, tmp_path, watch=stopping_after(3))
+    return tmp_path
+
+
+@pytest.mark.parametrize("at", [0, 5, len(MAGIC) + 3, 2000, -1])
+def test_any_change_of_a_checkpoint_is_found_and_named(stopped, at):
+    data = bytearray((stopped / NAME).read_bytes())
+    data[at] ^= 1
+    (stopped / NAME).write_bytes(data)
+    with pytest.raises(
+        CorruptFileError, match=r"checkpoint\.pt is (corrupt|no checkpoint).*delete it and pass --resume"
+    ):
+        run(SMALL, stopped, resume=True)
+
+
+def test_half_a_checkpoint_is_found_and_without_it_the_run_begins_again(stopped, whole):
+    data = (stopped / NAME).read_bytes()
+    (stopped / NAME).write_bytes(data[: len(data) // 2])
+    with pytest.raises(CorruptFileError, match=r"checkpoint\.pt is corrupt"):
+        run(SMALL, stopped, resume=True)
+    (stopped / NAME).unlink()
+    run(SMALL, stopped, resume=True)
+    assert facts(stopped) == facts(whole)
+
+
+def test_a_checkpoint_of_a_stranger_executes_nothing(stopped):
+    import hashlib
+    import io
+
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(stopped / "was-here"),)
+
+    payload = io.BytesIO()
+    torch.save({"id": Hostile()}, payload)
+    (stopped / NAME).write_bytes(MAGIC + hashlib.sha256(payload.getvalue()).digest() + payload.getvalue())
+    with pytest.raises(CorruptFileError, match="not what this bartizan writes"):
+        Checkpoint.load(stopped)
+    assert not (stopped / "was-here").exists()
+
+
+@pytest.mark.parametrize("keep", [None, 0, 30], ids=["deleted", "empty", "cut in the first line"])
+def test_a_checkpoint_without_its_lines_is_named_and_kept(stopped, keep):
+    lines = stopped / results.NAME
+    content = lines.read_bytes()
+    lines.unlink()
+    if keep is not None:
+        lines.write_bytes(content[:keep])
+    for resume in (False, True):
+        with pytest.raises(CorruptFileError, match=r"results\.jsonl"):
+            run(LONGER, stopped, resume=resume)
+    assert (stopped / NAME).exists()
+
+
+def test_a_run_does_not_go_on_with_other_images_of_the_same_name(tmp_path):
+    def wear(folder, count, seed):
+        rng = np.random.default_rng(seed)
+        folder.mkdir()
+        for kind in ("train", "t10k"):
+            pixels = rng.integers(256, size=(count, 28, 28), dtype=np.uint8)
+            head = b"".join(n.to_bytes(4, "big") for n in (0x803, count, 28, 28))
+            (folder / f"{kind}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
+            labels = np.arange(count, dtype=np.uint8) % 10
+            (folder / f"{kind}-labels-idx1-ubyte").write_bytes(
+                b"".join(n.to_bytes(4, "big") for n in (0x801, count)) + labels.tobytes()
+            )
+        return f"data.folder={folder}"
+
+    on = SMALL.with_settings(["data.name=mnist", "rounds=3", wear(tmp_path / "sample", 200, 0)])
+    other = on.with_settings([wear(tmp_path / "whole", 300, 1)])
+    same = on.with_settings([wear(tmp_path / "copy", 200, 0)])
+    with pytest.raises(Enough):
+        run(on, tmp_path / "run", watch=stopping_after(1))
+    for _ in range(2):  # unfinished, then finished
+        with pytest.raises(AnotherRunError, match="on other images of mnist: 200 to train with, here 300"):
+            run(other, tmp_path / "run", resume=True)
+        assert run(same, tmp_path / "run", resume=True).end
+
+
+def test_a_run_that_can_not_begin_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="examples"):
+        run(SMALL.with_settings(["clients.batch=5000"]), tmp_path / "new" / "run")
+    assert not (tmp_path / "new" / "run").exists()
+
+
+def test_too_little_memory_is_told(tmp_path):
+    def full(line):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with pytest.raises(MemoryError, match=r"Tried to allocate 2.00 GiB.*take a smaller clients.batch"):
+        run(SMALL, tmp_path, watch=full)
+
+
+def test_lines_behind_the_checkpoint_are_dropped_whatever_they_are(stopped, whole):
+    with open(stopped / results.NAME, "ab") as file:
+        file.write(b'{"kind":"round","round":4}\n{"kind":"rou')
+    run(SMALL, stopped, resume=True)
+    assert facts(stopped) == facts(whole)
+
+
+def test_lines_that_the_checkpoint_knows_of_must_be_there(stopped):
+    data = (stopped / results.NAME).read_bytes()
+    (stopped / results.NAME).write_bytes(data[:-30])
+    with pytest.raises(CorruptFileError, match=r"results\.jsonl has \d+ bytes, and its checkpoint knows of \d+"):
+        run(SMALL, stopped, resume=True)
+    (stopped / results.NAME).write_bytes(data.replace(b'"loss":', b'"lost":', 1))
+    with pytest.raises(CorruptFileError, match=r"results\.jsonl is corrupt in line 2"):
+        run(SMALL, stopped, resume=True)
+
+
+LONGER = SMALL.with_settings(["rounds=30", "evaluation.every=10"])
+
+
+def test_kill_9_at_any_moment_loses_nothing(tmp_path):
+    run(LONGER, tmp_path / "whole")
+    seed = random.randrange(1000)
+    chance = random.Random(seed)
+    for stop in (*sorted(chance.sample(range(0, 29), 4)),):
+        with child(LONGER, tmp_path / "parts", every=chance.choice([0.0, 0.02])) as one:
+            one.until(stop)
+            time.sleep(chance.random() / 50)
+            one.process.kill()
+    run(LONGER, tmp_path / "parts", resume=True)
+    assert facts(tmp_path / "parts") == facts(tmp_path / "whole"), f"seed {seed}"
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_a_checkpoint_of_the_last_round(tmp_path, which):
+    with child(LONGER, tmp_path, every=1e9) as one:
+        one.until(3)
+        os.kill(one.process.pid, which)
+        assert one.said() == "KeyboardInterrupt: "
+    saved, recorded = Checkpoint.load(tmp_path), results.read(tmp_path)
+    assert saved.round == len(recorded.rounds) >= 3
+    assert saved.lines == (tmp_path / results.NAME).stat().st_size
+
+
+@pytest.mark.parametrize("room", [100, 9_000])
+def test_a_full_disk_is_told_and_loses_nothing(tmp_path, room):
+    """A limit on the size of files stands for the disk: first for the lines, then for the checkpoint."""
+    pytest.importorskip("resource")
+    if room == 9_000:
+        with pytest.raises(Enough):
+            run(LONGER, tmp_path, watch=stopping_after(2))
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with child(LONGER, tmp_path, room=room) as one:
+        told = one.said()
+    assert "There is no room left for the results" in told
+    assert "make room, then pass --resume" in told
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "nothing half-written is left"
+    for name, content in kept.items():
+        assert (tmp_path / name).read_bytes().startswith(content)
+    run(LONGER, tmp_path, resume=True)
+    assert len(results.read(tmp_path).rounds) == 30
+
+
+def test_checkpoints_are_written_by_time_and_cost_little():
+    saved = []
+    keeper = Keeper(lambda: (time.sleep(0.01), saved.append(time.monotonic())), every=0.0)
+    for _ in range(40):
+        keeper.if_due()
+        time.sleep(0.001)
+    assert 1 <= len(saved) <= 3, "a save of 10 ms is followed by at least 300 ms of training"
+
+
+def test_a_round_that_the_rule_refuses_keeps_the_model_and_says_why(tmp_path):
+    experiment = SMALL.with_settings(["attack.name=nan", "rule.n_byzantine=1", "rounds=2"])
+    run(experiment, tmp_path)
+    recorded = results.read(tmp_path)
+    for line in recorded.rounds:
+        assert line["note"].startswith("The round was refused and the model kept: 3 of 10 clients are quarantined")
+        assert sorted(line["quarantined"], key=int) == [str(attacker) for attacker in recorded.run["byzantine"]]
+        assert line["weights"] is None
+        assert line["step"] == 0
+        assert list(line["seconds"]) == ["train"], "the server's work was not done, so it took no time"
+    assert recorded.end["converged"] is False
+
+
+def test_attackers_who_send_nan_are_quarantined_and_the_others_go_on(tmp_path):
+    run(SMALL.with_settings(["attack.name=nan"]), tmp_path)
+    recorded = results.read(tmp_path)
+    assert all(len(line["quarantined"]) == 3 for line in recorded.rounds)
+    assert recorded.end["converged"]
+
+
+def test_a_round_in_which_the_server_has_no_direction_to_trust_is_refused(tmp_path):
+    settings = ["rule.name=fltrust", "attack.name=lie", "clients.trusted=1", "server.step_size=100", "rounds=12"]
+    recorded = run(SMALL.with_settings(settings), tmp_path)
+    assert any("The server's own update is zero" in line.get("note", "") for line in recorded.rounds)
+    assert len(recorded.rounds) == 12
+
+
+def test_optimised_attackers_search_against_the_servers_own_call(tmp_path, monkeypatch):
+    from bartizan.lab.training import training_loop as training
+
+    calls = []
+
+    class Watched(training.Aggregator):
+        def __call__(self, updates, **given):
+            calls.append((len(updates), None if given.get("sizes") is None else sorted(given["sizes"])))
+            return super().__call__(updates, **given)
+
+    monkeypatch.setattr(training, "Aggregator", Watched)
+    settings = ["attack.name=optimised-ipm", "rounds=1", "rule.name=mca", "sketch.name=exact"]
+    recorded = run(SMALL.with_settings(settings), tmp_path)
+    tried = [sizes for n, sizes in calls if sizes is not None]
+    assert len(tried) > 5
+    assert all(sizes == sorted(recorded.run["sizes"]) for sizes in tried)
+
+
+@pytest.mark.parametrize("rule", ["mean", "fltrust"])
+def test_a_model_that_is_not_finite_any_more_ends_the_run(tmp_path, rule):
+    experiment = SMALL.with_settings(["server.step_size=1e38", f"rule.name={rule}"])
+    run(experiment, tmp_path)
+    recorded = results.read(tmp_path)
+    assert recorded.end["status"] == "diverged"
+    assert recorded.end["converged"] is False
+    assert len(recorded.rounds) < 6
+    # Killed between its checkpoint and its last line, it ends the same.
+    whole = (tmp_path / results.NAME).read_bytes()
+    (tmp_path / results.NAME).write_bytes(whole[: Checkpoint.load(tmp_path).lines])
+    again = run(experiment, tmp_path, resume=True)
+    assert (again.rounds, again.end["status"]) == (recorded.rounds, "diverged")
+
+
+def test_the_mean_fails_where_krum_survives(whole, tmp_path):
+    run(SMALL.with_settings(["rule.name=mean"]), tmp_path)
+    assert results.read(tmp_path).end["best"] < results.read(whole).end["best"] - 0.2
+    assert results.read(tmp_path).end["converged"] is False
+
+
+def chosen_by_krum(tmp_path, attack, sends):
+    local = ["model.name=cnn", "clients.work=steps", f"clients.sends={sends}", "rounds=1", "rule.name=krum"]
+    recorded = run(SMALL.with_settings([f"attack.name={attack}", *local]), tmp_path / f"{attack}-{sends}")
+    (line,) = recorded.rounds
+    return next(c for c, w in zip(line["clients"], line["weights"], strict=True) if w), line, recorded.run["byzantine"]
+
+
+def test_attackers_who_falsify_weights_are_far_away_where_those_who_falsify_changes_are_near(tmp_path):
+    picked, _, attackers = chosen_by_krum(tmp_path, "foe", "changes")
+    assert picked in attackers
+    picked, line, attackers = chosen_by_krum(tmp_path, "foe", "weights")
+    assert picked not in attackers
+    # None of it touches the honest: Krum gives the same change of the model as against attackers who are elsewhere.
+    assert chosen_by_krum(tmp_path, "gaussian", "weights")[1]["norm"] == line["norm"]
+
+
+@pytest.mark.parametrize("attack", ["lie", "optimised-ipm"])
+def test_attacks_that_shift_the_mean_reach_as_far_on_weights_as_on_changes(tmp_path, attack):
+    norms = [chosen_by_krum(tmp_path, attack, sends)[1]["norm"] for sends in ("changes", "weights")]
+    assert norms[1] == pytest.approx(norms[0], rel=0.5)
+
+
+def lies_of(attack, sends):
+    """What the honest and the attackers send in the second round, and the course of the model so far."""
+    from bartizan.lab.training.training_loop import Training
+
+    local = ["model.name=cnn", "clients.work=steps", f"clients.sends={sends}", "sketch.k=64"]
+    training = Training(SMALL.with_settings([f"attack.name={attack}", *local]), "cpu")
+    training.round(1)
+    attackers = sorted(training.population.byzantine)
+    rows, *_ = training._sent(training.population.taking_part(2), 2)
+    honest = torch.stack([row for client, row in enumerate(rows) if client not in attackers])
+    return honest.mean(dim=0), rows[attackers[0]], training.initial, training.server.weights
+
+
+def test_a_attacker_who_aims_at_the_sketch_aims_at_changes_whatever_is_sent():
+    for sends in ("changes", "weights"):
+        mean, lie, initial, weights = lies_of("observer", sends)
+        against = torch.nn.functional.cosine_similarity(lie - mean, initial - weights, dim=0)
+        assert against < -0.8  # against the course, and not along it
+        mean, lie, *_ = lies_of("null-space-mirror", sends)
+        assert lie.norm() == pytest.approx(float(mean.norm()), rel=1e-3)
+
+
+def test_a_gradient_has_no_weights_to_send():
+    with pytest.raises(ConfigError, match=r"clients\.sends = 'weights' needs clients\.work"):
+        SMALL.with_settings(["clients.sends=weights"])
+
+
+def test_without_an_attack_nobody_is_byzantine_and_the_rule_is_none_the_wiser(tmp_path):
+    run(SMALL.with_settings(["attack.name=none", "rule.name=bulyan", "rounds=1"]), tmp_path)
+    recorded = results.read(tmp_path)
+    assert recorded.run["byzantine"] == []
+    assert recorded.run["ratio"] == {"count": 0, "data": 0}
+    assert recorded.rounds[0]["note"] == "bulyan has n_byzantine=1, not 3: with 10 clients it can take no more."
+
+
+def test_with_partial_participation_those_asked_differ_from_round_to_round(tmp_path):
+    run(SMALL.with_settings(["clients.participation=0.5"]), tmp_path)
+    asked = [tuple(line["clients"]) for line in results.read(tmp_path).rounds]
+    assert {len(who) for who in asked} == {5}
+    assert len(set(asked)) > 1
+    assert all(len(line["weights"]) == 5 for line in results.read(tmp_path).rounds)
+
+
+@pytest.mark.parametrize("attack", ["label-flip", "backdoor", "optimised-ipm", "mimic", "infinity"])
+def test_other_kinds_of_attack_run(tmp_path, attack):
+    run(SMALL.with_settings([f"attack.name={attack}", "rounds=2"]), tmp_path)
+    recorded = results.read(tmp_path)
+    assert len(recorded.run["byzantine"]) == 3
+    assert ("backdoor" in recorded.rounds[-1]) == (attack == "backdoor")
+    assert recorded.rounds[-1]["loss"] > 0
+
+
+def test_a_coordinatewise_rule_has_no_weights(tmp_path):
+    run(SMALL.changed({"rule": {"name": "median"}, "sketch": {"name": "exact"}, "rounds": 2}), tmp_path)
+    assert [line["weights"] for line in results.read(tmp_path).rounds] == [None, None]
+
+
+def test_the_command_runs_skips_and_refuses(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("e.toml").write_text(SMALL.to_toml())
+    arguments = ["run", "e.toml", "--set", "rounds=2"]
+    assert cli.main(arguments) == 0
+    shown = capsys.readouterr().out
+    folder = Path("runs/experiment") / SMALL.with_settings(["rounds=2"]).slug
+    assert "round    2 of 2  accuracy" in shown
+    assert shown.endswith(f"Results: {folder}\nbartizan report {folder}\n")
+    assert (folder / results.NAME).exists()
+    assert cli.main(arguments) == 0
+    assert "was finished before" in capsys.readouterr().out
+    assert cli.main(["run", "e.toml", "--out", str(folder)]) == 2
+    assert "rounds is 2 there and 6 here" in capsys.readouterr().err
+    assert cli.main(["run", "e.toml", "--set", "rule.nam=x"]) == 2
+    assert "Did you mean rule.name?" in capsys.readouterr().err
+    assert cli.main(["run", "--data", "nowhere", "--set", "data.name=cifar10", "--out", "x"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_importing_the_laboratory_needs_no_torch(tmp_path):
+    code = "import sys; sys.modules['torch'] = None; import bartizan.lab as f; print(f.Experiment().id)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == Experiment().id
+    code = "import sys; sys.modules['torch'] = None; from bartizan import cli; sys.exit(cli.main(['run']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, "pip install 'bartizan[lab]'" in done.stderr) == (2, True)
+
+
+def test_a_wrong_setting_is_a_config_error():
+    with pytest.raises(ConfigError):
+        SMALL.with_settings(["rounds=0"])
+    assert json.loads(json.dumps(SMALL.as_dict())) == SMALL.as_dict()

@@ -1,0 +1,126 @@
+"""The server: its optimisers against their formulas, its state, what it does with what is not finite."""
+
+from __future__ import annotations
+
+import io
+import math
+from importlib.util import find_spec
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bartizan.lab.training.server import LEAST_VARIANCE, Server  # noqa: E402
+
+needs_prodigyopt = pytest.mark.skipif(find_spec("prodigyopt") is None, reason="needs prodigyopt")
+OPTIMISERS = ["sgd", "momentum", pytest.param("prodigy", marks=needs_prodigyopt)]
+
+
+def gradient(w):
+    return w * torch.linspace(0.5, 2, len(w))
+
+
+def test_momentum_is_torchs():
+    server = Server(torch.ones(7), 7, "momentum", step_size=0.1, momentum=0.9)
+    w = torch.ones(7, requires_grad=True)
+    theirs = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+    for _ in range(5):
+        w.grad = gradient(w.detach())
+        theirs.step()
+        server.step(gradient(server.weights))
+    torch.testing.assert_close(server.weights, w.detach())
+
+
+@needs_prodigyopt
+def test_prodigy_is_prodigyopts():
+    from prodigyopt import Prodigy
+
+    server = Server(torch.ones(7), 7, "prodigy")
+    w = torch.ones(7, requires_grad=True)
+    theirs = Prodigy([w])
+    for _ in range(30):
+        used = theirs.param_groups[0]["d"]
+        w.grad = gradient(w.detach())
+        theirs.step()
+        assert server.step(gradient(server.weights)) == used
+    assert torch.equal(server.weights, w.detach())
+    assert used > 100 * 1e-6, "its step size has grown from 1e-6 by itself"
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_a_saved_server_goes_on_as_the_other_would(optimiser):
+    def fresh():
+        return Server(torch.linspace(-1, 1, 9), 7, optimiser, schedule="cosine", rounds=20)
+
+    one = fresh()
+    for _ in range(5):
+        one.step(gradient(one.weights))
+    file = io.BytesIO()
+    torch.save(one.state_dict(), file)
+    file.seek(0)
+    other = fresh()
+    other.load_state_dict(torch.load(file, weights_only=True))
+    shared = fresh()
+    shared.load_state_dict(one.state_dict())
+    for _ in range(5):
+        update = gradient(one.weights)
+        assert one.step(update) == other.step(update) == shared.step(update)
+        assert torch.equal(one.weights, other.weights)
+        assert torch.equal(one.weights, shared.weights)
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_update_that_is_not_finite_moves_nothing(optimiser, bad):
+    server, twin = (Server(torch.ones(4), 4, optimiser) for _ in range(2))
+    assert server.step(torch.tensor([1.0, bad, 0.0, 0.0])) == 0.0
+    assert torch.equal(server.weights, torch.ones(4))
+    for each in (server, twin):
+        each.step(torch.ones(4))
+    assert torch.equal(server.weights, twin.weights)
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_statistics_move_by_the_update_itself_and_variances_stay_positive(optimiser):
+    server = Server(torch.tensor([1.0, 0.0, 0.5, 1.0, 1.0]), 1, optimiser, step_size=0.01)
+    server.step(torch.tensor([0.0, -0.25, 0.5, 0.5, 3.0]))
+    torch.testing.assert_close(server.weights[1:], torch.tensor([0.25, 0.0, 0.5, LEAST_VARIANCE]))
+
+
+def test_a_round_without_an_aggregate_moves_the_schedule_on():
+    waited, stepped = (Server(torch.ones(2), 2, "sgd", schedule="cosine", rounds=4) for _ in range(2))
+    waited.skip()
+    stepped.step(torch.zeros(2))
+    assert waited.factor == stepped.factor < 1
+
+
+def test_a_cosine_schedule_starts_whole_and_ends_at_nothing():
+    server = Server(torch.ones(2), 2, "sgd", step_size=2.0, schedule="cosine", rounds=4)
+    used = [server.step(torch.zeros(2)) for _ in range(6)]
+    assert used == pytest.approx([2 * (1 + math.cos(math.pi * min(t / 4, 1))) / 2 for t in range(6)])
+
+
+def test_the_given_weights_are_left_alone():
+    weights = torch.ones(3)
+    Server(weights, 3).step(torch.ones(3))
+    assert torch.equal(weights, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimiser": "adam"}, "server.optimiser must be one of sgd, momentum, prodigy, got 'adam'"),
+        ({"schedule": "step"}, "server.schedule must be one of constant, cosine"),
+        ({"schedule": "cosine"}, "needs to know the number of rounds"),
+        ({"step_size": 0.0}, "step_size > 0"),
+        ({"momentum": 1.0}, "momentum < 1"),
+    ],
+)
+def test_wrong_settings_say_what_is_wanted(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Server(torch.ones(3), 3, **settings)
+
+
+def test_a_state_of_another_server_is_refused():
+    with pytest.raises(ValueError, match="a server with momentum and 3 coordinates, not with sgd and 4"):
+        Server(torch.ones(4), 4).load_state_dict(Server(torch.ones(3), 3, "momentum").state_dict())

@@ -1,0 +1,233 @@
+"""Laws over one table of all rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bartizan as bz
+from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
+from bartizan.rules import Rule
+from bartizan.rules.coordinatewise import TrimmedMean
+from cases import CASES, Case
+
+M, P = 13, 6
+
+
+def having(law: str) -> list[Case]:
+    return [case for case in CASES if getattr(case, law)]
+
+
+def updates(seed: int, n_clients: int = M) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n_clients, P)) + 0.5
+
+
+def weigh(rule: Rule, x: np.ndarray, trusted: np.ndarray | None = None, **more) -> np.ndarray:
+    trusted = np.full(x.shape[1], 0.5) if trusted is None else trusted
+    return rule(bz.Geometry.of(x, trusted=trusted, seed=1, **more))
+
+
+def test_the_table_has_every_rule_and_every_pre_aggregator():
+    shown = " ".join(map(repr, CASES))
+    assert {
+        kind.__name__ for kind in [*RULES.values(), *PRE_AGGREGATORS.values()] if kind.__name__ not in shown
+    } == set()
+    assert {kind.__name__ for kind in COORDINATEWISE.values()} == set(bz.coordinatewise.__all__) - {"CoordinateWise"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_weights_are_not_negative_and_sum_to_one_or_less(case, seed):
+    weights = weigh(case.rule, updates(seed))
+    assert weights.dtype == np.float64
+    assert weights.shape == (M,)
+    assert (weights >= 0).all()
+    if case.convex:
+        assert weights.sum() == pytest.approx(1)
+    else:
+        assert weights.sum() <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("case", having("permutation"), ids=repr)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_weights_follow_their_clients(case, seed):
+    x = updates(seed)
+    order = np.random.default_rng(seed).permutation(M)
+    np.testing.assert_allclose(weigh(case.rule, x[order]), weigh(case.rule, x)[order], atol=1e-6)
+
+
+@pytest.mark.parametrize("case", having("shift"), ids=repr)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_no_common_shift_changes_the_weights(case, seed):
+    x, shift = updates(seed), np.linspace(-40, 70, P)
+    np.testing.assert_allclose(weigh(case.rule, x + shift), weigh(case.rule, x), atol=1e-6)
+
+
+@pytest.mark.parametrize("case", having("scale"), ids=repr)
+@pytest.mark.parametrize("scale", [1e-12, 3.7, 1e9])
+def test_no_common_scale_changes_the_weights(case, scale):
+    x, trusted = updates(5), np.full(P, 0.5)
+    scaled = weigh(case.rule, x * scale, trusted * scale)
+    np.testing.assert_allclose(scaled, weigh(case.rule, x, trusted), atol=1e-6)
+
+
+@pytest.mark.parametrize("case", having("twins"), ids=repr)
+def test_who_sends_the_same_gets_the_same(case):
+    x = updates(11)
+    x[3] = x[8] = x[1]
+    weights = weigh(case.rule, x)
+    np.testing.assert_allclose(weights[[3, 8]], weights[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize("far", [1e4, -1e9, 1e15])
+def test_one_far_client_gets_next_to_nothing(case, far):
+    x = updates(3)
+    x[4] += far
+    weights = weigh(case.rule, x)
+    assert weights[4] <= case.outlier
+    if case.outlier < 1:
+        assert np.linalg.norm(weights @ x - weights.sum() * 0.5) < 20
+    else:
+        assert np.linalg.norm(weights @ x) > abs(far) / 100
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize("value", [0.0, 0.5, -3e5])
+def test_clients_who_all_agree_are_believed(case, value):
+    x = np.full((M, P), value)
+    weights = weigh(case.rule, x)
+    assert np.isfinite(weights).all()
+    if case.convex:
+        np.testing.assert_allclose(weights @ x, x[0])
+    else:
+        assert weights.sum() <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_one_client_alone_is_believed_or_refused_by_the_rules_condition(case):
+    rule = case.rule.expecting_fewer(case.rule.withstands() or 0)
+    if "n_selected=4" in repr(rule):
+        pytest.skip("selects four")
+    if case.least > 1:
+        with pytest.raises(bz.TooFewClientsError, match=f"needs at least {case.least} clients, got 1"):
+            weigh(rule, updates(0, 1))
+    else:
+        weights = weigh(rule, updates(0, 1))
+        assert weights[0] == pytest.approx(1) if case.convex else 0 <= weights[0] <= 1
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_with_nobody_lying_every_rule_stays_among_the_clients(case):
+    rule = case.rule.expecting_fewer(case.rule.withstands() or 0)
+    x = updates(17)
+    answer = weigh(rule, x) @ x
+    assert np.linalg.norm(answer - x.mean(axis=0)) < 3
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_equal_sizes_are_no_sizes(case):
+    x = updates(23)
+    np.testing.assert_allclose(weigh(case.rule, x, sizes=np.full(M, 7.0)), weigh(case.rule, x), atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_sizes_weigh_whoever_is_averaged(case):
+    """Among the clients that get weight, a client of far more data never gets less than before."""
+    x = updates(29)
+    before = weigh(case.rule, x)
+    chosen = int(before.argmax())
+    sizes = np.ones(M)
+    sizes[chosen] = 50.0
+    after = weigh(case.rule, x, sizes=sizes)
+    assert np.isfinite(after).all()
+    assert (after >= 0).all()
+    assert after[chosen] >= before[chosen] - 1e-9
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_a_rule_changes_nothing_it_sees(case):
+    geometry = bz.Geometry.of(updates(2), trusted=np.full(P, 0.5), seed=1)
+    inner, sizes = geometry.inner.copy(), geometry.sizes.copy()
+    first = case.rule(geometry)
+    np.testing.assert_array_equal(case.rule(geometry), first)
+    np.testing.assert_array_equal(geometry.inner, inner)
+    np.testing.assert_array_equal(geometry.sizes, sizes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "n_clients", "most"),
+    [
+        (bz.Krum(5), 10, 3),
+        (bz.MultiKrum(5), 12, 4),
+        (bz.Bulyan(5), 20, 4),
+        (bz.MDA(5), 10, 4),
+        (bz.SMEA(5), 10, 4),
+        (bz.CAF(5), 10, 4),
+        (bz.CGE(5), 10, 4),
+        (bz.DnC(5), 10, 4),
+        (bz.MoNNA(5), 10, 4),
+        (bz.NNM(5) >> bz.Mean(), 10, 4),
+        (bz.ARC(5) >> bz.Mean(), 10, 4),
+    ],
+    ids=repr,
+)
+def test_too_many_attackers_are_refused_with_the_number_that_would_do(rule, n_clients, most):
+    with pytest.raises(bz.TooFewClientsError, match=f"n_byzantine can be at most {most}"):
+        weigh(rule, updates(0, n_clients))
+    weigh(rule.expecting_fewer(5 - most), updates(0, n_clients))
+
+
+@pytest.mark.parametrize(
+    ("rule", "n_clients"),
+    [
+        (bz.NNM(24) >> bz.Krum(24), 51),
+        (bz.Bucketing(2) >> bz.Krum(5), 26),
+        (bz.Bucketing(2) >> bz.NNM(3) >> bz.Mean(), 14),
+        (bz.NNM(2) >> bz.Bucketing(2) >> TrimmedMean(2), 10),
+    ],
+    ids=repr,
+)
+def test_what_follows_a_mixing_is_asked_too_before_any_geometry_is_seen(rule, n_clients):
+    rule.check(n_clients)
+    with pytest.raises(bz.TooFewClientsError):
+        rule.check(n_clients - 2)
+
+
+@pytest.mark.parametrize("rule", [bz.FLTrust(), bz.MoNNA(1), bz.NNM(1) >> bz.FLTrust()], ids=repr)
+def test_a_rule_about_a_trusted_update_asks_for_it(rule):
+    with pytest.raises(ValueError, match="pass trusted="):
+        rule(bz.Geometry.of(updates(0)))
+
+
+def test_bucketing_asks_for_randomness():
+    with pytest.raises(ValueError, match="pass seed="):
+        bz.Bucketing(2)(bz.Geometry.of(updates(0)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: bz.Krum(-1),
+        lambda: bz.Krum(1.5),
+        lambda: bz.MultiKrum(1, n_selected=0),
+        lambda: bz.MultiKrum(1, n_selected=2.5),
+        lambda: bz.GeometricMedian(max_steps=0),
+        lambda: bz.MCA(max_steps=0),
+        lambda: bz.MCA(width=0),
+        lambda: bz.CenteredClipping(radius=-1),
+        lambda: bz.CenteredClipping(steps=0),
+        lambda: bz.Clipping(0),
+        lambda: bz.Bucketing(0),
+        lambda: bz.Bucketing(1.5),
+        lambda: bz.DnC(1, removal=0),
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"needs \w+"):
+        wrong()

@@ -1,0 +1,364 @@
+"""The benchmark: wrong answers are found out, rows are what they say, and an interrupt keeps what is done."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+import bartizan as bz
+from bartizan import cli
+from bartizan.studies.bench import bench_plot as plot
+from bartizan.studies.bench import bench_rows as rows
+from bartizan.studies.bench import bench_table as show
+from bartizan.studies.bench import benchmark as run
+from bartizan.studies.bench import measure
+from bartizan.studies.bench import peak_memory as memory
+from bartizan.studies.bench.benchmark import PEERS, Benchmark
+from bartizan.studies.bench.correctness import judged
+from bartizan.studies.bench.engines import Answer, Engine, Job, ours, rule_of
+from bartizan.studies.bench.growth import curves, longest
+from bartizan.studies.bench.problem import Problem
+
+RULES = ["krum", "multi-krum", "bulyan", "geometric-median", "mca"]
+TINY = ["bench", "--clients", "11", "--dim", "9k", "--repeats", "2"]
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem.draw(11, 2, 9000, "float32", "cpu")
+
+
+def quiet(_):
+    pass
+
+
+class Broken(Engine):
+    """An engine that answers with whatever it is given."""
+
+    name = "broken"
+
+    def __init__(self, answer, exact=True):
+        self.answer, self.exact = answer, exact
+
+    def job(self, rule, problem):
+        return Job(lambda given: self.answer(problem))
+
+
+def failing(problem):
+    raise ZeroDivisionError("as expected")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_data_are_a_function_of_the_seed_and_tell_honest_from_attackers(dtype):
+    one, same, other = (Problem.draw(11, 2, 5000, dtype, "cpu", seed) for seed in (0, 0, 1))
+    assert str(one.x.dtype).removeprefix("torch.") == dtype
+    assert (one.x == same.x).all()
+    assert not (one.x == other.x).all()
+    lengths = np.sqrt(np.diag(one.gram))
+    assert lengths[:2].min() > 3 * lengths[2:].max()
+    norms = [np.linalg.norm(row) for row in np.asarray(one.x.double() if dtype == "bfloat16" else one.x, dtype=float)]
+    np.testing.assert_allclose(lengths, norms)
+
+
+def test_distances_and_definition_are_those_of_numpy(problem):
+    x = problem.x.astype(np.float64)
+    weights = np.stack([problem.mean_weights, np.eye(11)[3]])
+    expected = [np.linalg.norm(x[5] - x[2:].mean(axis=0)), np.linalg.norm(x[5] - x[3])]
+    np.testing.assert_allclose(problem.distances(problem.x[5], weights), expected)
+    assert problem.spread == pytest.approx(np.linalg.norm(x[2:] - x[2:].mean(axis=0), axis=1).max())
+    assert problem.distance_to_mean(np.eye(11)[3]) * problem.spread == pytest.approx(
+        np.linalg.norm(x[3] - x[2:].mean(axis=0))
+    )
+    for name in RULES:
+        rule = rule_of(name, 2)
+        np.testing.assert_allclose(problem.defined(rule), rule(bz.Geometry.of(x)), atol=1e-7)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("engine", [ours("exact"), PEERS["torch-cdist"](), PEERS["pair-loop"]()], ids=lambda e: e.label)
+def test_exact_engines_meet_the_definition(engine, rule, problem):
+    answer = engine.job(rule, problem).run(None)
+    verdict = judged(problem, rule, engine, answer, problem.defined(rule_of(rule, 2)))
+    assert verdict.ok
+    assert verdict.judged == "meets the definition"
+    assert verdict.definition_error < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda p: Answer(p.x.mean(axis=0)), "spreads from the definition"),
+        (lambda p: Answer(p.x[4]), "spreads from the definition"),
+        (lambda p: Answer(p.x[0] * np.nan), "not finite"),
+        (lambda p: Answer(p.x[:, 0]), "wrong shape"),
+        (lambda p: Answer(p.x[5], np.eye(11)[6]), "what its own weights make"),
+        (lambda p: Answer(p.x[5], 2 * np.eye(11)[5]), "with a sum of at most 1"),
+    ],
+)
+def test_a_wrong_answer_is_found_out(answer, message, problem):
+    verdict = judged(problem, "mca", Broken(None), answer(problem), problem.defined(bz.MCA()))
+    assert not verdict.ok
+    assert message in verdict.judged
+
+
+def test_an_engine_that_need_not_meet_the_definition_must_stay_among_the_honest(problem):
+    defined, engine = problem.defined(bz.Krum(2)), Broken(None, exact=False)
+    for client in range(11):
+        verdict = judged(problem, "krum", engine, Answer(problem.x[client]), defined)
+        assert verdict.ok == (client >= 2)
+        assert verdict.mean_error == pytest.approx(problem.distance_to_mean(np.eye(11)[client]))
+    assert not judged(problem, "krum", engine, Answer(10 * problem.x[5]), defined).ok
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("sketch", ["exact", "rotated:256", "auto"])
+def test_ours_is_right_in_every_dtype(dtype, sketch):
+    problem = Problem.draw(11, 2, 5000, dtype, "cpu")
+    for row in measure.rows(problem, "geometric-median", [ours(sketch)], 1, 60, quiet):
+        assert row.ok, row.judged
+
+
+def test_who_fails_gets_a_row_that_says_so_and_the_others_go_on(problem):
+    engines = [Broken(failing), ours("exact")]
+    failed, fine = measure.rows(problem, "krum", engines, 2, 60, quiet)
+    assert (failed.seconds, failed.reads, failed.ok) == (None, None, False)
+    assert failed.judged == "ZeroDivisionError: as expected"
+    assert fine.ok
+    assert fine.repeats == 2
+    assert "fails" in rows.markdown([failed, fine])
+    assert "ZeroDivisionError" in "".join(show.remarks([failed, fine]))
+
+
+def test_a_row_gives_the_median_between_least_and_most(problem):
+    (row,) = measure.rows(problem, "krum", [ours("rotated:256")], 5, 60, quiet)
+    assert 0 < row.seconds_min <= row.seconds <= row.seconds_max
+    assert 0 < row.reads_min <= row.reads <= row.reads_max
+    assert row.repeats == 5
+    assert row.read_seconds > 0
+
+
+def test_who_is_beyond_the_limit_is_called_once(problem):
+    (row,) = measure.rows(problem, "krum", [ours("exact")], 5, 0.0, quiet)
+    assert row.repeats == 1
+    assert row.seconds == row.seconds_min == row.seconds_max
+
+
+def test_who_is_far_beyond_the_limit_is_not_run_and_says_so():
+    calls = []
+
+    def slow(problem):
+        calls.append(problem.dim)
+        return Answer(problem.x[5])
+
+    problem = Problem.draw(11, 2, 64 * 5000, "float32", "cpu")
+    (row,) = measure.rows(problem, "krum", [Broken(slow)], 5, 0.0, quiet)
+    assert calls == [5000, 5000, 5000]  # to compile, and to tell
+    assert not row.ok
+    assert row.judged.startswith("not run: it would take about")
+    assert "not run" in rows.markdown([row])
+
+
+class Compiling:
+    """Takes long for the first call on all coordinates, and fails in another if it is asked to."""
+
+    def __init__(self, dim, fails_at=None):
+        self.dim, self.fails_at, self.calls = dim, fails_at, 0
+
+    def __call__(self, problem):
+        if problem.dim == self.dim:
+            self.calls += 1
+            if self.calls == 1:
+                time.sleep(1)
+            if self.calls == self.fails_at:
+                raise MemoryError("as expected")
+        return Answer(problem.x[5])
+
+
+def test_a_first_call_that_compiled_is_not_the_one_that_counts():
+    problem = Problem.draw(11, 2, 64 * 5000, "float32", "cpu")
+    engine = Compiling(problem.dim)
+    (row,) = measure.rows(problem, "krum", [Broken(engine)], 3, 0.9, quiet)
+    # The slow call, one in its place, and three by turns, which the slow one would have left no time for.
+    assert (engine.calls, row.repeats) == (5, 3)
+
+
+def test_who_fails_in_the_call_after_compiling_gets_a_row_too():
+    problem = Problem.draw(11, 2, 64 * 5000, "float32", "cpu")
+    engines = [Broken(Compiling(problem.dim, fails_at=2)), ours("exact")]
+    failed, fine = measure.rows(problem, "krum", engines, 1, 60, quiet)
+    assert (failed.ok, failed.judged, fine.ok) == (False, "MemoryError: as expected", True)
+
+
+@pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux tells")
+def test_memory_beside_pythons_own_is_seen():
+    def wasteful():
+        return float(np.full(2**23, 1.5).sum())  # 64 MiB
+
+    total, extra = memory.watched(wasteful, "cpu")
+    assert total == 1.5 * 2**23
+    assert 60 * 2**20 < extra < 90 * 2**20
+    assert memory.watched(lambda: None, "cpu")[1] < 8 * 2**20
+
+
+def test_slopes_are_those_of_the_powers_that_made_the_times(problem):
+    (row,) = measure.rows(problem, "krum", [ours("exact")], 1, 60, quiet)
+    grid = [
+        replace(row, clients=M, dim=p, seconds=1e-9 * M**1.5 * p) for M in (10, 20, 40) for p in (1000, 4000, 16000)
+    ]
+    assert [curve.slope for curve in curves(grid, "clients")] == pytest.approx([1.5] * 3)
+    assert [curve.slope for curve in curves(grid, "dim")] == pytest.approx([1.0] * 3)
+    assert [curve.held for curve in longest(grid, "dim")] == [40]
+    assert "krum, bartizan exact: seconds grow like M^1.50 at p=16k and p^1.00 at M=40" in show.remarks(grid)
+    assert not curves([row], "dim")
+
+
+def test_the_command_measures_every_size_rule_and_engine(tmp_path, capsys):
+    file, picture = tmp_path / "new" / "rows.json", tmp_path / "growth.png"
+    arguments = ["bench", "--clients", "11,12", "--dim", "5k,9k", "--rules", "krum,mca", "--repeats", "1"]
+    peers = ["--peers", "torch-cdist,pair-loop"]
+    assert cli.main([*arguments, *peers, "--json", str(file), "--plot", str(picture)]) == 0
+    done = rows.load(file)
+    asked = {(row.clients, row.dim, row.rule, row.label) for row in done}
+    engines = ["bartizan exact", "bartizan rotated", "torch-cdist", "pair-loop"]
+    assert asked == {(M, p, r, e) for M in (11, 12) for p in (5000, 9000) for r in ("krum", "mca") for e in engines}
+    assert all(row.ok for row in done)
+    shown = capsys.readouterr().out
+    for word in ("11 clients, 2 of them attackers, 9k coordinates", "krum", "pair-loop", "seconds grow like M^"):
+        assert word in shown
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in file.parent.iterdir()] == ["rows.json"]
+
+
+WANTED = {
+    "engine": str,
+    "rule": str,
+    "sketch": str,
+    "clients": int,
+    "dim": int,
+    "dtype": str,
+    "device": str,
+    "seconds": float,
+    "reads": float,
+    "extra_bytes": int,
+    "ok": bool,
+}
+
+
+def test_json_rows_have_the_fields_that_others_read(tmp_path):
+    file = tmp_path / "rows.json"
+    assert cli.main([*TINY, "--rules", "krum", "--json", str(file)]) == 0
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(lines) == 2
+    for line in lines:
+        assert set(line) == {field.name for field in fields(rows.Row)}
+        for name, kind in WANTED.items():
+            assert isinstance(line[name], kind), name
+
+
+def test_finished_rows_become_a_table_and_a_figure_without_measuring(tmp_path, capsys):
+    file, picture = tmp_path / "rows.json", tmp_path / "bars.svg"
+    assert cli.main([*TINY, "--rules", "krum,mca", "--json", str(file)]) == 0
+    capsys.readouterr()
+    assert cli.main(["bench", "--markdown", str(file), "--plot", str(picture)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("11 clients, 9k coordinates, float32, cpu")
+    assert lines[2:4] == ["| reads of the updates | krum | mca |", "|---|---|---|"]
+    assert [line.split(" | ")[0] for line in lines[4:]] == ["| bartizan exact", "| bartizan rotated"]
+    assert "<svg" in picture.read_text()
+
+
+def test_what_is_not_measured_again_stays_where_rows_are_added(tmp_path, capsys):
+    out = tmp_path / "rows.json"
+    asked = ["bench", "--clients", "11", "--dim", "3k", "--repeats", "1", "--json", str(out)]
+    assert cli.main([*asked, "--rules", "krum,mca"]) == 0
+    before = rows.load(out)
+    assert cli.main([*asked, "--rules", "mca", "--sketches", "exact", "--peers", "pair-loop", "--add"]) == 0
+    after = rows.load(out)
+    same = [(row.rule, row.label) for row in after if row in before]
+    assert same == [("krum", "bartizan exact"), ("krum", "bartizan rotated"), ("mca", "bartizan rotated")]
+    assert [row.label for row in after if row not in before] == ["bartizan exact", "pair-loop"]
+    assert cli.main([*asked[:-2], "--add"]) == 2
+    assert "--add needs --json" in capsys.readouterr().err
+
+
+def test_an_interrupt_keeps_the_rows_that_are_done(tmp_path):
+    file = tmp_path / "rows.json"
+    benchmark = Benchmark([11], [5000], ["krum", "mca"], sketches=["exact"], repeats=1)
+
+    def interrupt(text):
+        if "timing" in text and "mca" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.run(interrupt, quiet, file)
+    assert [row.rule for row in rows.load(file)] == ["krum"]
+
+
+def test_as_many_lie_as_all_rules_withstand():
+    assert Benchmark([50], [1], ["krum", "bulyan"]).attackers(50) == 10
+    assert Benchmark([10], [1], ["krum", "bulyan"]).attackers(10) == 1
+    assert Benchmark([10], [1], ["krum"]).attackers(10) == 2
+    assert Benchmark([10], [1], ["krum"], byzantine=0).attackers(10) == 0
+    assert Benchmark([3], [1], ["mca"]).attackers(3) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rules", "krumm"], "Unknown rule 'krumm'. Did you mean 'krum'?"),
+        (["--rules", "median"], "Unknown rule 'median'"),
+        (["--rules", "fltrust"], "needs an update that the server vouches for"),
+        (["--rules", "clipping >> krum"], "Clipping needs radius"),
+        (["--sketches", "rotating"], "Unknown sketch 'rotating'. Did you mean 'rotated'?"),
+        (["--sketches", "rotated:many"], "such as rotated:8192; got 'rotated:many'"),
+        (["--sketches", "rotated:100"], "a power of two from 64 up; got 100"),
+        (["--peers", "nobody"], "Unknown peer 'nobody'. Known: byzfl"),
+        (["--byzantine", "9"], "n_byzantine can be at most"),
+        (["--rules", "mean", "--byzantine", "11"], "--byzantine must leave an honest client: at most 10 of 11 can lie"),
+        (["--plot", "figure.doc"], "ends in .png or .svg, got 'figure.doc'"),
+        (["--dim", "900G"], "Take a smaller --dim or fewer --clients"),
+        (["--markdown", "/nowhere/rows.json"], "No such file"),
+        pytest.param(
+            ["--peers", "byzfl"],
+            "The peer byzfl is not installed here; `make bench-peers`",
+            marks=pytest.mark.skipif(importlib.util.find_spec("byzfl") is not None, reason="it is"),
+        ),
+    ],
+)
+def test_what_can_not_be_run_is_one_line_and_status_2(arguments, message, capsys):
+    assert cli.main([*TINY, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--clients", "ten"], ["--dim", "5k,"], ["--device", "abacus"], ["--repeats", "0"]]
+)
+def test_a_wrong_argument_is_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*TINY, *arguments])
+    assert stop.value.code == 2
+    assert "error: argument" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_benchmark_is_refused(tmp_path, capsys):
+    file = tmp_path / "rows.json"
+    file.write_text('{"engine": "x"}\n')
+    assert cli.main(["bench", "--markdown", str(file)]) == 2
+    assert "rows.json, line 1, is no row of bartizan bench" in capsys.readouterr().err
+
+
+def test_nothing_to_draw_is_said(problem, tmp_path):
+    (failed,) = measure.rows(problem, "krum", [Broken(failing)], 1, 60, quiet)
+    with pytest.raises(ValueError, match="no engine gave a time"):
+        plot.draw([failed], tmp_path / "x.png")
+
+
+def test_every_peer_has_a_name_of_its_own():
+    assert list(run.PEERS) == ["byzfl", "byzpy", "flower", "flower-legacy", "torch-cdist", "pair-loop"]

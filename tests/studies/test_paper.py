@@ -1,0 +1,388 @@
+"""The paper's tables: the cells, their order and names, and ours beside theirs."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from bartizan import cli
+from bartizan import records as results
+from bartizan.studies.paper import cells as paper
+from bartizan.studies.paper import compare, protocol
+from bartizan.studies.paper import run_cells as run
+from bartizan.studies.paper import table_text as show
+from bartizan.studies.paper.run_budget import Budget, parse
+from paper_runs import cells_of, write
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_all_676_values_are_there_and_belong_to_420_cells():
+    every = [value for cell in paper.cells() for value in cell.values]
+    assert (len(paper.cells()), len(every)) == (420, 676)
+    assert sum(len(cells) for cells in paper.tables().values()) == 420
+
+
+def test_every_projected_cell_has_a_base_that_differs_in_the_projection_only():
+    bases = {cell.base for cell in paper.cells() if not cell.pdr}
+    assert {cell.base for cell in paper.cells() if cell.pdr} == bases
+
+
+def test_three_cells_are_printed_with_two_values_and_the_ablation_repeats_beta_06():
+    twice = {(cell.rule, *{value.seconds for value in cell.values}) for cell in paper.twice(paper.cells())}
+    assert {rule for rule, *_ in twice} == {"krum", "bulyan", "mca"}
+    assert ("krum", 0.0678, 0.1321) in {(rule, *sorted(times)) for rule, *times in twice}
+    printed = {cell.base: cell.values[0] for cell in paper.tables()["cifar10-0.6"] if cell.pdr}
+    same = [cell for cell in paper.tables()["cifar10-ks"] if (cell.k, cell.s) == (4096, 8)]
+    assert len(same) == 4
+    for cell in same:
+        assert (cell.values[0].accuracy, cell.values[0].seconds) == (
+            printed[cell.base].accuracy,
+            printed[cell.base].seconds,
+        )
+
+
+def test_cells_come_in_order_of_importance_each_behind_its_base():
+    order = paper.named("cifar10")
+    groups = list(dict.fromkeys((cell.table, cell.b) for cell in order))
+    assert groups == [
+        *(("cifar10-0.6", 0.3), ("cifar10-0.6", 0.1), ("cifar10-0.2", 0.3), ("cifar10-0.2", 0.1)),
+        ("cifar10-ks", 0.1),
+    ]
+    for before, cell in pairwise(order):
+        if cell.pdr and cell.table != "cifar10-ks":
+            assert (before.base, before.pdr) == (cell.base, False)
+
+
+@pytest.mark.parametrize(
+    ("table", "filters", "message"),
+    [
+        ("cifar10-0.5", "", r"Unknown table 'cifar10-0.5'. Did you mean 'cifar10-0.\d'\? Known: all, cifar10"),
+        ("cifar10-0.6", "rule=krun", "rule in these cells is one of bulyan, geometric-median, krum, mca; got 'krun'"),
+        ("cifar10-0.6", "b=0.2", "b in these cells is one of 0.1, 0.3; got '0.2'"),
+        ("cifar10-0.6", "colour=red", "--cells takes data=..., beta=..., b=...,.* got 'colour=red'"),
+        ("cifar10-0.6", "pdr=0,k=4096", "leaves no cell"),
+    ],
+)
+def test_a_wrong_table_or_filter_says_what_is_allowed(table, filters, message):
+    with pytest.raises(ValueError, match=message):
+        paper.filtered(paper.named(table), filters)
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("90s", Budget(90)),
+        ("20min", Budget(1200)),
+        ("1.5h", Budget(5400)),
+        ("rounds=30", Budget(None, 30)),
+        ("rounds=7, 2 h", Budget(7200, 7)),
+    ],
+)
+def test_a_budget_is_a_time_or_rounds_or_both(text, budget):
+    assert parse(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "20", "rounds=0", "rounds=3.5", "two hours", "-3min", "rounds="])
+def test_what_is_no_budget_is_refused_on_one_line(text, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["paper", "run", "cifar10-0.6", f"--budget={text}"])
+    assert "wanted a time such as 90s, 20min or 2h, or rounds=30" in capsys.readouterr().err
+
+
+def test_a_cell_is_the_papers_protocol_and_what_the_document_says_was_chosen():
+    bulyan = paper.filtered(paper.named("cifar10-0.2"), "rule=bulyan,attack=foe,b=0.3,pdr=1")[0]
+    one = protocol.experiment(bulyan)
+    assert (one.clients.count, one.clients.batch, one.rounds) == (50, 32, 100)
+    assert (one.split.name, one.split.settings["beta"], one.clients.n_byzantine) == ("dirichlet", 0.2, 15)
+    assert (one.sketch.name, one.sketch.settings["k"], one.model.name) == ("rotated", 4096, "resnet18")
+    assert (one.attack.name, one.rule.name) == ("foe", "bulyan")
+    page = (DOCS / "paper.md").read_text()
+    for choice in protocol.CHOICES:
+        assert f"| {choice.question} | {choice.chosen} | {choice.why} |" in page
+
+
+@pytest.mark.parametrize("table", paper.tables())
+def test_every_table_trains_with_the_norm_that_was_chosen_and_set_changes_it(table):
+    cell = paper.tables()[table][0]
+    (chosen,) = [choice.chosen for choice in protocol.CHOICES if choice.question.startswith("normalisation")]
+    assert chosen.startswith("GroupNorm in all three models")
+    assert protocol.experiment(cell).model.norm == "group"
+    assert protocol.experiment(cell, changes=["model.norm=none"]).model.norm == "none"
+
+
+def test_what_counts_as_a_dash_is_among_the_choices_and_below_all_that_the_paper_prints():
+    (choice,) = [choice for choice in protocol.CHOICES if '"-"' in choice.question]
+    for data, n_classes in zip(paper.DATA.values(), (10, 100, 200), strict=True):
+        lowest = min(value.accuracy for cell in paper.named(data) for value in cell.values if value.accuracy)
+        assert f"{lowest:g}%" in choice.why
+        least = max(10, 200 / n_classes)
+        assert f"{least:g}%" in choice.chosen
+        assert lowest > least
+
+
+def test_the_ablation_takes_the_papers_matrix_and_no_other():
+    cell = paper.filtered(paper.named("cifar10-ks"), "k=1024,s=16,rule=mca")[0]
+    assert protocol.experiment(cell).sketch.settings == {"k": 1024, "s": 16}
+    with pytest.raises(ValueError, match="varies s, which only achlioptas has"):
+        protocol.experiment(cell, sketch="rotated")
+
+
+@pytest.mark.parametrize("filters", ["", "rule=mca,k=1024", "s=16"])
+def test_the_ablations_cells_each_run_behind_their_base(filters):
+    chosen = paper.picked("cifar10-ks", filters)
+    assert [cell for cell in chosen if cell.pdr] == paper.filtered(paper.named("cifar10-ks"), filters)
+    places = [(cell.base, cell.pdr) for cell in chosen]
+    for base in {cell.base for cell in chosen}:
+        assert places.count((base, False)) == 1
+        assert places.index((base, False)) + 1 == places.index((base, True))
+
+
+def test_bases_that_were_chosen_or_left_out_on_purpose_are_not_added():
+    assert paper.picked("all") == paper.named("all")
+    assert all(cell.pdr for cell in paper.picked("cifar10", "pdr=1"))
+
+
+def test_a_sketch_is_for_the_tables_that_can_take_it_and_refused_where_none_can(capsys):
+    asked = ["--sketch", "rotated", "--dry-run", "--cells", "rule=krum,attack=gaussian,b=0.1,beta=0.6"]
+    assert cli.main(["paper", "run", "cifar10", *asked]) == 0
+    said = capsys.readouterr()
+    kinds = [line.split()[5] for line in said.out.splitlines()]
+    assert (kinds.count("exact"), kinds.count("rotated"), kinds.count("achlioptas")) == (1, 1, 9)
+    assert "cifar10-ks takes achlioptas all the same" in said.err
+    assert cli.main(["paper", "run", "cifar10-0.6", *asked]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.main(["paper", "run", "cifar10-ks", *asked]) == 2
+    assert "varies s, which only achlioptas has" in capsys.readouterr().err
+
+
+def test_all_cells_run_with_one_seed_before_any_with_the_next_and_none_twice():
+    chosen = paper.filtered(paper.named("cifar10"), "rule=krum,attack=gaussian,b=0.1,beta=0.6")
+    jobs = run.plan(chosen, seeds=2, sketch="achlioptas")
+    assert [job.experiment.seed for job in jobs] == sorted(job.experiment.seed for job in jobs)
+    # k=4096, s=8 of the k/s table is the projected cell of the large one.
+    assert len(jobs) == 2 * (len(chosen) - 1) == len({job.folder for job in jobs})
+
+
+def test_ours_stand_beside_the_papers_with_difference_and_speedup(tmp_path):
+    base, pdr = cells_of("rule=krum,attack=lie,b=0.3")
+    for seed, (without, projected) in enumerate([(0.61, 0.62), (0.65, 0.64)]):
+        write(tmp_path, base, [0.3, without, 0.4], seed=seed, rounds=3, server=8.0)
+        write(tmp_path, pdr, [0.3, 0.4, projected], seed=seed, rounds=3, server=0.5)
+    (row,) = compare.compare(tmp_path).rows
+    assert row.cell == pdr
+    assert row.paper_differences == [pytest.approx(62.09 - 62.35)]
+    assert row.paper_speedups == [pytest.approx(7.8848 / 0.0661)]
+    assert row.differences == [pytest.approx(1), pytest.approx(-1)]
+    assert row.speedup == pytest.approx(16)
+    assert (row.rounds, row.seeds, row.sketch) == ("3", 2, "rotated")
+
+
+def test_a_run_that_did_not_converge_is_a_dash_and_an_unfinished_one_says_how_far_it_got(tmp_path):
+    base, pdr = cells_of("rule=mca,attack=sign-flip,b=0.3")
+    write(tmp_path, base, [0.1, 0.1], rounds=2)
+    write(tmp_path, pdr, [0.5], rounds=2, end=False)
+    found = compare.compare(tmp_path)
+    (row,) = found.rows
+    shown = show.markdown(found)
+    assert (compare.agreed(row.base), compare.agreed(row.pdr), row.rounds) == ("-", "50.00", "1 of 2")
+    assert row.differences == []
+    assert "| 0.3 | sign-flip | mca | - | - |  | 4x | - | 50.00 |" in shown
+
+
+def test_a_run_that_diverged_is_told_from_one_that_is_not_finished(tmp_path):
+    base, pdr = cells_of("rule=mca,attack=sign-flip,b=0.3")
+    write(tmp_path, base, [0.5, 0.4], rounds=4, status="diverged")
+    write(tmp_path, pdr, [0.5, 0.5, 0.5], rounds=4, end=False)
+    (row,) = compare.compare(tmp_path).rows
+    assert (compare.agreed(row.base), row.rounds) == ("-", "3 of 4, diverged at 2 (base)")
+    write(tmp_path, pdr, [0.5, 0.5, 0.5, 0.5], rounds=4)
+    (row,) = compare.compare(tmp_path).rows
+    assert row.rounds == "4, diverged at 2 (base)"
+    write(tmp_path, pdr, [0.5], rounds=4, status="diverged")
+    (row,) = compare.compare(tmp_path).rows
+    assert row.rounds == "diverged at 2 (base), 1 (PDR)"
+    assert (row.compared, row.raw_differences) == (True, [])
+
+
+def test_times_of_different_machines_are_not_divided(tmp_path):
+    base, pdr = cells_of("rule=krum,attack=lie,b=0.3")
+    write(tmp_path, base, [0.6], rounds=1, server=8.0, machine="a laptop")
+    write(tmp_path, pdr, [0.6], rounds=1, server=0.004, machine="a GPU")
+    found = compare.compare(tmp_path)
+    (row,) = found.rows
+    assert (row.speedup, row.differences) == (None, [pytest.approx(0)])
+    assert any("different machines: 1 (a GPU; a laptop)" in note for note in show.notes(found))
+    write(tmp_path, pdr, [0.6], rounds=1, server=0.5, machine="a laptop")
+    found = compare.compare(tmp_path)
+    assert [row.speedup for row in found.rows] == [pytest.approx(16)]
+    assert not any("machines" in note for note in show.notes(found))
+
+
+def test_refused_rounds_are_no_part_of_the_servers_time(tmp_path):
+    base, pdr = cells_of("rule=krum,attack=lie,b=0.3")
+    write(tmp_path, base, [0.6, 0.6, 0.6], rounds=3, server=8.0, refused=(1, 3))
+    write(tmp_path, pdr, [0.6, 0.6, 0.6], rounds=3, server=0.5, refused=(2,))
+    found = compare.compare(tmp_path)
+    assert found.unread == []
+    assert [row.speedup for row in found.rows] == [pytest.approx(16)]
+    write(tmp_path, pdr, [0.6], rounds=3, refused=(1,), end=False)
+    assert [row.speedup for row in compare.compare(tmp_path).rows] == [None]
+
+
+def test_both_values_of_a_cell_that_is_printed_twice_are_shown(tmp_path):
+    base, pdr = cells_of("rule=bulyan,attack=gaussian,b=0.1")
+    write(tmp_path, base, [0.7], rounds=1)
+    write(tmp_path, pdr, [0.7], rounds=1)
+    text = show.markdown(compare.compare(tmp_path))
+    assert "| 68.54 | 70.5 / 68.57 | +1.96 / +0.03 | 75.8x / 66.2x |" in text
+    assert "| 75.8x / 66.2x |" not in show.markdown(compare.compare(tmp_path), without=("paper speed",))
+
+
+def test_the_papers_base_and_pdr_of_one_table_belong_together():
+    _, pdr = cells_of("rule=bulyan,attack=gaussian,b=0.1")
+    here, there = (
+        paper.Value(value.label, accuracy, 1.0) for value, accuracy in zip(pdr.values, (60, 68), strict=True)
+    )
+    row = compare.Row(pdr, (there, here), "rotated", "A")
+    assert [(base.label, of.label) for base, of in row.paper_pairs] == [("tab:0.6",) * 2, ("tab:all_0.6",) * 2]
+    assert row.paper_differences == pytest.approx([70.5 - 60, 68.57 - 68])
+
+
+def test_runs_of_different_protocols_never_share_a_row(tmp_path):
+    base, pdr = cells_of("rule=krum,attack=foe,b=0.1")
+    write(tmp_path, base, [0.6], rounds=1)
+    write(tmp_path, pdr, [0.7], rounds=1)
+    write(tmp_path, pdr, [0.5], rounds=1, changes=["clients.local=2"])
+    write(tmp_path, pdr, [0.4], rounds=1, sketch="achlioptas")
+    write(tmp_path, pdr, [0.9], rounds=1, changes=["attack.factor=-5.0"])
+    found = compare.compare(tmp_path)
+    ours = {(row.sketch, compare.agreed(row.base), compare.agreed(row.pdr)) for row in found.rows}
+    assert ours == {("rotated", "60.00", "70.00"), ("achlioptas", "60.00", "40.00"), ("rotated", "", "50.00")}
+    assert any("changed: clients.local=2" in note for note in show.notes(found))
+    assert "Runs here that are none of the paper's cells: 1." in show.notes(found)
+
+
+def test_the_ablation_is_compared_with_the_base_of_the_large_table(tmp_path):
+    base, _ = cells_of("rule=krum,attack=gaussian,b=0.1")
+    cell = paper.filtered(paper.named("cifar10-ks"), "rule=krum,k=2048,s=32")[0]
+    write(tmp_path, base, [0.60], rounds=1)
+    write(tmp_path, cell, [0.61], rounds=1)
+    rows = {row.cell.table: row for row in compare.compare(tmp_path).rows}
+    assert rows["cifar10-ks"].differences == [pytest.approx(1)]
+    assert rows["cifar10-0.6"].pdr == ()
+
+
+def test_a_corrupt_run_is_named_and_the_others_are_compared(tmp_path, capsys):
+    base, pdr = cells_of("rule=krum,attack=lie,b=0.3")
+    write(tmp_path, base, [0.6], rounds=1)
+    write(tmp_path, pdr, [0.6], rounds=1)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / results.NAME).write_text('{"kind":"run"}\n{"kind":"end"}\n')
+    table = tmp_path / "out.csv"
+    assert cli.main(["paper", "compare", str(tmp_path), "--csv", str(table)]) == 0
+    shown = capsys.readouterr().out
+    assert "Not read" in shown
+    assert "broken" in shown
+    (line,) = csv.DictReader(table.read_text().splitlines())
+    assert (line["rule"], line["base"], line["pdr"], line["paper_base"]) == ("krum", "60.0", "60.0", "62.35")
+
+
+def test_a_folder_without_the_papers_cells_says_how_to_get_some(tmp_path, capsys):
+    assert cli.main(["paper", "compare", str(tmp_path)]) == 2
+    assert "bartizan paper run TABLE" in capsys.readouterr().err
+
+
+def test_the_list_names_every_table_and_choice(capsys):
+    assert cli.main(["paper", "list"]) == 0
+    shown = capsys.readouterr().out
+    for word in (*paper.tables(), *paper.labels(), *(choice.question for choice in protocol.CHOICES)):
+        assert word in shown
+
+
+@pytest.fixture(scope="module")
+def cifar(tmp_path_factory):
+    """Noise in the form of CIFAR-10."""
+    folder = tmp_path_factory.mktemp("data") / "cifar-10-batches-py"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    for name in names:
+        content = {"data": rng.integers(0, 256, (100, 3072), dtype=np.uint8), "labels": list(range(10)) * 10}
+        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+    meta = {"label_names": [f"class {number}" for number in range(10)]}
+    (folder / "batches.meta").write_bytes(pickle.dumps(meta, protocol=2))
+    return folder.parent
+
+
+SMALL = ["model.name=logistic", "clients.batch=4"]
+
+
+def test_a_table_runs_from_the_command_line_and_a_second_time_skips_what_is_finished(cifar, tmp_path, capsys):
+    pytest.importorskip("torch")
+    asked = ["paper", "run", "tab:0.6", "--cells", "data=cifar10,rule=bulyan,attack=lie,b=0.3", "--budget", "rounds=2"]
+    where = ["--data", str(cifar), "--out", str(tmp_path), "--device", "cpu"]
+    command = [*asked, *where, *(word for one in SMALL for word in ("--set", one))]
+    assert cli.main(command) == 0
+    first = capsys.readouterr().out
+    assert "[1 of 2] cifar10 beta=0.6 b=0.3 lie bulyan exact seed=0" in first
+    assert "[2 of 2] cifar10 beta=0.6 b=0.3 lie bulyan rotated k=4096 seed=0" in first
+    notes = {results.read(path).rounds[0]["note"] for path in results.find(tmp_path)}
+    assert all("11" in note and "bulyan" in note for note in notes)  # f = 15 would need 63 clients
+    assert cli.main(command) == 0
+    assert "2 of 2 runs are finished already." in capsys.readouterr().out
+    assert cli.main(["paper", "compare", str(tmp_path), "--markdown"]) == 0
+    shown = capsys.readouterr().out
+    assert "| 0.3 | lie | bulyan | 70.92 | 72.46 |" in shown
+    assert "2 rounds instead of the paper's 100; changed: clients.batch=4" in shown
+
+
+class Looks(Budget):
+    """A budget that is spent when it was looked at so many times, whatever the time."""
+
+    left: ClassVar[int]
+
+    @property
+    def spent(self):
+        Looks.left -= 1
+        return Looks.left < 0
+
+
+def test_when_the_time_is_over_the_run_stops_behind_a_checkpoint_and_the_next_command_goes_on(cifar, tmp_path, capsys):
+    pytest.importorskip("torch")
+    chosen = paper.filtered(paper.named("cifar10-0.2"), "rule=mca,attack=foe,b=0.1")
+    jobs = run.plan(chosen, budget=Budget(rounds=3), data=cifar, device="cpu", changes=SMALL)
+    assert run.carry_out(jobs, tmp_path, Budget(seconds=1e-9)) == 2
+    assert list(tmp_path.iterdir()) == []
+    Looks.left = 2  # one before the run, one after its first round
+    assert run.carry_out(jobs, tmp_path, Looks()) == 2
+    assert "The time is over. Runs that are left: 2" in capsys.readouterr().out
+    stopped = results.read(tmp_path / jobs[0].folder)
+    assert (len(stopped.rounds), stopped.end) == (2, None)
+    assert run.carry_out(jobs, tmp_path) == 0
+    done = results.read(tmp_path / jobs[0].folder)
+    assert done.rounds[:2] == stopped.rounds
+    assert len(done.rounds) == 3
+
+
+def test_missing_data_is_one_line_and_status_2(tmp_path, capsys):
+    pytest.importorskip("torch")
+    assert cli.main(["paper", "run", "cifar10-0.6", "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_a_dry_run_shows_the_order_and_runs_nothing(tmp_path, capsys):
+    where = tmp_path / "out"
+    assert cli.main(["paper", "run", "cifar10", "--cells", "rule=krum", "--dry-run", "--out", str(where)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 32 + 9
+    assert lines[0] == "cifar10 beta=0.6 b=0.3 sign-flip krum exact seed=0"
+    assert lines[-1] == "cifar10 beta=0.6 b=0.1 gaussian krum achlioptas k=4096 s=32 seed=0"
+    assert not where.exists()

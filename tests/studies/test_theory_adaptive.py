@@ -1,0 +1,73 @@
+"""Attackers of the projection against the lemma's bound: a leaked seed breaks it, checks or a fresh seed keep it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bartizan import registry as names
+from bartizan.attacks import needs
+from bartizan.studies.theory import projection_attacks as adaptive
+
+STANDS_OUT, DROWNS = adaptive.LENGTHS
+# Smaller than the report's: 20 clients, 6 of them attackers, 4096 coordinates projected to 1024, where eps is 0.69.
+FEW = [
+    replace(cell, n_clients=20, n_byzantine=6, dim=4096, k=1024, draws=1)
+    for cell in adaptive.cells(quick=False)
+    if cell.seed != adaptive.NO_SKETCH or cell.attack in ("ipm", "alie")
+]
+HIDING = ["null-space", "null-space-mirror", "replay"]
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[dict]:
+    return adaptive.rows([(cell, adaptive.measure(cell)) for cell in FEW])
+
+
+def of(lines: list[dict], **wanted) -> list[dict]:
+    found = [line for line in lines if all(line[key] == value for key, value in wanted.items())]
+    assert {line["rule"] for line in found} == set(adaptive.RULES)
+    return found
+
+
+def test_the_plan_has_every_attack_on_the_sketch_with_its_seed_leaked_and_fresh():
+    aimed = {name for name in names.ATTACKS if "sketch" in needs(names.attack(name))}
+    plan = adaptive.cells(quick=False)
+    assert {cell.attack for cell in plan if cell.seed == "fresh"} == aimed
+    assert {cell.attack for cell in plan if cell.seed == "leaked"} == aimed - {"blind-collision"}
+    assert all(cell.eps < 1 for cell in [*plan, *FEW])
+
+
+@pytest.mark.parametrize("attack", HIDING)
+def test_a_leaked_seed_breaks_the_projected_rule_without_checks_and_not_the_exact_one(lines, attack):
+    for line in of(lines, attack=attack, seed="leaked", length=STANDS_OUT):
+        assert line["unchecked"] > 1, line
+        assert line["exact"] < 1, line
+
+
+@pytest.mark.parametrize("attack", HIDING)
+def test_with_both_checks_all_who_hide_are_found_out_and_nobody_else(lines, attack):
+    for line in of(lines, attack=attack, seed="leaked", length=STANDS_OUT):
+        assert (line["caught"], line["accused"]) == (1, 0), line
+
+
+@pytest.mark.parametrize("attack", adaptive.ATTACKS)
+@pytest.mark.parametrize("length", [STANDS_OUT, DROWNS])
+def test_with_fresh_seeds_none_exceeds_the_projected_bound(lines, attack, length):
+    for line in of(lines, attack=attack, seed="fresh", length=length):
+        assert max(line["unchecked"], line["checked"]) < 1, line
+        assert line["accused"] == 0, line
+
+
+@pytest.mark.parametrize("attack", [name for name in adaptive.ATTACKS if name != "blind-collision"])
+@pytest.mark.parametrize("length", [STANDS_OUT, DROWNS])
+def test_with_both_checks_none_exceeds_it_even_if_the_seed_is_known(lines, attack, length):
+    for line in of(lines, attack=attack, seed="leaked", length=length):
+        assert line["checked"] < 1, line
+
+
+def test_a_mirror_of_what_drowns_in_noise_is_not_found_out(lines):
+    """Nor is it farther off than honest clients are."""
+    for line in of(lines, attack="null-space-mirror", seed="leaked", length=DROWNS):
+        assert line["caught"] == 0

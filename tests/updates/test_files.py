@@ -1,0 +1,501 @@
+"""Updates in files: mapped, never trusted, aggregated within a budget, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bartizan as bz
+from bartizan.updates.files import create_update, open_update
+
+RNG = np.random.default_rng(0)
+
+
+def state_dict(scale: float = 1.0) -> dict:
+    return {
+        "w": scale * torch.tensor(RNG.normal(size=(300, 20))).float(),
+        "half": scale * torch.tensor(RNG.normal(size=400)).bfloat16(),
+        "steps": torch.tensor(7),
+        "empty": torch.zeros(0, 3),
+        "d": scale * torch.tensor(RNG.normal(size=(2, 3))).double(),
+        "mask": torch.tensor([True, False, True]),
+    }
+
+
+def test_a_header_that_claims_more_than_the_file_has_asks_for_no_memory(tmp_path):
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little") + b"{}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"it claims 4,294,967,295 bytes, and the file has 14"):
+            open_update(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_npy_file_is_mapped_as_numpy_reads_it(tmp_path):
+    arrays = [
+        RNG.normal(size=(7, 5)).astype(np.float32),
+        np.asfortranarray(RNG.normal(size=(7, 5))),
+        RNG.normal(size=9).astype(">f4"),
+        np.arange(5),
+        np.float64(3.0),
+        np.zeros((0, 4)),
+    ]
+    for array in arrays:
+        np.save(tmp_path / "x.npy", array)
+        came = open_update(tmp_path / "x.npy")
+        np.testing.assert_array_equal(came, array)
+        assert came.dtype == array.dtype
+        assert not came.flags.writeable
+
+
+def test_a_plain_file_is_an_array_of_what_the_caller_says(tmp_path):
+    x = RNG.normal(size=(6, 4)).astype(np.float16)
+    x.tofile(tmp_path / "x.bin")
+    np.testing.assert_array_equal(open_update(tmp_path / "x.bin", dtype="float16", shape=(6, 4)), x)
+    np.testing.assert_array_equal(open_update(tmp_path / "x.bin", dtype=np.float16, shape=24), x.ravel())
+
+
+def test_a_safetensors_file_is_mapped_as_its_own_library_reads_it(tmp_path):
+    sent = state_dict()
+    safetensors.torch.save_file(sent, tmp_path / "x.safetensors", metadata={"round": "3"})
+    came = open_update(tmp_path / "x.safetensors")
+    assert set(came) == set(sent)
+    for name, tensor in sent.items():
+        own = came[name] if isinstance(came[name], torch.Tensor) else torch.tensor(np.array(came[name]))
+        assert own.dtype == tensor.dtype
+        assert own.shape == tensor.shape
+        assert torch.equal(own, tensor)
+
+
+def test_what_we_write_others_can_read(tmp_path):
+    like = state_dict()
+    with create_update(tmp_path / "x.safetensors", like=like) as out:
+        assert list(out) == list(like)
+        for name, tensor in out.items():
+            tensor.copy_(like[name])
+    came = safetensors.torch.load_file(tmp_path / "x.safetensors")
+    assert all(torch.equal(came[name], tensor) and came[name].dtype == tensor.dtype for name, tensor in like.items())
+    array = RNG.normal(size=(3, 5)).astype(np.float16)
+    with create_update(tmp_path / "x.npy", like=array) as out:
+        out[:] = array
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), array)
+
+
+def test_a_new_update_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.ones(4))
+    with pytest.raises(ValueError, match="could not broadcast"), create_update(path, like=np.ones(4)) as out:
+        out[:2], out[2:] = 2, np.ones(3)
+    assert np.load(path).tolist() == [1.0] * 4
+    assert list(tmp_path.iterdir()) == [path]
+    code = (
+        "import os, sys, signal, numpy as np\nfrom bartizan.updates.files import create_update\n"
+        "with create_update(sys.argv[1], like=np.ones(4)) as out:\n"
+        "    out[:2] = 7\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code, path], check=False)
+    assert np.load(path).tolist() == [1.0] * 4
+    assert all(other.name.startswith(".") for other in tmp_path.iterdir() if other != path)
+
+
+@pytest.mark.parametrize(
+    ("name", "like", "message"),
+    [
+        ("x.npy", {"a": np.ones(3)}, r"one array makes a .npy file, a dict .* a .safetensors file"),
+        ("x.safetensors", np.ones(3), r"one array makes a .npy file"),
+        ("x.safetensors", {"a": {"b": np.ones(3)}}, r"a dict from names to arrays"),
+        ("x.bin", np.ones(3), r"one array makes a .npy file"),
+        ("x.npy", torch.ones(3).bfloat16(), r"a .npy file can't hold bfloat16"),
+    ],
+)
+def test_a_file_that_can_not_hold_the_update_is_refused(name, like, message, tmp_path):
+    with pytest.raises(ValueError, match=f"(?i){message}"), create_update(tmp_path / name, like=like):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def header(**tensors) -> bytes:
+    text = json.dumps(tensors).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+GOOD = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "header would be 0 bytes long, and the file has 0"),
+        (b"\xff" * 40, "header would be 18,446,744,073,709,551,615 bytes long"),
+        ((2**27).to_bytes(8, "little") + b"{}" + b" " * 40, "header would be 134,217,728 bytes"),
+        ((4).to_bytes(8, "little") + b"[[]]", "header is no JSON object"),
+        ((4).to_bytes(8, "little") + b"{{}}", "header is no JSON"),
+        ((3).to_bytes(8, "little") + b"{\xff}", "header is not UTF-8"),
+        (len(b'{"a":' * 90_000).to_bytes(8, "little") + b'{"a":' * 90_000, "nested without end|no JSON"),
+        (b"\x0d" + bytes(7) + b'{"a":1,"a":2}', "has a name twice"),
+        (header(a=GOOD) + bytes(23), "its arrays end at byte .* and the file has"),
+        (header(a=GOOD) + bytes(25), "its arrays end at byte .* and the file has"),
+        (header(a=GOOD, b=GOOD) + bytes(24), "'b' overlaps another array"),
+        (header(a=GOOD | {"data_offsets": [8, 32]}) + bytes(32), "'a' comes after a hole"),
+        (header(a=GOOD | {"data_offsets": [24, 0]}) + bytes(24), "'a' has -24 bytes"),
+        (header(a=GOOD | {"data_offsets": [-24, 0]}) + bytes(24), "not a begin and an end"),
+        (header(a=GOOD | {"data_offsets": [0, 24, 48]}) + bytes(24), "not a begin and an end"),
+        (header(a=GOOD | {"shape": [2, 4]}) + bytes(24), "'a' has 24 bytes where F32"),
+        (header(a=GOOD | {"shape": [-2, -3]}) + bytes(24), "not a list of sizes"),
+        (header(a=GOOD | {"shape": [6.0]}) + bytes(24), "not a list of sizes"),
+        (header(a=GOOD | {"shape": [True] * 6}) + bytes(24), "not a list of sizes"),
+        (header(a=GOOD | {"shape": [1] * 1000}) + bytes(24), "not a list of sizes"),
+        (header(a=GOOD | {"shape": [2**62, 2**62]}) + bytes(24), "'a' has 24 bytes"),
+        (header(a=GOOD | {"dtype": "F8_E4M3"}) + bytes(24), "has dtype 'F8_E4M3'; known are F64"),
+        (header(a=GOOD | {"dtype": ["F32"]}) + bytes(24), "has dtype"),
+        (header(a=GOOD | {"more": 1}) + bytes(24), "and nothing else"),
+        (header(a=[1]) + bytes(24), "must have dtype, shape and data_offsets"),
+        (header(a=GOOD, __metadata__={"a": 1}) + bytes(24), "__metadata__"),
+    ],
+)
+def test_an_unsound_safetensors_file_is_refused_by_name(content, message, tmp_path):
+    path = tmp_path / "eve.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"eve.safetensors can't be opened as an update: .*({message})"):
+        open_update(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "header is not sound"),
+        (b"PK\x03\x04" + bytes(99), "header is not sound"),
+        (b"\x93NUMPY\x09\x00" + bytes(99), "version"),
+        (b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535, "header is not sound"),
+        (None, "bytes, and the file has"),
+    ],
+)
+def test_an_unsound_npy_file_is_refused_by_name(content, message, tmp_path):
+    path = tmp_path / "eve.npy"
+    np.save(path, np.ones(50))
+    path.write_bytes(path.read_bytes()[:-3] if content is None else content)
+    with pytest.raises(ValueError, match=rf"eve.npy can't be opened as an update: .*{message}"):
+        open_update(path)
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([{}], dtype=object), np.ones(3, complex), np.array(["a"]), np.ones(2, "f4,f4")]
+)
+def test_a_npy_file_of_anything_but_numbers_is_refused(array, tmp_path):
+    np.save(tmp_path / "eve.npy", array)
+    with pytest.raises(ValueError, match=r"eve.npy .* its numbers are .*; wanted floats, integers or booleans"):
+        open_update(tmp_path / "eve.npy")
+
+
+def test_a_plain_file_must_have_the_size_that_was_said(tmp_path):
+    np.ones(10).tofile(tmp_path / "x.bin")
+    for shape in (9, 11, (-5, -2), (2**40, 2**40)):
+        with pytest.raises(ValueError, match=r"x.bin .* takes .* bytes, and the file has 80"):
+            open_update(tmp_path / "x.bin", dtype=float, shape=shape)
+    with pytest.raises(ValueError, match="dtype and shape belong together"):
+        open_update(tmp_path / "x.bin", dtype=float)
+    with pytest.raises(ValueError, match=r"known are .npy and .safetensors"):
+        open_update(tmp_path / "x.bin")
+    with pytest.raises(FileNotFoundError):
+        open_update(tmp_path / "y.npy")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> bytes:
+    path = tmp_path_factory.mktemp("files") / "x.safetensors"
+    safetensors.numpy.save_file({"a": np.ones((2, 3), np.float32), "b": np.arange(5)}, path)
+    return path.read_bytes()
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_no_damage_to_a_file_does_more_than_an_error_or_other_numbers(data, sound, tmp_path_factory):
+    """What opens has the bytes that its shapes say, all inside the file: reading every one of them does no harm."""
+    content = bytearray(sound)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        kind = data.draw(st.sampled_from(["flip", "insert", "cut", "digit"]))
+        if kind == "flip":
+            content[at] ^= 1 << data.draw(st.integers(0, 7))
+        elif kind == "insert":
+            content[at:at] = data.draw(st.binary(min_size=1, max_size=9))
+        elif kind == "digit":
+            content[at] = data.draw(st.sampled_from(b'0123456789[]{},:-" '))
+        elif len(content) > 9:
+            del content[at : at + data.draw(st.integers(1, 9))]
+            content = content or bytearray(b"x")
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    path.write_bytes(bytes(content))
+    try:
+        came = open_update(path)
+    except ValueError as refused:
+        assert "damaged.safetensors can't be opened" in str(refused)  # noqa: PT017 (most are refused, some are not)
+        return
+    total = sum(np.asarray(array).nbytes for array in came.values())
+    assert 8 + int.from_bytes(content[:8], "little") + total == len(content)
+    for array in came.values():
+        np.asarray(array).tobytes()
+
+
+def test_mapped_updates_aggregate_as_those_in_memory(tmp_path):
+    dicts = [state_dict(1 + m / 10) for m in range(7)]
+    paths = [tmp_path / f"{m}.safetensors" for m in range(7)]
+    for path, update in zip(paths, dicts, strict=True):
+        safetensors.torch.save_file(update, path)
+    settings = {"sketch": bz.Rotated(k=64), "seed": 4}
+    wanted = bz.aggregate([open_update(path) for path in paths], bz.GeometricMedian(), **settings)
+    came = bz.aggregate(paths, bz.GeometricMedian(), memory="64 MiB", **settings)
+    np.testing.assert_array_equal(came.weights, wanted.weights)
+    for name in wanted.update:
+        np.testing.assert_array_equal(
+            np.asarray(came.update[name].float() if name == "half" else came.update[name]),
+            np.asarray(wanted.update[name].float() if name == "half" else wanted.update[name]),
+        )
+
+
+def test_a_bad_file_is_quarantined_and_a_missing_one_too(tmp_path):
+    paths = [tmp_path / f"{m}.npy" for m in range(7)]
+    for path in paths[:5]:
+        np.save(path, np.ones(30))
+    paths[5].write_bytes(b"rubbish")
+    out = bz.aggregate(paths, bz.Krum(2))
+    assert list(out.quarantined) == [5, 6]
+    assert "5.npy can't be opened as an update" in out.quarantined[5]
+    assert "No such file" in out.quarantined[6]
+
+
+def test_a_file_that_needs_a_library_we_do_not_have_ends_no_round(tmp_path, monkeypatch):
+    for m in range(5):
+        np.save(tmp_path / f"{m}.npy", np.full(4, m, np.float32))
+    content = header(a={"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}) + bytes(8)
+    (tmp_path / "odd.safetensors").write_bytes(content)
+    for library in ("torch", "ml_dtypes"):
+        monkeypatch.setitem(sys.modules, library, None)
+    out = bz.aggregate(sorted(tmp_path.iterdir()), bz.Mean())
+    assert list(out.quarantined) == [5]
+    assert "bfloat16 needs torch" in out.quarantined[5]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.npy")
+    (tmp_path / "x.safetensors").mkdir()
+    for name in ("x.npy", "x.safetensors"):
+        with pytest.raises(ValueError, match=f"{name} can't be opened as an update: it is no regular file"):
+            open_update(tmp_path / name)
+
+
+def test_paths_may_come_from_any_iterable(tmp_path):
+    for m in range(5):
+        np.save(tmp_path / f"{m}.npy", np.full(4, m, np.float32))
+    paths = {path.name: path for path in tmp_path.iterdir()}
+    for updates in (paths.values(), tmp_path.glob("*.npy"), tuple(paths.values())):
+        assert bz.aggregate(updates, bz.Mean()).update.tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("sketch", [bz.Rotated(k=256), bz.Exact()], ids=repr)
+@pytest.mark.parametrize("rule", [bz.Krum(1), bz.GeometricMedian(), bz.NNM(1) >> bz.coordinatewise.Median()], ids=repr)
+def test_no_budget_changes_a_projected_answer(rule, sketch, tmp_path):
+    """To the bit where it is projected; exact inner products are summed in other blocks, and so to rounding."""
+    x = np.random.default_rng(1).normal(size=(9, 1_200_001)).astype(np.float32)
+    paths = [tmp_path / f"{m}.npy" for m in range(9)]
+    for path, row in zip(paths, x, strict=True):
+        np.save(path, row)
+    wanted = bz.aggregate(x, rule, sketch=sketch, seed=1)
+    for memory in ("36 MiB", "60 MiB", "2 GB"):
+        came = bz.aggregate(paths, rule, sketch=sketch, seed=1, memory=memory)
+        if isinstance(sketch, bz.Exact):
+            np.testing.assert_allclose(came.update, wanted.update, rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(came.update, wanted.update)
+            np.testing.assert_array_equal(came.weights, wanted.weights)
+
+
+def test_a_budget_that_is_too_small_says_what_is_needed():
+    x = np.ones((9, 3_000_000), np.float32)
+    with pytest.raises(
+        ValueError, match=r"memory=2 MiB is too little: at least (\d+) MiB is needed .*sketches.*result"
+    ):
+        bz.aggregate(x, bz.Krum(1), sketch=bz.Rotated(), memory="2 MiB")
+    with pytest.raises(ValueError, match=r'memory must be .* such as "512 MiB"'):
+        bz.aggregate(x, bz.Krum(1), memory="lots")
+
+
+@pytest.mark.parametrize("memory", ["12 KiB", "1 GiB", "3.5 GB", 10**9, "700"])
+def test_memory_has_units(memory):
+    from bartizan.updates.column_pass import as_bytes
+
+    assert as_bytes(memory) in (12 * 1024, 2**30, 3_500_000_000, 10**9, 700)
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+import numpy as np, bartizan as bz
+from bartizan.files import create_update, open_update
+
+def status(key):
+    line = next(line for line in open("/proc/self/status") if line.startswith(key))
+    return int(line.split()[1]) * 1024
+
+folder, memory, rule = Path(sys.argv[1]), sys.argv[2], eval(sys.argv[3])
+sketch = bz.Rotated(k=1024) if sys.argv[4] == "rotated" else bz.Exact()
+bz.aggregate(np.ones((5, 9000), np.float32), rule, sketch=sketch, reference=np.ones(9000, np.float32))  # compile
+paths = sorted(folder.glob("*.npy"))
+reference = open_update(paths[0])
+told = []
+open("/proc/self/clear_refs", "w").write("5")  # the peak is now what is held now
+before = status("VmRSS")
+with create_update(folder / "out.npy", like=reference) as out:
+    done = bz.aggregate(paths, rule, sketch=sketch, memory=memory, out=out, reference=reference, seed=1,
+                        progress=lambda *step: told.append(step))
+print(status("VmHWM") - before, len(done.quarantined), [step for step in told if step[1] == step[2]][-1][0], len(told))
+"""
+
+
+def grown(folder: Path, n_files: int, numbers: int, memory: str, rule: str, sketch: str) -> int:
+    """How much a process grew that aggregated so many files, one of which ends in NaN; they are removed."""
+    row = np.random.default_rng(0).normal(size=numbers).astype(np.float32)
+    for m in range(n_files):
+        row += 1
+        if m == 1:
+            row[-1] = np.nan
+        np.save(folder / f"{m:02}.npy", row)
+        row[-1] = 0
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", MEASURED, folder, memory, rule, sketch], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+        grew, quarantined, stage, _ = run.stdout.split()
+        assert (quarantined, stage) == ("1", "combine")
+        return int(grew)
+    finally:
+        for path in folder.glob("*.npy"):
+            path.unlink()
+
+
+linux = pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="the peak is read as Linux tells it")
+
+
+@linux
+@pytest.mark.parametrize("sketch", ["rotated", "exact"])
+@pytest.mark.parametrize(
+    "rule", ["bz.Krum(1)", "bz.GeometricMedian()", "bz.NNM(1) >> bz.coordinatewise.TrimmedMean(1)"]
+)
+def test_what_is_held_stays_within_the_budget(rule, sketch, tmp_path):
+    assert grown(tmp_path, 12, 3_000_000, "48 MiB", rule, sketch) <= 48 * 2**20  # of 144 MB
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("sketch", ["rotated", "exact"])
+def test_a_gigabyte_is_aggregated_in_200_mebibytes(sketch, tmp_path):
+    assert grown(tmp_path, 24, 12_000_000, "200 MiB", "bz.GeometricMedian()", sketch) <= 200 * 2**20  # of 1.15 GB
+
+
+def test_a_result_can_be_written_into_any_container():
+    x = np.random.default_rng(0).normal(size=(7, 40, 30)).astype(np.float32)
+    wanted = bz.aggregate(list(x), bz.GeometricMedian()).update
+    backwards = np.empty((30, 40), np.float32).T
+    for out in (np.empty((40, 30), np.float32), backwards, np.empty((40, 30), ">f4"), torch.empty(40, 30)):
+        done = bz.aggregate(list(x), bz.GeometricMedian(), out=out)
+        assert done.update is out
+        np.testing.assert_array_equal(np.asarray(out), wanted)
+    dicts = [{"a": torch.tensor(row).bfloat16(), "n": torch.tensor(m)} for m, row in enumerate(x)]
+    out = {"n": torch.tensor(0), "a": torch.empty(40, 30).bfloat16()}
+    done = bz.aggregate(dicts, bz.GeometricMedian(), out=out)
+    wanted = bz.aggregate(dicts, bz.GeometricMedian()).update
+    assert torch.equal(out["a"], wanted["a"])
+    assert out["n"] == wanted["n"]
+
+
+def test_a_result_is_written_where_each_number_of_its_place_lies():
+    x = np.random.default_rng(0).normal(size=(7, 9000)).astype(np.float32)
+    for rule in (bz.GeometricMedian(), bz.coordinatewise.Median()):
+        wanted = bz.aggregate(x, rule).update
+        for part in (slice(None, 18_000, 2), slice(9000, 0, -1), slice(1, 9001)):
+            ground = np.full(20_000, 7, np.float32)
+            bz.aggregate(x, rule, out=ground[part])
+            np.testing.assert_array_equal(ground[part], wanted)
+            ground[part] = 7
+            assert (ground == 7).all()  # and nowhere else
+
+
+def test_a_result_may_take_the_place_of_the_reference():
+    """The last model becomes the next one, in place: each block is written after it was read."""
+    x, model = RNG.normal(size=(7, 90_000)), RNG.normal(size=90_000)
+    wanted = bz.aggregate(x, bz.CenteredClipping(), reference=model.copy()).update
+    bz.aggregate(x, bz.CenteredClipping(), reference=model, out=model)
+    np.testing.assert_array_equal(model, wanted)
+
+
+def read_only() -> np.ndarray:
+    out = np.empty(9)
+    out.flags.writeable = False
+    return out
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        (
+            np.empty(8),
+            r"out must have the names, shapes and dtypes of a client's update: wanted .* got float64 of shape",
+        ),
+        (np.empty(9, np.float32), "got float32"),
+        ({}, "it is empty"),
+        ("out.npy", "out must be like a client's update"),
+        (read_only(), "out must be writable"),
+    ],
+)
+def test_a_wrong_out_is_the_callers_mistake(out, message):
+    with pytest.raises(ValueError, match=message):
+        bz.aggregate(np.ones((5, 9)), bz.Mean(), out=out)
+
+
+def test_a_result_is_never_written_over_an_update():
+    x = np.ones((5, 9))
+    with pytest.raises(ValueError, match="out must not be a client's update"):
+        bz.aggregate(x, bz.Mean(), out=x[2])
+    pairs = [{"a": np.ones(9), "b": np.ones(9)} for _ in range(5)]
+    with pytest.raises(ValueError, match="out must not be a client's update"):
+        bz.aggregate(pairs, bz.Mean(), out={"a": pairs[3]["b"], "b": np.empty(9)})
+
+
+def test_pages_that_somebody_wrote_to_are_never_dropped(tmp_path):
+    """A private map's changes live in memory only: letting them go would undo them."""
+    np.save(tmp_path / "x.npy", np.zeros(400_000, np.float32))
+    updates = [np.load(tmp_path / "x.npy", mmap_mode="c") for _ in range(5)]
+    for m, update in enumerate(updates):
+        update[:] = m
+    out = np.load(tmp_path / "x.npy", mmap_mode="c")
+    for sketch in (bz.Exact(), bz.Rotated(k=64)):
+        bz.aggregate(updates, bz.Mean(), sketch=sketch, memory="32 MiB", out=out)
+        assert (out == 2).all()
+        assert all((update == m).all() for m, update in enumerate(updates))
+
+
+def test_progress_counts_every_number_that_is_read():
+    told: list = []
+    x = np.random.default_rng(0).normal(size=(9, 1_200_000)).astype(np.float32)
+    bz.aggregate(x, bz.Krum(2), sketch=bz.Rotated(), progress=lambda *step: told.append(step))
+    assert list(dict.fromkeys(stage for stage, _, _ in told)) == ["sketch", "combine"]
+    last = {stage: (done, total) for stage, done, total in told}
+    assert last == {"sketch": (x.size, x.size), "combine": (1_200_000, 1_200_000)}
+    assert all(0 < done <= total for _, done, total in told)

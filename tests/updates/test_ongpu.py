@@ -1,0 +1,157 @@
+"""Updates on a GPU, whole rounds of them, against the same in host memory; interpreted where there is no GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bartizan as bz
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from bartizan import attacks  # noqa: E402
+from bartizan.rules.coordinatewise import Median, TrimmedMean  # noqa: E402
+from bartizan.updates import layout, updates  # noqa: E402
+
+GPU = torch.cuda.is_available()
+M, P = 7, 4999
+SEED = 2**100 + 7
+
+
+@pytest.fixture(autouse=True)
+def tensors_count_as_on_a_gpu(monkeypatch):
+    """Without one, Triton's interpreter reads the CPU's tensors as if they were there."""
+    if not GPU:
+        for module in (layout, updates):
+            monkeypatch.setattr(module, "on_gpu", layout.is_tensor)
+
+
+def numbers(dtype=torch.float32):
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(M, P)) + 1)
+    x[0] = -40
+    return x.to(dtype)
+
+
+def there(x):
+    return x.cuda() if GPU else x
+
+
+def layers(row):
+    """One client's update as a state dict: layers of many sizes, one not contiguous, one a counter."""
+    a, b, c, d = torch.split(row, [3000, 1, 1995, 3])
+    return {"a": a.reshape(30, 100), "b": b, "c": c, "d": d, "steps": torch.tensor(7, device=row.device)}
+
+
+def host(update):
+    return (
+        {k: v.cpu().double().numpy() for k, v in update.items()}
+        if isinstance(update, dict)
+        else update.cpu().double().numpy()
+    )
+
+
+INTERPRETED = () if GPU else pytest.mark.slow
+RULES = [
+    bz.Krum(2),
+    *(pytest.param(rule, marks=INTERPRETED) for rule in (bz.NNM(2) >> bz.GeometricMedian(), bz.CenteredClipping(1.0))),
+    Median(),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated()], ids=repr)
+def test_a_round_on_a_gpu_is_the_round_in_host_memory(rule, sketch):
+    if isinstance(rule, Median) and not isinstance(sketch, bz.Exact):
+        pytest.skip("coordinate-wise rules are not projected")
+    x = numbers()
+    want = bz.aggregate(x.numpy(), rule, sketch=sketch, seed=SEED)
+    got = bz.aggregate(there(x), rule, sketch=sketch, seed=SEED)
+    if want.weights is not None:
+        np.testing.assert_allclose(got.weights, want.weights, atol=1e-5)
+    assert got.update.device.type == ("cuda" if GPU else "cpu")
+    assert got.update.dtype == torch.float32
+    np.testing.assert_allclose(host(got.update), want.update, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_state_dicts_come_back_as_state_dicts(dtype):
+    x = numbers(dtype)
+    rule, sketch = bz.MultiKrum(2), bz.Rotated()
+    want = bz.aggregate(x.float().numpy(), rule, sketch=sketch, seed=SEED)
+    got = bz.aggregate([layers(row) for row in there(x)], rule, sketch=sketch, seed=SEED)
+    np.testing.assert_allclose(got.weights, want.weights, atol=1e-6)
+    mean = layers(torch.from_numpy(want.update))
+    for name, value in got.update.items():
+        assert value.shape == mean[name].shape
+        assert value.dtype == (torch.int64 if name == "steps" else dtype)
+        np.testing.assert_allclose(host({name: value})[name], mean[name].double().numpy(), rtol=8e-3, atol=1e-2)
+    assert int(got.update["steps"]) == 7
+
+
+def test_a_reference_and_a_trusted_update_may_lie_anywhere():
+    x = numbers()
+    origin, trusted = numbers()[3] + 1, numbers()[1:].mean(dim=0)
+    rule = bz.FLTrust()
+    want = bz.aggregate(x.numpy(), rule, reference=origin.numpy(), trusted=trusted.numpy())
+    for place in (there, lambda t: t.numpy()) if GPU else (there,):
+        got = bz.aggregate(there(x), rule, reference=place(origin), trusted=place(trusted))
+        np.testing.assert_allclose(got.weights, want.weights, atol=1e-6)
+        np.testing.assert_allclose(host(got.update), want.update, atol=2e-5)
+
+
+def test_bad_clients_are_quarantined_with_their_reason():
+    x = numbers()
+    x[4, 17], x[5, 3] = torch.nan, torch.inf
+    out = bz.aggregate(there(x), bz.Krum(2), sketch=bz.Rotated())
+    assert sorted(out.quarantined) == [4, 5]
+    assert "NaN, first at 17" in out.quarantined[4]
+    assert "Inf, first at 3" in out.quarantined[5]
+    assert out.update.isfinite().all()
+
+
+@pytest.mark.slow  # most of a minute where no GPU is
+@pytest.mark.parametrize(("name", "reason"), [("null_space", "hides from"), ("null_space_mirror", "drawn at close")])
+def test_who_knows_the_seed_is_found_out(name, reason):
+    sketch = bz.Rotated(k=1024)
+    honest = numbers()[1:] / 4 + 2
+    lies = getattr(attacks, name)(honest.numpy(), 2, np.random.default_rng(0), sketch=sketch, leaked_seed=SEED)
+    with bz.Aggregator(bz.GeometricMedian(), sketch=sketch).round(seed=SEED) as r:
+        for client, row in enumerate([*honest, *torch.from_numpy(lies.copy())]):
+            r.add(there(row), client)
+        out = r.close()
+    assert sorted(out.quarantined) == [6, 7]
+    assert all(reason in why for why in out.quarantined.values())
+
+
+def test_a_round_takes_updates_as_they_arrive():
+    x = numbers()
+    aggregator = bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated())
+    with aggregator.round(seed=SEED) as r:
+        for m in reversed(range(M)):
+            r.add(there(x[m]), m)
+        got = r.close()
+    want = bz.aggregate(there(x), aggregator.rule, sketch=got.sketch, seed=got.seed)
+    np.testing.assert_allclose(got.weights, want.weights, atol=1e-6)
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.gpu
+def test_a_client_on_another_device_is_quarantined():
+    x = numbers()
+    out = bz.aggregate([x[0], *there(x[1:])], bz.Krum(2))
+    assert "cpu" in out.quarantined[0]
+
+
+@pytest.mark.parametrize("argument", [{"memory": "1 GiB"}, {"out": torch.empty(P)}], ids=["memory", "out"])
+def test_budgets_and_places_are_for_host_memory(argument):
+    with pytest.raises(ValueError, match="host memory"):
+        bz.aggregate(there(numbers()), bz.Krum(2), **argument)
+
+
+def test_trimmed_means_behind_a_mixing_come_by_way_of_the_host():
+    x = numbers()
+    rule = bz.NNM(2) >> TrimmedMean(2)
+    np.testing.assert_allclose(
+        host(bz.aggregate(there(x), rule).update), bz.aggregate(x.numpy(), rule).update, atol=1e-5
+    )
