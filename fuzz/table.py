@@ -27,9 +27,9 @@ REPORT = tuple(
 )
 SURFACES = {
     "aggregate": Listed(
-        "aggregating:surface", 6, ("bartizan.updates.updates", "bartizan.updates.layout", "bartizan.defense.quarantine")
+        "aggregating:surface", 6, ("bartizan.updates.parse", "bartizan.updates.layout", "bartizan.defense.quarantine")
     ),
-    "round": Listed("rounds:surface", 5, ("bartizan.round", "bartizan.updates.updates", "bartizan.updates.spill")),
+    "round": Listed("rounds:surface", 5, ("bartizan.round", "bartizan.updates.parse", "bartizan.updates.spill")),
     "update-files": Listed(
         "updatefiles:surface", 2, ("bartizan.updates.files", "bartizan.updates.safetensors_header"), "safetensors"
     ),

@@ -14,7 +14,7 @@ from bartizan._util import machine
 from bartizan.sketch import distortion, embedding_dimension, pairwise_distortion
 from bartizan.sketch.planner import calibrate, calibration, plan, sketch_for, stored
 from bartizan.sketch.planner.costs import TYPICAL
-from bartizan.updates.updates import Updates
+from bartizan.updates import parse_updates
 
 CPU = TYPICAL["cpu"]
 EXACT_IS_FREE = replace(CPU, gram=0.0, gram_pair=0.0)
@@ -173,7 +173,7 @@ def test_a_calibration_is_stored_and_then_used(own_cache, measured):
     stored.cache_clear()
     assert stored() == measured
     assert plan(50, 1_000_000).costs == measured
-    clients = Updates.of(np.zeros((50, 5000), dtype=np.float32))
+    clients = parse_updates(np.zeros((50, 5000), dtype=np.float32))
     assert sketch_for(clients, bz.Krum(2)) == plan(50, 5000).sketch
     assert len(list(own_cache.iterdir())) == 1  # and nothing temporary is left
 

@@ -15,8 +15,8 @@ from bartizan.geometry import GramStats
 from bartizan.kernels.rows import Rows
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.base import Projection, Streaming
+from bartizan.updates import Updates
 from bartizan.updates.layout import on_host
-from bartizan.updates.updates import Updates
 
 
 @dataclass(frozen=True)

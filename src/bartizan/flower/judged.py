@@ -11,10 +11,10 @@ import numpy as np
 from flwr.app import RecordDict
 
 from bartizan._util.types import Floats
-from bartizan.aggregate import Aggregation
 from bartizan.defense.reputation import Reputation
 from bartizan.errors import TooFewClientsError
 from bartizan.flower.decode import Model
+from bartizan.result import Aggregation
 
 log = logging.getLogger("flwr")
 
@@ -36,7 +36,7 @@ class Judged:
     nodes: list[int]
     """Whose replies were looked at, in rising order."""
     failed: dict[int, str]
-    result: Aggregation | None
+    result: Aggregation[Any] | None
     refused: TooFewClientsError | None
     sizes: dict[int, float] | None
     """What each node counted for; None where all counted alike."""

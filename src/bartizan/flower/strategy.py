@@ -253,7 +253,7 @@ class RobustStrategy(FedAvg):
         return together([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
     def _judged(
-        self, server_round: int, replies: Iterable[Message], judging: Round, model: Model, come: ReplyMetadata
+        self, server_round: int, replies: Iterable[Message], judging: Round[Any], model: Model, come: ReplyMetadata
     ) -> Judged:
         seen: set[int] = set()
         looking = 0.0
@@ -285,7 +285,7 @@ class RobustStrategy(FedAvg):
             after=time.monotonic() - last,
         )
 
-    def _take(self, node: int, reply: Message, judging: Round, model: Model, come: ReplyMetadata) -> None:
+    def _take(self, node: int, reply: Message, judging: Round[Any], model: Model, come: ReplyMetadata) -> None:
         if reply.has_error() and not isinstance(reply.error, Unusable):
             come.failed[node] = short(reply.error.reason)
             return

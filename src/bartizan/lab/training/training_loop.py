@@ -9,7 +9,7 @@ import numpy as np
 
 from bartizan import __version__
 from bartizan._util import machine
-from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
 from bartizan.errors import TooFewClientsError
 from bartizan.lab.config.experiment import Experiment
@@ -24,10 +24,11 @@ from bartizan.lab.training.evaluation import backdoor_rate, evaluate
 from bartizan.lab.training.local_work import LocalEpochs, LocalSteps, OneGradient, Work
 from bartizan.lab.training.server import Server
 from bartizan.lab.training.torch_import import Tensor, torch
+from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact
 from bartizan.sketch.norms_only import Norms
-from bartizan.updates.updates import Updates
+from bartizan.updates import parse_updates
 
 
 class Training:
@@ -215,7 +216,7 @@ class Training:
     def _sizes(self, who: list[int]) -> Any:
         return self.population.sizes[who] if self.experiment.server.by_size else None
 
-    def _moved(self, result: Aggregation, who: list[int]) -> dict[str, Any]:
+    def _moved(self, result: Aggregation[Any], who: list[int]) -> dict[str, Any]:
         self.history = result.history
         norm = float(torch.linalg.vector_norm(result.update, dtype=torch.float64))
         return {
@@ -228,7 +229,7 @@ class Training:
 
     def _compared(self, aggregator: Aggregator, rows: list[Tensor], given: dict[str, Any]) -> dict[str, Any]:
         """One read, timed, and what the rule gives on exact distances."""
-        updates = Updates.of(rows)
+        updates = parse_updates(rows)
         found: dict[str, Any] = {"read": machine.timed(lambda: Norms().look(updates, 0), self.device)[1]}
         rule = aggregator.rule
         projected = isinstance(rule, Rule) and rule.needs_distances and not isinstance(self.sketch, Exact)
@@ -252,7 +253,7 @@ class Training:
         given: dict[str, Any] = {"seed": 0, "trusted": rows[0] if rule.needs_trusted else None}
         for sketch in {self.sketch, Exact()} if isinstance(rule, Rule) else {Exact()}:
             Aggregator(rule, sketch)(rows, **given)
-        Norms().look(Updates.of(rows), 0)
+        Norms().look(parse_updates(rows), 0)
 
 
 def work_of(clients: ClientsSection) -> Work:

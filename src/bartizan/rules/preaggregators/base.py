@@ -102,7 +102,9 @@ class Mixed(Rule):
             self.rule.check(mixed.n_clients)
             return Decision(A.T @ mixed.shares, geometry.history, SecondStage(self.rule, A, mixed.sizes))
         inner = self.rule.decide(mixed)
-        then = inner.then and replace(inner.then, mixing=inner.then.mixing @ A)
+        then = inner.then
+        if then is not None:
+            then = replace(then, mixing=A if then.mixing is None else then.mixing @ A)
         return Decision(A.T @ inner.weights, inner.history, then)
 
     def __repr__(self) -> str:

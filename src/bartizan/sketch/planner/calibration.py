@@ -24,8 +24,8 @@ from bartizan.rules import GeometricMedian, Krum, Rule
 from bartizan.sketch import Exact, Rotated
 from bartizan.sketch.norms_only import Norms
 from bartizan.sketch.planner.costs import Costs
+from bartizan.updates import build, parse_updates
 from bartizan.updates.layout import FLOATS
-from bartizan.updates.updates import Updates
 
 CLIENTS = (4, 32, 128)  # the same memory, cut into few long rows and into many short ones
 DIMENSIONS = (4096, 65536)
@@ -106,11 +106,11 @@ class _Bench:
         iterate, iterate_pair = self._weighing(GeometricMedian(), SEVERAL)
         reads, rotations, grams, sums = [], [], [], []
         for M in FEW:  # of tiny updates only the sketches themselves cost anything
-            tiny = Updates.of(flat[: 64 * M].reshape(M, 64))
+            tiny = parse_updates(flat[: 64 * M].reshape(M, 64))
             look = self._best("projecting tiny updates", partial(Rotated().look, tiny, 0), repeats=5 * REPEATS)
             rotations.append(((64, 64 * M, M * Rotated().k, M * M * Rotated().k), look))
         for M in CLIENTS:
-            clients = Updates.of(flat.reshape(M, -1))
+            clients = parse_updates(flat.reshape(M, -1))
             p, fixed = clients.layout.dim, call + client * M
             look = self._best(f"one read, {M} clients", partial(Norms().look, clients, 0))
             reads.append(((M * p,), look - fixed))
@@ -122,7 +122,7 @@ class _Bench:
             for chosen in (1, M):
                 weights = np.zeros(M)
                 weights[:chosen] = 1 / chosen
-                seconds = self._best(f"adding {chosen} clients up", partial(clients.combine, weights))
+                seconds = self._best(f"adding {chosen} clients up", partial(build.combine, clients, weights))
                 sums.append(((p, chosen * p), seconds))
         (read,) = fitted(reads)
         draw, rotate, cell, sketch_pair = fitted(rotations)

@@ -14,8 +14,8 @@ from bartizan.rules.preaggregators.base import Mixed
 from bartizan.sketch import Exact, Rotated, distortion, embedding_dimension, pairwise_distortion
 from bartizan.sketch.planner.calibration import checked_dtype, stored
 from bartizan.sketch.planner.costs import TYPICAL, Costs
+from bartizan.updates import Updates
 from bartizan.updates.layout import leaves_of
-from bartizan.updates.updates import Updates
 
 USUAL_K = 4096
 

@@ -19,7 +19,7 @@ from bartizan.geometry import Geometry
 from bartizan.rules import MCA, Bulyan, GeometricMedian, Krum, Mean, Rule
 from bartizan.sketch import Exact, Rotated, Sketch
 from bartizan.sketch.norms_only import Norms
-from bartizan.updates.updates import Updates
+from bartizan.updates import combine, parse_updates
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -87,21 +87,21 @@ class Demo:
         self.spread = float(np.linalg.norm(self.honest[0] - self.mean))
 
     def one_read(self) -> float:
-        clients = Updates.of(self.x)
+        clients = parse_updates(self.x)
         return _timed(partial(Norms().look, clients, 0))[1]
 
     def warm_up(self) -> None:
         """Compile the kernels (once a machine: they are cached on disk)."""
-        small = Updates.of(self.x[:, :5000])
+        small = parse_updates(self.x[:, :5000])
         for sketch in [*self.sketches, Norms()]:
             sketch.look(small, 0)
-        small.combine(np.full(len(self.x), 1 / len(self.x)))
+        combine(small, np.full(len(self.x), 1 / len(self.x)))
 
     def cells(self) -> Iterator[tuple[str, Rule, Sketch, Cell]]:
         """By hand what `aggregate` does, so that all rules share one look."""
         for name, attack in ATTACKS.items():
             self.x[: self.f] = attack(self.honest, self.f, self.rng)
-            clients = Updates.of(self.x)
+            clients = parse_updates(self.x)
             read = self.one_read()
             mean: Cell | None = None  # looks at no distances, so both sketches show the same
             for sketch in self.sketches:
@@ -112,7 +112,7 @@ class Demo:
                         yield name, rule, sketch, mean
                         continue
                     weights, weighing = _timed(partial(rule, geometry))
-                    update, combining = _timed(partial(clients.combine, weights))
+                    update, combining = _timed(partial(combine, clients, weights))
                     error = float(np.linalg.norm(update - self.mean)) / self.spread
                     seconds = (looking if rule.needs_distances else read) + weighing + combining
                     cell = Cell(error, weights[: self.f].sum(), self.f / len(self.x), seconds / read)
