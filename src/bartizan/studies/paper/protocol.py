@@ -1,13 +1,17 @@
-"""The paper's protocol as an experiment; what the paper leaves open is chosen here, once."""
+"""The paper's protocol as an experiment, with our choice for everything that the paper leaves open."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bartizan.lab.config.choices import CHOICES as KINDS
 from bartizan.lab.config.experiment import Experiment
-from bartizan.studies.paper.cells import ABLATION, Cell
+from bartizan.lab.config.keys import ConfigError, shown
+from bartizan.studies.paper.cells import ABLATION, PaperCell, cells
 
 ROUNDS = 100
 MODELS = {"cifar10": "resnet18", "cifar100": "vgg16", "tiny-imagenet": "mobilenet-v3-large"}
@@ -70,10 +74,10 @@ CHOICES = (
     Choice(
         "what is sent, and so what attackers falsify",
         "the client's new weights; the rule sees their differences to the model, where distances are the same",
-        "with 15 attackers and falsified differences FoE and sign-flip stop the geometric median at 24% and 28%, FoE "
-        "makes Krum pick a attacker in 39 of 60 rounds; the paper has 67%, 67% and 64%. On weights these attacks do as "
-        "little as there, but for Bulyan: they lie so far away that the other rules give them next to no weight, so "
-        "these cells hardly test a projection",
+        "with 15 attackers and falsified differences FoE and sign-flip stop the geometric median at 24% and 28%, and "
+        "FoE makes Krum pick an attacker in 39 of 60 rounds; the paper has 67%, 67% and 64%. On weights these attacks "
+        "do as little as there, but for Bulyan: they lie so far away that the other rules give them next to no weight, "
+        "so these cells hardly test a projection",
     ),
     Choice(
         "step sizes",
@@ -121,33 +125,37 @@ CHOICES = (
 )
 
 
-def sketches_of(cell: Cell) -> tuple[str, ...]:
-    """The sketches that a cell can be run with, the default first."""
+# The sections of a configuration that a cell sets; the rest is the protocol, the same for all cells of a table.
+CELL_SECTIONS = ("attack", "rule", "sketch", "split")
+# Keys that are part of neither: a seed is one sample of its cell, the others change no result.
+IGNORED = ("name", "seed", "device", "grid")
+
+
+def sketches_of(cell: PaperCell) -> tuple[str, ...]:
+    """Return the sketches that a cell can be run with, the default first."""
     if not cell.pdr:
         return ("exact",)
     return ("achlioptas",) if cell.table == ABLATION else ("rotated", "achlioptas")
 
 
-def asked(cell: Cell, sketch: str | None = None) -> dict[str, dict[str, Any]]:
-    """The sections of an experiment that a cell is about."""
+def cell_sections(cell: PaperCell, sketch: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return the sections of an experiment that a cell sets."""
     known = sketches_of(cell)
     kind = sketch or known[0]
     if kind not in known:
         why = f" {ABLATION} varies s, which only achlioptas has." if cell.table == ABLATION else ""
         raise ValueError(f"A sketch for {cell.table} is {' or '.join(known)}; got {kind!r}.{why}")
-    look: dict[str, Any] = {"name": kind} | ({"k": cell.k} if cell.pdr else {})
-    if kind == "achlioptas":
-        look["s"] = cell.s
+    size = {"k": cell.k} if cell.pdr else {}
     return {
         "split": {"kind": "dirichlet", "beta": cell.beta},
         "attack": {"name": cell.attack},
         "rule": {"name": cell.rule},
-        "sketch": look,
+        "sketch": {"name": kind, **size, **({"s": cell.s} if kind == "achlioptas" else {})},
     }
 
 
 def experiment(
-    cell: Cell,
+    cell: PaperCell,
     *,
     seed: int = 0,
     rounds: int = ROUNDS,
@@ -156,7 +164,7 @@ def experiment(
     device: str = "auto",
     changes: Sequence[str] = (),
 ) -> Experiment:
-    """A cell's run; `changes` are settings such as `clients.local=2`, put on top of the choices."""
+    """Return the experiment of a cell; `changes` are settings such as `clients.local=2`, applied last."""
     own = {
         "name": cell.table,
         "seed": seed,
@@ -167,5 +175,46 @@ def experiment(
         "model.name": MODELS[cell.data],
         "clients.byzantine": cell.b,
     }
-    one = Experiment().changed({**STATED, **SILENT, **own, **asked(cell, sketch)})
+    one = Experiment().changed({**STATED, **SILENT, **own, **cell_sections(cell, sketch)})
     return one.with_settings(changes) if changes else one
+
+
+def completed(config: Any) -> dict[str, Any]:
+    """Return a configuration, checked, with the defaults of missing keys and without the data folder."""
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"A configuration must be a table of sections; got {shown(config)}.")
+    whole = Experiment.of(config).as_dict()
+    whole["data"].pop("folder")
+    return whole
+
+
+def split_config(config: Mapping[str, Any], images: int | None = None) -> tuple[str, str]:
+    """Split a configuration into the cell's settings and the protocol, both as text that can be compared.
+
+    The number of images is part of the protocol where it is known: a sample is not the whole data set.
+    """
+    rest = completed(config)
+    setting: dict[str, Any] = {name: rest.pop(name) for name in CELL_SECTIONS}
+    setting |= {"data": rest["data"].pop("name"), "byzantine": rest["clients"].pop("byzantine")}
+    if images is not None:
+        rest["data"]["images"] = images
+    for key in IGNORED:
+        rest.pop(key, None)
+    return json.dumps(setting, sort_keys=True), json.dumps(rest, sort_keys=True)
+
+
+@cache
+def setting_of(cell: PaperCell, sketch: str) -> str:
+    """Return the settings of a cell as `split_config` writes them."""
+    sections = {name: KINDS[name].as_dict(KINDS[name].of(of)) for name, of in cell_sections(cell, sketch).items()}
+    return json.dumps({**sections, "data": cell.data, "byzantine": cell.b}, sort_keys=True)
+
+
+@cache
+def positions() -> dict[str, int]:
+    """Return the position of every setting that the paper has a cell for, in the order of `cells`."""
+    out: dict[str, int] = {}
+    for position, cell in enumerate(cells()):
+        for kind in sketches_of(cell):
+            out.setdefault(setting_of(cell, kind), position)
+    return out
