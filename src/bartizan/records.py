@@ -1,7 +1,7 @@
 """Write and read `results.jsonl`, the record of one training run in the laboratory or in a deployment.
 
 The file begins with a `run` line (clients and configuration), has one `round` line for each round, and closes with an
-`end` line. `docs/results-format.md` lists the fields of each. The report reads nothing else.
+`end` line. `docs/reference/results-format.md` lists the fields of each. The report reads nothing else.
 """
 
 from __future__ import annotations
