@@ -303,7 +303,7 @@ def test_runs_that_are_not_whole_are_named_and_the_others_shown(browser, tmp_pat
         out.write("round", round=1, clients=["a", "z"], weights=[1, 0])
     assert cli.main(["report", str(tmp_path)]) == 0
     told = capsys.readouterr().err
-    for name, why in (("corrupt", "line 3"), ("empty", "no whole line"), ("foreign", "names 'z'")):
+    for name, why in (("corrupt", "line 3"), ("empty", "no complete line"), ("foreign", "names 'z'")):
         assert re.search(f"not shown: {name}: .*{why}", told)
     with opened(browser, tmp_path / "report.html") as seen:
         shown = seen.locator("#problems").inner_text()
@@ -333,7 +333,7 @@ def test_runs_that_are_not_whole_are_named_and_the_others_shown(browser, tmp_pat
 )
 def test_lines_that_are_no_results_are_told_not_raised(lines, tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / results.NAME).write_bytes(b"".join(map(results.encoded, lines)))
+    (tmp_path / "run" / results.NAME).write_bytes(b"".join(map(results.encode, lines)))
     found = load(tmp_path)
     assert found.runs == []
     assert [place for place, _ in found.broken] == ["run"]
