@@ -171,9 +171,8 @@ def test_with_fresh_seeds_no_attacker_exceeds_the_projected_bound(sketch):
 
 
 def test_an_attack_says_what_it_knows_of_the_server():
-    from bartizan import registry as names
 
-    asked = {name: attacks.needs(names.attack(name)) for name in names.ATTACKS}
+    asked = {name: attacks.needs(attacks.attack(name)) for name in attacks.ATTACKS}
     assert asked["null-space"] == asked["null-space-mirror"] == {"sketch", "leaked_seed"}
     assert asked["replay"] == {"sketch", "past_seeds"}
     assert asked["observer"] == {"sketch", "past_seeds", "published"}
