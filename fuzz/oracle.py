@@ -77,13 +77,13 @@ class Kept:
     def _like(self, found: Decision, weights: np.ndarray, out: np.ndarray, apart: float) -> bool:
         if np.abs(weights - found.weights).max() > apart:
             return False
-        if found.then is None:
+        if found.coordinate_stage is None:
             return True
-        mixed = found.then.mixing @ self.x
+        mixed = found.coordinate_stage.mixing @ self.x
         if self.reference is not None:
-            mixed += np.outer(1 - found.then.mixing.sum(axis=1), self.reference)
+            mixed += np.outer(1 - found.coordinate_stage.mixing.sum(axis=1), self.reference)
         more = apart * np.ptp(self.x, axis=0) if apart > 1e-6 else 0.0
-        return bool((np.abs(found.then.reduce(mixed) - out) <= self.tolerance + more).all())
+        return bool((np.abs(found.coordinate_stage.reduce(mixed) - out) <= self.tolerance + more).all())
 
 
 def check(rule: Any, kept: Kept, out: np.ndarray, weights: Any) -> None:

@@ -37,7 +37,7 @@ SURFACES = {
     "mnist": Listed("datasets:mnist", 1, (f"{DATA}.idx", f"{DATA}.source_files"), "PIL"),
     "tiny-imagenet": Listed("datasets:tiny_imagenet", 1, (f"{DATA}.tiny_imagenet", f"{DATA}.source_files"), "PIL"),
     "configs": Listed("configs:surface", 2, tuple(f"{CONFIG}.{n}" for n in ("experiment", "choices", "keys"))),
-    "results": Listed("records:reports", 2, ("bartizan.records", *REPORT)),
+    "results": Listed("records:reports", 2, ("bartizan.records", "bartizan._util.jsonl", *REPORT)),
     "checkpoints": Listed("records:checkpoints", 1, ("bartizan.lab.runs.checkpoint",)),
     "flower": Listed("replies:surface", 2, ("bartizan.flower.decode", "bartizan.flower.client_metrics"), "flwr"),
 }

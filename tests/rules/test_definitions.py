@@ -255,7 +255,7 @@ def test_cge_and_spectral_dnc(seed, f):
     for _ in range(f):
         centred = calm - calm.mean(axis=0)
         calm = np.delete(calm, ((centred @ np.linalg.svd(centred)[2][0]) ** 2).argmax(), axis=0)
-    np.testing.assert_allclose(answer(bz.DnC(f), x), calm.mean(axis=0))
+    np.testing.assert_allclose(answer(bz.SpectralDnC(f), x), calm.mean(axis=0))
 
 
 def naive_clusters(D):

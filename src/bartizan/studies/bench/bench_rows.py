@@ -83,7 +83,8 @@ def save(path: Path, rows: Iterable[BenchRow]) -> None:
 def load(path: Path) -> list[BenchRow]:
     """Read a file of rows; lines of earlier versions have no checksum."""
     advice = "Wanted rows that `bartizan bench --json` wrote."
-    return jsonl.read(path, lambda row: typed_rows.parse(BenchRow, row), advice=advice, checksum_required=False).rows
+    return jsonl.read(path, lambda row: typed_rows.parse(BenchRow, row), advice=advice, checksum_required=False, appended=False
+    ).rows
 
 
 @dataclass(frozen=True)

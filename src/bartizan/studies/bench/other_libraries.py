@@ -1,4 +1,4 @@
-"""Engines that call the rules of other libraries as their users do; `docs/peers.md` compares their answers.
+"""Engines that call the rules of other libraries as their users do; `docs/explanation/peers.md` compares their answers.
 
 Each library is imported when it is used. ByzFL and ByzPy need an environment of their own: `make bench-peers`.
 """

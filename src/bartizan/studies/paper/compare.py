@@ -142,8 +142,8 @@ def _runs(where: Path, unread: list[str]) -> Iterator[RunSummary]:
     for path in records.find(where):
         try:
             yield RunSummary.of(records.read(path))
-        except records.ODD as wrong:
-            unread.append(records.trouble(path, wrong))
+        except records.MALFORMED as wrong:
+            unread.append(records.explain(path, wrong))
 
 
 def _rows(found: Found, protocols: Iterable[str]) -> Iterator[CellComparison]:

@@ -1,6 +1,6 @@
 """Summaries of runs of the paper's cells, and the JSON-lines file that keeps those of finished runs.
 
-The file has one line a run and nothing by client, so that a repository can hold it. `docs/results-format.md` lists the
+The file has one line a run and nothing by client, so that a repository can hold it. `docs/reference/results-format.md` lists the
 fields.
 """
 
@@ -63,7 +63,7 @@ class RunSummary:
 
     @classmethod
     def of(cls, recorded: records.Recorded, commit: str | None = None) -> RunSummary:
-        """Summarise a recorded run, finished or not; raise one of `records.ODD` if its lines are not those of a run."""
+        """Summarise a recorded run, finished or not; raise one of `records.MALFORMED` if its lines are not those of a run."""
         run, rounds, end = recorded.run, recorded.rounds, recorded.end or {"status": UNFINISHED, "converged": None}
         curve = [(line["round"], line["accuracy"]) for line in rounds if line.get("accuracy") is not None]
         sizes, attackers = run.get("sizes"), run.get("byzantine")
@@ -161,8 +161,8 @@ def keep(folder: Path, file: Path, commit: str | None = None) -> KeepResult:
     for path in paths:
         try:
             one = RunSummary.of(records.read(path), commit)
-        except records.ODD as wrong:
-            unread.append(records.trouble(path, wrong))
+        except records.MALFORMED as wrong:
+            unread.append(records.explain(path, wrong))
             continue
         if one.identity[0] not in positions():
             others += 1
@@ -198,10 +198,7 @@ def read(file: Path) -> list[RunSummary]:
             raise ValueError(f"it is of version {version!r}; this bartizan reads version {VERSION}")
         return typed_rows.parse(RunSummary, row)
 
-    found = jsonl.read(file, parsed, advice=ADVICE)
-    if found.torn:
-        raise jsonl.CorruptFileError(f"{file} ends in a line that was cut: {found.torn}. {ADVICE}")
-    return found.rows
+    return jsonl.read(file, parsed, advice=ADVICE, appended=False).rows
 
 
 def _server_seconds(seconds: Mapping[str, Any]) -> float:
