@@ -2,17 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import mean, median
+from collections.abc import Callable, Sequence
+from math import sqrt
+from statistics import correlation, mean, median, variance
 
 from bartizan.studies.formatting import markdown_table
-from bartizan.studies.paper.cells import ABLATION
+from bartizan.studies.paper.cells import ABLATION, PaperValue
 from bartizan.studies.paper.compare import CellComparison, accuracy_text, printed
 from bartizan.studies.paper.kept_runs import RunSummary
-from bartizan.studies.paper.summary import NOTHING, Summary, cell_text, failed, seeds_text, signed_spread
+from bartizan.studies.paper.summary import NOTHING, Summary, accuracies, cell_text, failed, seeds_text, signed_spread
 
 DATA, SKETCH = "cifar10", "rotated"
 CELL = ("beta", "b", "attack", "rule")
+
+
+class PageSummary(Summary):
+    """The statistics of the page beyond those of `bartizan paper compare`."""
+
+    @property
+    def paper_differences(self) -> list[float]:
+        """The paper's differences, of all cells where both its runs and ours converge."""
+        return [mean(row.paper_differences) for row in self.cells if row.differences and row.paper_differences]
+
+    @property
+    def best(self) -> CellComparison | None:
+        return max(self.with_difference, key=lambda row: mean(row.raw_differences), default=None)
+
+    @property
+    def unchanged(self) -> int:
+        """How many distinct pairs have the same accuracies in every round, base and PDR."""
+        return sum(all(base.accuracy == pdr.accuracy for base, pdr in row.pairs) for row in self.rows)
+
+    @property
+    def spread_over_seeds(self) -> float | None:
+        """Standard deviation of the difference between seeds of one cell, over all cells that have several."""
+        return pooled([row.raw_differences for row in self.rows])
+
+    @property
+    def base_spread_over_seeds(self) -> float | None:
+        """The same of the base's accuracy."""
+        return pooled([[100 * run.best for run, _ in row.pairs if run.best is not None] for row in self.rows])
+
+    @property
+    def paper_same_end(self) -> int:
+        return sum(failed(row.paper_base) == failed(row.cell.values) for row in self.cells)
+
+    @property
+    def end_as_in_the_paper(self) -> int:
+        """How many sides, base or PDR, converge where the paper's do, and fail where these fail."""
+        return sum(
+            (failed(row.base) == failed(row.paper_base)) + (failed(row.pdr) == failed(row.cell.values))
+            for row in self.cells
+        )
+
+    @property
+    def ranks_of_base_and_pdr(self) -> float | None:
+        return spearman([_accuracy(row.base) for row in self.rows], [_accuracy(row.pdr) for row in self.rows])
+
+    @property
+    def ranks_of_ours_and_paper(self) -> float | None:
+        ours = [_accuracy(runs) for row in self.cells for runs in (row.base, row.pdr)]
+        paper = [_accuracy(values) for row in self.cells for values in (row.paper_base, row.cell.values)]
+        return spearman(ours, paper)
+
+    @property
+    def speedups(self) -> list[float]:
+        """Of all cells: runs with equal accuracies still have times of their own."""
+        return [row.speedup for row in self.cells if row.speedup is not None]
+
+    def by(self, key: Callable[[CellComparison], str]) -> dict[str, PageSummary]:
+        names = dict.fromkeys(key(row) for row in self.cells)
+        return {name: PageSummary([row for row in self.cells if key(row) == name]) for name in names}
 
 
 def main_rows(rows: Sequence[CellComparison]) -> list[CellComparison]:
@@ -22,7 +82,7 @@ def main_rows(rows: Sequence[CellComparison]) -> list[CellComparison]:
 
 def bullets(rows: Sequence[CellComparison]) -> str:
     """The summary at the top of the page."""
-    all_ = Summary.of(rows)
+    all_ = PageSummary.of(rows)
     if not all_.cells:
         return NOTHING
     n, cells = len(all_.rows), len(all_.cells)
@@ -62,7 +122,7 @@ def bullets(rows: Sequence[CellComparison]) -> str:
 
 def groups(rows: Sequence[CellComparison]) -> str:
     """The same numbers by rule, attack and share of attackers; speed-ups by rule only."""
-    all_, body = Summary.of(rows), []
+    all_, body = PageSummary.of(rows), []
     heads = ["", "cells", "distinct", "PDR - base", "also not converged"]
     heads += ["worst", "the paper's", "same end", "speed-up"]
     by_rule = all_.by(lambda row: row.cell.rule)
@@ -89,7 +149,7 @@ def groups(rows: Sequence[CellComparison]) -> str:
 def breakdowns(rows: Sequence[CellComparison]) -> str:
     """Every cell in which one of the four is "-"; ours with the best accuracy that it reached."""
     heads, body = ["paper base", "paper PDR", "ours base", "ours PDR"], []
-    for row in Summary.of(rows).cells:
+    for row in PageSummary.of(rows).cells:
         ours, paper = (row.base, row.pdr), (row.paper_base, row.cell.values)
         if any(map(failed, (*ours, *paper))):
             body.append([*_cell(row), *map(printed, paper), *map(_end, ours)])
@@ -106,7 +166,7 @@ def weights(rows: Sequence[CellComparison]) -> str:
             *(_percent([run.on_attackers for run in runs]) for runs in (row.base, row.pdr)),
             _percent([run.moved for run in row.pdr]),
         ]
-        for row in Summary.of(rows).cells
+        for row in PageSummary.of(rows).cells
     ]
     return markdown_table([*CELL, *heads], body, right=["beta", "b", *heads])
 
@@ -139,7 +199,7 @@ def _percent(parts: Sequence[float | None]) -> str:
     return f"{100 * mean(known):.1f}%" if known else ""
 
 
-def _over_seeds(all_: Summary) -> str:
+def _over_seeds(all_: PageSummary) -> str:
     if all_.spread_over_seeds is None:
         return "**Over seeds**: no spread, since every cell has one seed."
     several = sum(len(row.pairs) > 1 for row in all_.rows)
@@ -153,7 +213,7 @@ def _correlation(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
 
-def _speed(all_: Summary) -> str:
+def _speed(all_: PageSummary) -> str:
     if not all_.speedups:
         return "**Server time** in these runs: not compared, their machines differ."
     by_rule = [median(of.speedups) for of in all_.by(lambda row: row.cell.rule).values() if of.speedups]
@@ -162,3 +222,38 @@ def _speed(all_: Summary) -> str:
         f"**Server time** in these runs, our exact engine over PDR: median {median(all_.speedups):.3g}x{among}. "
         "Against what others do: [speed](#speed)."
     )
+
+
+def pooled(groups: Sequence[Sequence[float]]) -> float | None:
+    """Return one standard deviation of several small groups, each about its own mean.
+
+    >>> pooled([[1.0, 3.0], [10.0, 12.0], [5.0]])
+    1.4142135623730951
+    """
+    several = [group for group in groups if len(group) > 1]
+    if not several:
+        return None
+    return sqrt(sum((len(g) - 1) * variance(g) for g in several) / sum(len(g) - 1 for g in several))
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation, equal values sharing their mean rank; None where one side is all equal.
+
+    >>> round(spearman([1, 2, 3, 4], [10, 30, 20, 40]), 9), round(spearman([0, 0, 5], [1, 1, 9]), 9)
+    (0.8, 1.0)
+    >>> spearman([1, 1], [1, 2])
+    """
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return None
+    return correlation(_ranks(x), _ranks(y))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
+
+
+def _accuracy(runs: Sequence[RunSummary] | Sequence[PaperValue]) -> float:
+    """A cell's mean accuracy; "-" is 0, below all others."""
+    reached = accuracies(runs)
+    return mean(reached) if reached else 0.0

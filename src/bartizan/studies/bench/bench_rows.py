@@ -82,9 +82,14 @@ def save(path: Path, rows: Iterable[BenchRow]) -> None:
 
 def load(path: Path) -> list[BenchRow]:
     """Read a file of rows; lines of earlier versions have no checksum."""
-    advice = "Wanted rows that `bartizan bench --json` wrote."
-    return jsonl.read(path, lambda row: typed_rows.parse(BenchRow, row), advice=advice, checksum_required=False, appended=False
-    ).rows
+    parsed = jsonl.read(
+        path,
+        lambda row: typed_rows.parse(BenchRow, row),
+        advice="Wanted rows that `bartizan bench --json` wrote.",
+        checksum_required=False,
+        appended=False,
+    )
+    return parsed.rows
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def listing() -> str:
         f"{len(twice())} cells are printed twice with different values.",
         "",
         "Where the paper is silent (docs/guides/paper.md):",
-        *(f"  {choice.question}: {choice.chosen}" for choice in CHOICES),
+        *(f"  {question}: {choice}" for question, choice in CHOICES.items()),
     ]
     return "\n".join(lines)
 

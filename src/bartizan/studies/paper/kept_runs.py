@@ -1,7 +1,7 @@
 """Summaries of runs of the paper's cells, and the JSON-lines file that keeps those of finished runs.
 
-The file has one line a run and nothing by client, so that a repository can hold it. `docs/reference/results-format.md` lists the
-fields.
+The file has one line a run and nothing by client, so that a repository can hold it.
+`docs/reference/results-format.md` lists the fields.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RunSummary:
 
     @classmethod
     def of(cls, recorded: records.Recorded, commit: str | None = None) -> RunSummary:
-        """Summarise a recorded run, finished or not; raise one of `records.MALFORMED` if its lines are not those of a run."""
+        """Summarise a recorded run, finished or not; malformed lines raise one of `records.MALFORMED`."""
         run, rounds, end = recorded.run, recorded.rounds, recorded.end or {"status": UNFINISHED, "converged": None}
         curve = [(line["round"], line["accuracy"]) for line in rounds if line.get("accuracy") is not None]
         sizes, attackers = run.get("sizes"), run.get("byzantine")
