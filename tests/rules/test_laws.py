@@ -170,7 +170,7 @@ def test_a_rule_changes_nothing_it_sees(case):
         (bz.SMEA(5), 10, 4),
         (bz.CAF(5), 10, 4),
         (bz.CGE(5), 10, 4),
-        (bz.DnC(5), 10, 4),
+        (bz.SpectralDnC(5), 10, 4),
         (bz.MoNNA(5), 10, 4),
         (bz.NNM(5) >> bz.Mean(), 10, 4),
         (bz.ARC(5) >> bz.Mean(), 10, 4),
@@ -225,7 +225,7 @@ def test_bucketing_asks_for_randomness():
         lambda: bz.Clipping(0),
         lambda: bz.Bucketing(0),
         lambda: bz.Bucketing(1.5),
-        lambda: bz.DnC(1, removal=0),
+        lambda: bz.SpectralDnC(1, removal=0),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong):
