@@ -1,4 +1,4 @@
-"""What attackers who know us reach, which check finds them out, what the checks cost: the numbers of docs/adaptive.md.
+"""Adaptive attackers: their harm, which check detects them and its cost (numbers of docs/explanation/adaptive.md).
 
 `python benchmarks/adaptive.py harm` and `... odds` take a minute or two each; `... cost [--clients 50] [--dim 5500000]`
 times the close of a stream. Each checks first that what it is about to print is right.

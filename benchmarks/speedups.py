@@ -5,8 +5,8 @@
 
 Engines: a Python loop over pairs of whole updates (for the geometric median and MCA the plain iteration over them),
 ours on all coordinates, ByzFL, ours projected by `Rotated` and by the paper's own matrix. They are checked and timed as
-in `bartizan bench` (docs/benchmark.md): answers first, then by turns, each after one read. A model that does not fit
-into memory, or a library that is not there, is left out with a line that says so; `make speedups` has ByzFL. The
+in `bartizan bench` (docs/guides/benchmark.md): answers first, then by turns, each after one read. A model that does not
+fit into memory, or a library that is not there, is left out with a line that says so; `make speedups` has ByzFL. The
 paper's matrix takes minutes on a CPU, hardly any of them the rule's: there it is timed with Krum alone.
 What is not measured now (`--models`, `--rules`, `--engines`) keeps the rows that it has in the file.
 `python benchmarks/results_page.py` makes the tables of docs/results.md of the rows.

@@ -1,7 +1,7 @@
 """Edge servers that hold the updates of their own clients, and a root that decides as if it held all of them.
 
 Run as `python examples/edges.py`. Only sketches, norms, weights and one sum an edge travel. The edges must be honest;
-docs/scaling.md says why.
+docs/explanation/scaling.md says why.
 """
 
 from dataclasses import replace

@@ -2,7 +2,7 @@
 
 A run's folder holds `results.jsonl`: first a `run` line (who takes part, the whole configuration), then one `round`
 line a round, last an `end` line. Laboratory and deployment alike write these; the report reads nothing else.
-`docs/results-format.md` lists the fields.
+`docs/reference/results-format.md` lists the fields.
 """
 
 from __future__ import annotations

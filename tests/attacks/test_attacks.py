@@ -427,7 +427,8 @@ def test_the_documents_table_of_harm_comes_out_of_its_recipe(name):
     middle = honest.mean(axis=0, dtype=np.float64)
     unit = np.linalg.norm(honest - middle, axis=1).mean()
     sent = np.concatenate([honest, names.attack(name)(honest, 10, np.random.default_rng(1))])
-    table = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text().partition("## Whom they hurt")[2]
+    page = Path(__file__).parents[2] / "docs" / "reference" / "attacks" / "index.md"
+    table = page.read_text().partition("## Whom they hurt")[2]
     (row,) = [line.split(" | ") for line in table.splitlines() if line.startswith(f"| {name} |")]
     for rule, printed in zip((bz.Mean(), bz.Krum(10)), row[1:], strict=False):
         update = np.asarray(bz.aggregate(sent, rule).update, dtype=np.float64)

@@ -84,7 +84,7 @@ def test_the_promise_is_that_of_the_theorems_functions(clients, delta, rounds):
     else:
         assert planned.span_eps == promised
         assert f"whole span: squared lengths to 1 +- {promised:.3f}" in text
-    assert "are measured, not proven (docs/sketches.md)" in text
+    assert "are measured, not proven (docs/explanation/sketches.md)" in text
 
 
 @pytest.mark.parametrize("eps", [0.1, 0.3, 0.5, 0.9])

@@ -103,7 +103,7 @@ def test_a_cell_is_the_papers_protocol_and_what_the_document_says_was_chosen():
     assert (one.split.name, one.split.settings["beta"], one.clients.n_byzantine) == ("dirichlet", 0.2, 15)
     assert (one.sketch.name, one.sketch.settings["k"], one.model.name) == ("rotated", 4096, "resnet18")
     assert (one.attack.name, one.rule.name) == ("foe", "bulyan")
-    page = (DOCS / "paper.md").read_text()
+    page = (DOCS / "guides" / "paper.md").read_text()
     for choice in protocol.CHOICES:
         assert f"| {choice.question} | {choice.chosen} | {choice.why} |" in page
 

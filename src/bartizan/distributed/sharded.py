@@ -37,7 +37,7 @@ class ShardedAggregator:
     Each rank sketches its columns as what they are among all p, the M x k numbers are summed (M x M for `Exact`), the
     first rank decides and tells the weights, and each combines its own columns. The result is that of one process up
     to rounding; what travels does not grow with p; what is wrong on one rank, up to the last step, is raised on all of
-    them. More in `docs/distributed.md`.
+    them. More in `docs/guides/distributed.md`.
     """
 
     rule: Rule | CoordinateWise

@@ -112,7 +112,7 @@ class Judged:
         return told
 
     def line(self, model: Model) -> dict[str, Any]:
-        """As docs/results-format.md has it. Ids are texts: a browser's numbers have 53 bits, an id has 64."""
+        """As docs/reference/results-format.md has it. Ids are texts: a browser's numbers have 53 bits, an id has 64."""
         weights, scores, result = self.weights, self.scores, self.result
         line: dict[str, Any] = {
             "round": self.round,

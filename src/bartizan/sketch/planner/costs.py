@@ -13,7 +13,7 @@ class Costs:
     """Seconds, each for one unit of work, on one device and for one dtype.
 
     Every stage is linear in these, so that calibration is a least-squares fit and a plan is a sum; what the terms
-    leave out (caches, a second look at near-equal updates) is said in `docs/planner.md`.
+    leave out (caches, a second look at near-equal updates) is said in `docs/guides/choosing.md`.
     """
 
     device: str
@@ -80,7 +80,7 @@ class Costs:
 
 
 # float32, to choose by where nothing was measured, not to promise by. "cpu" is one calibration of two Xeon cores, and
-# "cuda" is put together from the times in docs/speed.md.
+# "cuda" is put together from the times in docs/explanation/speed.md.
 TYPICAL = {
     "cpu": Costs(
         device="cpu",

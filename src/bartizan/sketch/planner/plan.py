@@ -115,7 +115,7 @@ class Plan:
             span,
             pairs,
             "These are theorems about matrices with independent Gaussian entries; for Rotated they",
-            "are measured, not proven (docs/sketches.md).",
+            "are measured, not proven (docs/explanation/sketches.md).",
         ]
 
 

@@ -1,4 +1,4 @@
-"""Other libraries' rules, called as their users call them; what their answers are, `docs/peers.md` says.
+"""Other libraries' rules, called as their users call them; what their answers are, `docs/explanation/peers.md` says.
 
 Each is imported when it is asked for. ByzFL and ByzPy want an environment of their own: `make bench-peers`.
 """

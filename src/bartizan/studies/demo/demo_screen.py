@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs.progress_display import Course, clock
+from bartizan.lab.runs.progress_display import Course
 
 if TYPE_CHECKING:
     from rich.console import Console

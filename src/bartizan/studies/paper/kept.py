@@ -1,6 +1,6 @@
 """Finished runs in one file: a JSON line each, without what goes by client, so small that a repository can hold them.
 
-`docs/results-format.md` lists the fields.
+`docs/reference/results-format.md` lists the fields.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs import progress_display as show
 from bartizan.lab.runs.folder import recorded
-from bartizan.lab.runs.progress_display import clock
 from bartizan.lab.runs.run import run
 from bartizan.studies.paper.cells import Cell
 from bartizan.studies.paper.outcome import Ours

@@ -38,7 +38,7 @@ def listing() -> str:
         f"bulyan, geometric-median and mca, without PDR and with it (k=4096, s=8). {ABLATION} varies k and s at b=0.1.",
         f"{len(twice(cells()))} cells are printed twice with different values.",
         "",
-        "Where the paper is silent (docs/paper.md):",
+        "Where the paper is silent (docs/guides/paper.md):",
         *(f"  {choice.question}: {choice.chosen}" for choice in CHOICES),
     ]
     return "\n".join(lines)
