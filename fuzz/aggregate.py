@@ -81,7 +81,7 @@ def compared(clients: Clients, rule: Any, seen: compare.TookPart, aggregate: Any
         return ACCEPTED
     _check_quarantined(clients, gone)
     require(enough(rule, len(clients.known), len(gone)), f"{rule!r} answered with {len(kept)} of {len(clients.known)}")
-    rule = rule.expecting_fewer(len(gone))
+    rule = rule.with_fewer_byzantine(len(gone))
     weights = None if out.weights is None else out.weights[kept]
     update = flat(out.update, clients.form)
     require(update.shape == clients.x.shape[1:], f"the result has shape {update.shape}")

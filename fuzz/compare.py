@@ -78,13 +78,13 @@ class TookPart:
     def _matches(self, found: Decision, weights: np.ndarray, out: np.ndarray, tolerance: float) -> bool:
         if np.abs(weights - found.weights).max() > tolerance:
             return False
-        if found.then is None:
+        if found.coordinate_stage is None:
             return True
-        mixed = found.then.mixing @ self.x
+        mixed = found.coordinate_stage.mixing @ self.x
         if self.reference is not None:
-            mixed += np.outer(1 - found.then.mixing.sum(axis=1), self.reference)
+            mixed += np.outer(1 - found.coordinate_stage.mixing.sum(axis=1), self.reference)
         more = tolerance * np.ptp(self.x, axis=0) if tolerance > 1e-6 else 0.0
-        return bool((np.abs(found.then.reduce(mixed) - out) <= self.tolerance + more).all())
+        return bool((np.abs(found.coordinate_stage.reduce(mixed) - out) <= self.tolerance + more).all())
 
 
 def check(rule: Any, kept: TookPart, out: np.ndarray, weights: Any) -> None:

@@ -143,7 +143,7 @@ class Model:
         )
         kept = [m for m in range(len(ids)) if m not in gone]
         sizes = np.array([self.came[client][1] for client in ids])
-        rule = self.rule.expecting_fewer(len(gone))
+        rule = self.rule.with_fewer_byzantine(len(gone))
         weights = None if out.weights is None else out.weights[kept]
         update = flat(out.update, self.form)
         seen = replace(self.seen, x=clients.x[kept], sizes=sizes[kept], sketch=out.sketch, seed=out.seed)

@@ -46,13 +46,13 @@ def rule_of(draw: Draw, M: int) -> Any:
 
 def enough(rule: Any, M: int, gone: int) -> bool:
     """Return whether the rule can aggregate when `gone` of M clients are quarantined, as documented."""
-    f = rule.withstands()
+    f = rule.max_byzantine()
     if gone > f if f is not None else 2 * gone >= M:
         return False
-    return _holds(rule.expecting_fewer(gone), M - gone)
+    return _holds(rule.with_fewer_byzantine(gone), M - gone)
 
 
 def _holds(rule: Any, M: int) -> bool:
     if isinstance(rule, Mixed):
         return _holds(rule.pre, M) and _holds(rule.rule, rule.pre.n_mixed(M))
-    return bool(rule.least_clients(rule.withstands() or 0) <= M)
+    return bool(rule.least_clients(rule.max_byzantine() or 0) <= M)

@@ -62,7 +62,11 @@ SURFACES = {
     "results": Entry(
         "lab.runs:results",
         2,
-        ("bartizan.records", *_under(REPORT, "load", "run_data", "fields", "content", "finding", "factors", "pack")),
+        (
+            "bartizan.records",
+            "bartizan._util.jsonl",
+            *_under(REPORT, "load", "run_data", "fields", "content", "finding", "factors", "pack"),
+        ),
     ),
     "checkpoints": Entry("lab.runs:checkpoints", 1, _under("lab.runs", "checkpoint")),
     "flower": Entry("flower:surface", 2, _under("flower", "decode", "client_metrics"), "flwr"),

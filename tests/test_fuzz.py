@@ -148,7 +148,7 @@ def without_reference(of=Updates.of):
     return lambda *args, **settings: of(*args, **{**settings, "reference": None})
 
 
-def by_another_seed(read=bz.Rotated.read):
+def by_another_seed(read=bz.Rotated.sketch_rows):
     return lambda self, clients, seed, about=None: read(self, clients, seed + len(clients.clients), about)
 
 
@@ -171,7 +171,13 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
         *("aggregate", bz.MultiKrum, "weigh"),
         *(lambda self, geometry: geometry.shares, "MultiKrum did not select"),
     ),
-    "a projection by another seed": ("aggregate", bz.Rotated, "read", by_another_seed(), "the clients' geometry"),
+    "a projection by another seed": (
+        "aggregate",
+        bz.Rotated,
+        "sketch_rows",
+        by_another_seed(),
+        "the clients' geometry",
+    ),
 }
 
 

@@ -83,14 +83,14 @@ def test_blockwise_is_the_whole(rule, dtype, sized):
     np.testing.assert_allclose(once[:50], by_definition(rule, x[:, :50], sizes).astype(dtype), rtol=2e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("rule", [r for r in RULES if r.withstands() in (None, 2, 3)], ids=repr)
+@pytest.mark.parametrize("rule", [r for r in RULES if r.max_byzantine() in (None, 2, 3)], ids=repr)
 @pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf, 1e200])
 def test_a_clients_nan_is_quarantined_and_never_reaches_the_result(rule, junk):
     x = updates_of()
     x[0, 3] = x[5] = junk
     out = bz.aggregate(x, rule)
     assert set(out.quarantined) == {0, 5}
-    rest = rule if rule.withstands() is None else type(rule)(rule.n_byzantine - 2)
+    rest = rule if rule.max_byzantine() is None else type(rule)(rule.n_byzantine - 2)
     np.testing.assert_allclose(out.update, by_definition(rest, np.delete(x, [0, 5], axis=0)), rtol=1e-12)
 
 
