@@ -52,7 +52,7 @@ def measured(device: str, dtype: str, numbers: int | None = None) -> Machine:
         clients = Updates.of(_filled(max(room // 16, 1) * 16, dtype, device).reshape(16, -1))
     except (ValueError, ModuleNotFoundError):  # no GPU here, or no torch for bfloat16
         return known
-    seconds = [machine.timed(lambda: Norms().look(clients, 0), device)[1] for _ in range(5)]
+    seconds = [machine.timed(lambda: Norms().gram_stats(clients, 0), device)[1] for _ in range(5)]
     read = min(seconds[1:]) / (len(clients) * clients.layout.dim)  # the first call may compile
     return Machine(machine.name_of(device), read, known.call, known.client, known.choose, known.iterate)
 
