@@ -1,4 +1,4 @@
-"""The rules that the campaign draws, and the breakdown conditions as documented."""
+"""The rules that the campaign draws, and their documented breakdown conditions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rule_of(draw: Draw, M: int) -> Any:
 
 
 def enough(rule: Any, M: int, gone: int) -> bool:
-    """The breakdown condition as documented: the rule's own on those left, or a majority where it has none."""
+    """Return whether the rule can aggregate when `gone` of M clients are quarantined, as documented."""
     f = rule.max_byzantine()
     if gone > f if f is not None else 2 * gone >= M:
         return False
