@@ -1,6 +1,6 @@
 """Bytes that each rank of `ShardedAggregator` gives to collectives, counted in four gloo processes.
 
-Run as `python benchmarks/traffic.py`; it prints the table of docs/distributed.md.
+Run as `python benchmarks/traffic.py`; it prints the table of docs/guides/distributed.md.
 """
 
 import tempfile

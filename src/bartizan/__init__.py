@@ -29,8 +29,6 @@ from bartizan.rules.preaggregators import ARC, NNM, Bucketing, Clipping
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated
 from bartizan.updates import files
 
-DnC = SpectralDnC
-
 __version__ = "0.1.0"
 
 __all__ = [
@@ -50,7 +48,6 @@ __all__ = [
     "CenteredClipping",
     "ClippedClustering",
     "Clipping",
-    "DnC",
     "Exact",
     "FLTrust",
     "Gaussian",

@@ -18,7 +18,7 @@ from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.defense.decide import decide, effective_sketch
-from bartizan.geometry import one_size_each
+from bartizan.geometry import client_sizes
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
@@ -96,7 +96,7 @@ class Aggregator:
         updates = open_paths(updates)
         column_pass = ColumnPass.of(memory, progress, written=arrays_of(out))
         clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
-        S = one_size_each(sizes, clients.n_sent)
+        S = client_sizes(sizes, clients.n_sent)
         sketch = self.sketch_for(clients)
         effective = effective_sketch(self.rule, sketch)
         clients = prepare(clients, out, *effective.working_set())
@@ -104,11 +104,12 @@ class Aggregator:
         # Drawn only now: `updates` may be a generator that was still waiting for some of them.
         seed = fresh_seed() if seed is None else seed
         column_pass.begin("sketch")
-        stats = effective.look(clients, seed)
+        stats = effective.gram_stats(clients, seed)
         verdict = decide(
             self.rule, clients, stats, sketch=sketch, sizes=S, seed=seed, history=history, strict=strict, watch=watch
         )
-        update = combine(clients.without(verdict.quarantined), verdict.decision.weights, verdict.decision.then)
+        decision = verdict.decision
+        update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
         watch.lap("combine")
         return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
 
@@ -145,9 +146,9 @@ class Aggregator:
         """The sketch of a round of these clients: the one given, or the faster one for `sketch="auto"`."""
         if isinstance(self.sketch, Sketch):
             return self.sketch
-        from bartizan.sketch.planner import sketch_for
+        from bartizan.sketch.choose import sketch_for
 
-        return sketch_for(clients, self.rule, dim)
+        return sketch_for(clients, isinstance(self.rule, Rule) and self.rule.needs_distances, dim)
 
 
 @overload
@@ -252,8 +253,7 @@ def _resolved(sketch: Any) -> Sketch | str:
     if isinstance(sketch, str):
         from bartizan import registry
 
-        found: Sketch = registry.build(registry.find(sketch, registry.SKETCHES, "sketch"), {})
-        return found
+        return registry.sketch(sketch)
     raise TypeError(
         f"sketch must be a sketch such as Exact() or Rotated(k=4096), its name, or 'auto'; got {quoted(sketch)}."
         f"{_hint(sketch)}"

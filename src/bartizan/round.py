@@ -25,8 +25,8 @@ from bartizan.geometry import GramStats, norm_limit
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
-from bartizan.sketch.base import Streaming
-from bartizan.sketch.reading import Reading
+from bartizan.sketch.base import StreamingSketch
+from bartizan.sketch.sketched_rows import SketchedRows
 from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
 from bartizan.updates.budget import arrays_of, prepare
 from bartizan.updates.column_pass import as_bytes
@@ -48,7 +48,7 @@ class StoredUpdate:
     update: Any
     size: float
     layout: Layout | None = None
-    reading: Reading | None = None
+    reading: SketchedRows | None = None
     reason: str | None = None
     """Why the client is quarantined, as far as its update alone shows it."""
 
@@ -237,7 +237,7 @@ class Round(Generic[U]):
             return self._without_floats(update, size)
         update = alone.like  # in plain containers: the client's own may answer differently the next time
         sketch = self._effective_sketch
-        if not isinstance(sketch, Streaming):
+        if not isinstance(sketch, StreamingSketch):
             return StoredUpdate(update, size, alone.layout)
         alone = replace(alone, column_pass=ColumnPass.of(self._memory, None))
         try:
@@ -245,7 +245,7 @@ class Round(Generic[U]):
         except ValueError:  # the reference and the trusted update were checked when the round was opened
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return StoredUpdate(update, size, alone.layout, reason=reason)
-        reading = sketch.read_few(alone, self._seed)
+        reading = sketch.sketch_part(alone, self._seed)
         fit = reading.squared_norms[0] <= norm_limit(alone.columns.widest)
         return StoredUpdate(update, size, alone.layout, reading, None if fit else alone.fault(0))
 
@@ -297,7 +297,8 @@ class Round(Generic[U]):
                 watch=watch,
                 recheck_sketch=RECHECK_SKETCH if self._recheck else None,
             )
-            update = combine(clients.without(verdict.quarantined), verdict.decision.weights, verdict.decision.then)
+            decision = verdict.decision
+            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
         except BadClientError as bad:
             raise BadClientError(ids[bad.client], bad.reason) from None
         except TooFewClientsError as too_few:
@@ -309,16 +310,16 @@ class Round(Generic[U]):
     def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> GramStats:
         """From the sketches of `add`; updates whose entries are in another order are sketched again."""
         sketch = self._effective_sketch
-        if not isinstance(sketch, Streaming):
-            return sketch.look(clients, self._seed)
+        if not isinstance(sketch, StreamingSketch):
+            return sketch.gram_stats(clients, self._seed)
         readings = []
         for row, client in enumerate(clients.clients):
             one = stored[client]
             if one.reading is None or one.layout != clients.layout:
-                readings.append(sketch.read_few(clients.only([row]), self._seed))
+                readings.append(sketch.sketch_part(clients.only([row]), self._seed))
             else:
                 readings.append(one.reading)
-        return sketch.seen(clients, Reading.stacked(readings), self._seed)
+        return sketch.stats_from(clients, SketchedRows.stacked(readings), self._seed)
 
 
 def in_order(ids: list[Any]) -> list[Any]:

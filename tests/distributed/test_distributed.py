@@ -518,14 +518,14 @@ def test_so_they_do_on_a_gpu(monkeypatch):
     pytest.importorskip("triton")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x = torch.from_numpy(numbers(p=5000)[:2]).to(torch.bfloat16)
-    wanted = bz.Rotated(1024).read(parse_updates(x, reference=x[1].float()), SEED)
+    wanted = bz.Rotated(1024).sketch_rows(parse_updates(x, reference=x[1].float()), SEED)
     if device == "cpu":  # Triton's interpreter reads the CPU's tensors
         for module in (layout, parse):
             monkeypatch.setattr(module, "on_gpu", layout.is_tensor)
     total = 0
     for offset, shard in parts(x.to(device), [77, 3001]):
         clients = parse_updates(shard, reference=shard[1].float())
-        reading = bz.Rotated(1024).read(at_their_place(clients, offset, 1024), SEED)
+        reading = bz.Rotated(1024).sketch_rows(at_their_place(clients, offset, 1024), SEED)
         total = total + np.hstack([reading.sketches.cpu(), reading.squared_norms.cpu()[:, None]])
     np.testing.assert_allclose(total, np.hstack([wanted.sketches, wanted.squared_norms[:, None]]), rtol=1e-4, atol=1e-3)
     columnless = [

@@ -167,7 +167,7 @@ def test_the_least_k_that_a_refusal_names_is_accepted():
 
 @pytest.mark.parametrize("mixing", [1, 8, 64])
 def test_two_coordinates_overlap_as_rarely_as_can_be(mixing):
-    """E<Pe_i, Pe_j>^2 is 0 inside a block and 1/k between blocks; see docs/sketches.md for the proof.
+    """E<Pe_i, Pe_j>^2 is 0 inside a block and 1/k between blocks; see docs/explanation/sketches.md for the proof.
 
     100 seeds of 496 pairs: the mean of the squares (kurtosis at most k) is known to 4%; off by 6 deviations: 1e-8.
     """

@@ -1,6 +1,6 @@
 """Attackers who know us: the sketch, and one thing more that their signature names, such as a seed that leaked.
 
-All hide, or hope to hide, a move in the null space of the projection. `docs/adaptive.md` shows what comes of it.
+All hide, or hope to hide, a move in the null space of the projection: see `docs/explanation/adaptive.md`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from bartizan.defense.quarantine import FindFaults, distorted_norms, local_fault
 from bartizan.defense.recheck import Recheck
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import Geometry, GramStats
-from bartizan.rules.base import Decision, Rule, SecondStage
+from bartizan.rules.base import CoordinateStage, Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.sketch.norms_only import Norms
@@ -65,7 +65,7 @@ def decide(
     recheck = None if recheck_sketch is None else Recheck.of(effective, recheck_sketch)
     while True:
         own_sizes = sizes[list(clients.clients)]
-        geometry = Geometry.seen(stats, len(clients), sizes=own_sizes, seed=seed, history=history)
+        geometry = Geometry.from_stats(stats, len(clients), sizes=own_sizes, seed=seed, history=history)
         decision = weigh(rule, geometry, clients)
         watch.lap("weigh")
         if recheck is None:
@@ -83,13 +83,13 @@ def decide(
     scores = None
     if rule.needs_distances:
         scores = np.full(clients.n_sent, np.nan)
-        scores[list(clients.clients)] = geometry.to_centre(decision.weights)
+        scores[list(clients.clients)] = geometry.distances_to_mean(decision.weights)
     return Verdict(decision, clients.quarantined, scores, seed, sketch, None if recheck is None else recheck.seed)
 
 
 def weigh(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -> Decision:
     """The rule's decision on the clients that are left; a coordinate-wise rule only checks that they are enough."""
-    quarantined, f = clients.quarantined, rule.withstands()
+    quarantined, f = clients.quarantined, rule.max_byzantine()
     n_bad, n_sent = len(quarantined), clients.n_sent
     if f is not None and n_bad > f:
         raise TooFewClientsError(
@@ -99,7 +99,7 @@ def weigh(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -> 
         raise TooFewClientsError(
             f"{n_bad} of {n_sent} clients are quarantined: no honest majority can be counted on.", quarantined
         )
-    rule = rule.expecting_fewer(n_bad)
+    rule = rule.with_fewer_byzantine(n_bad)
     try:
         if isinstance(rule, Rule):
             return rule.decide(geometry)
@@ -108,4 +108,4 @@ def weigh(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -> 
         if not quarantined:
             raise
         raise TooFewClientsError(f"After {n_bad} of {n_sent} were quarantined: {too_few}", quarantined) from None
-    return Decision(geometry.shares, geometry.history, SecondStage(rule, None, geometry.sizes))
+    return Decision(geometry.shares, geometry.history, CoordinateStage(rule, None, geometry.sizes))

@@ -53,7 +53,7 @@ def distorted_norms(clients: Updates, stats: GramStats, sketch: Sketch) -> dict[
     The exact norms were taken in the same pass. A norm that is too small hides a large update from the rule; one that
     is too large belongs to an update without the part that the projection does not show.
     """
-    least, most = sketch.kept(ODDS) if isinstance(sketch, Projection) else (0.0, np.inf)
+    least, most = sketch.norm_ratio_range(ODDS) if isinstance(sketch, Projection) else (0.0, np.inf)
     if not least:
         return {}
     M = len(clients)

@@ -10,12 +10,12 @@ import numpy as np
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.defense.quarantine import ODDS
-from bartizan.geometry import Geometry, GramStats, SeenPoints
+from bartizan.geometry import Geometry, GramStats, MeasuredPoints
 from bartizan.rules.base import Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.base import Projection, Sketch
-from bartizan.sketch.reading import Reading
 from bartizan.sketch.rotated import Rotated
+from bartizan.sketch.sketched_rows import SketchedRows
 from bartizan.updates import Updates
 
 # It costs one read: with a smaller k the kernels take longer, not less (`benchmarks/adaptive.py cost`).
@@ -40,14 +40,14 @@ class Recheck:
     most: float
     """The largest ratio of squared distances, second sketch over first, of an update that knows neither seed."""
     seed: int = field(default_factory=fresh_seed, repr=False)
-    readings: dict[int, Reading] = field(default_factory=dict, repr=False)
+    readings: dict[int, SketchedRows] = field(default_factory=dict, repr=False)
     stats: dict[tuple[int, ...], GramStats] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, first: Sketch, second: Projection = RECHECK_SKETCH) -> Recheck | None:
         """For a round that was sketched by `first`; None where that projects nothing, or guarantees nothing."""
-        least = first.usually_kept(ODDS)[0] if isinstance(first, Projection) else 0.0
-        return cls(second, second.kept(ODDS)[1] / least) if least else None
+        least = first.typical_norm_ratio_range(ODDS)[0] if isinstance(first, Projection) else 0.0
+        return cls(second, second.norm_ratio_range(ODDS)[1] / least) if least else None
 
     def suspects(
         self, rule: Rule | CoordinateWise, decision: Decision, geometry: Geometry, clients: Updates
@@ -55,7 +55,7 @@ class Recheck:
         """Clients whose distances differ between the two sketches, and by how much."""
         if len(clients) < 3:  # of two clients no majority can be formed
             return {}
-        rows = rows_to_recheck(decision, geometry, rule.withstands(), len(clients.quarantined))
+        rows = rows_to_recheck(decision, geometry, rule.max_byzantine(), len(clients.quarantined))
         first, second = geometry, self.geometry(clients.only(rows))
         slack = np.add.outer(*[ROUNDING * (_squared_norms(first)[rows] + _squared_norms(second))] * 2)
         distances = first.squared_distances[np.ix_(rows, rows)] + slack
@@ -80,19 +80,19 @@ class Recheck:
         trusted = [] if clients.trusted is None else [TRUSTED]
         if new:
             clients.column_pass.begin("recheck")
-            reading = self.sketch.read(clients.only(new), self.seed)
+            reading = self.sketch.sketch_rows(clients.only(new), self.seed)
             for at, client in enumerate([*(clients.clients[row] for row in new), *trusted]):
                 self.readings[client] = reading.part(slice(at, at + 1))
         stats = self._stats((*clients.clients, *trusted), clients)
-        return Geometry.seen(stats, len(clients), seed=self.seed, **more)
+        return Geometry.from_stats(stats, len(clients), seed=self.seed, **more)
 
     def _stats(self, rows: tuple[int, ...], clients: Updates) -> GramStats:
         """Of these rows; part of earlier ones where possible, which may have been recentred by another read."""
         for before, stats in self.stats.items():
             if set(rows) <= set(before):
                 return stats if rows == before else stats.keep(np.array([before.index(row) for row in rows]))
-        known = Reading.of_parts([self.readings[row] for row in rows])
-        self.stats[rows] = self.sketch.seen(clients, known, self.seed)
+        known = SketchedRows.concatenated([self.readings[row] for row in rows])
+        self.stats[rows] = self.sketch.stats_from(clients, known, self.seed)
         return self.stats[rows]
 
 
@@ -102,7 +102,7 @@ def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | No
     With at most f attackers, 2f + 1 others have an honest majority; where f is not known all are taken. Those close to
     the heaviest come first, since small distances show most.
     """
-    mixing = None if decision.then is None else decision.then.mixing
+    mixing = None if decision.coordinate_stage is None else decision.coordinate_stage.mixing
     used = np.asarray(decision.weights > 0 if mixing is None else mixing.any(axis=0))
     enough = len(used) if withstands is None else 2 * max(0, withstands - n_quarantined) + 2
     near = geometry.squared_distances[int(np.argmax(decision.weights))]
@@ -113,6 +113,6 @@ def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | No
 def _squared_norms(geometry: Geometry) -> Floats:
     """Squared norms about the point that distances were taken from."""
     points = geometry.points
-    assert isinstance(points, SeenPoints)
+    assert isinstance(points, MeasuredPoints)
     about = points.products if points.about_centre is None else points.about_centre
     return np.diag(about)[: geometry.n_clients]

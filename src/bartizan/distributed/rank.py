@@ -68,7 +68,7 @@ class Rank:
             verdict = decide(
                 rule,
                 self._clients,
-                self._contribution.look(self._checked(totals), self._again),
+                self._contribution.gram_stats(self._checked(totals), self._again),
                 sketch=sketch,
                 sizes=sizes,
                 seed=self._contribution.seed,

@@ -22,7 +22,7 @@ from bartizan.distributed.named import Named
 from bartizan.distributed.partial_gram import Contribution
 from bartizan.distributed.rank import Rank
 from bartizan.distributed.shard import Shard
-from bartizan.geometry import one_size_each
+from bartizan.geometry import client_sizes
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
@@ -83,7 +83,7 @@ class ShardedAggregator:
             if isinstance(self.rule, Rule):
                 self.rule.check_trusted(trusted is not None)
             mine = Shard.of(shard, offset, reference, trusted)
-            given = None if sizes is None else one_size_each(sizes, mine.clients.n_sent)
+            given = None if sizes is None else client_sizes(sizes, mine.clients.n_sent)
             claim = self._claim(peers.process, mine, given, seed, history, strict)
         except Exception as wrong:  # the others wait: they must hear of it
             claim = Failure.of(wrong, peers.process)
@@ -96,14 +96,15 @@ class ShardedAggregator:
         seed, sketch = self._begun(peers, clients, agreement, seed)
         watch.lap("agree")
 
-        S = one_size_each(sizes, clients.n_sent)
+        S = client_sizes(sizes, clients.n_sent)
         contribution = Contribution(effective_sketch(self.rule, sketch), clients, agreement.firsts[peers.rank], seed)
         rank = Rank(peers, contribution, clients, agreement, watch)
         verdict = rank.verdict(self.rule, sketch, S, tuple(history), strict)
 
         failure: Failure | None = None
         try:
-            update = combine(clients.without(verdict.quarantined), verdict.decision.weights, verdict.decision.then)
+            decision = verdict.decision
+            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
             watch.lap("combine")
             out = Aggregation.of(mine.built(update), verdict, range(clients.n_sent), watch.laps)
         except Exception as wrong:

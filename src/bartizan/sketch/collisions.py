@@ -1,6 +1,6 @@
 """What an attacker who does not know the seed can hope for: a vector that `Rotated` maps to zero.
 
-The attack, the proof of the bound and the numbers stand in `docs/sketches.md`.
+The attack, the proof of the bound and the numbers stand in `docs/explanation/sketches.md`.
 """
 
 from __future__ import annotations

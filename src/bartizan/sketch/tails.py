@@ -1,7 +1,7 @@
 """How far a sketch can be off for one vector that was chosen without the seed: the range of |Px|^2 / |x|^2.
 
 Each function gives (least, most): the ratio is below the first, and above the second, with at most the given odds.
-What is proven and what is measured of it stands in `docs/adaptive.md`.
+What is proven and what is measured of it stands in `docs/explanation/adaptive.md`.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class UpdateRows(Protocol):
     def zeros(self, *shape: int) -> Any:
         """A float64 array for the kernels' sums."""
 
-    def blank_reading(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
+    def blank_sketches(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
         """Zeros for sketches, squared norms and, with a trusted row, inner products with it."""
 
     def inner_products(self, sketches: Any) -> Any:
@@ -188,7 +188,7 @@ class Located:
         """An array for the kernels' sums."""
         return np.zeros(shape)
 
-    def blank_reading(self, k: int, trusted: bool) -> tuple[Floats, Floats, Floats | None]:
+    def blank_sketches(self, k: int, trusted: bool) -> tuple[Floats, Floats, Floats | None]:
         """Zeros for sketches, squared norms and inner products with a trusted row."""
         M = len(self)
         return self.zeros(M, k), self.zeros(M), self.zeros(M) if trusted else None

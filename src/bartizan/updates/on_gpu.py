@@ -89,7 +89,7 @@ class OnGpu:
     def zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
-    def blank_reading(self, k: int, trusted: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    def blank_sketches(self, k: int, trusted: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Zeros for sketches, squared norms and inner products with a trusted row, in one allocation."""
         M = len(self)
         flat = self.zeros(M * (k + 1 + trusted))

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bartizan._util.console import ProgressLine
 from bartizan.lab.data.base import Dataset, Images
 from bartizan.lab.data.image_cache import kept
-from bartizan.lab.data.progress import Progress
 from bartizan.lab.data.source_files import Source
 
 FOLDER = "tiny-imagenet-200"
@@ -120,12 +120,12 @@ def _decoded(source: Source, files: Sequence[Path]) -> npt.NDArray[np.uint8]:
         return min(CHUNK, len(files) - start)
 
     with (
-        Progress(f"Decoding the images of {source.name}", len(files)) as progress,
+        ProgressLine(f"Decoding the images of {source.name}", len(files)) as progress,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         try:
             for count in pool.map(decode, range(0, len(files), CHUNK)):
-                progress.add(count)
+                progress.advance(count)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

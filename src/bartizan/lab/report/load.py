@@ -40,5 +40,7 @@ def load(folder: Path, notice: Callable[[str], None] = lambda text: None) -> Loa
             found.broken.append((place, text(wrong)))
         except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as wrong:
             # The checksums fit, yet the lines are no results: a foreign writer's mistake.
-            found.broken.append((place, text(f"{one / results.NAME} is not as docs/results-format.md says: {wrong!r}")))
+            found.broken.append(
+                (place, text(f"{one / results.NAME} breaks docs/reference/results-format.md: {wrong!r}"))
+            )
     return found

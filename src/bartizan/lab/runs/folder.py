@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bartizan import records as results
+from bartizan._util.locks import SUPPORTED, try_lock
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import shown
 from bartizan.lab.runs import checkpoint
@@ -62,17 +63,13 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise NotADirectoryError(f"{folder} is no folder; results need one. Take another with --out.") from None
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # Windows
+    if not SUPPORTED:  # Windows opens no folders
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.") from None
+        if not try_lock(handle):
+            raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.")
         yield
     finally:
         os.close(handle)

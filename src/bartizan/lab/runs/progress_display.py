@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from bartizan._util.console import clock, is_terminal
+
 Line = Mapping[str, Any]
 LOADING = "Loading the data and the kernels ..."
 STARTING = "Starting the workers ..."
@@ -203,21 +205,8 @@ def of_sweep(rounds: Mapping[str, int]) -> PlainSweep | LiveSweep:
     return LiveSweep(rounds) if _terminal() else PlainSweep(rounds)
 
 
-def clock(seconds: float) -> str:
-    """
-    >>> clock(7), clock(75), clock(7300)
-    ('7 s', '1:15 min', '2:01 h')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
-
-
 def _terminal() -> bool:
-    if not sys.stdout.isatty():
+    if not is_terminal(sys.stdout):
         return False
     try:
         import rich  # noqa: F401 - only whether it is there

@@ -1,4 +1,4 @@
-"""Which pass for which weights: what was fastest (docs/models.md)."""
+"""Which pass for which weights: what was fastest (docs/reference/models.md)."""
 
 from __future__ import annotations
 
