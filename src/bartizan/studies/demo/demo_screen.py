@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs.progress_display import Course
+from bartizan.lab.runs.progress_display import RunProgress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ class Screen:
 
     def __init__(self, runs: Mapping[str, Experiment]) -> None:
         self.runs = runs
-        self.courses: dict[str, Course] = {}
+        self.courses: dict[str, RunProgress] = {}
         self.attackers: dict[str, list[float]] = {}
         self.ended: set[str] = set()
         self.started: float | None = None
@@ -31,9 +31,9 @@ class Screen:
     def see(self, slug: str, line: Line) -> None:
         self.started = self.started or time.monotonic()
         if line["kind"] == "run":
-            self.courses[slug], self.attackers[slug] = Course(self.runs[slug].rounds), []
+            self.courses[slug], self.attackers[slug] = RunProgress(self.runs[slug].rounds), []
         course = self.courses[slug]
-        course.see(line)
+        course.update(line)
         if line["kind"] == "round" and line["weights"] is not None and course.attackers is not None:
             self.attackers[slug].append(course.attackers)
         elif line["kind"] == "end":

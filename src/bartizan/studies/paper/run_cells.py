@@ -11,8 +11,8 @@ from typing import Any
 
 from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs import progress_display as show
 from bartizan.lab.runs.folder import recorded
+from bartizan.lab.runs.progress_display import display
 from bartizan.lab.runs.run import run
 from bartizan.studies.paper.cells import Cell
 from bartizan.studies.paper.outcome import Ours
@@ -104,10 +104,10 @@ def carry_out(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> i
 
 def _carried_out(job: Job, folder: Path, budget: Budget) -> None:
     rounds = job.experiment.rounds
-    with show.of_run(rounds) as screen:
+    with display({job.folder: rounds}) as progress:
 
         def watch(line: Mapping[str, Any]) -> None:
-            screen.see(line)
+            progress.update(job.folder, line)
             if line["kind"] == "round" and line["round"] < rounds and budget.spent:
                 raise OutOfTimeError
 
