@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = ["tests/flower_app", *([] if find_spec("flwr") else ["src/bartizan/flower", "fuzz/replies.py"])]
+collect_ignore = ["tests/flower_app", *([] if find_spec("flwr") else ["src/bartizan/flower", "fuzz/flower.py"])]

@@ -54,11 +54,11 @@ def main():
     rules = [bz.Krum(f), bz.Bulyan(f), bz.GeometricMedian(), bz.MCA()]
     chosen = [np.flatnonzero(bz.aggregate(x, bz.Krum(f), sketch=s).weights)[0] for s in (bz.Exact(), bz.Rotated())]
     assert max(chosen) < M // 2, "Krum must choose among the clients of little noise"
-    read = (lambda: x.sum()) if device == "cuda" else (lambda: Norms().look(clients, 0))
+    read = (lambda: x.sum()) if device == "cuda" else (lambda: Norms().gram_stats(clients, 0))
     jobs = {
         "one read": read,
-        "look, projected": lambda: bz.Rotated().look(clients, 0),
-        "look, about a reference": lambda: bz.Rotated().look(about, 0),
+        "look, projected": lambda: bz.Rotated().gram_stats(clients, 0),
+        "look, about a reference": lambda: bz.Rotated().gram_stats(about, 0),
         "sum of all": lambda: clients.combine(np.full(M, 1 / M)),
     }
     for sketch in (bz.Rotated(), bz.Exact()):

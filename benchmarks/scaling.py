@@ -54,7 +54,7 @@ def sketched(M, p, k, n_attackers):
 
 def geometry_of(sketches, norms):
     gram = products(sketches)
-    return Geometry.seen(GramStats(gram, norms, lambda row: gram), len(gram), seed=SEED)
+    return Geometry.from_stats(GramStats(gram, norms, lambda row: gram), len(gram), seed=SEED)
 
 
 def products(sketches):

@@ -41,7 +41,7 @@ CASES = [
     Case(bz.FLTrust(), shift=False, convex=False, twins=True, outlier=1e-3),
     Case(bz.CAF(2), twins=True),
     Case(bz.CGE(2), shift=False),
-    Case(bz.DnC(2)),
+    Case(bz.SpectralDnC(2)),
     Case(bz.ClippedClustering(), shift=False, convex=False, outlier=1e-3),
     Case(bz.NNM(2) >> bz.Krum(2), least=3),
     Case(bz.NNM(2) >> bz.GeometricMedian(), outlier=0.1),

@@ -16,8 +16,8 @@ from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.records import CorruptFileError
-from fuzz import attackers
-from fuzz.records import STATE
+from fuzz.lab.runs import STATE
+from fuzz.updates import hostile_objects
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 FORMS = {"array": lambda row: row, "dict": lambda row: {"w": row[:3], "b": row[3:]}}
@@ -41,14 +41,14 @@ WAYS = {
     "a round that spills": lambda updates, rule, tmp_path: by_a_round(updates, rule, spill=tmp_path),
 }
 BAD = {
-    "a container gone at the first look": lambda: attackers.Fickle({"v": X[0]}, 0),
-    "a container gone at the second look": lambda: attackers.Fickle({"v": X[0]}, 1),
-    "a container gone at the third look": lambda: attackers.Fickle({"v": X[0]}, 2),
-    "a key that can't be printed": lambda: {"w": X[0, :3], "b": X[0, 3:], attackers.Name(): X[0]},
-    "an error that can't be printed": lambda: attackers.Broken(attackers.Mumbling()),
+    "a container gone at the first look": lambda: hostile_objects.ReadableTimes({"v": X[0]}, 0),
+    "a container gone at the second look": lambda: hostile_objects.ReadableTimes({"v": X[0]}, 1),
+    "a container gone at the third look": lambda: hostile_objects.ReadableTimes({"v": X[0]}, 2),
+    "a key that can't be printed": lambda: {"w": X[0, :3], "b": X[0, 3:], hostile_objects.UnprintableKey(): X[0]},
+    "an error that can't be printed": lambda: hostile_objects.RaisingMapping(hostile_objects.UnprintableError()),
     "10^13 numbers in four bytes": lambda: np.broadcast_to(np.float32(0), (10**6, 10**7)),
-    "an array that lies about its shape": lambda: [X[0].view(attackers.Boasting)],
-    "an object that poses as an array": attackers.Posing,
+    "an array that lies about its shape": lambda: [X[0].view(hostile_objects.OverstatesShape)],
+    "an object that poses as an array": hostile_objects.PretendsArray,
 }
 
 
@@ -75,7 +75,9 @@ def parts(out):
 @pytest.mark.parametrize("times", [0, 1, 2])
 def test_a_fickle_container_is_asked_once_or_is_out(times, way, tmp_path):
     updates = [FORMS["dict"](row) for row in X]
-    out = WAYS[way]([attackers.Fickle(updates[0], times), *updates[1:]], bz.coordinatewise.Median(), tmp_path)
+    out = WAYS[way](
+        [hostile_objects.ReadableTimes(updates[0], times), *updates[1:]], bz.coordinatewise.Median(), tmp_path
+    )
     assert list(out.quarantined) == ([0] if times == 0 else [])
 
 

@@ -1,4 +1,4 @@
-"""Lines of a run: what was written comes back, what was torn is told, what was changed is named."""
+"""JSON lines of a run: written lines come back, torn ones are reported, changed ones are named."""
 
 import zlib
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bartizan import records as results
+from bartizan._util import jsonl
 from bartizan.records import CorruptFileError, Writer
 
 
@@ -16,10 +17,10 @@ def written(folder, rounds=3, end=True):
             lines.write("round", round=t, weights=np.array([0.25, 0.75]), accuracy=np.float32(0.5), norm=np.inf)
         if end:
             lines.write("end", status="finished")
-        return lines.settle()
+        return lines.sync()
 
 
-def test_what_was_written_comes_back(tmp_path):
+def test_written_lines_come_back(tmp_path):
     written(tmp_path)
     run = results.read(tmp_path)
     assert run.run["clients"] == [0, 1]
@@ -30,7 +31,7 @@ def test_what_was_written_comes_back(tmp_path):
     assert not run.torn
 
 
-def test_a_torn_last_line_is_told_and_the_rest_is_read(tmp_path):
+def test_a_torn_last_line_is_reported_and_the_rest_is_read(tmp_path):
     written(tmp_path, end=False)
     path = tmp_path / results.NAME
     path.write_bytes(path.read_bytes()[:-9])
@@ -50,22 +51,22 @@ def test_any_changed_byte_is_found_and_its_line_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("line", [b'{"kind":"tale"}', b"[" * 9999 + b"}", b"}"])
-def test_a_line_that_no_run_writes_is_named_whatever_its_checksum(tmp_path, line):
+def test_a_line_of_another_form_is_named_even_if_its_checksum_fits(tmp_path, line):
     written(tmp_path, rounds=1)
     with open(tmp_path / results.NAME, "ab") as file:
         file.write(line[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(line))
-    with pytest.raises(CorruptFileError, match=r"results\.jsonl has a line 4 that no run writes"):
+    with pytest.raises(CorruptFileError, match=r"results\.jsonl, line 4, is not as expected"):
         results.read(tmp_path)
 
 
-def test_a_writer_goes_on_where_it_was_told_to(tmp_path):
+def test_a_writer_continues_after_the_bytes_it_is_given(tmp_path):
     keep = written(tmp_path, rounds=2, end=False)
     whole = (tmp_path / results.NAME).read_bytes()
     with open(tmp_path / results.NAME, "ab") as file:
         file.write(b'{"kind":"rou')
     with Writer(tmp_path, keep=keep) as lines:
         lines.write("end", status="finished")
-    assert (tmp_path / results.NAME).read_bytes() == whole + results.encoded({"kind": "end", "status": "finished"})
+    assert (tmp_path / results.NAME).read_bytes() == whole + results.encode({"kind": "end", "status": "finished"})
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
@@ -93,7 +94,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
-        ([], "holds no whole line"),
+        ([], "holds no complete line"),
         ([("round", {"round": 1})], "must begin with a line of kind 'run'"),
         ([("run", {"version": 99})], "is of version 99"),
         ([("run", {"version": 1}), ("round", {"round": 2})], "numbered from 1"),
@@ -105,3 +106,37 @@ def test_a_file_that_is_no_run_is_refused(tmp_path, kinds, message):
             lines.write(kind, **fields)
     with pytest.raises(CorruptFileError, match=message):
         results.read(tmp_path)
+
+
+def test_lines_without_a_checksum_are_read_only_where_none_is_required(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + jsonl.encode({"a": 2}) + b'{"a": 3')
+    found = jsonl.read(path, lambda row: row["a"], advice="Measure again.", checksum_required=False)
+    assert (found.rows, found.torn) == ([1, 2], "'{\"a\": 3'")
+    with jsonl.Appender(path, found.size) as lines:
+        lines.append({"a": np.inf}, allow_nan=True)
+    assert jsonl.read(path, lambda row: row["a"], advice="", checksum_required=False).rows == [1, 2, np.inf]
+    with pytest.raises(CorruptFileError, match=r"rows\.jsonl is corrupt in line 1: .* Measure again\."):
+        jsonl.read(path, dict, advice="Measure again.")
+
+
+def test_a_changed_line_is_found_even_where_no_checksum_is_required(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    jsonl.rewrite(path, [{"a": 1}])
+    path.write_bytes(path.read_bytes().replace(b'"a":1', b'"a":7'))
+    with pytest.raises(CorruptFileError, match="corrupt in line 1"):
+        jsonl.read(path, dict, advice="", checksum_required=False)
+
+
+def test_the_last_line_of_a_file_that_is_written_whole_needs_no_newline(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    jsonl.rewrite(path, [{"a": 1}, {"a": 2}])
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    assert [row["a"] for row in jsonl.read(path, dict, advice="", appended=False).rows] == [1, 2]
+
+
+def test_the_error_names_the_field_that_is_missing_in_a_line(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    jsonl.rewrite(path, [{"a": 1}, {"b": 2}])
+    with pytest.raises(CorruptFileError, match=r"rows\.jsonl, line 2, is not as expected: 'a' is missing"):
+        jsonl.read(path, lambda row: row["a"], advice="")

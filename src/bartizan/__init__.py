@@ -28,8 +28,6 @@ from bartizan.rules.preaggregators import ARC, NNM, Bucketing, Clipping
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated
 from bartizan.updates import files
 
-DnC = SpectralDnC
-
 __version__ = "0.1.0"
 
 __all__ = [
@@ -49,7 +47,6 @@ __all__ = [
     "CenteredClipping",
     "ClippedClustering",
     "Clipping",
-    "DnC",
     "Exact",
     "FLTrust",
     "Gaussian",

@@ -18,7 +18,7 @@ from bartizan._util.text import quoted
 from bartizan._util.types import Floats
 from bartizan.defense.quarantine import decided, scored, without, without_the_hidden, without_the_unfit
 from bartizan.defense.recheck import RECHECK_SKETCH, Recheck
-from bartizan.geometry import Geometry, GramStats, one_size_each
+from bartizan.geometry import Geometry, GramStats, client_sizes
 from bartizan.rules.base import Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
@@ -143,7 +143,7 @@ class Aggregator:
         updates = opened(updates)
         column_pass = ColumnPass.of(memory, progress, written=() if out is None else arrays_of(out))
         clients = Updates.of(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
-        S = one_size_each(sizes, clients.n_sent)
+        S = client_sizes(sizes, clients.n_sent)
         sketch = self.sketch if isinstance(self.sketch, Sketch) else self._planned(clients)
         effective_sketch = self.effective_sketch(sketch)
         clients = prepared(clients, effective_sketch, out)
@@ -151,7 +151,7 @@ class Aggregator:
         column_pass.begin("sketch")
         # Not before all updates are here: `updates` may be a generator that is still waiting for some.
         seed = fresh_seed() if seed is None else checked_seed(seed)
-        look = effective_sketch.look(clients, seed)
+        look = effective_sketch.gram_stats(clients, seed)
         return self.finish(clients, look, S, sketch, watch, seed=seed, history=history, strict=strict)
 
     def effective_sketch(self, sketch: Sketch) -> Sketch:
@@ -180,7 +180,7 @@ class Aggregator:
         second = Recheck.of(effective_sketch) if recheck else None
         while True:
             kept = list(clients.clients)
-            geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=seed, history=history)
+            geometry = Geometry.from_stats(look, len(kept), sizes=sizes[kept], seed=seed, history=history)
             decision = decided(self.rule, geometry, clients)
             watch.lap("weigh")
             if second is None:
@@ -198,10 +198,12 @@ class Aggregator:
         scores = scored(self.rule, geometry, decision, clients)
 
         clients.column_pass.begin("combine")
-        if decision.then is None:
+        if decision.coordinate_stage is None:
             update = clients.combine(decision.weights)
         else:
-            update = clients.reduce(decision.then.reduce, decision.then.mixing, decision.weights)
+            update = clients.reduce(
+                decision.coordinate_stage.reduce, decision.coordinate_stage.mixing, decision.weights
+            )
         watch.lap("combine")
 
         told = {"quarantined": clients.quarantined, "scores": scores, "seed": seed, "sketch": sketch}

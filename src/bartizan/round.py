@@ -22,8 +22,8 @@ from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import GramStats, norm_limit
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
-from bartizan.sketch.base import Streaming
-from bartizan.sketch.reading import Reading
+from bartizan.sketch.base import StreamingSketch
+from bartizan.sketch.sketched_rows import SketchedRows
 from bartizan.updates.budget import arrays_of, prepared
 from bartizan.updates.column_pass import ColumnPass, Progress, as_bytes
 from bartizan.updates.files import Unreadable, opened_one
@@ -42,7 +42,7 @@ class Arrival:
     update: Any
     size: float
     layout: Layout | None = None
-    reading: Reading | None = None
+    reading: SketchedRows | None = None
     reason: str | None = None
 
 
@@ -233,7 +233,7 @@ class Round:
             return self._without_floats(update, size)
         update = alone.like  # in plain containers: whatever its own would say the next time counts for nothing
         effective_sketch = self._effective_sketch
-        if not isinstance(effective_sketch, Streaming):
+        if not isinstance(effective_sketch, StreamingSketch):
             return Arrival(update, size, alone.layout)
         alone = replace(alone, column_pass=ColumnPass.of(self._memory, None))
         try:
@@ -241,7 +241,7 @@ class Round:
         except ValueError:  # the fault of the update, as the points were looked at when the round was opened
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return Arrival(update, size, alone.layout, reason=reason)
-        reading = effective_sketch.read_few(alone, self._seed)
+        reading = effective_sketch.sketch_part(alone, self._seed)
         fit = reading.squared_norms[0] <= norm_limit(alone.columns.widest)
         return Arrival(update, size, alone.layout, reading, None if fit else alone.fault(0))
 
@@ -299,16 +299,16 @@ class Round:
     def _look(self, clients: Updates, come: list[Arrival]) -> GramStats:
         """From what was read on arrival; those in another order of entries than most are read again, in theirs."""
         effective_sketch = self._effective_sketch
-        if not isinstance(effective_sketch, Streaming):
-            return effective_sketch.look(clients, self._seed)
+        if not isinstance(effective_sketch, StreamingSketch):
+            return effective_sketch.gram_stats(clients, self._seed)
         readings = []
         for row, client in enumerate(clients.clients):
             arrival = come[client]
             if arrival.reading is None or arrival.layout != clients.layout:
-                readings.append(effective_sketch.read_few(clients.only([row]), self._seed))
+                readings.append(effective_sketch.sketch_part(clients.only([row]), self._seed))
             else:
                 readings.append(arrival.reading)
-        return effective_sketch.seen(clients, Reading.stacked(readings), self._seed)
+        return effective_sketch.stats_from(clients, SketchedRows.stacked(readings), self._seed)
 
 
 def in_order(ids: list[Any]) -> list[Any]:

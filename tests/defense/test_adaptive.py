@@ -171,9 +171,8 @@ def test_with_fresh_seeds_no_attacker_exceeds_the_projected_bound(sketch):
 
 
 def test_an_attack_says_what_it_knows_of_the_server():
-    from bartizan import registry as names
 
-    asked = {name: attacks.needs(names.attack(name)) for name in names.ATTACKS}
+    asked = {name: attacks.needs(attacks.attack(name)) for name in attacks.ATTACKS}
     assert asked["null-space"] == asked["null-space-mirror"] == {"sketch", "leaked_seed"}
     assert asked["replay"] == {"sketch", "past_seeds"}
     assert asked["observer"] == {"sketch", "past_seeds", "published"}
@@ -209,7 +208,7 @@ def test_a_vector_leaves_its_range_no_more_often_than_promised(sketch):
     kinds = structured(64, 8, 512)
     x = np.array(list(kinds.values()))
     ratios = np.array([(sketch(x, seed=seed) ** 2).sum(axis=1) for seed in range(seeds)]) / (x**2).sum(axis=1)
-    least, most = sketch.kept(odds)
+    least, most = sketch.norm_ratio_range(odds)
     outside = np.maximum((ratios < least - 1e-9).sum(axis=0), (ratios > most + 1e-9).sum(axis=0))
     # 10 of 1,000 are promised; 26 would be five standard deviations more.
     assert outside.max() < 26, list(kinds)[outside.argmax()]
@@ -217,14 +216,14 @@ def test_a_vector_leaves_its_range_no_more_often_than_promised(sketch):
 
 def test_a_sketch_without_mixing_leaves_the_range_of_one_that_mixes():
     x = structured(64, 8, 512)["lanes 0"][None]
-    least = bz.Rotated(k=64).kept(1e-3)[0]
+    least = bz.Rotated(k=64).norm_ratio_range(1e-3)[0]
     lost = [(bz.Rotated(k=64, mixing=1)(x, seed=seed) ** 2).sum() < least * 2 for seed in range(1500)]
     assert sum(lost) > 3  # one in 128 loses both coordinates
 
 
 def test_where_a_sketch_promises_nothing_nobody_is_accused():
-    assert bz.Rotated(k=4096, mixing=1).kept(1e-9)[0] == 0
-    assert bz.Achlioptas(k=16).kept(1e-9)[0] == 0
+    assert bz.Rotated(k=4096, mixing=1).norm_ratio_range(1e-9)[0] == 0
+    assert bz.Achlioptas(k=16).norm_ratio_range(1e-9)[0] == 0
     assert Recheck.of(bz.Achlioptas(k=16)) is None
     assert Recheck.of(bz.Exact()) is None
 
@@ -276,8 +275,8 @@ def test_where_digits_are_short_a_row_is_read_about_once_however_many_leave():
     rng, read = np.random.default_rng(0), []
     near = rng.normal(size=P) + 1e-6 * rng.normal(size=(9, P))
     clients = Updates.of(near, column_pass=ColumnPass.of(None, lambda stage, done, total: read.append(done)))
-    look = bz.Rotated(k=512).look(clients, 1)
-    middle = Geometry.seen(look, 9).medoid
+    look = bz.Rotated(k=512).gram_stats(clients, 1)
+    middle = Geometry.from_stats(look, 9).medoid
     once = len(read)
     for n in (8, 7, 6):
         rows = np.array([middle, *[row for row in range(9) if row != middle]][:n])

@@ -331,11 +331,11 @@ def test_large_finite_numbers_are_no_fault_and_do_no_harm(rule):
     out = bz.aggregate(x, rule, trusted=x[[0, 1, 3]].mean(axis=0), seed=SEED)
     assert out.quarantined == {}
     assert np.isfinite(out.update).all()
-    if rule.withstands() is not None and ">>" not in repr(rule):
+    if rule.max_byzantine() is not None and ">>" not in repr(rule):
         assert np.abs(out.update).max() < 10
 
 
-@pytest.mark.parametrize("rule", [r for r in rules(2) if r.withstands() is not None], ids=repr)
+@pytest.mark.parametrize("rule", [r for r in rules(2) if r.max_byzantine() is not None], ids=repr)
 def test_more_bad_clients_than_a_rule_withstands_are_an_error_with_counts_and_reasons(rule):
     x = honest()
     clients = [*x]
@@ -348,7 +348,7 @@ def test_more_bad_clients_than_a_rule_withstands_are_an_error_with_counts_and_re
         assert reason in error.value.quarantined[client]
 
 
-@pytest.mark.parametrize("rule", [r for r in rules(2) if r.withstands() is None and ">>" not in repr(r)], ids=repr)
+@pytest.mark.parametrize("rule", [r for r in rules(2) if r.max_byzantine() is None and ">>" not in repr(r)], ids=repr)
 def test_rules_that_fix_no_number_go_on_while_most_are_left(rule):
     x = honest(7)
     clients = [x[0] * np.inf, x[1], None, x[3][:5], *x[4:]]
@@ -759,7 +759,7 @@ def test_a_wrong_argument_is_a_short_message_of_our_own(setting, said):
 
 
 def test_a_results_file_of_another_version_is_told_in_a_short_message(tmp_path):
-    (tmp_path / results.NAME).write_bytes(results.encoded({"kind": "run", "version": "y" * 10**5}))
+    (tmp_path / results.NAME).write_bytes(results.encode({"kind": "run", "version": "y" * 10**5}))
     with pytest.raises(results.CorruptFileError, match="is of version 'yyy") as error:
         results.read(tmp_path)
     assert len(str(error.value)) < 1000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bartizan import cli
+from bartizan import attacks, cli
 from bartizan import registry as names
 from bartizan.lab import Experiment
 from bartizan.lab.config import toml
@@ -45,7 +45,7 @@ def test_an_empty_file_is_the_defaults_and_defaults_are_filled_in(tmp_path):
 def test_the_template_says_the_defaults_and_names_every_choice():
     text = commented()
     assert Experiment.of(tomllib.loads(text)) == Experiment()
-    for table in (names.RULES, names.COORDINATEWISE, names.SKETCHES, names.ATTACKS, names.POISONS):
+    for table in (names.RULES, names.COORDINATEWISE, names.SKETCHES, attacks.ATTACKS, attacks.POISONS):
         assert all(f"#   {name}" in text for name in table)
 
 
@@ -72,7 +72,7 @@ def test_the_grid_that_the_template_shows_works():
     ("given", "message"),
     [
         ({"round": 3}, r"Unknown key round. Did you mean rounds\?"),
-        ({"rule": {"name": "krumm"}}, r"Unknown rule in rule.name 'krumm'. Did you mean 'krum'\?"),
+        ({"rule": {"name": "krumm"}}, r"rule.name: Unknown rule 'krumm'. Did you mean 'krum'\?"),
         ({"rule": {"name": "krum", "n_byzantin": 3}}, r"Unknown key rule.n_byzantin. Did you mean rule.n_byzantine\?"),
         ({"rule": {"name": "mean", "n_byzantine": 3}}, "rule 'mean' takes no settings"),
         ({"rule": {"n_byzantine": 30}}, r"\[rule\] Krum with n_byzantine=30 needs at least 63 clients, got 50"),
@@ -109,8 +109,8 @@ def test_the_grid_that_the_template_shows_works():
         ({"grid": {"rule": ["krum"]}}, r"rule must be a section, \[rule\]; got 'krum'"),
         ({"grid": {"rule": ["krum"], "rule.name": ["mean"]}}, r"rule must be a section, \[rule\]; got 'krum'"),
         ({"grid": {key: list(range(99)) for key in ("seed", "rounds", "clients.batch")}}, "The grid has 970,299 runs"),
-        ({"sketch": {"name": "exact >> rotated"}}, "Unknown sketch in sketch.name 'exact >> rotated'"),
-        ({"split": {"kind": "dirichlet >> iid"}}, "Unknown split in split.kind 'dirichlet >> iid'"),
+        ({"sketch": {"name": "exact >> rotated"}}, "sketch.name: Unknown sketch 'exact >> rotated'"),
+        ({"split": {"kind": "dirichlet >> iid"}}, "split.kind: Unknown split 'dirichlet >> iid'"),
         ({"server": {"step_size": 10**400}}, "server.step_size must be a finite number"),
         ({"server": {"step_size": 1e300}}, "server.step_size must be from 0.0 to 1e"),
         (
@@ -123,7 +123,7 @@ def test_the_grid_that_the_template_shows_works():
         ),
         ({"grid": {"seed": []}}, 'grid."seed" must be a list of values'),
         ({"grid": {"sead": [1]}}, r"Unknown key sead. Did you mean seed\?"),
-        ({"grid": {"rule.name": ["krum", "kru"]}}, "Unknown rule in rule.name 'kru'"),
+        ({"grid": {"rule.name": ["krum", "kru"]}}, "rule.name: Unknown rule 'kru'"),
         ({"grid": {"device": ["cpu"]}}, 'grid."device" can\'t be varied'),
     ],
     ids=str,

@@ -6,9 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bartizan.lab.models.pooling import AdaptivePool  # noqa: E402
-
 from bartizan.lab.models import MODELS, build  # noqa: E402
+from bartizan.lab.models.layers import AdaptivePool  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 
 COUNTS = [

@@ -110,7 +110,7 @@ def test_a_run_whose_every_round_was_refused_has_no_server_time(tmp_path):
 
 def rewrite(folder, lines):
     plain = [{key: value for key, value in line.items() if key != "crc"} for line in lines]
-    (folder / results.NAME).write_bytes(b"".join(map(results.encoded, plain)))
+    (folder / results.NAME).write_bytes(b"".join(map(results.encode, plain)))
 
 
 def test_any_field_may_be_missing(tmp_path):

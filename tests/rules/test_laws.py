@@ -111,7 +111,7 @@ def test_clients_who_all_agree_are_believed(case, value):
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_one_client_alone_is_believed_or_refused_by_the_rules_condition(case):
-    rule = case.rule.expecting_fewer(case.rule.withstands() or 0)
+    rule = case.rule.with_fewer_byzantine(case.rule.max_byzantine() or 0)
     if "n_selected=4" in repr(rule):
         pytest.skip("selects four")
     if case.least > 1:
@@ -124,7 +124,7 @@ def test_one_client_alone_is_believed_or_refused_by_the_rules_condition(case):
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_with_nobody_lying_every_rule_stays_among_the_clients(case):
-    rule = case.rule.expecting_fewer(case.rule.withstands() or 0)
+    rule = case.rule.with_fewer_byzantine(case.rule.max_byzantine() or 0)
     x = updates(17)
     answer = weigh(rule, x) @ x
     assert np.linalg.norm(answer - x.mean(axis=0)) < 3
@@ -170,7 +170,7 @@ def test_a_rule_changes_nothing_it_sees(case):
         (bz.SMEA(5), 10, 4),
         (bz.CAF(5), 10, 4),
         (bz.CGE(5), 10, 4),
-        (bz.DnC(5), 10, 4),
+        (bz.SpectralDnC(5), 10, 4),
         (bz.MoNNA(5), 10, 4),
         (bz.NNM(5) >> bz.Mean(), 10, 4),
         (bz.ARC(5) >> bz.Mean(), 10, 4),
@@ -180,7 +180,7 @@ def test_a_rule_changes_nothing_it_sees(case):
 def test_too_many_attackers_are_refused_with_the_number_that_would_do(rule, n_clients, most):
     with pytest.raises(bz.TooFewClientsError, match=f"n_byzantine can be at most {most}"):
         weigh(rule, updates(0, n_clients))
-    weigh(rule.expecting_fewer(5 - most), updates(0, n_clients))
+    weigh(rule.with_fewer_byzantine(5 - most), updates(0, n_clients))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_bucketing_asks_for_randomness():
         lambda: bz.Clipping(0),
         lambda: bz.Bucketing(0),
         lambda: bz.Bucketing(1.5),
-        lambda: bz.DnC(1, removal=0),
+        lambda: bz.SpectralDnC(1, removal=0),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong):

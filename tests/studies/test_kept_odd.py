@@ -40,11 +40,11 @@ def test_a_kept_line_with_a_field_that_can_not_be_is_one_line_and_status_2(runs,
     kept.keep(runs, file)
     line = json.loads(file.read_text().splitlines()[0])
     del line["crc"]
-    file.write_bytes(results.encoded({**line, name: value}))
+    file.write_bytes(results.encode({**line, name: value}))
     status = cli.main(["paper", "compare", str(file)])
     told = capsys.readouterr()
     assert status == 2
-    assert "line 1, is no kept run" in told.err
+    assert "line 1, is not as expected" in told.err
     assert len(told.err.splitlines()) == 1
 
 
@@ -53,7 +53,7 @@ def test_a_line_of_none_of_the_papers_cells_stays_behind_the_others(runs, tmp_pa
     kept.keep(runs, file)
     line = json.loads(file.read_text().splitlines()[0])
     del line["crc"]
-    file.write_bytes(results.encoded({**line, "config": {}}))
+    file.write_bytes(results.encode({**line, "config": {}}))
     assert kept.keep(runs, file) == kept.Outcome(runs=5, new=4)
     assert kept.read(file)[-1].config["data"]["name"] == "fashion-mnist-mini"
     assert compare.compare(file).strangers == 1
@@ -74,7 +74,7 @@ def rewritten(folder, change):
     change(lines)
     for line in lines:
         line.pop("crc", None)
-    (path / results.NAME).write_bytes(b"".join(map(results.encoded, lines)))
+    (path / results.NAME).write_bytes(b"".join(map(results.encode, lines)))
 
 
 CHANGES = {

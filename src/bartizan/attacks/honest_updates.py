@@ -129,5 +129,5 @@ def agreed(row: Vector, count: int) -> Matrix:
 
 def squared_distances(honest: Matrix) -> Floats:
     """Between all pairs, (H, H), in float64 in host memory."""
-    look = Exact().look(Updates.of(honest), seed=0)
-    return Geometry.seen(look, len(honest)).squared_distances
+    look = Exact().gram_stats(Updates.of(honest), seed=0)
+    return Geometry.from_stats(look, len(honest)).squared_distances

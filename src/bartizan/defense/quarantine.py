@@ -9,7 +9,7 @@ import numpy as np
 from bartizan._util.types import Floats
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import Geometry, GramStats, norm_limit
-from bartizan.rules.base import Decision, Rule, SecondStage
+from bartizan.rules.base import CoordinateStage, Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.updates.updates import Updates
@@ -43,7 +43,7 @@ def without_the_hidden(clients: Updates, look: GramStats, sketch: Sketch, strict
     Their exact norms were taken by the same read. Who shows too little hides a move; who shows too much leaves out what
     the projection does not show, and stands where the others are with next to no length.
     """
-    least, most = sketch.kept(ODDS) if isinstance(sketch, Projection) else (0.0, np.inf)
+    least, most = sketch.norm_ratio_range(ODDS) if isinstance(sketch, Projection) else (0.0, np.inf)
     if not least:
         return clients, look
     M = len(clients)
@@ -75,7 +75,7 @@ def without(clients: Updates, look: GramStats, bad: dict[int, str], strict: bool
 
 def decided(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -> Decision:
     """What the rule decides on those that are left; a coordinate-wise rule decides later, on all as they are."""
-    gone, f = clients.quarantined, rule.withstands()
+    gone, f = clients.quarantined, rule.max_byzantine()
     if f is not None and len(gone) > f:
         raise TooFewClientsError(
             f"{len(gone)} of {clients.n_sent} clients are quarantined, and {rule!r} withstands {f}.", gone
@@ -84,7 +84,7 @@ def decided(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -
         raise TooFewClientsError(
             f"{len(gone)} of {clients.n_sent} clients are quarantined: no honest majority can be counted on.", gone
         )
-    rule = rule.expecting_fewer(len(gone))
+    rule = rule.with_fewer_byzantine(len(gone))
     try:
         if isinstance(rule, Rule):
             return rule.decide(geometry)
@@ -93,7 +93,7 @@ def decided(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -
         if not gone:
             raise
         raise TooFewClientsError(f"After {len(gone)} of {clients.n_sent} were quarantined: {too_few}", gone) from None
-    everyone = SecondStage(rule, np.eye(geometry.n_clients), geometry.sizes)
+    everyone = CoordinateStage(rule, np.eye(geometry.n_clients), geometry.sizes)
     return Decision(geometry.shares, geometry.history, everyone)
 
 
@@ -102,5 +102,5 @@ def scored(rule: Rule | CoordinateWise, geometry: Geometry, decision: Decision, 
     if not rule.needs_distances:
         return None
     scores = np.full(clients.n_sent, np.nan)
-    scores[list(clients.clients)] = geometry.to_centre(decision.weights)
+    scores[list(clients.clients)] = geometry.distances_to_mean(decision.weights)
     return scores

@@ -10,12 +10,12 @@ import numpy as np
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.defense.quarantine import ODDS
-from bartizan.geometry import Geometry, GramStats, SeenPoints
+from bartizan.geometry import Geometry, GramStats, MeasuredPoints
 from bartizan.rules.base import Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.base import Projection, Sketch
-from bartizan.sketch.reading import Reading
 from bartizan.sketch.rotated import Rotated
+from bartizan.sketch.sketched_rows import SketchedRows
 from bartizan.updates.updates import Updates
 
 # A read is what it costs: with a smaller k the kernels take longer, not less (`benchmarks/adaptive.py cost`).
@@ -40,14 +40,14 @@ class Recheck:
     most: float
     """How many times larger a squared distance may be in the second look."""
     seed: int = field(default_factory=fresh_seed, repr=False)
-    readings: dict[int, Reading] = field(default_factory=dict, repr=False)
+    readings: dict[int, SketchedRows] = field(default_factory=dict, repr=False)
     looks: dict[tuple[int, ...], GramStats] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, sketch: Sketch) -> Recheck | None:
         """For a round that was looked at by this sketch; None where it projects nothing, or promises nothing."""
-        least = sketch.usually_kept(ODDS)[0] if isinstance(sketch, Projection) else 0.0
-        return cls(RECHECK_SKETCH.kept(ODDS)[1] / least) if least else None
+        least = sketch.typical_norm_ratio_range(ODDS)[0] if isinstance(sketch, Projection) else 0.0
+        return cls(RECHECK_SKETCH.norm_ratio_range(ODDS)[1] / least) if least else None
 
     def found_out(
         self, rule: Rule | CoordinateWise, decision: Decision, geometry: Geometry, clients: Updates
@@ -55,7 +55,7 @@ class Recheck:
         """Rows whose place is another in the second look than in the first, and how much so."""
         if len(clients) < 3:  # two can't tell which of them lies
             return {}
-        rows = witnesses(decision, geometry, rule.withstands(), len(clients.quarantined))
+        rows = witnesses(decision, geometry, rule.max_byzantine(), len(clients.quarantined))
         first, again = geometry, self.geometry(clients.only(rows))
         slack = np.add.outer(*[ROUNDING * (_squares(first)[rows] + _squares(again))] * 2)
         distances = first.squared_distances[np.ix_(rows, rows)] + slack
@@ -80,18 +80,20 @@ class Recheck:
         vouched = [] if clients.trusted is None else [TRUSTED]
         if new:
             clients.column_pass.begin("recheck")
-            reading = RECHECK_SKETCH.read(clients.only(new), self.seed)
+            reading = RECHECK_SKETCH.sketch_rows(clients.only(new), self.seed)
             for at, who in enumerate([*(clients.clients[row] for row in new), *vouched]):
                 self.readings[who] = reading.part(slice(at, at + 1))
-        return Geometry.seen(self._look((*clients.clients, *vouched), clients), len(clients), seed=self.seed, **more)
+        return Geometry.from_stats(
+            self._look((*clients.clients, *vouched), clients), len(clients), seed=self.seed, **more
+        )
 
     def _look(self, rows: tuple[int, ...], clients: Updates) -> GramStats:
         """Of these rows; a part of one that there was, which may have been read once more already."""
         for before, look in self.looks.items():
             if set(rows) <= set(before):
                 return look if rows == before else look.keep(np.array([before.index(row) for row in rows]))
-        known = Reading.of_parts([self.readings[row] for row in rows])
-        self.looks[rows] = RECHECK_SKETCH.seen(clients, known, self.seed)
+        known = SketchedRows.concatenated([self.readings[row] for row in rows])
+        self.looks[rows] = RECHECK_SKETCH.stats_from(clients, known, self.seed)
         return self.looks[rows]
 
 
@@ -101,7 +103,9 @@ def witnesses(decision: Decision, geometry: Geometry, withstands: int | None, go
     With at most f attackers, 2f + 1 others have an honest majority; where f is not known all are taken. Those close to
     the heaviest come first, since small distances show most.
     """
-    used = np.asarray(decision.weights > 0 if decision.then is None else decision.then.mixing.any(axis=0))
+    used = np.asarray(
+        decision.weights > 0 if decision.coordinate_stage is None else decision.coordinate_stage.mixing.any(axis=0)
+    )
     enough = len(used) if withstands is None else 2 * max(0, withstands - gone) + 2
     near = geometry.squared_distances[int(np.argmax(decision.weights))]
     order: Array = np.lexsort((near, ~used))
@@ -111,6 +115,6 @@ def witnesses(decision: Decision, geometry: Geometry, withstands: int | None, go
 def _squares(geometry: Geometry) -> Floats:
     """Squared norms about the point that distances were taken from."""
     points = geometry.points
-    assert isinstance(points, SeenPoints)
+    assert isinstance(points, MeasuredPoints)
     about = points.products if points.about_centre is None else points.about_centre
     return np.diag(about)[: geometry.n_clients]

@@ -32,10 +32,10 @@ class Verdict:
 
     def to_send(self, rule: Rule | CoordinateWise) -> Verdict:
         """Without the identity that a coordinate-wise rule mixes its clients with: M^2 numbers that all ranks know."""
-        then = self.decision.then
+        then = self.decision.coordinate_stage
         if then is None or isinstance(rule, Rule):
             return self
-        return replace(self, decision=replace(self.decision, then=replace(then, mixing=np.empty((0, 0)))))
+        return replace(self, decision=replace(self.decision, coordinate_stage=replace(then, mixing=np.empty((0, 0)))))
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,15 @@ class Rank:
     def _led(
         self, totals: list[Any], rule: Rule | CoordinateWise, sizes: Floats, history: tuple[float, ...], strict: bool
     ) -> Verdict:
-        look = self._contribution.look(self._checked(totals), self._again)
+        look = self._contribution.gram_stats(self._checked(totals), self._again)
         clients = replace(self._clients, quarantined=self._agreement.quarantined)
         clients, look = without_the_unfit(clients, look, strict, self._faults)
         clients, look = without_the_hidden(clients, look, self._contribution.effective_sketch, strict)
         self._watch.lap("sketch")
         kept = list(clients.clients)
-        geometry = Geometry.seen(look, len(kept), sizes=sizes[kept], seed=self._contribution.seed, history=history)
+        geometry = Geometry.from_stats(
+            look, len(kept), sizes=sizes[kept], seed=self._contribution.seed, history=history
+        )
         decision = decided(rule, geometry, clients)
         return Verdict(decision, clients.quarantined, scored(rule, geometry, decision, clients))
 

@@ -23,7 +23,7 @@ from bartizan.distributed.partial_gram import Contribution
 from bartizan.distributed.rank import Rank, Verdict
 from bartizan.distributed.shard import Shard
 from bartizan.errors import TooFewClientsError
-from bartizan.geometry import one_size_each
+from bartizan.geometry import client_sizes
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
@@ -83,7 +83,7 @@ class ShardedAggregator:
             if isinstance(self.rule, Rule):
                 self.rule.check_trusted(trusted is not None)
             mine = Shard.of(shard, offset, reference, trusted)
-            given = None if sizes is None else one_size_each(sizes, mine.clients.n_sent)
+            given = None if sizes is None else client_sizes(sizes, mine.clients.n_sent)
             claim = self._claim(peers.process, mine, given, seed, history, strict)
         except Exception as wrong:  # the others wait: they must hear of it
             claim = Failure.of(wrong, peers.process)
@@ -96,7 +96,7 @@ class ShardedAggregator:
         seed, sketch = self._begun(peers, clients, agreement, seed)
         watch.lap("agree")
 
-        S = one_size_each(sizes, clients.n_sent)
+        S = client_sizes(sizes, clients.n_sent)
         effective_sketch = self._alone.effective_sketch(sketch)
         contribution = Contribution(effective_sketch, clients, agreement.firsts[peers.rank], seed)
         verdict = Rank(peers, contribution, clients, agreement, watch).verdict(self.rule, S, tuple(history), strict)
@@ -112,7 +112,7 @@ class ShardedAggregator:
     def _combined(
         self, mine: Shard, clients: Updates, verdict: Verdict, sketch: Sketch, seed: int, watch: Stopwatch
     ) -> Aggregation:
-        decision, then = verdict.decision, verdict.decision.then
+        decision, then = verdict.decision, verdict.decision.coordinate_stage
         if then is None:
             update = clients.combine(decision.weights)
         else:

@@ -140,7 +140,7 @@ class Lines:
                 self._rewrite()
             else:
                 self._writer.write("round", **line)
-                self._writer.settle()
+                self._writer.sync()
         except OSError:  # the line is kept, and written with the next
             self.close()
             raise
@@ -153,7 +153,7 @@ class Lines:
             accuracies = [line["accuracy"] for line in self._rounds if line.get("accuracy") is not None]
             best = {"best": max(accuracies), "last": accuracies[-1]} if accuracies else {}
             self._writer.write("end", status="finished", seconds=seconds, **best)
-            self._writer.settle()
+            self._writer.sync()
 
     def close(self) -> None:
         if self._writer is not None:
@@ -162,7 +162,7 @@ class Lines:
 
     def _rewrite(self) -> None:
         lines = [{**self._run, "kind": "run"}, *({**line, "kind": "round"} for line in self._rounds)]
-        whole = b"".join(map(results.encoded, lines))
+        whole = b"".join(map(results.encode, lines))
         self.close()
         write_whole(self.folder / results.NAME, whole, settle=True)
         self._writer = Writer(self.folder, keep=len(whole))

@@ -9,7 +9,7 @@ import numpy as np
 
 from bartizan._util.types import Array
 from bartizan.defense.recheck import RECHECK_SKETCH
-from bartizan.sketch.base import Projection, Sketch, Streaming
+from bartizan.sketch.base import Projection, Sketch, StreamingSketch
 from bartizan.updates.column_pass import gathered_bytes, in_place_bytes
 from bartizan.updates.columns import GRANULE, Row
 from bartizan.updates.layout import as_numpy, leaves_of
@@ -31,7 +31,7 @@ def prepared(clients: Updates, effective_sketch: Sketch, out: Any, *, recheck: b
     M, itemsize = len(clients.everyone), clients.columns.widest.itemsize
     k = effective_sketch.k + (RECHECK_SKETCH.k if recheck else 0) if isinstance(effective_sketch, Projection) else 0
     least = gathered_bytes(M, GRANULE, itemsize)
-    if isinstance(effective_sketch, Streaming):  # reads a few rows at a time, where they lie
+    if isinstance(effective_sketch, StreamingSketch):  # reads a few rows at a time, where they lie
         least = max(least, in_place_bytes(1 if clients.trusted is None else 2, effective_sketch.unit, itemsize))
     clients.column_pass.limit(
         {

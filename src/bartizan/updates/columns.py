@@ -124,7 +124,7 @@ class Located:
         """Where the kernels' sums go."""
         return np.zeros(shape)
 
-    def blank_reading(self, k: int, trusted: bool) -> tuple[Floats, Floats, Floats | None]:
+    def blank_sketches(self, k: int, trusted: bool) -> tuple[Floats, Floats, Floats | None]:
         """Zeros for sketches, squared norms and dots."""
         M = len(self)
         return self.zeros(M, k), self.zeros(M), self.zeros(M) if trusted else None

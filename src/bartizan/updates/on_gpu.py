@@ -86,7 +86,7 @@ class OnGpu:
     def zeros(self, *shape: int) -> Any:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
-    def blank_reading(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
+    def blank_sketches(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
         """Zeros for sketches, squared norms and dots, by one call to the device; the last two lie side by side."""
         M = len(self)
         flat = self.zeros(M * (k + 1 + trusted))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
-from bartizan import registry as names
-from bartizan.attacks.parameters import HANDED
+from bartizan.attacks.by_name import ATTACKS, POISONS
 from bartizan.lab.config.keys import ConfigError, full, number_like, refuse_unknown, shown
 from bartizan.lab.data.partition import SPLITS
+from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES, SKETCHES, Registry
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Choice:
     section: str
     about: str
     default: str
-    known: Callable[[], Mapping[str, Any]]
+    known: Registry
     word: str = "name"
     """The key that chooses."""
     kept: tuple[str, ...] = ()
@@ -63,16 +62,15 @@ class Choice:
     def _found(self, name: str) -> str:
         name = name.strip()
         try:
-            thing = names.find(name, self.known(), f"{self.section} in {full(self.section, self.word)}")
+            return self.known.spelling(name)
         except ValueError as unknown:
-            raise ConfigError(str(unknown)) from None
-        return next(key for key, value in self.known().items() if value is thing and similar(key, name))
+            raise ConfigError(f"{full(self.section, self.word)}: {unknown}") from None
 
     def takes(self, name: str) -> dict[str, Any]:
         """The settings of a thing, with their defaults; MISSING or None where there is none."""
         own: dict[str, Any] = {}
         for part in name.split(">>"):
-            own |= settings_of(self.known()[part.strip()])
+            own |= self.known.settings(part)
         return {key: self.fallback.get(key, value) if value is MISSING else value for key, value in own.items()}
 
     def as_dict(self, chosen: Chosen) -> dict[str, Any]:
@@ -90,18 +88,6 @@ class Choice:
         return {key: value for key, value in before.items() if key in self.kept and key in takes} | dict(changes)
 
 
-def settings_of(thing: Any) -> dict[str, Any]:
-    """Fields of a dataclass, keyword-only arguments of a function."""
-    if is_dataclass(thing):
-        return {one.name: one.default for one in fields(thing)}
-    arguments = inspect.signature(thing).parameters.values()
-    return {
-        one.name: MISSING if one.default is inspect.Parameter.empty else one.default
-        for one in arguments
-        if one.kind is one.KEYWORD_ONLY and one.name not in HANDED
-    }
-
-
 def similar(one: str, other: str) -> bool:
     return one.strip().lower().replace("_", "-") == other.strip().lower().replace("_", "-")
 
@@ -111,16 +97,16 @@ CHOICES = {
         "split",
         "Who holds which images.",
         "dirichlet",
-        lambda: SPLITS,
+        SPLITS,
         word="kind",
         fallback={"beta": 0.6, "gamma": 0.5},
     ),
-    "attack": Choice("attack", "What the Byzantine clients do.", "none", lambda: {**names.ATTACKS, **names.POISONS}),
+    "attack": Choice("attack", "What the Byzantine clients do.", "none", ATTACKS | POISONS),
     "rule": Choice(
         "rule",
         "Whom the server trusts. n_byzantine is the true number if not given, or the most that the rule can take.",
         "krum",
-        lambda: {**names.RULES, **names.COORDINATEWISE, **names.PRE_AGGREGATORS},
+        RULES | COORDINATEWISE | PRE_AGGREGATORS,
         kept=("n_byzantine",),
         chained=True,
     ),
@@ -128,7 +114,7 @@ CHOICES = {
         "sketch",
         "How the server looks at the updates; exact projects nothing.",
         "rotated",
-        lambda: names.SKETCHES,
+        SKETCHES,
         kept=("k",),
         fallback={"k": 4096},
     ),

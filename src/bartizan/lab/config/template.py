@@ -50,7 +50,7 @@ def _choice(choice: Choice) -> list[str]:
     chosen = choice.of({})
     lines = [*_comment(choice.about, "# "), f"[{choice.section}]"]
     lines += [f"{key} = {toml.value(value)}" for key, value in choice.as_dict(chosen).items()]
-    for name in choice.known():
+    for name in choice.known:
         takes = choice.takes(name).items()
         shown = [key if value in (MISSING, None) else f"{key} = {toml.value(value)}" for key, value in takes]
         lines += _comment(name + (f": {', '.join(shown)}" if shown else ""), "#   ")

@@ -8,7 +8,7 @@ from typing import Any
 from bartizan.lab.data import cifar, idx, tiny_imagenet
 from bartizan.lab.data import embedded_images as mini
 from bartizan.lab.data.base import Dataset
-from bartizan.registry import find
+from bartizan.registry import Registry
 
 # From a name and a folder to a Dataset.
 DATASETS: dict[str, Any] = {
@@ -28,6 +28,6 @@ def load(name: str = "fashion-mnist-mini", folder: Path | str | None = None) -> 
     >>> data.train, data.test, data.n_classes
     (10000 images of 1 x 28 x 28, 2000 images of 1 x 28 x 28, 10)
     """
-    reader = find(name, DATASETS, "data set")
-    known = next(key for key, one in DATASETS.items() if one is reader)
+    found = Registry("data set", DATASETS)
+    known, reader = found.spelling(name), found.find(name)
     return reader(known, None if folder is None else Path(folder))

@@ -6,7 +6,7 @@ from typing import Any
 
 from bartizan.lab.models import mobilenet, resnet, small, vgg
 from bartizan.lab.training.torch_import import nn, torch
-from bartizan.registry import find
+from bartizan.registry import Registry
 
 MODELS: dict[str, Any] = {
     "resnet18": resnet.resnet18,
@@ -37,7 +37,7 @@ def build(
     >>> sum(parameter.numel() for parameter in model.parameters())
     33914
     """
-    maker = find(name, MODELS, "model")
+    maker = Registry("model", MODELS).find(name)
     if n_classes < 2 or len(image) != 3 or min(image) < 1:
         raise ValueError(
             "A model needs at least 2 classes and images of (channels, height, width), "

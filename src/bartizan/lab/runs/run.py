@@ -133,14 +133,14 @@ class _Rounds:
                 raise
         self.checkpoints.now()
         _write(self.lines, self.watch, "end", **self.end())
-        self.lines.settle()
+        self.lines.sync()
 
     @property
     def seconds(self) -> float:
         return self.spent + time.monotonic() - self.started
 
     def save(self) -> None:
-        id, length = self.training.experiment.id, self.lines.settle()
+        id, length = self.training.experiment.id, self.lines.sync()
         Checkpoint(id, self.done, length, self.seconds, *self.training.state()).save(self.folder)
 
     def end(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from bartizan import registry as names
 from bartizan.aggregate import Aggregator
+from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import Geometry
 from bartizan.lab.config.choices import CHOICES, Chosen, similar
@@ -45,17 +46,15 @@ def check(experiment: Experiment) -> None:
 
 
 def sketch_of(chosen: Chosen) -> Sketch:
-    sketch: Sketch = names.build(names.SKETCHES[chosen.name], chosen.settings)
-    return sketch
+    return names.sketch(chosen.name, **chosen.settings)
 
 
 def attack_of(chosen: Chosen) -> Any:
     """A function of the honest updates, or what poisons data; None where nobody attacks."""
     if chosen.name == "none":
         return None
-    if chosen.name in names.POISONS:
-        return names.poison(chosen.name, **chosen.settings)
-    return names.attack(chosen.name, **chosen.settings)
+    make = poison if isinstance((ATTACKS | POISONS).find(chosen.name), type) else attack
+    return make(chosen.name, **chosen.settings)
 
 
 def can_not_be_projected(rule: Any) -> bool:

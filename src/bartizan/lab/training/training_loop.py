@@ -227,7 +227,7 @@ class Training:
     def _compared(self, aggregator: Aggregator, rows: list[Tensor], given: dict[str, Any]) -> dict[str, Any]:
         """One read, timed, and what the rule gives on exact distances."""
         updates = Updates.of(rows)
-        found: dict[str, Any] = {"read": machine.timed(lambda: Norms().look(updates, 0), self.device)[1]}
+        found: dict[str, Any] = {"read": machine.timed(lambda: Norms().gram_stats(updates, 0), self.device)[1]}
         rule = aggregator.rule
         projected = isinstance(rule, Rule) and rule.needs_distances and not isinstance(self.sketch, Exact)
         if projected and self.experiment.evaluation.exact_weights:
@@ -250,7 +250,7 @@ class Training:
         given: dict[str, Any] = {"seed": 0, "trusted": rows[0] if rule.needs_trusted else None}
         for sketch in {self.sketch, Exact()} if isinstance(rule, Rule) else {Exact()}:
             Aggregator(rule, sketch)(rows, **given)
-        Norms().look(Updates.of(rows), 0)
+        Norms().gram_stats(Updates.of(rows), 0)
 
 
 def step_size_of(experiment: Experiment) -> float:

@@ -107,17 +107,17 @@ class _Bench:
         reads, rotations, grams, sums = [], [], [], []
         for M in FEW:  # of tiny updates only the sketches themselves cost anything
             tiny = Updates.of(flat[: 64 * M].reshape(M, 64))
-            look = self._best("projecting tiny updates", partial(Rotated().look, tiny, 0), repeats=5 * REPEATS)
+            look = self._best("projecting tiny updates", partial(Rotated().gram_stats, tiny, 0), repeats=5 * REPEATS)
             rotations.append(((64, 64 * M, M * Rotated().k, M * M * Rotated().k), look))
         for M in CLIENTS:
             clients = Updates.of(flat.reshape(M, -1))
             p, fixed = clients.layout.dim, call + client * M
-            look = self._best(f"one read, {M} clients", partial(Norms().look, clients, 0))
+            look = self._best(f"one read, {M} clients", partial(Norms().gram_stats, clients, 0))
             reads.append(((M * p,), look - fixed))
             for k in DIMENSIONS:
-                look = self._best(f"projecting {M} clients to {k}", partial(Rotated(k).look, clients, 0))
+                look = self._best(f"projecting {M} clients to {k}", partial(Rotated(k).gram_stats, clients, 0))
                 rotations.append(((p, M * p, M * k, M * M * k), look - fixed))
-            look = self._best(f"the exact Gram matrix of {M} clients", partial(Exact().look, clients, 0))
+            look = self._best(f"the exact Gram matrix of {M} clients", partial(Exact().gram_stats, clients, 0))
             grams.append(((M * p, M * M * p), look - fixed))
             for chosen in (1, M):
                 weights = np.zeros(M)

@@ -221,11 +221,8 @@ def _kinds(rule: Rule | CoordinateWise | str | None) -> list[_Kind]:
     if rule is None:
         return [_Kind("one client (Krum)", takes_one=True, iterates=False), _Kind("all clients (geometric median)")]
     if isinstance(rule, str):
-        *pres, last = rule.split(">>")
-        for pre in pres:
-            names.find(pre.strip(), names.PRE_AGGREGATORS, "pre-aggregator")
-        last_kind = names.find(last.strip(), names.RULES | names.COORDINATEWISE, "rule")
-        name, kind = rule, Mixed if pres else last_kind
+        kinds = names.rule_classes(rule)
+        name, kind = rule, Mixed if len(kinds) > 1 else kinds[-1]
     elif isinstance(rule, (Rule, CoordinateWise)):
         name, kind = repr(rule), type(rule)
     else:

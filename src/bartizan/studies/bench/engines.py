@@ -72,7 +72,7 @@ def ours(sketch: str) -> Bartizan:
     name, _, k = sketch.partition(":")
     if name == "auto" and not k:
         return Bartizan("auto", "auto")
-    kind = names.find(name, names.SKETCHES, "sketch")
+    kind = names.SKETCHES.find(name)
     if k and not k.isdecimal():
         raise ValueError(f"Wanted a sketch and its k, such as rotated:8192; got {sketch!r}.")
     return Bartizan(sketch, names.build(kind, {"k": int(k or 4096)}))
@@ -80,15 +80,14 @@ def ours(sketch: str) -> Bartizan:
 
 def rule_of(name: str, n_byzantine: int) -> Rule:
     """A rule by its name, told how many lie if it wants to know."""
-    *pres, last = (part.strip() for part in name.split(">>"))
-    kinds = [names.find(pre, names.PRE_AGGREGATORS, "pre-aggregator") for pre in pres]
-    kinds.append(names.find(last, names.RULES, "rule"))
+    kinds = names.rule_classes(name)
     asked = any(field.name == "n_byzantine" for kind in kinds for field in fields(kind))
     try:
         rule = names.rule(name, **({"n_byzantine": n_byzantine} if asked else {}))
     except TypeError as wrong:
         raise ValueError(f"The benchmark can't set {name!r} up: {wrong}") from None
-    assert isinstance(rule, Rule)
+    if not isinstance(rule, Rule):
+        raise ValueError(f"The benchmark compares rules that weigh clients; {name!r} works coordinate by coordinate.")
     if rule.needs_trusted:
         raise ValueError(f"{name!r} needs an update that the server vouches for, which the benchmark has not.")
     return rule

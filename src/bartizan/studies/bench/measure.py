@@ -71,7 +71,7 @@ def one_read(problem: Problem) -> float:
     time.sleep(PAUSE)
     if problem.device == "cuda":  # without the host's part, which is as long as a small read
         return machine.timed(lambda: problem.x.sum(), problem.device)[1]
-    return machine.timed(lambda: Norms().look(problem.updates, 0), problem.device)[1]
+    return machine.timed(lambda: Norms().gram_stats(problem.updates, 0), problem.device)[1]
 
 
 def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Floats, limit: float) -> Entry:

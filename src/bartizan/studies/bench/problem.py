@@ -90,7 +90,7 @@ class Problem:
     def defined(self, rule: Rule) -> Floats:
         """The weights that the rule gives on exact float64 inner products."""
         look = GramStats(self.gram, np.diag(self.gram).copy(), self._gram)
-        return rule(Geometry.seen(look, self.clients, seed=0))
+        return rule(Geometry.from_stats(look, self.clients, seed=0))
 
     def distances(self, update: Any, weights: Floats) -> Floats:
         """How far an update lies from each of n weighted sums of the clients, (n, M) weights; one walk for all."""

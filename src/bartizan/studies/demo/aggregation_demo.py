@@ -88,13 +88,13 @@ class Demo:
 
     def one_read(self) -> float:
         clients = Updates.of(self.x)
-        return _timed(partial(Norms().look, clients, 0))[1]
+        return _timed(partial(Norms().gram_stats, clients, 0))[1]
 
     def warm_up(self) -> None:
         """Compile the kernels (once a machine: they are cached on disk)."""
         small = Updates.of(self.x[:, :5000])
         for sketch in [*self.sketches, Norms()]:
-            sketch.look(small, 0)
+            sketch.gram_stats(small, 0)
         small.combine(np.full(len(self.x), 1 / len(self.x)))
 
     def cells(self) -> Iterator[tuple[str, Rule, Sketch, Cell]]:
@@ -105,8 +105,8 @@ class Demo:
             read = self.one_read()
             mean: Cell | None = None  # looks at no distances, so both sketches show the same
             for sketch in self.sketches:
-                look, looking = _timed(partial(sketch.look, clients, fresh_seed()))
-                geometry = Geometry.seen(look, len(self.x))
+                look, looking = _timed(partial(sketch.gram_stats, clients, fresh_seed()))
+                geometry = Geometry.from_stats(look, len(self.x))
                 for rule in self.rules:
                     if isinstance(rule, Mean) and mean:
                         yield name, rule, sketch, mean

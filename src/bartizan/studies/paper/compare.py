@@ -145,8 +145,8 @@ def _runs(where: Path, unread: list[str]) -> Iterator[tuple[Mapping[str, Any], O
             ours, config = Ours.of(recorded), recorded.run["config"]
             parted(config)
             yield config, ours
-        except results.ODD as wrong:
-            unread.append(results.trouble(path, wrong))
+        except results.MALFORMED as wrong:
+            unread.append(results.explain(path, wrong))
 
 
 def letters(number: int) -> str:

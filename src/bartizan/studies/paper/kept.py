@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from bartizan import records as results
-from bartizan._util.atomic import write_whole
+from bartizan._util import jsonl
 from bartizan.lab.config.keys import shown
 from bartizan.studies.paper.cell_settings import filled, parted, places
 from bartizan.studies.paper.outcome import Ours, number
@@ -152,8 +152,8 @@ def keep(folder: Path, file: Path, commit: str | None = None) -> Outcome:
                 if commit is None and old is not None:
                     one = Kept.of(recorded, old.commit)
                 held[one.identity] = one
-        except results.ODD as wrong:
-            unread.append(results.trouble(path, wrong))
+        except results.MALFORMED as wrong:
+            unread.append(results.explain(path, wrong))
     new = [identity for identity in held if identity not in before]
     changed = [identity for identity, one in before.items() if held[identity] != one]
     if new or changed or len(lines) > len(before):  # a run that stood there twice stands there once
@@ -167,25 +167,22 @@ def write(file: Path, runs: list[Kept]) -> None:
         runs,
         key=lambda one: (places().get(one.identity[0], len(places())), one.identity[0], *map(str, one.identity[1:])),
     )
-    lines = [results.encoded({"kind": KIND, "version": VERSION, **asdict(one)}) for one in ordered]
-    write_whole(file, b"".join(lines))
+    jsonl.rewrite(file, ({"kind": KIND, "version": VERSION, **asdict(one)} for one in ordered))
 
 
 def read(file: Path) -> list[Kept]:
-    out = []
-    remedy = "delete the line and keep the run again"
-    found = results.decoded(file, file.read_bytes().rstrip(b"\n"), (KIND,), remedy)
-    for at, line in enumerate(found, start=1):
-        version = line.pop("version", None)
-        if version != VERSION:
-            raise results.CorruptFileError(
-                f"{file}, line {at}, is of version {version!r}; this bartizan reads version {VERSION}."
-            )
-        try:
-            out.append(Kept(**{name: value for name, value in line.items() if name != "kind"}))
-        except (TypeError, ValueError) as wrong:
-            raise results.CorruptFileError(f"{file}, line {at}, is no kept run: {wrong}") from None
-    return out
+    """Read and check every line."""
+    advice = "Put back a copy, or delete the line and keep the run again."
+    return jsonl.read(file, _kept, advice=advice, appended=False).rows
+
+
+def _kept(row: dict[str, Any]) -> Kept:
+    kind, version = row.pop("kind", None), row.pop("version", None)
+    if kind != KIND:
+        raise ValueError(f"wanted a line of kind {KIND!r}, got {kind!r}")
+    if version != VERSION:
+        raise ValueError(f"it is of version {version!r}; this bartizan reads version {VERSION}")
+    return Kept(**row)
 
 
 def _middle(numbers: list[float | None]) -> float | None:

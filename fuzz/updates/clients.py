@@ -1,4 +1,4 @@
-"""Clients of one round, drawn from bytes: clean ones in all forms, and bad ones that are known to be bad."""
+"""Draw the clients of one round: clean updates in every container and memory layout, and malformed ones."""
 
 from __future__ import annotations
 
@@ -11,52 +11,54 @@ import numpy as np
 import torch
 
 from fuzz.draw import Draw
-from fuzz.flaws import FLAWS, VALUES
+from fuzz.updates.malformed import BAD, MALFORMED, VALUES
 
 POOL = np.random.default_rng(20260101).normal(size=70_000)
-"""Numbers for all cases: which of them a case takes is its bytes' choice."""
+"""Numbers of all cases."""
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 FORMS = ("array", "layers", "dict", "nested", "tensor", "state dict")
-CLEAN, BAD, EITHER = "clean", "bad", "either"
+CLEAN = "clean"
 
 
 @dataclass
-class Cast:
-    """Who sends what, and what is known of it."""
+class Clients:
+    """The updates that clients send, and whether each must be quarantined."""
 
     form: str
     dtype: str
     x: np.ndarray
-    """(M, p) the numbers of each client, as its dtype holds them, in float64."""
+    """(M, p) numbers of each client, rounded to its dtype, in float64."""
     sent: list[Any] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
 
-    def who(self, kind: str) -> set[int]:
+    def indices(self, kind: str) -> set[int]:
         return {m for m, one in enumerate(self.known) if one == kind}
 
     @property
     def majority(self) -> bool:
-        """Whether the clean are more than all others: then it is known who must be quarantined."""
-        return 2 * len(self.who(CLEAN)) > len(self.known)
+        """Whether clean clients are a majority, so that it is known who must be quarantined."""
+        return 2 * len(self.indices(CLEAN)) > len(self.known)
 
 
-def cast(draw: Draw, most: int = 12) -> Cast:
-    """Some clients, half of them hostile at most in most cases."""
+def draw_clients(draw: Draw, most: int = 12) -> Clients:
+    """Draw 1 to `most` clients; in most cases at most half of them are hostile."""
     M, p = 1 + draw.below(most), 1 + draw.below(300)
     dtype, form = draw.pick(DTYPES), draw.pick(FORMS)
     x = stored(numbers(draw, M, p), dtype)
-    made = Cast(form, dtype, widened(x, dtype))
-    eager = draw.below(8)
+    made = Clients(form, dtype, widened(x, dtype))
+    hostility = draw.below(8)
     for m in range(M):
-        hostile = eager and draw.below(9 + eager) >= 9
-        sent, known = hostile_update(draw, x[m], form, dtype) if hostile else (clean(draw, x[m], form, dtype), CLEAN)
+        hostile = hostility and draw.below(9 + hostility) >= 9
+        sent, known = (
+            hostile_update(draw, x[m], form, dtype) if hostile else (clean_update(draw, x[m], form, dtype), CLEAN)
+        )
         made.sent.append(sent)
         made.known.append(known)
     return made
 
 
 def numbers(draw: Draw, M: int, p: int) -> np.ndarray:
-    """Rows about a common point, at some scale, of which some may coincide, be zero or far away."""
+    """Draw rows around a common point, at some scale; some may coincide, be zero or be far away."""
     start = draw.below(65536)
     x = POOL[np.arange(start, start + M * p) % len(POOL)].reshape(M, p) + 3 * POOL[start]
     special = draw.below(12)
@@ -78,7 +80,7 @@ def numbers(draw: Draw, M: int, p: int) -> np.ndarray:
 
 
 def stored(x: np.ndarray, dtype: str) -> np.ndarray:
-    """In the storage of the dtype: bfloat16 as the upper half of float32."""
+    """Return the numbers as the dtype stores them: bfloat16 as the upper half of float32."""
     if dtype == "bfloat16":
         return (np.ascontiguousarray(x, np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return x.astype(dtype)
@@ -91,14 +93,14 @@ def widened(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def leaf(row: np.ndarray, form: str, dtype: str) -> Any:
-    """Numbers as an array of the library that the form is of."""
+    """Return the numbers as a NumPy array or a torch tensor, as the form requires."""
     if dtype == "bfloat16":
         return torch.from_numpy(row.copy()).view(torch.bfloat16)
     return torch.from_numpy(row.copy()) if form in ("tensor", "state dict") else row
 
 
 def pack(leaf: Any, form: str) -> Any:
-    """One flat array as an update of this form."""
+    """Return one flat array as an update of this form."""
     cut = len(leaf) // 3
     if form == "layers":
         return [leaf[:cut].reshape(1, cut), leaf[cut:]]
@@ -111,12 +113,12 @@ def pack(leaf: Any, form: str) -> Any:
     return leaf
 
 
-def clean(draw: Draw, row: np.ndarray, form: str, dtype: str) -> Any:
-    """An update that can take part, however it lies in memory."""
+def clean_update(draw: Draw, row: np.ndarray, form: str, dtype: str) -> Any:
+    """Return a valid update, in some memory layout."""
     made = leaf(row, form, dtype)
-    disguise = DISGUISES[draw.below(4 * len(DISGUISES)) % len(DISGUISES)] if draw.chance(2) else None
-    if disguise is not None:
-        made = disguise(made)
+    layout = LAYOUTS[draw.below(4 * len(LAYOUTS)) % len(LAYOUTS)] if draw.chance(2) else None
+    if layout is not None:
+        made = layout(made)
     packed = pack(made, form)
     if isinstance(packed, dict) and draw.chance(8):
         packed = type(packed)(reversed(packed.items()))
@@ -124,7 +126,7 @@ def clean(draw: Draw, row: np.ndarray, form: str, dtype: str) -> Any:
 
 
 def hostile_update(draw: Draw, row: np.ndarray, form: str, dtype: str) -> tuple[Any, str]:
-    """An update that can't take part; in a few cases one that may or may not."""
+    """Return an update that must be quarantined; in a few cases one that may be."""
     if draw.chance(3):
         value = draw.pick(VALUES)(dtype)
         bad = row.copy()
@@ -132,7 +134,7 @@ def hostile_update(draw: Draw, row: np.ndarray, form: str, dtype: str) -> tuple[
             return pack(leaf(bad, form, dtype), form), CLEAN
         bad[draw.below(len(bad))] = value
         return pack(leaf(bad, form, dtype), form), BAD
-    made, known = draw.pick(FLAWS)(draw, pack(leaf(row, form, dtype), form), leaf(row, form, dtype))
+    made, known = draw.pick(MALFORMED)(draw, pack(leaf(row, form, dtype), form), leaf(row, form, dtype))
     return made, known
 
 
@@ -148,7 +150,7 @@ def _reversed(a: Any) -> Any:
     return a[::-1].copy()[::-1] if isinstance(a, np.ndarray) else a.flip(0).flip(0)
 
 
-def _locked(a: Any) -> Any:
+def _read_only(a: Any) -> Any:
     if isinstance(a, np.ndarray):
         a = a.copy()
         a.flags.writeable = False
@@ -177,6 +179,6 @@ def _column(a: Any) -> Any:
     return np.asfortranarray(np.stack([a, a]))[1] if isinstance(a, np.ndarray) else torch.stack([a, a], 1)[:, 1]
 
 
-DISGUISES: list[Callable[[Any], Any]] = [
-    *(_strided, _reversed, _locked, _swapped, _unaligned, _other_library, _lazily_negated, _column, _subclassed),
+LAYOUTS: list[Callable[[Any], Any]] = [
+    *(_strided, _reversed, _read_only, _swapped, _unaligned, _other_library, _lazily_negated, _column, _subclassed),
 ]

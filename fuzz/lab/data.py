@@ -1,4 +1,4 @@
-"""The loaders of data sets: files as they are published, with something else in one of them."""
+"""Surfaces: the loaders of data sets, with one file replaced or changed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from PIL import Image
 from bartizan.lab.data.base import DataError, Dataset
 from bartizan.lab.data.loaders import load
 from fuzz.draw import Draw
-from fuzz.readers import Files, Reader, binary, idx, jpegs, pickles
-from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
-from fuzz.warp import mutated
+from fuzz.lab.data_readers import Files, Reader, binary, idx, jpegs, pickles
+from fuzz.mutate import mutated_bytes
+from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3072), np.uint8)
 
@@ -61,7 +61,7 @@ TINY = {
 
 
 class Loader:
-    """A folder of one data set, whole but for one file."""
+    """A folder of one data set in which each case changes one file."""
 
     def __init__(self, name: str, files: Files, read: Reader, folder: Path) -> None:
         self.name, self.files, self.read, self.folder = name, files, read, folder
@@ -71,35 +71,41 @@ class Loader:
             (folder / one).write_bytes(content)
 
     def case(self, draw: Draw, whole: bool) -> str:
-        """One file is replaced by the rest of the bytes, or changed in a few places, or left as it is."""
+        """Replace one file by the rest of the bytes, change it in a few places, or keep it."""
         name = self.names[draw.below(len(self.names))]
-        path, sound = self.folder / name, self.files[name]
-        content = draw.rest() if whole else sound if draw.chance(8) else mutated(sound, draw)
+        path, valid = self.folder / name, self.files[name]
+        content = draw.rest() if whole else valid if draw.chance(8) else mutated_bytes(valid, draw)
         path.write_bytes(content)
         try:
             with documented(DataError):
                 data = load(self.name, self.folder)
         except RefusedError as refused:
-            require(content != sound, f"a sound data set was refused: {refused.__cause__}")
+            require(content != valid, f"a valid data set was refused: {refused.__cause__}")
             raise
         finally:
-            path.write_bytes(sound)
+            path.write_bytes(valid)
         check(data)
         try:
             want = self.read({**self.files, name: content})
-        except Exception:  # a reader for sound files, which other readers than ours may give up
-            require(content != sound, "the campaign can't read its own files")
+        except Exception:  # the independent readers accept fewer files
+            require(content != valid, "the campaign can't read its own files")
             return ACCEPTED
         for images, (pixels, labels) in zip((data.train, data.test), want, strict=True):
-            require(np.array_equal(images.pixels.reshape(len(pixels), -1), pixels), "other pixels than others find")
-            require(labels is None or np.array_equal(images.labels, labels), "other labels than others find")
+            require(
+                np.array_equal(images.pixels.reshape(len(pixels), -1), pixels),
+                "other pixels than the independent reader",
+            )
+            require(labels is None or np.array_equal(images.labels, labels), "other labels than the independent reader")
         return COMPARED
 
 
 def check(data: Dataset) -> None:
-    """What is accepted is a data set, whatever its numbers are."""
+    """Require that an accepted data set is consistent."""
     for images in (data.train, data.test):
-        require(images.pixels.dtype == np.uint8 and len(images.pixels) == len(images.labels), "images and labels")
+        require(
+            images.pixels.dtype == np.uint8 and len(images.pixels) == len(images.labels),
+            "images and labels differ in number or type",
+        )
         require(images.labels.min() >= 0 and images.labels.max() < data.n_classes, "labels beyond the classes")
         require(images.pixels.size < 10**7, "more pixels than the files have bytes for")
 

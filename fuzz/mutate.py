@@ -1,4 +1,4 @@
-"""Values of JSON and TOML with something else in some places, and bytes with something else in some."""
+"""Mutations of JSON or TOML values and of bytes."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ JUNK: list[Callable[[], Any]] = [
 ]
 
 
-def warped(value: Any, draw: Draw) -> Any:
-    """The value with some of its parts replaced, taken away, doubled or renamed."""
+def mutated_value(value: Any, draw: Draw) -> Any:
+    """Return the value with one to three of its parts replaced, removed, doubled or renamed."""
     for _ in range(1 + draw.below(3)):
-        value = _warped(value, draw)
+        value = _mutated_once(value, draw)
     return value
 
 
-def _warped(value: Any, draw: Draw) -> Any:
+def _mutated_once(value: Any, draw: Draw) -> Any:
     if isinstance(value, dict) and value and not draw.chance(6):
         key = draw.pick(list(value))
         how = draw.below(8)
         if how == 7:
-            return {name: one for name, one in value.items() if name != key}
+            return {name: child for name, child in value.items() if name != key}
         if how == 6:
             return {**value, draw.pick(["", "extra", "kind", "name", key + "x"]): draw.pick(JUNK)()}
-        return {**value, key: _warped(value[key], draw)}
+        return {**value, key: _mutated_once(value[key], draw)}
     if isinstance(value, list) and value and not draw.chance(4):
         at, how = draw.below(len(value)), draw.below(8)
         if how == 7:
             return value[:at] + value[at + 1 :]
         if how == 6:
             return [*value[:at], value[at], *value[at:]]
-        return [*value[:at], _warped(value[at], draw), *value[at + 1 :]]
+        return [*value[:at], _mutated_once(value[at], draw), *value[at + 1 :]]
     return draw.pick(JUNK)()
 
 
-def mutated(data: bytes, draw: Draw) -> bytes:
-    """The bytes with a few flipped, cut out, doubled, or put in."""
+def mutated_bytes(data: bytes, draw: Draw) -> bytes:
+    """Return the bytes with a few flipped, removed, doubled or inserted."""
     made = bytearray(data)
     for _ in range(1 + draw.below(4)):
         if not made:

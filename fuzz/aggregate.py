@@ -1,4 +1,4 @@
-"""`bartizan.aggregate` on hostile clients, against the definitions on the clean ones alone."""
+"""Surface: `bartizan.aggregate` on hostile clients, compared with the definitions on the clean ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 import bartizan as bz
 from bartizan.updates.layout import leaves_of
-from fuzz import oracle
-from fuzz.clients import BAD, CLEAN, DTYPES, EITHER, POOL, Cast, cast, leaf, numbers, pack, stored, widened
+from fuzz import compare
 from fuzz.draw import Draw
-from fuzz.flaws import VALUES
 from fuzz.rules import RULES, enough, rule_of
-from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, WrongError, documented, fair, on_purpose, require
+from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, WrongError, documented, fair, on_purpose, require
+from fuzz.updates.clients import CLEAN, DTYPES, POOL, Clients, draw_clients, leaf, numbers, pack, stored, widened
+from fuzz.updates.malformed import BAD, EITHER, VALUES
 
 SKETCHES = (bz.Exact(), bz.Exact(), bz.Rotated(k=64), bz.Gaussian(k=16))
 JUNK: list[Any] = [None, -1, 0, "x", 1.5, [], [1, 2], float("nan"), {}, object(), True, 2**200, b"", np.zeros(3), len]
@@ -24,50 +24,50 @@ JUNK: list[Any] = [None, -1, 0, "x", 1.5, [], [1, 2], float("nan"), {}, object()
 def case(data: bytes) -> str:
     draw = Draw(data)
     if draw.chance(24):
-        return mistaken(draw)
-    clients = matrix(draw) if draw.chance(6) else cast(draw)
+        return wrong_argument(draw)
+    clients = draw_matrix(draw) if draw.chance(6) else draw_clients(draw)
     M, p = len(clients.known), clients.x.shape[1]
     rule, sketch = rule_of(draw, M), draw.pick(SKETCHES)
     if isinstance(rule, bz.coordinatewise.CoordinateWise):
         sketch = bz.Exact()
     sizes = 1.0 + np.arange(M) % 3 if draw.chance(4) else np.ones(M)
     settings: dict[str, Any] = {"sizes": sizes, "sketch": sketch, "seed": draw.below(1000)}
-    if draw.chance(256):  # which reads the process's own map: slow
+    if draw.chance(256):  # slow: it reads the memory map of the process
         settings["memory"] = "64 MiB"
-    seen = oracle.Kept(clients.x, sizes, clients.dtype, sketch, settings["seed"])
+    seen = compare.TookPart(clients.x, sizes, clients.dtype, sketch, settings["seed"])
     if rule.needs_trusted:
-        settings["trusted"], trusted = beside(clients, POOL[7 : 7 + p])
+        settings["trusted"], trusted = server_update(clients, POOL[7 : 7 + p])
         seen = replace(seen, trusted=trusted)
     if draw.chance(4):
-        settings["reference"], reference = beside(clients, numbers(draw, 1, p)[0])
+        settings["reference"], reference = server_update(clients, numbers(draw, 1, p)[0])
         seen = replace(seen, reference=reference)
     sent = clients.sent[0] if clients.form == "matrix" else clients.sent
-    told = judged(clients, rule, seen, lambda: bz.aggregate(sent, rule, **settings))
+    outcome = compared(clients, rule, seen, lambda: bz.aggregate(sent, rule, **settings))
     if clients.form != "matrix" and draw.chance(8):
-        for m in clients.who(CLEAN):
+        for m in clients.indices(CLEAN):
             require(np.array_equal(flat(clients.sent[m], clients.form), clients.x[m]), "an update was changed")
-    return told
+    return outcome
 
 
-def beside(clients: Cast, row: np.ndarray) -> tuple[Any, np.ndarray]:
-    """An update of the server's own like the clients', and its numbers in float64."""
+def server_update(clients: Clients, row: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Return an update of the server in the clients' form, and its numbers in float64."""
     own = stored(row, clients.dtype)
     return pack(leaf(own, clients.form, clients.dtype), clients.form), widened(own, clients.dtype)
 
 
-def judged(clients: Cast, rule: Any, seen: oracle.Kept, aggregate: Any) -> str:
-    """Run it and compare: with more clean clients than others it is known who has to go."""
-    certain = clients.majority
+def compared(clients: Clients, rule: Any, seen: compare.TookPart, aggregate: Any) -> str:
+    """Aggregate and compare; with a majority of clean clients it is known who must be quarantined."""
+    known = clients.majority
     try:
         out = aggregate()
     except bz.TooFewClientsError as error:
-        if certain:
+        if known:
             _check_quarantined(clients, set(error.quarantined))
             require(not enough(rule, len(clients.known), len(error.quarantined)), f"{rule!r} refused: {error}")
         require(on_purpose(error), f"a message of {len(str(error))} letters")
         raise RefusedError from error
     except ValueError as error:
-        if certain or not on_purpose(error):
+        if known or not on_purpose(error):
             raise
         raise RefusedError from error
     require(all(map(fair, out.quarantined.values())), f"reasons: {out.quarantined}")
@@ -75,34 +75,34 @@ def judged(clients: Cast, rule: Any, seen: oracle.Kept, aggregate: Any) -> str:
     kept = [m for m in range(len(clients.known)) if m not in gone]
     if out.weights is not None:
         require(not out.weights[list(gone)].any(), "a quarantined client has weight")
-    if not certain:
+    if not known:
         for one in leaves_of(out.update).values():
-            require(np.isfinite(_plain(one)).all(), "the result is not finite")
+            require(np.isfinite(_array(one)).all(), "the result is not finite")
         return ACCEPTED
     _check_quarantined(clients, gone)
     require(enough(rule, len(clients.known), len(gone)), f"{rule!r} answered with {len(kept)} of {len(clients.known)}")
-    rule = rule.expecting_fewer(len(gone))
+    rule = rule.with_fewer_byzantine(len(gone))
     weights = None if out.weights is None else out.weights[kept]
     update = flat(out.update, clients.form)
     require(update.shape == clients.x.shape[1:], f"the result has shape {update.shape}")
-    seen = replace(seen, x=seen.x[kept], sizes=seen.sizes[kept], turns=turns(out.update, clients.form))
-    oracle.check(rule, seen, update, weights)
+    seen = replace(seen, x=seen.x[kept], sizes=seen.sizes[kept], rolls=rolls(out.update, clients.form))
+    compare.check(rule, seen, update, weights)
     return COMPARED
 
 
-def _check_quarantined(clients: Cast, gone: set[int]) -> None:
-    bad, either = clients.who(BAD), clients.who(EITHER)
+def _check_quarantined(clients: Clients, gone: set[int]) -> None:
+    bad, either = clients.indices(BAD), clients.indices(EITHER)
     require(bad <= gone, f"bad clients took part: {len(bad - gone)} of {len(bad)}")
     require(gone <= bad | either, "clean clients were quarantined")
 
 
-def turns(update: Any, form: str) -> tuple[int, ...]:
-    """None, or the numbers of the entry "b", which may be read before "w"."""
-    return (0, _plain(update["b"]).size) if form in ("dict", "state dict") else (0,)
+def rolls(update: Any, form: str) -> tuple[int, ...]:
+    """Return how many columns may be read first: none, or those of the entry "b", which may come before "w"."""
+    return (0, _array(update["b"]).size) if form in ("dict", "state dict") else (0,)
 
 
 def flat(update: Any, form: str) -> np.ndarray:
-    """The result's numbers in float64, if it has the container of the clients."""
+    """Return the result's numbers in float64; raise if it is in another container than the clients' updates."""
     try:
         if form == "layers":
             parts = update
@@ -112,21 +112,21 @@ def flat(update: Any, form: str) -> np.ndarray:
             parts = [update["body"][0], update["body"][1]["head"][0]]
         else:
             parts = [update]
-        return np.concatenate([_plain(one).reshape(-1) for one in parts])
-    except (KeyError, TypeError, IndexError, AttributeError) as unlike:
-        raise WrongError("the result has not the clients' container") from unlike
+        return np.concatenate([_array(one).reshape(-1) for one in parts])
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise WrongError("the result is in another container than the updates") from error
 
 
-def _plain(one: Any) -> np.ndarray:
+def _array(one: Any) -> np.ndarray:
     if isinstance(one, torch.Tensor):
         one = one.detach().resolve_neg()
         one = one.double().numpy() if one.dtype is torch.bfloat16 else one.numpy()
     return np.asarray(one).astype(np.float64)
 
 
-def matrix(draw: Draw) -> Cast:
-    """One array with a row a client: only its numbers can be bad."""
-    made = cast(Draw(draw.data[: draw.at] + draw.data[draw.at :][:7]))
+def draw_matrix(draw: Draw) -> Clients:
+    """Draw one array with a row for each client: only its numbers can be bad."""
+    made = draw_clients(Draw(draw.data[: draw.at] + draw.data[draw.at :][:7]))
     x = made.x.copy()
     dtype = made.dtype if made.dtype != "bfloat16" else "float32"
     draw.below(256)
@@ -135,7 +135,7 @@ def matrix(draw: Draw) -> Cast:
         if draw.chance(6) and (value := draw.pick(VALUES)(dtype)) is not None:
             x[m, draw.below(x.shape[1])], known[m] = value, BAD
     plain = x.astype(np.float64)
-    lying: Any = draw.pick(
+    laid_out: Any = draw.pick(
         [
             lambda a: a,
             np.asfortranarray,
@@ -145,15 +145,15 @@ def matrix(draw: Draw) -> Cast:
             lambda a: a.astype(a.dtype.newbyteorder()),
         ]
     )(x)
-    return Cast("matrix", dtype, plain, [lying], known)
+    return Clients("matrix", dtype, plain, [laid_out], known)
 
 
-def mistaken(draw: Draw) -> str:
-    """The caller's own mistakes: a TypeError or ValueError that says so, or no mistake at all."""
-    clients = cast(draw, most=4)
+def wrong_argument(draw: Draw) -> str:
+    """A wrong argument of the caller raises TypeError or ValueError, or is accepted."""
+    clients = draw_clients(draw, most=4)
     settings: dict[str, Any] = {"sizes": None, "seed": 1}
     name = draw.pick(["sizes", "seed", "reference", "trusted", "history", "out", "memory", "updates", "rule", "sketch"])
-    # What the caller passes raises what it likes: only clients are not to be trusted.
+    # Objects that the caller passes may raise any error: only clients are untrusted.
     junk = draw.pick([*JUNK, clients.sent if set(clients.known) == {CLEAN} else "array"])
     with documented(TypeError, ValueError):
         if name == "updates":
@@ -165,8 +165,8 @@ def mistaken(draw: Draw) -> str:
     return ACCEPTED
 
 
-def compiled() -> None:
-    """Every rule by every sketch, on rows of every dtype."""
+def warm() -> None:
+    """Compile every rule with every sketch on rows of every dtype."""
     x = POOL[:1100].reshape(11, 100)
     for dtype in DTYPES:
         own = [leaf(row, "array", dtype) for row in stored(x, dtype)]
@@ -181,4 +181,4 @@ def compiled() -> None:
 
 def surface(folder: Any) -> Surface:
     seeds = [bytes([n]) * 40 for n in range(0, 256, 5)]
-    return Surface(case, seeds, warm=compiled)
+    return Surface(case, seeds, warm=warm)

@@ -1,4 +1,4 @@
-"""Result files and checkpoints of strangers, as far as the page that the report makes of them."""
+"""Surfaces: result files, up to the report's data, and checkpoints."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from bartizan import records as results
+from bartizan import records
 from bartizan.lab.report.content import content, data
 from bartizan.lab.report.load import load
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.records import CorruptFileError
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
-from fuzz.warp import mutated, warped
+from fuzz.mutate import mutated_bytes, mutated_value
+from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 
 M = 4
 RUN = {
@@ -39,7 +39,7 @@ LINES: list[Any] = [RUN, *ROUNDS, END]
 
 
 def line_of(value: Any) -> bytes:
-    """A line with a checksum that fits, whatever it says."""
+    """Return a value as a line with a valid checksum."""
     body = json.dumps(value, separators=(",", ":")).encode("utf-8", "surrogatepass")
     return body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
@@ -47,7 +47,7 @@ def line_of(value: Any) -> bytes:
 WHOLE = b"".join(map(line_of, LINES))
 
 
-def reports_in(folder: Path) -> Any:
+def _results_case(folder: Path) -> Any:
     run = folder / "runs" / "one"
     run.mkdir(parents=True, exist_ok=True)
 
@@ -56,18 +56,20 @@ def reports_in(folder: Path) -> Any:
         kind, wanted = draw.below(5), None
         try:
             if kind == 4:
-                text, wanted = _sound(draw)
+                text, wanted = _valid_results(draw)
             else:
-                text = [draw.rest, lambda: mutated(WHOLE, draw), lambda: _lines(draw), lambda: _lines(draw)][kind]()
-        except (ValueError, RecursionError):  # what JSON can't write
+                text = [draw.rest, lambda: mutated_bytes(WHOLE, draw), lambda: _lines(draw), lambda: _lines(draw)][
+                    kind
+                ]()
+        except (ValueError, RecursionError):  # JSON can't express the value
             raise RefusedError from None
-        (run / results.NAME).write_bytes(text)
+        (run / records.NAME).write_bytes(text)
         found = load(folder / "runs")
         json.dumps(data(content(found)), allow_nan=False)
-        require(len(found.runs) + len(found.broken) == 1, "the run is neither shown nor named")
+        require(len(found.runs) + len(found.broken) == 1, "the run is neither loaded nor listed as broken")
         if found.broken:
-            require(wanted is None, f"a sound run was refused: {found.broken[0][1][-100:]}")
-            require(10 < len(found.broken[0][1]) < 3000, "what is said of a broken run is too much, or nothing")
+            require(wanted is None, f"a valid run was refused: {found.broken[0][1][-100:]}")
+            require(10 < len(found.broken[0][1]) < 3000, "the message about a broken run is too long or too short")
             raise RefusedError
         if wanted is None:
             return ACCEPTED
@@ -77,8 +79,8 @@ def reports_in(folder: Path) -> Any:
     return case
 
 
-def _sound(draw: Draw) -> tuple[bytes, np.ndarray]:
-    """A file as a run writes it, and its weights."""
+def _valid_results(draw: Draw) -> tuple[bytes, np.ndarray]:
+    """Return a file as a run writes it, and its weights."""
     weights = np.array([[draw.byte() / 256 for _ in range(M)] for _ in range(1 + draw.below(6))])
     rounds = [
         {**ROUNDS[0], "round": t, "weights": row.tolist(), "accuracy": draw.byte() / 256}
@@ -88,20 +90,20 @@ def _sound(draw: Draw) -> tuple[bytes, np.ndarray]:
 
 
 def _lines(draw: Draw) -> bytes:
-    """Lines whose checksums fit, some with other values than a run writes."""
+    """Return lines with valid checksums, some with wrong values."""
     lines = list(LINES)
     for _ in range(1 + draw.below(3)):
         at = draw.below(len(lines))
-        changed = warped(lines[at], draw)
+        changed = mutated_value(lines[at], draw)
         lines[at] = changed if isinstance(changed, dict) else {"kind": "round"}
     if draw.chance(6):
         lines = lines[: draw.below(len(lines))]
     return b"".join(map(line_of, lines)) + (draw.rest()[:20] if draw.chance(5) else b"")
 
 
-def reports(folder: Path) -> Surface:
+def results(folder: Path) -> Surface:
     seeds = [b"\0" + WHOLE, b"\0" + line_of(RUN), *(bytes([k]) + bytes(range(60)) for k in (1, 2, 3, 4))]
-    return Surface(reports_in(folder), seeds, length=4000)
+    return Surface(_results_case(folder), seeds, length=4000)
 
 
 def _saved(content: Any) -> bytes:
@@ -116,7 +118,7 @@ OTHERS = [SAVED, _saved({**STATE, "history": 7}), _saved([1, 2]), _saved({"x": n
 OTHERS += [_saved({**STATE, name: junk}) for name in STATE for junk in (None, -1, "x", [None], torch.zeros(2))]
 
 
-def checkpoints_in(folder: Path) -> Any:
+def _checkpoint_case(folder: Path) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
 
     def case(data_: bytes) -> str:
@@ -125,29 +127,34 @@ def checkpoints_in(folder: Path) -> Any:
         if kind == 3:
             body = _state(draw)
         else:
-            body = draw.rest() if kind == 0 else mutated(draw.pick(OTHERS), draw) if kind == 1 else draw.pick(OTHERS)
+            body = (
+                draw.rest() if kind == 0 else mutated_bytes(draw.pick(OTHERS), draw) if kind == 1 else draw.pick(OTHERS)
+            )
         (folder / "checkpoint.pt").write_bytes(body)
         try:
             with documented(CorruptFileError):
                 found = Checkpoint.load(folder)
         except RefusedError as refused:
-            require(kind < 3, f"a sound checkpoint was refused: {refused.__cause__}")
+            require(kind < 3, f"a valid checkpoint was refused: {refused.__cause__}")
             raise
-        require(found is not None and type(found.round) is type(found.lines) is int, "rounds and lines are counts")
-        require(found is not None and found.lines >= 0 and type(found.server) is dict, "what a run goes on from")
+        require(found is not None and type(found.round) is type(found.lines) is int, "round and lines must be integers")
+        require(
+            found is not None and found.lines >= 0 and type(found.server) is dict,
+            "lines must not be negative, and server must be a dict",
+        )
         theirs, again = (torch.load(io.BytesIO(body), map_location="cpu", weights_only=True) for _ in range(2))
-        if not _same(theirs, again):  # of some broken archives torch gives memory that nobody has filled
+        if not _same(theirs, again):  # torch returns uninitialised memory for some broken archives
             return ACCEPTED
         for name, one in theirs.items():
             own = getattr(found, name)
-            require(_same(own, tuple(one) if name == "history" else one), f"{name!r} is another than torch finds")
+            require(_same(own, tuple(one) if name == "history" else one), f"{name!r} is not what torch reads")
         return COMPARED
 
     return case
 
 
 def _state(draw: Draw) -> bytes:
-    """A checkpoint as a run writes it."""
+    """Return a checkpoint as a run writes it."""
     weights = torch.tensor([float(draw.byte()) for _ in range(draw.below(9))])
     counts = {"round": draw.below(500), "lines": draw.below(5000), "seconds": draw.byte() / 7}
     past = tuple(draw.byte() / 9 for _ in range(draw.below(4)))
@@ -156,7 +163,7 @@ def _state(draw: Draw) -> bytes:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal, tensors and NaN included."""
+    """Return whether two values are equal, tensors and NaN included."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.dtype == other.dtype and torch.equal(one.nan_to_num(7), other.nan_to_num(7))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -168,4 +175,4 @@ def _same(one: Any, other: Any) -> bool:
 
 def checkpoints(folder: Path) -> Surface:
     seeds = [b"\2", b"\3" + bytes(range(30)), b"\2\1", b"\2\4", b"\0" + SAVED, b"\1" + bytes(range(40))]
-    return Surface(checkpoints_in(folder), seeds, length=3000)
+    return Surface(_checkpoint_case(folder), seeds, length=3000)

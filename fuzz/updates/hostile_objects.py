@@ -1,4 +1,4 @@
-"""Objects that behave one way when they are looked at, and another when they are read."""
+"""Objects that behave differently when they are inspected and when they are read."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 
-class Raising:
-    """Raises when it is made an array."""
+class RaisesOnConversion:
+    """Raises when it is converted to an array."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no array today")
 
 
-class Posing:
-    """Says that it is an array, and has what one is asked for first."""
+class PretendsArray:
+    """Claims to be an array, with the attributes that are read first."""
 
     dtype, shape, ndim, size = np.dtype("f4"), (3,), 1, 3
 
@@ -25,8 +25,8 @@ class Posing:
         return np.ndarray
 
 
-class Boasting(np.ndarray):
-    """An array that says it is longer than it is."""
+class OverstatesShape(np.ndarray):
+    """An array that claims a larger shape than it has."""
 
     @property
     def shape(self) -> Any:
@@ -37,8 +37,8 @@ class Boasting(np.ndarray):
         return 10**9
 
 
-class Broken(Mapping[Any, Any]):
-    """A container that raises something when it is looked into."""
+class RaisingMapping(Mapping[Any, Any]):
+    """A mapping that raises the given error when a value is read."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -53,15 +53,15 @@ class Broken(Mapping[Any, Any]):
         return 1
 
 
-class Mumbling(Exception):
+class UnprintableError(Exception):
     """An error that can't be printed."""
 
     def __str__(self) -> str:
         raise RuntimeError("nor this one")
 
 
-class Fickle(Mapping[Any, Any]):
-    """A container that can be read so many times, and then no more."""
+class ReadableTimes(Mapping[Any, Any]):
+    """A mapping that can be iterated a given number of times."""
 
     def __init__(self, content: Mapping[Any, Any], times: int) -> None:
         self.content, self.left = content, times
@@ -79,8 +79,8 @@ class Fickle(Mapping[Any, Any]):
         return len(self.content)
 
 
-class Name:
-    """A key that can be hashed and compared, and not shown."""
+class UnprintableKey:
+    """A key that can be hashed and compared, but not printed."""
 
     def __hash__(self) -> int:
         return 1
@@ -94,15 +94,15 @@ class Name:
     __repr__ = __str__
 
 
-class Unhashable(Name):
-    """A key of a container that is no dict."""
+class UnhashableKey(UnprintableKey):
+    """A key of a mapping that is no dict."""
 
     def __hash__(self) -> int:
         raise RuntimeError("no hash")
 
 
-class Odd(Mapping[Any, Any]):
-    """A container with one key of any kind."""
+class OneKeyMapping(Mapping[Any, Any]):
+    """A mapping with one key of any kind."""
 
     def __init__(self, key: Any, value: Any) -> None:
         self.key, self.value = key, value
@@ -117,8 +117,8 @@ class Odd(Mapping[Any, Any]):
         return 1
 
 
-class Crooked(list[Any]):
-    """A list that says it is empty, or full of numbers, as it likes."""
+class InconsistentList(list[Any]):
+    """A list whose length and truth contradict what it holds."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter([0.5, "text"])

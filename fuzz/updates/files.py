@@ -1,4 +1,4 @@
-"""`bartizan.updates.files`: .npy, .safetensors and plain files of strangers, beside the readers that others wrote."""
+"""Surface: .npy, .safetensors and raw files of updates, compared with the readers of NumPy and safetensors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import bartizan as bz
 from bartizan import files
 from bartizan.updates.layout import leaves_of
 from fuzz.draw import Draw
-from fuzz.surface import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
-from fuzz.warp import mutated, warped
+from fuzz.mutate import mutated_bytes, mutated_value
+from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 
 HONEST = np.arange(6, dtype=np.float32)
 
@@ -41,7 +41,7 @@ TENSORS = [
 
 
 class Files:
-    """A folder with three good files and one that is a case."""
+    """A folder with three valid files and one that each case writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,47 +49,49 @@ class Files:
         self.good = [folder / f"good{m}.npy" for m in range(3)]
         for path in self.good:
             np.save(path, HONEST)
-        self._in_a_round(self.good[0])  # compiled
+        self._aggregate_with(self.good[0])  # compiles the kernels
 
     def case(self, data: bytes) -> str:
-        """The first byte says which kind; the others are the file, or choices for one with a sound frame."""
+        """The first byte selects the kind of file; the others are the file itself, or choices for a valid one."""
         draw = Draw(data)
         kind = draw.below(8)
         if kind > 5:
-            suffix, content = _sound(draw, kind == 7)
+            suffix, content = _valid(draw, kind == 7)
         elif kind < 2:
-            suffix, content = ".npy", draw.rest() if kind else mutated(draw.pick(NPY), draw)
+            suffix, content = ".npy", draw.rest() if kind else mutated_bytes(draw.pick(NPY), draw)
         elif kind < 5:
             suffix = ".safetensors"
-            content = [draw.rest, lambda: mutated(draw.pick(TENSORS), draw), lambda: _framed(draw)][kind - 2]()
+            content = [draw.rest, lambda: mutated_bytes(draw.pick(TENSORS), draw), lambda: _with_wrong_header(draw)][
+                kind - 2
+            ]()
         else:
             return self._raw(draw)
         path = self.folder / f"case{suffix}"
         path.write_bytes(content)
         if len(content) % 8 == 0:  # slower than all the rest
-            self._in_a_round(path)
-        theirs = _others(suffix, content)
+            self._aggregate_with(path)
+        theirs = _read_by_others(suffix, content)
         try:
             with documented(ValueError):
                 update = files.open_update(path)
         except RefusedError as refused:
-            said = str(refused.__cause__)
-            require(kind < 6, f"a sound file was refused: {said[-100:]}")
-            require(theirs is None or any(word in said for word in STRICTER), f"others read it: {said[-100:]}")
+            message = str(refused.__cause__)
+            require(kind < 6, f"a valid file was refused: {message[-100:]}")
+            require(theirs is None or any(word in message for word in STRICTER), f"others read it: {message[-100:]}")
             raise
-        found = {".".join(map(str, key)): np.asarray(_plain(one)) for key, one in leaves_of(update).items()}
-        require(kind < 6 or theirs is not None, "others don't read a sound file")
+        found = {".".join(map(str, key)): np.asarray(_array(one)) for key, one in leaves_of(update).items()}
+        require(kind < 6 or theirs is not None, "others can't read a valid file")
         if theirs is not None:
-            require(set(found) == set(theirs), f"names {sorted(found)} where others find {sorted(theirs)}")
+            require(set(found) == set(theirs), f"names {sorted(found)} where others read {sorted(theirs)}")
             for name, one in found.items():
-                require(one.tobytes() == theirs[name].tobytes(), f"{name!r} has other numbers than others find")
-                require(one.shape == theirs[name].shape, f"{name!r} has another shape than others find")
+                require(one.tobytes() == theirs[name].tobytes(), f"{name!r} has other numbers than others read")
+                require(one.shape == theirs[name].shape, f"{name!r} has another shape than others read")
         return ACCEPTED if theirs is None else COMPARED
 
-    def _in_a_round(self, path: Path) -> None:
-        """Whatever is in the file, the three others are aggregated."""
+    def _aggregate_with(self, path: Path) -> None:
+        """Require that the three valid files are aggregated, whatever is in the fourth."""
         out = bz.aggregate([path, *self.good], bz.Mean())
-        require(set(out.quarantined) <= {0}, f"good files were quarantined: {out.quarantined}")
+        require(set(out.quarantined) <= {0}, f"valid files were quarantined: {out.quarantined}")
         require(np.isfinite(out.update).all(), "the result is not finite")
 
     def _raw(self, draw: Draw) -> str:
@@ -99,12 +101,12 @@ class Files:
         path.write_bytes(draw.rest())
         with documented(ValueError):
             found = files.open_update(path, dtype=dtype, shape=shape)
-        require(found.shape == shape and found.nbytes == path.stat().st_size, "not the whole file, or more")
+        require(found.shape == shape and found.nbytes == path.stat().st_size, "the array is not the whole file")
         return ACCEPTED
 
 
-def _sound(draw: Draw, tensors: bool) -> tuple[str, bytes]:
-    """A file as others write it, of any dtype that is promised, in any shape and order."""
+def _valid(draw: Draw, tensors: bool) -> tuple[str, bytes]:
+    """Return a file as others write it, of any supported dtype, in any shape and order."""
     arrays = {}
     for name in draw.pick([["w"], ["w", "b"], ["layers.0.weight", "", "n"]]) if tensors else [""]:
         shape = tuple(draw.pick([2, 1, 3, 0, 5]) for _ in range(draw.below(4)))
@@ -123,31 +125,31 @@ def _sound(draw: Draw, tensors: bool) -> tuple[str, bytes]:
     return ".npy", _npy(array, draw.pick([(1, 0), (2, 0)]))
 
 
-def _framed(draw: Draw) -> bytes:
-    """A safetensors file whose first eight bytes fit, with a header that lies."""
+def _with_wrong_header(draw: Draw) -> bytes:
+    """Return a safetensors file whose header has the stated length and wrong values."""
     head = {
         "w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
         "b": {"dtype": "BF16", "shape": [2], "data_offsets": [24, 28]},
         "__metadata__": {"by": "us"},
     }
     try:
-        text = json.dumps(warped(head, draw)).encode("utf-8", "surrogatepass")
+        text = json.dumps(mutated_value(head, draw)).encode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):
         raise RefusedError from None
     body = bytes(draw.pick([28, 0, 24, 100]))
     return len(text).to_bytes(8, "little") + text + body
 
 
-def _plain(one: Any) -> Any:
+def _array(one: Any) -> Any:
     return one if isinstance(one, np.ndarray) else one.view(torch.uint16).numpy()
 
 
 STRICTER = ("and nothing else", "has a name twice", "__metadata__ must", "its format has version")
-"""What this library refuses, and says so, where others look away."""
+"""Parts of the messages for what this library refuses and others accept."""
 
 
-def _others(suffix: str, content: bytes) -> dict[str, np.ndarray] | None:
-    """What NumPy or safetensors makes of it; None where they refuse, or know no such numbers as are promised."""
+def _read_by_others(suffix: str, content: bytes) -> dict[str, np.ndarray] | None:
+    """Return what NumPy or safetensors reads; None where they refuse it or the dtype is not supported."""
     try:
         if suffix == ".npy":
             stream = io.BytesIO(content)
@@ -158,7 +160,7 @@ def _others(suffix: str, content: bytes) -> dict[str, np.ndarray] | None:
             return None
         else:
             found = load_safetensors(content)
-    except Exception:  # theirs may raise anything
+    except Exception:  # other readers may raise any error
         return None
     return found if all(one.dtype.kind in "fiub" and one.itemsize <= 8 for one in found.values()) else None
 

@@ -1,6 +1,6 @@
-"""Data sets read by other means than the library's: what it accepts is compared with what these find.
+"""Independent readers of data sets, which the library's loaders are compared with.
 
-They are for files that the library has accepted, and raise anything at what is not sound.
+They raise any error on invalid files.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from PIL import Image
 
 Files = dict[str, bytes]
 Part = tuple[np.ndarray, np.ndarray | None]
-"""Pixels, a row an image, and labels where they are known."""
+"""Pixels, with a row for each image, and labels where they are known."""
 Reader = Callable[[Files], tuple[Part, Part]]
 SAFE = {("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode")}
 SAFE |= {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
 
 
 class Unpickler(pickle.Unpickler):
-    """Python's own, which imports nothing but what arrays need."""
+    """Python's unpickler, restricted to what arrays need."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in SAFE:
@@ -32,7 +32,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def pickles(files: Files) -> tuple[Part, Part]:
-    """CIFAR's batches: those of the test set have "test" in their names."""
+    """Read CIFAR's pickled batches; those of the test set have "test" in their names."""
     parts = []
     for test in (False, True):
         batches = [_batch(one) for name, one in files.items() if name != "meta" and ("test" in name) is test]
@@ -48,13 +48,13 @@ def _batch(data: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def binary(files: Files) -> tuple[Part, Part]:
-    """CIFAR-100's other form: two labels and 3,072 bytes an image."""
+    """Read CIFAR-100's binary files: two labels and 3,072 bytes for each image."""
     train, test = (np.frombuffer(files[f"{part}.bin"], np.uint8).reshape(-1, 3074) for part in ("train", "test"))
     return (train[:, 2:], train[:, 1]), (test[:, 2:], test[:, 1])
 
 
 def idx(files: Files) -> tuple[Part, Part]:
-    """MNIST's: sizes, then bytes."""
+    """Read MNIST's files: sizes, then bytes."""
     raw = {name: gzip.decompress(one) if name.endswith(".gz") else one for name, one in files.items()}
 
     def part(name: str) -> Part:
@@ -65,7 +65,7 @@ def idx(files: Files) -> tuple[Part, Part]:
 
 
 def jpegs(files: Files) -> tuple[Part, Part]:
-    """TinyImageNet's: one image in each part here, of the first and of the annotated class."""
+    """Read TinyImageNet's files; here each part has one image, of the first and of the annotated class."""
 
     def part(name: str) -> np.ndarray:
         own = next(one for key, one in files.items() if key.startswith(name) and key.endswith(".JPEG"))

@@ -15,8 +15,8 @@ from bartizan.updates.layout import is_tensor
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One row an update; a trusted update's is the last, and `dots` are the exact inner products with it.
+class SketchedRows:
+    """One row an update; a trusted update's is the last, and `trusted_dots` are the exact inner products with it.
 
     A row depends on the update, its layout and the seed, never on the other rows: a round that sketches updates as
     they arrive keeps the same numbers, to the bit, as one call that has them all.
@@ -24,32 +24,36 @@ class Reading:
 
     sketches: Floats
     squared_norms: Floats
-    dots: Floats | None = None
+    trusted_dots: Floats | None = None
 
     @classmethod
-    def empty(cls, rows: Located, k: int, *, trusted: bool) -> Reading:
+    def empty(cls, rows: Located, k: int, *, trusted: bool) -> SketchedRows:
         """Zeros where these rows are."""
-        return cls(*rows.blank_reading(k, trusted))
+        return cls(*rows.blank_sketches(k, trusted))
 
     @classmethod
-    def stacked(cls, readings: Sequence[Reading]) -> Reading:
-        """The clients of all readings, in this order, and the last one's trusted update."""
-        if len(readings) == 1:
-            return readings[0]
-        clients = slice(None) if readings[-1].dots is None else slice(-1)
-        return cls.of_parts([*(reading.part(clients) for reading in readings[:-1]), readings[-1]])
+    def stacked(cls, parts: Sequence[SketchedRows]) -> SketchedRows:
+        """The clients of all parts, in this order, and the last one's trusted update."""
+        if len(parts) == 1:
+            return parts[0]
+        clients = slice(None) if parts[-1].trusted_dots is None else slice(-1)
+        return cls.concatenated([*(part.part(clients) for part in parts[:-1]), parts[-1]])
 
     @classmethod
-    def of_parts(cls, parts: Sequence[Reading]) -> Reading:
+    def concatenated(cls, parts: Sequence[SketchedRows]) -> SketchedRows:
         """Rows one below the other, as they are."""
         return cls(
             joined([part.sketches for part in parts]),
             joined([part.squared_norms for part in parts]),
-            None if parts[-1].dots is None else joined([part.dots for part in parts]),
+            None if parts[-1].trusted_dots is None else joined([part.trusted_dots for part in parts]),
         )
 
-    def part(self, rows: slice) -> Reading:
-        return Reading(self.sketches[rows], self.squared_norms[rows], None if self.dots is None else self.dots[rows])
+    def part(self, rows: slice) -> SketchedRows:
+        return SketchedRows(
+            self.sketches[rows],
+            self.squared_norms[rows],
+            None if self.trusted_dots is None else self.trusted_dots[rows],
+        )
 
 
 def joined(parts: Sequence[Any]) -> Any:

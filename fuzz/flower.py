@@ -1,4 +1,4 @@
-"""What Flower's nodes send: arrays and metrics in a RecordDict, read beside NumPy's own reader."""
+"""Surface: replies of Flower nodes, arrays and metrics in a RecordDict, compared with NumPy's reader."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import bartizan as bz
 from bartizan.flower.client_metrics import kept, medians, together
 from bartizan.flower.decode import Model, of_kind, only_arrays, reported
 from fuzz.draw import Draw
-from fuzz.surface import COMPARED, RefusedError, Surface, documented, require
-from fuzz.updatefiles import NPY
-from fuzz.warp import mutated
+from fuzz.mutate import mutated_bytes
+from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, require
+from fuzz.updates.files import NPY
 
 ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3)}
 NAMES = ("w", "n", "extra", "", "w\0", "x" * 3000)
@@ -28,22 +28,22 @@ NUMBERS: list[Any] = [3, 0, -1, 2**63 - 1, 0.5, float("nan"), float("inf"), [1, 
 def case(data: bytes) -> str:
     draw = Draw(data)
     model = Model.of(ArrayRecord({name: Array(one) for name, one in ARRAYS.items()}))
-    sound = draw.chance(5)
-    content = _honest(draw) if sound else _reply(draw)
+    valid = draw.chance(5)
+    content = _honest(draw) if valid else _reply(draw)
     metrics(draw, content)
     try:
         with documented(ValueError):
             found = model.decode(only_arrays(content))
             reported(content, "num-examples")
     except RefusedError as refused:
-        require(not sound, f"a sound reply was refused: {refused.__cause__}")
+        require(not valid, f"a valid reply was refused: {refused.__cause__}")
         raise
     for name, one in found.items():
         theirs = np.load(io.BytesIO(of_kind(content, ArrayRecord)[0][name].data), allow_pickle=False)
-        require(np.array_equal(one, theirs, equal_nan=True), f"{name!r} has other numbers than NumPy finds")
+        require(np.array_equal(one, theirs, equal_nan=True), f"{name!r} has other numbers than NumPy reads")
     honest = [{name: array + m for name, array in ARRAYS.items()} for m in range(3)]
     out = bz.aggregate([found, *honest], bz.Mean(), reference=ARRAYS)
-    require(set(out.quarantined) <= {0} and np.isfinite(out.update["w"]).all(), "a reply spoilt the round")
+    require(set(out.quarantined) <= {0} and np.isfinite(out.update["w"]).all(), "one reply changed the fate of others")
     return COMPARED
 
 
@@ -75,11 +75,11 @@ def _reply(draw: Draw) -> RecordDict:
 
 
 def _bytes(draw: Draw, name: str) -> bytes:
-    """A .npy file: whole, changed, with a header of lies, or anything."""
+    """Return a .npy file that is valid, mutated, has a wrong header, or is arbitrary bytes."""
     whole = _npy(ARRAYS.get(name, ARRAYS["w"]))
     how = draw.below(5)
     if how == 1:
-        return mutated(whole, draw)
+        return mutated_bytes(whole, draw)
     if how == 2:
         descr, order = draw.pick(HEADERS), draw.pick(["False", "True", "None"])
         shape = draw.pick(["(2, 3)", "()", "(6,)", "(2, 3, )", "(99999999999999999999,)", "(-1,)", "(2, 3), **{}"])
@@ -98,10 +98,10 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def metrics(draw: Draw, content: RecordDict) -> None:
-    """One node's metrics among honest ones: a number that most report, and none that one node can move away."""
+    """Require that one node moves no median beyond those of the honest nodes."""
     honest = [RecordDict({"m": MetricRecord({"loss": 0.1 * n, "num-examples": 3})}) for n in range(1, 4)]
     told = together([kept(content, medians), *honest], "num-examples", medians)
-    require(set(told) <= {"loss"}, f"metrics {json.dumps(sorted(told))[:60]} that most did not report")
+    require(set(told) <= {"loss"}, f"metrics {json.dumps(sorted(told))[:60]} that most nodes did not report")
     require(0.1 <= told["loss"] <= 0.3, "one node moved the median beyond all honest ones")
 
 

@@ -1,4 +1,4 @@
-"""Runs cases one by one, with limits on time and memory, and keeps the failures, each kind once."""
+"""Run cases one by one with limits on time and memory, and keep one example of each kind of failure."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fuzz.surface import ACCEPTED, COMPARED, HOME, REFUSED, RefusedError, Surface, WrongError
+from fuzz.surfaces import ACCEPTED, COMPARED, HOME, REFUSED, RefusedError, Surface, WrongError
 
 ROOT = f"{Path(__file__).parents[1]}/"
-PATIENCE = 10.0
+TIME_LIMIT = 10.0
 """Seconds that one case may take."""
-ROOM = 2**30
-"""Bytes that a process may take beyond what it has when it is warm."""
-LOOKED_AT = 64
-"""One case in so many is run again with every allocation counted."""
-KEPT = 20
-"""Failures of different kinds that are kept with their bytes."""
+MEMORY_LIMIT = 2**30
+"""Bytes that a process may allocate beyond what it has after warming up."""
+TRACED = 64
+"""One case in this many is run with every allocation counted."""
+MAX_FAILURES = 20
+"""Kinds of failures that are kept with their bytes."""
 
 
 class HangError(BaseException):
-    """A case that did not end in time; no `except Exception` hides it."""
+    """A case did not end in time; no `except Exception` catches this."""
 
 
 @dataclass
-class Watch:
-    """What became of the cases of one surface."""
+class Monitor:
+    """Counts and failures of the cases of one surface."""
 
     surface: Surface
     cases: int = 0
@@ -49,65 +49,62 @@ class Watch:
     begun_at: int = 0
 
     def warm(self) -> None:
-        """Compile and import what the cases need, then hold the process to its size."""
+        """Compile and import what the cases need, then limit the memory of the process."""
         self.surface.warm()
         for seed in self.surface.seeds:
             with suppress(Exception):
                 self.surface.case(seed)
         self.begun_at = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_AS, (_virtual() + ROOM, resource.getrlimit(resource.RLIMIT_AS)[1]))
+            limit = _address_space() + MEMORY_LIMIT
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
     def run(self, data: bytes) -> bool:
-        """One case; whether it was as it should be."""
+        """Run one case and return whether it passed."""
         self.cases += 1
-        counted = self.cases % LOOKED_AT == 0
-        if counted:
+        traced = self.cases % TRACED == 0
+        if traced:
             tracemalloc.start()
         begin = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT)
+        passed = True
         try:
-            told = self.surface.case(data)
+            outcome = self.surface.case(data)
             self.outcomes[ACCEPTED] += 1
-            self.outcomes[COMPARED] += told == COMPARED
-            fine = True
+            self.outcomes[COMPARED] += outcome == COMPARED
         except RefusedError:
             self.outcomes[REFUSED] += 1
-            fine = True
-        except WrongError as error:
-            fine = self._failed("wrong", error, data)
         except (Exception, HangError) as error:
-            fine = self._failed("crash", error, data)
+            passed = self._failed(error, data)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        took = time.perf_counter() - begin
-        if counted:
+        seconds = time.perf_counter() - begin
+        if traced:
             self.largest_peak = max(self.largest_peak, tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
-        elif took > self.slowest:
-            self.slowest, self.slowest_case = took, data
-        return fine
+        elif seconds > self.slowest:
+            self.slowest, self.slowest_case = seconds, data
+        return passed
 
     def batch(self, run: Callable[[], None], name: bytes) -> None:
-        """Many cases that somebody else draws and counts; one that fails ends the batch."""
+        """Run many cases that Hypothesis draws and counts; the first failure ends the batch."""
         try:
             run()
-        except WrongError as error:
-            self._failed("wrong", error, name)
         except Exception as error:
-            self._failed("crash", error, name)
+            self._failed(error, name)
 
-    def _failed(self, kind: str, error: BaseException, data: bytes) -> bool:
-        if kind == "wrong":
+    def _failed(self, error: BaseException, data: bytes) -> bool:
+        at = traceback.extract_tb(error.__traceback__)
+        ours = next((frame for frame in reversed(at) if frame.filename.startswith(HOME)), at[-1])
+        place = f"{ours.filename.removeprefix(ROOT).removeprefix('src/')}:{ours.lineno}"
+        if isinstance(error, WrongError):
             self.wrong += 1
+            mark = f"wrong: {str(error)[:40]}"
         else:
             self.crashes += 1
-        at = traceback.extract_tb(error.__traceback__)
-        ours = next((one for one in reversed(at) if one.filename.startswith(HOME)), at[-1])
-        place = f"{ours.filename.removeprefix(ROOT).removeprefix('src/')}:{ours.lineno}"
-        mark = f"{kind}: {type(error).__name__} at {place}" if kind == "crash" else f"wrong: {str(error)[:40]}"
+            mark = f"crash: {type(error).__name__} at {place}"
         known = self.failures.get(mark)
-        if known is None and len(self.failures) >= KEPT:
+        if known is None and len(self.failures) >= MAX_FAILURES:
             return False
         if known is None or len(data) < len(known["data"]) // 2:
             self.failures[mark] = {"said": str(error)[:500], "at": place, "data": data.hex()}
@@ -128,18 +125,18 @@ class Watch:
         }
 
 
-def listen() -> None:
-    """Let the alarm of a case that hangs be heard."""
+def raise_on_alarm() -> None:
+    """Let a case that runs out of time raise `HangError`."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise HangError(f"still at it after {PATIENCE:.0f} s")
+        raise HangError(f"still running after {TIME_LIMIT:.0f} s")
 
     signal.signal(signal.SIGALRM, stop)
 
 
-def _virtual() -> int:
-    """Bytes of addresses that this process has."""
+def _address_space() -> int:
+    """Return the bytes of address space of this process."""
     if sys.platform != "linux":
-        raise OSError("only Linux tells")
+        raise OSError("known on Linux only")
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""`Round` as a state machine for Hypothesis: any order of adds, twins, mistakes, closes and goodbyes."""
+"""`Round` as a Hypothesis state machine: adds, repeated adds, wrong arguments and closes in any order."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fuzz.draw import Draw
-from fuzz.rounds import Model
-from fuzz.surface import require
+from fuzz.round import Model
+from fuzz.surfaces import require
 
 CHOICES = st.binary(max_size=40)
 
 
 class RoundMachine(RuleBasedStateMachine):
-    """Each step is one of the model's, which does it to a real round and compares."""
+    """Each step is one of the model's, which applies it to a real round and compares."""
 
     runs = 0
-    """Of all machines, for who counts them."""
+    """Number of machines that were run."""
 
     @initialize(choices=CHOICES)
     def open(self, choices: bytes) -> None:
@@ -28,34 +28,34 @@ class RoundMachine(RuleBasedStateMachine):
         self.model = Model(Draw(choices), Path(self.folder.name))
 
     @rule(choices=CHOICES, client=st.integers(0, 15), flawed=st.booleans())
-    def somebody_comes(self, choices: bytes, client: int, flawed: bool) -> None:
+    def add(self, choices: bytes, client: int, flawed: bool) -> None:
         self.model.draw = Draw(choices)
         self.model.add(client, flawed)
 
     @precondition(lambda self: self.model.came)
     @rule(choices=CHOICES, which=st.integers(0, 99))
-    def somebody_comes_again(self, choices: bytes, which: int) -> None:
+    def add_again(self, choices: bytes, which: int) -> None:
         self.model.draw = Draw(choices)
         self.model.add(sorted(self.model.came)[which % len(self.model.came)])
 
     @rule(choices=CHOICES)
-    def the_caller_errs(self, choices: bytes) -> None:
+    def add_wrong_argument(self, choices: bytes) -> None:
         self.model.draw = Draw(choices)
-        self.model.add_nonsense()
+        self.model.add_wrong_argument()
 
     @rule()
-    def it_is_closed(self) -> None:
+    def close(self) -> None:
         self.model.close()
 
     @precondition(lambda self: len(self.model.came) > 6)
     @rule()
-    def it_is_left(self) -> None:
-        self.model.leave()
+    def abandon(self) -> None:
+        self.model.abandon()
 
     @invariant()
-    def the_round_knows_who_came(self) -> None:
+    def the_round_has_the_clients_that_came(self) -> None:
         if hasattr(self, "model"):
-            require(set(self.model.round.clients) == set(self.model.came), "others came than were taken")
+            require(set(self.model.round.clients) == set(self.model.came), "the round has other clients than came")
 
     def teardown(self) -> None:
         if hasattr(self, "model"):
