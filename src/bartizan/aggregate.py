@@ -240,9 +240,9 @@ class Aggregator:
         )
 
     def _planned(self, clients: Updates) -> Sketch:
-        from bartizan.sketch.planner import sketch_for
+        from bartizan.sketch.choose import sketch_for
 
-        return sketch_for(clients, self.rule)
+        return sketch_for(clients, isinstance(self.rule, Rule) and self.rule.needs_distances)
 
 
 def aggregate(

@@ -168,9 +168,10 @@ class ShardedAggregator:
     def _planned(self, clients: Updates, agreement: Agreement) -> Sketch | None:
         if isinstance(self.sketch, Sketch):
             return None
-        from bartizan.sketch.planner import sketch_for
+        from bartizan.sketch.choose import sketch_for
 
-        return sketch_for(clients, self.rule, max(agreement.widths))
+        needs_distances = isinstance(self.rule, Rule) and self.rule.needs_distances
+        return sketch_for(clients, needs_distances, max(agreement.widths))
 
     @cached_property
     def _alone(self) -> Aggregator:
