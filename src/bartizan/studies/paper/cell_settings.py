@@ -23,7 +23,7 @@ def filled(config: Any) -> dict[str, Any]:
     """A configuration, checked, with the defaults of keys that it was written without, and no folder of a machine."""
     if not isinstance(config, Mapping):
         raise ConfigError(f"A configuration must be a table of sections; got {shown(config)}.")
-    whole = Experiment.of(config).as_dict()
+    whole = Experiment.read_back(config).as_dict()
     whole["data"].pop("folder")
     return whole
 
