@@ -22,6 +22,7 @@ import torch
 import bartizan as bz
 from bartizan import attacks
 from bartizan import records as results
+from bartizan._util import jsonl
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartizan[flower]'")
 
@@ -31,11 +32,10 @@ from flwr.serverapp.strategy import FedAvg, Krum
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bartizan.flower import Reputation, RobustStrategy
-from bartizan.flower import run_record as record
-from bartizan.flower.decode import Model, header_of
-from bartizan.flower.limits import Limits
-from bartizan.flower.reply_stream import Arriving
+from bartizan.flower import Reputation, RobustStrategy, resume
+from bartizan.flower.replies import Model, read_header
+from bartizan.flower.reply_limits import Limits
+from bartizan.flower.streaming_grid import StreamingGrid
 from bartizan.lab.report import load as report
 from bartizan.lab.report.finding import reputation_of
 
@@ -212,7 +212,7 @@ def test_names_must_be_those_of_the_model():
 @given(st.binary(max_size=300), st.sampled_from([b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00", b"\x93NUMPY\x02\x00"]))
 def test_no_bytes_do_anything_but_a_value_error(data, begin):
     try:
-        header_of(begin + data)
+        read_header(begin + data)
     except ValueError:
         return
     raise AssertionError("random bytes are no header")
@@ -221,8 +221,8 @@ def test_no_bytes_do_anything_but_a_value_error(data, begin):
 @given(st.lists(st.integers(0, 4), max_size=6), st.sampled_from(["<f2", "<f4", ">f8", "<i8", "|u1", "|b1"]))
 def test_every_header_that_numpy_writes_is_read(shape, dtype):
     array = np.zeros(shape, dtype)
-    header = header_of(Array(array).data)
-    assert (header.descr, header.shape) == (array.dtype.str, array.shape)
+    header = read_header(Array(array).data)
+    assert (header.dtype, header.shape) == (array.dtype.str, array.shape)
 
 
 def test_a_model_that_can_not_be_aggregated_is_an_error_before_anything_is_sent():
@@ -324,7 +324,7 @@ def test_flowers_own_strategy_ends_the_run_where_ours_goes_on():
     from flwr.serverapp.exception import InconsistentMessageReplies
 
     with pytest.raises(InconsistentMessageReplies):
-        plain.start(Arriving(Desk(nodes), Limits(2**20, 100)), as_record(arrays()), num_rounds=1)
+        plain.start(StreamingGrid(Desk(nodes), Limits(2**20, 100)), as_record(arrays()), num_rounds=1)
 
 
 def test_a_node_that_fails_or_never_answers_is_absent():
@@ -492,13 +492,13 @@ def test_replies_are_read_as_they_arrive():
     seen = []
     strategy = RobustStrategy(bz.MultiKrum(1), min_train_nodes=7, fraction_evaluate=0.0)
     desk = Desk(honest())
-    take = strategy._take
+    read = strategy._read_reply
 
     def watched(*given):
         seen.append(len(desk.pulled))
-        take(*given)
+        read(*given)
 
-    strategy._take = watched
+    strategy._read_reply = watched
     strategy.start(desk, as_record(arrays()), num_rounds=1)
     assert seen == [1, 2, 3, 4, 5, 6, 7]
 
@@ -530,7 +530,9 @@ def test_flowers_krum_picks_attackers_on_the_replies_where_ours_does_not():
             "ours": RobustStrategy(bz.Krum(4), fraction_evaluate=0.0, min_train_nodes=20),
         }
         for name, strategy in both.items():
-            result = strategy.start(Arriving(Desk(nodes), Limits(2**30, 100)), as_record({"w": start}), num_rounds=1)
+            result = strategy.start(
+                StreamingGrid(Desk(nodes), Limits(2**30, 100)), as_record({"w": start}), num_rounds=1
+            )
             caught[name] += np.abs(sent - result.arrays["w"].numpy()).sum(axis=1).argmin() < 4
     assert caught["ours"] == 0
     assert caught["theirs"] > 0
@@ -882,7 +884,7 @@ def test_a_kill_between_the_lines_and_the_checkpoint_loses_nothing(tmp_path, mon
             raise Killed
         save(folder, saved)
 
-    save = record.save
+    save = resume.save
     desk = Desk(dict.fromkeys(range(7), judged))
 
     def go():
@@ -895,7 +897,7 @@ def test_a_kill_between_the_lines_and_the_checkpoint_loses_nothing(tmp_path, mon
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(record, "save", kill)
+        patch.setattr(resume, "save", kill)
         with pytest.raises(Killed):
             go()
     assert len(results.read(tmp_path).rounds) == 3
@@ -1064,7 +1066,7 @@ def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
         return judged(message)
 
     bad = 1 if what == "first line" else 2
-    target = {"checkpoint": (record, "save"), "line": (results.Writer, "write"), "first line": (record, "write_whole")}
+    target = {"checkpoint": (resume, "save"), "line": (results.Writer, "write"), "first line": (jsonl, "rewrite")}
     target = target[what]
     with monkeypatch.context() as patch:
         _, result = run(dict.fromkeys(range(7), node), rounds=3, folder=tmp_path)
@@ -1073,7 +1075,7 @@ def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
     found = results.read(tmp_path)
     assert [line["round"] for line in found.rounds] == [1, 2, 3]
     assert found.end["status"] == "finished"
-    assert record.load(tmp_path).round == 3
+    assert resume.load(tmp_path).round == 3
 
 
 def test_a_spill_without_room_costs_a_node_its_reply_or_the_round(tmp_path, monkeypatch):
@@ -1108,7 +1110,7 @@ def test_a_folder_of_another_model_or_a_broken_checkpoint_is_an_error(tmp_path):
     strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path)
     with pytest.raises(ValueError, match="holds a run of another model"):
         strategy.start(Desk({}), as_record({"w": np.zeros(3)}))
-    path = tmp_path / record.CHECKPOINT
+    path = tmp_path / resume.NAME
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(results.CorruptFileError, match=r"checkpoint\.npz is not what RobustStrategy writes"):
         strategy.start(Desk({}), as_record(arrays()))

@@ -24,9 +24,9 @@ from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from bartizan import Mean
-from bartizan.flower import RobustStrategy, limits
-from bartizan.flower.limits import Limits
-from bartizan.flower.reply_stream import Arriving, Unusable
+from bartizan.flower import RobustStrategy, reply_limits
+from bartizan.flower.reply_limits import Limits
+from bartizan.flower.streaming_grid import StreamingGrid, UnusableReply
 
 MIB = 2**20
 
@@ -94,7 +94,7 @@ def question() -> Message:
 
 
 def pulled(link: Link, most: int, end: float | None = None) -> Message:
-    reply = Arriving(grid_of(link), Limits(most, 1000))._pulled("question", question(), end)
+    reply = StreamingGrid(grid_of(link), Limits(most, 1000))._pulled("question", question(), end)
     assert reply is not None
     return reply
 
@@ -141,7 +141,7 @@ def test_chunks_that_are_repeated_are_counted_before_they_are_put_together(times
     """A terabyte in one array; arrays that are small each and large together."""
     _, link = repeating(times, arrays)
     peak, reply = peak_of(lambda: pulled(link, most=8 * MIB))
-    assert isinstance(reply.error, Unusable)
+    assert isinstance(reply.error, UnusableReply)
     assert "its arrays would have more than 8,388,608 bytes" in reply.error.reason
     assert reply.metadata.src_node_id == 7
     assert peak < 60 * MIB
@@ -164,7 +164,7 @@ def test_objects_that_never_come_cost_no_more_than_the_rounds_time():
     begin = time.monotonic()
     reply = pulled(link, 8 * MIB, end=begin)
     assert reply.has_error()
-    assert not isinstance(reply.error, Unusable)  # a node whose upload broke is absent, not guilty
+    assert not isinstance(reply.error, UnusableReply)  # a node whose upload broke is absent, not guilty
     assert reply.metadata.src_node_id == 7
 
 
@@ -189,7 +189,7 @@ class Slow(Link):
 def test_a_reply_of_far_more_objects_than_the_model_has_is_refused_unseen():
     link = many(5000)
     reply = pulled(link, 16 * MIB)
-    assert isinstance(reply.error, Unusable)
+    assert isinstance(reply.error, UnusableReply)
     assert "5,003 objects" in reply.error.reason
     assert link.bytes_pulled == 0
 
@@ -210,13 +210,15 @@ def test_objects_that_keep_coming_end_with_the_rounds_time():
     link.__class__ = Slow
     reply = pulled(link, 16 * MIB, end=time.monotonic() + 0.1)
     assert "still coming when the round's time was over" in reply.error.reason
-    assert not isinstance(reply.error, Unusable)
+    assert not isinstance(reply.error, UnusableReply)
     assert link.requests < 450
 
 
 def test_a_reply_that_waited_behind_others_is_taken_after_the_end():
     link = many(10)
-    reply = Arriving(grid_of(link), Limits(MIB, 1000))._pulled("question", question(), time.monotonic() - 1, grace=5.0)
+    reply = StreamingGrid(grid_of(link), Limits(MIB, 1000))._pulled(
+        "question", question(), time.monotonic() - 1, grace=5.0
+    )
     assert not reply.has_error()
 
 
@@ -243,16 +245,16 @@ def test_limits_hold_in_their_own_thread_and_flower_is_left_as_it_was():
     inside, done = threading.Event(), threading.Event()
 
     def other():
-        with limits.limited(Limits(2**40, 1000), None):
+        with reply_limits.limited(Limits(2**40, 1000), None):
             inside.set()
             done.wait(20)
 
     thread = threading.Thread(target=other)
-    with limits.limited(Limits(8 * MIB, 1000), None):
+    with reply_limits.limited(Limits(8 * MIB, 1000), None):
         thread.start()
         inside.wait(20)
         _, link = repeating(9)
-        with pytest.raises(limits.TooLargeError):
+        with pytest.raises(reply_limits.TooLargeError):
             list(grid_of(link).pull_messages(["question"]))
     done.set()
     thread.join(20)
@@ -261,6 +263,6 @@ def test_limits_hold_in_their_own_thread_and_flower_is_left_as_it_was():
 
 
 def test_a_flower_that_is_built_otherwise_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(limits, "KNOWN", False)
-    Arriving(grid_of(None), Limits(1, 1))
+    monkeypatch.setattr(reply_limits, "SUPPORTED", False)
+    StreamingGrid(grid_of(None), Limits(1, 1))
     assert "a reply's size is not limited" in caplog.text
