@@ -1,4 +1,4 @@
-"""The demo's table, filling while the runs go on; plain lines where there is no terminal."""
+"""The training demo's table, redrawn while the runs go on; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs.progress_display import Course
+from bartizan.studies.terminal import new_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 Line = Mapping[str, Any]
 
 
-class Screen:
-    """What each run has said last, by attack and rule."""
+class DemoTable:
+    """The last accuracy and the weights on attackers of each run, by attack and rule."""
 
     def __init__(self, runs: Mapping[str, Experiment]) -> None:
         self.runs = runs
@@ -29,6 +30,7 @@ class Screen:
         self.started: float | None = None
 
     def see(self, slug: str, line: Line) -> None:
+        """Take in a line of a run's record."""
         self.started = self.started or time.monotonic()
         if line["kind"] == "run":
             self.courses[slug], self.attackers[slug] = Course(self.runs[slug].rounds), []
@@ -41,7 +43,7 @@ class Screen:
 
     @property
     def part(self) -> float:
-        """How much of all rounds is done."""
+        """How much of all rounds is done, from 0 to 1."""
         done = sum(
             one.rounds if slug in self.ended else self.courses[slug].round if slug in self.courses else 0
             for slug, one in self.runs.items()
@@ -50,7 +52,7 @@ class Screen:
 
     @property
     def state(self) -> str:
-        """How many runs are done, and what the rest will take at the pace so far."""
+        """How many runs are done, and the time left at the pace so far."""
         if self.started is None:
             return "starting the workers ..."
         done = f"{len(self.ended)} of {len(self.runs)} runs done"
@@ -59,48 +61,44 @@ class Screen:
         return f"{done}, about {clock((time.monotonic() - self.started) * (1 / self.part - 1))} left"
 
     def table(self) -> Table:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
         attacks = list(dict.fromkeys(one.attack.name for one in self.runs.values()))
-        rules = list(dict.fromkeys(one.rule.name for one in self.runs.values()))
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        table.add_column("attack:\nrule", no_wrap=True)
-        for attack in attacks:
-            for head in (f"{attack}\naccuracy", "\nattackers"):
-                table.add_column(head, justify="right", no_wrap=True)
+        heads = [head for attack in attacks for head in (f"{attack}\naccuracy", "\nattackers")]
+        table = new_table(["attack:\nrule", *heads], left=["attack:\nrule"])
         by_name = {(one.attack.name, one.rule.name): slug for slug, one in self.runs.items()}
-        for rule in rules:
-            table.add_row(rule, *(text for attack in attacks for text in self._cells(by_name[attack, rule])))
+        for rule in dict.fromkeys(one.rule.name for one in self.runs.values()):
+            table.add_row(rule, *(text for attack in attacks for text in self._columns(by_name[attack, rule])))
         return table
 
     def reached(self, slug: str) -> tuple[str, str]:
-        """A run's accuracy, and the weight on attackers averaged over its rounds."""
+        """Return a run's accuracy, and its weight on attackers averaged over the rounds."""
         course, attackers = self.courses[slug], self.attackers[slug]
         return (
             "" if course.accuracy is None else f"{100 * course.accuracy:.1f}%",
             f"{100 * sum(attackers) / len(attackers):.0f}%" if attackers else "",
         )
 
-    def _cells(self, slug: str) -> tuple[str, str]:
+    def _columns(self, slug: str) -> tuple[str, str]:
         if slug not in self.courses:
             return "", ""
-        accuracy, attackers = self.reached(slug)
-        return _coloured(accuracy, self.courses[slug].accuracy), attackers
+        (text, attackers), accuracy = self.reached(slug), self.courses[slug].accuracy
+        if accuracy is None:
+            return "[dim]...[/]", attackers
+        colour = "bold red" if accuracy < 0.3 else "yellow" if accuracy < 0.5 else "green"  # guessing: 0.1
+        return f"[{colour}]{text}[/]", attackers
 
 
-class Live(Screen):
-    """A table that is drawn anew after each round."""
+class LiveDemo(DemoTable):
+    """Redraw the table after each round."""
 
     def __init__(self, runs: Mapping[str, Experiment], console: Console) -> None:
-        from rich.live import Live as Display
+        from rich.live import Live
 
         super().__init__(runs)
-        self.display = Display(self._drawn(), console=console, refresh_per_second=4, vertical_overflow="visible")
+        self.live = Live(self._drawn(), console=console, refresh_per_second=4, vertical_overflow="visible")
 
     def see(self, slug: str, line: Line) -> None:
         super().see(slug, line)
-        self.display.update(self._drawn())
+        self.live.update(self._drawn())
 
     def _drawn(self) -> Any:
         from rich.console import Group
@@ -109,35 +107,28 @@ class Live(Screen):
         return Group(self.table(), ProgressBar(total=1.0, completed=self.part, width=40), f" [dim]{self.state}[/]")
 
 
-class Plain(Screen):
-    """A line for each run that begins or ends."""
+class PlainDemo(DemoTable):
+    """Print a line for each run that begins or ends."""
 
     def see(self, slug: str, line: Line) -> None:
         super().see(slug, line)
         name = f"{self.runs[slug].attack.name}, {self.runs[slug].rule.name}"
         if line["kind"] == "run":
-            print(f"{name}: begun", flush=True)
+            print(f"{name}: started", flush=True)
         elif line["kind"] == "end":
             accuracy, attackers = self.reached(slug)
             print(f"{name}: accuracy {accuracy}, weight on attackers {attackers} ({self.state})", flush=True)
 
 
 @contextmanager
-def screen(runs: Mapping[str, Experiment], console: Console) -> Iterator[Screen]:
-    """The table, live or at the end."""
+def display(runs: Mapping[str, Experiment], console: Console) -> Iterator[DemoTable]:
+    """Show the table while the runs go on, or at the end where there is no terminal."""
     if not console.is_terminal:
-        plain = Plain(runs)
+        plain = PlainDemo(runs)
         yield plain
         console.print(plain.table())
         return
-    live = Live(runs, console)
-    with live.display:
-        yield live
-        live.display.update(live.table())
-
-
-def _coloured(text: str, accuracy: float | None) -> str:
-    """Ten classes: guessing is right in a tenth."""
-    if accuracy is None:
-        return "[dim]...[/]"
-    return f"[{'bold red' if accuracy < 0.3 else 'yellow' if accuracy < 0.5 else 'green'}]{text}[/]"
+    demo = LiveDemo(runs, console)
+    with demo.live:
+        yield demo
+        demo.live.update(demo.table())
