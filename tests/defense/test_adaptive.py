@@ -424,8 +424,8 @@ def test_nothing_tells_the_seed_before_the_weights_are_fixed(caplog, capfd):
 
 
 def test_a_projection_of_the_laboratory_is_another_in_every_round_and_the_same_after_a_resume():
-    training = pytest.importorskip("bartizan.lab.training.training_loop")
-    seeds = [training.seed_of(0, "projection", t) for t in range(1, 500)]
+    reproducible = pytest.importorskip("bartizan.lab.training.reproducible")
+    seeds = [reproducible.round_seed(0, "projection", t) for t in range(1, 500)]
     assert len(set(seeds)) == len(seeds)
-    assert seeds == [training.seed_of(0, "projection", t) for t in range(1, 500)]
-    assert not set(seeds) & {training.seed_of(0, "attacker", t) for t in range(1, 500)}
+    assert seeds == [reproducible.round_seed(0, "projection", t) for t in range(1, 500)]
+    assert not set(seeds) & {reproducible.round_seed(0, "attacker", t) for t in range(1, 500)}
