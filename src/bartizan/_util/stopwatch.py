@@ -1,4 +1,4 @@
-"""Where the time of a round went."""
+"""Measure the stages of a round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Stopwatch:
-    """Names the time since the last lap; of laps of one name, the sum."""
+    """Records the time since the last lap under a name; laps of the same name are summed."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
