@@ -11,8 +11,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 import bartizan as bz
-from bartizan.flower.client_metrics import kept, medians, together
-from bartizan.flower.decode import Model, of_kind, only_arrays, reported
+from bartizan.flower.node_metrics import aggregate_metrics, medians, without_arrays
+from bartizan.flower.replies import Model, arrays_of, records_of, reported_size
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes
 from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, require
@@ -33,13 +33,13 @@ def case(data: bytes) -> str:
     metrics(draw, content)
     try:
         with documented(ValueError):
-            found = model.decode(only_arrays(content))
-            reported(content, "num-examples")
+            found = model.decode(arrays_of(content))
+            reported_size(content, "num-examples")
     except RefusedError as refused:
         require(not valid, f"a valid reply was refused: {refused.__cause__}")
         raise
     for name, one in found.items():
-        theirs = np.load(io.BytesIO(of_kind(content, ArrayRecord)[0][name].data), allow_pickle=False)
+        theirs = np.load(io.BytesIO(records_of(content, ArrayRecord)[0][name].data), allow_pickle=False)
         require(np.array_equal(one, theirs, equal_nan=True), f"{name!r} has other numbers than NumPy reads")
     honest = [{name: array + m for name, array in ARRAYS.items()} for m in range(3)]
     out = bz.aggregate([found, *honest], bz.Mean(), reference=ARRAYS)
@@ -100,9 +100,9 @@ def _npy(array: np.ndarray) -> bytes:
 def metrics(draw: Draw, content: RecordDict) -> None:
     """Require that one node moves no median beyond those of the honest nodes."""
     honest = [RecordDict({"m": MetricRecord({"loss": 0.1 * n, "num-examples": 3})}) for n in range(1, 4)]
-    told = together([kept(content, medians), *honest], "num-examples", medians)
-    require(set(told) <= {"loss"}, f"metrics {json.dumps(sorted(told))[:60]} that most nodes did not report")
-    require(0.1 <= told["loss"] <= 0.3, "one node moved the median beyond all honest ones")
+    found = aggregate_metrics([without_arrays(content, medians), *honest], "num-examples", medians)
+    require(set(found) <= {"loss"}, f"metrics {json.dumps(sorted(found))[:60]} that most nodes did not report")
+    require(0.1 <= found["loss"] <= 0.3, "one node moved the median beyond all honest ones")
 
 
 def surface(folder: Path) -> Surface:
