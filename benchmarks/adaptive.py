@@ -19,7 +19,7 @@ from bartizan.defense.quarantine import ODDS
 from bartizan.defense.recheck import RECHECK_SKETCH, Recheck
 from bartizan.geometry import Geometry
 from bartizan.sketch.norms_only import Norms
-from bartizan.updates.updates import Updates
+from bartizan.updates import parse_updates
 
 H, F, P, LEAKED = 35, 15, 40_000, 2**90 + 5
 
@@ -132,7 +132,7 @@ def odds(options):
     print("| sketch | (a) parts | (b) most ratio |\n|---|---|---|")
     for sketch in sketches:
         second = Recheck.of(sketch)
-        least, most = sketch.kept(ODDS)
+        least, most = sketch.norm_ratio_range(ODDS)
         parts = f"{least:.2f} to {most:.2f}" if least else "none"
         print(f"| `{sketch!r}` | {parts} | {f'{second.most:.2f}' if second else 'none'} |")
     wanted, seeds, k, p = 1e-3, 20_000, 64, 512
@@ -148,7 +148,7 @@ def odds(options):
             if seed % 1000 == 0:
                 said(f"{sketch!r}: {seed} of {seeds}")
         ratios /= (x**2).sum(axis=1)
-        least, most = sketch.kept(wanted)
+        least, most = sketch.norm_ratio_range(wanted)
         below, above = ((ratios < least - 1e-9).sum(axis=0), (ratios > most + 1e-9).sum(axis=0))
         assert max(below.max(), above.max()) < 2 * wanted * seeds
         said("")
@@ -170,7 +170,7 @@ def held_out(options):
             if seed % 1000 == 0:
                 said(f"k={k}, mixing={n}: {seed} of {seeds}")
         ratios /= (x**2).sum(axis=1)
-        least, most = bz.Rotated(k, n).kept(wanted)
+        least, most = bz.Rotated(k, n).norm_ratio_range(wanted)
         below, above = (ratios < least - 1e-9).sum(axis=0).max(), (ratios > most + 1e-9).sum(axis=0).max()
         said("")
         print(f"\r{bz.Rotated(k, n)!r}: {len(x)} vectors, {below} below {least:.3f}, {above} above {most:.3f}")
@@ -211,9 +211,9 @@ def cost(options):
     for row in x:
         rng.standard_normal(dtype=np.float32, out=row)
     x += np.float32(0.3)
-    clients, f = Updates.of(x), 3 * M // 10
+    clients, f = parse_updates(x), 3 * M // 10
     rules = [bz.Krum(M // 10), bz.Krum(f), bz.GeometricMedian()]
-    look = bz.Rotated().look(clients, 0)
+    look = bz.Rotated().gram_stats(clients, 0)
     assert (np.abs(np.diag(look.gram) / look.squared_norms - 1) < 0.2).all(), "the norms must agree"
 
     def closing(rule, recheck):
@@ -225,15 +225,15 @@ def cost(options):
             return spent
 
     def norms_compared():
-        from bartizan.defense.quarantine import without_the_hidden
+        from bartizan.defense.quarantine import distorted_norms
 
-        return without_the_hidden(clients, look, bz.Rotated(), False)
+        return distorted_norms(clients, look, bz.Rotated())
 
-    jobs = {"one read": lambda: machine.timed(lambda: Norms().look(clients, 0), "cpu")[1]}
+    jobs = {"one read": lambda: machine.timed(lambda: Norms().gram_stats(clients, 0), "cpu")[1]}
     jobs["(a), the comparison"] = lambda: machine.timed(norms_compared, "cpu")[1]
     for k in (64, 256, 1024, 4096):
         sketch = bz.Rotated(k)
-        jobs[f"sketch {sketch!r}"] = lambda s=sketch: machine.timed(lambda: s.read(clients, 0), "cpu")[1]
+        jobs[f"sketch {sketch!r}"] = lambda s=sketch: machine.timed(lambda: s.sketch_rows(clients, 0), "cpu")[1]
     for rule in rules:
         for recheck in (False, True):
             jobs[f"close {rule!r}{', (b)' if recheck else ''}"] = lambda rule=rule, recheck=recheck: closing(

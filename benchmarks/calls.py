@@ -13,7 +13,7 @@ import bartizan as bz
 from bartizan._util import machine
 from bartizan._util.arguments import number
 from bartizan.sketch.norms_only import Norms
-from bartizan.updates.updates import Updates
+from bartizan.updates import combine, parse_updates
 
 
 def drawn(clients, dim, device):
@@ -42,8 +42,8 @@ def main():
     options = parser.parse_args()
     M, device = options.clients, machine.checked_device(options.device)
     x, reference = drawn(M, options.dim, device)
-    clients = Updates.of(x)
-    about = Updates.of(x, reference=reference)
+    clients = parse_updates(x)
+    about = parse_updates(x, reference=reference)
 
     def streamed(rule):
         with bz.Aggregator(rule, bz.Rotated()).round() as r:
@@ -54,12 +54,12 @@ def main():
     rules = [bz.Krum(f), bz.Bulyan(f), bz.GeometricMedian(), bz.MCA()]
     chosen = [np.flatnonzero(bz.aggregate(x, bz.Krum(f), sketch=s).weights)[0] for s in (bz.Exact(), bz.Rotated())]
     assert max(chosen) < M // 2, "Krum must choose among the clients of little noise"
-    read = (lambda: x.sum()) if device == "cuda" else (lambda: Norms().look(clients, 0))
+    read = (lambda: x.sum()) if device == "cuda" else (lambda: Norms().gram_stats(clients, 0))
     jobs = {
         "one read": read,
-        "look, projected": lambda: bz.Rotated().look(clients, 0),
-        "look, about a reference": lambda: bz.Rotated().look(about, 0),
-        "sum of all": lambda: clients.combine(np.full(M, 1 / M)),
+        "look, projected": lambda: bz.Rotated().gram_stats(clients, 0),
+        "look, about a reference": lambda: bz.Rotated().gram_stats(about, 0),
+        "sum of all": lambda: combine(clients, np.full(M, 1 / M)),
     }
     for sketch in (bz.Rotated(), bz.Exact()):
         for rule in rules:

@@ -1,4 +1,4 @@
-"""From how many clients on projecting is faster than looking at all coordinates: measured, beside the planner's word.
+"""From how many clients on projecting is faster than looking at all coordinates: measured, beside the table's.
 
 Times of the looks alone (what the rule does after is the same), in reads: the least of several, taken by turns. Run as
 `python benchmarks/crossover.py`.
@@ -12,8 +12,8 @@ import time
 from bartizan import Exact, Rotated
 from bartizan._util import machine
 from bartizan._util.arguments import listed, number, short
+from bartizan.sketch.choose import costs_of
 from bartizan.sketch.norms_only import Norms
-from bartizan.sketch.planner import calibrate, stored
 from bartizan.studies.bench.problem import Problem
 
 SKETCHES = [Norms(), Exact(), Rotated()]
@@ -24,7 +24,7 @@ def least(problem, repeats):
     times = [math.inf] * len(SKETCHES)
     for turn in range(repeats + 1):
         for i, sketch in enumerate(SKETCHES):
-            seconds = machine.timed(lambda s=sketch: s.look(problem.updates, 0), problem.device)[1]
+            seconds = machine.timed(lambda s=sketch: s.gram_stats(problem.updates, 0), problem.device)[1]
             if turn:  # the first compiles
                 times[i] = min(times[i], seconds)
     return times
@@ -48,20 +48,20 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
-    costs = stored(options.device, options.dtype) or calibrate(options.device, options.dtype)
+    costs = costs_of(options.device)
     print(f"{machine.name_of(options.device)}; reads: exact / projected to 4096 (predicted)\n")
     print(f"| p | {' | '.join(f'M={M}' for M in options.clients)} | measured crossover | predicted |")
     print(f"|---|{'---|' * len(options.clients)}---|---|", flush=True)
     for dim in options.dim:
         cells, measured, predicted, done = [], [], [], []
         for M in options.clients:
-            predicted.append(costs.look(Exact(), M, dim) / costs.look(Rotated(), M, dim))
+            predicted.append(costs.exact(M, dim) / costs.projected(M, dim, Rotated().k))
             if M * dim * 8 > machine.free_memory(options.device) / 2:
                 cells.append("")
                 continue
             print(f"{time.strftime('%H:%M:%S')} p={short(dim)}, M={M}", end="\r", file=sys.stderr, flush=True)
             read, exact, projected = least(Problem.draw(M, 0, dim, options.dtype, options.device), options.repeats)
-            expected = [costs.look(sketch, M, dim) / costs.look(None, M, dim) for sketch in (Exact(), Rotated())]
+            expected = [each / (M * dim) for each in (costs.exact(M, dim), costs.projected(M, dim, Rotated().k))]
             cells.append(f"{exact / read:.1f} / {projected / read:.1f} ({expected[0]:.1f} / {expected[1]:.1f})")
             measured.append(exact / projected)
             done.append(M)

@@ -5,7 +5,7 @@
     python benchmarks/results_page.py --check                                    # 1 if the pages say something else
 
 What stands between `<!-- made: NAME -->` and `<!-- end -->` is made; the text around is written by hand. The speed
-tables come from `speedups-*.json` (benchmarks/speedups.py).
+tables come from `speedups-*.json` (`make speedups`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import sys
 import textwrap
 from pathlib import Path
 
+import results_text
 import speed_tables
 from speed_tables import figure_panel, read_earlier, read_rows, sentence, tables
 
 from bartizan._util.atomic import write_whole
-from bartizan.studies.paper import kept
-from bartizan.studies.paper import results_page as page
-from bartizan.studies.paper import scatter as picture
-from bartizan.studies.paper import table_text as show
+from bartizan.studies import plotting
+from bartizan.studies.paper import comparison_tables, kept_runs, scatter_plot
 from bartizan.studies.paper.compare import compare
+from bartizan.studies.paper.summary import headline
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -38,17 +38,17 @@ WIDTH = 125
 def parts() -> dict[str, str]:
     """What is made, by the names of the places that it stands in."""
     found = compare(RESULTS / "paper.jsonl")
-    rows, times = page.main_rows(found.rows), read_rows(RESULTS)
+    rows, times = results_text.main_rows(found.rows), read_rows(RESULTS)
     return {
-        "headline": wrapped(f"{page.headline(rows)} {sentence(times)}"),
-        "summary": wrapped(page.bullets(rows)),
-        "groups": page.groups(rows),
-        "breakdown": page.breakdowns(rows),
-        "weights": page.weights(rows),
+        "headline": wrapped(f"{headline(rows)} {sentence(times)}"),
+        "summary": wrapped(results_text.bullets(rows)),
+        "groups": results_text.groups(rows),
+        "breakdown": results_text.breakdowns(rows),
+        "weights": results_text.weights(rows),
         # The server's times of one run are mostly noise: they are told by rule.
-        "cells": wrapped(show.markdown(found, without=("ours speed",))),
+        "cells": wrapped(comparison_tables.markdown(found, without=("ours speed",))),
         "speed": wrapped(tables(times, read_earlier(RESULTS))),
-        "origins": wrapped(page.origins(kept.read(RESULTS / "paper.jsonl"))),
+        "origins": wrapped(results_text.origins(kept_runs.read(RESULTS / "paper.jsonl"))),
     }
 
 
@@ -70,16 +70,16 @@ def wrapped(text: str) -> str:
 def digest() -> str:
     """Of all that the figure is drawn from and by; it stands in the file: pixels depend on matplotlib's version."""
     files = [RESULTS / "paper.jsonl", *sorted(RESULTS.glob("speedups-*.json"))]
-    files += [Path(module.__file__ or "") for module in (picture, speed_tables)]
+    files += [Path(module.__file__ or "") for module in (scatter_plot, speed_tables)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def draw(path: Path) -> None:
-    rows, times = page.main_rows(compare(RESULTS / "paper.jsonl").rows), read_rows(RESULTS)
-    drawn, panels = picture.figure(2, (10.4, 4.8), width_ratios=[1, 1.1])
-    picture.scatter(panels[0], rows)
-    figure_panel(panels[1], times)
-    picture.save(drawn, path, about=digest())
+    rows, times = results_text.main_rows(compare(RESULTS / "paper.jsonl").rows), read_rows(RESULTS)
+    figure, panels = plotting.new_figure(1, 2, (10.4, 4.8), width_ratios=[1, 1.1])
+    scatter_plot.scatter(panels[0][0], rows)
+    figure_panel(panels[0][1], times)
+    plotting.save(figure, path, digest())
 
 
 def stale() -> list[Path]:

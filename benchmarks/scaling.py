@@ -1,4 +1,4 @@
-"""Sketches alone at M = 10,000, and what the planner's model says of 10^4 clients x 10^9 parameters.
+"""Sketches alone at M = 10,000, and what the plan's model says of 10^4 clients x 10^9 parameters.
 
 Clients are drawn a few at a time, sketched and forgotten, as a server would; what is left is M x k numbers. Run as
 `python benchmarks/scaling.py`; it takes minutes and up to 5 GiB, `--clients 2000` a few seconds.
@@ -11,12 +11,13 @@ import time
 
 import numpy as np
 
-from bartizan import Exact, GeometricMedian, Geometry, Krum, MultiKrum, Rotated
+from bartizan import GeometricMedian, Geometry, Krum, MultiKrum, Rotated
 from bartizan._util.arguments import number
 from bartizan.geometry import GramStats
 from bartizan.kernels.rows import Rows
 from bartizan.sketch import pairwise_distortion
-from bartizan.sketch.planner.costs import TYPICAL
+from bartizan.sketch.choose import costs_of
+from bartizan.studies.plan.plan import TYPICAL
 
 SEED = 2**90 + 1
 AT_ONCE = 100
@@ -54,7 +55,7 @@ def sketched(M, p, k, n_attackers):
 
 def geometry_of(sketches, norms):
     gram = products(sketches)
-    return Geometry.seen(GramStats(gram, norms, lambda row: gram), len(gram), seed=SEED)
+    return Geometry.from_stats(GramStats(gram, norms, lambda row: gram), len(gram), seed=SEED)
 
 
 def products(sketches):
@@ -142,16 +143,18 @@ def known_seed(k=64, tries=200):
 
 
 def modelled(M, p, k):
-    print(f"The planner's model, {M:,} clients x {p:,} parameters, float32, k = {k}")
-    for name, costs in TYPICAL.items():
-        one = costs.draw * p + costs.rotate * p
-        gram, weigh = costs.sketch_pair * M * M * k, costs.weigh(M, iterates=True)
-        print(f"  {costs.machine} ({name})")
+    print(f"The plan's model, {M:,} clients x {p:,} parameters, float32, k = {k}")
+    for name, machine in TYPICAL.items():
+        costs, read = costs_of(name), machine.read
+        one, (fixed, pair) = read * (costs.draw + costs.rotate) * p, machine.iterate
+        gram, weigh = read * costs.sketch_pair * M * M * k, fixed + pair * M * M
+        print(f"  {machine.name} ({name})")
         print(f"    sketch {one:.3g} s a client as it arrives, {one * M:,.0f} s in all", end="")
-        print(f" (one read {costs.one_read(M, p):,.0f} s)")
+        print(f" (one read {read * M * p:,.0f} s)")
         print(f"    inner products of the sketches {gram:.3g} s, weigh {weigh:.3g} s")
-        print(f"    combine {costs.combined(M, p):,.0f} s (all clients), {costs.combined(1, p):.3g} s (one)")
-        print(f"    exact distances {costs.look(Exact(), M, p):.3g} s")
+        every, single = read * costs.combined(M, p), read * costs.combined(1, p)
+        print(f"    combine {every:,.0f} s (all clients), {single:.3g} s (one)")
+        print(f"    exact distances {read * costs.exact(M, p):.3g} s")
     print(f"  updates {4 * M * p / 1e12:,.0f} TB, sketches {8 * M * k / 1e6:,.0f} MB", end="")
     print(f", a matrix of pairs {8 * M * M / 1e6:,.0f} MB")
 

@@ -1,17 +1,18 @@
-"""Tables, a sentence and a panel from the rows of benchmarks/speedups.py; used by benchmarks/results_page.py."""
+"""Tables, a sentence and a panel from the rows of `make speedups`; used by benchmarks/results_page.py."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from speedups import CLIENTS, MODELS, RULES
-
 from bartizan._util.arguments import short
-from bartizan.studies.bench.bench_rows import Row, load, plain, seconds
-from bartizan.studies.paper import results_page as page
-from bartizan.studies.paper import scatter as picture
+from bartizan.studies.bench.bench_rows import BenchRow, load
+from bartizan.studies.formatting import duration, markdown_table, multiple
+from bartizan.studies.plotting import DARK, GREY, LIGHT
 
-NAMES = {"mobilenet-v3-large": "MobileNetV3-large", "resnet18": "ResNet18", "vgg16": "VGG16"}
+CLIENTS = 50
+RESNET18 = 11_689_512
+MODELS = {5_483_032: "MobileNetV3-large", RESNET18: "ResNet18", 138_357_544: "VGG16"}  # as published, 1000 classes
+RULES = ("krum", "bulyan", "geometric-median", "mca")
 SHOWN = {"krum": "Krum", "bulyan": "Bulyan", "geometric-median": "geometric median", "mca": "MCA"}
 PDR = "bartizan rotated"
 # What stands beside it, its name here, and how it is drawn: in no colour or mark of the other panel.
@@ -29,18 +30,18 @@ SAID = {"bartizan exact": "our exact engine", "byzfl": "ByzFL", "pair-loop": "a 
 CLOSE = 1.6
 
 
-def read_rows(folder: Path) -> list[Row]:
+def read_rows(folder: Path) -> list[BenchRow]:
     """All that was measured and can be compared, GPUs first, small models first."""
     rows = [row for path in sorted(folder.glob("speedups-*.json")) for row in load(path)]
     rows = [row for row in rows if (row.rule, row.label) not in NO_PEER]
     return sorted(rows, key=lambda row: (row.device == "cpu", row.machine, row.dim, RULES.index(row.rule)))
 
 
-def read_earlier(folder: Path) -> list[Row]:
+def read_earlier(folder: Path) -> list[BenchRow]:
     return load(folder / EARLIER)
 
 
-def tables(rows: list[Row], earlier: list[Row]) -> str:
+def tables(rows: list[BenchRow], earlier: list[BenchRow]) -> str:
     """One table a machine: what a round costs in reads, and how many times PDR's that is."""
     return "\n\n".join(
         f"{CLIENTS} clients, float32, {machine}:\n\n{_table(_on(rows, machine), earlier)}"
@@ -48,11 +49,11 @@ def tables(rows: list[Row], earlier: list[Row]) -> str:
     )
 
 
-def sentence(rows: list[Row]) -> str:
+def sentence(rows: list[BenchRow]) -> str:
     """Krum at the size of ResNet18 on every machine, and what projecting gains over our exact engine there."""
     out, gains = [], []
     for machine in dict.fromkeys(row.machine for row in rows):
-        here = {row.label: row for row in _on(rows, machine) if (row.rule, row.dim) == ("krum", MODELS["resnet18"])}
+        here = {row.label: row for row in _on(rows, machine) if (row.rule, row.dim) == ("krum", RESNET18)}
         own = here.get(PDR)
         if own is None or own.seconds is None:
             continue
@@ -61,7 +62,7 @@ def sentence(rows: list[Row]) -> str:
             for label, row in _others(here)
             if label in SAID
         ]
-        out.append(f"{seconds(own.seconds)} on {_where(own)} ({'; '.join(times)})")
+        out.append(f"{duration(own.seconds)} on {_where(own)} ({'; '.join(times)})")
         if gained := _gained(_on(rows, machine)):
             gains.append(f"{min(gained):.2g} to {max(gained):.2g} times as long as PDR on {_where(own)}")
     if not out:
@@ -70,7 +71,7 @@ def sentence(rows: list[Row]) -> str:
     return f"A round of Krum on {CLIENTS} updates of ResNet18's size takes {', and '.join(out)}.{more}"
 
 
-def figure_panel(panel: object, rows: list[Row]) -> None:
+def figure_panel(panel: object, rows: list[BenchRow]) -> None:
     """Times of a round over PDR's, for the largest model on each machine."""
     largest = {machine: max(row.dim for row in _on(rows, machine)) for machine in {row.machine for row in rows}}
     wanted = [row for row in rows if row.dim == largest[row.machine]]
@@ -86,26 +87,26 @@ def figure_panel(panel: object, rows: list[Row]) -> None:
             here = {row.label: row for row in of if row.rule == rule}
             if PDR in here:
                 _line(panel, here, places[(*group, rule)])
-    panel.axvline(1, color=picture.SOFT, linewidth=1)
+    panel.axvline(1, color=GREY, linewidth=1)
     panel.set_xscale("log")
     panel.minorticks_off()
     panel.spines["left"].set_visible(False)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     panel.set_yticks(list(places.values()), labels)
     panel.set_ylim(max(places.values()) + 0.5, -1.2)
-    panel.grid(axis="x", color=picture.LINE, linewidth=0.5)
+    panel.grid(axis="x", color=LIGHT, linewidth=0.5)
     panel.tick_params(axis="y", length=0)
-    panel.set_xlabel("time of a round, PDR = 1", color=picture.SOFT)
-    panel.set_title(f"Server time, {CLIENTS} clients", color=picture.INK, fontsize=11, loc="left")
+    panel.set_xlabel("time of a round, PDR = 1", color=GREY)
+    panel.set_title(f"Server time, {CLIENTS} clients", color=DARK, fontsize=11, loc="left")
     for label, colour, mark in OTHERS.values():
         panel.plot([], [], mark, color=colour, markersize=6, label=label)
-    style = {"fontsize": 8, "frameon": False, "labelcolor": picture.SOFT, "handletextpad": 0.2}
+    style = {"fontsize": 8, "frameon": False, "labelcolor": GREY, "handletextpad": 0.2}
     panel.legend(loc="lower left", bbox_to_anchor=(-0.3, -0.25), ncols=4, columnspacing=1, **style)
 
 
-def _line(panel: object, here: dict[str, Row], y: float) -> None:
+def _line(panel: object, here: dict[str, BenchRow], y: float) -> None:
     others = sorted((_ratio(row, here[PDR]), label) for label, row in _others(here))
-    panel.plot([1, max([1, *(x for x, _ in others)])], [y, y], color=picture.LINE, linewidth=1.5, zorder=0)
+    panel.plot([1, max([1, *(x for x, _ in others)])], [y, y], color=LIGHT, linewidth=1.5, zorder=0)
     last, above = 0.0, False
     for x, label in others:
         _, colour, mark = OTHERS[label]
@@ -117,72 +118,68 @@ def _line(panel: object, here: dict[str, Row], y: float) -> None:
         last = x
 
 
-def _title(panel: object, row: Row, y: float) -> None:
-    text = f"{_model(row.dim)}, {short(row.dim)} coordinates, {_where(row)}"
+def _title(panel: object, row: BenchRow, y: float) -> None:
+    text = f"{MODELS[row.dim]}, {short(row.dim)} coordinates, {_where(row)}"
     where = {"xycoords": ("axes fraction", "data"), "bbox": {"color": "white", "pad": 1}}
-    panel.annotate(text, (0, y - 0.75), fontsize=8, color=picture.INK, weight="bold", **where)
+    panel.annotate(text, (0, y - 0.75), fontsize=8, color=DARK, weight="bold", **where)
 
 
-def _table(rows: list[Row], earlier: list[Row]) -> str:
-    heads = ("model", "rule", "one read", "PDR, `Rotated`", *(name for name, *_ in OTHERS.values()))
-    lines = [heads, ("---", "---", *["--:"] * (len(heads) - 2))]
+def _table(rows: list[BenchRow], earlier: list[BenchRow]) -> str:
+    heads = ["model", "rule", "one read", "PDR, `Rotated`", *(name for name, *_ in OTHERS.values())]
+    lines = []
     for dim, rule in dict.fromkeys((row.dim, row.rule) for row in rows):
         here = {row.label: row for row in rows if (row.dim, row.rule) == (dim, rule)}
         own = here[PDR]
-        told = f"{seconds(own.seconds)} ({plain(own.reads)}){'' if own.ok else ', wrong'}{_mark(own, earlier)}"
+        told = f"{duration(own.seconds)} ({multiple(own.reads)}){'' if own.ok else ', wrong'}{_mark(own, earlier)}"
         cells = [_cell(here.get(label), own, earlier) for label in OTHERS]
-        lines.append((f"{_model(dim)}, {short(dim)}", SHOWN[rule], seconds(own.read_seconds), told, *cells))
+        lines.append((f"{MODELS[dim]}, {short(dim)}", SHOWN[rule], duration(own.read_seconds), told, *cells))
     notes = [f"{ONCE} timed once."] if any(row.repeats == 1 for row in rows) else []
     if of := [row for row in rows if row in earlier]:
         notes.append(f"{BEFORE} of an earlier run, {of[0].repeats} calls (`benchmarks/results/{EARLIER}`).")
-    return page.table(lines) + "".join(f"\n\n{note}" for note in notes)
+    return markdown_table(heads, lines, right=heads[2:]) + "".join(f"\n\n{note}" for note in notes)
 
 
 ONCE, BEFORE = "†", "‡"
 
 
-def _mark(row: Row, earlier: list[Row]) -> str:
+def _mark(row: BenchRow, earlier: list[BenchRow]) -> str:
     return ONCE * (row.repeats == 1) + BEFORE * (row in earlier)
 
 
-def _cell(row: Row | None, own: Row, earlier: list[Row]) -> str:
+def _cell(row: BenchRow | None, own: BenchRow, earlier: list[BenchRow]) -> str:
     if row is None:
         return ""
     if row.seconds is None:
-        return "not run" if row.judged.startswith("not run") else "fails"
-    return f"{_times(row, own)}x ({plain(row.reads)}){'' if row.ok else ', wrong'}{_mark(row, earlier)}"
+        return row.failure
+    return f"{_times(row, own)}x ({multiple(row.reads)}){'' if row.ok else ', wrong'}{_mark(row, earlier)}"
 
 
-def _ratio(row: Row, own: Row) -> float:
+def _ratio(row: BenchRow, own: BenchRow) -> float:
     """By reads, each of the moment of its call: what else the machine had to do slows both."""
     return row.reads / own.reads
 
 
-def _times(row: Row, own: Row) -> str:
-    return plain(_ratio(row, own))
+def _times(row: BenchRow, own: BenchRow) -> str:
+    return multiple(_ratio(row, own))
 
 
-def _gained(rows: list[Row]) -> list[float]:
+def _gained(rows: list[BenchRow]) -> list[float]:
     """Our exact engine's time over PDR's, of every rule and size."""
     exact = {(row.dim, row.rule): row for row in rows if row.label == "bartizan exact" and row.reads}
     both = [(exact[row.dim, row.rule], row) for row in rows if row.label == PDR and (row.dim, row.rule) in exact]
     return [_ratio(one, own) for one, own in both if own.reads]
 
 
-def _others(here: dict[str, Row]) -> list[tuple[str, Row]]:
+def _others(here: dict[str, BenchRow]) -> list[tuple[str, BenchRow]]:
     """Who else was timed, and right."""
     return [(label, here[label]) for label in OTHERS if label in here and here[label].seconds and here[label].ok]
 
 
-def _on(rows: list[Row], machine: str) -> list[Row]:
+def _on(rows: list[BenchRow], machine: str) -> list[BenchRow]:
     return [row for row in rows if row.machine == machine]
 
 
-def _model(dim: int) -> str:
-    return next(NAMES[model] for model, p in MODELS.items() if p == dim)
-
-
-def _where(row: Row) -> str:
+def _where(row: BenchRow) -> str:
     """A GPU by its name, a processor by how many threads ran on it."""
     if row.device == "cuda":
         return row.machine.removeprefix("NVIDIA ")

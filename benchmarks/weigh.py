@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 import bartizan as bz
-from bartizan.geometry import Geometry, look_at
+from bartizan.geometry import Geometry, gram_stats_of
 from bartizan.kernels import weigh_reference as definition
 
 P = 4096  # as many as a sketch has
@@ -126,15 +126,15 @@ def main():
         f = max(1, (M - 3) // 5)
         x = np.random.default_rng(options.seed).normal(size=(M, P))
         x[:f] += 1
-        look = look_at(x, has_trusted=False)
-        report("Geometry.seen", M, f, options.seconds, partial(see, look), partial(see_plainly, look))
+        look = gram_stats_of(x, has_trusted=False)
+        report("Geometry.from_stats", M, f, options.seconds, partial(see, look), partial(see_plainly, look))
         for name, rule, plain in RULES:
             ours, slow = partial(see, look, rule(f)), partial(see_plainly, look, partial(plain, f=f))
             report(name, M, f, options.seconds, ours, slow)
 
 
 def see(look, rule=None):
-    geometry = Geometry.seen(look, len(look.gram))
+    geometry = Geometry.from_stats(look, len(look.gram))
     return geometry.squared_distances if rule is None else rule(geometry)
 
 

@@ -35,12 +35,14 @@ class Edge:
 def at_the_root(edges):
     """The seed is drawn when every client has sent its update, and no edge's rule comes in between."""
     n_dropped = sum(edge.n_dropped for edge in edges)
-    if n_dropped > RULE.withstands():
-        raise bz.TooFewClientsError(f"{n_dropped} clients were dropped, and {RULE!r} withstands {RULE.withstands()}.")
+    if n_dropped > RULE.max_byzantine():
+        raise bz.TooFewClientsError(
+            f"{n_dropped} clients were dropped, and {RULE!r} withstands {RULE.max_byzantine()}."
+        )
     seed = fresh_seed()
     geometry = bz.Geometry.of(np.vstack([edge.look(seed) for edge in edges]), seed=seed)
     geometry = replace(geometry, exact_squared_norms=np.concatenate([edge.norms for edge in edges]))
-    weights = RULE.expecting_fewer(n_dropped)(geometry)  # who is out can't lie as well
+    weights = RULE.with_fewer_byzantine(n_dropped)(geometry)  # who is out can't lie as well
     cuts = np.cumsum([len(edge.updates) for edge in edges])[:-1]
     sums = [edge.combine(part) for edge, part in zip(edges, np.split(weights, cuts), strict=True)]
     return sum(sums), weights, seed

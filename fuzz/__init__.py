@@ -1,5 +1,6 @@
-"""The hostile input campaign: whatever strangers send, tried by the million; `python -m fuzz --help`.
+"""Fuzz campaign: hostile inputs to every way into the library; `python -m fuzz --help`.
 
-A case is a function of bytes. So the same case is drawn at random, steered by coverage, or shrunk by Hypothesis. What
-is found becomes a named test (`tests/test_found.py`): bytes mean something else as soon as there is one more choice.
+A case is a function of bytes, so that it can be drawn at random, found by coverage or shrunk. `surfaces` lists the ways
+into the library; the modules that hold them mirror the package. A failure that was found becomes a named test in
+`tests/test_found.py`: the same bytes mean another case as soon as one more choice is added.
 """

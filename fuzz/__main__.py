@@ -1,7 +1,7 @@
-"""The campaign: every surface in a process of its own, two at a time, first at random and then by coverage.
+"""Run the campaign: every surface in its own process, two at a time, with random and then coverage-guided cases.
 
-`python -m fuzz --minutes 12 --seed 1 --out benchmarks/results/hostile.json` (or `make fuzz`). Ends with 1 where
-anything failed; the bytes of each failure are in the file, for `python -m fuzz.keep`.
+`python -m fuzz --minutes 12 --seed 1 --out benchmarks/results/hostile.json` (or `make fuzz`) exits with 1 if any case
+failed; the bytes of each failure are in the file, for `python -m fuzz.shrink`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from typing import Any
 
 from bartizan._util.atomic import write_whole
 from bartizan._util.machine import name_of
-from fuzz.page import summary as summary_of
-from fuzz.page import table
-from fuzz.table import SURFACES, missing
+from fuzz import page
+from fuzz.surfaces import SURFACES, missing
 
-AT_ONCE = 2
+PROCESSES = 2
 SILENCE = 180.0
-"""Seconds without a word from a process, warming up included, after which it hangs where no alarm is heard."""
+"""Seconds without a report, warming up included, after which a process is killed as hanging."""
 ADDED = ("cases", "crashes", "wrong", "seconds")
 LARGEST = ("slowest_seconds", "largest_peak_bytes", "process_grew_bytes")
 
 
 @dataclass
 class Job:
-    """One process: a surface, and where its cases come from."""
+    """One process: a surface and the source of its cases."""
 
     surface: str
     by: str
@@ -47,20 +46,20 @@ class Job:
     heard: float = 0.0
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "fuzz.one", self.surface, "--seconds", str(self.seconds)]
+        command = [sys.executable, "-m", "fuzz.worker", self.surface, "--seconds", str(self.seconds)]
         command += ["--seed", str(self.seed), "--out", str(self.out), "--by", self.by]
         with open(self.out.with_suffix(".log"), "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         self.heard = time.monotonic()
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         try:
             return dict(json.loads(self.out.read_text()))
         except (OSError, ValueError):
             return {}
 
     def over(self) -> bool:
-        """Whether the process has ended; one that says nothing for long is ended."""
+        """Return whether the process has ended; kill it if it has not reported for long."""
         assert self.process is not None
         if self.out.exists():
             self.heard = max(self.heard, time.monotonic() - (time.time() - self.out.stat().st_mtime))
@@ -70,46 +69,55 @@ class Job:
         return self.process.poll() is not None
 
     def result(self) -> dict[str, Any]:
-        """What it told; where it did not end by itself, that is a crash, with its last words."""
+        """Return the last report; a process that did not end by itself counts as a crash."""
         assert self.process is not None
-        told = self.told() or {"cases": 0, "crashes": 0, "wrong": 0, "seconds": 0.0, "outcomes": {}, "failures": {}}
+        empty = {"cases": 0, "crashes": 0, "wrong": 0, "seconds": 0.0, "outcomes": {}, "failures": {}}
+        report = self.report() or empty
         if self.process.returncode != 0:
-            words = self.out.with_suffix(".log").read_text(errors="replace")[-1500:]
-            told["crashes"] += 1
-            told["failures"][f"the process ended with {self.process.returncode}"] = {"said": words}
-        return told
+            output = self.out.with_suffix(".log").read_text(errors="replace")[-1500:]
+            report["crashes"] += 1
+            report["failures"][f"the process ended with {self.process.returncode}"] = {"said": output}
+        return report
+
+    def __str__(self) -> str:
+        report = self.report()
+        failed = report.get("crashes", 0) + report.get("wrong", 0)
+        return f"{self.surface} by {self.by}: {report.get('cases', 0):,} cases, {failed} failed"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=12.0, help="of all surfaces together, two at a time")
+    parser.add_argument("--minutes", type=float, default=12.0, help="for all surfaces together, two at a time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
-    parser.add_argument("--surface", action="append", choices=SURFACES, help="only this one; may be given again")
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--surface", action="append", choices=SURFACES, help="only this one; can be repeated")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no process is left behind
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         jobs = planned(options.surface or list(SURFACES), options.minutes * 60, options.seed, Path(folder))
         run(jobs)
-        told = summary(jobs, options.seed, time.monotonic() - begin)
+        report = summary(jobs, options.seed, time.monotonic() - begin)
     if options.out:
-        write_whole(options.out, json.dumps(told, indent=1) + "\n")
-    show(told)
-    return 1 if told["crashes"] or told["wrong"] else 0
+        write_whole(options.out, json.dumps(report, indent=1) + "\n")
+    print(f"{page.summary(report)}\n\n{page.table(report)}")
+    for name, one in report["surfaces"].items():
+        for mark, failure in one["failures"].items():
+            print(f"\n{name}: {mark}\n  {failure['said']}\n  {failure.get('data', '')[:800]}")
+    return 1 if report["crashes"] or report["wrong"] else 0
 
 
 def planned(names: list[str], seconds: float, seed: int, folder: Path) -> list[Job]:
-    """The time shared out by the table's parts, and of each part as much to every way of finding cases."""
+    """Divide the time by the shares of the surfaces, equally among the sources of cases."""
     for name in names:
-        if gone := missing(name):
-            print(f"{name} is left out: {', '.join(gone)} can't be imported", file=sys.stderr)
+        if packages := missing(name):
+            print(f"{name} is left out: {', '.join(packages)} can't be imported", file=sys.stderr)
     names = [name for name in names if not missing(name)]
-    ways = ["chance", *(["coverage"] if find_spec("atheris") else [])]
-    jobs = [(name, by) for name in names for by in (*ways, *(["hypothesis"] if name == "round" else []))]
-    whole = sum(SURFACES[name].part for name, _ in jobs)
+    sources = ["chance", *(["coverage"] if find_spec("atheris") else [])]
+    jobs = [(name, by) for name in names for by in (*sources, *(["hypothesis"] if name == "round" else []))]
+    total = sum(SURFACES[name].share for name, _ in jobs)
     return [
-        Job(name, by, AT_ONCE * seconds * SURFACES[name].part / whole, seed, folder / f"{n}.json")
+        Job(name, by, PROCESSES * seconds * SURFACES[name].share / total, seed, folder / f"{n}.json")
         for n, (name, by) in enumerate(jobs)
     ]
 
@@ -119,49 +127,41 @@ def run(jobs: list[Job]) -> None:
     live = sys.stderr.isatty()
     try:
         while waiting or running:
-            while waiting and len(running) < AT_ONCE:
+            while waiting and len(running) < PROCESSES:
                 running.append(waiting.pop(0))
                 running[-1].start()
             time.sleep(0.5)
             for job in [job for job in running if job.over()]:
                 running.remove(job)
-                print(("\r\x1b[K" if live else "") + line(job), file=sys.stderr, flush=True)
+                print(("\r\x1b[K" if live else "") + str(job), file=sys.stderr, flush=True)
             if live:
-                print("\r\x1b[K" + "   ".join(line(job) for job in running), end="", file=sys.stderr, flush=True)
+                print("\r\x1b[K" + "   ".join(map(str, running)), end="", file=sys.stderr, flush=True)
     finally:
         for job in running:
             if job.process is not None:
                 job.process.kill()
 
 
-def line(job: Job) -> str:
-    told = job.told()
-    bad = told.get("crashes", 0) + told.get("wrong", 0)
-    return f"{job.surface} by {job.by}: {told.get('cases', 0):,} cases, {bad} failed"
-
-
 def summary(jobs: list[Job], seed: int, seconds: float) -> dict[str, Any]:
     surfaces: dict[str, Any] = {}
     for job in jobs:
-        told, before = job.result(), surfaces.setdefault(job.surface, {})
+        report, total = job.result(), surfaces.setdefault(job.surface, {})
         for key in ADDED:
-            before[key] = round(before.get(key, 0) + told.get(key, 0), 1)
+            total[key] = round(total.get(key, 0) + report.get(key, 0), 1)
         for key in LARGEST:
-            before[key] = max(before.get(key, 0), told.get(key, 0))
-        for word, count in told["outcomes"].items():
-            before[word] = before.get(word, 0) + count
-        before[f"by {job.by}"] = told["cases"]
-        before.setdefault("failures", {}).update(told["failures"])
-    names = ("bartizan", "numpy", "torch", "numba", "flwr", "hypothesis", "atheris")
+            total[key] = max(total.get(key, 0), report.get(key, 0))
+        for outcome, count in report["outcomes"].items():
+            total[outcome] = total.get(outcome, 0) + count
+        total[f"by {job.by}"] = report["cases"]
+        total.setdefault("failures", {}).update(report["failures"])
+    packages = ("bartizan", "numpy", "torch", "numba", "flwr", "hypothesis", "atheris")
     return {
         "seed": seed,
         "seconds": round(seconds, 1),
-        "processes": AT_ONCE,
-        "cases": sum(one["cases"] for one in surfaces.values()),
-        "crashes": sum(one["crashes"] for one in surfaces.values()),
-        "wrong": sum(one["wrong"] for one in surfaces.values()),
+        "processes": PROCESSES,
+        **{key: sum(one[key] for one in surfaces.values()) for key in ("cases", "crashes", "wrong")},
         "machine": name_of("cpu"),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in names},
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
         "surfaces": surfaces,
     }
 
@@ -171,14 +171,6 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def show(told: dict[str, Any]) -> None:
-    """What docs/reliability.md has, and the failures."""
-    print(f"{summary_of(told)}\n\n{table(told)}")
-    for name, one in told["surfaces"].items():
-        for mark, failure in one["failures"].items():
-            print(f"\n{name}: {mark}\n  {failure['said']}\n  {failure.get('data', '')[:800]}")
 
 
 if __name__ == "__main__":

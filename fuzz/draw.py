@@ -1,4 +1,4 @@
-"""Choices made from bytes: the same bytes, the same case; where they end, every choice is the first one."""
+"""Choices read from bytes: the same bytes give the same choices, and after their end every choice is the first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Draw:
         return self.data[self.at - 1] if self.at <= len(self.data) else 0
 
     def below(self, n: int) -> int:
-        """A whole number from 0 to n - 1."""
+        """Return an integer from 0 to n - 1."""
         value = self.byte()
         if n > 256:
             value = 256 * value + self.byte()
@@ -34,10 +34,10 @@ class Draw:
         return things[self.below(len(things))]
 
     def chance(self, one_in: int) -> bool:
-        """True once in so many times; never where the bytes have ended."""
+        """Return True with odds of 1 to `one_in`; False after the end of the bytes."""
         return self.below(one_in) == one_in - 1
 
     def rest(self) -> bytes:
-        """The bytes that are left, as they are."""
+        """Return the remaining bytes."""
         left, self.at = self.data[self.at :], len(self.data)
         return left

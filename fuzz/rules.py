@@ -1,4 +1,4 @@
-"""The rules that the campaign draws, and the breakdown conditions as documented."""
+"""The rules that the campaign draws, and their documented breakdown conditions."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def rule_of(draw: Draw, M: int) -> Any:
 
 
 def enough(rule: Any, M: int, gone: int) -> bool:
-    """The breakdown condition as documented: the rule's own on those left, or a majority where it has none."""
-    f = rule.withstands()
+    """Return whether the rule can aggregate when `gone` of M clients are quarantined, as documented."""
+    f = rule.max_byzantine()
     if gone > f if f is not None else 2 * gone >= M:
         return False
-    return _holds(rule.expecting_fewer(gone), M - gone)
+    return _holds(rule.with_fewer_byzantine(gone), M - gone)
 
 
 def _holds(rule: Any, M: int) -> bool:
     if isinstance(rule, Mixed):
         return _holds(rule.pre, M) and _holds(rule.rule, rule.pre.n_mixed(M))
-    return bool(rule.least_clients(rule.withstands() or 0) <= M)
+    return bool(rule.least_clients(rule.max_byzantine() or 0) <= M)

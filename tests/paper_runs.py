@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bartizan import records as results
 from bartizan.studies.paper import cells as paper
-from bartizan.studies.paper import protocol
-from bartizan.studies.paper import run_cells as run
+from bartizan.studies.paper import protocol, run_cells
 
 
 def write(
@@ -25,7 +24,7 @@ def write(
 ):
     """What a run of a cell leaves behind, in real files; a refused round has no times of the server."""
     one = protocol.experiment(cell, changes=changes, **settings)
-    with results.Writer(folder / run.Job(cell, one).folder) as lines:
+    with results.Writer(folder / run_cells.Job(cell, one).folder) as lines:
         lines.write(
             "run",
             version=results.VERSION,

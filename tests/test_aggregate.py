@@ -16,7 +16,7 @@ RULES = [
     bz.Bulyan(F),
     bz.MDA(F),
     bz.CAF(F),
-    bz.DnC(F),
+    bz.SpectralDnC(F),
     bz.NNM(F) >> bz.Krum(F),
     bz.GeometricMedian(),
     bz.MCA(),

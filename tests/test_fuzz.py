@@ -1,4 +1,4 @@
-"""The hostile input campaign in small: what it found stays mended, and it would find what is broken."""
+"""The fuzz campaign in small: no case fails, and a library that is broken on purpose does."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ pytest.importorskip("PIL")
 
 import bartizan as bz
 from bartizan import files
+from bartizan.defense import decide
 from bartizan.lab.data import idx
 from bartizan.lab.data.cifar import Pickles
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.rules.krum import Krum
-from bartizan.updates.updates import Updates
-from fuzz import engine, page, watch
+from bartizan.updates import build as combining
+from bartizan.updates import parse_updates
+from fuzz import monitor, page, search
 from fuzz.draw import Draw
-from fuzz.keep import shrunk
-from fuzz.machine import RoundMachine
+from fuzz.monitor import Monitor
+from fuzz.round_machine import RoundMachine
 from fuzz.rules import RULES
-from fuzz.surface import HOME, NO_MEMORY, RefusedError, Surface, documented, fair
-from fuzz.table import SURFACES, made, missing
-from fuzz.watch import Watch
+from fuzz.shrink import shrunk
+from fuzz.surfaces import CLIENT_MEMORY_ERROR, HOME, SURFACES, RefusedError, Surface, build, documented, fair, missing
 
 ROOT = Path(__file__).parent.parent
 FEW = settings(max_examples=25, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -44,37 +45,37 @@ FEW = settings(max_examples=25, derandomize=True, deadline=None, database=None, 
 def surface(request, tmp_path_factory):
     if missing(request.param):
         pytest.skip(f"{missing(request.param)} not installed")
-    return made(request.param, tmp_path_factory.mktemp("fuzz"))
+    return build(request.param, tmp_path_factory.mktemp("fuzz"))
 
 
 @pytest.fixture
 def alarm(monkeypatch):
-    """Turns a hang into a failure, and nothing that is merely slow: kernels may be compiled, on a busy machine."""
-    monkeypatch.setattr(watch, "PATIENCE", 300.0)
+    """Let a hang fail, and nothing that is only slow: kernels may be compiled, on a busy machine."""
+    monkeypatch.setattr(monitor, "TIME_LIMIT", 300.0)
     before = signal.getsignal(signal.SIGALRM)
-    watch.listen()
+    monitor.raise_on_alarm()
     yield
     signal.signal(signal.SIGALRM, before)
 
 
-def first(surface: Surface, count: int) -> Watch:
-    """What becomes of so many cases."""
-    seen = Watch(surface)
-    for data in itertools.islice(engine.cases(surface, seed=0), count):
+def first(surface: Surface, count: int) -> Monitor:
+    """Run this many cases."""
+    seen = Monitor(surface)
+    for data in itertools.islice(search.cases(surface, seed=0), count):
         seen.run(data)
     return seen
 
 
 def found(surface: Surface, says: str, most: int = 2500) -> bool:
-    """Whether one of so many cases fails with these words."""
-    seen = Watch(surface)
-    for data in itertools.islice(engine.cases(surface, seed=0), most):
-        if not seen.run(data) and says in said(seen):
+    """Return whether one of `most` cases fails with this message."""
+    seen = Monitor(surface)
+    for data in itertools.islice(search.cases(surface, seed=0), most):
+        if not seen.run(data) and says in messages(seen):
             return True
     return False
 
 
-def said(seen: Watch) -> str:
+def messages(seen: Monitor) -> str:
     return "; ".join(failure["said"] for failure in seen.failures.values())
 
 
@@ -87,7 +88,7 @@ def test_no_case_of_a_short_campaign_fails(surface, alarm):
 
 @pytest.mark.parametrize("name", ["aggregate", "round"])
 def test_no_bytes_that_hypothesis_draws_make_a_case_that_fails(name, tmp_path, alarm):
-    seen = Watch(made(name, tmp_path))
+    seen = Monitor(build(name, tmp_path))
 
     @FEW
     @given(st.binary(max_size=300))
@@ -103,23 +104,21 @@ TestRoundMachine.settings = settings(FEW, max_examples=20, stateful_step_count=2
 
 
 def test_the_state_machine_runs_by_the_clock_and_is_counted(tmp_path, alarm):
-    seen, ticks = Watch(made("round", tmp_path)), []
-    engine.stateful(seen, 0.01, 0, lambda: ticks.append(seen.cases))
+    seen, ticks = Monitor(build("round", tmp_path)), []
+    search.stateful(seen, 0.01, 0, lambda: ticks.append(seen.cases))
     assert not seen.failures
     assert ticks[-1] >= 20
 
 
 def test_a_campaign_finds_quarantine_switched_off(monkeypatch, tmp_path, alarm):
-    monkeypatch.setattr(
-        sys.modules["bartizan.aggregate"], "without_the_unfit", lambda clients, look, strict: (clients, look)
-    )
-    assert found(made("aggregate", tmp_path), "bad clients took part")
+    monkeypatch.setattr(decide, "unusable_numbers", lambda clients, stats, find_faults: {})
+    assert found(build("aggregate", tmp_path), "bad clients took part")
 
 
 def test_a_campaign_finds_weights_that_are_off_by_one(monkeypatch, tmp_path, alarm):
-    combine = Updates.combine
-    monkeypatch.setattr(Updates, "combine", lambda self, weights: combine(self, np.roll(weights, 1)))
-    assert found(made("aggregate", tmp_path), "the update is not what the weights make of the clients")
+    weighted_sum = combining._weighted_sum
+    monkeypatch.setattr(combining, "_weighted_sum", lambda clients, weights: weighted_sum(clients, np.roll(weights, 1)))
+    assert found(build("aggregate", tmp_path), "the update is not the weighted sum of the clients")
 
 
 def test_a_campaign_finds_a_rule_that_trusts_the_wrong_client(monkeypatch, tmp_path, alarm):
@@ -129,12 +128,12 @@ def test_a_campaign_finds_a_rule_that_trusts_the_wrong_client(monkeypatch, tmp_p
         return weights
 
     monkeypatch.setattr(Krum, "weigh", worst)
-    assert found(made("aggregate", tmp_path), "Krum chose one whose score is not the least")
+    assert found(build("aggregate", tmp_path), "Krum selected a client of too large a score")
 
 
 def test_a_campaign_finds_a_loader_that_lets_errors_through(monkeypatch, tmp_path, alarm):
     monkeypatch.setattr(Pickles, "_naming", lambda self, path: nullcontext())
-    assert "NotDataError" in " ".join(first(made("cifar", tmp_path), 200).failures)
+    assert "NotDataError" in " ".join(first(build("cifar", tmp_path), 200).failures)
 
 
 def refusing(path):
@@ -145,11 +144,11 @@ def inverted(read=idx._read):
     return lambda source, path, axes: 255 - read(source, path, axes) if axes == 3 else read(source, path, axes)
 
 
-def without_reference(of=Updates.of):
-    return lambda *args, **settings: of(*args, **{**settings, "reference": None})
+def without_reference(parse=parse_updates):
+    return lambda *args, **settings: parse(*args, **{**settings, "reference": None})
 
 
-def by_another_seed(read=bz.Rotated.read):
+def by_another_seed(read=bz.Rotated.sketch_rows):
     return lambda self, clients, seed, about=None: read(self, clients, seed + len(clients.clients), about)
 
 
@@ -158,29 +157,44 @@ def of_another_round(sound=Checkpoint.sound):
 
 
 BROKEN = {  # what is broken: the surface, where, the thing put there, what the campaign says
-    "a reader that refuses every file": ("update-files", files, "_npy", refusing, "a sound file was refused"),
-    "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than others find"),
-    "checkpoints of another round": ("checkpoints", Checkpoint, "sound", of_another_round(), "'round' is another"),
-    "a reference that is ignored": ("aggregate", Updates, "of", without_reference(), "the clients' geometry"),
+    "a reader that refuses every file": ("update-files", files, "_npy", refusing, "a valid file was refused"),
+    "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than the independent reader"),
+    "checkpoints of another round": (
+        "checkpoints",
+        Checkpoint,
+        "sound",
+        of_another_round(),
+        "'round' is not what torch reads",
+    ),
+    "a reference that is ignored": (
+        *("aggregate", sys.modules["bartizan.aggregate"], "parse_updates"),
+        *(without_reference(), "the clients' geometry"),
+    ),
     "a rule that trusts all alike": (
         *("aggregate", bz.MultiKrum, "weigh"),
-        *(lambda self, geometry: geometry.shares, "MultiKrum trusts as many as it says"),
+        *(lambda self, geometry: geometry.shares, "MultiKrum did not select"),
     ),
-    "a projection by another seed": ("aggregate", bz.Rotated, "read", by_another_seed(), "the clients' geometry"),
+    "a projection by another seed": (
+        "aggregate",
+        bz.Rotated,
+        "sketch_rows",
+        by_another_seed(),
+        "the clients' geometry",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_campaign_finds(name, monkeypatch, tmp_path, alarm):
     which, where, attribute, put, says = BROKEN[name]
-    surface = made(which, tmp_path)
+    surface = build(which, tmp_path)
     monkeypatch.setattr(where, attribute, put)
     assert found(surface, says)
 
 
 def test_a_case_that_hangs_is_a_failure(monkeypatch, alarm):
-    monkeypatch.setattr(watch, "PATIENCE", 0.05)
-    seen = Watch(Surface(lambda data: time.sleep(20) or "accepted"))
+    monkeypatch.setattr(monitor, "TIME_LIMIT", 0.05)
+    seen = Monitor(Surface(lambda data: time.sleep(20) or "accepted"))
     assert not seen.run(b"")
     assert "HangError" in next(iter(seen.failures))
 
@@ -195,13 +209,13 @@ ACCIDENTS = {
 
 
 def ours(code: str) -> None:
-    """Run it as a line of a file of the library."""
+    """Run code as if it were a file of the library."""
     where = str(Path(HOME) / "made_up.py")
     exec(compile(code, where, "exec"), {"np": np, "json": json, "text": "no number"})
 
 
 @pytest.mark.parametrize("code", ACCIDENTS.values(), ids=ACCIDENTS)
-def test_an_error_that_the_library_did_not_mean_is_a_failure(code):
+def test_an_error_that_the_library_did_not_raise_itself_is_a_failure(code):
     with pytest.raises(ValueError, match=r"no number|shapes|not in list|Expecting value"), documented(ValueError):
         ours(code)
 
@@ -216,17 +230,17 @@ def test_an_error_that_the_library_raises_is_a_refusal(code):
         Krum(-1)
 
 
-def test_memory_that_ends_is_no_reason_to_refuse_unless_a_attacker_says_so():
+def test_a_memory_error_is_a_failure_unless_a_client_raised_it():
     code = "try: raise MemoryError({!r})\nexcept MemoryError as e: raise ValueError('it is not sound') from e"
     with pytest.raises(ValueError, match="not sound"), documented(ValueError):
         ours(code.format("Unable to allocate 4 GiB"))
     with pytest.raises(RefusedError), documented(ValueError):
-        ours(code.format(NO_MEMORY))
+        ours(code.format(CLIENT_MEMORY_ERROR))
     assert not fair("it can't be read: MemoryError: Unable to allocate 4 GiB")
-    assert fair(f"it can't be read: MemoryError: {NO_MEMORY}")
+    assert fair(f"it can't be read: MemoryError: {CLIENT_MEMORY_ERROR}")
 
 
-def test_failures_are_made_small():
+def test_failures_are_shrunk():
     assert shrunk(lambda data: b"\xff" in data, bytes(range(200, 256)) * 3) == b"\xff"
 
 
@@ -236,11 +250,11 @@ def test_choices_end_where_the_bytes_do():
 
 
 def test_the_page_has_the_figures_of_the_kept_campaign():
-    told = json.loads(page.RESULTS.read_text(encoding="utf-8"))
+    report = json.loads(page.RESULTS.read_text(encoding="utf-8"))
     text = page.PAGE.read_text(encoding="utf-8")
     assert "<!-- made: campaign -->" in text
-    assert page.made(text, told) == text, "run python -m fuzz.page"
-    assert "7,777,777 cases" in page.made(text, {**told, "cases": 7_777_777})
+    assert page.filled(text, report) == text, "run python -m fuzz.page"
+    assert "7,777,777 cases" in page.filled(text, {**report, "cases": 7_777_777})
 
 
 def test_the_page_names_the_rules_that_are_drawn():
@@ -249,10 +263,10 @@ def test_the_page_names_the_rules_that_are_drawn():
 
 
 def test_the_campaign_writes_its_figures(tmp_path):
-    out = tmp_path / "told.json"
+    out = tmp_path / "report.json"
     command = [sys.executable, "-m", "fuzz", "--minutes", "0.005", "--surface", "mnist", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    told = json.loads(out.read_text())
-    assert told["surfaces"]["mnist"]["cases"] == told["cases"] > 10
-    assert told["crashes"] == told["wrong"] == 0
+    report = json.loads(out.read_text())
+    assert report["surfaces"]["mnist"]["cases"] == report["cases"] > 10
+    assert report["crashes"] == report["wrong"] == 0

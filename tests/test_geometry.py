@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import bartizan as bz
-from bartizan.geometry import Geometry, look_at
+from bartizan.geometry import Geometry, gram_stats_of
 from bartizan.rules.clipped_clustering import cosine_distances
-from bartizan.updates.updates import Updates
+from bartizan.updates import parse_updates
 
 SKETCHES = [bz.Exact(), bz.Rotated(k=1024), bz.Rotated(k=64), bz.Achlioptas(k=256), bz.Gaussian(k=200)]
 M, P = 12, 20_000
@@ -28,8 +28,8 @@ def hostile_round(dtype, offset):
 
 
 def seen(sketch, x, **more):
-    clients = Updates.of(x, **more)
-    return Geometry.seen(sketch.look(clients, 5), M)
+    clients = parse_updates(x, **more)
+    return Geometry.from_stats(sketch.gram_stats(clients, 5), M)
 
 
 def true_squared_distances(sketch, x):
@@ -140,9 +140,9 @@ def test_a_second_look_is_taken_only_where_digits_are_short():
     rng = np.random.default_rng(0)
     for offset, looks in [(0.0, 0), (1e3, 0), (1e7, 1)]:
         calls = []
-        look = look_at(rng.normal(size=(9, 40)) + offset, has_trusted=False)
+        look = gram_stats_of(rng.normal(size=(9, 40)) + offset, has_trusted=False)
         counted = replace(look, about=lambda row, look=look, calls=calls: calls.append(row) or look.about(row))
-        Geometry.seen(counted, 9)
+        Geometry.from_stats(counted, 9)
         assert len(calls) == looks
 
 

@@ -1,10 +1,11 @@
 """Byzantine-robust aggregation at the speed of reading the updates once."""
 
 from bartizan import attacks, sketch
-from bartizan.aggregate import Aggregation, Aggregator, aggregate
+from bartizan.aggregate import Aggregator, aggregate
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import Geometry
 from bartizan.registry import rule
+from bartizan.result import Aggregation
 from bartizan.round import Round
 from bartizan.rules import (
     CAF,
@@ -28,8 +29,6 @@ from bartizan.rules.preaggregators import ARC, NNM, Bucketing, Clipping
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated
 from bartizan.updates import files
 
-DnC = SpectralDnC
-
 __version__ = "0.1.0"
 
 __all__ = [
@@ -49,7 +48,6 @@ __all__ = [
     "CenteredClipping",
     "ClippedClustering",
     "Clipping",
-    "DnC",
     "Exact",
     "FLTrust",
     "Gaussian",

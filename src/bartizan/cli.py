@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from bartizan import __version__
+from bartizan import __version__, attacks
 from bartizan import registry as names
 from bartizan.attacks.parameters import HANDED
 from bartizan.lab.report import command as report
@@ -68,8 +68,8 @@ def _list(options: argparse.Namespace) -> None:
         "Rules": names.RULES,
         "Coordinate-wise rules (never projected)": names.COORDINATEWISE,
         "Pre-aggregators (in front of a rule: nnm >> krum)": names.PRE_AGGREGATORS,
-        "Attacks (what attackers send)": names.ATTACKS,
-        "Data poisoning (what attackers train on)": names.POISONS,
+        "Attacks (what attackers send)": attacks.ATTACKS,
+        "Data poisoning (what attackers train on)": attacks.POISONS,
     }
     width = min(100, shutil.get_terminal_size().columns)
     for title, table in groups.items():

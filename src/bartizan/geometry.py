@@ -51,7 +51,7 @@ class GramStats:
 
 
 @dataclass(frozen=True, eq=False)
-class SeenPoints:
+class MeasuredPoints:
     """Points as a look left them: inner products about the origin, and about the medoid when they are asked for."""
 
     products: Floats  # about the origin: of the clients, and of a trusted update the last
@@ -86,7 +86,7 @@ class SeenPoints:
 class MixedPoints:
     """Mixtures A x of other points; what a row of A lacks of sum 1 lies at the origin. Worked out when asked for."""
 
-    points: SeenPoints | MixedPoints
+    points: MeasuredPoints | MixedPoints
     mixing: Floats
 
     @property
@@ -143,7 +143,7 @@ class Geometry:
     [0.0, 3.0, 5.0]
     """
 
-    points: SeenPoints | MixedPoints
+    points: MeasuredPoints | MixedPoints
     sizes: Floats
     exact_squared_norms: Floats | None = None
     trusted_dots: Floats | None = None
@@ -168,12 +168,12 @@ class Geometry:
         n_clients = len(x)
         if trusted is not None:
             x = np.vstack([x, np.asarray(trusted, dtype=np.float64)])
-        return cls.seen(look_at(x, trusted is not None), n_clients, sizes=sizes, seed=seed, history=history)
+        return cls.from_stats(gram_stats_of(x, trusted is not None), n_clients, sizes=sizes, seed=seed, history=history)
 
     @classmethod
-    def seen(
+    def from_stats(
         cls,
-        look: GramStats,
+        stats: GramStats,
         n_clients: int,
         *,
         sizes: npt.ArrayLike | None = None,
@@ -183,17 +183,17 @@ class Geometry:
         """The geometry that a look leaves: recentred at the medoid, by a second look where digits are short."""
         from bartizan.kernels import weigh
 
-        G = np.ascontiguousarray(look.gram)
+        G = np.ascontiguousarray(stats.gram)
         distances, medoid, median = weigh.distances(G, n_clients)
-        points = SeenPoints(G, distances, medoid, median, medoid, None)
+        points = MeasuredPoints(G, distances, medoid, median, medoid, None)
         if n_clients > 1 and median < SHORT_OF_DIGITS * G[medoid, medoid]:
-            again = np.ascontiguousarray(look.about(medoid))
-            points = SeenPoints(G, *weigh.distances(again, n_clients), medoid, again)
+            again = np.ascontiguousarray(stats.about(medoid))
+            points = MeasuredPoints(G, *weigh.distances(again, n_clients), medoid, again)
         return cls(
             points,
-            _checked_sizes(one_size_each(sizes, n_clients)),
-            look.squared_norms[:n_clients],
-            look.trusted_dots,
+            _checked_sizes(client_sizes(sizes, n_clients)),
+            stats.squared_norms[:n_clients],
+            stats.trusted_dots,
             seed,
             history=_past(history),
         )
@@ -261,13 +261,14 @@ class Geometry:
         lengths = self.norms * norm
         return np.divide(dots[:M], lengths, out=np.zeros(M), where=lengths > 0).clip(-1, 1), norm
 
-    def to_centre(self, weights: Floats) -> Floats:
+    def distances_to_mean(self, weights: Floats) -> Floats:
         r"""Distances of the clients to :math:`z = \sum_i w_i x_i`.
 
         :math:`\|x_i - z\|^2 = (Dw)_i - w^\top D w / 2` for squared distances D and weights of sum 1; what they lack of
         it lies at the origin, as one more point.
 
-        >>> Geometry.of([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]]).to_centre(np.array([0.0, 0.5, 0.5])).round(2).tolist()
+        >>> triangle = Geometry.of([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]])
+        >>> triangle.distances_to_mean(np.array([0.0, 0.5, 0.5])).round(2).tolist()
         [3.61, 2.0, 2.0]
         """
         rest = 1 - weights.sum()
@@ -297,7 +298,7 @@ class Geometry:
         )
 
 
-def look_at(x: Floats, has_trusted: bool) -> GramStats:
+def gram_stats_of(x: Floats, has_trusted: bool) -> GramStats:
     """Look at rows that are held in memory; the last may be a trusted one."""
 
     def about(row: int | None) -> Floats:
@@ -309,7 +310,7 @@ def look_at(x: Floats, has_trusted: bool) -> GramStats:
     return GramStats(gram, np.diag(gram).copy(), about, gram[-1] if has_trusted else None)
 
 
-def one_size_each(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
+def client_sizes(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
     """The clients' sizes, ones if not given; what the numbers are is checked of those who take part."""
     try:
         given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)

@@ -1,142 +1,188 @@
-"""The one table from names to things, for the command line and config files; strings become objects here only."""
+"""Rules, sketches and other parts by name: those of the package, and plug-ins that are installed beside it."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import MISSING, fields
-from functools import partial, reduce
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import lru_cache, reduce
+from importlib import metadata
 from operator import rshift
-from typing import Any, TypeVar
+from typing import Any
 
-from bartizan import attacks, rules, sketch
+from bartizan import rules
+from bartizan import sketch as sketches
 from bartizan._util.text import quoted
-from bartizan.attacks.parameters import check
-from bartizan.rules import Rule, coordinatewise
-from bartizan.rules import preaggregators as mixing
+from bartizan.rules import Rule, coordinatewise, preaggregators
 from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.rules.preaggregators.base import PreAggregator
+from bartizan.sketch import Sketch
 
-T = TypeVar("T")
-RULES: dict[str, type[Any]] = {
-    "mean": rules.Mean,
-    "krum": rules.Krum,
-    "multi-krum": rules.MultiKrum,
-    "bulyan": rules.Bulyan,
-    "geometric-median": rules.GeometricMedian,
-    "mca": rules.MCA,
-    "centered-clipping": rules.CenteredClipping,
-    "mda": rules.MDA,
-    "smea": rules.SMEA,
-    "monna": rules.MoNNA,
-    "fltrust": rules.FLTrust,
-    "caf": rules.CAF,
-    "cge": rules.CGE,
-    "dnc": rules.SpectralDnC,
-    "clipped-clustering": rules.ClippedClustering,
-}
-COORDINATEWISE: dict[str, type[Any]] = {
-    "median": coordinatewise.Median,
-    "trimmed-mean": coordinatewise.TrimmedMean,
-    "meamed": coordinatewise.MeaMed,
-}
-PRE_AGGREGATORS: dict[str, type[Any]] = {
-    "nnm": mixing.NNM,
-    "bucketing": mixing.Bucketing,
-    "clipping": mixing.Clipping,
-    "arc": mixing.ARC,
-}
-SKETCHES: dict[str, type[Any]] = {
-    "exact": sketch.Exact,
-    "rotated": sketch.Rotated,
-    "achlioptas": sketch.Achlioptas,
-    "gaussian": sketch.Gaussian,
-}
-ATTACKS: dict[str, Callable[..., Any]] = {
-    "none": attacks.none,
-    "gaussian": attacks.gaussian,
-    "sign-flip": attacks.sign_flip,
-    "lie": attacks.little_is_enough,
-    "foe": attacks.fall_of_empires,
-    "alie": attacks.a_little_is_enough,
-    "ipm": attacks.inner_product_manipulation,
-    "optimised-alie": attacks.optimised_alie,
-    "optimised-ipm": attacks.optimised_ipm,
-    "mimic": attacks.mimic,
-    "min-max": attacks.min_max,
-    "min-sum": attacks.min_sum,
-    "null-space": attacks.null_space,
-    "null-space-mirror": attacks.null_space_mirror,
-    "replay": attacks.replay,
-    "observer": attacks.observer,
-    "blind-collision": attacks.blind_collision,
-    "optimised-null-space": attacks.optimised_null_space,
-    "infinity": attacks.infinity,
-    "nan": attacks.not_a_number,
-    "garbage": attacks.garbage,
-}
-POISONS: dict[str, type[Any]] = {
-    "label-flip": attacks.LabelFlip,
-    "backdoor": attacks.Backdoor,
-}
+USUAL_K = 4096
+"""The dimension of a sketch that is named without one."""
 
 
-def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
-    """A rule by its name, `pre >> rule` included; each part takes the settings that it has.
+@dataclass(frozen=True)
+class Plugin:
+    """An entry point of an installed package: its name, what it points to, and the package."""
 
-    >>> rule("multi-krum", n_byzantine=5)
-    MultiKrum(n_byzantine=5, n_selected=None)
-    >>> rule("nnm >> trimmed-mean", n_byzantine=2)
-    NNM(n_byzantine=2) >> TrimmedMean(n_byzantine=2)
+    name: str
+    target: str
+    source: str
+
+    @classmethod
+    def of(cls, point: metadata.EntryPoint) -> Plugin:
+        source = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+        return cls(_spelt(point.name), point.value, source)
+
+
+class Registry(Mapping[str, Any]):
+    """The parts of one kind by name; iterating, `in` and `len` import nothing.
+
+    Args:
+        kind: What the parts are called in messages, such as "rule".
+        built_in: The package's own parts, each an object or a text "module:Name" that is imported when asked for.
+        group: The group of entry points that plug-ins of this kind are registered under; none if empty.
+        check: Raises TypeError with the reason where an object can't be used as such a part.
+        older: Names that are still read, and the names that replaced them.
+        handed: Keyword arguments that the caller of such a part provides, and that are no settings.
     """
-    *pres, last = (part.strip() for part in str(name).split(">>"))
-    kinds = [
-        *(find(pre, PRE_AGGREGATORS, "pre-aggregator") for pre in pres),
-        find(last, RULES | COORDINATEWISE, "rule"),
-    ]
-    only_known(name, settings, {field.name for kind in kinds for field in fields(kind)})
-    return reduce(rshift, (build(kind, settings) for kind in kinds))
+
+    def __init__(
+        self,
+        kind: str,
+        built_in: Mapping[str, Any],
+        group: str = "",
+        *,
+        check: Callable[[Any], None] = lambda part: None,
+        older: Mapping[str, str] | None = None,
+        handed: Collection[str] = (),
+    ) -> None:
+        self.kind, self.built_in, self.group, self.check = kind, dict(built_in), group, check
+        self.older, self.handed = dict(older or {}), tuple(handed)
+
+    def __or__(self, other: Registry) -> Registry:
+        """The parts of both; plug-ins, check and messages are those of the first."""
+        built_in, older = self.built_in | other.built_in, self.older | other.older
+        return Registry(self.kind, built_in, self.group, check=self.check, older=older, handed=self.handed)
+
+    def plugins(self) -> list[Plugin]:
+        """What installed packages register, with those that can't be loaded; nothing is imported."""
+        return list(_installed(self.group, tuple(sys.path))) if self.group else []
+
+    def spelling(self, name: str) -> str:
+        """A name as it is recorded: lower case with dashes, or "package.module:Name" as it is; nothing is imported."""
+        if ":" in name:
+            return name.strip()
+        key = _spelt(name)
+        if self.is_built_in(key) or any(plugin.name == key for plugin in self.plugins()):
+            return key
+        close = difflib.get_close_matches(key[:200], self, n=1)
+        meant = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"Unknown {self.kind} {quoted(key)}.{meant} Known: {', '.join(sorted(self))}.")
+
+    def is_built_in(self, name: str) -> bool:
+        """Whether a name, or an older one, is the package's own."""
+        return _spelt(name) in self.built_in or _spelt(name) in self.older
+
+    def find(self, name: str) -> Any:
+        """The part with this name, of the package, of a plug-in or "package.module:Name"; ValueError if there is none.
+
+        >>> RULES.find("Multi_Krum").__name__, RULES.find("bartizan.rules:MultiKrum").__name__
+        ('MultiKrum', 'MultiKrum')
+        """
+        key = self.spelling(name)
+        key = self.older.get(key, key)
+        if key in self.built_in:
+            part = self.built_in[key]
+            return imported(part) if isinstance(part, str) else part
+        if ":" in key:
+            return self._loaded(key, f"{self.kind} {quoted(key)}")
+        plugins = [plugin for plugin in self.plugins() if plugin.name == key]
+        if len(plugins) > 1:
+            several = " and ".join(f"{plugin.source} ({plugin.target})" for plugin in plugins)
+            raise ValueError(f"{self.kind} {key!r} is registered by {several}. Name one as package.module:Name.")
+        return self._loaded(plugins[0].target, f"{self.kind} {key!r} of the plug-in {plugins[0].source}")
+
+    def problem(self, plugin: Plugin) -> str:
+        """Why a plug-in can't be used; empty if it can. Imports it."""
+        if self.is_built_in(plugin.name):
+            return f"the name {plugin.name!r} belongs to bartizan; {plugin.target!r} still finds it"
+        try:
+            self.find(plugin.name)
+        except ValueError as wrong:
+            return str(wrong)
+        return ""
+
+    def name_of(self, part: Any) -> str:
+        """The name by which `find` gives this function or class back: the package's own, or "module:qualname"."""
+        path = f"{getattr(part, '__module__', None)}:{getattr(part, '__qualname__', None)}"
+        own = [name for name, known in self.built_in.items() if known is part or known == path]
+        if own:
+            return own[0]
+        try:
+            found = "<" not in path and not path.startswith("__main__:") and imported(path) is part
+        except (ImportError, AttributeError, ValueError):
+            found = False
+        if not found:
+            raise ValueError(
+                f"{self.kind} {part!r} can't be recorded by name: wanted a function or class at the top of a module "
+                "that can be imported, not a lambda, not inside a function and not in a script's __main__."
+            )
+        return path
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """The settings of a part and their defaults, MISSING where one must be given."""
+        return {key: value for key, value in settings_of(self.find(name)).items() if key not in self.handed}
+
+    def _loaded(self, target: str, what: str) -> Any:
+        try:
+            part = imported(target)
+        except (Exception, SystemExit) as wrong:  # a plug-in's module may do anything when it is imported
+            raise ValueError(f"{what} can't be imported: {type(wrong).__name__}: {wrong}") from wrong
+        try:
+            self.check(part)
+        except TypeError as wrong:
+            raise ValueError(f"{what} does not fit: {wrong}") from None
+        return part
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise KeyError(name)
+        return self.find(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (self.is_built_in(name) or any(one.name == name for one in self.plugins()))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self.built_in, *(plugin.name for plugin in self.plugins())]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
-def attack(name: str, **settings: Any) -> Callable[..., Any]:
-    """An attack by its name, its settings checked and bound: (honest, count, rng) -> what the attackers send.
-
-    >>> import numpy as np
-    >>> attack("foe", factor=-2.0)([[1.0, 3.0]], 1, np.random.default_rng(0)).tolist()
-    [[-2.0, -6.0]]
-    """
-    everything: dict[str, Any] = ATTACKS | POISONS
-    function = find(name, everything, "attack")
-    if function in POISONS.values():
-        raise ValueError(f"{name!r} poisons data, and its attackers follow the protocol: names.poison builds it.")
-    wanted = function.wanted
-    only_known(name, settings, wanted)
-    check(name, wanted, settings)
-    return partial(function, **settings)
+def imported(target: str) -> Any:
+    """The object that "package.module:Name" names."""
+    module, _, path = target.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        raise ValueError(f"wanted package.module:Name, got {quoted(target)}")
+    return reduce(getattr, path.split("."), importlib.import_module(module))
 
 
-def poison(name: str, **settings: Any) -> attacks.Poison:
-    """A data poisoning by its name.
-
-    >>> poison("backdoor", target=3)
-    Backdoor(target=3, fraction=0.5, size=4, value=255)
-    """
-    kind = find(name, POISONS, "data poisoning")
-    only_known(name, settings, {field.name for field in fields(kind)})
-    return build(kind, settings)
-
-
-def find(name: str, table: Mapping[str, T], what: str) -> T:
-    """Look a name up, in any case and with _ for -, or say which are known."""
-    name = name.lower().replace("_", "-")
-    if name in table:
-        return table[name]
-    close = difflib.get_close_matches(name[:200], table, n=1)
-    meant = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"Unknown {what} {quoted(name)}.{meant} Known: {', '.join(sorted(table))}.")
+def settings_of(part: Any) -> dict[str, Any]:
+    """Fields of a dataclass or keyword-only arguments of a function, with their defaults; MISSING where none."""
+    if is_dataclass(part):
+        return {field.name: field.default for field in fields(part) if field.init}
+    arguments = inspect.signature(part).parameters.values()
+    empty = inspect.Parameter.empty
+    return {a.name: MISSING if a.default is empty else a.default for a in arguments if a.kind is a.KEYWORD_ONLY}
 
 
 def only_known(name: str, settings: Iterable[str], known: Collection[str]) -> None:
-    """Raise on the first setting that a thing does not have."""
+    """Raise on the first setting that a part does not have."""
     for setting in settings:
         if setting not in known:
             takes = ", ".join(sorted(known)) or "no settings"
@@ -144,9 +190,125 @@ def only_known(name: str, settings: Iterable[str], known: Collection[str]) -> No
 
 
 def build(kind: type[Any], settings: Mapping[str, Any]) -> Any:
-    own = {field.name for field in fields(kind)}
-    try:
-        return kind(**{name: value for name, value in settings.items() if name in own})
-    except TypeError:
-        needed = [field.name for field in fields(kind) if field.default is MISSING and field.name not in settings]
-        raise TypeError(f"{kind.__name__} needs {', '.join(needed)}: pass {needed[0]}=...") from None
+    """A dataclass from those of the settings that it has."""
+    own = settings_of(kind)
+    needed = [name for name, default in own.items() if default is MISSING and name not in settings]
+    if needed:
+        raise TypeError(f"{kind.__name__} needs {', '.join(needed)}: pass {needed[0]}=...")
+    return kind(**{name: value for name, value in settings.items() if name in own})
+
+
+def frozen_dataclass(*bases: type[Any]) -> Callable[[Any], None]:
+    """A check for `Registry`: a frozen dataclass that derives from one of these classes and is complete."""
+    wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
+
+    def check(part: Any) -> None:
+        if not (isinstance(part, type) and issubclass(part, bases)):
+            raise TypeError(f"wanted a class that derives from {wanted}, got {part!r}.")
+        if "__dataclass_params__" not in vars(part) or not vars(part)["__dataclass_params__"].frozen:
+            raise TypeError(f"{part.__name__} must be a frozen dataclass: put @dataclass(frozen=True) above it.")
+        if missing := sorted(getattr(part, "__abstractmethods__", ())):
+            raise TypeError(f"{part.__name__} must define {', '.join(missing)}.")
+
+    return check
+
+
+RULES = Registry(
+    "rule",
+    {
+        "mean": rules.Mean,
+        "krum": rules.Krum,
+        "multi-krum": rules.MultiKrum,
+        "bulyan": rules.Bulyan,
+        "geometric-median": rules.GeometricMedian,
+        "mca": rules.MCA,
+        "centered-clipping": rules.CenteredClipping,
+        "mda": rules.MDA,
+        "smea": rules.SMEA,
+        "monna": rules.MoNNA,
+        "fltrust": rules.FLTrust,
+        "caf": rules.CAF,
+        "cge": rules.CGE,
+        "spectral-dnc": rules.SpectralDnC,
+        "clipped-clustering": rules.ClippedClustering,
+    },
+    "bartizan.rules",
+    check=frozen_dataclass(Rule, CoordinateWise),
+    older={"dnc": "spectral-dnc"},
+)
+COORDINATEWISE = Registry(
+    "coordinate-wise rule",
+    {
+        "median": coordinatewise.Median,
+        "trimmed-mean": coordinatewise.TrimmedMean,
+        "meamed": coordinatewise.MeaMed,
+    },
+)
+PRE_AGGREGATORS = Registry(
+    "pre-aggregator",
+    {
+        "nnm": preaggregators.NNM,
+        "bucketing": preaggregators.Bucketing,
+        "clipping": preaggregators.Clipping,
+        "arc": preaggregators.ARC,
+    },
+    "bartizan.preaggregators",
+    check=frozen_dataclass(PreAggregator),
+)
+SKETCHES = Registry(
+    "sketch",
+    {
+        "exact": sketches.Exact,
+        "rotated": sketches.Rotated,
+        "achlioptas": sketches.Achlioptas,
+        "gaussian": sketches.Gaussian,
+    },
+    "bartizan.sketches",
+    check=frozen_dataclass(Sketch),
+)
+
+
+def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
+    """A rule by its name, `pre >> rule` included; each part takes the settings that it has.
+
+    A name is one of `bartizan list`, a plug-in's, or "package.module:Name".
+
+    >>> rule("multi-krum", n_byzantine=5)
+    MultiKrum(n_byzantine=5, n_selected=None)
+    >>> rule("nnm >> trimmed-mean", n_byzantine=2)
+    NNM(n_byzantine=2) >> TrimmedMean(n_byzantine=2)
+    """
+    kinds = rule_classes(name)
+    only_known(name, settings, {setting for kind in kinds for setting in settings_of(kind)})
+    return reduce(rshift, (build(kind, settings) for kind in kinds))
+
+
+def rule_classes(name: str) -> list[type[Any]]:
+    """The classes that `pre >> ... >> rule` names, in this order."""
+    *pres, last = str(name).split(">>")
+    return [*map(PRE_AGGREGATORS.find, pres), (RULES | COORDINATEWISE).find(last)]
+
+
+def sketch(name: str, **settings: Any) -> Sketch:
+    """A sketch by its name, with k = 4096 where it needs one and none is given.
+
+    >>> sketch("rotated", k=1024), sketch("gaussian")
+    (Rotated(k=1024, mixing=32), Gaussian(k=4096))
+    """
+    kind = SKETCHES.find(name)
+    takes = settings_of(kind)
+    only_known(name, settings, takes)
+    usual = {"k": USUAL_K} if takes.get("k") is MISSING else {}
+    made: Sketch = build(kind, usual | settings)
+    return made
+
+
+def _spelt(name: str) -> str:
+    return name.strip().lower().replace("_", "-")
+
+
+@lru_cache(maxsize=16)
+def _installed(group: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
+    """The plug-ins of a group; `path` is sys.path, which decides what is installed."""
+    found = {Plugin.of(point) for point in metadata.entry_points(group=group)}
+    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.source)))

@@ -11,9 +11,8 @@ import pytest
 
 import bartizan as bz
 from bartizan import attacks
-from bartizan import registry as names
 from bartizan.attacks import honest_updates as reading
-from bartizan.attacks.alie_ipm import hiding_z
+from bartizan.attacks.formulas import hiding_z
 from bartizan.attacks.optimised import most_harmful
 
 H, F, P = 9, 3, 700
@@ -51,7 +50,7 @@ def built(name, aggregator=krum):
         "past_seeds": [3, 4],
         "published": np.ones(P),
     }
-    return names.attack(name, **{each: known[each] for each in attacks.needs(names.attack(name))})
+    return attacks.attack(name, **{each: known[each] for each in attacks.needs(attacks.attack(name))})
 
 
 def deviation_of(x, kind):
@@ -117,7 +116,7 @@ def test_an_attack_is_its_formula(case, kind):
     x = drawn()
     wanted = formula(x.astype(np.float64))
     given = pytest.importorskip("torch").from_numpy(x) if kind == "torch" else x
-    sent = np.asarray(names.attack(case.split(" ")[0], **settings)(given, F, rng()))
+    sent = np.asarray(attacks.attack(case.split(" ")[0], **settings)(given, F, rng()))
     assert sent.shape == (F, P)
     for row in sent:
         np.testing.assert_allclose(row, wanted, rtol=2e-6, atol=1e-6)
@@ -139,7 +138,7 @@ def test_the_gaussian_attack_has_the_variance_that_is_asked_for():
 @pytest.mark.parametrize("deviation", ["std", "unit", "sign"])
 def test_the_condition_of_min_max_and_min_sum_holds_and_is_tight(name, deviation):
     x = drawn("float64", seed=3)
-    m = names.attack(name, deviation=deviation)(x, 1, rng())[0]
+    m = attacks.attack(name, deviation=deviation)(x, 1, rng())[0]
     if name == "min-max":
         ratio = np.linalg.norm(x - m, axis=1).max() / pair_distances(x).max()
     else:
@@ -176,8 +175,8 @@ def test_an_optimised_attack_hurts_at_least_as_much_as_its_fixed_form(name, rule
         return np.linalg.norm(aggregated(np.concatenate([x, sent])) - x.mean(axis=0))
 
     x = drawn("float64", n=11, seed=7)
-    fixed = harm(names.attack(name)(x, F, rng()))
-    best = harm(names.attack(f"optimised-{name}", aggregator=aggregated)(x, F, rng()))
+    fixed = harm(attacks.attack(name)(x, F, rng()))
+    best = harm(attacks.attack(f"optimised-{name}", aggregator=aggregated)(x, F, rng()))
     assert best >= fixed * (1 - 1e-12)
     assert name == "ipm" or best > 2 * fixed  # ALIE's own z is a cautious one, whatever the rule
 
@@ -218,7 +217,7 @@ def test_an_aggregator_that_returns_something_else_is_told_so():
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
-@pytest.mark.parametrize("name", names.ATTACKS)
+@pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_tensors_get_what_arrays_get(name, dtype):
     torch = pytest.importorskip("torch")
     there = torch.from_numpy(drawn("float64")).to(getattr(torch, dtype))
@@ -235,7 +234,7 @@ def test_tensors_get_what_arrays_get(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", names.ATTACKS)
+@pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_an_attack_keeps_the_dtype(name, dtype):
     sent = built(name)(drawn(dtype), F, rng())
     assert sent.dtype == dtype
@@ -243,7 +242,7 @@ def test_an_attack_keeps_the_dtype(name, dtype):
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-@pytest.mark.parametrize("name", names.ATTACKS)
+@pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_an_attack_is_pure(name, kind):
     torch = pytest.importorskip("torch")
     x = torch.from_numpy(drawn()).requires_grad_() if kind == "torch" else drawn()
@@ -266,7 +265,7 @@ def test_what_is_random_follows_from_the_state_of_the_generator_and_moves_it():
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-@pytest.mark.parametrize("name", names.ATTACKS)
+@pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_no_attackers_send_nothing_and_one_honest_client_will_do(name, kind):
     torch = pytest.importorskip("torch")
     x = torch.from_numpy(drawn()) if kind == "torch" else drawn()
@@ -281,7 +280,7 @@ def test_attackers_who_agree_share_one_row(name):
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-@pytest.mark.parametrize("name", names.ATTACKS)
+@pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_an_honest_client_that_diverged_stops_no_attack(name, kind):
     x = drawn()
     x[2], x[3, 5] = np.nan, np.inf
@@ -372,10 +371,10 @@ def test_randomness_is_a_generator():
 )
 def test_a_wrong_attack_or_setting_says_what_is_wanted(name, settings, error, message):
     with pytest.raises(error, match=message):
-        names.attack(name, **settings)
+        attacks.attack(name, **settings)
 
 
-@pytest.mark.parametrize("function", names.ATTACKS.values(), ids=names.ATTACKS)
+@pytest.mark.parametrize("function", attacks.ATTACKS.values(), ids=attacks.ATTACKS)
 def test_every_setting_is_checked(function):
     parameters = inspect.signature(function).parameters.values()
     assert set(function.wanted) == {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
@@ -387,14 +386,14 @@ def test_a_client_who_is_not_there_can_not_be_mimicked():
 
 
 def test_attacks_that_know_the_rule_say_so():
-    needing = {name for name in names.ATTACKS if attacks.needs_aggregator(names.attack(name))}
+    needing = {name for name in attacks.ATTACKS if attacks.needs_aggregator(attacks.attack(name))}
     assert needing == {"optimised-alie", "optimised-ipm", "optimised-null-space"}
-    assert not attacks.needs_aggregator(names.attack("optimised-alie", aggregator=krum))
+    assert not attacks.needs_aggregator(attacks.attack("optimised-alie", aggregator=krum))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
-@pytest.mark.parametrize("name", names.ATTACKS)
+@pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_an_attack_on_a_gpu_is_the_attack_in_host_memory(name, dtype, monkeypatch):
     """Without a GPU, tensors in host memory are read as if they were on one."""
     torch = pytest.importorskip("torch")
@@ -426,7 +425,7 @@ def test_the_documents_table_of_harm_comes_out_of_its_recipe(name):
     honest = (common + noise).astype(np.float32)
     middle = honest.mean(axis=0, dtype=np.float64)
     unit = np.linalg.norm(honest - middle, axis=1).mean()
-    sent = np.concatenate([honest, names.attack(name)(honest, 10, np.random.default_rng(1))])
+    sent = np.concatenate([honest, attacks.attack(name)(honest, 10, np.random.default_rng(1))])
     page = Path(__file__).parents[2] / "docs" / "reference" / "attacks" / "index.md"
     table = page.read_text().partition("## Whom they hurt")[2]
     (row,) = [line.split(" | ") for line in table.splitlines() if line.startswith(f"| {name} |")]

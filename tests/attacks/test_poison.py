@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bartizan import registry as names
+from bartizan import attacks
 from bartizan.attacks import Backdoor, LabelFlip
 
 N, CLASSES = 200, 10
@@ -73,7 +73,7 @@ def test_the_same_generator_poisons_the_same_images():
 @pytest.mark.parametrize(
     ("name", "settings", "error", "message"),
     [
-        ("backdor", {}, ValueError, "Unknown data poisoning 'backdor'. Did you mean 'backdoor'"),
+        ("backdor", {}, ValueError, "Unknown attack 'backdor'. Did you mean 'backdoor'"),
         ("backdoor", {"patch": 3}, TypeError, "'backdoor' has no setting 'patch'; it takes fraction, size, target"),
         ("backdoor", {"fraction": 1.5}, ValueError, "Backdoor needs fraction, a number from 0 to 1; got 1.5"),
         ("backdoor", {"target": "cat"}, ValueError, "Backdoor needs target, a whole number from 0 up; got 'cat'"),
@@ -85,7 +85,7 @@ def test_the_same_generator_poisons_the_same_images():
 )
 def test_a_wrong_setting_says_what_is_wanted(name, settings, error, message):
     with pytest.raises(error, match=message):
-        names.poison(name, **settings)
+        attacks.poison(name, **settings)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ import bartizan as bz
 from bartizan import attacks
 from bartizan._util.seeds import fresh_seed
 from bartizan.attacks.nullspace import Maps, hidden_part
-from bartizan.defense.recheck import Recheck, witnesses
+from bartizan.defense.recheck import Recheck, rows_to_recheck
 from bartizan.geometry import Geometry
 from bartizan.rules.base import Decision
 from bartizan.sketch import pairwise_distortion
+from bartizan.updates import parse_updates
 from bartizan.updates.column_pass import ColumnPass
-from bartizan.updates.updates import Updates
 
 H, F, P = 20, 6, 2500
 LEAKED = 2**90 + 5
@@ -171,9 +171,8 @@ def test_with_fresh_seeds_no_attacker_exceeds_the_projected_bound(sketch):
 
 
 def test_an_attack_says_what_it_knows_of_the_server():
-    from bartizan import registry as names
 
-    asked = {name: attacks.needs(names.attack(name)) for name in names.ATTACKS}
+    asked = {name: attacks.needs(attacks.attack(name)) for name in attacks.ATTACKS}
     assert asked["null-space"] == asked["null-space-mirror"] == {"sketch", "leaked_seed"}
     assert asked["replay"] == {"sketch", "past_seeds"}
     assert asked["observer"] == {"sketch", "past_seeds", "published"}
@@ -209,7 +208,7 @@ def test_a_vector_leaves_its_range_no_more_often_than_promised(sketch):
     kinds = structured(64, 8, 512)
     x = np.array(list(kinds.values()))
     ratios = np.array([(sketch(x, seed=seed) ** 2).sum(axis=1) for seed in range(seeds)]) / (x**2).sum(axis=1)
-    least, most = sketch.kept(odds)
+    least, most = sketch.norm_ratio_range(odds)
     outside = np.maximum((ratios < least - 1e-9).sum(axis=0), (ratios > most + 1e-9).sum(axis=0))
     # 10 of 1,000 are promised; 26 would be five standard deviations more.
     assert outside.max() < 26, list(kinds)[outside.argmax()]
@@ -217,14 +216,14 @@ def test_a_vector_leaves_its_range_no_more_often_than_promised(sketch):
 
 def test_a_sketch_without_mixing_leaves_the_range_of_one_that_mixes():
     x = structured(64, 8, 512)["lanes 0"][None]
-    least = bz.Rotated(k=64).kept(1e-3)[0]
+    least = bz.Rotated(k=64).norm_ratio_range(1e-3)[0]
     lost = [(bz.Rotated(k=64, mixing=1)(x, seed=seed) ** 2).sum() < least * 2 for seed in range(1500)]
     assert sum(lost) > 3  # one in 128 loses both coordinates
 
 
 def test_where_a_sketch_promises_nothing_nobody_is_accused():
-    assert bz.Rotated(k=4096, mixing=1).kept(1e-9)[0] == 0
-    assert bz.Achlioptas(k=16).kept(1e-9)[0] == 0
+    assert bz.Rotated(k=4096, mixing=1).norm_ratio_range(1e-9)[0] == 0
+    assert bz.Achlioptas(k=16).norm_ratio_range(1e-9)[0] == 0
     assert Recheck.of(bz.Achlioptas(k=16)) is None
     assert Recheck.of(bz.Exact()) is None
 
@@ -275,9 +274,9 @@ def test_where_digits_are_short_a_row_is_read_about_once_however_many_leave():
     """Attackers who are found out one a turn must not cost a read each."""
     rng, read = np.random.default_rng(0), []
     near = rng.normal(size=P) + 1e-6 * rng.normal(size=(9, P))
-    clients = Updates.of(near, column_pass=ColumnPass.of(None, lambda stage, done, total: read.append(done)))
-    look = bz.Rotated(k=512).look(clients, 1)
-    middle = Geometry.seen(look, 9).medoid
+    clients = parse_updates(near, column_pass=ColumnPass.of(None, lambda stage, done, total: read.append(done)))
+    look = bz.Rotated(k=512).gram_stats(clients, 1)
+    middle = Geometry.from_stats(look, 9).medoid
     once = len(read)
     for n in (8, 7, 6):
         rows = np.array([middle, *[row for row in range(9) if row != middle]][:n])
@@ -355,12 +354,12 @@ def test_too_many_who_hide_end_the_round_as_too_many_broken_ones_do():
 def test_few_are_read_again_where_few_have_weight():
     x = np.random.default_rng(0).normal(size=(50, 64))
     geometry, one = Geometry.of(x), np.eye(50)[7]
-    assert len(witnesses(Decision(one), geometry, 5, 0)) == 12
-    assert 7 in witnesses(Decision(one), geometry, 5, 0)
-    assert len(witnesses(Decision(one), geometry, 5, 3)) == 6
-    assert len(witnesses(Decision(one), geometry, 0, 0)) == 3
-    assert len(witnesses(Decision(one), geometry, None, 0)) == 50
-    assert len(witnesses(Decision(np.full(50, 0.02)), geometry, 5, 0)) == 50
+    assert len(rows_to_recheck(Decision(one), geometry, 5, 0)) == 12
+    assert 7 in rows_to_recheck(Decision(one), geometry, 5, 0)
+    assert len(rows_to_recheck(Decision(one), geometry, 5, 3)) == 6
+    assert len(rows_to_recheck(Decision(one), geometry, 0, 0)) == 3
+    assert len(rows_to_recheck(Decision(one), geometry, None, 0)) == 50
+    assert len(rows_to_recheck(Decision(np.full(50, 0.02)), geometry, 5, 0)) == 50
 
 
 def test_who_was_read_again_is_not_read_a_third_time():
@@ -425,8 +424,8 @@ def test_nothing_tells_the_seed_before_the_weights_are_fixed(caplog, capfd):
 
 
 def test_a_projection_of_the_laboratory_is_another_in_every_round_and_the_same_after_a_resume():
-    training = pytest.importorskip("bartizan.lab.training.training_loop")
-    seeds = [training.seed_of(0, "projection", t) for t in range(1, 500)]
+    reproducible = pytest.importorskip("bartizan.lab.training.reproducible")
+    seeds = [reproducible.round_seed(0, "projection", t) for t in range(1, 500)]
     assert len(set(seeds)) == len(seeds)
-    assert seeds == [training.seed_of(0, "projection", t) for t in range(1, 500)]
-    assert not set(seeds) & {training.seed_of(0, "attacker", t) for t in range(1, 500)}
+    assert seeds == [reproducible.round_seed(0, "projection", t) for t in range(1, 500)]
+    assert not set(seeds) & {reproducible.round_seed(0, "attacker", t) for t in range(1, 500)}

@@ -19,6 +19,7 @@ import pytest
 from bartizan import cli
 from bartizan import records as results
 from bartizan import registry as names
+from bartizan.attacks import ATTACKS
 from bartizan.lab.report import events, figures, pack, write
 from bartizan.lab.report.content import content, data
 from bartizan.lab.report.factors import rule_styles
@@ -262,7 +263,7 @@ def test_a_heading_sorts_the_runs(browser, sweep):
 def crowd(tmp_path_factory):
     """More rules than colours and more attacks than half a page holds, all of them near guessing; krum never judged."""
     folder = tmp_path_factory.mktemp("crowd")
-    rules, attacks = [rule for rule in names.RULES if rule not in ("mean", "krum")][:10], list(names.ATTACKS)
+    rules, attacks = [rule for rule in names.RULES if rule not in ("mean", "krum")][:10], list(ATTACKS)
     for n, rule in enumerate(rules):
         write_brief(folder / rule, rule, accuracy=0.01 * (n % 9) + 0.005)
     for attack in set(attacks) - {"lie"}:
@@ -287,7 +288,7 @@ def test_an_axis_tells_the_digits_that_its_ticks_have(crowded):
 def test_many_attacks_leave_each_cell_and_head_on_one_line(width, browser, crowd):
     with opened(browser, crowd, width) as seen:
         assert seen.evaluate("document.documentElement.scrollWidth") <= width
-        assert seen.evaluate("document.querySelector('.sideways').scrollWidth") >= 52 * len(names.ATTACKS)
+        assert seen.evaluate("document.querySelector('.sideways').scrollWidth") >= 52 * len(ATTACKS)
         # Lines of text are the rectangles of a range over it.
         broken = """() => [...document.querySelectorAll('.heat th, .heat td')].filter((cell) => {
           const range = document.createRange();

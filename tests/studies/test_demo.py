@@ -10,7 +10,7 @@ import pytest
 
 from bartizan import cli
 from bartizan import records as results
-from bartizan.studies.demo import demo_screen as screen
+from bartizan.studies.demo import demo_display as screen
 from bartizan.studies.demo import training_demo as training
 
 pytest.importorskip("torch")
@@ -38,7 +38,7 @@ def test_the_demo_trains_every_pair_and_prints_where_its_report_is(shown):
     }
     assert str(folder / "report.html") in text
     assert (folder / "report.html").stat().st_size > 10_000
-    assert "sign-flip, mean: begun" in text
+    assert "sign-flip, mean: started" in text
     assert "2 of 2 runs done" in text
     assert "\x1b" not in text
 
@@ -48,7 +48,7 @@ def test_the_live_table_shows_the_accuracy_and_weights_that_were_recorded(shown)
     runs = {one.slug: one for one in training.experiments(["sign-flip"], ["mean", "krum"], 2)}
     folder = training.place(out, list(runs.values()))
     terminal = rich.Console(file=io.StringIO(), force_terminal=True, width=80)
-    with screen.screen(runs, terminal) as live:
+    with screen.display(runs, terminal) as live:
         for slug in runs:
             recorded = results.read(folder / slug)
             for line in (recorded.run, *recorded.rounds, recorded.end):
@@ -66,7 +66,7 @@ def test_half_a_demo_says_how_much_is_left(shown):
     _, out = shown
     runs = {one.slug: one for one in training.experiments(["sign-flip"], ["mean", "krum"], 2)}
     folder = training.place(out, list(runs.values()))
-    watching = screen.Screen(runs)
+    watching = screen.DemoTable(runs)
     assert watching.state == "starting the workers ..."
     first = next(iter(runs))
     recorded = results.read(folder / first)

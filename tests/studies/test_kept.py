@@ -1,4 +1,4 @@
-"""Kept runs: each once, small, the same rows as from their folders; and what all cells say together."""
+"""Kept runs: each once, small, checked line by line, and compared as their folders are."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import pytest
 
 from bartizan import cli
 from bartizan import records as results
-from bartizan.studies.paper import compare, kept, summary
-from bartizan.studies.paper import results_page as page
-from bartizan.studies.paper import scatter as picture
-from bartizan.studies.paper import table_text as show
+from bartizan.studies import plotting
+from bartizan.studies.paper import compare, comparison_tables, scatter_plot
+from bartizan.studies.paper import kept_runs as kept
 from paper_runs import cells_of, write
 
 CELLS = "rule=krum,attack=lie,b=0.3"
@@ -40,22 +39,22 @@ def test_kept_runs_are_compared_as_their_folders_are(runs, tmp_path):
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_whom_the_rules_trusted_is_kept_and_shown(tmp_path):
+def test_the_weight_on_attackers_and_what_the_projection_moved_are_kept(tmp_path):
     base, pdr = cells_of(CELLS)
     write(tmp_path / "runs", base, [0.5, 0.6], rounds=2, weights=([0.5, 0.25, 0.25], None))
     write(tmp_path / "runs", pdr, [0.5, 0.6], rounds=2, weights=([0.5, 0.5, 0.0], [0.5, 0.25, 0.25]))
     without, projected = kept_in(tmp_path / "runs", tmp_path / "kept.jsonl")
-    assert (without.on_liars, without.moved) == (0.25, None)
-    assert (projected.on_liars, projected.moved) == (0.5, 0.25)
-    shown = page.weights(compare.compare(tmp_path / "kept.jsonl").rows)
-    assert shown.splitlines()[-1].endswith("| 25.0% | 50.0% | 25.0% |")
+    assert (without.on_attackers, without.moved) == (0.25, None)
+    assert (projected.on_attackers, projected.moved) == (0.5, 0.25)
+    line = json.loads((tmp_path / "kept.jsonl").read_text().splitlines()[1])
+    assert (line["on_liars"], line["moved"]) == (0.5, 0.25)  # the keys of files already written
 
 
 def test_keeping_twice_changes_nothing_and_needs_no_order(runs, tmp_path):
     file, other = tmp_path / "kept.jsonl", tmp_path / "other.jsonl"
-    assert kept.keep(runs, file) == kept.Outcome(runs=4, new=4)
+    assert kept.keep(runs, file) == kept.KeepResult(runs=4, new=4)
     before = file.read_bytes()
-    assert kept.keep(runs, file) == kept.Outcome(runs=4)
+    assert kept.keep(runs, file) == kept.KeepResult(runs=4)
     assert file.read_bytes() == before
     for folder in reversed(results.find(runs)):
         kept.keep(folder, other)
@@ -67,7 +66,7 @@ def test_a_run_that_was_made_again_takes_the_place_of_the_old_one(runs, tmp_path
     kept.keep(runs, file)
     base, _ = cells_of(CELLS)
     write(runs, base, [0.7, 0.7, 0.7], seed=1, rounds=3, sizes=[25_000, 25_000])
-    assert kept.keep(runs, file) == kept.Outcome(runs=4, changed=1)
+    assert kept.keep(runs, file) == kept.KeepResult(runs=4, changed=1)
     assert sorted(run.best for run in kept.read(file)) == [0.61, 0.62, 0.64, 0.7]
 
 
@@ -77,7 +76,7 @@ def test_a_run_on_a_sample_is_another_run_and_never_shares_a_row(runs, tmp_path)
     base, _ = cells_of(CELLS)
     sample = tmp_path / "sample"
     write(sample, base, [0.2, 0.2, 0.2], rounds=3, sizes=[100, 100])
-    assert kept.keep(sample, file) == kept.Outcome(runs=5, new=1)
+    assert kept.keep(sample, file) == kept.KeepResult(runs=5, new=1)
     rows = compare.compare(file).rows
     assert {(len(row.base), len(row.pdr)) for row in rows} == {(2, 2), (1, 0)}
 
@@ -90,7 +89,7 @@ def test_what_is_not_finished_not_the_papers_or_not_whole_is_told_and_not_kept(r
     broken.mkdir()
     (broken / results.NAME).write_text("{}\n")
     done = kept.keep(runs, tmp_path / "kept.jsonl")
-    assert (done.runs, done.new, done.unfinished, done.strangers, len(done.unread)) == (4, 4, 1, 1, 1)
+    assert (done.runs, done.new, done.unfinished, done.others, len(done.unread)) == (4, 4, 1, 1, 1)
     assert "broken" in done.unread[0]
 
 
@@ -117,7 +116,9 @@ def test_a_file_that_was_changed_by_hand_is_one_line_and_status_2(runs, tmp_path
     kept.keep(runs, file)
     file.write_text(file.read_text().replace("0.62", "0.92"))
     assert cli.main(["paper", "compare", str(file)]) == 2
-    assert "its checksum does not fit" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "its checksum does not fit" in told
+    assert "delete the line and keep the run again" in told
     assert cli.main(["paper", "keep", str(runs), str(file)]) == 2
 
 
@@ -125,8 +126,8 @@ def test_a_file_that_was_changed_by_hand_is_one_line_and_status_2(runs, tmp_path
     ("change", "message"),
     [
         ({"version": 9}, "version 9; this bartizan reads version 1"),
-        ({"colour": 1}, "unexpected keyword argument 'colour'"),
-        ({"kind": "run"}, "wanted a line of kind 'kept', got 'run'"),
+        ({"colour": 1}, "colour is no field of it"),
+        ({"kind": "run"}, "it is of kind 'run', not 'kept'"),
     ],
 )
 def test_a_line_of_another_form_is_refused(runs, tmp_path, change, message):
@@ -154,141 +155,12 @@ def test_the_same_runs_give_the_same_picture_to_the_byte(runs, tmp_path):
     rows = compare.compare(runs).rows
     for kind, begins in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
         for name in ("one", "two"):
-            picture.draw(rows, tmp_path / f"{name}{kind}")
+            plotting.save(scatter_plot.draw(rows), tmp_path / f"{name}{kind}")
         drawn = (tmp_path / f"one{kind}").read_bytes()
         assert drawn.startswith(begins)
         assert drawn == (tmp_path / f"two{kind}").read_bytes()
     with pytest.raises(ValueError, match="nothing to draw"):
-        picture.draw([], tmp_path / "none.png")
-
-
-@pytest.fixture
-def four(tmp_path):
-    """Four cells: one lost by the projection, one broken in both, one better, one that waits for its twin."""
-    ends = {
-        "rule=krum,attack=lie,b=0.3": (0.60, 0.58),
-        "rule=krum,attack=foe,b=0.3": (0.25, 0.15),
-        "rule=mca,attack=sign-flip,b=0.3": (0.11, 0.10),
-        "rule=mca,attack=lie,b=0.3": (0.62, 0.63),
-        "rule=bulyan,attack=lie,b=0.3": (0.5, None),
-    }
-    for filters, values in ends.items():
-        for cell, accuracy in zip(cells_of(filters), values, strict=True):
-            if accuracy is not None:
-                write(tmp_path, cell, [accuracy], rounds=1)
-    return compare.compare(tmp_path).rows
-
-
-def test_differences_are_of_converged_pairs_and_raw_ones_of_all(four):
-    all_ = summary.Summary.of(four)
-    assert len(all_.rows) == 4
-    assert sorted(all_.differences) == pytest.approx([-2, 1])
-    assert sorted(all_.raw_differences) == pytest.approx([-10, -2, -1, 1])
-    assert page.named(all_.worst) == "krum, foe, b=0.3, beta=0.6"
-    assert all_.spread_over_seeds is None
-
-
-def test_who_breaks_down_is_counted_beside_the_paper(four):
-    all_ = summary.Summary.of(four)
-    assert (all_.same_end, all_.paper_same_end) == (3, 4)
-    # Of the paper's only MCA under sign flip is "-", in both; ours also krum's PDR under FoE.
-    assert all_.end_as_in_the_paper == 7
-    shown = page.breakdowns(four)
-    assert "| 0.6 | 0.3 | sign-flip | mca | - | - | - (11.00) | - (10.00) |" in shown
-    assert "| 0.6 | 0.3 | foe | krum | 64.35 | 74.58 | 25.00 | - (15.00) |" in shown
-    assert "lie" not in shown
-
-
-def test_the_summary_says_what_was_computed(four):
-    said = page.bullets(four)
-    assert "**Cells**: 4 pairs of base and PDR, one seed each; all are distinct." in said
-    assert "-0.50 in the 2 where both converge, -3.00 ± 4.83 in the 4 where not both diverged" in said
-    assert "The paper's own: +0.89, in the 2 cells where both its runs and ours converge." in said
-    assert "**Worst and best pair**: -10.00 (krum, foe, b=0.3, beta=0.6), +1.00 (mca, lie, b=0.3, beta=0.6)." in said
-    assert 'of 4 cells 1 are "-" in our base and 2 in our PDR; in the paper 1 and 1.' in said
-    assert '7 of our 8 runs agree with the paper\'s on being "-" or not.' in said
-    head = page.headline(four)
-    assert "On 4 of the paper's cells: cifar10, b=0.3, beta=0.6, one seed each." in head
-    assert "by -0.50 points (mean over the 2 where both runs converge), at worst by -10.00" in head
-    assert "In 3 of 4 either both runs converge or neither does." in head
-    groups = page.groups(four)
-    assert "| krum | 2 | 2 | -2.00 | -6.00 | -10.00 |" in groups
-    assert page.bullets([]) == page.headline([]) == page.NOTHING
-
-
-def test_spread_over_seeds_is_that_within_cells(runs):
-    (row,) = compare.compare(runs).rows
-    all_ = summary.Summary.of([row])
-    assert all_.spread_over_seeds == pytest.approx(2**0.5)
-    assert all_.base_spread_over_seeds == pytest.approx(8**0.5)
-    assert "2 seeds each" in page.bullets([row])
-
-
-def test_ranks_agree_where_the_order_is_the_same_and_a_dash_is_lowest(four):
-    all_ = summary.Summary.of(four)
-    assert all_.ranks_of_base_and_pdr == pytest.approx(summary.spearman([60, 25, 0, 62], [58, 0, 0, 63]))
-    theirs = [of[0].accuracy or 0 for row in all_.rows for of in (row.paper_base, row.cell.values)]
-    assert [page.named(row).split(", ")[:2] for row in all_.rows] == [
-        ["krum", "lie"],
-        ["krum", "foe"],
-        ["mca", "sign-flip"],
-        ["mca", "lie"],
-    ]
-    expected = summary.spearman([60, 58, 25, 0, 0, 0, 62, 63], theirs)
-    assert all_.ranks_of_ours_and_paper == pytest.approx(expected)
-    assert summary.spearman([3, 1, 2], [30, 10, 20]) == pytest.approx(1)
-    assert summary.spearman([3, 1, 2], [10, 30, 20]) == pytest.approx(-1)
-
-
-def copies(tmp_path):
-    """Krum against two attacks that it gives nothing, one run twice; against LIE, where projecting changes nothing."""
-    for attack, values in {"foe": (0.6, 0.5), "gaussian": (0.6, 0.5), "lie": (0.4, 0.4)}.items():
-        for cell, accuracy in zip(cells_of(f"rule=krum,attack={attack},b=0.3"), values, strict=True):
-            write(tmp_path, cell, [0.3, accuracy], rounds=2)
-    return compare.compare(tmp_path).rows
-
-
-def test_pairs_that_are_the_same_to_the_digit_count_once(tmp_path):
-    rows = copies(tmp_path)
-    all_ = summary.Summary.of(rows)
-    assert (len(all_.cells), len(all_.rows), all_.unchanged) == (3, 2, 1)
-    assert sorted(all_.differences) == pytest.approx([-10, 0])
-    assert "3 pairs of base and PDR, one seed each; 2 are distinct" in page.bullets(rows)
-    assert "Pairs whose base and PDR are the same to the digit: 1." in page.bullets(rows)
-    # Against the paper every cell counts.
-    assert len(all_.paper_differences) == 3
-    assert "| krum | 3 | 2 | -5.00 | -5.00 | -10.00 |" in page.groups(rows)
-    # The same best accuracy on another way is another run.
-    write(tmp_path, cells_of("rule=krum,attack=foe,b=0.3")[1], [0.31, 0.5], rounds=2)
-    assert len(summary.Summary.of(compare.compare(tmp_path).rows).rows) == 3
-
-
-def test_speed_ups_are_told_by_rule_only(tmp_path):
-    by_name = {line.split(" | ")[0].strip("| "): line for line in page.groups(copies(tmp_path)).splitlines()}
-    assert by_name["krum"].endswith("| 1x |")
-    assert by_name["foe"].endswith("|  |")
-
-
-def test_two_runs_that_both_diverged_have_no_difference(tmp_path):
-    for cell in cells_of("rule=bulyan,attack=sign-flip,b=0.3"):
-        write(tmp_path, cell, [0.1], rounds=2, status="diverged")
-    rows = compare.compare(tmp_path).rows
-    assert page.headline(rows).endswith("one seed each. In it either both runs converge or neither does.")
-    assert "Worst" not in page.bullets(rows)
-    assert "| bulyan | 1 | 1 |  |  |  |  | 1 of 1 | 1x |" in page.groups(rows)
-
-
-def test_every_protocol_and_sketch_has_a_headline_of_its_own(tmp_path):
-    base, pdr = cells_of(CELLS)
-    for changes, accuracies in (((), (0.6, 0.5)), (["clients.local=2"], (0.6, 0.7))):
-        for cell, accuracy in zip((base, pdr), accuracies, strict=True):
-            write(tmp_path, cell, [accuracy], rounds=1, changes=changes)
-    write(tmp_path, pdr, [0.3], rounds=1, sketch="achlioptas")
-    said = page.headlines(compare.compare(tmp_path).rows)
-    assert {line[:1] for line in said} == {"A", "B"}
-    assert sorted(line.split(":")[0][3:] for line in said) == ["achlioptas", "rotated", "rotated"]
-    assert sum("by -10.00 points" in line for line in said) == sum("by +10.00 points" in line for line in said) == 1
-    assert page.headlines([]) == [page.NOTHING]
+        scatter_plot.draw([])
 
 
 def test_a_configuration_from_before_a_key_was_there_has_its_default(runs, tmp_path):
@@ -300,4 +172,97 @@ def test_a_configuration_from_before_a_key_was_there_has_its_default(runs, tmp_p
     file.write_bytes(b"".join(map(results.encode, lines)))
     found = compare.compare(file)
     assert [protocol["clients"]["sends"] for protocol in found.protocols.values()] == ["changes"]
-    assert "clients.sends=changes" in show.notes(found)[0]
+    assert "clients.sends=changes" in comparison_tables.notes(found)[0]
+
+
+ODD = {
+    "seconds": [{}, None, [], {"server": "1", "run": None}],
+    "config": [None, [], "krum", {"clients": 3}, {"seed": "0"}],
+    "best": ["0.5", True, [1], 10**400],
+    "accuracy": [None, 3, [[1]], [[1, "a"]], [3]],
+    "rounds": [None, "3"],
+    "machine": [None, ["a"]],
+    "notes": [None, [3]],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in ODD.items() for value in values])
+def test_a_kept_line_with_a_field_that_can_not_be_is_one_line_and_status_2(runs, tmp_path, capsys, name, value):
+    file = tmp_path / "kept.jsonl"
+    kept.keep(runs, file)
+    line = json.loads(file.read_text().splitlines()[0])
+    del line["crc"]
+    file.write_bytes(results.encode({**line, name: value}))
+    status = cli.main(["paper", "compare", str(file)])
+    told = capsys.readouterr()
+    assert status == 2
+    assert "line 1, is not as expected" in told.err
+    assert len(told.err.splitlines()) == 1
+
+
+def test_a_line_of_none_of_the_papers_cells_stays_behind_the_others(runs, tmp_path):
+    file = tmp_path / "kept.jsonl"
+    kept.keep(runs, file)
+    line = json.loads(file.read_text().splitlines()[0])
+    del line["crc"]
+    file.write_bytes(results.encode({**line, "config": {}}))
+    assert kept.keep(runs, file) == kept.KeepResult(runs=5, new=4)
+    assert kept.read(file)[-1].config["data"]["name"] == "fashion-mnist-mini"
+    assert compare.compare(file).others == 1
+
+
+def rewritten(folder, change):
+    """The lines of one run, changed and written again with checksums that fit."""
+    (path,) = results.find(folder)
+    lines = results.read(path).lines()
+    change(lines)
+    for line in lines:
+        line.pop("crc", None)
+    (path / results.NAME).write_bytes(b"".join(map(results.encode, lines)))
+
+
+CHANGES = {
+    "seconds-a-list": lambda lines: lines[1].update(seconds=[1, 2]),
+    "config-a-text": lambda lines: lines[0].update(config="krum"),
+    "config-none": lambda lines: lines[0].update(config=None),
+    "weights-of-another-length": lambda lines: lines[1].update(weights=[0.5], clients=[0, 1]),
+    "accuracy-a-text": lambda lines: lines[1].update(accuracy="0.5"),
+    "no-status": lambda lines: lines[-1].pop("status"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_run_with_odd_lines_is_named_and_the_others_are_kept_and_compared(runs, tmp_path, change):
+    base, _ = cells_of("rule=mca,attack=foe,b=0.1")
+    odd = runs / "odd"
+    write(odd, base, [0.5], rounds=1)
+    rewritten(odd, change)
+    done, found = kept.keep(runs, tmp_path / "kept.jsonl"), compare.compare(runs)
+    assert done.runs == 4
+    assert len(found.rows) == 1
+    for (told,) in (done.unread, found.unread):
+        assert str(odd) in told
+        assert "NoneType' is not iterable in it" not in told
+
+
+def test_it_may_be_unknown_who_the_attackers_are(tmp_path):
+    base, _ = cells_of(CELLS)
+    write(tmp_path / "runs", base, [0.5], rounds=1, weights=([0.5, 0.5], None))
+    rewritten(tmp_path / "runs", lambda lines: lines[0].update(byzantine=None))
+    kept.keep(tmp_path / "runs", tmp_path / "kept.jsonl")
+    assert [one.on_attackers for one in kept.read(tmp_path / "kept.jsonl")] == [None]
+
+
+def test_a_folder_without_runs_is_refused(tmp_path, capsys):
+    assert cli.main(["paper", "keep", str(tmp_path), str(tmp_path / "kept.jsonl")]) == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_stood_there_twice_stands_there_once(runs, tmp_path):
+    file = tmp_path / "kept.jsonl"
+    kept.keep(runs, file)
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole.splitlines(keepends=True)[0])
+    assert kept.keep(runs, file) == kept.KeepResult(runs=4)
+    assert file.read_bytes() == whole

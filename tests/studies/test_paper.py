@@ -15,9 +15,9 @@ from bartizan import cli
 from bartizan import records as results
 from bartizan.studies.paper import cells as paper
 from bartizan.studies.paper import compare, protocol
+from bartizan.studies.paper import comparison_tables as show
 from bartizan.studies.paper import run_cells as run
-from bartizan.studies.paper import table_text as show
-from bartizan.studies.paper.run_budget import Budget, parse
+from bartizan.studies.paper.run_cells import Budget
 from paper_runs import cells_of, write
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -35,15 +35,15 @@ def test_every_projected_cell_has_a_base_that_differs_in_the_projection_only():
 
 
 def test_three_cells_are_printed_with_two_values_and_the_ablation_repeats_beta_06():
-    twice = {(cell.rule, *{value.seconds for value in cell.values}) for cell in paper.twice(paper.cells())}
+    twice = {(cell.rule, *{value.seconds for value in cell.values}) for cell in paper.twice()}
     assert {rule for rule, *_ in twice} == {"krum", "bulyan", "mca"}
     assert ("krum", 0.0678, 0.1321) in {(rule, *sorted(times)) for rule, *times in twice}
     printed = {cell.base: cell.values[0] for cell in paper.tables()["cifar10-0.6"] if cell.pdr}
     same = [cell for cell in paper.tables()["cifar10-ks"] if (cell.k, cell.s) == (4096, 8)]
     assert len(same) == 4
     for cell in same:
-        assert (cell.values[0].accuracy, cell.values[0].seconds) == (
-            printed[cell.base].accuracy,
+        assert (cell.values[0].accuracy_percent, cell.values[0].seconds) == (
+            printed[cell.base].accuracy_percent,
             printed[cell.base].seconds,
         )
 
@@ -86,7 +86,7 @@ def test_a_wrong_table_or_filter_says_what_is_allowed(table, filters, message):
     ],
 )
 def test_a_budget_is_a_time_or_rounds_or_both(text, budget):
-    assert parse(text) == budget
+    assert Budget.parse(text) == budget
 
 
 @pytest.mark.parametrize("text", ["", "20", "rounds=0", "rounds=3.5", "two hours", "-3min", "rounds="])
@@ -104,26 +104,26 @@ def test_a_cell_is_the_papers_protocol_and_what_the_document_says_was_chosen():
     assert (one.sketch.name, one.sketch.settings["k"], one.model.name) == ("rotated", 4096, "resnet18")
     assert (one.attack.name, one.rule.name) == ("foe", "bulyan")
     page = (DOCS / "guides" / "paper.md").read_text()
-    for choice in protocol.CHOICES:
-        assert f"| {choice.question} | {choice.chosen} | {choice.why} |" in page
+    for question, choice in protocol.CHOICES.items():
+        assert f"| {question} | {choice} | " in page
 
 
 @pytest.mark.parametrize("table", paper.tables())
 def test_every_table_trains_with_the_norm_that_was_chosen_and_set_changes_it(table):
     cell = paper.tables()[table][0]
-    (chosen,) = [choice.chosen for choice in protocol.CHOICES if choice.question.startswith("normalisation")]
-    assert chosen.startswith("GroupNorm in all three models")
+    assert protocol.CHOICES["normalisation, augmentation"].startswith("GroupNorm in all three models")
     assert protocol.experiment(cell).model.norm == "group"
     assert protocol.experiment(cell, changes=["model.norm=none"]).model.norm == "none"
 
 
 def test_what_counts_as_a_dash_is_among_the_choices_and_below_all_that_the_paper_prints():
-    (choice,) = [choice for choice in protocol.CHOICES if '"-"' in choice.question]
+    chosen = protocol.CHOICES['when a run is "-"']
+    (line,) = [line for line in (DOCS / "guides" / "paper.md").read_text().splitlines() if chosen in line]
     for data, n_classes in zip(paper.DATA.values(), (10, 100, 200), strict=True):
-        lowest = min(value.accuracy for cell in paper.named(data) for value in cell.values if value.accuracy)
-        assert f"{lowest:g}%" in choice.why
+        lowest = min(of.accuracy_percent for cell in paper.named(data) for of in cell.values if of.accuracy_percent)
+        assert f"{lowest:g}%" in line
         least = max(10, 200 / n_classes)
-        assert f"{least:g}%" in choice.chosen
+        assert f"{least:g}%" in chosen
         assert lowest > least
 
 
@@ -155,7 +155,7 @@ def test_a_sketch_is_for_the_tables_that_can_take_it_and_refused_where_none_can(
     said = capsys.readouterr()
     kinds = [line.split()[5] for line in said.out.splitlines()]
     assert (kinds.count("exact"), kinds.count("rotated"), kinds.count("achlioptas")) == (1, 1, 9)
-    assert "cifar10-ks takes achlioptas all the same" in said.err
+    assert "cifar10-ks is run with achlioptas" in said.err
     assert cli.main(["paper", "run", "cifar10-0.6", *asked]) == 0
     assert capsys.readouterr().err == ""
     assert cli.main(["paper", "run", "cifar10-ks", *asked]) == 2
@@ -191,7 +191,7 @@ def test_a_run_that_did_not_converge_is_a_dash_and_an_unfinished_one_says_how_fa
     found = compare.compare(tmp_path)
     (row,) = found.rows
     shown = show.markdown(found)
-    assert (compare.agreed(row.base), compare.agreed(row.pdr), row.rounds) == ("-", "50.00", "1 of 2")
+    assert (compare.accuracy_text(row.base), compare.accuracy_text(row.pdr), row.rounds) == ("-", "50.00", "1 of 2")
     assert row.differences == []
     assert "| 0.3 | sign-flip | mca | - | - |  | 4x | - | 50.00 |" in shown
 
@@ -201,7 +201,7 @@ def test_a_run_that_diverged_is_told_from_one_that_is_not_finished(tmp_path):
     write(tmp_path, base, [0.5, 0.4], rounds=4, status="diverged")
     write(tmp_path, pdr, [0.5, 0.5, 0.5], rounds=4, end=False)
     (row,) = compare.compare(tmp_path).rows
-    assert (compare.agreed(row.base), row.rounds) == ("-", "3 of 4, diverged at 2 (base)")
+    assert (compare.accuracy_text(row.base), row.rounds) == ("-", "3 of 4, diverged at 2 (base)")
     write(tmp_path, pdr, [0.5, 0.5, 0.5, 0.5], rounds=4)
     (row,) = compare.compare(tmp_path).rows
     assert row.rounds == "4, diverged at 2 (base)"
@@ -248,9 +248,9 @@ def test_both_values_of_a_cell_that_is_printed_twice_are_shown(tmp_path):
 def test_the_papers_base_and_pdr_of_one_table_belong_together():
     _, pdr = cells_of("rule=bulyan,attack=gaussian,b=0.1")
     here, there = (
-        paper.Value(value.label, accuracy, 1.0) for value, accuracy in zip(pdr.values, (60, 68), strict=True)
+        paper.PaperValue(value.label, accuracy, 1.0) for value, accuracy in zip(pdr.values, (60, 68), strict=True)
     )
-    row = compare.Row(pdr, (there, here), "rotated", "A")
+    row = compare.CellComparison(pdr, (there, here), "rotated", "A")
     assert [(base.label, of.label) for base, of in row.paper_pairs] == [("tab:0.6",) * 2, ("tab:all_0.6",) * 2]
     assert row.paper_differences == pytest.approx([70.5 - 60, 68.57 - 68])
 
@@ -263,7 +263,7 @@ def test_runs_of_different_protocols_never_share_a_row(tmp_path):
     write(tmp_path, pdr, [0.4], rounds=1, sketch="achlioptas")
     write(tmp_path, pdr, [0.9], rounds=1, changes=["attack.factor=-5.0"])
     found = compare.compare(tmp_path)
-    ours = {(row.sketch, compare.agreed(row.base), compare.agreed(row.pdr)) for row in found.rows}
+    ours = {(row.sketch, compare.accuracy_text(row.base), compare.accuracy_text(row.pdr)) for row in found.rows}
     assert ours == {("rotated", "60.00", "70.00"), ("achlioptas", "60.00", "40.00"), ("rotated", "", "50.00")}
     assert any("changed: clients.local=2" in note for note in show.notes(found))
     assert "Runs here that are none of the paper's cells: 1." in show.notes(found)
@@ -303,7 +303,7 @@ def test_a_folder_without_the_papers_cells_says_how_to_get_some(tmp_path, capsys
 def test_the_list_names_every_table_and_choice(capsys):
     assert cli.main(["paper", "list"]) == 0
     shown = capsys.readouterr().out
-    for word in (*paper.tables(), *paper.labels(), *(choice.question for choice in protocol.CHOICES)):
+    for word in (*paper.tables(), *paper.labels(), *protocol.CHOICES):
         assert word in shown
 
 
@@ -359,14 +359,14 @@ def test_when_the_time_is_over_the_run_stops_behind_a_checkpoint_and_the_next_co
     pytest.importorskip("torch")
     chosen = paper.filtered(paper.named("cifar10-0.2"), "rule=mca,attack=foe,b=0.1")
     jobs = run.plan(chosen, budget=Budget(rounds=3), data=cifar, device="cpu", changes=SMALL)
-    assert run.carry_out(jobs, tmp_path, Budget(seconds=1e-9)) == 2
+    assert run.run_jobs(jobs, tmp_path, Budget(seconds=1e-9)) == 2
     assert list(tmp_path.iterdir()) == []
     Looks.left = 2  # one before the run, one after its first round
-    assert run.carry_out(jobs, tmp_path, Looks()) == 2
+    assert run.run_jobs(jobs, tmp_path, Looks()) == 2
     assert "The time is over. Runs that are left: 2" in capsys.readouterr().out
     stopped = results.read(tmp_path / jobs[0].folder)
     assert (len(stopped.rounds), stopped.end) == (2, None)
-    assert run.carry_out(jobs, tmp_path) == 0
+    assert run.run_jobs(jobs, tmp_path) == 0
     done = results.read(tmp_path / jobs[0].folder)
     assert done.rounds[:2] == stopped.rounds
     assert len(done.rounds) == 3

@@ -1,4 +1,4 @@
-"""The page of results says what the kept results make it say."""
+"""docs/results.md has the text, tables and figure that the kept results give."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from bartizan.studies.paper import compare, summary
+from paper_runs import cells_of, write
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+CELLS = "rule=krum,attack=lie,b=0.3"
 
 
 @pytest.fixture
 def module(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("results_page")
+
+
+@pytest.fixture
+def page(module):
+    return module.results_text
 
 
 def test_page_readme_and_figure_are_what_the_command_makes_of_the_kept_results():
@@ -82,5 +91,146 @@ def test_the_figure_is_stale_when_what_draws_it_changes(module, monkeypatch, tmp
     before = module.digest()
     other = tmp_path / "picture.py"
     other.write_text("")
-    monkeypatch.setattr(module.picture, "__file__", str(other))
+    monkeypatch.setattr(module.scatter_plot, "__file__", str(other))
     assert module.digest() != before
+
+
+@pytest.fixture
+def four(tmp_path):
+    """Four cells: one lost by the projection, one broken in both, one better, one that waits for its twin."""
+    ends = {
+        "rule=krum,attack=lie,b=0.3": (0.60, 0.58),
+        "rule=krum,attack=foe,b=0.3": (0.25, 0.15),
+        "rule=mca,attack=sign-flip,b=0.3": (0.11, 0.10),
+        "rule=mca,attack=lie,b=0.3": (0.62, 0.63),
+        "rule=bulyan,attack=lie,b=0.3": (0.5, None),
+    }
+    for filters, values in ends.items():
+        for cell, accuracy in zip(cells_of(filters), values, strict=True):
+            if accuracy is not None:
+                write(tmp_path, cell, [accuracy], rounds=1)
+    return compare.compare(tmp_path).rows
+
+
+def test_differences_are_of_converged_pairs_and_raw_ones_of_all(page, four):
+    all_ = page.PageSummary.of(four)
+    assert len(all_.rows) == 4
+    assert sorted(all_.differences) == pytest.approx([-2, 1])
+    assert sorted(all_.raw_differences) == pytest.approx([-10, -2, -1, 1])
+    assert summary.cell_text(all_.worst) == "krum, foe, b=0.3, beta=0.6"
+    assert all_.spread_over_seeds is None
+
+
+def test_who_breaks_down_is_counted_beside_the_paper(page, four):
+    all_ = page.PageSummary.of(four)
+    assert (all_.same_end, all_.paper_same_end) == (3, 4)
+    # Of the paper's only MCA under sign flip is "-", in both; ours also krum's PDR under FoE.
+    assert all_.end_as_in_the_paper == 7
+    shown = page.breakdowns(four)
+    assert "| 0.6 | 0.3 | sign-flip | mca | - | - | - (11.00) | - (10.00) |" in shown
+    assert "| 0.6 | 0.3 | foe | krum | 64.35 | 74.58 | 25.00 | - (15.00) |" in shown
+    assert "lie" not in shown
+
+
+def test_the_summary_says_what_was_computed(page, four):
+    said = page.bullets(four)
+    assert "**Cells**: 4 pairs of base and PDR, one seed each; all are distinct." in said
+    assert "-0.50 in the 2 where both converge, -3.00 ± 4.83 in the 4 where not both diverged" in said
+    assert "The paper's own: +0.89, in the 2 cells where both its runs and ours converge." in said
+    assert "**Worst and best pair**: -10.00 (krum, foe, b=0.3, beta=0.6), +1.00 (mca, lie, b=0.3, beta=0.6)." in said
+    assert 'of 4 cells 1 are "-" in our base and 2 in our PDR; in the paper 1 and 1.' in said
+    assert '7 of our 8 runs agree with the paper\'s on being "-" or not.' in said
+    head = summary.headline(four)
+    assert "On 4 of the paper's cells: cifar10, b=0.3, beta=0.6, one seed each." in head
+    assert "by -0.50 points (mean over the 2 where both runs converge), at worst by -10.00" in head
+    assert "In 3 of 4 either both runs converge or neither does." in head
+    groups = page.groups(four)
+    assert "| krum | 2 | 2 | -2.00 | -6.00 | -10.00 |" in groups
+    assert page.bullets([]) == summary.headline([]) == summary.NOTHING
+
+
+def test_spread_over_seeds_is_that_within_cells(page, tmp_path):
+    base, pdr = cells_of(CELLS)
+    for seed, (without, projected) in enumerate([(0.61, 0.62), (0.65, 0.64)]):
+        write(tmp_path, base, [without], seed=seed, rounds=1)
+        write(tmp_path, pdr, [projected], seed=seed, rounds=1)
+    (row,) = compare.compare(tmp_path).rows
+    all_ = page.PageSummary.of([row])
+    assert all_.spread_over_seeds == pytest.approx(2**0.5)
+    assert all_.base_spread_over_seeds == pytest.approx(8**0.5)
+    assert "2 seeds each" in page.bullets([row])
+
+
+def test_ranks_agree_where_the_order_is_the_same_and_a_dash_is_lowest(page, four):
+    all_ = page.PageSummary.of(four)
+    assert all_.ranks_of_base_and_pdr == pytest.approx(page.spearman([60, 25, 0, 62], [58, 0, 0, 63]))
+    theirs = [of[0].accuracy_percent or 0 for row in all_.rows for of in (row.paper_base, row.cell.values)]
+    assert [summary.cell_text(row).split(", ")[:2] for row in all_.rows] == [
+        ["krum", "lie"],
+        ["krum", "foe"],
+        ["mca", "sign-flip"],
+        ["mca", "lie"],
+    ]
+    expected = page.spearman([60, 58, 25, 0, 0, 0, 62, 63], theirs)
+    assert all_.ranks_of_ours_and_paper == pytest.approx(expected)
+    assert page.spearman([3, 1, 2], [30, 10, 20]) == pytest.approx(1)
+    assert page.spearman([3, 1, 2], [10, 30, 20]) == pytest.approx(-1)
+
+
+def copies(tmp_path):
+    """Krum against two attacks that it gives nothing, one run twice; against LIE, where projecting changes nothing."""
+    for attack, values in {"foe": (0.6, 0.5), "gaussian": (0.6, 0.5), "lie": (0.4, 0.4)}.items():
+        for cell, accuracy in zip(cells_of(f"rule=krum,attack={attack},b=0.3"), values, strict=True):
+            write(tmp_path, cell, [0.3, accuracy], rounds=2)
+    return compare.compare(tmp_path).rows
+
+
+def test_pairs_that_are_the_same_to_the_digit_count_once(page, tmp_path):
+    rows = copies(tmp_path)
+    all_ = page.PageSummary.of(rows)
+    assert (len(all_.cells), len(all_.rows), all_.unchanged) == (3, 2, 1)
+    assert sorted(all_.differences) == pytest.approx([-10, 0])
+    assert "3 pairs of base and PDR, one seed each; 2 are distinct" in page.bullets(rows)
+    assert "Pairs whose base and PDR are the same to the digit: 1." in page.bullets(rows)
+    # Against the paper every cell counts.
+    assert len(all_.paper_differences) == 3
+    assert "| krum | 3 | 2 | -5.00 | -5.00 | -10.00 |" in page.groups(rows)
+    # The same best accuracy on another way is another run.
+    write(tmp_path, cells_of("rule=krum,attack=foe,b=0.3")[1], [0.31, 0.5], rounds=2)
+    assert len(page.PageSummary.of(compare.compare(tmp_path).rows).rows) == 3
+
+
+def test_speed_ups_are_told_by_rule_only(page, tmp_path):
+    by_name = {line.split(" | ")[0].strip("| "): line for line in page.groups(copies(tmp_path)).splitlines()}
+    assert by_name["krum"].endswith("| 1x |")
+    assert by_name["foe"].endswith("|  |")
+
+
+def test_two_runs_that_both_diverged_have_no_difference(page, tmp_path):
+    for cell in cells_of("rule=bulyan,attack=sign-flip,b=0.3"):
+        write(tmp_path, cell, [0.1], rounds=2, status="diverged")
+    rows = compare.compare(tmp_path).rows
+    assert summary.headline(rows).endswith("one seed each. In it either both runs converge or neither does.")
+    assert "Worst" not in page.bullets(rows)
+    assert "| bulyan | 1 | 1 |  |  |  |  | 1 of 1 | 1x |" in page.groups(rows)
+
+
+def test_every_protocol_and_sketch_has_a_headline_of_its_own(tmp_path):
+    base, pdr = cells_of(CELLS)
+    for changes, accuracies in (((), (0.6, 0.5)), (["clients.local=2"], (0.6, 0.7))):
+        for cell, accuracy in zip((base, pdr), accuracies, strict=True):
+            write(tmp_path, cell, [accuracy], rounds=1, changes=changes)
+    write(tmp_path, pdr, [0.3], rounds=1, sketch="achlioptas")
+    said = summary.headlines(compare.compare(tmp_path).rows)
+    assert {line[:1] for line in said} == {"A", "B"}
+    assert sorted(line.split(":")[0][3:] for line in said) == ["achlioptas", "rotated", "rotated"]
+    assert sum("by -10.00 points" in line for line in said) == sum("by +10.00 points" in line for line in said) == 1
+    assert summary.headlines([]) == [summary.NOTHING]
+
+
+def test_the_weight_on_attackers_and_what_the_projection_moved_are_shown(page, tmp_path):
+    base, pdr = cells_of(CELLS)
+    write(tmp_path, base, [0.5, 0.6], rounds=2, weights=([0.5, 0.25, 0.25], None))
+    write(tmp_path, pdr, [0.5, 0.6], rounds=2, weights=([0.5, 0.5, 0.0], [0.5, 0.25, 0.25]))
+    shown = page.weights(compare.compare(tmp_path).rows)
+    assert shown.splitlines()[-1].endswith("| 25.0% | 50.0% | 25.0% |")

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bartizan import Rotated, cli
+from bartizan import Rotated, attacks, cli
 from bartizan import registry as names
 from bartizan._util.seeds import key_of
 from bartizan.attacks import needs
@@ -177,8 +177,8 @@ def test_few_trials_can_not_tell_whether_a_promise_is_kept():
 # A smaller room for the rules: 20 clients, 6 of them attackers, 2048 coordinates projected to 1024, where eps is 0.69.
 ROOM = aggregation.Cell("krum", 20, 6, 3.0, 2048, 2048, 1024, 2, aggregation.ATTACKS, calibrated=True)
 # Those that aim at the sketch itself are of tests/test_theory_adaptive.py.
-EVERY = {name for name in names.ATTACKS if "sketch" not in needs(names.attack(name))} - {"none"}
-ROBUST = ("krum", "multi-krum", "geometric-median", "mca", "nnm >> geometric-median", "mda", "caf", "dnc")
+EVERY = {name for name in attacks.ATTACKS if "sketch" not in needs(attacks.attack(name))} - {"none"}
+ROBUST = ("krum", "multi-krum", "geometric-median", "mca", "nnm >> geometric-median", "mda", "caf", "spectral-dnc")
 
 
 @pytest.mark.parametrize("rule", ROBUST)
@@ -189,8 +189,9 @@ def test_the_projected_error_stays_below_the_lemmas_bound_under_every_attack(rul
     assert set(found["exact"]) == EVERY | {"ipm factor=1000"}
     (row,) = aggregation.rows([(cell, found)])
     assert row["c"] == found["c"]
-    assert row["bound"] == bounds.aggregation_bound(found["c"], cell.b, cell.eps, 1.0, 1.0)
-    assert row["part_of_bound"] == aggregation.strongest(found, "projected")[1] / row["bound"]
+    # The same few products in another order: the last digits may differ.
+    assert row["bound"] == pytest.approx(bounds.aggregation_bound(found["c"], cell.b, cell.eps, 1.0, 1.0), rel=1e-12)
+    assert row["part_of_bound"] == pytest.approx(aggregation.strongest(found, "projected")[1] / row["bound"], rel=1e-12)
     assert 0 < row["part_of_bound"] < 1
 
 
@@ -258,7 +259,7 @@ def test_a_search_plays_the_lie_that_it_found_without_noise_on_the_projected_ser
 
 @pytest.mark.parametrize("name", ["optimised-alie", "optimised-ipm"])
 def test_a_search_has_as_many_tries_as_it_has_by_default(name):
-    assert inspect.signature(names.ATTACKS[name]).parameters["tries"].default <= match.TRIES
+    assert inspect.signature(attacks.ATTACKS[name]).parameters["tries"].default <= match.TRIES
 
 
 def test_the_mean_has_no_constant():

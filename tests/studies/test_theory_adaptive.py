@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bartizan import registry as names
+from bartizan import attacks
 from bartizan.attacks import needs
 from bartizan.studies.theory import projection_attacks as adaptive
 
@@ -32,7 +32,7 @@ def of(lines: list[dict], **wanted) -> list[dict]:
 
 
 def test_the_plan_has_every_attack_on_the_sketch_with_its_seed_leaked_and_fresh():
-    aimed = {name for name in names.ATTACKS if "sketch" in needs(names.attack(name))}
+    aimed = {name for name in attacks.ATTACKS if "sketch" in needs(attacks.attack(name))}
     plan = adaptive.cells(quick=False)
     assert {cell.attack for cell in plan if cell.seed == "fresh"} == aimed
     assert {cell.attack for cell in plan if cell.seed == "leaked"} == aimed - {"blind-collision"}

@@ -1,4 +1,4 @@
-"""What attackers send, pure functions of the honest updates, and what they train on."""
+"""Attacks: functions from the honest updates to those of the attackers, and changes of the attackers' data."""
 
 from bartizan.attacks.adaptive import (
     blind_collision,
@@ -8,20 +8,30 @@ from bartizan.attacks.adaptive import (
     optimised_null_space,
     replay,
 )
-from bartizan.attacks.alie_ipm import a_little_is_enough, inner_product_manipulation
+from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
+from bartizan.attacks.data_poisoning import Backdoor, LabelFlip, Poison
+from bartizan.attacks.formulas import (
+    a_little_is_enough,
+    fall_of_empires,
+    gaussian,
+    inner_product_manipulation,
+    little_is_enough,
+    sign_flip,
+)
 from bartizan.attacks.malformed import garbage, infinity, not_a_number
 from bartizan.attacks.mimic import mimic, none
 from bartizan.attacks.min_max import min_max, min_sum
 from bartizan.attacks.optimised import optimised_alie, optimised_ipm
 from bartizan.attacks.parameters import needs, needs_aggregator
-from bartizan.attacks.pdr_paper import fall_of_empires, gaussian, little_is_enough, sign_flip
-from bartizan.attacks.poison import Backdoor, LabelFlip, Poison
 
 __all__ = [
+    "ATTACKS",
+    "POISONS",
     "Backdoor",
     "LabelFlip",
     "Poison",
     "a_little_is_enough",
+    "attack",
     "blind_collision",
     "fall_of_empires",
     "garbage",
@@ -42,6 +52,7 @@ __all__ = [
     "optimised_alie",
     "optimised_ipm",
     "optimised_null_space",
+    "poison",
     "replay",
     "sign_flip",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bartizan.attacks.alie_ipm import hiding_z
+from bartizan.attacks.formulas import hiding_z
 from bartizan.attacks.honest_updates import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std, widened
 from bartizan.attacks.parameters import AT_LEAST_ONE, FUNCTION, attack
 from bartizan.updates.layout import is_tensor

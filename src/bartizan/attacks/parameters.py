@@ -13,6 +13,7 @@ import numpy as np
 
 from bartizan.attacks.honest_updates import checked
 from bartizan.sketch import Sketch
+from bartizan.updates.layout import is_tensor
 
 HANDED = ("aggregator", "sketch", "leaked_seed", "past_seeds", "published")
 """Not settings but knowledge: what a run hands to an attack whose signature asks for it."""
@@ -62,7 +63,7 @@ def among(*values: str) -> Wanted:
 
 
 def attack(**wanted: Wanted) -> Callable[[F], F]:
-    """Make an attack of a function (honest, count, rng, *, settings) -> (count, p): check what comes, then call it."""
+    """Make an attack of a function (honest, count, rng, *, settings) -> (count, p) that checks its input and output."""
 
     def border(function: F) -> F:
         name = function.__name__
@@ -73,13 +74,32 @@ def attack(**wanted: Wanted) -> Callable[[F], F]:
             INDEX.check(name, "count", count)
             if not isinstance(rng, np.random.Generator):
                 raise TypeError(f"{name} needs rng, a numpy.random.Generator; got {rng!r}.")
+            honest = checked(honest)
             with np.errstate(over="ignore", invalid="ignore"):
-                return function(checked(honest), int(count), rng, **settings)
+                return _checked_rows(name, function(honest, int(count), rng, **settings), honest, int(count))
 
         call.wanted = wanted  # type: ignore[attr-defined]
         return cast("F", call)
 
     return border
+
+
+def bordered(function: Any) -> Any:
+    """The function itself if `attack` made it, else an attack of it: a plug-in's may be a plain function."""
+    return function if hasattr(function, "wanted") else attack()(function)
+
+
+def _checked_rows(name: str, sent: Any, honest: Any, count: int) -> Any:
+    """The rows that an attack returned, of the honest updates' library and dtype; ValueError if they are not that."""
+    same = is_tensor(sent) == is_tensor(honest) and hasattr(sent, "shape")
+    shape = (count, honest.shape[1])
+    if not same or tuple(sent.shape) != shape or sent.dtype != honest.dtype:
+        kind = "a tensor" if is_tensor(honest) else "an array"
+        came = f"{type(sent).__name__} of {sent.dtype} and shape {tuple(sent.shape)}" if same else repr(type(sent))
+        raise ValueError(
+            f"{name} must return {kind} of {honest.dtype} and shape {shape}, one row an attacker; got {came}."
+        )
+    return sent
 
 
 def check(name: str, wanted: Mapping[str, Wanted], given: Mapping[str, Any]) -> None:
@@ -95,8 +115,8 @@ def needs(attack: Callable[..., Any]) -> frozenset[str]:
     `aggregator`: the rule; `sketch`: how it projects; `leaked_seed`: of this round; `past_seeds`: of those before;
     `published`: the sum of the aggregates so far.
 
-    >>> from bartizan import names
-    >>> sorted(needs(names.attack("null-space"))), sorted(needs(names.attack("ipm")))
+    >>> from bartizan.attacks import attack
+    >>> sorted(needs(attack("null-space"))), sorted(needs(attack("ipm")))
     (['leaked_seed', 'sketch'], [])
     """
     parameters = inspect.signature(attack).parameters
@@ -108,8 +128,8 @@ def needs(attack: Callable[..., Any]) -> frozenset[str]:
 def needs_aggregator(attack: Callable[..., Any]) -> bool:
     """Whether an attack (or a `functools.partial` of one) must still be passed the server's rule, `aggregator=...`.
 
-    >>> from bartizan import names
-    >>> needs_aggregator(names.attack("optimised-ipm")), needs_aggregator(names.attack("ipm"))
+    >>> from bartizan.attacks import attack
+    >>> needs_aggregator(attack("optimised-ipm")), needs_aggregator(attack("ipm"))
     (True, False)
     """
     return "aggregator" in needs(attack)

@@ -14,11 +14,14 @@ from bartizan.rules.robust import Robust
 
 
 @dataclass(frozen=True)
-class SecondStage:
-    """A coordinate-wise rule to finish with, on `mixing` of the clients instead of their weighted sum."""
+class CoordinateStage:
+    """A coordinate-wise rule to finish with, on `mixing` of the clients instead of their weighted sum.
+
+    Without a mixing matrix it is applied to the clients as they are, and there are no weights.
+    """
 
     rule: CoordinateWise
-    mixing: Floats
+    mixing: Floats | None
     sizes: Floats
 
     def reduce(self, columns: Array) -> Floats:
@@ -31,7 +34,7 @@ class Decision:
 
     weights: Floats
     history: tuple[float, ...] = ()
-    then: SecondStage | None = None
+    coordinate_stage: CoordinateStage | None = None
 
 
 class Rule(Robust, ABC):
@@ -47,7 +50,7 @@ class Rule(Robust, ABC):
     def decide(self, geometry: Geometry) -> Decision:
         self.check(geometry.n_clients)
         self.check_trusted(geometry.has_trusted)
-        decision = self.weighed(geometry)
+        decision = self._decide(geometry)
         weights = decision.weights
         if not (isinstance(weights, np.ndarray) and weights.shape == (geometry.n_clients,) and (weights >= 0).all()):
             raise ValueError(
@@ -59,7 +62,7 @@ class Rule(Robust, ABC):
         if self.needs_trusted and not given:
             raise ValueError(f"{self!r} needs an update that the server vouches for: pass trusted=...")
 
-    def weighed(self, geometry: Geometry) -> Decision:
+    def _decide(self, geometry: Geometry) -> Decision:
         """For rules that decide more than weights; the breakdown condition holds already."""
         return Decision(self.weigh(geometry), geometry.history)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Decision, Rule, SecondStage, averaged
+from bartizan.rules.base import CoordinateStage, Decision, Rule, averaged
 from bartizan.rules.coordinatewise import MeaMed
 from bartizan.rules.robust import Bounded
 
@@ -41,12 +41,12 @@ class Bulyan(Bounded, Rule):
         M, f = geometry.n_clients, self.n_byzantine
         return averaged(repeated_krum(geometry.squared_distances, f, M - 2 * f), geometry)
 
-    def weighed(self, geometry: Geometry) -> Decision:
+    def _decide(self, geometry: Geometry) -> Decision:
         weights = self.weigh(geometry)
         if not self.trim:
             return Decision(weights, geometry.history)
         selected = np.flatnonzero(weights)
-        rest = SecondStage(
+        rest = CoordinateStage(
             MeaMed(n_byzantine=2 * self.n_byzantine), np.eye(geometry.n_clients)[selected], geometry.sizes[selected]
         )
         return Decision(weights, geometry.history, rest)

@@ -23,7 +23,7 @@ class ClippedClustering(Rule):
     [0.33, 0.33, 0.33, 0.0]
     """
 
-    def weighed(self, geometry: Geometry) -> Decision:
+    def _decide(self, geometry: Geometry) -> Decision:
         return Decision(self.weigh(geometry), self._norms_seen(geometry))
 
     def weigh(self, geometry: Geometry) -> Floats:

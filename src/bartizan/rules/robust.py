@@ -23,13 +23,13 @@ class Robust:
     needs_trusted = False  # an update that the server vouches for
     needs_distances = True  # False: norms will do, which cost one read
 
-    def withstands(self) -> int | None:
+    def max_byzantine(self) -> int | None:
         """How many clients may be faulty; None where no number is fixed beforehand."""
         return getattr(self, "n_byzantine", None)
 
-    def expecting_fewer(self: R, gone: int) -> R:
+    def with_fewer_byzantine(self: R, gone: int) -> R:
         """The same, after `gone` of the faulty clients have been found out and left."""
-        n_byzantine = self.withstands()
+        n_byzantine = self.max_byzantine()
         return self if n_byzantine is None or not gone else replace(self, n_byzantine=n_byzantine - gone)  # type: ignore[type-var]
 
     @staticmethod
@@ -39,7 +39,7 @@ class Robust:
 
     def check(self, n_clients: int) -> None:
         """Raise unless the breakdown condition holds."""
-        f = self.withstands()
+        f = self.max_byzantine()
         least = self.least_clients(f or 0)
         if n_clients >= least:
             return

@@ -36,7 +36,7 @@ class Achlioptas(Projection):
                 f"Achlioptas needs s, a whole number from 1 on (one entry in s is not zero); got {self.s!r}."
             )
 
-    def kept(self, odds: float) -> tuple[float, float]:
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
         return achlioptas_range(int(self.k), int(self.s), odds)
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:

@@ -13,9 +13,8 @@ from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
 from bartizan.kernels.rows import UNIT, Rows
-from bartizan.sketch.reading import Reading
-from bartizan.updates.columns import Located
-from bartizan.updates.updates import Updates
+from bartizan.sketch.sketched_rows import SketchedRows
+from bartizan.updates import UpdateRows, Updates, parse_updates
 
 TWICE = 2**15  # columns of a block that is read twice, by the sketch and for the dots: it stays in cache
 
@@ -28,36 +27,43 @@ class Sketch(ABC):
         """One row of k numbers a client; without a seed, a fresh secret one."""
 
     @abstractmethod
-    def look(self, clients: Updates, seed: int) -> GramStats:
+    def gram_stats(self, clients: Updates, seed: int) -> GramStats:
         """One walk over the p coordinates: all that the geometry needs."""
 
+    def working_set(self) -> tuple[int, int | None]:
+        """Numbers that are kept of each update, and columns of a row that are read in place at a time, if any are."""
+        return 0, None
 
-class Streaming(Sketch):
+
+class StreamingSketch(Sketch):
     """A sketch that reads each update by itself, so that it can do so as they arrive."""
 
     unit: ClassVar[int] = UNIT  # columns of a row that are summed by themselves
 
     @abstractmethod
-    def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         """One walk over the columns of as many clients as may be held at a time, a trusted update's row last.
 
         About the reference, or about a row.
         """
 
     @abstractmethod
-    def seen(self, clients: Updates, reading: Reading, seed: int) -> GramStats:
+    def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
         """What the geometry needs, from what was read; the clients are there to be read once more, if it must be."""
 
-    def read(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+    def sketch_rows(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         """One walk over the columns of all clients."""
-        return Reading.stacked([self.read_few(part, seed, about) for part in clients.parts(self.unit)])
+        return SketchedRows.stacked([self.sketch_part(part, seed, about) for part in clients.parts(self.unit)])
 
-    def look(self, clients: Updates, seed: int) -> GramStats:
-        return self.seen(clients, self.read(clients, seed), seed)
+    def gram_stats(self, clients: Updates, seed: int) -> GramStats:
+        return self.stats_from(clients, self.sketch_rows(clients, seed), seed)
+
+    def working_set(self) -> tuple[int, int | None]:
+        return 0, self.unit
 
 
 @dataclass(frozen=True)
-class Projection(Streaming):
+class Projection(StreamingSketch):
     """A random matrix that is drawn afresh from each seed, and never held."""
 
     k: int
@@ -66,20 +72,23 @@ class Projection(Streaming):
         if not isinstance(self.k, (int, np.integer)) or self.k < 1:
             raise ValueError(f"{type(self).__name__} needs k, a positive whole number of dimensions; got {self.k!r}.")
 
+    def working_set(self) -> tuple[int, int | None]:
+        return self.k, self.unit
+
     @abstractmethod
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         """Add what these columns contribute to the sketches of the rows, and to their exact squared norms."""
 
-    def kept(self, odds: float) -> tuple[float, float]:
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
         """Between which parts of |x|^2 the |Px|^2 of a vector lies that was chosen without the seed.
 
         Below the first, and above the second, it lies with at most these odds. (0, inf) promises nothing.
         """
         return 0.0, np.inf
 
-    def usually_kept(self, odds: float) -> tuple[float, float]:
+    def typical_norm_ratio_range(self, odds: float) -> tuple[float, float]:
         """The same, of vectors that nobody has fitted to the sketch's structure."""
-        return self.kept(odds)
+        return self.norm_ratio_range(odds)
 
     # Blocks of columns that `add` takes: a multiple of this, and at most that (None: as memory allows, in whole units).
     multiple_of: ClassVar[int] = 1
@@ -91,27 +100,29 @@ class Projection(Streaming):
         >>> Rotated(k=64)([[1.0, 2.0], [0.5, -1.0]], seed=7).shape
         (2, 64)
         """
-        clients = Updates.of(updates, strict=True)
-        reading = self.read(clients, fresh_seed() if seed is None else checked_seed(seed))
-        return clients.located.host(reading.sketches)[0]
+        clients = parse_updates(updates, strict=True)
+        sketched = self.sketch_rows(clients, fresh_seed() if seed is None else checked_seed(seed))
+        return clients.located.host(sketched.sketches)[0]
 
-    def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
+    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         trusted = clients.trusted is not None
-        reading = Reading.empty(clients.everyone, self.k, trusted=trusted)
+        sketched = SketchedRows.empty(clients.everyone, self.k, trusted=trusted)
         most = self.most or (TWICE if trusted else None)
         multiple_of = self.unit if most is None else self.multiple_of
         for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
-            self.add(rows, origin, start, seed, reading.sketches, reading.squared_norms)
-            if reading.dots is not None:
-                rows.kernels.dots(rows, origin, reading.dots)
-        return reading
+            self.add(rows, origin, start, seed, sketched.sketches, sketched.squared_norms)
+            if sketched.trusted_dots is not None:
+                rows.kernels.dots(rows, origin, sketched.trusted_dots)
+        return sketched
 
-    def seen(self, clients: Updates, reading: Reading, seed: int) -> GramStats:
+    def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
         @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
         def about(row: int) -> Floats:
             # Read once more about that row: the sketches may have lost the digits in which the clients differ.
-            return every.host(every.inner_products(self.read(clients, seed, every.rows([row])).sketches))[0]
+            return every.host(every.inner_products(self.sketch_rows(clients, seed, every.rows([row])).sketches))[0]
 
         every = clients.everyone
-        gram, norms, dots = every.host(every.inner_products(reading.sketches), reading.squared_norms, reading.dots)
+        gram, norms, dots = every.host(
+            every.inner_products(sketched.sketches), sketched.squared_norms, sketched.trusted_dots
+        )
         return GramStats(gram, norms, about, dots)

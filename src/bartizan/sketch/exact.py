@@ -10,7 +10,7 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
 from bartizan.sketch.base import Sketch
-from bartizan.updates.updates import Updates
+from bartizan.updates import Updates, parse_updates
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,17 @@ class Exact(Sketch):
         """The updates as one (M, p) array; copied unless they are one already. Aggregation never calls this."""
         if isinstance(updates, np.ndarray) and updates.ndim == 2:
             return updates
-        clients = Updates.of(updates, strict=True)
+        clients = parse_updates(updates, strict=True)
         return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.located)])
 
-    def look(self, clients: Updates, seed: int) -> GramStats:
+    def gram_stats(self, clients: Updates, seed: int) -> GramStats:
         def about(row: int | None) -> Floats:
-            return clients.everyone.host(self.products(clients, row))[0]
+            return clients.everyone.host(self.gram(clients, row))[0]
 
         gram = about(None)
         return GramStats(gram, np.diag(gram).copy(), about, gram[-1] if clients.trusted is not None else None)
 
-    def products(self, clients: Updates, about: int | None = None) -> Floats:
+    def gram(self, clients: Updates, about: int | None = None) -> Floats:
         """The inner products of everyone, about the reference or about a row, where the rows are."""
         every = clients.everyone
         gram = every.zeros(len(every), len(every))

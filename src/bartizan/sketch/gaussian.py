@@ -22,7 +22,7 @@ class Gaussian(Projection):
 
     most: ClassVar[int | None] = 4096
 
-    def kept(self, odds: float) -> tuple[float, float]:
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
         return gaussian_range(int(self.k), odds)
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:

@@ -10,29 +10,28 @@ import numpy as np
 from bartizan._util.types import Array
 from bartizan.geometry import GramStats
 from bartizan.kernels.rows import UNIT
-from bartizan.sketch.base import Streaming
-from bartizan.sketch.reading import Reading
-from bartizan.updates.columns import Located
-from bartizan.updates.updates import Updates
+from bartizan.sketch.base import StreamingSketch
+from bartizan.sketch.sketched_rows import SketchedRows
+from bartizan.updates import UpdateRows, Updates, parse_updates
 
 
 @dataclass(frozen=True)
-class Norms(Streaming):
+class Norms(StreamingSketch):
     """One read of the updates, for their exact squared norms."""
 
     def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
-        clients = Updates.of(updates, strict=True)
-        return np.sqrt(clients.located.host(self.read(clients, 0).squared_norms)[0])[:, None]
+        clients = parse_updates(updates, strict=True)
+        return np.sqrt(clients.located.host(self.sketch_rows(clients, 0).squared_norms)[0])[:, None]
 
-    def read_few(self, clients: Updates, seed: int, about: Located | None = None) -> Reading:
-        reading = Reading.empty(clients.everyone, 0, trusted=clients.trusted is not None)
+    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
+        sketched = SketchedRows.empty(clients.everyone, 0, trusted=clients.trusted is not None)
         for _, rows, origin in clients.units(UNIT, None, about):
-            rows.kernels.squared_norms(rows, origin, reading.squared_norms)
-            if reading.dots is not None:
-                rows.kernels.dots(rows, origin, reading.dots)
-        return reading
+            rows.kernels.squared_norms(rows, origin, sketched.squared_norms)
+            if sketched.trusted_dots is not None:
+                rows.kernels.dots(rows, origin, sketched.trusted_dots)
+        return sketched
 
-    def seen(self, clients: Updates, reading: Reading, seed: int) -> GramStats:
-        norms, dots = clients.everyone.host(reading.squared_norms, reading.dots)
+    def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
+        norms, dots = clients.everyone.host(sketched.squared_norms, sketched.trusted_dots)
         nothing = np.zeros((len(norms), len(norms)))
         return GramStats(nothing, norms, lambda row: nothing, dots)

@@ -55,12 +55,12 @@ class Rotated(Projection):
     def unit(self) -> int:  # type: ignore[override]
         return unit_of(self.k)
 
-    def kept(self, odds: float) -> tuple[float, float]:
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
         return rotated_range(int(self.k), int(self.mixing), odds)
 
-    def usually_kept(self, odds: float) -> tuple[float, float]:
+    def typical_norm_ratio_range(self, odds: float) -> tuple[float, float]:
         # With less mixing any two large numbers may cancel: vectors of every client are the worst ones.
-        return gaussian_range(int(self.k), odds) if self.mixing >= 16 else self.kept(odds)
+        return gaussian_range(int(self.k), odds) if self.mixing >= 16 else self.norm_ratio_range(odds)
 
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
         rows.kernels.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)

@@ -105,7 +105,7 @@ class Similarity:
         return [rng.permutation(np.concatenate([alike[one], pieces[one]])) for one in dealt]
 
 
-SPLITS: dict[str, type[Any]] = {"dirichlet": Dirichlet, "iid": IID, "shards": Shards, "similarity": Similarity}
+SPLITS = names.Registry("split", {"dirichlet": Dirichlet, "iid": IID, "shards": Shards, "similarity": Similarity})
 
 
 def split(
@@ -122,7 +122,7 @@ def split(
     [[0, 4], [2, 2], [4, 0]]
     """
     labels = _checked(labels)
-    found = names.find(kind, SPLITS, "split")
+    found = SPLITS.find(kind)
     known = [field.name for field in fields(found)]
     for setting in settings:
         if setting not in known:

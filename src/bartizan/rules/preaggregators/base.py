@@ -8,7 +8,7 @@ from typing import overload
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Decision, Rule, SecondStage
+from bartizan.rules.base import CoordinateStage, Decision, Rule
 from bartizan.rules.coordinatewise.base import CoordinateWise
 from bartizan.rules.robust import Robust
 
@@ -50,11 +50,11 @@ class Chain(PreAggregator):
     first: PreAggregator
     then: PreAggregator
 
-    def withstands(self) -> int | None:
+    def max_byzantine(self) -> int | None:
         return _least(self.first, self.then)
 
-    def expecting_fewer(self, gone: int) -> Chain:
-        return Chain(self.first.expecting_fewer(gone), self.then.expecting_fewer(gone))
+    def with_fewer_byzantine(self, gone: int) -> Chain:
+        return Chain(self.first.with_fewer_byzantine(gone), self.then.with_fewer_byzantine(gone))
 
     def check(self, n_clients: int) -> None:
         self.first.check(n_clients)
@@ -82,32 +82,34 @@ class Mixed(Rule):
     def needs_trusted(self) -> bool:  # type: ignore[override]
         return isinstance(self.rule, Rule) and self.rule.needs_trusted
 
-    def withstands(self) -> int | None:
+    def max_byzantine(self) -> int | None:
         return _least(self.pre, self.rule)
 
-    def expecting_fewer(self, gone: int) -> Mixed:
-        return Mixed(self.pre.expecting_fewer(gone), self.rule.expecting_fewer(gone))
+    def with_fewer_byzantine(self, gone: int) -> Mixed:
+        return Mixed(self.pre.with_fewer_byzantine(gone), self.rule.with_fewer_byzantine(gone))
 
     def check(self, n_clients: int) -> None:
         self.pre.check(n_clients)
         self.rule.check(self.pre.n_mixed(n_clients))
 
     def weigh(self, geometry: Geometry) -> Floats:
-        return self.weighed(geometry).weights
+        return self._decide(geometry).weights
 
-    def weighed(self, geometry: Geometry) -> Decision:
+    def _decide(self, geometry: Geometry) -> Decision:
         A = self.pre(geometry)
         mixed = geometry.mix(A)
         if isinstance(self.rule, CoordinateWise):
             self.rule.check(mixed.n_clients)
-            return Decision(A.T @ mixed.shares, geometry.history, SecondStage(self.rule, A, mixed.sizes))
+            return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.rule, A, mixed.sizes))
         inner = self.rule.decide(mixed)
-        then = inner.then and replace(inner.then, mixing=inner.then.mixing @ A)
-        return Decision(A.T @ inner.weights, inner.history, then)
+        stage = inner.coordinate_stage
+        if stage is not None:
+            stage = replace(stage, mixing=A if stage.mixing is None else stage.mixing @ A)
+        return Decision(A.T @ inner.weights, inner.history, stage)
 
     def __repr__(self) -> str:
         return f"{self.pre!r} >> {self.rule!r}"
 
 
 def _least(*parts: Robust) -> int | None:
-    return min((n for n in (part.withstands() for part in parts) if n is not None), default=None)
+    return min((n for n in (part.max_byzantine() for part in parts) if n is not None), default=None)

@@ -1,24 +1,31 @@
-"""What the benchmark writes: one row a measurement, as JSON lines, and as a Markdown table."""
+"""The rows that the benchmark writes, as JSON lines, and how the cost in them grows with M and p."""
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from bartizan._util.arguments import short
-from bartizan._util.atomic import write_whole
+import numpy as np
+
+from bartizan._util import jsonl
+from bartizan.studies import typed_rows
+
+Axis = Literal["clients", "dim"]
+LETTER: dict[Axis, str] = {"clients": "M", "dim": "p"}
+OTHER: dict[Axis, Axis] = {"clients": "dim", "dim": "clients"}
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One engine's time for one rule on one size, and whether its answer was right."""
 
     engine: str
     rule: str
     sketch: str | None
-    """None where the engine has no choice of one."""
+    """None where the engine has no sketch."""
     clients: int
     byzantine: int
     dim: int
@@ -29,21 +36,21 @@ class Row:
     seconds_min: float | None
     seconds_max: float | None
     reads: float | None
-    """Median of seconds over those of the read just before."""
+    """Median of each call's seconds over those of the read just before it."""
     reads_min: float | None
     reads_max: float | None
     read_seconds: float | None
     """One read of all updates, median in the same run."""
     repeats: int
     extra_bytes: int | None
-    """Most memory that a call took beside the updates and its answer; None where that can't be seen."""
+    """Peak memory of a call beside the updates and its answer; None where the system does not report it."""
     ok: bool
     judged: str
     """Why the answer is right, or what is wrong with it."""
     definition_error: float | None
-    """Distance to the rule's definition in float64, the honest spread being 1."""
+    """Distance to the rule's definition in float64, relative to the honest spread."""
     mean_error: float | None
-    """Distance to the honest mean, the honest spread being 1."""
+    """Distance to the honest mean, relative to the honest spread."""
     machine: str
     version: str
 
@@ -52,68 +59,75 @@ class Row:
         return self.engine if self.sketch is None else f"{self.engine} {self.sketch}"
 
     @property
-    def place(self) -> tuple[object, ...]:
-        """What two measurements of the same thing have in common."""
+    def subject(self) -> tuple[object, ...]:
+        """What was measured; equal for two measurements of the same thing."""
         return self.label, self.rule, self.clients, self.byzantine, self.dim, self.dtype, self.device
 
+    @property
+    def failure(self) -> str:
+        """Why there is no time: "not run" or "fails"."""
+        return "not run" if self.judged.startswith("not run") else "fails"
 
-def added(old: Iterable[Row], new: Sequence[Row]) -> list[Row]:
-    """Old rows and new ones, which take the place of their like."""
-    fresh = {row.place: row for row in new}
-    kept = [fresh.pop(row.place, row) for row in old]
+
+def merged(old: Iterable[BenchRow], new: Sequence[BenchRow]) -> list[BenchRow]:
+    """Return old and new rows; a new row replaces the old one of the same subject."""
+    fresh = {row.subject: row for row in new}
+    kept = [fresh.pop(row.subject, row) for row in old]
     return [*kept, *fresh.values()]
 
 
-def save(path: Path, rows: Iterable[Row]) -> None:
-    write_whole(path, "".join(json.dumps(asdict(row)) + "\n" for row in rows))
+def save(path: Path, rows: Iterable[BenchRow]) -> None:
+    jsonl.rewrite(path, map(typed_rows.as_row, rows))
 
 
-def load(path: Path) -> list[Row]:
-    rows = []
-    for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            rows.append(Row(**json.loads(line)))
-        except (ValueError, TypeError) as wrong:
-            known = ", ".join(field.name for field in fields(Row))
-            raise ValueError(f"{path}, line {n}, is no row of bartizan bench ({known}): {wrong}") from None
-    return rows
+def load(path: Path) -> list[BenchRow]:
+    """Read a file of rows; lines of earlier versions have no checksum."""
+    parsed = jsonl.read(
+        path,
+        lambda row: typed_rows.parse(BenchRow, row),
+        advice="Wanted rows that `bartizan bench --json` wrote.",
+        checksum_required=False,
+        appended=False,
+    )
+    return parsed.rows
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """A table an engine and a rule in each cell: reads, and how many times the fastest of ours."""
-    parts = []
-    for clients, dim, dtype, device, machine in dict.fromkeys(
-        (row.clients, row.dim, row.dtype, row.device, row.machine) for row in rows
-    ):
-        here = [
-            row
-            for row in rows
-            if (row.clients, row.dim, row.dtype, row.device, row.machine) == (clients, dim, dtype, device, machine)
-        ]
-        parts.append(f"{clients} clients, {short(dim)} coordinates, {dtype}, {device} ({machine}):\n\n{_table(here)}")
-    return "\n\n".join(parts)
+@dataclass(frozen=True)
+class Curve:
+    """One engine's rows for one rule along one axis, the other held."""
+
+    label: str
+    rule: str
+    axis: Axis
+    held: int
+    rows: tuple[BenchRow, ...]
+
+    @property
+    def slope(self) -> float:
+        """The exponent of the time in the axis: 1 where doubling the axis doubles the time."""
+        x = np.log([getattr(row, self.axis) for row in self.rows])
+        y = np.log([row.seconds for row in self.rows if row.seconds])
+        return float(np.polyfit(x, y, 1)[0])
 
 
-def _table(rows: Sequence[Row]) -> str:
-    rules = list(dict.fromkeys(row.rule for row in rows))
-    cells = {(row.label, row.rule): _cell(row) for row in rows}
-    lines = [f"| reads of the updates | {' | '.join(rules)} |", f"|---|{'---|' * len(rules)}"]
-    for label in dict.fromkeys(row.label for row in rows):
-        lines.append(f"| {label} | {' | '.join(cells.get((label, rule), '') for rule in rules)} |")
-    return "\n".join(lines)
+def curves(rows: Sequence[BenchRow], axis: Axis) -> list[Curve]:
+    """Return every curve of at least two points."""
+    grouped: dict[tuple[str, str, int], list[BenchRow]] = {}
+    for row in rows:
+        if row.seconds:
+            grouped.setdefault((row.label, row.rule, getattr(row, OTHER[axis])), []).append(row)
+    return [
+        Curve(label, rule, axis, held, tuple(sorted(line, key=lambda row: getattr(row, axis))))
+        for (label, rule, held), line in grouped.items()
+        if len({getattr(row, axis) for row in line}) > 1
+    ]
 
 
-def _cell(row: Row) -> str:
-    if row.reads is None or row.seconds is None:
-        return "not run" if row.judged.startswith("not run") else "fails"
-    return f"{plain(row.reads)} ({seconds(row.seconds)}){'' if row.ok else ', wrong'}"
-
-
-def plain(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def seconds(value: float) -> str:
-    if value >= 1:
-        return f"{plain(value)} s"
-    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
+def longest(rows: Sequence[BenchRow], axis: Axis) -> list[Curve]:
+    """Return the curves along an axis at the value of the other axis that has most points, the larger of two."""
+    every = curves(rows, axis)
+    points = Counter[int]()
+    for curve in every:
+        points[curve.held] += len(curve.rows)
+    held = max(points, key=lambda value: (points[value], value), default=0)
+    return [curve for curve in every if curve.held == held]

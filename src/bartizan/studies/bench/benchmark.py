@@ -1,4 +1,4 @@
-"""The whole benchmark: every size, every rule, every engine; rows are saved as they come."""
+"""Run the benchmark over sizes, rules and engines, and save each row as it is measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bartizan.errors import TooFewClientsError
 from bartizan.studies.bench import measure
 from bartizan.studies.bench import other_libraries as peers
 from bartizan.studies.bench import torch_baselines as torches
-from bartizan.studies.bench.bench_rows import Row, added, load, save
+from bartizan.studies.bench.bench_rows import BenchRow, load, merged, save
 from bartizan.studies.bench.engines import Engine, ours, rule_of
 from bartizan.studies.bench.problem import Problem
 
@@ -24,7 +24,7 @@ PEERS: dict[str, type[Engine]] = {
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is to be measured."""
+    """The sizes, rules and engines to be measured."""
 
     clients: Sequence[int]
     dims: Sequence[int]
@@ -32,7 +32,7 @@ class Benchmark:
     sketches: Sequence[str] = ("exact", "rotated")
     peers: Sequence[str] = ()
     byzantine: int | None = None
-    """How many lie; if not said, a fifth, or as many as all rules withstand."""
+    """How many are attackers; None for a fifth, or as many as all rules withstand."""
     dtype: str = "float32"
     device: str = "cpu"
     repeats: int = 5
@@ -41,7 +41,7 @@ class Benchmark:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what can't be run before anything is drawn: names, breakdown conditions, missing libraries."""
+        """Raise before anything is drawn if a name is unknown, a library missing or a rule can't be run."""
         machine.checked_device(self.device)
         for clients in self.clients:
             tiny = Problem.draw(clients, self.attackers(clients), 8, self.dtype, self.device)
@@ -60,7 +60,7 @@ class Benchmark:
         if self.byzantine is not None:
             if self.byzantine >= clients:
                 raise ValueError(
-                    f"--byzantine must leave an honest client: at most {clients - 1} of {clients} can lie, "
+                    f"--byzantine must leave an honest client: at most {clients - 1} of {clients}, "
                     f"got {self.byzantine}."
                 )
             return self.byzantine
@@ -73,7 +73,7 @@ class Benchmark:
             return f
         return 0
 
-    def rows(self, notice: Callable[[str], None]) -> Iterator[Row]:
+    def rows(self, notice: Callable[[str], None]) -> Iterator[BenchRow]:
         engines = self.engines()
         for dim in self.dims:
             for clients in self.clients:
@@ -84,15 +84,15 @@ class Benchmark:
                 del problem
 
     def run(
-        self, notice: Callable[[str], None], show: Callable[[Row], None], json: Path | None, add: bool = False
-    ) -> list[Row]:
-        """All rows; after each the file is whole, so that an interrupt keeps what is done.
+        self, notice: Callable[[str], None], show: Callable[[BenchRow], None], json: Path | None, add: bool = False
+    ) -> list[BenchRow]:
+        """Measure and return all rows; the file is rewritten after each, so that an interrupt loses none.
 
-        With `add` the file's rows stay, but for those that are measured again, and are told with the new ones.
+        With `add` the file's rows are kept and returned too, except those that are measured again.
         """
         done = load(json) if add and json is not None and json.exists() else []
         for row in self.rows(notice):
-            done = added(done, [row])
+            done = merged(done, [row])
             if json is not None:
                 save(json, done)
             show(row)

@@ -1,4 +1,4 @@
-"""`bartizan bench`."""
+"""The command `bartizan bench`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ RULES = "krum,bulyan,geometric-median,mca"
 
 
 def add_to(commands: Any) -> None:
-    about = "what aggregation costs, in reads of the updates, beside other libraries"
-    parser = commands.add_parser("bench", help=about, description=f"Measure {about}: correctness first, then times.")
+    about = "measure what aggregation costs, in reads of the updates, beside other libraries"
+    parser = commands.add_parser(
+        "bench", help=about, description=f"{about.capitalize()}: correctness first, then times."
+    )
     numbers, words = listed(number), listed(str)
     parser.add_argument("--clients", type=numbers, default=[50], metavar="M,...", help="how many clients (default 50)")
     parser.add_argument(
@@ -26,7 +28,7 @@ def add_to(commands: Any) -> None:
         type=words,
         default=["exact", "rotated"],
         metavar="SKETCH,...",
-        help="how ours looks at the updates: exact, rotated, rotated:8192, auto ... (default exact,rotated)",
+        help="our sketches: exact, rotated, rotated:8192, auto ... (default exact,rotated)",
     )
     parser.add_argument(
         "--peers",
@@ -35,16 +37,18 @@ def add_to(commands: Any) -> None:
         metavar="PEER,...",
         help="byzfl, byzpy, flower, flower-legacy, torch-cdist, pair-loop (default none)",
     )
-    parser.add_argument("--byzantine", type=_count, metavar="F", help="how many lie (default: a fifth, if rules allow)")
+    parser.add_argument(
+        "--byzantine", type=_count, metavar="F", help="attackers (default: a fifth, if the rules allow it)"
+    )
     parser.add_argument("--dtype", choices=FLOATS, default="float32", help="of the updates (default float32)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where they lie (default cpu)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the updates (default cpu)")
     parser.add_argument("--repeats", type=number, default=5, metavar="N", help="timed calls of each (default 5)")
     parser.add_argument(
         "--limit", type=seconds, default=60.0, metavar="S", help="seconds for the repeats of each (default 60)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON lines, after each of them")
     parser.add_argument("--add", action="store_true", help="keep the rows of --json that are not measured now")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them: a .png or .svg")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows: a .png or .svg")
     parser.add_argument(
         "--markdown", type=Path, nargs="+", metavar="FILE", help="measure nothing: print finished rows as a table"
     )
@@ -52,18 +56,18 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from bartizan.studies.bench import bench_plot as plot
-    from bartizan.studies.bench import bench_rows as rows
-    from bartizan.studies.bench import bench_table as show
+    from bartizan.studies import plotting
+    from bartizan.studies.bench import bench_plot, bench_tables
+    from bartizan.studies.bench.bench_rows import load
     from bartizan.studies.bench.benchmark import Benchmark
 
     if options.plot:
-        plot.check(options.plot)
+        plotting.check_path(options.plot)
     if options.add and not options.json:
         raise ValueError("--add needs --json FILE, to whose rows it adds.")
     if options.markdown:
-        done = [row for path in options.markdown for row in rows.load(path)]
-        print(rows.markdown(done))
+        done = [row for path in options.markdown for row in load(path)]
+        print(bench_tables.markdown(done))
     else:
         benchmark = Benchmark(
             clients=options.clients,
@@ -78,11 +82,11 @@ def _run(options: argparse.Namespace) -> None:
             limit=options.limit,
         )
         benchmark.check()
-        with show.screen() as screen:
-            done = benchmark.run(screen.notice, screen.show, options.json, options.add)
-        print("\n".join(show.remarks(done)))
+        with bench_tables.live_table() as shown:
+            done = benchmark.run(shown.notice, shown.add, options.json, options.add)
+        print("\n".join(bench_tables.remarks(done)))
     if options.plot:
-        plot.draw(done, options.plot)
+        plotting.save(bench_plot.draw(done), options.plot)
 
 
 def _count(text: str) -> int:

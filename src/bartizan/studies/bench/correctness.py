@@ -1,4 +1,4 @@
-"""Correctness first: no time is worth anything beside a wrong answer."""
+"""Check an engine's answer against the rule's definition in float64 and against the honest mean."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from bartizan._util.types import Floats
-from bartizan.studies.bench.engines import Answer, Engine, rule_of
+from bartizan.studies.bench.engines import Answer, Engine
 from bartizan.studies.bench.problem import Problem
 
-FACTOR = 1.05  # how much farther from the honest mean than the definition, or an honest client, an answer may lie
+FACTOR = 1.05  # how much farther from the honest mean than the definition, or an honest client, an answer may be
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an answer is right, why, and how far it lies from what, the honest spread being 1."""
+    """Whether an answer is right and why; errors are relative to the honest spread."""
 
     ok: bool
     judged: str
@@ -23,17 +23,17 @@ class Verdict:
     mean_error: float | None = None
 
 
-def judged(problem: Problem, rule: str, engine: Engine, answer: Answer, defined: Floats) -> Verdict:
-    """An exact engine must meet the definition; others may also be as close to the honest mean as an honest client.
+def judged(problem: Problem, engine: Engine, answer: Answer, defined: Floats) -> Verdict:
+    """Judge an answer: an exact engine must meet the definition, `defined` weights; others may instead be as close to
+    the honest mean as an honest client.
 
-    What a projection changes is whom the rule picks, never what the weights mean: so our own weights must make our
-    own update, whichever the sketch.
+    If the engine returns weights, they must combine to its update, whatever the sketch.
     """
     if tuple(answer.update.shape) != (problem.dim,):
         return Verdict(False, f"wrong shape: {tuple(answer.update.shape)}")
     tolerance = 1e-2 if "16" in problem.dtype else 1e-4
-    told = [] if answer.weights is None else [answer.weights]
-    distances = problem.distances(answer.update, np.stack([defined, problem.mean_weights, *told])) / problem.spread
+    own = [] if answer.weights is None else [answer.weights]
+    distances = problem.distances(answer.update, np.stack([defined, problem.mean_weights, *own])) / problem.spread
     to_definition, to_mean = float(distances[0]), float(distances[1])
     if not np.isfinite(distances).all():
         return Verdict(False, "not finite")
@@ -41,8 +41,8 @@ def judged(problem: Problem, rule: str, engine: Engine, answer: Answer, defined:
     def verdict(ok: bool, why: str) -> Verdict:
         return Verdict(ok, why, to_definition, to_mean)
 
-    if told:
-        w = told[0]
+    if own:
+        w = own[0]
         if w.shape != (problem.clients,) or (w < 0).any() or w.sum() > 1 + 1e-9:
             return verdict(False, "the weights are not one a client, none negative, with a sum of at most 1")
         if distances[2] > tolerance:
@@ -55,7 +55,3 @@ def judged(problem: Problem, rule: str, engine: Engine, answer: Answer, defined:
     if to_mean <= bound:
         return verdict(True, "as close to the honest mean as an honest client")
     return verdict(False, f"{to_mean:.2g} spreads from the honest mean, wanted {bound:.2g} at most")
-
-
-def defined_by(problem: Problem, rule: str) -> Floats:
-    return problem.defined(rule_of(rule, problem.byzantine))

@@ -1,8 +1,7 @@
-"""Who is measured: each engine turns a rule and a problem into a job, or says that it has no such rule."""
+"""Engines to be measured: each turns a rule and a problem into a call."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -14,10 +13,13 @@ from bartizan.rules import Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.studies.bench.problem import Problem
 
+Rules = dict[str, Callable[[Any], Any]]
+"""Calls by rule: prepared updates -> aggregated update."""
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """An engine's update, and its weights where it tells them."""
+    """An engine's update, and its weights if it returns them."""
 
     update: Any
     weights: Floats | None = None
@@ -25,23 +27,32 @@ class Answer:
 
 @dataclass(frozen=True)
 class Job:
-    """A call to be timed; what it is given is made anew each time, and making it is not timed."""
+    """A call to be timed; its input is prepared anew each time, which is not timed."""
 
     run: Callable[[Any], Answer]
-    given: Callable[[], Any] = lambda: None
+    prepare: Callable[[], Any] = lambda: None
 
 
-class Engine(ABC):
+class Engine:
     """One way to aggregate."""
 
     name: str
     sketch: str | None = None
     exact = True
-    """Whether its answers must meet the rule's definition; otherwise they must be as near to the honest as it is."""
+    """Whether answers must meet the rule's definition; others must be as close to the honest mean as it is."""
 
-    @abstractmethod
+    def rules(self, problem: Problem) -> Rules:
+        """Return the rules that the engine has for this problem."""
+        return {}
+
+    def prepare(self, problem: Problem) -> Any:
+        """Return the updates in the form that the rules take."""
+        return problem.x
+
     def job(self, rule: str, problem: Problem) -> Job | None:
-        """The call for this rule, by name; None where the engine has no such rule."""
+        """Return the call for a rule; None where the engine has no such rule."""
+        call = self.rules(problem).get(rule)
+        return None if call is None else Job(lambda x: Answer(call(x)), lambda: self.prepare(problem))
 
     @property
     def label(self) -> str:
@@ -49,7 +60,7 @@ class Engine(ABC):
 
 
 class Bartizan(Engine):
-    """The whole public call, from updates to update."""
+    """bartizan's public call, from updates to update."""
 
     name = "bartizan"
 
@@ -60,35 +71,34 @@ class Bartizan(Engine):
     def job(self, rule: str, problem: Problem) -> Job:
         aggregator = Aggregator(rule_of(rule, problem.byzantine), self.how)
 
-        def run(given: Any) -> Answer:
-            result = aggregator(problem.x)
+        def run(updates: Any) -> Answer:
+            result = aggregator(updates)
             return Answer(result.update, result.weights)
 
-        return Job(run)
+        return Job(run, lambda: problem.x)
 
 
 def ours(sketch: str) -> Bartizan:
-    """bartizan with a sketch by its name, `rotated:8192` for another k than 4096."""
+    """Return bartizan with a named sketch; `rotated:8192` has another k than 4096."""
     name, _, k = sketch.partition(":")
     if name == "auto" and not k:
         return Bartizan("auto", "auto")
-    kind = names.find(name, names.SKETCHES, "sketch")
+    kind = names.SKETCHES.find(name)
     if k and not k.isdecimal():
         raise ValueError(f"Wanted a sketch and its k, such as rotated:8192; got {sketch!r}.")
     return Bartizan(sketch, names.build(kind, {"k": int(k or 4096)}))
 
 
 def rule_of(name: str, n_byzantine: int) -> Rule:
-    """A rule by its name, told how many lie if it wants to know."""
-    *pres, last = (part.strip() for part in name.split(">>"))
-    kinds = [names.find(pre, names.PRE_AGGREGATORS, "pre-aggregator") for pre in pres]
-    kinds.append(names.find(last, names.RULES, "rule"))
+    """Return a named rule, with the number of attackers if it takes one."""
+    kinds = names.rule_classes(name)
     asked = any(field.name == "n_byzantine" for kind in kinds for field in fields(kind))
     try:
         rule = names.rule(name, **({"n_byzantine": n_byzantine} if asked else {}))
     except TypeError as wrong:
         raise ValueError(f"The benchmark can't set {name!r} up: {wrong}") from None
-    assert isinstance(rule, Rule)
+    if not isinstance(rule, Rule):
+        raise ValueError(f"The benchmark compares rules that weigh clients; {name!r} works coordinate by coordinate.")
     if rule.needs_trusted:
-        raise ValueError(f"{name!r} needs an update that the server vouches for, which the benchmark has not.")
+        raise ValueError(f"{name!r} needs a trusted update of the server, which the benchmark does not have.")
     return rule

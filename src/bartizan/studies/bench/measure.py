@@ -1,4 +1,4 @@
-"""Times of several engines on one problem: checked first, then by turns, each beside a read of the same updates."""
+"""Time several engines on one problem: answers are checked first, then calls are timed by turns, each after a read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bartizan._util import machine
 from bartizan._util.types import Floats
 from bartizan.sketch.norms_only import Norms
 from bartizan.studies.bench import peak_memory as memory
-from bartizan.studies.bench.bench_rows import Row
-from bartizan.studies.bench.correctness import Verdict, defined_by, judged
-from bartizan.studies.bench.engines import Engine, Job
+from bartizan.studies.bench.bench_rows import BenchRow
+from bartizan.studies.bench.correctness import Verdict, judged
+from bartizan.studies.bench.engines import Engine, Job, rule_of
 from bartizan.studies.bench.problem import Problem
 
 PAUSE = 0.01
 SMALL = 5000  # coordinates to warm up on: what is compiled depends on types, not on sizes
-PART, FAR = 64, 10  # a 64th of the coordinates tells who would take ten times the limit for a single call
+PART, FAR = 64, 10  # engines that would take 10 times the limit, by a 64th of the coordinates, are not run
 Notice = Callable[[str], None]
 
 
@@ -31,11 +31,11 @@ class Entry:
     job: Job
     verdict: Verdict
     extra: int | None = None
-    first: tuple[float, float] | None = None  # seconds of the first call that counts, and of the read before it
+    first: tuple[float, float] | None = None  # seconds of the first call, and of the read before it
     times: list[tuple[float, float]] = field(default_factory=list)
 
     def wants_more(self, repeats: int, limit: float) -> bool:
-        """Until all repeats are done, or the next would go beyond the limit of seconds."""
+        """Whether repeats are left, and the next would not exceed the limit of seconds."""
         if self.first is None:
             return False
         return len(self.times) < repeats and (len(self.times) + 1) * self.first[0] <= limit
@@ -43,10 +43,10 @@ class Entry:
 
 def rows(
     problem: Problem, rule: str, engines: Sequence[Engine], repeats: int, limit: float, notice: Notice
-) -> Iterator[Row]:
-    """Check every engine that has the rule, then time them by turns (A B A B), each after one read."""
+) -> Iterator[BenchRow]:
+    """Check every engine that has the rule, then time them by turns (A B A B), each call after one read."""
     notice(f"{rule}: the definition, in float64")
-    defined = defined_by(problem, rule)
+    defined = problem.defined(rule_of(rule, problem.byzantine))
     entries = []
     for engine in engines:
         job = engine.job(rule, problem)
@@ -66,12 +66,12 @@ def rows(
 def one_read(problem: Problem) -> float:
     """Seconds to sum the squares of all numbers once, with our own kernel.
 
-    After a pause: threads of whoever ran before may still be spinning, in wait of more.
+    After a pause, since threads of the previous call may still be spinning.
     """
     time.sleep(PAUSE)
     if problem.device == "cuda":  # without the host's part, which is as long as a small read
         return machine.timed(lambda: problem.x.sum(), problem.device)[1]
-    return machine.timed(lambda: Norms().look(problem.updates, 0), problem.device)[1]
+    return machine.timed(lambda: Norms().gram_stats(problem.updates, 0), problem.device)[1]
 
 
 def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Floats, limit: float) -> Entry:
@@ -84,19 +84,19 @@ def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Flo
             if expected > FAR * limit:
                 return Entry(engine, job, Verdict(False, f"not run: it would take about {expected:,.0f} s a call"))
         one_read(problem)
-        given = job.given()
+        updates = job.prepare()
         read = one_read(problem)
         (answer, seconds), extra = memory.watched(
-            lambda: machine.timed(lambda: job.run(given), problem.device), problem.device
+            lambda: machine.timed(lambda: job.run(updates), problem.device), problem.device
         )
         first = seconds, read
         if seconds > FAR * expected:  # a GPU has other kernels for more than 2^31 numbers, and has just compiled them
             first = _timed(problem, job)
-    except Exception as failure:  # another library may fail in any way: that is a result too
+    except Exception as failure:  # another library may fail in any way, which is a result
         return Entry(engine, job, Verdict(False, f"{type(failure).__name__}: {failure}"))
     if extra is not None:
         extra = max(0, extra - memory.size_of(answer.update))
-    return Entry(engine, job, judged(problem, rule, engine, answer, defined), extra, first)
+    return Entry(engine, job, judged(problem, engine, answer, defined), extra, first)
 
 
 def _small_run(problem: Problem, rule: str, engine: Engine, dim: int) -> float:
@@ -104,22 +104,22 @@ def _small_run(problem: Problem, rule: str, engine: Engine, dim: int) -> float:
     job = engine.job(rule, problem.narrowed(dim))
     if job is None:
         return 0.0
-    given, run = job.given(), job.run
-    return machine.timed(lambda: run(given), problem.device)[1]
+    updates, run = job.prepare(), job.run
+    return machine.timed(lambda: run(updates), problem.device)[1]
 
 
 def _timed(problem: Problem, job: Job) -> tuple[float, float]:
     """Seconds of a call, and of the read before it."""
-    given = job.given()
+    updates = job.prepare()
     read = one_read(problem)
-    return machine.timed(lambda: job.run(given), problem.device)[1], read
+    return machine.timed(lambda: job.run(updates), problem.device)[1], read
 
 
-def _row(problem: Problem, rule: str, entry: Entry) -> Row:
+def _row(problem: Problem, rule: str, entry: Entry) -> BenchRow:
     times = entry.times or ([entry.first] if entry.first else [])
     seconds = [spent for spent, _ in times]
     reads = [spent / read for spent, read in times]
-    return Row(
+    return BenchRow(
         engine=entry.engine.name,
         rule=rule,
         sketch=entry.engine.sketch,

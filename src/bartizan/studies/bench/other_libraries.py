@@ -1,6 +1,6 @@
-"""Other libraries' rules, called as their users call them; what their answers are, `docs/explanation/peers.md` says.
+"""Engines that call the rules of other libraries as their users do; `docs/explanation/peers.md` compares their answers.
 
-Each is imported when it is asked for. ByzFL and ByzPy want an environment of their own: `make bench-peers`.
+Each library is imported when it is used. ByzFL and ByzPy need an environment of their own: `make bench-peers`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ import importlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from bartizan.studies.bench.engines import Answer, Engine, Job
+from bartizan.studies.bench.engines import Engine, Rules
 from bartizan.studies.bench.problem import Problem
 
 
 def byzfl_rules() -> Any:
-    """ByzFL's aggregators. Its own top imports torchvision and more, of which they use nothing: stand in for it."""
+    """Return ByzFL's aggregators, without importing its top module: that needs torchvision, which they do not."""
     if "byzfl" not in sys.modules:
         found = importlib.util.find_spec("byzfl")
         if found is None:
@@ -44,79 +43,77 @@ def _missing(name: str) -> ModuleNotFoundError:
 
 
 class ByzFL(Engine):
-    """On one tensor: on an array its Krum takes SciPy's distances in float64, and longer."""
+    """ByzFL on one tensor: on an array its Krum uses SciPy's distances in float64, which take longer."""
 
     name = "byzfl"
     exact = False
 
-    def job(self, rule: str, problem: Problem) -> Job | None:
+    def rules(self, problem: Problem) -> Rules:
         rules, f = byzfl_rules(), problem.byzantine
-        makes: dict[str, Callable[[], Any]] = {
-            "mean": rules.Average,
-            "krum": lambda: rules.Krum(f),
-            "multi-krum": lambda: rules.MultiKrum(f),
-            "geometric-median": rules.GeometricMedian,
-            "mda": lambda: rules.MDA(f),
-            "smea": lambda: rules.SMEA(f),
-            "caf": lambda: rules.CAF(f),
+        return {
+            "mean": lambda x: rules.Average()(x),
+            "krum": lambda x: rules.Krum(f)(x),
+            "multi-krum": lambda x: rules.MultiKrum(f)(x),
+            "geometric-median": lambda x: rules.GeometricMedian()(x),
+            "mda": lambda x: rules.MDA(f)(x),
+            "smea": lambda x: rules.SMEA(f)(x),
+            "caf": lambda x: rules.CAF(f)(x),
         }
-        if rule not in makes:
-            return None
-        updates = problem.tensor()
-        return Job(lambda given: Answer(makes[rule]()(updates)))
+
+    def prepare(self, problem: Problem) -> Any:
+        return problem.tensor()
 
 
 class ByzPy(Engine):
-    """On a list of tensors."""
+    """ByzPy on a list of tensors."""
 
     name = "byzpy"
     exact = False
 
-    def job(self, rule: str, problem: Problem) -> Job | None:
-        far, f, M = _import("byzpy.aggregators.geometric_wise"), problem.byzantine, problem.clients
-        norm_wise = _import("byzpy.aggregators.norm_wise")
-        makes: dict[str, Callable[[], Any]] = {
-            "krum": lambda: far.Krum(f),
-            "multi-krum": lambda: far.MultiKrum(f, M - f),
-            "geometric-median": far.GeometricMedian,
-            "mda": lambda: far.MinimumDiameterAveraging(f),
-            "smea": lambda: far.SMEA(f),
-            "caf": lambda: norm_wise.CAF(f),
-            "cge": lambda: norm_wise.ComparativeGradientElimination(f),
+    def rules(self, problem: Problem) -> Rules:
+        geometric, norm_wise = (_import(f"byzpy.aggregators.{kind}") for kind in ("geometric_wise", "norm_wise"))
+        f, M = problem.byzantine, problem.clients
+        return {
+            "krum": lambda rows: geometric.Krum(f).aggregate(rows),
+            "multi-krum": lambda rows: geometric.MultiKrum(f, M - f).aggregate(rows),
+            "geometric-median": lambda rows: geometric.GeometricMedian().aggregate(rows),
+            "mda": lambda rows: geometric.MinimumDiameterAveraging(f).aggregate(rows),
+            "smea": lambda rows: geometric.SMEA(f).aggregate(rows),
+            "caf": lambda rows: norm_wise.CAF(f).aggregate(rows),
+            "cge": lambda rows: norm_wise.ComparativeGradientElimination(f).aggregate(rows),
         }
-        if rule not in makes:
-            return None
-        rows = list(problem.tensor())
-        return Job(lambda given: Answer(makes[rule]().aggregate(rows)))
+
+    def prepare(self, problem: Problem) -> Any:
+        return list(problem.tensor())
 
 
 class Flower(Engine):
-    """Flower's strategies, from the replies as they arrive, in bytes, to the new arrays."""
+    """Flower's strategies, from replies in bytes to new arrays."""
 
     name = "flower"
     exact = False
 
-    def job(self, rule: str, problem: Problem) -> Job | None:
-        strategies, app = _import("flwr.serverapp.strategy"), _import("flwr.app")
-        f, M = problem.byzantine, problem.clients
-        makes: dict[str, Callable[[], Any]] = {
-            "mean": strategies.FedAvg,
-            "krum": lambda: strategies.Krum(num_malicious_nodes=f),
-            "multi-krum": lambda: strategies.MultiKrum(num_malicious_nodes=f, num_nodes_to_select=M - f),
-            "bulyan": lambda: strategies.Bulyan(num_malicious_nodes=f),
-        }
-        if rule not in makes or not isinstance(problem.x, np.ndarray):
-            return None
+    def rules(self, problem: Problem) -> Rules:
+        strategies, f, M = _import("flwr.serverapp.strategy"), problem.byzantine, problem.clients
+        if not isinstance(problem.x, np.ndarray):
+            return {}
 
-        def replies() -> list[Any]:
-            return [_reply(app, row, node) for node, row in enumerate(problem.x, start=1)]
-
-        def run(given: Any) -> Answer:
+        def trained(strategy: Any, replies: Any) -> Any:
             logging.getLogger("flwr").setLevel(logging.WARNING)  # or it would write into the table
-            arrays, _ = makes[rule]().aggregate_train(1, given)
-            return Answer(arrays.to_numpy_ndarrays()[0])
+            return strategy.aggregate_train(1, replies)[0].to_numpy_ndarrays()[0]
 
-        return Job(run, replies)
+        return {
+            "mean": lambda replies: trained(strategies.FedAvg(), replies),
+            "krum": lambda replies: trained(strategies.Krum(num_malicious_nodes=f), replies),
+            "multi-krum": lambda replies: trained(
+                strategies.MultiKrum(num_malicious_nodes=f, num_nodes_to_select=M - f), replies
+            ),
+            "bulyan": lambda replies: trained(strategies.Bulyan(num_malicious_nodes=f), replies),
+        }
+
+    def prepare(self, problem: Problem) -> Any:
+        app = _import("flwr.app")
+        return [_reply(app, row, node) for node, row in enumerate(problem.x, start=1)]
 
 
 def _reply(app: Any, row: Any, node: int) -> Any:
@@ -143,15 +140,16 @@ class FlowerLegacy(Engine):
     name = "flower-legacy"
     exact = False
 
-    def job(self, rule: str, problem: Problem) -> Job | None:
-        legacy = _import("flwr.server.strategy.aggregate")
-        f, M = problem.byzantine, problem.clients
-        calls: dict[str, Callable[[Any], Any]] = {
-            "mean": legacy.aggregate,
-            "krum": lambda results: legacy.aggregate_krum(results, f, 0),
-            "multi-krum": lambda results: legacy.aggregate_krum(results, f, M - f),
-            "bulyan": lambda results: legacy.aggregate_bulyan(results, f, legacy.aggregate_krum, to_keep=0),
+    def rules(self, problem: Problem) -> Rules:
+        legacy, f, M = _import("flwr.server.strategy.aggregate"), problem.byzantine, problem.clients
+        if not isinstance(problem.x, np.ndarray):
+            return {}
+        return {
+            "mean": lambda results: legacy.aggregate(results)[0],
+            "krum": lambda results: legacy.aggregate_krum(results, f, 0)[0],
+            "multi-krum": lambda results: legacy.aggregate_krum(results, f, M - f)[0],
+            "bulyan": lambda results: legacy.aggregate_bulyan(results, f, legacy.aggregate_krum, to_keep=0)[0],
         }
-        if rule not in calls or not isinstance(problem.x, np.ndarray):
-            return None
-        return Job(lambda results: Answer(calls[rule](results)[0]), lambda: [([row], 1) for row in problem.x])
+
+    def prepare(self, problem: Problem) -> Any:
+        return [([row], 1) for row in problem.x]

@@ -1,4 +1,4 @@
-"""How much memory a call takes at its peak, as the operating system or the GPU sees it."""
+"""Measure the peak memory of a call, as the operating system or the GPU reports it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def watched(call: Callable[[], T], device: str) -> tuple[T, int | None]:
-    """What a call gave, and the bytes that it held at most beside what was held before; None where nobody counts.
+    """Return the result of a call and the bytes it held at most beyond those held before; None if unknown.
 
-    Kernels and BLAS allocate behind Python's back, so that the peak of the process's resident memory is asked for.
+    Kernels and BLAS allocate outside Python, so the peak of the process's resident memory is read.
     """
     gc.collect()
     before = _reset(device)
@@ -29,7 +29,7 @@ def watched(call: Callable[[], T], device: str) -> tuple[T, int | None]:
 
 
 def size_of(array: Any) -> int:
-    """Bytes of an answer, of either kind."""
+    """Return the bytes of an array or tensor."""
     return int(array.nbytes) if hasattr(array, "nbytes") else int(array.numel() * array.element_size())
 
 

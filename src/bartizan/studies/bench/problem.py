@@ -1,4 +1,4 @@
-"""The updates that all engines are given, and the definition that all are judged by, in float64."""
+"""The updates of a benchmark, and each rule's answer by its definition in float64."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry, GramStats
 from bartizan.rules import Rule
 from bartizan.rules.geometric_median import squared_distances_to
-from bartizan.updates.updates import Updates
+from bartizan.updates import Updates, parse_updates
 
 WIDTH = 2**16  # columns widened to float64 at a time
 STEP = 64  # between the pieces of noise that two clients get
-LOUD = 5.0  # how much louder than the honest the attackers are
+LOUD = 5.0  # noise of the attackers, relative to the honest clients'
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """M updates in one array, the first `byzantine` of them lies."""
+    """M updates in one array or tensor; the first `byzantine` are the attackers'."""
 
     x: Any
     byzantine: int
@@ -33,9 +33,9 @@ class Problem:
 
     @classmethod
     def draw(cls, clients: int, byzantine: int, dim: int, dtype: str, device: str, seed: int = 0) -> Problem:
-        """Honest: a common direction and own noise three times as long. Attackers: noise alone, and louder.
+        """Draw the updates: honest ones have a common direction and noise three times as long, attackers louder noise.
 
-        One stretch of white noise serves all: pieces that begin at different places have nothing in common.
+        All noise is cut from one stretch of white noise, in pieces that start at different places.
         """
         size = 8 if dtype == "float64" else 2 if "16" in dtype else 4
         free = machine.free_memory(device)
@@ -61,7 +61,7 @@ class Problem:
         return int(self.x.shape[1])
 
     def narrowed(self, dim: int) -> Problem:
-        """The first coordinates only: to warm up on."""
+        """Return the problem on the first coordinates only."""
         return Problem(self.x[:, :dim], self.byzantine, self.dtype, self.device)
 
     def tensor(self) -> Any:
@@ -70,7 +70,7 @@ class Problem:
 
     @cached_property
     def updates(self) -> Updates:
-        return Updates.of(self.x)
+        return parse_updates(self.x)
 
     @cached_property
     def gram(self) -> Floats:
@@ -88,12 +88,12 @@ class Problem:
         return float(np.sqrt(squared_distances_to(self.gram, self.mean_weights)[self.byzantine :].max()))
 
     def defined(self, rule: Rule) -> Floats:
-        """The weights that the rule gives on exact float64 inner products."""
+        """Return the rule's weights on exact float64 inner products."""
         look = GramStats(self.gram, np.diag(self.gram).copy(), self._gram)
-        return rule(Geometry.seen(look, self.clients, seed=0))
+        return rule(Geometry.from_stats(look, self.clients, seed=0))
 
     def distances(self, update: Any, weights: Floats) -> Floats:
-        """How far an update lies from each of n weighted sums of the clients, (n, M) weights; one walk for all."""
+        """Return the distances of an update to n weighted sums of the clients, (n, M) weights, in one pass."""
         squares = np.zeros(len(weights))
         for low, block in self._blocks():
             answer = _like(update[low : low + block.shape[1]], block)
@@ -101,7 +101,7 @@ class Problem:
         return np.sqrt(squares)
 
     def distance_to_mean(self, weights: Floats) -> float:
-        """How far a weighted sum of the clients lies from the honest mean, the honest spread being 1."""
+        """Return the distance of a weighted sum of the clients to the honest mean, relative to the honest spread."""
         difference = weights - self.mean_weights
         return float(np.sqrt(np.maximum(difference @ self.gram @ difference, 0))) / self.spread
 

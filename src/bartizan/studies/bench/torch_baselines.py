@@ -1,115 +1,116 @@
-"""What one would write in torch in an afternoon: the rules by their definitions, on all p coordinates."""
+"""Baselines in plain torch: the rules by their definitions, on all p coordinates."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bartizan._util import machine
-from bartizan.studies.bench.engines import Answer, Engine, Job
+from bartizan.studies.bench.engines import Engine, Rules
 from bartizan.studies.bench.problem import Problem
 
-STEPS, TOLERANCE = 1000, 1e-6  # float32 sums carry no more
+STEPS, TOLERANCE = 1000, 1e-6  # of the iterations; float32 sums have no more digits
 
 
-class Torch(Engine):
-    """The rules on a tensor; how distances are taken is left to a subclass."""
+class TorchRules(Engine):
+    """The rules on one tensor; subclasses compute the distances."""
 
-    def job(self, rule: str, problem: Problem) -> Job | None:
-        torch = machine.torch_for(f"The engine {self.name}")
-        own: Callable[..., Any] | None = {
-            "krum": self._krum,
-            "multi-krum": self._multi_krum,
-            "bulyan": self._bulyan,
+    def rules(self, problem: Problem) -> Rules:
+        f = problem.byzantine
+        return {
+            "krum": partial(self._krum, f),
+            "multi-krum": partial(self._multi_krum, f),
+            "bulyan": partial(self._bulyan, f),
             "geometric-median": self._geometric_median,
             "mca": self._mca,
-        }.get(rule)
-        if own is None:
-            return None
-        x = problem.tensor()
-        return Job(lambda given: Answer(own(torch, x, problem.byzantine)))
+        }
 
-    @abstractmethod
-    def pairs(self, torch: Any, x: Any) -> Any:
-        """Squared distances of all pairs, the diagonal infinite."""
+    def prepare(self, problem: Problem) -> Any:
+        return problem.tensor()
 
-    @abstractmethod
-    def to_point(self, torch: Any, x: Any, z: Any) -> Any:
-        """Distances of all rows to a point."""
+    def pairs(self, x: Any) -> Any:
+        """Return the squared distances of all pairs, with an infinite diagonal."""
+        raise NotImplementedError
 
-    def _scores(self, torch: Any, D: Any, n_neighbours: int) -> Any:
-        return D.sort(dim=1).values[:, :n_neighbours].sum(dim=1)
+    def distances_to(self, x: Any, z: Any) -> Any:
+        """Return the distances of all rows to a point."""
+        raise NotImplementedError
 
-    def _krum(self, torch: Any, x: Any, f: int) -> Any:
-        return x[self._scores(torch, self.pairs(torch, x), len(x) - f - 2).argmin()].clone()
+    def _krum(self, f: int, x: Any) -> Any:
+        return x[_scores(self.pairs(x), len(x) - f - 2).argmin()].clone()
 
-    def _multi_krum(self, torch: Any, x: Any, f: int) -> Any:
-        scores = self._scores(torch, self.pairs(torch, x), len(x) - f - 2)
+    def _multi_krum(self, f: int, x: Any) -> Any:
+        scores = _scores(self.pairs(x), len(x) - f - 2)
         return x[scores.argsort()[: len(x) - f]].mean(dim=0)
 
-    def _bulyan(self, torch: Any, x: Any, f: int) -> Any:
+    def _bulyan(self, f: int, x: Any) -> Any:
         """The selection and its mean, as `Bulyan` without `trim`."""
-        D = self.pairs(torch, x)
+        D = self.pairs(x)
         left = list(range(len(x)))
         selected: list[int] = []
         while len(selected) < len(x) - 2 * f:
             n_neighbours = min(max(len(left) - f - 2, f, 1), len(left) - 1)
-            scores = self._scores(torch, D[left][:, left], n_neighbours)
-            selected.append(left.pop(int(scores.argmin())))
+            selected.append(left.pop(int(_scores(D[left][:, left], n_neighbours).argmin())))
         return x[selected].mean(dim=0)
 
-    def _geometric_median(self, torch: Any, x: Any, f: int) -> Any:
-        z = x.mean(dim=0)
-        for _ in range(STEPS):
-            weights = 1 / self.to_point(torch, x, z).clamp_min(1e-12)
-            z, last = (weights / weights.sum()).to(x.dtype) @ x, z
-            if (z - last).norm() <= TOLERANCE * last.norm():
-                break
-        return z
+    def _geometric_median(self, x: Any) -> Any:
+        return _iterated(x, x.mean(dim=0), lambda z: 1 / self.distances_to(x, z).clamp_min(1e-12))
 
-    def _mca(self, torch: Any, x: Any, f: int) -> Any:
-        D = self.pairs(torch, x).fill_diagonal_(0)
-        row = D[self._middle(torch, D).argmin()]
-        width, z = self._middle(torch, row[None]).sqrt(), x[row.argmin()]
-        for _ in range(STEPS):
-            squares = self.to_point(torch, x, z) ** 2
-            weights = ((squares.min() - squares) / (2 * width**2)).exp()
-            z, last = (weights / weights.sum()).to(x.dtype) @ x, z
-            if (z - last).norm() <= TOLERANCE * last.norm():
-                break
-        return z
+    def _mca(self, x: Any) -> Any:
+        D = self.pairs(x).fill_diagonal_(0)
+        row = D[_row_medians(D).argmin()]
+        width = _row_medians(row[None]).sqrt()
 
-    def _middle(self, torch: Any, D: Any) -> Any:
-        """Medians of rows, half-way between the two middle values."""
-        ordered, n = D.sort(dim=1).values, D.shape[1]
-        return (ordered[:, (n - 1) // 2] + ordered[:, n // 2]) / 2
+        def weights(z: Any) -> Any:
+            squares = self.distances_to(x, z) ** 2
+            return ((squares.min() - squares) / (2 * width**2)).exp()
+
+        return _iterated(x, x[row.argmin()], weights)
 
 
-class Cdist(Torch):
-    """`torch.cdist` for all distances at once."""
+def _scores(D: Any, n_neighbours: int) -> Any:
+    return D.sort(dim=1).values[:, :n_neighbours].sum(dim=1)
+
+
+def _row_medians(D: Any) -> Any:
+    """The mean of the two middle values of each row."""
+    ordered, n = D.sort(dim=1).values, D.shape[1]
+    return (ordered[:, (n - 1) // 2] + ordered[:, n // 2]) / 2
+
+
+def _iterated(x: Any, z: Any, weights_at: Any) -> Any:
+    """Repeat the weighted mean, with weights at the last one, until it no longer moves."""
+    for _ in range(STEPS):
+        weights = weights_at(z)
+        z, last = (weights / weights.sum()).to(x.dtype) @ x, z
+        if (z - last).norm() <= TOLERANCE * last.norm():
+            break
+    return z
+
+
+class Cdist(TorchRules):
+    """All distances at once by `torch.cdist`."""
 
     name = "torch-cdist"
 
-    def pairs(self, torch: Any, x: Any) -> Any:
-        D = torch.cdist(x, x).square()
-        return D.fill_diagonal_(float("inf"))
+    def pairs(self, x: Any) -> Any:
+        return machine.torch_for(self.name).cdist(x, x).square().fill_diagonal_(float("inf"))
 
-    def to_point(self, torch: Any, x: Any, z: Any) -> Any:
-        return torch.cdist(x, z[None])[:, 0]
+    def distances_to(self, x: Any, z: Any) -> Any:
+        return machine.torch_for(self.name).cdist(x, z[None])[:, 0]
 
 
-class PairLoop(Torch):
-    """A Python loop over the pairs."""
+class PairLoop(TorchRules):
+    """Distances by a Python loop over the pairs."""
 
     name = "pair-loop"
 
-    def pairs(self, torch: Any, x: Any) -> Any:
-        D = torch.full((len(x), len(x)), float("inf"), device=x.device)
+    def pairs(self, x: Any) -> Any:
+        D = machine.torch_for(self.name).full((len(x), len(x)), float("inf"), device=x.device)
         for i in range(len(x)):
             for j in range(i):
                 D[i, j] = D[j, i] = (x[i] - x[j]).norm() ** 2
         return D
 
-    def to_point(self, torch: Any, x: Any, z: Any) -> Any:
-        return torch.stack([(row - z).norm() for row in x])
+    def distances_to(self, x: Any, z: Any) -> Any:
+        return machine.torch_for(self.name).stack([(row - z).norm() for row in x])

@@ -1,1 +1,1 @@
-"""Two shows: training under attack, and what aggregation alone does and costs."""
+"""Two demos: training under attack, and aggregation alone."""

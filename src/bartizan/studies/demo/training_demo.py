@@ -1,4 +1,4 @@
-"""`bartizan demo`: the mean against robust rules, on real images, with 15 of 50 clients lying."""
+"""`bartizan demo`: train with the mean and with robust rules, on real images, with 15 attackers among 50 clients."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs.sweep import sweep
-from bartizan.studies.demo.demo_screen import screen
+from bartizan.studies.demo.demo_display import display
+from bartizan.studies.terminal import new_console
 
 ROUNDS = 40
 ATTACKS = ("sign-flip", "lie")
 RULES = ("mean", "krum", "geometric-median", "mca")
-# Small enough that all runs together take two cores well under two minutes.
+# Small enough that all runs take less than two minutes on two cores.
 SETTINGS: dict[str, Any] = {
     "name": "demo",
     "device": "cpu",
@@ -32,42 +33,41 @@ SETTINGS: dict[str, Any] = {
 }
 LEGEND = """
 accuracy: on 2,000 test images that no client has; guessing gives 10%.
-attackers: the weight that the 15 of them got, averaged over the rounds.
-Sign flips stand far from the honest, and robust rules leave them out. LIE stays
-among the honest, where no distance tells it apart: who trusts few is hurt most.
+attackers: the weight of the 15 attackers, averaged over the rounds.
+Sign flips are far from the honest updates, and robust rules leave them out. LIE stays
+among them, where distances do not tell it apart: rules that trust few suffer most.
 More: bartizan demo --attacks gaussian,foe --rules mean,bulyan; bartizan list"""
 
 
 def experiments(
     attacks: Sequence[str] = ATTACKS, rules: Sequence[str] = RULES, rounds: int = ROUNDS
 ) -> list[Experiment]:
-    """One for each attack and rule."""
+    """Return one experiment for each attack and rule."""
     grid = {"attack.name": list(attacks), "rule.name": list(rules)}
     return Experiment().changed({**SETTINGS, "rounds": rounds, "grid": grid}).runs()
 
 
 def place(folder: Path, runs: Sequence[Experiment]) -> Path:
-    """Where the runs of one demo go: beside those of another, of which its report is to show nothing."""
+    """Return the folder of these runs; other runs have another, so that a report shows only its own."""
     ids = " ".join(sorted(one.id for one in runs))
     return folder / f"{len(runs)}-runs-{hashlib.sha256(ids.encode()).hexdigest()[:8]}"
 
 
 def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) -> int:
-    """Train all, show how it goes, write the report; 1 if a run failed."""
+    """Train all, show the progress and write the report; return 1 if a run failed."""
     try:
-        import torch  # noqa: F401 - the workers need it; better said here, once
-        from rich.console import Console
+        import torch  # noqa: F401 - the workers need it
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(f"bartizan demo needs {missing.name}: pip install 'bartizan[lab]'") from missing
 
-    console = Console(highlight=False)
+    console = new_console("demo", "lab")
     started = time.perf_counter()
     by_slug = {one.slug: one for one in runs}
     console.print(
-        "[bold]50 clients[/bold] train a small network on 10,000 images of clothes, 15 of them lie.\n"
-        "The server takes the mean, or a rule that judges them projected to k=4096 (PDR)."
+        "[bold]50 clients[/bold] train a small network on 10,000 images of clothes; 15 of them are attackers.\n"
+        "The server takes the mean, or a robust rule on updates projected to k=4096 (PDR)."
     )
-    with screen(by_slug, console) as shown:
+    with display(by_slug, console) as shown:
         outcomes = sweep(runs, place(folder, runs), workers=workers, resume=False, watch=shown.see)
     console.print(LEGEND)
     failed = [outcome for outcome in outcomes if outcome.error]

@@ -1,10 +1,10 @@
-"""The cells of the paper's tables: what was asked, and what the paper printed."""
+"""The cells of the paper's tables: their settings, and the values that the paper prints."""
 
 from __future__ import annotations
 
 import csv
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -12,24 +12,28 @@ from typing import Any
 
 DATA = {"cifar10": "cifar10", "cifar100": "cifar100", "tinyimagenet": "tiny-imagenet"}
 ABLATION = "cifar10-ks"
+RULES = ("krum", "geometric-median", "mca", "bulyan")
+ATTACKS = ("sign-flip", "lie", "foe", "gaussian")
+KEYS = ("data", "beta", "b", "attack", "rule", "pdr", "k", "s")
+"""What `--cells` filters by."""
 
 
 @dataclass(frozen=True)
-class Value:
-    """What one of the paper's tables prints for a cell; no accuracy: it did not converge, printed as "-"."""
+class PaperValue:
+    """One printed value of a cell. The accuracy is None where the paper prints "-": the run did not converge."""
 
     label: str
-    accuracy: float | None  # the best on the test set, in percent
+    accuracy_percent: float | None  # the best on the test set
     seconds: float  # of the server
 
     @property
     def shown(self) -> str:
-        return "-" if self.accuracy is None else f"{self.accuracy:g}"
+        return "-" if self.accuracy_percent is None else f"{self.accuracy_percent:g}"
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One setting of the paper, with all that it prints for it: a few cells are printed twice, and differ."""
+class PaperCell:
+    """One setting of the paper and all values printed for it; a few cells are printed twice, and differ."""
 
     table: str
     data: str
@@ -40,11 +44,11 @@ class Cell:
     pdr: bool
     k: int | None
     s: int | None
-    values: tuple[Value, ...] = ()
+    values: tuple[PaperValue, ...] = ()
 
     @property
     def base(self) -> tuple[Any, ...]:
-        """What a cell shares with the one that it is compared with: the same rule on the unprojected updates."""
+        """The settings that a projected cell shares with its base, the same rule on the unprojected updates."""
         return self.data, self.beta, self.b, self.attack, self.rule
 
     @property
@@ -57,41 +61,45 @@ class Cell:
 
 
 @cache
-def cells() -> tuple[Cell, ...]:
-    """All of them, in the order in which they matter.
+def cells() -> tuple[PaperCell, ...]:
+    """Return all cells, the hard ones first.
 
     >>> len(cells()), sum(len(cell.values) for cell in cells())
     (420, 676)
     """
-    found: dict[tuple[Any, ...], Cell] = {}
+    found: dict[tuple[Any, ...], PaperCell] = {}
     text = (resources.files(__package__) / "tables.csv").read_text(encoding="utf-8")
     for line in csv.DictReader(text.splitlines()):
-        cell = _cell(line)
+        cell = _parse(line)
         before = found.get(cell.key)
         found[cell.key] = replace(cell, values=before.values + cell.values) if before else cell
     return tuple(sorted(found.values(), key=_importance))
 
 
 @cache
-def tables() -> dict[str, tuple[Cell, ...]]:
-    """The cells by table; ours hold one data set and one beta each.
+def bases() -> dict[tuple[Any, ...], PaperCell]:
+    """Return the unprojected cells by their settings."""
+    return {cell.base: cell for cell in cells() if not cell.pdr}
+
+
+@cache
+def tables() -> dict[str, tuple[PaperCell, ...]]:
+    """Return the cells by table; a table has one data set and one beta.
 
     >>> ", ".join(tables())
     'cifar10-0.6, cifar10-0.2, cifar10-ks, cifar100-0.6, cifar100-0.2, tiny-imagenet-0.6, tiny-imagenet-0.2'
     """
-    out: dict[str, tuple[Cell, ...]] = {}
-    for cell in cells():
-        out[cell.table] = (*out.get(cell.table, ()), cell)
-    return out
+    names = dict.fromkeys(cell.table for cell in cells())
+    return {name: tuple(cell for cell in cells() if cell.table == name) for name in names}
 
 
 def labels() -> list[str]:
-    """The paper's own names of its tables."""
+    """Return the paper's own names of its tables."""
     return sorted({value.label for cell in cells() for value in cell.values})
 
 
-def named(table: str) -> list[Cell]:
-    """The cells of one of our tables, of one of the paper's, of a data set, or all.
+def named(table: str) -> list[PaperCell]:
+    """Return the cells of one of our tables, of one of the paper's, of a data set, or all.
 
     >>> len(named("cifar10-0.6")), len(named("tab:0.6")), len(named("cifar10")), len(named("all"))
     (64, 128, 164, 420)
@@ -110,10 +118,10 @@ def named(table: str) -> list[Cell]:
     return chosen
 
 
-def picked(table: str, filters: str = "") -> list[Cell]:
-    """What to run: the cells of a table that a filter leaves, and the bases that the k/s table does not hold.
+def picked(table: str, filters: str = "") -> list[PaperCell]:
+    """Return the cells to run: those of a table that a filter leaves, and the bases that the k/s table lacks.
 
-    A base stands in front of the first cell that needs it. A filter on `pdr` has said which are wanted.
+    A base comes before the first cell that needs it. None are added if the filter has a key `pdr`.
 
     >>> len(picked("cifar10-ks")), len(picked("cifar10-ks", "rule=krum,k=1024")), len(picked("cifar10-ks", "pdr=1"))
     (40, 4, 36)
@@ -121,75 +129,64 @@ def picked(table: str, filters: str = "") -> list[Cell]:
     chosen = filtered(named(table), filters)
     if "pdr" in dict(_parts(filters)):
         return chosen
-    bases = {cell.base: cell for cell in cells() if not cell.pdr}
     held = {cell.base for cell in chosen if not cell.pdr}
-    out: list[Cell] = []
+    out: list[PaperCell] = []
     for cell in chosen:
         if cell.table == ABLATION and cell.base not in held:
             held.add(cell.base)
-            out.append(bases[cell.base])
+            out.append(bases()[cell.base])
         out.append(cell)
     return out
 
 
-# How a cell answers to a filter's key; None where the cell has no such thing.
-KEYS: Mapping[str, Callable[[Cell], Any]] = {
-    "data": lambda cell: cell.data,
-    "beta": lambda cell: cell.beta,
-    "b": lambda cell: cell.b,
-    "attack": lambda cell: cell.attack,
-    "rule": lambda cell: cell.rule,
-    "pdr": lambda cell: int(cell.pdr),
-    "k": lambda cell: cell.k,
-    "s": lambda cell: cell.s,
-}
-
-
-def filtered(chosen: Sequence[Cell], filters: str) -> list[Cell]:
-    """The cells that a filter such as `rule=krum,attack=lie,b=0.3` leaves; one key given twice means either.
+def filtered(chosen: Sequence[PaperCell], filters: str) -> list[PaperCell]:
+    """Return the cells that match a filter such as `rule=krum,attack=lie,b=0.3`; a key given twice means either.
 
     >>> len(filtered(named("cifar10-0.6"), "rule=krum, rule=mca, b=0.3, pdr=1"))
     8
     """
     wanted: dict[str, set[str]] = {}
     for key, value in _parts(filters):
-        allowed = sorted({_written(KEYS[key](cell)) for cell in chosen} - {""})
+        allowed = sorted({_text(getattr(cell, key)) for cell in chosen} - {""})
         if value not in allowed:
             raise ValueError(f"--cells: {key} in these cells is one of {', '.join(allowed)}; got {value!r}.")
         wanted.setdefault(key, set()).add(value)
-    left = [cell for cell in chosen if all(_written(KEYS[key](cell)) in of for key, of in wanted.items())]
+    left = [cell for cell in chosen if all(_text(getattr(cell, key)) in of for key, of in wanted.items())]
     if not left:
-        raise ValueError(f"--cells {filters} leaves no cell: no one cell has all of that.")
+        raise ValueError(f"--cells {filters} leaves no cell: no cell matches all of it.")
     return left
 
 
-def twice(chosen: Iterable[Cell]) -> list[Cell]:
-    """The cells that the paper prints with more than one value.
+def twice() -> list[PaperCell]:
+    """Return the cells that the paper prints with more than one value.
 
-    >>> [str(cell) for cell in twice(cells())][0]
+    >>> str(twice()[0])
     'cifar10 beta=0.6 b=0.1 gaussian krum k=4096 s=8'
     """
-    return [cell for cell in chosen if len({(value.accuracy, value.seconds) for value in cell.values}) > 1]
+    return [cell for cell in cells() if len({(value.accuracy_percent, value.seconds) for value in cell.values}) > 1]
 
 
 def _parts(filters: str) -> list[tuple[str, str]]:
-    """The keys and values of a filter."""
+    """The keys and values of a filter, numbers as `_text` writes them and names with - for _."""
     out = []
     for part in filter(None, (part.strip() for part in filters.split(","))):
         key, equals, value = (word.strip().lower() for word in part.partition("="))
         if not equals or key not in KEYS:
             raise ValueError(f"--cells takes {', '.join(f'{key}=...' for key in KEYS)}; got {part!r}.")
-        out.append((key, _plain(value)))
+        try:
+            out.append((key, _text(float(value))))
+        except ValueError:
+            out.append((key, value.replace("_", "-")))
     return out
 
 
-def _cell(line: Mapping[str, str]) -> Cell:
+def _parse(line: Mapping[str, str]) -> PaperCell:
     data = DATA[line["dataset"]]
     # The ablation's caption names no beta; its cells at k=4096, s=8 are those of beta 0.6, to the digit.
     beta = float(line["beta"] or 0.6)
     accuracy = line["max_test_accuracy_percent"]
-    value = Value(line["table"], float(accuracy) if accuracy else None, float(line["wall_time_seconds"]))
-    return Cell(
+    value = PaperValue(line["table"], float(accuracy) if accuracy else None, float(line["wall_time_seconds"]))
+    return PaperCell(
         table=ABLATION if line["table"].endswith("_ks") else f"{data}-{beta:g}",
         data=data,
         beta=beta,
@@ -203,28 +200,20 @@ def _cell(line: Mapping[str, str]) -> Cell:
     )
 
 
-def _importance(cell: Cell) -> tuple[Any, ...]:
-    """The hard cells first; a cell and its base side by side, so that whoever stops early has pairs."""
+def _importance(cell: PaperCell) -> tuple[Any, ...]:
+    """Sort key: hard cells first, each beside its base, so that a run that is stopped early has pairs."""
     return (
         list(DATA.values()).index(cell.data),
         cell.table == ABLATION,
         -cell.beta,
         -cell.b,
-        ("krum", "geometric-median", "mca", "bulyan").index(cell.rule),
-        ("sign-flip", "lie", "foe", "gaussian").index(cell.attack),
+        RULES.index(cell.rule),
+        ATTACKS.index(cell.attack),
         cell.pdr,
         cell.k or 0,
         cell.s or 0,
     )
 
 
-def _written(value: Any) -> str:
+def _text(value: Any) -> str:
     return "" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
-
-
-def _plain(text: str) -> str:
-    """A number as `_written` has it, a name with - for _."""
-    try:
-        return f"{float(text):g}"
-    except ValueError:
-        return text.replace("_", "-")

@@ -1,13 +1,17 @@
-"""The paper's protocol as an experiment; what the paper leaves open is chosen here, once."""
+"""The paper's protocol as an experiment, with our choice for everything that the paper leaves open."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from bartizan.lab.config.choices import CHOICES as SECTIONS
 from bartizan.lab.config.experiment import Experiment
-from bartizan.studies.paper.cells import ABLATION, Cell
+from bartizan.lab.config.keys import ConfigError, shown
+from bartizan.studies.paper.cells import ABLATION, PaperCell, cells
 
 ROUNDS = 100
 MODELS = {"cifar10": "resnet18", "cifar100": "vgg16", "tiny-imagenet": "mobilenet-v3-large"}
@@ -18,7 +22,7 @@ STATED: dict[str, Any] = {
     "clients.participation": 1.0,
     "clients.batch": 32,
 }
-# What the paper does not say, as settings; CHOICES has the reasons.
+# What the paper does not say, as settings; CHOICES describes them.
 SILENT: dict[str, Any] = {
     "data.augment": False,
     "model.norm": "group",
@@ -36,118 +40,56 @@ SILENT: dict[str, Any] = {
 }
 
 
-class Choice(NamedTuple):
-    """A question that the paper leaves open."""
-
-    question: str
-    chosen: str
-    why: str
-
-
-CHOICES = (
-    Choice(
-        "which model on which data",
-        "ResNet18 on CIFAR-10, VGG16 on CIFAR-100, MobileNetV3-large on TinyImageNet",
-        "the order in which section 4 lists both; its wall times would fit a larger model on TinyImageNet",
-    ),
-    Choice(
-        "first layers on small images",
-        "as published for 224 pixels (model.fitted=false)",
-        "the paper cites the published networks; fitted to 32 pixels, ResNet18 learns no faster in the first rounds, "
-        "takes more than twice the time, and in the end is known for far more than the paper's 70%",
-    ),
-    Choice(
-        "normalisation, augmentation",
-        "GroupNorm in all three models; no augmentation",
-        "BatchNorm has running statistics, which would be aggregated with the weights; "
-        "VGG16 as published has no norm: --set model.norm=none",
-    ),
-    Choice(
-        "local work",
-        "10 steps of SGD on batches of 32",
-        "one gradient a round, as Algorithm 1 has it, reached 25% on CIFAR-10 in 100 rounds without attack",
-    ),
-    Choice(
-        "what is sent, and so what attackers falsify",
-        "the client's new weights; the rule sees their differences to the model, where distances are the same",
-        "with 15 attackers and falsified differences FoE and sign-flip stop the geometric median at 24% and 28%, FoE "
-        "makes Krum pick a attacker in 39 of 60 rounds; the paper has 67%, 67% and 64%. On weights these attacks do as "
-        "little as there, but for Bulyan: they lie so far away that the other rules give them next to no weight, so "
-        "these cells hardly test a projection",
-    ),
-    Choice(
-        "step sizes",
-        "0.01 at the clients with momentum 0.9; the server moves by 0.3 of the aggregate, with momentum 0.9",
-        "the paper's automatic tuning is not named; of what was tried with the geometric median under FoE within 100 "
-        "rounds this reached most on the test set; for Krum others reached more",
-    ),
-    Choice(
-        "what b counts",
-        "round(b M) clients, drawn by the seed: 5 or 15 of 50",
-        "the paper defines b by data; both ratios are recorded",
-    ),
-    Choice(
-        "Bulyan at b=0.3",
-        "f = 11, the most that M >= 4f + 3 allows with 50 clients; 15 attack",
-        "f = 15 needs 63 clients; the run's note says so",
-    ),
-    Choice(
-        "the projection",
-        "Rotated(k=4096); the k/s table takes the paper's matrix, Achlioptas(k, s)",
-        "s means something only for the paper's matrix, which costs k/s additions a coordinate; "
-        "--sketch changes it in the other tables",
-    ),
-    Choice(
-        "beta of the k/s table",
-        "0.6",
-        "its cells at k=4096, s=8 are those of beta 0.6, to the digit",
-    ),
-    Choice(
-        "wall time",
-        "the median round's sketch, weighing and combination; a speed-up is the ratio of two such on one machine",
-        "the paper does not say whether its seconds are of a round or of all, nor on which machine",
-    ),
-    Choice(
-        'when a run is "-"',
-        "it diverged, or its best accuracy is below 20% on CIFAR-10 (twice guessing), "
-        "below 10% on CIFAR-100 and TinyImageNet",
-        "the paper does not say; its lowest printed values are 24.78%, 21.6% and 24.42%",
-    ),
-    Choice(
-        "two values for one cell",
-        "both are shown",
-        "three cells of CIFAR-10 differ between tab:0.6 and tab:all_0.6",
-    ),
-)
+# Questions that the paper leaves open, and our choices; docs/guides/paper.md has the reasons.
+CHOICES = {
+    "which model on which data": "ResNet18 on CIFAR-10, VGG16 on CIFAR-100, MobileNetV3-large on TinyImageNet",
+    "first layers on small images": "as published for 224 pixels (model.fitted=false)",
+    "normalisation, augmentation": "GroupNorm in all three models; no augmentation",
+    "local work": "10 steps of SGD on batches of 32",
+    "what is sent, and so what attackers falsify": "the client's new weights; "
+    "the rule sees their differences to the model, where distances are the same",
+    "step sizes": "0.01 at the clients with momentum 0.9; the server moves by 0.3 of the aggregate, with momentum 0.9",
+    "what b counts": "round(b M) clients, drawn by the seed: 5 or 15 of 50",
+    "Bulyan at b=0.3": "f = 11, the most that M >= 4f + 3 allows with 50 clients; 15 attack",
+    "the projection": "Rotated(k=4096); the k/s table takes the paper's matrix, Achlioptas(k, s)",
+    "beta of the k/s table": "0.6",
+    "wall time": "the median round's sketch, weighing and combination; "
+    "a speed-up is the ratio of two such on one machine",
+    'when a run is "-"': "it diverged, or its best accuracy is below 20% on CIFAR-10 (twice guessing), "
+    "below 10% on CIFAR-100 and TinyImageNet",
+    "two values for one cell": "both are shown",
+}
+# The sections of a configuration that a cell sets; the rest is the protocol, the same for all cells of a table.
+CELL_SECTIONS = ("attack", "rule", "sketch", "split")
+# Keys that are part of neither: a seed is one sample of its cell, the others change no result.
+IGNORED = ("name", "seed", "device", "grid")
 
 
-def sketches_of(cell: Cell) -> tuple[str, ...]:
-    """The sketches that a cell can be run with, the default first."""
+def sketches_of(cell: PaperCell) -> tuple[str, ...]:
+    """Return the sketches that a cell can be run with, the default first."""
     if not cell.pdr:
         return ("exact",)
     return ("achlioptas",) if cell.table == ABLATION else ("rotated", "achlioptas")
 
 
-def asked(cell: Cell, sketch: str | None = None) -> dict[str, dict[str, Any]]:
-    """The sections of an experiment that a cell is about."""
+def cell_sections(cell: PaperCell, sketch: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return the sections of an experiment that a cell sets."""
     known = sketches_of(cell)
     kind = sketch or known[0]
     if kind not in known:
         why = f" {ABLATION} varies s, which only achlioptas has." if cell.table == ABLATION else ""
         raise ValueError(f"A sketch for {cell.table} is {' or '.join(known)}; got {kind!r}.{why}")
-    look: dict[str, Any] = {"name": kind} | ({"k": cell.k} if cell.pdr else {})
-    if kind == "achlioptas":
-        look["s"] = cell.s
+    size = {"k": cell.k} if cell.pdr else {}
     return {
         "split": {"kind": "dirichlet", "beta": cell.beta},
         "attack": {"name": cell.attack},
         "rule": {"name": cell.rule},
-        "sketch": look,
+        "sketch": {"name": kind, **size, **({"s": cell.s} if kind == "achlioptas" else {})},
     }
 
 
 def experiment(
-    cell: Cell,
+    cell: PaperCell,
     *,
     seed: int = 0,
     rounds: int = ROUNDS,
@@ -156,7 +98,7 @@ def experiment(
     device: str = "auto",
     changes: Sequence[str] = (),
 ) -> Experiment:
-    """A cell's run; `changes` are settings such as `clients.local=2`, put on top of the choices."""
+    """Return the experiment of a cell; `changes` are settings such as `clients.local=2`, applied last."""
     own = {
         "name": cell.table,
         "seed": seed,
@@ -167,5 +109,46 @@ def experiment(
         "model.name": MODELS[cell.data],
         "clients.byzantine": cell.b,
     }
-    one = Experiment().changed({**STATED, **SILENT, **own, **asked(cell, sketch)})
+    one = Experiment().changed({**STATED, **SILENT, **own, **cell_sections(cell, sketch)})
     return one.with_settings(changes) if changes else one
+
+
+def completed(config: Any) -> dict[str, Any]:
+    """Return a configuration, checked, with the defaults of missing keys and without the data folder."""
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"A configuration must be a table of sections; got {shown(config)}.")
+    whole = Experiment.read_back(config).as_dict()
+    whole["data"].pop("folder")
+    return whole
+
+
+def split_config(config: Mapping[str, Any], images: int | None = None) -> tuple[str, str]:
+    """Split a configuration into the cell's settings and the protocol, both as text that can be compared.
+
+    The number of images is part of the protocol where it is known: a sample is not the whole data set.
+    """
+    rest = completed(config)
+    setting: dict[str, Any] = {name: rest.pop(name) for name in CELL_SECTIONS}
+    setting |= {"data": rest["data"].pop("name"), "byzantine": rest["clients"].pop("byzantine")}
+    if images is not None:
+        rest["data"]["images"] = images
+    for key in IGNORED:
+        rest.pop(key, None)
+    return json.dumps(setting, sort_keys=True), json.dumps(rest, sort_keys=True)
+
+
+@cache
+def setting_of(cell: PaperCell, sketch: str) -> str:
+    """Return the settings of a cell as `split_config` writes them."""
+    sections = {name: SECTIONS[name].as_dict(SECTIONS[name].of(of)) for name, of in cell_sections(cell, sketch).items()}
+    return json.dumps({**sections, "data": cell.data, "byzantine": cell.b}, sort_keys=True)
+
+
+@cache
+def positions() -> dict[str, int]:
+    """Return the position of every setting that the paper has a cell for, in the order of `cells`."""
+    out: dict[str, int] = {}
+    for position, cell in enumerate(cells()):
+        for kind in sketches_of(cell):
+            out.setdefault(setting_of(cell, kind), position)
+    return out

@@ -1,45 +1,78 @@
-"""Running the paper's cells: one at a time, the hard ones first, within a budget."""
+"""Run the paper's cells one at a time, the hard ones first, within a budget."""
 
 from __future__ import annotations
 
+import argparse
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs import progress_display as show
 from bartizan.lab.runs.folder import recorded
+from bartizan.lab.runs.progress_display import display
 from bartizan.lab.runs.run import run
-from bartizan.studies.paper.cells import Cell
-from bartizan.studies.paper.outcome import Ours
+from bartizan.studies.paper.cells import PaperCell
+from bartizan.studies.paper.kept_runs import RunSummary
 from bartizan.studies.paper.protocol import ROUNDS, experiment, sketches_of
-from bartizan.studies.paper.run_budget import Budget
+
+UNITS = {"s": 1, "min": 60, "h": 3600}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A time after which no run is started, and a number of rounds that all runs are cut to.
+
+    >>> Budget.parse("2h,rounds=30")
+    Budget(seconds=7200.0, rounds=30)
+    """
+
+    seconds: float | None = None
+    rounds: int | None = None
+    started: float = field(default_factory=time.monotonic, repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Parse 90s, 20min, 2h, rounds=30, or a time and rounds with a comma between."""
+        seconds: float | None = None
+        rounds: int | None = None
+        for part in (part.strip() for part in text.split(",")):
+            if of := re.fullmatch(r"rounds=([1-9]\d{0,5})", part):
+                rounds = int(of[1])
+            elif of := re.fullmatch(r"(\d+\.?\d*) *(s|min|h)", part):
+                seconds = float(of[1]) * UNITS[of[2]]
+            else:
+                raise argparse.ArgumentTypeError(
+                    f"wanted a time such as 90s, 20min or 2h, or rounds=30, or both with a comma between; got {part!r}"
+                )
+        return cls(seconds, rounds)
+
+    @property
+    def spent(self) -> bool:
+        return self.seconds is not None and time.monotonic() - self.started >= self.seconds
 
 
 @dataclass(frozen=True)
 class Job:
     """One run of one cell."""
 
-    cell: Cell
+    cell: PaperCell
     experiment: Experiment
 
     @property
     def folder(self) -> str:
-        """Its name among the runs of a folder; cells that are one experiment have one folder."""
+        """The name of the run's folder; cells with equal experiments share one."""
         return f"{self.cell.data}-beta{self.cell.beta:g}-b{self.cell.b:g}-{self.experiment.slug}"
 
     def __str__(self) -> str:
-        sketch = self.experiment.sketch
-        how = " ".join(
-            [sketch.name, *(f"{key}={sketch.settings[key]}" for key in ("k", "s") if key in sketch.settings)]
-        )
-        cell = self.cell
-        where = f"{cell.data} beta={cell.beta:g} b={cell.b:g}"
-        return f"{where} {cell.attack} {cell.rule} {how} seed={self.experiment.seed}"
+        cell, sketch = self.cell, self.experiment.sketch
+        size = [f"{key}={sketch.settings[key]}" for key in ("k", "s") if key in sketch.settings]
+        where = f"{cell.data} beta={cell.beta:g} b={cell.b:g} {cell.attack} {cell.rule}"
+        return " ".join([where, sketch.name, *size, f"seed={self.experiment.seed}"])
 
 
 class OutOfTimeError(Exception):
@@ -47,7 +80,7 @@ class OutOfTimeError(Exception):
 
 
 def plan(
-    cells: Sequence[Cell],
+    cells: Sequence[PaperCell],
     *,
     budget: Budget = Budget(),
     seeds: int = 1,
@@ -56,7 +89,7 @@ def plan(
     device: str = "auto",
     changes: Sequence[str] = (),
 ) -> list[Job]:
-    """What to run, in its order: all cells with one seed before any with the next.
+    """Return the runs in their order: all cells with one seed before any with the next.
 
     Cells that can't be run with `sketch` keep their own if others can; where none can, that is an error.
     """
@@ -78,8 +111,8 @@ def plan(
     return list(jobs.values())
 
 
-def carry_out(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> int:
-    """Run what is not finished, as long as there is time; how many are left."""
+def run_jobs(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> int:
+    """Run the jobs that are not finished until the budget is spent; return how many are left."""
     left = [job for job in jobs if not _finished(job, folder)]
     if len(left) < len(jobs):
         print(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished already.")
@@ -88,7 +121,7 @@ def carry_out(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> i
         number = total - len(left) + 1
         print(f"[{number} of {total}] {left[0]}", flush=True)
         try:
-            _carried_out(left[0], folder, budget)
+            _run(left[0], folder, budget)
         except OutOfTimeError:
             break
         left.pop(0)
@@ -102,19 +135,19 @@ def carry_out(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> i
     return len(left)
 
 
-def _carried_out(job: Job, folder: Path, budget: Budget) -> None:
+def _run(job: Job, folder: Path, budget: Budget) -> None:
     rounds = job.experiment.rounds
-    with show.of_run(rounds) as screen:
+    with display({job.folder: rounds}) as progress:
 
         def watch(line: Mapping[str, Any]) -> None:
-            screen.see(line)
+            progress.update(job.folder, line)
             if line["kind"] == "round" and line["round"] < rounds and budget.spent:
                 raise OutOfTimeError
 
-        done = run(job.experiment, folder / job.folder, resume=True, watch=watch)
-    ours = Ours.of(done)
-    reached = "did not converge" if ours.accuracy is None else f"best accuracy {ours.accuracy:.2f}%"
-    server = "" if ours.seconds is None else f", {1000 * ours.seconds:.3g} ms a round at the server"
+        done = RunSummary.of(run(job.experiment, folder / job.folder, resume=True, watch=watch))
+    accuracy, seconds = done.accuracy_percent, done.server_seconds
+    reached = "did not converge" if accuracy is None else f"best accuracy {accuracy:.2f}%"
+    server = "" if seconds is None else f", {1000 * seconds:.3g} ms a round at the server"
     print(f"    {reached}{server}", flush=True)
 
 

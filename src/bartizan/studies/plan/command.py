@@ -6,11 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from bartizan._util import machine
 from bartizan._util.arguments import number
-from bartizan.sketch.planner.calibration import calibrate, stored
-from bartizan.sketch.planner.costs import Costs
-from bartizan.sketch.planner.plan import Plan, plan
+from bartizan.studies.plan.plan import measured, plan
 from bartizan.updates.layout import FLOATS
 
 
@@ -25,28 +22,19 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--rule", help="a rule, such as krum or 'nnm >> geometric-median' (default: two kinds)")
     parser.add_argument("--dtype", choices=FLOATS, default="float32", help="of the updates (default float32)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where they lie (default cpu)")
-    parser.add_argument("--recalibrate", action="store_true", help="measure this machine again")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> None:
-    def planned(costs: Costs | None) -> Plan:
-        return plan(
-            options.clients,
-            options.dim,
-            dtype=options.dtype,
-            device=options.device,
-            eps=options.eps,
-            delta=options.delta,
-            rounds=options.rounds,
-            rule=options.rule,
-            calibration=costs,
-        )
-
-    planned(None)  # refuses what is wrong before anything is measured
-    costs = None if options.recalibrate else stored(options.device, options.dtype)
-    if costs is None and (options.recalibrate or machine.present(options.device)):
-        costs = calibrate(options.device, options.dtype)
-    chosen = planned(costs)
+    asked: dict[str, Any] = {
+        "dtype": options.dtype,
+        "device": options.device,
+        "eps": options.eps,
+        "delta": options.delta,
+        "rounds": options.rounds,
+        "rule": options.rule,
+    }
+    plan(options.clients, options.dim, **asked)  # refuses what is wrong before anything is measured
+    chosen = plan(options.clients, options.dim, **asked, on=measured(options.device, options.dtype))
     print(json.dumps(chosen.as_dict(), indent=1) if options.json else chosen)

@@ -27,7 +27,7 @@ from bartizan.studies.theory.scenes import (
 DIM, WIDE, K = 8192, 65_536, 4096
 DELTA = 0.05
 PAPER = ("krum", "bulyan", "geometric-median", "mca")
-RULES = (*names.RULES, "nnm >> krum", "nnm >> geometric-median", *names.COORDINATEWISE)
+RULES = (*names.RULES.built_in, "nnm >> krum", "nnm >> geometric-median", *names.COORDINATEWISE.built_in)
 ATTACKS = (*match.ATTACKS, "ipm factor=1000")
 ROUNDING = 1e-20  # an error below this is one of rounding
 ELSEWHERE = 1000

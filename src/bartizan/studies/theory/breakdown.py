@@ -187,7 +187,7 @@ def tell(results: Sequence[tuple[Cell, Result]]) -> str:
 
 def asks(rule: str) -> bool:
     """Whether a rule wants to be told how many lie."""
-    return rule_named(rule, 0).withstands() is not None
+    return rule_named(rule, 0).max_byzantine() is not None
 
 
 def _share(count: int | None, point: Point) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from bartizan import registry as names
+from bartizan import attacks
 from bartizan._util.types import Floats
-from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
 from bartizan.geometry import Geometry
+from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact, Rotated, distortion
 from bartizan.studies.theory import aggregation_error as aggregation
@@ -35,7 +36,7 @@ from bartizan.studies.theory.scenes import (
 
 DIM, K = 16_384, 4096  # so that most of a move can be hidden
 RULES = ("krum", "multi-krum", "geometric-median", "mca")
-ATTACKS = tuple(name for name in names.ATTACKS if "sketch" in needs(names.attack(name)))
+ATTACKS = tuple(name for name in attacks.ATTACKS.built_in if "sketch" in needs(attacks.attack(name)))
 LEAKED, FRESH, NO_SKETCH = "leaked", "fresh", "no sketch"
 LENGTHS = (10.0, 0.5)
 """Of the common gradient: that of one that stands out of the noise, and of one that does not."""
@@ -113,7 +114,7 @@ def _met(rule: Rule, cell: Cell, clients: Clients, common: Floats, rng: np.rando
         "published": mean,
         "aggregator": lambda tried: Aggregator(rule, sketch)(tried, seed=told).update,
     }
-    attack = names.attack(cell.attack)
+    attack = attacks.attack(cell.attack)
     updates[:f] = attack(updates[f:], f, rng, **{name: knows[name] for name in needs(attack)})
     checked = streamed(rule, sketch, updates, seed)
     answers = {
@@ -126,7 +127,7 @@ def _met(rule: Rule, cell: Cell, clients: Clients, common: Floats, rng: np.rando
     return errors | {"caught": attackers / f, "accused": float(len(checked.quarantined) - attackers)}
 
 
-def streamed(rule: Rule, sketch: Rotated, updates: Floats, seed: int) -> Aggregation:
+def streamed(rule: Rule, sketch: Rotated, updates: Floats, seed: int) -> Aggregation[Any]:
     """By a round that was opened with this seed: it compares norms, and looks at the chosen once more."""
     with Aggregator(rule, sketch).round(seed) as r:
         for client, update in enumerate(updates):

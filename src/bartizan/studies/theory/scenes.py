@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bartizan import attacks
 from bartizan import registry as names
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
@@ -20,7 +21,9 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
 
 TRIES = 16  # of the attacks that try their factors on the server's own rule
-ATTACKS = tuple(name for name in names.ATTACKS if name != "none" and needs(names.attack(name)) <= {"aggregator"})
+ATTACKS = tuple(
+    name for name in attacks.ATTACKS.built_in if name != "none" and needs(attacks.attack(name)) <= {"aggregator"}
+)
 """Those that know the honest updates and at most the rule; who aims at the sketch is tried in theory/adaptive.py."""
 SIGMA = KAPPA = 1.0
 LIMITS = {"mda": {"max_nodes": 5000}}  # a search that would take minutes is a refusal here
@@ -123,7 +126,7 @@ class Attack:
     def _function(self) -> Any:
         name, _, setting = self.name.partition(" ")
         key, _, value = setting.partition("=")
-        return names.attack(name, **({key: float(value)} if key else {}))
+        return attacks.attack(name, **({key: float(value)} if key else {}))
 
 
 def servers_of(rule: Rule | CoordinateWise, sketch: Sketch) -> dict[str, Callable[..., Server]]:

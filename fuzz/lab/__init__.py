@@ -1,0 +1,1 @@
+"""Hostile files of the laboratory: data sets, experiments, results and checkpoints."""

@@ -1,0 +1,1 @@
+"""Hostile clients of one round, and files of updates."""

@@ -1,0 +1,166 @@
+"""Limit the bytes, objects and seconds that Flower spends on unpacking one reply.
+
+Flower's decoder has no limit. An array states how often it repeats a chunk of bytes, so that a few megabytes can become
+terabytes in the ServerApp; and a node may announce objects that it never sends, for which Flower waits up to two hours.
+While a reply is pulled, objects and bytes are counted before they are assembled, and the wait ends when the round does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Array
+
+_unpacking: Any
+_pulling: Any
+try:  # these are private to Flower and may move
+    from flwr.supercore.inflatable import inflatable_utils as _unpacking
+    from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_children_ids_from_object_content
+    from flwr.superlink.grid import http_grid as _pulling
+
+    SUPPORTED = _unpacking.inflatable_class_registry["Array"] is Array and callable(_pulling.pull_objects)
+except (ImportError, AttributeError, KeyError):
+    SUPPORTED = False
+
+LONGEST_WAIT = 7200.0
+"""Seconds that Flower waits for an object."""
+EXTRA_BYTES = 2**24
+"""Bytes for metrics, headers and names, besides twice the model."""
+OBJECT_BYTES = 2**10
+"""Bytes that an object counts for at least, since each is a request of its own."""
+EXTRA_OBJECTS = 500
+"""Objects besides those of the model's arrays: records, and the message itself."""
+CHUNK = 2**20
+"""Bytes of a chunk of an array; Flower's chunks are five times as large, and a node may use smaller ones."""
+log = logging.getLogger("flwr")
+
+
+class TooLargeError(ValueError):
+    """A reply would take more memory than a reply of the model can."""
+
+
+class LateError(Exception):
+    """A reply was still arriving when the round's time was over."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most bytes and objects that one reply may have."""
+
+    bytes: int
+    objects: int
+
+    @classmethod
+    def of(cls, model: Mapping[str, Any]) -> Limits:
+        """Allow twice the bytes of the model and a constant, in as many objects as its arrays need."""
+        objects = EXTRA_OBJECTS + sum(2 + len(array.data) // CHUNK for array in model.values())
+        size = 2 * sum(len(array.data) for array in model.values())
+        return cls(size + EXTRA_BYTES + OBJECT_BYTES * objects, objects)
+
+
+@dataclass
+class _Pull:
+    """The reply that this thread is pulling, and how much of it has come."""
+
+    limits: Limits
+    end: float | None
+    deadline: float | None
+    pulled: int = 0
+    unpacked: int = 0
+    lock: Any = field(default_factory=threading.Lock)
+
+    def fetch(self, pull_object: Callable[[str], bytes], object_id: str) -> bytes:
+        """Pull one object and count it; Flower calls this in several threads."""
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise LateError("it was still coming when the round's time was over")
+        content = pull_object(object_id)
+        with self.lock:
+            self.pulled += max(len(content), OBJECT_BYTES)
+            if self.pulled > self.limits.bytes:
+                raise TooLargeError(f"it has more than {self.limits.bytes:,} bytes")
+        return content
+
+
+class _ThisThread(threading.local):
+    pull: _Pull | None = None
+
+
+_here = _ThisThread()  # two strategies may pull at once
+_lock = threading.Lock()
+_users = 0
+_flower_pull_objects: Any = None
+
+
+@contextmanager
+def limited(limits: Limits, end: float | None, deadline: float | None = None) -> Iterator[None]:
+    """Apply the limits to the reply that this thread pulls; times are of the monotonic clock.
+
+    Missing objects are waited for until `end`; objects that keep arriving are taken until `deadline` (`end` if None).
+    """
+    if not SUPPORTED:
+        yield
+        return
+    before, _here.pull = _here.pull, _Pull(limits, end, end if deadline is None else deadline)
+    _count_users(1)
+    try:
+        yield
+    finally:
+        _count_users(-1)
+        _here.pull = before
+
+
+def warn_if_unsupported() -> None:
+    if not SUPPORTED:
+        log.warning("This Flower is built otherwise than 1.41: a reply's size is not limited before it is unpacked.")
+
+
+def _count_users(step: int) -> None:
+    """Replace two of Flower's functions for the first user, and restore them after the last."""
+    global _users, _flower_pull_objects
+    registry: dict[str, Any] = _unpacking.inflatable_class_registry
+    with _lock:
+        if _users == 0:
+            _flower_pull_objects = _pulling.pull_objects
+            registry["Array"], _pulling.pull_objects = _LimitedArray, _pull_objects
+        _users += step
+        if _users == 0:
+            registry["Array"], _pulling.pull_objects = Array, _flower_pull_objects
+
+
+def _pull_objects(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any) -> dict[str, bytes]:
+    """Replaces Flower's function that pulls the objects of a reply."""
+    pull, pull_one = _here.pull, pull_object_fn
+    if pull is not None:
+        object_ids = list(dict.fromkeys(object_ids))  # a tree can name one object a million times
+        if len(object_ids) > pull.limits.objects:
+            raise TooLargeError(f"it has {len(object_ids):,} objects, and one of the model needs fewer")
+        if pull.end is not None:
+            options["max_time"] = min(options.get("max_time") or LONGEST_WAIT, max(0.0, pull.end - time.monotonic()))
+
+        def pull_one(object_id: str) -> bytes:
+            return pull.fetch(pull_object_fn, object_id)
+
+    objects: dict[str, bytes] = _flower_pull_objects(object_ids, pull_one, **options)
+    return objects
+
+
+class _LimitedArray:
+    """Replaces Flower's class of arrays: unpacks them if all arrays of the reply are small enough together."""
+
+    @staticmethod
+    def inflate(content: bytes, children: dict[str, Any] | None = None) -> Array:
+        pull = _here.pull
+        if pull is not None:
+            ids = get_object_children_ids_from_object_content(content)
+            sizes = [len((children or {})[child].data) for child in ids]
+            pull.unpacked += sum(sizes[i] for i in json.loads(get_object_body(content, Array))["arraychunk_ids"])
+            if pull.unpacked > pull.limits.bytes:
+                raise TooLargeError(f"its arrays would have more than {pull.limits.bytes:,} bytes")
+        return Array.inflate(content, children=children)

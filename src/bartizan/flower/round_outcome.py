@@ -1,0 +1,133 @@
+"""The outcome of one round, and how it is reported: in Flower's log, in its metrics and in results.jsonl."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import RecordDict
+
+from bartizan._util.types import Floats
+from bartizan.defense.reputation import Reputation
+from bartizan.errors import TooFewClientsError
+from bartizan.flower.replies import Model
+from bartizan.result import Aggregation
+
+log = logging.getLogger("flwr")
+
+
+@dataclass
+class ReplyMetadata:
+    """What is kept of a round's replies besides their arrays, by node."""
+
+    metrics: dict[int, RecordDict] = field(default_factory=dict)
+    sizes: dict[int, float] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """The nodes that replied in one round, and the rule's result or why there is none."""
+
+    round: int
+    result: Aggregation[Any] | None
+    refused: TooFewClientsError | None
+    nodes: list[int] = field(default_factory=list)
+    """Nodes whose replies were read, in ascending order."""
+    failed: dict[int, str] = field(default_factory=dict)
+    sizes: dict[int, float] | None = None
+    """How much each node counted; None where all counted alike."""
+    waiting: float = 0.0
+    """Seconds from the request to the last reply, without those spent on reading replies."""
+    reading: float = 0.0
+    after: float = 0.0
+    """Seconds after the last reply."""
+
+    @property
+    def quarantined(self) -> dict[int, str]:
+        source = self.result if self.refused is None else self.refused
+        return {} if source is None else dict(source.quarantined)
+
+    @property
+    def weights(self) -> dict[int, float] | None:
+        """Weights by node; None for a coordinate-wise rule, and where the round was refused."""
+        return self._by_node(None if self.result is None else self.result.weights)
+
+    @property
+    def scores(self) -> dict[int, float] | None:
+        """Distances to the weighted centre by node; None where the rule took no distances."""
+        return self._by_node(None if self.result is None else self.result.scores)
+
+    @property
+    def trusted(self) -> list[int]:
+        """Nodes whose metrics are used: those neither quarantined nor without weight."""
+        quarantined, weights = self.quarantined, self.weights
+        return [node for node in self.nodes if node not in quarantined and (weights is None or weights[node] > 0)]
+
+    def add_to(self, reputation: Reputation) -> None:
+        reputation.add(self.weights, self.quarantined, took_part=self.nodes, sizes=self.sizes)
+
+    def _by_node(self, values: Floats | None) -> dict[int, float] | None:
+        if self.result is None or values is None:
+            return None
+        return dict(zip(self.result.clients, values.tolist(), strict=True))
+
+    def log(self) -> None:
+        quarantined = self.quarantined
+        counts = (len(self.nodes) - len(quarantined), len(quarantined), len(self.failed))
+        log.info("aggregate_train: judged %d replies, quarantined %d; %d nodes failed", *counts)
+        for node, reason in quarantined.items():
+            log.warning("\t> Quarantined node %d: %s", node, reason)
+        for node, reason in self.failed.items():
+            log.warning("\t> Node %d failed: %s", node, reason)
+        if self.refused is not None:
+            log.warning("Round %d was refused and the model kept: %s", self.round, self.refused.problem)
+
+    def metrics(self, shares: Mapping[int, float]) -> dict[str, Any]:
+        """Return the entries of a MetricRecord: numbers and lists of numbers."""
+        metrics: dict[str, Any] = {
+            "bartizan-nodes": self.nodes,
+            "bartizan-quarantined": sorted(self.quarantined),
+            "bartizan-failed": sorted(self.failed),
+            "bartizan-kept-old-model": int(self.result is None),
+            "bartizan-seconds-looking": self.reading,
+            "bartizan-seconds-after-last": self.after,
+        }
+        mean_shares = None if self.weights is None else shares
+        for key, values in {"weights": self.weights, "scores": self.scores, "shares": mean_shares}.items():
+            if values is not None:
+                metrics[f"bartizan-{key}"] = [values[node] for node in self.nodes]
+        if self.result is not None:
+            metrics["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
+        return metrics
+
+    def line(self, model: Model) -> dict[str, Any]:
+        """Return the round's line of results.jsonl; ids are strings, since JavaScript's numbers have 53 bits."""
+        weights, scores, result = self.weights, self.scores, self.result
+        line: dict[str, Any] = {
+            "round": self.round,
+            "clients": [str(node) for node in self.nodes],
+            "weights": None if weights is None else [weights[node] for node in self.nodes],
+            "quarantined": {str(node): reason for node, reason in self.quarantined.items()},
+            "seconds": {"train": self.waiting},
+        }
+        if self.sizes is not None:
+            line["sizes"] = [self.sizes[node] for node in self.nodes]
+        notes = [f"Failed: {', '.join(map(str, sorted(self.failed)))}."] if self.failed else []
+        if result is not None:
+            line["seconds"] |= {**result.seconds, "sketch": self.reading + result.seconds["sketch"]}
+            line |= {} if scores is None else {"scores": [scores[node] for node in self.nodes]}
+            line |= {"seed": str(result.seed), "sketch": repr(result.sketch), "norm": _step(model, result.update)}
+        if self.refused is not None:
+            notes.append(f"The round was refused and the model kept: {self.refused.problem}")
+        return line | ({"note": " ".join(notes)} if notes else {})
+
+
+def _step(model: Model, update: Mapping[str, Any]) -> float:
+    """Return the distance between the old and the new model."""
+    floats = {name: array for name, array in update.items() if array.dtype.kind == "f"}
+    steps = [np.linalg.norm((new.astype(np.float64) - model.arrays[name]).ravel()) for name, new in floats.items()]
+    return float(np.linalg.norm(steps))

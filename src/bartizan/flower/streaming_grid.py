@@ -1,0 +1,137 @@
+"""A Flower grid that yields replies one by one as they arrive, where Flower's own waits for the last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from flwr.app import Error, Message
+from flwr.serverapp import Grid
+
+from bartizan._util.text import short
+from bartizan.flower.reply_limits import LateError, Limits, limited, warn_if_unsupported
+
+SHORTEST_WAIT, LONGEST_WAIT = 0.05, 2.0  # seconds between two requests
+GRACE = 10.0
+"""Seconds, or a tenth of the timeout if that is more, for a reply that waited behind others at the round's end."""
+TRIES = 3
+"""Requests for a reply whose connection breaks while the SuperLink answers other requests."""
+UNKNOWN = 0
+"""Flower's code for an unknown error."""
+
+
+class UnusableReply(Error):
+    """A reply that is unusable by the fault of its node; a class, since a node may send any error code."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(UNKNOWN, short(reason))
+
+
+class StreamingGrid:
+    """A grid whose `send_and_receive` yields each reply when it arrives, under the id of the node that was asked.
+
+    A reply that Flower can't unpack, that exceeds the limits, or that names another sender becomes an error of the node
+    that was asked; so does one that the SuperLink can't deliver. A broken network raises. `on_send` is called with the
+    messages before they are sent. Everything else is left to the wrapped grid.
+    """
+
+    def __init__(self, grid: Grid, limits: Limits, on_send: Callable[[list[Message]], None] | None = None) -> None:
+        self._grid, self._limits, self._on_send = grid, limits, on_send
+        self._tries: dict[str, int] = {}
+        warn_if_unsupported()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Send now; the returned iterator waits for the replies."""
+        sent = list(messages)
+        if self._on_send is not None:
+            self._on_send(sent)
+        self._tries = {}
+        return self._replies(self._pushed(sent), timeout)
+
+    def _pushed(self, sent: list[Message]) -> dict[str, Message]:
+        """Send messages and return them by the ids of their replies; a node that can't be reached is absent."""
+        ids = list(self._grid.push_messages(sent)) if sent else []
+        if len(ids) == len(sent):  # None where a message could not be sent
+            return {key: message for key, message in zip(ids, sent, strict=True) if key}
+        if not ids:  # together they were too large for one request
+            return {key: message for message in sent for key in self._grid.push_messages([message]) if key}
+        # The simulation's grid leaves out the ids of messages that could not be sent.
+        known = {message.metadata.message_id: message for message in sent}
+        return {key: known[key] for key in ids if key in known}
+
+    def _replies(self, asked: dict[str, Message], timeout: float | None) -> Iterator[Message]:
+        end = None if timeout is None else time.monotonic() + timeout
+        grace = 0.0 if timeout is None else max(GRACE, timeout / 10)
+        wait = SHORTEST_WAIT
+        while asked:
+            # After the end every node is asked once more: its reply may have waited behind a large one.
+            last = end is not None and time.monotonic() >= end
+            before = len(asked)
+            for key in list(asked):
+                # One request for each, so that replies at the SuperLink are not in memory all at once.
+                reply = self._pulled(key, asked[key], end, grace)
+                if reply is not None:
+                    del asked[key]
+                    yield reply
+                    del reply
+            if last:
+                return
+            wait = SHORTEST_WAIT if len(asked) < before else min(1.5 * wait, LONGEST_WAIT)
+            if asked:
+                time.sleep(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
+
+    def _pulled(self, key: str, question: Message, end: float | None, grace: float = 0.0) -> Message | None:
+        deadline = None if end is None else max(end, time.monotonic() + grace)
+        try:
+            with limited(self._limits, end, deadline):
+                replies = list(self._grid.pull_messages([key]))
+        except Exception as broken:  # hostile bytes can raise anything in Flower's decoder
+            return self._reply_for(key, question, broken)
+        if not replies:
+            return None
+        reply = replies[0]
+        if reply.metadata.src_node_id == question.metadata.dst_node_id:
+            return reply
+        if reply.has_error():  # the SuperLink reports that there will be no reply
+            return _failed(reply.error.reason, question)
+        return Message(UnusableReply("the reply came under another node's id"), reply_to=question)
+
+    def _reply_for(self, key: str, question: Message, broken: Exception) -> Message | None:
+        """Return the error of a node for an exception, or None to ask again; raise it if the network is broken."""
+        reason = f"{type(broken).__name__}: {broken}"
+        if isinstance(broken, LateError) or _out_of_resources(broken):
+            return _failed(reason, question)
+        if not _from_network(broken):
+            return Message(UnusableReply(f"the reply can't be unpacked: {reason}"), reply_to=question)
+        try:
+            list(self._grid.get_node_ids())
+        except Exception:
+            raise broken from None
+        # The SuperLink answers other requests, so this reply is the cause: a node can name its objects so that the
+        # SuperLink fails on them. The SuperLink itself may be the cause, too, so the node is absent, not quarantined.
+        self._tries[key] = self._tries.get(key, 0) + 1
+        refused = getattr(getattr(broken, "response", None), "status_code", 0) >= 400
+        if refused or self._tries[key] >= TRIES:
+            return _failed(f"the SuperLink does not deliver its reply: {reason}", question)
+        return None
+
+
+Grid.register(StreamingGrid)
+
+
+def _failed(reason: str | None, question: Message) -> Message:
+    return Message(Error(UNKNOWN, short(reason)), reply_to=question)
+
+
+def _from_network(broken: Exception) -> bool:
+    module = type(broken).__module__.partition(".")[0]
+    return isinstance(broken, OSError) or module in ("httpx", "httpcore", "grpc")
+
+
+def _out_of_resources(broken: Exception) -> bool:
+    """Return whether this machine ran out of memory or threads, which is no node's fault."""
+    return isinstance(broken, MemoryError) or (type(broken) is RuntimeError and "start new thread" in str(broken))

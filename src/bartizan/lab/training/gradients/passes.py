@@ -1,0 +1,97 @@
+"""Gradients of many clients: the interface, and two implementations that work for every model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from bartizan.lab.training.flat_model import FlatLayout
+from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+
+Tensors = dict[str, Tensor]  # by name: the gradient of a view of the vector would be as long as the vector
+
+
+class Gradients(NamedTuple):
+    """Of m clients, a row each: the gradient of the mean loss on its batch, then BatchNorm's statistics after it."""
+
+    rows: Tensor  # (m, size)
+    losses: Tensor  # (m,)
+
+
+class Pass(ABC):
+    """One forward and backward pass of m clients, each on its own batch.
+
+    A client's BatchNorm sees that client's batch only. Dropout is off: its masks would make an update depend on
+    how many clients run at once.
+    """
+
+    precision = torch.float32  # what images pass through the layers in; weights and sums stay in float32
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.flat = FlatLayout.of(model)
+
+    @abstractmethod
+    def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
+        """The gradients at weights, (size,) for all clients or (m, size), on images (m, batch, C, H, W).
+
+        Their rows are written to `out` where it is given.
+        """
+
+    def training(self) -> None:
+        """The model in training mode, but for dropout."""
+        self.model.train()
+        for module in self.model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.eval()
+
+    def loss(self, parameters: Tensors, statistics: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """One client's mean loss, and the statistics after its batch, by torch's own modules."""
+        # Buffers are written to, so they are copies, and each its own: vmap writes to no view of a larger one.
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        buffers |= {name: part.clone() for name, part in self.flat.statistics(statistics).items()}
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
+            outputs = torch.func.functional_call(self.model, parameters | buffers, images).to(statistics.dtype)
+        after = [buffers[name].reshape(-1) for name in self.flat.statistics(statistics)]
+        return functional.cross_entropy(outputs, labels), torch.cat(after) if after else statistics
+
+    def write(self, gradients: Tensors, rows: Tensor) -> None:
+        """Put the parameters' gradients, (m, ...) each, to their places."""
+        for name, place in self.flat.parameters(rows).items():
+            place.copy_(gradients[name])
+
+
+def rows_for(weights: Tensor, images: Tensor, out: Tensor | None) -> Tensor:
+    """Where the clients' rows go: what was given, or new memory."""
+    return weights.new_empty(len(images), weights.shape[-1]) if out is None else out
+
+
+class Loop(Pass):
+    """One client after the other, by torch's own modules: the definition that tests compare the other passes with."""
+
+    def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
+        self.training()
+        n, rows = self.flat.n_parameters, rows_for(weights, images, out)
+        losses = weights.new_empty(len(rows))
+        for m, own in enumerate(weights.expand(len(rows), -1)):
+            parameters = {name: part.detach().requires_grad_() for name, part in self.flat.parameters(own).items()}
+            loss, rows[m, n:] = self.loss(parameters, own[n:], images[m], labels[m])
+            gradients = torch.autograd.grad(loss, list(parameters.values()))
+            self.write(dict(zip(parameters, gradients, strict=True)), rows[m])
+            losses[m] = loss.detach()
+        return Gradients(rows, losses)
+
+
+class Vmapped(Pass):
+    """All clients in one pass by `torch.func.vmap`."""
+
+    def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
+        self.training()
+        n, rows = self.flat.n_parameters, rows_for(weights, images, out)
+        gradient = torch.func.grad_and_value(self.loss, has_aux=True)
+        many = torch.func.vmap(gradient, in_dims=(None if weights.ndim == 1 else 0, 0, 0, 0))
+        # Statistics are written to, so every client needs its own.
+        statistics = weights[..., n:].expand(len(images), -1)
+        gradients, (losses, rows[:, n:]) = many(self.flat.parameters(weights), statistics, images, labels)
+        self.write(gradients, rows)
+        return Gradients(rows, losses)

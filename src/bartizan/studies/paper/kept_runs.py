@@ -1,0 +1,230 @@
+"""Summaries of runs of the paper's cells, and the JSON-lines file that keeps those of finished runs.
+
+The file has one line a run and nothing by client, so that a repository can hold it.
+`docs/reference/results-format.md` lists the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from bartizan import records
+from bartizan._util import jsonl
+from bartizan.studies import typed_rows
+from bartizan.studies.paper.protocol import completed, positions, split_config
+
+KIND, VERSION = "kept", 1
+DIGITS = 5  # of times and weights
+STEPS = ("train", "sketch", "weigh", "combine")
+UNFINISHED = "unfinished"
+ADVICE = "Put back a copy, or delete the line and keep the run again."
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run of a cell: its configuration, its accuracies, and medians over its rounds."""
+
+    id: str
+    config: dict[str, Any]
+    status: str
+    converged: bool | None
+    """None: it is not finished."""
+    rounds: int
+    best: float | None
+    last: float | None
+    accuracy: tuple[tuple[int, float], ...]
+    """(round, accuracy on the test set) of every evaluated round."""
+    seconds: dict[str, float | None]
+    """Of the median round: server, its steps, train, and one read of the updates. Of the whole run: run."""
+    on_attackers: float | None = field(metadata={typed_rows.KEY: "on_liars"})
+    """The weight on Byzantine clients, mean over the rounds; None where it is unknown who is Byzantine."""
+    moved: float | None
+    """The part of the weight that the projection gave to other clients than the exact rule, mean over the rounds."""
+    images: int | None
+    """How many all clients hold together."""
+    data: str | None
+    ratio: dict[str, Any] | None
+    dim: int | None
+    notes: tuple[str, ...]
+    machine: str
+    bartizan: str
+    torch: str
+    commit: str | None
+    """The revision that ran, if it was given."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", completed(self.config))
+        if not {"server", "run"} <= set(self.seconds):
+            raise TypeError("seconds must have the keys server and run")
+
+    @classmethod
+    def of(cls, recorded: records.Recorded, commit: str | None = None) -> RunSummary:
+        """Summarise a recorded run, finished or not; malformed lines raise one of `records.MALFORMED`."""
+        run, rounds, end = recorded.run, recorded.rounds, recorded.end or {"status": UNFINISHED, "converged": None}
+        curve = [(line["round"], line["accuracy"]) for line in rounds if line.get("accuracy") is not None]
+        sizes, attackers = run.get("sizes"), run.get("byzantine")
+        weighed = [line for line in rounds if line.get("weights")]
+        seconds = {step: _median(line["seconds"].get(step) for line in rounds) for step in STEPS}
+        seconds["read"] = _median(line.get("read") for line in rounds)
+        seconds["server"] = _median(_server_seconds(line["seconds"]) for line in rounds)
+        seconds["run"] = _rounded(end.get("seconds"))
+        row = {
+            "id": run["id"],
+            "config": run["config"],
+            "status": end["status"],
+            "converged": end["converged"],
+            "rounds": len(rounds),
+            "best": max((accuracy for _, accuracy in curve), default=None),
+            "last": curve[-1][1] if curve else None,
+            "accuracy": curve,
+            "seconds": seconds,
+            "on_liars": None if attackers is None else _mean(_on_attackers(line, attackers) for line in weighed),
+            "moved": _mean(_moved(line) for line in weighed if line.get("exact_weights")),
+            "images": sum(sizes) if sizes else None,
+            "data": run.get("data"),
+            "ratio": run.get("ratio"),
+            "dim": run.get("dim"),
+            "notes": list(dict.fromkeys(line["note"] for line in rounds if line.get("note"))),
+            "machine": str(run.get("machine") or ""),
+            "bartizan": run.get("bartizan") or "",
+            "torch": run.get("torch") or "",
+            "commit": commit,
+        }
+        return typed_rows.parse(cls, row)
+
+    @property
+    def identity(self) -> tuple[str, str, int, str | None]:
+        """Equal for two runs of the same settings, seed and data."""
+        return *split_config(self.config, self.images), self.seed, self.data
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def planned(self) -> int:
+        """Rounds that the configuration asks for."""
+        return int(self.config["rounds"])
+
+    @property
+    def diverged(self) -> bool:
+        return self.status == "diverged"
+
+    @property
+    def ended(self) -> bool:
+        return self.diverged or self.rounds == self.planned
+
+    @property
+    def best_percent(self) -> float | None:
+        """The best accuracy, whether the run converged or not."""
+        return None if self.best is None else 100 * self.best
+
+    @property
+    def accuracy_percent(self) -> float | None:
+        """The best accuracy; None if the run did not converge."""
+        return None if self.converged is False else self.best_percent
+
+    @property
+    def server_seconds(self) -> float | None:
+        return self.seconds["server"]
+
+
+@dataclass(frozen=True)
+class KeepResult:
+    """What `keep` did, in numbers of runs."""
+
+    runs: int = 0
+    """In the file now."""
+    new: int = 0
+    changed: int = 0
+    unfinished: int = 0
+    others: int = 0
+    """Not of the paper's cells."""
+    unread: tuple[str, ...] = ()
+
+
+def keep(folder: Path, file: Path, commit: str | None = None) -> KeepResult:
+    """Add the finished runs of a folder to the file, each once; doing so again changes nothing.
+
+    A run that is in the file already is replaced, but keeps its commit unless another is given.
+    """
+    lines = read(file) if file.exists() else []
+    before = {one.identity: one for one in lines}
+    held, unfinished, others, unread = dict(before), 0, 0, list[str]()
+    paths = records.find(folder)
+    if not paths:
+        raise ValueError(f"{folder} holds no run; `bartizan paper run TABLE --out DIR` makes some.")
+    for path in paths:
+        try:
+            one = RunSummary.of(records.read(path), commit)
+        except records.MALFORMED as wrong:
+            unread.append(records.explain(path, wrong))
+            continue
+        if one.identity[0] not in positions():
+            others += 1
+        elif one.converged is None:
+            unfinished += 1
+        else:
+            old = before.get(one.identity)
+            held[one.identity] = replace(one, commit=old.commit) if commit is None and old else one
+    new = len(held) - len(before)
+    changed = sum(held[identity] != one for identity, one in before.items())
+    if new or changed or len(lines) > len(before):  # a run that was in the file twice is there once now
+        write(file, held.values())
+    return KeepResult(len(held), new, changed, unfinished, others, tuple(unread))
+
+
+def write(file: Path, runs: Iterable[RunSummary]) -> None:
+    """Replace the file by these runs, in the order of the paper's cells."""
+    last = len(positions())
+    ordered = sorted(
+        runs, key=lambda one: (positions().get(one.identity[0], last), one.identity[0], *map(str, one.identity[1:]))
+    )
+    jsonl.rewrite(file, ({"kind": KIND, "version": VERSION, **typed_rows.as_row(one)} for one in ordered))
+
+
+def read(file: Path) -> list[RunSummary]:
+    """Return the runs that a file keeps."""
+
+    def parsed(row: dict[str, Any]) -> RunSummary:
+        kind, version = row.pop("kind", None), row.pop("version", None)
+        if kind != KIND:
+            raise ValueError(f"it is of kind {kind!r}, not {KIND!r}")
+        if version != VERSION:
+            raise ValueError(f"it is of version {version!r}; this bartizan reads version {VERSION}")
+        return typed_rows.parse(RunSummary, row)
+
+    return jsonl.read(file, parsed, advice=ADVICE, appended=False).rows
+
+
+def _server_seconds(seconds: Mapping[str, Any]) -> float:
+    """The server's time in a round; 0 if the round was refused."""
+    return sum(seconds.get(step) or 0.0 for step in ("sketch", "weigh", "combine"))
+
+
+def _on_attackers(line: Mapping[str, Any], byzantine: list[int]) -> float:
+    return sum(weight for client, weight in zip(line["clients"], line["weights"], strict=True) if client in byzantine)
+
+
+def _moved(line: Mapping[str, Any]) -> float:
+    """Half the sum of the differences between the weights: 1 if no client kept any."""
+    return sum(abs(a - b) for a, b in zip(line["weights"], line["exact_weights"], strict=True)) / 2
+
+
+def _median(numbers: Iterable[float | None]) -> float | None:
+    """The median of those that are not 0 or None: refused rounds have no time of the server."""
+    measured = [one for one in numbers if one]
+    return _rounded(median(measured)) if measured else None
+
+
+def _mean(numbers: Iterable[float]) -> float | None:
+    measured = list(numbers)
+    return _rounded(fmean(measured)) if measured else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")

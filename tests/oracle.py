@@ -1,0 +1,249 @@
+"""Brute-force definitions of every rule and pre-aggregator, in NumPy and float64 on all coordinates.
+
+Tests and the fuzz campaign compare the library with these; they import nothing of it. `x` is (M, p) with one update a
+row, `f` the number of Byzantine clients, `sizes` how much each client counts (1 if not given). Rules that select
+clients return the selection, all others the aggregated update, and pre-aggregators the mixed clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+
+def squared_distances(x):
+    return ((x[:, None] - x[None]) ** 2).sum(axis=2)
+
+
+def norms(x):
+    return np.sqrt(np.sum(x**2, axis=1))
+
+
+def average(x, sizes=None):
+    return np.average(x, axis=0, weights=sizes)
+
+
+def sizes_of(x, sizes=None):
+    return np.ones(len(x)) if sizes is None else np.asarray(sizes, np.float64)
+
+
+# Rules that select clients.
+
+
+def krum_scores(D, n_neighbours: int):
+    """Sum of the squared distances `D` of each client to its `n_neighbours` nearest others."""
+    return np.array([np.sort(np.delete(row, i))[:n_neighbours].sum() for i, row in enumerate(D)])
+
+
+def multi_krum(x, f: int, n_selected: int | None = None):
+    """The clients with the least Krum scores over M - f - 2 neighbours (Blanchard et al., 2017)."""
+    M = len(x)
+    scores = krum_scores(squared_distances(x), M - f - 2)
+    return np.argsort(scores, kind="stable")[: M - f if n_selected is None else n_selected]
+
+
+def krum(x, f: int) -> int:
+    return int(multi_krum(x, f, n_selected=1)[0])
+
+
+def bulyan(x, f: int) -> list[int]:
+    """The M - 2f clients that repeated Krum selects from those that are left (El Mhamdi et al., 2018)."""
+    D, left, selected = squared_distances(x), list(range(len(x))), []
+    while len(selected) < len(x) - 2 * f:
+        scores = krum_scores(D[np.ix_(left, left)], max(len(left) - f - 2, f, 1))
+        selected.append(left.pop(int(scores.argmin())))
+    return selected
+
+
+def subsets(M: int, f: int):
+    """All sets of M - f clients, one a row."""
+    return np.array(list(combinations(range(M), M - f)))
+
+
+def diameters(x, sets):
+    """The largest squared distance within each set of clients."""
+    D = squared_distances(x)
+    return np.array([D[np.ix_(s, s)].max() for s in sets])
+
+
+def mda(x, f: int):
+    """All sets of M - f clients with the least diameter: one pair makes it, so several sets may share it."""
+    sets = subsets(len(x), f)
+    found = diameters(x, sets)
+    return sets[np.isclose(found, found.min(), rtol=1e-12, atol=0)]
+
+
+def largest_variance(x) -> float:
+    """The largest eigenvalue of the clients' covariance matrix."""
+    return float(np.linalg.eigvalsh(np.cov(x.T, bias=True))[-1])
+
+
+def smea(x, f: int):
+    """The set of M - f clients whose covariance has the least largest eigenvalue."""
+    return min(subsets(len(x), f), key=lambda s: largest_variance(x[s]))
+
+
+def cge(x, f: int):
+    """The M - f clients with the least norms."""
+    return np.argsort(norms(x), kind="stable")[: len(x) - f]
+
+
+def monna(x, f: int, trusted):
+    """The M - f clients nearest to the trusted update."""
+    return np.argsort(norms(x - trusted), kind="stable")[: len(x) - f]
+
+
+def spectral_dnc(x, f: int):
+    """What is left when the client farthest along the first principal component is removed f times."""
+    left = np.arange(len(x))
+    for _ in range(f):
+        centred = x[left] - x[left].mean(axis=0)
+        along = (centred @ np.linalg.svd(centred)[2][0]) ** 2
+        left = np.delete(left, along.argmax())
+    return left
+
+
+def larger_cluster(D) -> list[int]:
+    """The larger of two clusters by average linkage over the distances `D`."""
+    clusters = [[i] for i in range(len(D))]
+    while len(clusters) > 2:
+        a, b = min(
+            combinations(range(len(clusters)), 2), key=lambda ab: D[np.ix_(clusters[ab[0]], clusters[ab[1]])].mean()
+        )
+        clusters[a] += clusters.pop(b)
+    return sorted(max(clusters, key=lambda c: (len(c), 0 in c)))
+
+
+# Rules that weigh clients.
+
+
+def distance_sum(x, z, sizes=None) -> float:
+    """The sum of distances that the geometric median minimises."""
+    return float(sizes_of(x, sizes) @ norms(x - z))
+
+
+def pull(x, z, sizes=None):
+    """The force of the clients that are not at z, and the size of those that are.
+
+    z is a geometric median exactly if the force is no longer than that size.
+    """
+    sizes, away = sizes_of(x, sizes), norms(x - z)
+    here = away <= 1e-8 * np.abs(x).max()
+    return (sizes[~here, None] * (x[~here] - z) / away[~here, None]).sum(axis=0), sizes[here].sum()
+
+
+def mca(x, width: float | None = None, steps: int = 20_000):
+    """The fixed point of Gaussian weights around it, iterated from the medoid."""
+    D = squared_distances(x)
+    medoid = np.median(D, axis=1).argmin()
+    width = np.sqrt(np.median(D[medoid])) if width is None else width
+    z = x[medoid]
+    for _ in range(steps):
+        z = average(x, np.exp(-np.sum((x - z) ** 2, axis=1) / (2 * width**2)))
+    return z
+
+
+def centered_clipping(x, radius: float | None, steps: int):
+    """Steps by the mean of the differences, each clipped to `radius` or to their median length."""
+    v = np.zeros(x.shape[1])
+    for _ in range(steps):
+        limit = np.median(norms(x - v)) if radius is None else radius
+        v = v + clipped(x - v, limit).mean(axis=0)
+    return v
+
+
+def fltrust(x, trusted):
+    """The mean by positive cosines with the trusted update, of clients no longer than it."""
+    length = np.linalg.norm(trusted)
+    scores = np.maximum(x @ trusted / norms(x) / length, 0)
+    return average(clipped(x, length), scores)
+
+
+def caf(x, f: int, only_weighted: bool = True):
+    """The weighted mean of least variance while clients lose weight along the top eigenvector.
+
+    The largest squared coordinate is taken among the clients that still have weight, or among all.
+    """
+    M, c, best, least = len(x), np.ones(len(x)), None, np.inf
+    while c.sum() > M - 2 * f or best is None:
+        mean = average(x, c)
+        values, vectors = np.linalg.eigh((c[:, None] * (x - mean)).T @ (x - mean) / c.sum())
+        if values[-1] < least:
+            best, least = mean, values[-1]
+        t = ((x - mean) @ vectors[:, -1]) ** 2
+        c = c * (1 - t / t[c > 0 if only_weighted else c >= 0].max()).clip(0)
+    return best
+
+
+def clipped_clustering(x, history: Sequence[float] = ()):
+    """The mean of the larger cluster by cosine distance, clipped to the median of all norms so far."""
+    unit = x / norms(x)[:, None]
+    limit = np.median([*history, *norms(x)])
+    return clipped(x, limit)[larger_cluster(1 - unit @ unit.T)].mean(axis=0)
+
+
+# Pre-aggregators.
+
+
+def nnm(x, f: int, sizes=None):
+    """Each client's average with its nearest, M - f clients in all."""
+    sizes, D = sizes_of(x, sizes), squared_distances(x)
+    nearest = [np.argsort(row, kind="stable")[: len(x) - f] for row in D]
+    return np.array([average(x[near], sizes[near]) for near in nearest])
+
+
+def clipped(x, radius: float, origin=0.0):
+    """Clients shortened towards the origin to a length of at most `radius`."""
+    away = x - origin
+    length = np.maximum(norms(away), np.finfo(np.float64).tiny)
+    return origin + away * np.minimum(1, radius / length)[:, None]
+
+
+def arc(x, f: int):
+    """Clients clipped to the norm that floor(2 f (M - f) / M) of them exceed."""
+    M = len(x)
+    n_clipped = 2 * f * (M - f) // M
+    return clipped(x, np.sort(norms(x))[M - n_clipped - 1])
+
+
+def bucketed(x, size: int, order):
+    """Means of `size` clients each, in a shuffled order."""
+    return np.array([x[order[i : i + size]].mean(axis=0) for i in range(0, len(x), size)])
+
+
+# Coordinate-wise rules.
+
+
+def median(x, sizes=None):
+    """The value of each coordinate with half of the sizes on either side, or the mean of two such values."""
+    sizes = sizes_of(x, sizes)
+    order = np.argsort(x, axis=0, kind="stable")
+    ordered, share_up_to = np.take_along_axis(x, order, axis=0), np.cumsum(sizes[order], axis=0) / sizes.sum()
+    low, high = ((share_up_to < half).sum(axis=0) for half in (0.5 - 1e-12, 0.5 + 1e-12))
+    columns = np.arange(x.shape[1])
+    return (ordered[low, columns] + ordered[high, columns]) / 2
+
+
+def trimmed_mean(x, f: int, sizes=None):
+    """The mean of each coordinate without its f least and f largest values."""
+    return _mean_of(x, np.argsort(x, axis=0, kind="stable")[f : len(x) - f], sizes)
+
+
+def meamed(x, f: int, sizes=None):
+    """The mean of each coordinate's M - f values nearest to its median."""
+    away = np.abs(x - median(x, sizes))
+    return _mean_of(x, np.argsort(away, axis=0, kind="stable")[: len(x) - f], sizes)
+
+
+def _mean_of(x, rows, sizes):
+    weights = sizes_of(x, sizes)[rows]
+    return (np.take_along_axis(x, rows, axis=0) * weights).sum(axis=0) / weights.sum(axis=0)
+
+
+def coordinate_wise(rule, x, sizes=None):
+    """The result of one of the library's coordinate-wise rules, by its name and `n_byzantine`."""
+    if type(rule).__name__ == "Median":
+        return median(x, sizes)
+    return {"TrimmedMean": trimmed_mean, "MeaMed": meamed}[type(rule).__name__](x, rule.n_byzantine, sizes)
