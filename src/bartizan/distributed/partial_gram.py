@@ -50,8 +50,8 @@ class PartialSums:
             return [sketch.gram(clients, about)]
         if not isinstance(sketch, StreamingSketch):
             raise TypeError(f"{sketch!r} can't read columns by themselves: wanted Exact() or a projection.")
-        rows = sketch.sketch_rows(clients, self.seed, None if about is None else clients.everyone.rows([about]))
-        dots = clients.everyone.zeros(0) if rows.trusted_dots is None else rows.trusted_dots
+        rows = sketch.sketch_rows(clients, self.seed, None if about is None else clients.all_rows.take([about]))
+        dots = clients.all_rows.zeros(0) if rows.trusted_dots is None else rows.trusted_dots
         return [rows.sketches, rows.squared_norms, dots]
 
     def squared_norms(self, sums: Sequence[Any]) -> Floats:

@@ -143,13 +143,13 @@ def padded_to_block(clients: Updates, first: int, multiple_of: int) -> Updates:
     lead = first % multiple_of
     if not lead:
         return replace(clients, first=first)
-    arrays, own = clients.located.arrays, clients.columns.entries[0]
+    arrays, own = clients.rows.arrays, clients.columns.entries[0]
     zeros = zeros_like(arrays[0][0], lead)
     columns = Columns(Layout((Entry(("lead",), (lead,), own.dtype, own.device), *clients.layout.entries)))
     return replace(
         clients,
         columns=columns,
-        located=columns.located([Row((zeros, *arrays[m]), ()) for m in range(len(clients))]),
+        rows=columns.stack([Row((zeros, *arrays[m]), ()) for m in range(len(clients))]),
         reference=_padded(clients.reference, lead),
         trusted=_padded(clients.trusted, lead),
         first=first - lead,

@@ -102,11 +102,11 @@ class Projection(StreamingSketch):
         """
         clients = parse_updates(updates, strict=True)
         sketched = self.sketch_rows(clients, fresh_seed() if seed is None else checked_seed(seed))
-        return clients.located.host(sketched.sketches)[0]
+        return clients.rows.host(sketched.sketches)[0]
 
     def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         trusted = clients.trusted is not None
-        sketched = SketchedRows.empty(clients.everyone, self.k, trusted=trusted)
+        sketched = SketchedRows.empty(clients.all_rows, self.k, trusted=trusted)
         most = self.most or (TWICE if trusted else None)
         multiple_of = self.unit if most is None else self.multiple_of
         for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
@@ -119,9 +119,9 @@ class Projection(StreamingSketch):
         @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
         def about(row: int) -> Floats:
             # Read once more about that row: the sketches may have lost the digits in which the clients differ.
-            return every.host(every.inner_products(self.sketch_rows(clients, seed, every.rows([row])).sketches))[0]
+            return every.host(every.inner_products(self.sketch_rows(clients, seed, every.take([row])).sketches))[0]
 
-        every = clients.everyone
+        every = clients.all_rows
         gram, norms, dots = every.host(
             every.inner_products(sketched.sketches), sketched.squared_norms, sketched.trusted_dots
         )
