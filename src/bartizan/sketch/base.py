@@ -12,7 +12,8 @@ import numpy as np
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
-from bartizan.kernels.rows import UNIT, Rows
+from bartizan.kernels.protocol import ColumnBlock, Vector
+from bartizan.kernels.rows import UNIT
 from bartizan.sketch.sketched_rows import SketchedRows
 from bartizan.updates.columns import Located
 from bartizan.updates.updates import Updates
@@ -67,7 +68,7 @@ class Projection(StreamingSketch):
             raise ValueError(f"{type(self).__name__} needs k, a positive whole number of dimensions; got {self.k!r}.")
 
     @abstractmethod
-    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
         """Add what these columns contribute to the sketches of the rows, and to their exact squared norms."""
 
     def norm_ratio_range(self, odds: float) -> tuple[float, float]:
