@@ -11,7 +11,7 @@ import numpy as np
 from bartizan import __version__
 from bartizan._util import machine
 from bartizan._util.types import Array
-from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.aggregate import Aggregator
 from bartizan.attacks import Poison, needs
 from bartizan.errors import TooFewClientsError
 from bartizan.lab.config.experiment import Experiment
@@ -25,10 +25,11 @@ from bartizan.lab.training.evaluation import backdoor_rate, evaluate
 from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
 from bartizan.lab.training.torch_import import Tensor, torch
+from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact
 from bartizan.sketch.norms_only import Norms
-from bartizan.updates.updates import Updates
+from bartizan.updates import parse_updates
 
 
 class _RoundInput(NamedTuple):
@@ -235,7 +236,7 @@ class Training:
     def _sizes(self, who: list[int]) -> Array | None:
         return self.population.sizes[who] if self.experiment.server.by_size else None
 
-    def _move(self, result: Aggregation, who: list[int]) -> dict[str, Any]:
+    def _move(self, result: Aggregation[Any], who: list[int]) -> dict[str, Any]:
         """Move the model by the aggregate; returns the fields of the line about it."""
         self.history = result.history
         norm = float(torch.linalg.vector_norm(result.update, dtype=torch.float64))
@@ -249,7 +250,7 @@ class Training:
 
     def _compare(self, aggregator: Aggregator, rows: Sequence[Tensor], given: dict[str, Any]) -> dict[str, Any]:
         """The time of one read of the updates, and the rule's weights by exact distances."""
-        updates = Updates.of(rows)
+        updates = parse_updates(rows)
         found: dict[str, Any] = {"read": machine.timed(lambda: Norms().gram_stats(updates, 0), self.device)[1]}
         rule = aggregator.rule
         projected = isinstance(rule, Rule) and rule.needs_distances and not isinstance(self.sketch, Exact)
@@ -273,7 +274,7 @@ class Training:
         given: dict[str, Any] = {"seed": 0, "trusted": rows[0] if rule.needs_trusted else None}
         for sketch in {self.sketch, Exact()} if isinstance(rule, Rule) else {Exact()}:
             Aggregator(rule, sketch)(rows, **given)
-        Norms().gram_stats(Updates.of(rows), 0)
+        Norms().gram_stats(parse_updates(rows), 0)
 
 
 def step_size_of(experiment: Experiment) -> float:
