@@ -141,7 +141,8 @@ class Training:
             if evaluated:
                 line |= self._compared(aggregator, rows, given)
             # A GPU is still combining when the aggregator returns.
-            stages = result.seconds | {"combine": spent - result.seconds["sketch"] - result.seconds["weigh"]}
+            others = sum(seconds for stage, seconds in result.seconds.items() if stage != "combine")
+            stages = result.seconds | {"combine": spent - others}
             line["seconds"] |= stages
             line |= self._moved(result, who)
         # Honest clients whose every loss is not finite have been given a model that is none.
