@@ -1,4 +1,4 @@
-"""Triton interprets its kernels where there is no GPU; it decides when it is first imported."""
+"""Let Triton interpret its kernels where there is no GPU, which it decides when it is first imported."""
 
 import os
 
@@ -15,7 +15,7 @@ else:
 
 @pytest.fixture
 def one_thread():
-    """torch's: what tests compute is too small for more."""
+    """Hold torch to one thread: what tests compute is too small for more."""
     threaded = pytest.importorskip("torch")
     before = threaded.get_num_threads()
     threaded.set_num_threads(1)

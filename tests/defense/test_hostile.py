@@ -595,7 +595,7 @@ ATTACKERS = {
     "a list that lies": (lambda x: {"w": type("Odd", (list,), {"__iter__": lambda self: iter([0.5])})(["x"])}, "str"),
     "a key without a name": (lambda x: {Nameless(): x}, "missing"),
     "a key without a name, and text": (lambda x: {"w": {Nameless(): "text"}}, "<Nameless>"),
-    "an error without words": (lambda x: Broken(w=x), "Unsaid: it can't be said"),
+    "an error without words": (lambda x: Broken(w=x), "Unsaid: its message can't be read"),
     "a number repeated for ever": (lambda x: {"w": np.broadcast_to(x[:1], (10**13,))}, "memory for 1 numbers"),
     "a tensor repeated for ever": (lambda x: {"w": tensor(x[:1]).expand(10**9, 10**4)}, "memory for 1 numbers"),
 }

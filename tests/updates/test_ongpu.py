@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from bartizan import attacks  # noqa: E402
 from bartizan.rules.coordinatewise import Median, TrimmedMean  # noqa: E402
-from bartizan.updates import layout, updates  # noqa: E402
+from bartizan.updates import layout, parse  # noqa: E402
 
 GPU = torch.cuda.is_available()
 M, P = 7, 4999
@@ -23,7 +23,7 @@ SEED = 2**100 + 7
 def tensors_count_as_on_a_gpu(monkeypatch):
     """Without one, Triton's interpreter reads the CPU's tensors as if they were there."""
     if not GPU:
-        for module in (layout, updates):
+        for module in (layout, parse):
             monkeypatch.setattr(module, "on_gpu", layout.is_tensor)
 
 

@@ -21,6 +21,7 @@ from bartizan.rules import MCA, Bulyan, GeometricMedian, Krum, Mean, Rule
 from bartizan.sketch import Exact, Rotated, Sketch
 from bartizan.studies.bench.measure import one_read
 from bartizan.studies.bench.problem import Problem
+from bartizan.updates import combine
 
 RESNET18 = 11_173_962  # parameters of a ResNet18 for CIFAR-10
 SMALL = 5000  # coordinates to compile the kernels with
@@ -74,7 +75,7 @@ def scores(problem: Problem, rules: list[Rule]) -> Iterator[tuple[str, str, list
             line = []
             for geometry, sketching in geometries:
                 weights, weighing = machine.timed(partial(rule, geometry))
-                update, combining = machine.timed(partial(updates.combine, weights))
+                update, combining = machine.timed(partial(combine, updates, weights))
                 error = float(np.linalg.norm(update - mean)) / spread
                 seconds = (sketching if rule.needs_distances else read) + weighing + combining
                 line.append(Score(error, float(weights[:f].sum()), f / len(x), seconds / read))

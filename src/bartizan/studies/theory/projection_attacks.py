@@ -10,9 +10,10 @@ import numpy as np
 
 from bartizan import attacks
 from bartizan._util.types import Floats
-from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
 from bartizan.geometry import Geometry
+from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact, Rotated, distortion
 from bartizan.studies.formatting import markdown_table, three_digits
@@ -130,7 +131,7 @@ def _attacked(
     return errors | {"caught": attackers / f, "accused": float(len(checked.quarantined) - attackers)}
 
 
-def streamed(rule: Rule, sketch: Rotated, updates: Floats, seed: int) -> Aggregation:
+def streamed(rule: Rule, sketch: Rotated, updates: Floats, seed: int) -> Aggregation[Any]:
     """Aggregate in a round with this seed, which compares norms and sketches the selected clients again."""
     with Aggregator(rule, sketch).round(seed) as r:
         for client, update in enumerate(updates):
