@@ -1,6 +1,7 @@
 """Let Triton interpret its kernels where there is no GPU, which it decides when it is first imported."""
 
 import os
+import signal
 
 import pytest
 
@@ -21,3 +22,11 @@ def one_thread():
     threaded.set_num_threads(1)
     yield
     threaded.set_num_threads(before)
+
+
+@pytest.fixture
+def ctrl_c():
+    """SIGINT as a terminal's programs have it, for the test and its children: a background job is started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

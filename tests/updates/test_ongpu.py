@@ -15,7 +15,7 @@ from bartizan.rules.coordinatewise import Median, TrimmedMean  # noqa: E402
 from bartizan.updates import layout, parse  # noqa: E402
 
 GPU = torch.cuda.is_available()
-M, P = 7, 4999
+M, P = 7, 5000
 SEED = 2**100 + 7
 
 
@@ -39,7 +39,7 @@ def there(x):
 
 def layers(row):
     """One client's update as a state dict: layers of many sizes, one not contiguous, one a counter."""
-    a, b, c, d = torch.split(row, [3000, 1, 1995, 3])
+    a, b, c, d = torch.split(row, [3000, 1, 1996, 3])
     return {"a": a.reshape(30, 100), "b": b, "c": c, "d": d, "steps": torch.tensor(7, device=row.device)}
 
 
