@@ -160,7 +160,8 @@ class Training:
             if evaluated:
                 line |= self._compare(aggregator, rows, given)
             # A GPU is still combining when the aggregator returns.
-            stages = result.seconds | {"combine": spent - result.seconds["sketch"] - result.seconds["weigh"]}
+            others = sum(seconds for stage, seconds in result.seconds.items() if stage != "combine")
+            stages = result.seconds | {"combine": spent - others}
             line["seconds"] |= stages
             line |= self._move(result, who)
         # No honest client has a finite loss if the model itself has diverged.
