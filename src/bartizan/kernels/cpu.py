@@ -27,7 +27,7 @@ from bartizan.kernels import compiling, reference
 from bartizan.kernels import random_matrices as dense
 from bartizan.kernels.rows import FOLD, UNIT, Rows, unit_of
 
-compiling.tell()
+compiling.register()
 
 # Reordering sums is all we allow: NaN and Inf must come through.
 SUMS = {"reassoc", "contract", "nsz"}
@@ -45,11 +45,6 @@ PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts t
 
 # A client may be as large as numbers go: it is quarantined by its norm, not told by a warning.
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
-
-
-def zeros(*shape: int) -> Floats:
-    """Where sums of these kernels go."""
-    return np.zeros(shape)
 
 
 @IGNORE_OVERFLOW
