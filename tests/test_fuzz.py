@@ -50,7 +50,7 @@ def surface(request, tmp_path_factory):
 
 @pytest.fixture
 def alarm(monkeypatch):
-    """Turns a hang into a failure, and nothing that is merely slow: kernels may be compiled, on a busy machine."""
+    """Let a hang fail, and nothing that is only slow: kernels may be compiled, on a busy machine."""
     monkeypatch.setattr(monitor, "TIME_LIMIT", 300.0)
     before = signal.getsignal(signal.SIGALRM)
     monitor.raise_on_alarm()
@@ -59,7 +59,7 @@ def alarm(monkeypatch):
 
 
 def first(surface: Surface, count: int) -> Monitor:
-    """What becomes of so many cases."""
+    """Run this many cases."""
     seen = Monitor(surface)
     for data in itertools.islice(search.cases(surface, seed=0), count):
         seen.run(data)
@@ -67,15 +67,15 @@ def first(surface: Surface, count: int) -> Monitor:
 
 
 def found(surface: Surface, says: str, most: int = 2500) -> bool:
-    """Whether one of so many cases fails with these words."""
+    """Return whether one of `most` cases fails with this message."""
     seen = Monitor(surface)
     for data in itertools.islice(search.cases(surface, seed=0), most):
-        if not seen.run(data) and says in said(seen):
+        if not seen.run(data) and says in messages(seen):
             return True
     return False
 
 
-def said(seen: Monitor) -> str:
+def messages(seen: Monitor) -> str:
     return "; ".join(failure["said"] for failure in seen.failures.values())
 
 
@@ -209,13 +209,13 @@ ACCIDENTS = {
 
 
 def ours(code: str) -> None:
-    """Run it as a line of a file of the library."""
+    """Run code as if it were a file of the library."""
     where = str(Path(HOME) / "made_up.py")
     exec(compile(code, where, "exec"), {"np": np, "json": json, "text": "no number"})
 
 
 @pytest.mark.parametrize("code", ACCIDENTS.values(), ids=ACCIDENTS)
-def test_an_error_that_the_library_did_not_mean_is_a_failure(code):
+def test_an_error_that_the_library_did_not_raise_itself_is_a_failure(code):
     with pytest.raises(ValueError, match=r"no number|shapes|not in list|Expecting value"), documented(ValueError):
         ours(code)
 
@@ -230,7 +230,7 @@ def test_an_error_that_the_library_raises_is_a_refusal(code):
         Krum(-1)
 
 
-def test_memory_that_ends_is_no_reason_to_refuse_unless_a_attacker_says_so():
+def test_a_memory_error_is_a_failure_unless_a_client_raised_it():
     code = "try: raise MemoryError({!r})\nexcept MemoryError as e: raise ValueError('it is not sound') from e"
     with pytest.raises(ValueError, match="not sound"), documented(ValueError):
         ours(code.format("Unable to allocate 4 GiB"))
@@ -240,7 +240,7 @@ def test_memory_that_ends_is_no_reason_to_refuse_unless_a_attacker_says_so():
     assert fair(f"it can't be read: MemoryError: {CLIENT_MEMORY_ERROR}")
 
 
-def test_failures_are_made_small():
+def test_failures_are_shrunk():
     assert shrunk(lambda data: b"\xff" in data, bytes(range(200, 256)) * 3) == b"\xff"
 
 
