@@ -60,7 +60,7 @@ def _gradients(n: int, draw: int) -> Floats:
     from bartizan.lab import data
     from bartizan.lab.data import partition
     from bartizan.lab.data.device_images import OnDevice
-    from bartizan.lab.models.build import build
+    from bartizan.lab.models.networks import build
     from bartizan.lab.training.clients import Clients
     from bartizan.lab.training.flat_model import FlatLayout
     from bartizan.lab.training.torch_import import torch
