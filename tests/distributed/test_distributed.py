@@ -260,7 +260,7 @@ def test_the_first_rank_plans_for_all(ranks):
     for x, wanted in ((numbers(p=9), bz.Exact()), (numbers(np.float32, p=10**5), bz.Rotated())):
         answers = ranks(calls(x, [4, 5], (bz.Krum(2), "auto")))
         assert [answer.sketch for answer in answers] == [wanted] * 3
-        assert set(answers[1].seconds) == {"agree", "sketch", "weigh", "combine"}
+        assert set(answers[1].seconds) - {"compile"} == {"agree", "sketch", "weigh", "combine"}
 
 
 # Ranks without columns.
