@@ -1,4 +1,4 @@
-"""No projection: the definition that every sketch approximates."""
+"""No projection: the exact Gram matrix, which every other sketch approximates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only the norms: for rules that want no distances, but whose clients must be finite all the same."""
+"""Exact norms only, for rules that need no distances; they also show which updates are not finite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bartizan.updates import UpdateRows, Updates, parse_updates
 
 @dataclass(frozen=True)
 class Norms(StreamingSketch):
-    """One read of the updates, for their exact squared norms."""
+    """The exact norms of the updates, at the cost of one read."""
 
     def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
         clients = parse_updates(updates, strict=True)
