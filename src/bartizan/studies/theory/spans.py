@@ -10,8 +10,8 @@ import numpy as np
 from bartizan._util.types import Floats
 
 WIDE = 2**14  # coordinates that a span fills, or is scattered over
-# Entries of Gaussian and Achlioptas matrices are independent: where a coordinate lies does not matter to them, and how
-# many there are hardly does.
+# Entries of Gaussian and Achlioptas matrices are independent: which coordinates a span has does not matter to them,
+# and how many there are hardly does.
 FEW = 256
 
 
