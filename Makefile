@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-slow test-gpu test-peers bench-peers speedups fuzz check docs release clean
+.PHONY: setup demo test test-generic test-slow test-gpu test-peers bench-peers speedups fuzz check docs release clean
 
 setup: $(VENV)/dev
 
@@ -17,6 +17,12 @@ demo: $(VENV)/demo
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
+
+# The numerical tests as on another CPU (no AVX, no FMA, no F16C; another BLAS) and with one thread.
+test-generic: $(VENV)/dev
+	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=$(CURDIR)/build/numba-generic OPENBLAS_CORETYPE=Prescott \
+		NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/kernels/test_kernels.py \
+		tests/kernels/test_weigh.py tests/test_geometry.py tests/rules/test_definitions.py
 
 test-slow: $(VENV)/slow
 	$(BIN)/python -m pytest -m slow

@@ -1,5 +1,38 @@
-"""Modules whose extra is not installed have no examples to run, and an app for Flower's processes is no test."""
+"""Skip modules whose optional dependency is not installed, with a reason that names the extra."""
 
-from importlib.util import find_spec
+import pytest
+from _pytest.doctest import DoctestModule
 
-collect_ignore = ["tests/flower_app", *([] if find_spec("flwr") else ["src/bartizan/flower", "fuzz/flower.py"])]
+EXTRAS = {
+    **{"torch": "torch", "triton": "gpu", "rich": "cli", "matplotlib": "plot", "tensorboard": "tensorboard"},
+    **{"PIL": "lab", "prodigyopt": "lab", "flwr": "flower", "httpx": "flower", "ray": "simulation"},
+    **{"hypothesis": "dev", "safetensors": "dev", "playwright": "dev"},
+}
+collect_ignore = ["tests/flower_app"]  # an app for Flower's processes, not tests
+
+
+def missing_package(error):
+    while error is not None:
+        package = (getattr(error, "name", None) or "").partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and package in EXTRAS:
+            return package
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def pytest_collectstart(collector):
+    if not isinstance(collector, (pytest.Module, DoctestModule)):
+        return
+    collect = collector.collect
+
+    def collect_or_skip():
+        try:
+            return list(collect())
+        except (ImportError, pytest.Collector.CollectError) as error:
+            package = missing_package(error)
+            if package is None:
+                raise
+            reason = f"{package} is not installed: pip install 'bartizan[{EXTRAS[package]}]'"
+        pytest.skip(reason, allow_module_level=True)
+
+    collector.collect = collect_or_skip

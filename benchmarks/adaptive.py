@@ -19,7 +19,7 @@ from bartizan.defense.quarantine import ODDS
 from bartizan.defense.recheck import RECHECK_SKETCH, Recheck
 from bartizan.geometry import Geometry
 from bartizan.sketch.norms_only import Norms
-from bartizan.updates.updates import Updates
+from bartizan.updates import parse_updates
 
 H, F, P, LEAKED = 35, 15, 40_000, 2**90 + 5
 
@@ -211,7 +211,7 @@ def cost(options):
     for row in x:
         rng.standard_normal(dtype=np.float32, out=row)
     x += np.float32(0.3)
-    clients, f = Updates.of(x), 3 * M // 10
+    clients, f = parse_updates(x), 3 * M // 10
     rules = [bz.Krum(M // 10), bz.Krum(f), bz.GeometricMedian()]
     look = bz.Rotated().gram_stats(clients, 0)
     assert (np.abs(np.diag(look.gram) / look.squared_norms - 1) < 0.2).all(), "the norms must agree"
@@ -225,9 +225,9 @@ def cost(options):
             return spent
 
     def norms_compared():
-        from bartizan.defense.quarantine import without_the_hidden
+        from bartizan.defense.quarantine import distorted_norms
 
-        return without_the_hidden(clients, look, bz.Rotated(), False)
+        return distorted_norms(clients, look, bz.Rotated())
 
     jobs = {"one read": lambda: machine.timed(lambda: Norms().gram_stats(clients, 0), "cpu")[1]}
     jobs["(a), the comparison"] = lambda: machine.timed(norms_compared, "cpu")[1]

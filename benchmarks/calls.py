@@ -13,7 +13,7 @@ import bartizan as bz
 from bartizan._util import machine
 from bartizan._util.arguments import number
 from bartizan.sketch.norms_only import Norms
-from bartizan.updates.updates import Updates
+from bartizan.updates import combine, parse_updates
 
 
 def drawn(clients, dim, device):
@@ -42,8 +42,8 @@ def main():
     options = parser.parse_args()
     M, device = options.clients, machine.checked_device(options.device)
     x, reference = drawn(M, options.dim, device)
-    clients = Updates.of(x)
-    about = Updates.of(x, reference=reference)
+    clients = parse_updates(x)
+    about = parse_updates(x, reference=reference)
 
     def streamed(rule):
         with bz.Aggregator(rule, bz.Rotated()).round() as r:
@@ -59,7 +59,7 @@ def main():
         "one read": read,
         "look, projected": lambda: bz.Rotated().gram_stats(clients, 0),
         "look, about a reference": lambda: bz.Rotated().gram_stats(about, 0),
-        "sum of all": lambda: clients.combine(np.full(M, 1 / M)),
+        "sum of all": lambda: combine(clients, np.full(M, 1 / M)),
     }
     for sketch in (bz.Rotated(), bz.Exact()):
         for rule in rules:

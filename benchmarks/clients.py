@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from bartizan.lab import models
-from bartizan.lab.training.flat_model import Flat
+from bartizan.lab.training.flat_model import FlatLayout
 from bartizan.lab.training.gradients import Captured, Grouped, Loop, Vmapped
 
 KINDS = {"loop": Loop, "vmapped": Vmapped, "grouped": Grouped}
@@ -49,7 +49,8 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = not asked.no_tf32
     torch.set_float32_matmul_precision("highest" if asked.no_tf32 else "high")
     model = models.build(asked.model, asked.classes, tuple(asked.image), asked.norm).to(device)
-    print(f"{asked.model} {asked.norm}, {Flat.of(model).size:,} coordinates, {asked.clients} clients x {asked.batch}")
+    size = FlatLayout.of(model).size
+    print(f"{asked.model} {asked.norm}, {size:,} coordinates, {asked.clients} clients x {asked.batch}")
     for name in asked.variants:
         off = distance(KINDS[name], model, asked)
         if not off < 1e-6 and not name.endswith("16"):
@@ -63,7 +64,7 @@ def main() -> None:
 
 def problem(model, asked, clients, dtype):
     g = torch.Generator().manual_seed(0)
-    weights = Flat.of(model).read(model).to(dtype)
+    weights = FlatLayout.of(model).read(model).to(dtype)
     if asked.local_steps:
         noise = torch.rand(clients, 1, generator=g, dtype=dtype).to(weights.device)
         weights = weights * (1 + 0.1 * noise)

@@ -15,9 +15,9 @@ class Case:
     shift: bool = True  # no common shift changes the weights
     scale: bool = True  # no common scale changes the weights
     convex: bool = True  # weights sum to 1
-    twins: bool = False  # who sends the same gets the same
+    twins: bool = False  # equal updates get equal weights
     outlier: float = 0.0  # the most weight that one far client gets
-    least: int = 1  # clients needed when nobody lies (n_byzantine=0)
+    least: int = 1  # clients needed with n_byzantine=0
 
     def __repr__(self) -> str:
         return repr(self.rule)

@@ -1,6 +1,7 @@
-"""Triton interprets its kernels where there is no GPU; it decides when it is first imported."""
+"""Let Triton interpret its kernels where there is no GPU, which it decides when it is first imported."""
 
 import os
+import signal
 
 import pytest
 
@@ -15,9 +16,17 @@ else:
 
 @pytest.fixture
 def one_thread():
-    """torch's: what tests compute is too small for more."""
+    """Hold torch to one thread: what tests compute is too small for more."""
     threaded = pytest.importorskip("torch")
     before = threaded.get_num_threads()
     threaded.set_num_threads(1)
     yield
     threaded.set_num_threads(before)
+
+
+@pytest.fixture
+def ctrl_c():
+    """SIGINT as a terminal's programs have it, for the test and its children: a background job is started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

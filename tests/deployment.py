@@ -1,4 +1,4 @@
-"""A Flower deployment on loopback: one SuperLink, some SuperNodes, all stopped by their pids."""
+"""Start a Flower deployment on loopback: one SuperLink and some SuperNodes, all stopped by their pids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 
 class Processes:
-    """Processes with a FLWR_HOME and a temporary folder of their own; none outlives the `with`, no child either."""
+    """Processes with their own FLWR_HOME and temporary folder; none, nor their children, outlives the `with`."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
@@ -75,11 +75,11 @@ class Processes:
             assert not left, f"{len(left)} processes outlived those that started them"
 
     def alive(self) -> list[int]:
-        """Whatever process has our FLWR_HOME, by the word of the kernel: nobody else's can be among them."""
+        """Return the processes that have our FLWR_HOME in their environment."""
         mark = f"FLWR_HOME={self.home}".encode()
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it ended meanwhile, or is not ours to look at
+            with suppress(OSError):  # it ended meanwhile, or is not ours
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
         return found
@@ -121,7 +121,7 @@ class Deployment(Processes):
         return [int(found) for found in re.findall(r"SuperNode ID: (\d+)", self.log(f"supernode-{number}").read_text())]
 
     def register(self, public_key: Path) -> None:
-        """Let a SuperNode in, by its public key."""
+        """Register a SuperNode by its public key."""
         known = self.begin(f"register-{public_key.stem}", "flwr", "supernode", "register", str(public_key), "loop")
         assert known.wait(60) == 0, self.logs()
 
@@ -130,7 +130,7 @@ class Deployment(Processes):
         return self.begin("run", "flwr", "run", str(app), "loop", "--stream", "--run-config", text)
 
     def run(self, app: Path, timeout: float, **config: Any) -> str:
-        """`flwr run`, to its end; what it said."""
+        """Run `flwr run` to its end and return its output."""
         try:
             self.start_run(app, **config).wait(timeout)
         except subprocess.TimeoutExpired:
@@ -169,14 +169,14 @@ def certificate(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def secured(folder: Path) -> Deployment:
-    """A deployment with TLS that lets in only the nodes whose keys it was told."""
+    """A deployment with TLS that admits only nodes with registered keys."""
     server, key, authority = map(str, certificate(folder))
     files = ["--ssl-ca-certfile", authority, "--ssl-certfile", server, "--ssl-keyfile", key]
     return Deployment(folder, [*files, "--enable-supernode-auth"], ["--root-certificates", authority])
 
 
 def node_keys(folder: Path, name: str) -> tuple[Path, Path]:
-    """A node's private key, and the public one that the SuperLink is told."""
+    """Return a node's private key, and the public one that is registered."""
     command = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", name]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return folder / name, folder / f"{name}.pub"

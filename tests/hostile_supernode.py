@@ -1,7 +1,7 @@
-"""A SuperNode of ill will, which replies twice to every question, or announces a reply whose objects never come.
+"""A hostile SuperNode, which replies twice to every message, or announces a reply whose objects it never sends.
 
-Its own program, for Flower's SuperNode sends what its ClientApp returns, once and wholly. It holds the node's key and
-speaks the SuperLink's own protocol, so nothing but the SuperLink can refuse what it says.
+It is a program of its own, since Flower's SuperNode sends what its ClientApp returns once and completely. It has the
+node's key and uses the SuperLink's protocol, so that only the SuperLink could refuse it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ push_once = FleetHttpClient.PushMessages
 def push_twice(client: FleetHttpClient, request: PushMessagesRequest) -> PushMessagesResponse:
     answer = push_once(client, request)
     reply = message_from_proto(request.messages_list[0])
-    lie = {"w": Array(np.full(40, 1e6)), "steps": Array(np.array(0))}
-    content = RecordDict({"arrays": ArrayRecord(lie), "metrics": MetricRecord({"num-examples": 1})})
+    false = {"w": Array(np.full(40, 1e6)), "steps": Array(np.array(0))}
+    content = RecordDict({"arrays": ArrayRecord(false), "metrics": MetricRecord({"num-examples": 1})})
     second = make_message(metadata=reply.metadata, content=content)
     second.metadata.__dict__["_message_id"] = second.object_id
     wanted = push_once(
@@ -50,7 +50,7 @@ def push_twice(client: FleetHttpClient, request: PushMessagesRequest) -> PushMes
     return answer
 
 
-def keep_back(client: FleetHttpClient, request: PushObjectRequest) -> PushObjectResponse:
+def withhold(client: FleetHttpClient, request: PushObjectRequest) -> PushObjectResponse:
     return PushObjectResponse(stored=True)
 
 
@@ -59,5 +59,5 @@ if __name__ == "__main__":
         case "twice":
             FleetHttpClient.PushMessages = push_twice
         case "half":
-            FleetHttpClient.PushObject = keep_back
+            FleetHttpClient.PushObject = withhold
     sys.exit(flower_supernode())

@@ -22,11 +22,13 @@ pytest.importorskip("PIL")
 
 import bartizan as bz
 from bartizan import files
+from bartizan.defense import decide
 from bartizan.lab.data import idx
 from bartizan.lab.data.cifar import Pickles
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.rules.krum import Krum
-from bartizan.updates.updates import Updates
+from bartizan.updates import build as combining
+from bartizan.updates import parse_updates
 from fuzz import monitor, page, search
 from fuzz.draw import Draw
 from fuzz.monitor import Monitor
@@ -48,7 +50,7 @@ def surface(request, tmp_path_factory):
 
 @pytest.fixture
 def alarm(monkeypatch):
-    """Turns a hang into a failure, and nothing that is merely slow: kernels may be compiled, on a busy machine."""
+    """Let a hang fail, and nothing that is only slow: kernels may be compiled, on a busy machine."""
     monkeypatch.setattr(monitor, "TIME_LIMIT", 300.0)
     before = signal.getsignal(signal.SIGALRM)
     monitor.raise_on_alarm()
@@ -57,7 +59,7 @@ def alarm(monkeypatch):
 
 
 def first(surface: Surface, count: int) -> Monitor:
-    """What becomes of so many cases."""
+    """Run this many cases."""
     seen = Monitor(surface)
     for data in itertools.islice(search.cases(surface, seed=0), count):
         seen.run(data)
@@ -65,15 +67,15 @@ def first(surface: Surface, count: int) -> Monitor:
 
 
 def found(surface: Surface, says: str, most: int = 2500) -> bool:
-    """Whether one of so many cases fails with these words."""
+    """Return whether one of `most` cases fails with this message."""
     seen = Monitor(surface)
     for data in itertools.islice(search.cases(surface, seed=0), most):
-        if not seen.run(data) and says in said(seen):
+        if not seen.run(data) and says in messages(seen):
             return True
     return False
 
 
-def said(seen: Monitor) -> str:
+def messages(seen: Monitor) -> str:
     return "; ".join(failure["said"] for failure in seen.failures.values())
 
 
@@ -109,15 +111,13 @@ def test_the_state_machine_runs_by_the_clock_and_is_counted(tmp_path, alarm):
 
 
 def test_a_campaign_finds_quarantine_switched_off(monkeypatch, tmp_path, alarm):
-    monkeypatch.setattr(
-        sys.modules["bartizan.aggregate"], "without_the_unfit", lambda clients, look, strict: (clients, look)
-    )
+    monkeypatch.setattr(decide, "unusable_numbers", lambda clients, stats, find_faults: {})
     assert found(build("aggregate", tmp_path), "bad clients took part")
 
 
 def test_a_campaign_finds_weights_that_are_off_by_one(monkeypatch, tmp_path, alarm):
-    combine = Updates.combine
-    monkeypatch.setattr(Updates, "combine", lambda self, weights: combine(self, np.roll(weights, 1)))
+    weighted_sum = combining._weighted_sum
+    monkeypatch.setattr(combining, "_weighted_sum", lambda clients, weights: weighted_sum(clients, np.roll(weights, 1)))
     assert found(build("aggregate", tmp_path), "the update is not the weighted sum of the clients")
 
 
@@ -144,8 +144,8 @@ def inverted(read=idx._read):
     return lambda source, path, axes: 255 - read(source, path, axes) if axes == 3 else read(source, path, axes)
 
 
-def without_reference(of=Updates.of):
-    return lambda *args, **settings: of(*args, **{**settings, "reference": None})
+def without_reference(parse=parse_updates):
+    return lambda *args, **settings: parse(*args, **{**settings, "reference": None})
 
 
 def by_another_seed(read=bz.Rotated.sketch_rows):
@@ -166,7 +166,10 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
         of_another_round(),
         "'round' is not what torch reads",
     ),
-    "a reference that is ignored": ("aggregate", Updates, "of", without_reference(), "the clients' geometry"),
+    "a reference that is ignored": (
+        *("aggregate", sys.modules["bartizan.aggregate"], "parse_updates"),
+        *(without_reference(), "the clients' geometry"),
+    ),
     "a rule that trusts all alike": (
         *("aggregate", bz.MultiKrum, "weigh"),
         *(lambda self, geometry: geometry.shares, "MultiKrum did not select"),
@@ -206,13 +209,13 @@ ACCIDENTS = {
 
 
 def ours(code: str) -> None:
-    """Run it as a line of a file of the library."""
+    """Run code as if it were a file of the library."""
     where = str(Path(HOME) / "made_up.py")
     exec(compile(code, where, "exec"), {"np": np, "json": json, "text": "no number"})
 
 
 @pytest.mark.parametrize("code", ACCIDENTS.values(), ids=ACCIDENTS)
-def test_an_error_that_the_library_did_not_mean_is_a_failure(code):
+def test_an_error_that_the_library_did_not_raise_itself_is_a_failure(code):
     with pytest.raises(ValueError, match=r"no number|shapes|not in list|Expecting value"), documented(ValueError):
         ours(code)
 
@@ -227,7 +230,7 @@ def test_an_error_that_the_library_raises_is_a_refusal(code):
         Krum(-1)
 
 
-def test_memory_that_ends_is_no_reason_to_refuse_unless_a_attacker_says_so():
+def test_a_memory_error_is_a_failure_unless_a_client_raised_it():
     code = "try: raise MemoryError({!r})\nexcept MemoryError as e: raise ValueError('it is not sound') from e"
     with pytest.raises(ValueError, match="not sound"), documented(ValueError):
         ours(code.format("Unable to allocate 4 GiB"))
@@ -237,7 +240,7 @@ def test_memory_that_ends_is_no_reason_to_refuse_unless_a_attacker_says_so():
     assert fair(f"it can't be read: MemoryError: {CLIENT_MEMORY_ERROR}")
 
 
-def test_failures_are_made_small():
+def test_failures_are_shrunk():
     assert shrunk(lambda data: b"\xff" in data, bytes(range(200, 256)) * 3) == b"\xff"
 
 

@@ -10,7 +10,7 @@ import pytest
 import bartizan as bz
 from bartizan.geometry import Geometry, gram_stats_of
 from bartizan.rules.clipped_clustering import cosine_distances
-from bartizan.updates.updates import Updates
+from bartizan.updates import parse_updates
 
 SKETCHES = [bz.Exact(), bz.Rotated(k=1024), bz.Rotated(k=64), bz.Achlioptas(k=256), bz.Gaussian(k=200)]
 M, P = 12, 20_000
@@ -28,7 +28,7 @@ def hostile_round(dtype, offset):
 
 
 def seen(sketch, x, **more):
-    clients = Updates.of(x, **more)
+    clients = parse_updates(x, **more)
     return Geometry.from_stats(sketch.gram_stats(clients, 5), M)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,20 +37,27 @@ class OverstatesShape(np.ndarray):
         return 10**9
 
 
-class RaisingMapping(Mapping[Any, Any]):
-    """A mapping that raises the given error when a value is read."""
+class HostileMapping(Mapping[Any, Any]):
+    """A mapping with any keys, which may raise an error for its values or after being iterated `reads` times."""
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    def __init__(
+        self, items: Iterable[tuple[Any, Any]] = (("w", None),), error: BaseException | None = None, reads: int = 10**9
+    ) -> None:
+        self.items_, self.error, self.reads = list(items), error, reads
 
     def __getitem__(self, key: Any) -> Any:
-        raise self.error
+        if self.error is not None:
+            raise self.error
+        return next(value for own, value in self.items_ if own is key or own == key)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(["w"])
+        self.reads -= 1
+        if self.reads < 0:
+            raise OSError("the file is gone")
+        return iter([key for key, _ in self.items_])
 
     def __len__(self) -> int:
-        return 1
+        return len(self.items_)
 
 
 class UnprintableError(Exception):
@@ -58,25 +65,6 @@ class UnprintableError(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("nor this one")
-
-
-class ReadableTimes(Mapping[Any, Any]):
-    """A mapping that can be iterated a given number of times."""
-
-    def __init__(self, content: Mapping[Any, Any], times: int) -> None:
-        self.content, self.left = content, times
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.content[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        self.left -= 1
-        if self.left < 0:
-            raise OSError("the file is gone")
-        return iter(self.content)
-
-    def __len__(self) -> int:
-        return len(self.content)
 
 
 class UnprintableKey:
@@ -99,22 +87,6 @@ class UnhashableKey(UnprintableKey):
 
     def __hash__(self) -> int:
         raise RuntimeError("no hash")
-
-
-class OneKeyMapping(Mapping[Any, Any]):
-    """A mapping with one key of any kind."""
-
-    def __init__(self, key: Any, value: Any) -> None:
-        self.key, self.value = key, value
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.value
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self.key])
-
-    def __len__(self) -> int:
-        return 1
 
 
 class InconsistentList(list[Any]):

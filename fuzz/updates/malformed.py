@@ -72,16 +72,19 @@ NO_UPDATES: list[Callable[[], Any]] = [
         hostile.PretendsArray,
         lambda: np.zeros((3, 1, 1), np.float32).view(hostile.OverstatesShape),
     ),
-    *(lambda: hostile.RaisingMapping(OSError("cut short")), lambda: hostile.RaisingMapping(hostile.UnprintableError())),
     *(
-        lambda: hostile.RaisingMapping(MemoryError(CLIENT_MEMORY_ERROR)),
-        lambda: hostile.RaisingMapping(RecursionError()),
-        lambda: hostile.RaisingMapping(StopIteration()),
+        lambda: hostile.HostileMapping(error=OSError("cut short")),
+        lambda: hostile.HostileMapping(error=hostile.UnprintableError()),
+    ),
+    *(
+        lambda: hostile.HostileMapping(error=MemoryError(CLIENT_MEMORY_ERROR)),
+        lambda: hostile.HostileMapping(error=RecursionError()),
+        lambda: hostile.HostileMapping(error=StopIteration()),
     ),
     *(lambda: {hostile.UnprintableKey(): np.zeros(3, np.float32)}, lambda: {hostile.UnprintableKey(): "text"}),
     *(
-        lambda: hostile.OneKeyMapping(hostile.UnhashableKey(), np.zeros(3, np.float32)),
-        lambda: hostile.OneKeyMapping(["k"], np.zeros(3)),
+        lambda: hostile.HostileMapping([(hostile.UnhashableKey(), np.zeros(3, np.float32))]),
+        lambda: hostile.HostileMapping([(["k"], np.zeros(3))]),
     ),
     *(lambda: hostile.InconsistentList(), lambda: {"x" * 10**5: np.zeros(3, np.float32)}, lambda: {None: None}),
     *(lambda: {"\ud800": np.zeros(3, np.float32)}, lambda: {float("nan"): np.zeros(3, np.float32)}),
@@ -168,8 +171,8 @@ def with_overstated_shape(draw: Draw, packed: Any, leaf: Any) -> Made:
 def readable_times(draw: Draw, packed: Any, leaf: Any) -> Made:
     """A mapping that can be read once or twice."""
     if not isinstance(packed, dict):
-        return hostile.ReadableTimes({"w": leaf}, draw.below(3)), BAD
-    return hostile.ReadableTimes(packed, draw.below(3)), EITHER
+        return hostile.HostileMapping([("w", leaf)], reads=draw.below(3)), BAD
+    return hostile.HostileMapping(packed.items(), reads=draw.below(3)), EITHER
 
 
 MALFORMED: list[Callable[[Draw, Any, Any], Made]] = [

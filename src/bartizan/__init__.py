@@ -1,10 +1,11 @@
 """Byzantine-robust aggregation at the speed of reading the updates once."""
 
 from bartizan import attacks, sketch
-from bartizan.aggregate import Aggregation, Aggregator, aggregate
+from bartizan.aggregate import Aggregator, aggregate
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import Geometry
 from bartizan.registry import rule
+from bartizan.result import Aggregation
 from bartizan.round import Round
 from bartizan.rules import (
     CAF,

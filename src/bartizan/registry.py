@@ -78,11 +78,15 @@ class Registry(Mapping[str, Any]):
         if ":" in name:
             return name.strip()
         key = _spelt(name)
-        if key in self.built_in or key in self.older or any(plugin.name == key for plugin in self.plugins()):
+        if self.is_built_in(key) or any(plugin.name == key for plugin in self.plugins()):
             return key
         close = difflib.get_close_matches(key[:200], self, n=1)
         meant = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"Unknown {self.kind} {quoted(key)}.{meant} Known: {', '.join(sorted(self))}.")
+
+    def is_built_in(self, name: str) -> bool:
+        """Whether a name, or an older one, is the package's own."""
+        return _spelt(name) in self.built_in or _spelt(name) in self.older
 
     def find(self, name: str) -> Any:
         """The part with this name, of the package, of a plug-in or "package.module:Name"; ValueError if there is none.
@@ -105,7 +109,7 @@ class Registry(Mapping[str, Any]):
 
     def problem(self, plugin: Plugin) -> str:
         """Why a plug-in can't be used; empty if it can. Imports it."""
-        if plugin.name in self.built_in or plugin.name in self.older:
+        if self.is_built_in(plugin.name):
             return f"the name {plugin.name!r} belongs to bartizan; {plugin.target!r} still finds it"
         try:
             self.find(plugin.name)
@@ -151,7 +155,7 @@ class Registry(Mapping[str, Any]):
         return self.find(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.built_in or name in self.older or any(plugin.name == name for plugin in self.plugins())
+        return isinstance(name, str) and (self.is_built_in(name) or any(one.name == name for one in self.plugins()))
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self.built_in, *(plugin.name for plugin in self.plugins())]))

@@ -1,4 +1,4 @@
-"""A round whose updates come one by one: each is read as it arrives, so that closing costs only weigh and combine."""
+"""A round whose updates arrive one by one: each is sketched on arrival, and `close` only weighs and combines."""
 
 from __future__ import annotations
 
@@ -12,55 +12,63 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
+from bartizan.defense.decide import decide, effective_sketch
+from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import GramStats, norm_limit
+from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import StreamingSketch
 from bartizan.sketch.sketched_rows import SketchedRows
-from bartizan.updates.budget import arrays_of, prepared
-from bartizan.updates.column_pass import ColumnPass, Progress, as_bytes
-from bartizan.updates.files import Unreadable, opened_one
-from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, rebuild, taken
+from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
+from bartizan.updates.budget import arrays_of, prepare
+from bartizan.updates.column_pass import as_bytes
+from bartizan.updates.files import Unreadable, open_path
+from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
+from bartizan.updates.parse import reason_of
 from bartizan.updates.spill import Spill
-from bartizan.updates.updates import Updates, why
 
 if TYPE_CHECKING:
-    from bartizan.aggregate import Aggregation, Aggregator
+    from bartizan.aggregate import Aggregator
+
+U = TypeVar("U")
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """What a round keeps of one client: the update, in memory or mapped, and what was read of it."""
+class StoredUpdate:
+    """One client's update as a round keeps it, in memory or mapped, with its sketch."""
 
     update: Any
     size: float
     layout: Layout | None = None
     reading: SketchedRows | None = None
     reason: str | None = None
+    """Why the client is quarantined, as far as its update alone shows it."""
 
 
-class Round:
+class Round(Generic[U]):
     """Updates of one round, added as they arrive, from any thread and in any order.
 
     `add` sketches an update and keeps the sketch; of the update itself it keeps a reference, which must not be written
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
-    `spill`. `close` weighs and combines: the result is (in host memory to the bit, unless `close` finds somebody out)
-    that of one call with the updates in the order of their clients' ids, and the result's own `sketch` and `seed`. Who
-    never came is absent. With `Exact` nothing can be read before all are there: it happens at `close`;
+    `spill`. `close` weighs and combines. Unless the recheck quarantines a client, the result is that of one call with
+    the updates in the order of their clients' ids and the result's own `sketch` and `seed`, in host memory to the bit.
+    Clients that were not added are absent. `Exact` can't read updates one by one: all are read at `close`;
     ``sketch="auto"`` is `Rotated` here.
 
-    The projection's seed is drawn when the round opens, and told by its result. Whoever learns it before the round is
-    closed could send what the projection does not show, so `close` looks at the chosen once more, with a sketch whose
-    seed is drawn then: at most one more read. Where that was a look at all of them (the rule names no number of
-    attackers, or gives everybody weight), they are weighed by it, and the result tells its seed and sketch.
-    ``recheck=False`` is for those who are sure of their secret, or want the seed that they give to decide all.
+    The seed of the projection is drawn when the round opens, and is part of its result. A client that learns it before
+    the round is closed could send an update that the projection does not show. So `close` sketches the selected
+    clients again, with a seed that is drawn then: at most one more read. Where all clients were sketched again (the
+    rule names no number of attackers, or gives every client weight), they are weighed by the second sketch, and the
+    result holds its seed and sketch. ``recheck=False`` is for callers who keep the seed secret, or who want the seed
+    that they pass to decide everything.
 
     >>> from bartizan import Aggregator, Krum, Rotated
     >>> aggregator = Aggregator(Krum(n_byzantine=1), sketch=Rotated(k=64))
@@ -89,55 +97,53 @@ class Round:
         if isinstance(aggregator.rule, Rule):
             aggregator.rule.check_trusted(trusted is not None)
         for name, point in (("reference", reference), ("trusted", trusted)):
-            if point is not None:  # what is wrong with it should not wait for the first client
-                Updates.of([point], **{name: point})
+            if point is not None:  # report its faults now, not with the first client
+                parse_updates([point], **{name: point})
         self._aggregator = aggregator
-        # Who will come is not known yet, and reading updates while others are on their way costs next to nothing.
+        # The number of clients is not known yet, and sketching while other updates arrive costs next to no time.
         self._sketch = aggregator.sketch if isinstance(aggregator.sketch, Sketch) else Rotated()
-        self._effective_sketch = aggregator.effective_sketch(self._sketch)
+        self._effective_sketch = effective_sketch(aggregator.rule, self._sketch)
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._points = {"reference": reference, "trusted": trusted}
         self._history, self._strict, self._copy = history, strict, copy
         self._recheck = recheck
         self._memory = None if memory is None else as_bytes(memory)
-        self._arrivals: dict[Any, Arrival] = {}
-        self._coming: set[Any] = set()
+        self._stored: dict[Any, StoredUpdate] = {}
+        self._adding: set[Any] = set()
         self._changed = threading.Condition()
         self._state = "open"
-        self._result: Aggregation | None = None
-        self._vouched: tuple[Layout, dict[str, Any]] | None = None
+        self._result: Aggregation[U] | None = None
+        self._server_rows: tuple[Layout, dict[str, Any]] | None = None
         self._spill = None if spill is None else Spill(spill)
 
-    def add(self, update: Any, client: Hashable, size: float = 1) -> str | None:
-        """Take in one client's update, or the `pathlib.Path` of its file, with its data size.
+    def add(self, update: U | Path, client: Hashable, size: float = 1) -> str | None:
+        """Add one client's update, or the `pathlib.Path` of its file, with its data size.
 
-        Gives the reason where it is clear already that the update can't take part, else None. Under ``strict`` that is
-        a BadClientError, and the client may send again.
+        Returns the reason if the update can't take part, as far as it shows by itself, else None. Under ``strict`` that
+        is a BadClientError, and the client may send again.
         """
         if isinstance(size, bool) or not (math.isfinite(size) and size > 0):
             raise ValueError(f"client {client!r}: size must be a positive number, got {size!r}.")
-        with self._arriving(client):
+        with self._begin_add(client):
             on_disk = isinstance(update, Path)
-            if on_disk:
-                update = opened_one(update)
-            arrival = self._received(update, float(size))
-            if arrival.reason is not None and self._strict:
-                raise BadClientError(client, arrival.reason)
-            if arrival.layout is None:
-                arrival = replace(arrival, update=Unreadable(arrival.reason or ""))
+            stored = self._sketched(open_path(update) if isinstance(update, Path) else update, float(size))
+            if stored.reason is not None and self._strict:
+                raise BadClientError(client, stored.reason)
+            if stored.layout is None:
+                stored = replace(stored, update=Unreadable(stored.reason or ""))
             elif self._spill is not None and not on_disk:
-                arrival = replace(arrival, update=self._spill.keep(arrival.update, client))
+                stored = replace(stored, update=self._spill.keep(stored.update, client))
             elif self._copy and not on_disk:
-                arrival = replace(arrival, update=_copied(arrival.update))
+                stored = replace(stored, update=_copied(stored.update))
             with self._changed:
-                self._arrivals[client] = arrival
-            return arrival.reason
+                self._stored[client] = stored
+            return stored.reason
 
-    def close(self, *, out: Any = None, progress: Progress | None = None) -> Aggregation:
-        """Weigh and combine what has arrived, once adds that have begun are done; again, the same result.
+    def close(self, *, out: Any = None, progress: Progress | None = None) -> Aggregation[U]:
+        """Weigh and combine the updates added so far, after running calls of `add` have returned.
 
-        If that raises, the round stays open: it may be that more clients are to come. `out` and `progress` are as in
-        `aggregate`.
+        If that raises, the round stays open for more clients. A closed round returns the same result again. `out` and
+        `progress` are as in `aggregate`.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._state != "closing")
@@ -148,34 +154,34 @@ class Round:
             self._state = "closing"
         try:
             with self._changed:
-                self._changed.wait_for(lambda: not self._coming)
+                self._changed.wait_for(lambda: not self._adding)
             self._result = self._closed(out, progress)
         finally:
             with self._changed:
                 self._state = "open" if self._result is None else "closed"
                 self._changed.notify_all()
-        self._let_go()
+        self._release()
         return self._result
 
     @property
     def clients(self) -> tuple[Any, ...]:
-        """Who has been added, in order of arrival."""
+        """The clients that were added, in order of arrival."""
         with self._changed:
-            return tuple(self._arrivals)
+            return tuple(self._stored)
 
     @property
     def quarantined(self) -> dict[Any, str]:
-        """Who can't take part, as far as that is clear before the round is closed."""
+        """Clients that can't take part and why, as far as it shows before the round is closed."""
         with self._changed:
-            return {client: come.reason for client, come in self._arrivals.items() if come.reason is not None}
+            return {client: one.reason for client, one in self._stored.items() if one.reason is not None}
 
     def __len__(self) -> int:
-        return len(self._arrivals)
+        return len(self._stored)
 
     def __repr__(self) -> str:
         return f"<Round of {self._aggregator!r}, {self._state}, {len(self)} clients>"
 
-    def __enter__(self) -> Round:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -185,134 +191,139 @@ class Round:
             self._changed.wait_for(lambda: self._state != "closing")
             if self._result is None:
                 self._state = "discarded"
-            self._changed.wait_for(lambda: not self._coming)
-        self._let_go()
+            self._changed.wait_for(lambda: not self._adding)
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._result is not None:
-            # Who came stays known, so that a late twin is told so.
-            self._arrivals = {
-                client: replace(come, update=None, reading=None) for client, come in self._arrivals.items()
-            }
+            # The ids stay, so that `clients` and `quarantined` can still be read.
+            self._stored = {client: replace(one, update=None, reading=None) for client, one in self._stored.items()}
         else:
-            self._arrivals = {}
-        self._vouched = None
+            self._stored = {}
+        self._server_rows = None
         self._points = {}
         if self._spill is not None:
             self._spill.clear()
 
     @contextmanager
-    def _arriving(self, client: Any) -> Iterator[None]:
-        """While it is taken in, a client can't be added again, and the round can't be closed."""
+    def _begin_add(self, client: Any) -> Iterator[None]:
+        """While a client is added, it can't be added again, and the round can't be closed."""
         try:
-            sane = hash(client) is not None and client == client  # arrays have no hash, and no one answer to ==
+            valid = hash(client) is not None and client == client  # arrays have no hash, and no single answer to ==
         except TypeError:
             raise TypeError(f"A client's id must be hashable, such as a number or a text; got {client!r}.") from None
-        if not sane:
+        if not valid:
             raise ValueError(f"A client's id must equal itself; got {client!r}.")
         with self._changed:
             if self._state != "open":
                 raise RuntimeError(f"client {client!r} came too late: the round is {self._state}.")
-            if client in self._arrivals or client in self._coming:
+            if client in self._stored or client in self._adding:
                 raise ValueError(f"client {client!r} has sent an update in this round already; each counts once.")
-            self._coming.add(client)
+            self._adding.add(client)
         try:
             yield
         finally:
             with self._changed:
-                self._coming.discard(client)
+                self._adding.discard(client)
                 self._changed.notify_all()
 
-    def _received(self, update: Any, size: float) -> Arrival:
-        """Read an update by itself, in its own layout; whether that is the round's is known when all have come."""
+    def _sketched(self, update: Any, size: float) -> StoredUpdate:
+        """Sketch one update in its own layout; whether that is the round's is known when the round is closed."""
         try:
-            alone = Updates.of([update])
+            alone = parse_updates([update])
         except TooFewClientsError as unfit:
-            return Arrival(update, size, reason=unfit.quarantined[0])
-        except ValueError:  # it holds no floats: the others may
+            return StoredUpdate(update, size, reason=unfit.quarantined[0])
+        except ValueError:  # it holds no floats: other clients' updates may
             return self._without_floats(update, size)
-        update = alone.like  # in plain containers: whatever its own would say the next time counts for nothing
-        effective_sketch = self._effective_sketch
-        if not isinstance(effective_sketch, StreamingSketch):
-            return Arrival(update, size, alone.layout)
+        update = alone.like  # in plain containers: the client's own may answer differently the next time
+        sketch = self._effective_sketch
+        if not isinstance(sketch, StreamingSketch):
+            return StoredUpdate(update, size, alone.layout)
         alone = replace(alone, column_pass=ColumnPass.of(self._memory, None))
         try:
-            alone = self._with_points(alone)
-        except ValueError:  # the fault of the update, as the points were looked at when the round was opened
+            alone = self._with_server_rows(alone)
+        except ValueError:  # the reference and the trusted update were checked when the round was opened
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
-            return Arrival(update, size, alone.layout, reason=reason)
-        reading = effective_sketch.sketch_part(alone, self._seed)
+            return StoredUpdate(update, size, alone.layout, reason=reason)
+        reading = sketch.sketch_part(alone, self._seed)
         fit = reading.squared_norms[0] <= norm_limit(alone.columns.widest)
-        return Arrival(update, size, alone.layout, reading, None if fit else alone.fault(0))
+        return StoredUpdate(update, size, alone.layout, reading, None if fit else alone.fault(0))
 
-    def _without_floats(self, update: Any, size: float) -> Arrival:
+    def _without_floats(self, update: Any, size: float) -> StoredUpdate:
         try:
-            plain, leaves = taken(update)
-            return Arrival(plain, size, Layout.of(leaves))
-        except Exception as unfit:  # a container may do anything when it is looked at again
-            return Arrival(update, size, reason=why(unfit))
+            plain, leaves = plain_and_leaves(update)
+            return StoredUpdate(plain, size, Layout.of(leaves))
+        except Exception as error:  # a client's container may raise anything
+            return StoredUpdate(update, size, reason=reason_of(error))
 
-    def _with_points(self, alone: Updates) -> Updates:
-        """With the reference and the trusted update in its layout, which are looked at once for all of one layout."""
+    def _with_server_rows(self, alone: Updates) -> Updates:
+        """With the reference and the trusted update in the update's layout, kept for the next client of that layout."""
         if all(point is None for point in self._points.values()):
             return alone
-        known = self._vouched
+        known = self._server_rows
         if known is None or known[0] != alone.layout:
-            seen = Updates.of([alone.like], **self._points, column_pass=alone.column_pass).with_reference_at_hand()
-            # Only the points: of the update nothing is held.
-            known = alone.layout, {"reference": seen.reference, "trusted": seen.trusted, "origin": seen.origin}
-            self._vouched = known
+            column_pass = alone.column_pass
+            parsed = parse_updates([alone.like], **self._points, column_pass=column_pass).with_contiguous_reference()
+            # Nothing of the client's update is kept.
+            known = alone.layout, {"reference": parsed.reference, "trusted": parsed.trusted, "origin": parsed.origin}
+            self._server_rows = known
         return replace(alone, **known[1])
 
-    def _closed(self, out: Any, progress: Progress | None) -> Aggregation:
+    def _closed(self, out: Any, progress: Progress | None) -> Aggregation[U]:
         watch = Stopwatch()
-        if not self._arrivals:
+        if not self._stored:
             raise TooFewClientsError("No client's update was added to this round.")
-        ids = in_order(list(self._arrivals))
-        come = [self._arrivals[client] for client in ids]
-        aggregator = self._aggregator
+        ids = in_order(list(self._stored))
+        stored = [self._stored[client] for client in ids]
+        effective, rule = self._effective_sketch, self._aggregator.rule
+        size, unit = effective.working_set()
+        if size and self._recheck:
+            size += RECHECK_SKETCH.k
         try:
-            column_pass = ColumnPass.of(self._memory, progress, written=() if out is None else arrays_of(out))
-            updates = [arrival.update for arrival in come]
-            clients = Updates.of(updates, **self._points, strict=self._strict, column_pass=column_pass)
-            clients = prepared(clients, self._effective_sketch, out, recheck=self._recheck)
+            column_pass = ColumnPass.of(self._memory, progress, written=arrays_of(out))
+            updates = [one.update for one in stored]
+            clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
+            clients = prepare(clients, out, size, unit)
             column_pass.begin("sketch")
-            result = aggregator.finish(
+            verdict = decide(
+                rule,
                 clients,
-                self._look(clients, come),
-                np.array([arrival.size for arrival in come]),
-                self._sketch,
-                watch,
+                self._stats(clients, stored),
+                sketch=self._sketch,
+                sizes=np.array([one.size for one in stored]),
                 seed=self._seed,
                 history=self._history,
                 strict=self._strict,
-                recheck=self._recheck,
+                watch=watch,
+                recheck_sketch=RECHECK_SKETCH if self._recheck else None,
             )
+            decision = verdict.decision
+            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
         except BadClientError as bad:
             raise BadClientError(ids[bad.client], bad.reason) from None
         except TooFewClientsError as too_few:
             named = {ids[client]: reason for client, reason in too_few.quarantined.items()}
             raise TooFewClientsError(too_few.problem, named) from None
-        named = {ids[client]: reason for client, reason in result.quarantined.items()}
-        return replace(result, quarantined=named, clients=tuple(ids))
+        watch.lap("combine")
+        return Aggregation.of(update, verdict, ids, watch.laps)
 
-    def _look(self, clients: Updates, come: list[Arrival]) -> GramStats:
-        """From what was read on arrival; those in another order of entries than most are read again, in theirs."""
-        effective_sketch = self._effective_sketch
-        if not isinstance(effective_sketch, StreamingSketch):
-            return effective_sketch.gram_stats(clients, self._seed)
+    def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> GramStats:
+        """From the sketches of `add`; updates whose entries are in another order are sketched again."""
+        sketch = self._effective_sketch
+        if not isinstance(sketch, StreamingSketch):
+            return sketch.gram_stats(clients, self._seed)
         readings = []
         for row, client in enumerate(clients.clients):
-            arrival = come[client]
-            if arrival.reading is None or arrival.layout != clients.layout:
-                readings.append(effective_sketch.sketch_part(clients.only([row]), self._seed))
+            one = stored[client]
+            if one.reading is None or one.layout != clients.layout:
+                readings.append(sketch.sketch_part(clients.only([row]), self._seed))
             else:
-                readings.append(arrival.reading)
-        return effective_sketch.stats_from(clients, SketchedRows.stacked(readings), self._seed)
+                readings.append(one.reading)
+        return sketch.stats_from(clients, SketchedRows.stacked(readings), self._seed)
 
 
 def in_order(ids: list[Any]) -> list[Any]:
-    """Ids sorted, first by type, so that the order of arrival is forgotten; kept as they came where none is defined."""
+    """Ids sorted by type and value, so that the order of arrival does not matter; unsorted where they have no order."""
     try:
         ordered = sorted(ids, key=lambda client: (_kind(client), client))
         if all(_kind(a) != _kind(b) or a < b for a, b in pairwise(ordered)):

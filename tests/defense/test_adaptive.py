@@ -14,12 +14,12 @@ import bartizan as bz
 from bartizan import attacks
 from bartizan._util.seeds import fresh_seed
 from bartizan.attacks.nullspace import Maps, hidden_part
-from bartizan.defense.recheck import Recheck, witnesses
+from bartizan.defense.recheck import Recheck, rows_to_recheck
 from bartizan.geometry import Geometry
 from bartizan.rules.base import Decision
 from bartizan.sketch import pairwise_distortion
+from bartizan.updates import parse_updates
 from bartizan.updates.column_pass import ColumnPass
-from bartizan.updates.updates import Updates
 
 H, F, P = 20, 6, 2500
 LEAKED = 2**90 + 5
@@ -274,7 +274,7 @@ def test_where_digits_are_short_a_row_is_read_about_once_however_many_leave():
     """Attackers who are found out one a turn must not cost a read each."""
     rng, read = np.random.default_rng(0), []
     near = rng.normal(size=P) + 1e-6 * rng.normal(size=(9, P))
-    clients = Updates.of(near, column_pass=ColumnPass.of(None, lambda stage, done, total: read.append(done)))
+    clients = parse_updates(near, column_pass=ColumnPass.of(None, lambda stage, done, total: read.append(done)))
     look = bz.Rotated(k=512).gram_stats(clients, 1)
     middle = Geometry.from_stats(look, 9).medoid
     once = len(read)
@@ -354,12 +354,12 @@ def test_too_many_who_hide_end_the_round_as_too_many_broken_ones_do():
 def test_few_are_read_again_where_few_have_weight():
     x = np.random.default_rng(0).normal(size=(50, 64))
     geometry, one = Geometry.of(x), np.eye(50)[7]
-    assert len(witnesses(Decision(one), geometry, 5, 0)) == 12
-    assert 7 in witnesses(Decision(one), geometry, 5, 0)
-    assert len(witnesses(Decision(one), geometry, 5, 3)) == 6
-    assert len(witnesses(Decision(one), geometry, 0, 0)) == 3
-    assert len(witnesses(Decision(one), geometry, None, 0)) == 50
-    assert len(witnesses(Decision(np.full(50, 0.02)), geometry, 5, 0)) == 50
+    assert len(rows_to_recheck(Decision(one), geometry, 5, 0)) == 12
+    assert 7 in rows_to_recheck(Decision(one), geometry, 5, 0)
+    assert len(rows_to_recheck(Decision(one), geometry, 5, 3)) == 6
+    assert len(rows_to_recheck(Decision(one), geometry, 0, 0)) == 3
+    assert len(rows_to_recheck(Decision(one), geometry, None, 0)) == 50
+    assert len(rows_to_recheck(Decision(np.full(50, 0.02)), geometry, 5, 0)) == 50
 
 
 def test_who_was_read_again_is_not_read_a_third_time():
@@ -424,8 +424,8 @@ def test_nothing_tells_the_seed_before_the_weights_are_fixed(caplog, capfd):
 
 
 def test_a_projection_of_the_laboratory_is_another_in_every_round_and_the_same_after_a_resume():
-    training = pytest.importorskip("bartizan.lab.training.training_loop")
-    seeds = [training.seed_of(0, "projection", t) for t in range(1, 500)]
+    reproducible = pytest.importorskip("bartizan.lab.training.reproducible")
+    seeds = [reproducible.round_seed(0, "projection", t) for t in range(1, 500)]
     assert len(set(seeds)) == len(seeds)
-    assert seeds == [training.seed_of(0, "projection", t) for t in range(1, 500)]
-    assert not set(seeds) & {training.seed_of(0, "attacker", t) for t in range(1, 500)}
+    assert seeds == [reproducible.round_seed(0, "projection", t) for t in range(1, 500)]
+    assert not set(seeds) & {reproducible.round_seed(0, "attacker", t) for t in range(1, 500)}

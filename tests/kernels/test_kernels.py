@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba import njit
 
 from bartizan._util.seeds import key_of
 from bartizan.kernels import cpu, reference
@@ -202,3 +203,46 @@ def test_a_sum_is_rounded_once_to_the_format_of_its_place():
             ours = np.where(np.isfinite(got), abs(got - exact), np.inf)
         fits = abs(exact) < 65_000
         np.testing.assert_array_equal(ours[fits], best[fits])
+
+
+def as_read(bits):
+    """Half-precision numbers as the kernels read them: by the CPU's instruction, where it has one."""
+    out = np.empty((1, bits.size), np.float32)
+    cpu.copied(Rows.of(bits.view(np.float16)[None]), out)
+    return out[0]
+
+
+def as_written(numbers):
+    out = np.empty((1, numbers.size), np.float16)
+    cpu.weighted_sum(Rows.of(numbers[None]), np.ones(1), 0.0, None, Rows.of(out))
+    return out[0].view(np.uint16)
+
+
+def one_by_one(convert, dtype):
+    """The operations on bits, which the kernels take only where the CPU lacks the instruction."""
+    compiled = njit(convert)
+    return lambda x: np.array([compiled(number) for number in x], dtype)
+
+
+@pytest.mark.parametrize("convert", [as_read, one_by_one(cpu.half_to_float, np.float32)], ids=["kernel", "bits"])
+def test_all_halves_are_read_as_numpy_reads_them(convert):
+    bits = np.arange(2**16, dtype=np.uint16)
+    np.testing.assert_array_equal(convert(bits), bits.view(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(convert(bits)), bits >= 2**15)
+
+
+@pytest.mark.parametrize("convert", [as_written, one_by_one(cpu.float_to_half, np.uint16)], ids=["kernel", "bits"])
+def test_numbers_are_rounded_to_halves_as_numpy_rounds_them(convert):
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    ties = (halves[1:] + halves[:-1]) / 2
+    large = np.float32([65519.99, 65520, 65536, 1e38, np.inf])
+    tiny = np.float32([1e-45, 2**-26, 2**-25, 1.5 * 2**-25])
+    any_bits = np.random.default_rng(0).integers(0, 2**32, 2**16, dtype=np.uint32).view(np.float32)
+    near = [np.nextafter(ties, np.float32(towards)) for towards in (0, np.inf)]
+    x = np.concatenate([halves, ties, *near, large, tiny, any_bits])
+    x = np.concatenate([x, -x])
+    with np.errstate(over="ignore"):
+        truth = x.astype(np.float16)
+    got = convert(x)
+    np.testing.assert_array_equal(got[~np.isnan(x)], truth.view(np.uint16)[~np.isnan(x)])
+    assert np.isnan(got[np.isnan(x)].view(np.float16)).all()

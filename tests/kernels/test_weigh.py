@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def test_iterated_weights_are_those_of_the_definition(kind, steps):
         G = gram(x)
         D, medoid, median = weigh.distances(G, M)
         inner, shares = weigh.recentred(G, medoid, M), rng.dirichlet(np.ones(M) * 9)
-        calls = [("weiszfeld", (inner, D, shares, 1e-10, steps))]
+        calls = [("weiszfeld", (inner, D, medoid, shares, 1e-10, steps))]
         if median > 0:
             calls.append(("correntropy", (inner, medoid, shares, float(np.sqrt(median)), 1e-10, steps)))
         for name, arguments in calls:
@@ -185,3 +186,24 @@ def test_a_rule_that_asks_for_distances_only_costs_no_recentring():
     bz.Krum(2)(geometry)
     bz.Bulyan(1)(geometry)
     assert "inner" not in vars(geometry.points)
+
+
+def test_a_giant_takes_no_digits_from_the_others_sums_of_distances():
+    """Against 400 digits: by these sums the client is chosen from which Weiszfeld's iteration starts."""
+    rng, M = np.random.default_rng(0), 12
+    x, shares = giants(rng, M), rng.dirichlet(np.ones(M))
+    G = gram(x)
+    D, pivot, _ = weigh.distances(G, M)
+    inner, ours = weigh.recentred(G, pivot, M), np.empty(M)
+    weigh._distance_sums(inner, D, shares, pivot, ours)
+    with localcontext(prec=400):
+        rows = [[Decimal(number) for number in row] for row in x.tolist()]
+        sums = [
+            sum(Decimal(s) * sum((a - b) ** 2 for a, b in zip(one, other, strict=True)).sqrt() for s, other in others)
+            for one in rows
+            for others in [list(zip(shares.tolist(), rows, strict=True))]
+        ]
+        truth = np.array([float(total - sums[pivot]) for total in sums])
+    honest = slice(M // 2, None)
+    np.testing.assert_allclose(ours[honest], truth[honest], atol=1e-9)
+    assert ours.argmin() == truth.argmin()

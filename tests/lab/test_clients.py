@@ -13,12 +13,11 @@ from bartizan.lab import models  # noqa: E402
 from bartizan.lab.data import Images  # noqa: E402
 from bartizan.lab.data.device_images import OnDevice  # noqa: E402
 from bartizan.lab.training import gradients as passes  # noqa: E402
-from bartizan.lab.training import random_streams as draws  # noqa: E402
-from bartizan.lab.training.clients import Clients  # noqa: E402
+from bartizan.lab.training import reproducible  # noqa: E402
+from bartizan.lab.training.clients import Clients, LocalWork, batches  # noqa: E402
 from bartizan.lab.training.evaluation import backdoor_rate, evaluate  # noqa: E402
-from bartizan.lab.training.flat_model import Flat  # noqa: E402
+from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 from bartizan.lab.training.gradients import Captured, Grouped, Loop, Vmapped  # noqa: E402
-from bartizan.lab.training.local_work import LocalEpochs, LocalSteps, OneGradient, batches  # noqa: E402
 from bartizan.lab.training.server import Server  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,7 +41,7 @@ def problem(name, norm, shape=(1, 12, 12), clients=2, batch=4):
     g = torch.Generator().manual_seed(0)
     images = torch.randn(clients, batch, *shape, generator=g, dtype=torch.float64)
     labels = torch.randint(4, (clients, batch), generator=g)
-    flat = Flat.of(model)
+    flat = FlatLayout.of(model)
     weights = flat.read(model)
     rows = weights + 0.01 * torch.rand(clients, flat.size, generator=g, dtype=torch.float64)
     return model, weights, rows, images, labels
@@ -84,7 +83,7 @@ def test_a_convolution_of_any_form_is_torchs(stride, kernel, padding, groups, sh
     images = torch.randn(3, 4, 3, 11, 9, dtype=torch.float64)
     model(images[0])
     labels = torch.randint(4, (3, 4))
-    weights = Flat.of(model).read(model)
+    weights = FlatLayout.of(model).read(model)
     at = weights if shared else weights + 0.01 * torch.rand(3, len(weights), dtype=torch.float64)
     torch.testing.assert_close(Grouped(model)(at, images, labels).rows, Loop(model)(at, images, labels).rows)
 
@@ -94,13 +93,13 @@ def test_a_model_with_layers_of_another_kind_is_vmapped():
     assert not Grouped.fits(model)
     clients = Clients(model, pictures(), parts(), batch=4)
     assert isinstance(clients.shared, Vmapped)
-    assert clients.updates(Flat.of(model).read(model), [0, 2], 1).updates.isfinite().all()
+    assert clients.updates(FlatLayout.of(model).read(model), [0, 2], 1).updates.isfinite().all()
 
 
 def test_dropout_is_off():
     nn = torch.nn
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(144, 4))
-    weights = Flat.of(model).read(model)
+    weights = FlatLayout.of(model).read(model)
     images, labels = torch.randn(2, 3, 1, 12, 12), torch.zeros(2, 3, dtype=torch.long)
     plain = Loop(nn.Sequential(nn.Flatten(), nn.Identity(), model[2]))(weights, images, labels)
     for kind in (Loop, Vmapped, Grouped):
@@ -129,13 +128,13 @@ def test_what_only_a_gpu_can_do_is_refused_on_a_processor():
         Clients(models.build("cnn", 4, (1, 12, 12)), pictures(), parts(), precision="float8")
 
 
-WORKS = [OneGradient(), LocalSteps(steps=3, step_size=0.1, momentum=0.9), LocalEpochs(epochs=2, step_size=0.1)]
+WORKS = [LocalWork(), LocalWork("steps", 3, step_size=0.1, momentum=0.9), LocalWork("epochs", 2, step_size=0.1)]
 
 
 def by_torch(model, images, indices, work):
     """One client with torch's own optimiser."""
     model = copy.deepcopy(model).train()
-    before = Flat.of(model).read(model)
+    before = FlatLayout.of(model).read(model)
     optimiser = torch.optim.SGD(model.parameters(), lr=work.step_size, momentum=work.momentum)
     losses = []
     for where in torch.from_numpy(indices):
@@ -144,7 +143,7 @@ def by_torch(model, images, indices, work):
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
-    return before - Flat.of(model).read(model), np.mean(losses)
+    return before - FlatLayout.of(model).read(model), np.mean(losses)
 
 
 @pytest.mark.parametrize("work", WORKS[1:], ids=repr)
@@ -152,9 +151,9 @@ def by_torch(model, images, indices, work):
 def test_local_work_is_torchs_sgd(work, norm):
     model, images = models.build("cnn", 4, (1, 12, 12), norm), pictures()
     clients = Clients(model, images, parts(), batch=16, work=work, at_once=3)
-    sent = clients.updates(Flat.of(model).read(model), [0, 1, 2, 3], 5)
+    sent = clients.updates(FlatLayout.of(model).read(model), [0, 1, 2, 3], 5)
     for m, part in enumerate(parts()):
-        indices = batches(part.numpy(), 16, work, draws.generator(0, "batches", 5, m))
+        indices = batches(part.numpy(), 16, work, reproducible.generator(0, "batches", 5, m))
         wanted, loss = by_torch(model, images, indices, work)
         torch.testing.assert_close(sent.updates[m], wanted, rtol=1e-4, atol=2e-5)
         assert sent.losses[m].item() == pytest.approx(loss, rel=1e-4)
@@ -163,7 +162,7 @@ def test_local_work_is_torchs_sgd(work, norm):
 @pytest.mark.parametrize("work", WORKS, ids=repr)
 def test_a_client_sends_the_same_whoever_else_takes_part(work):
     model = models.build("cnn", 4, (1, 12, 12), "batch")
-    weights = Flat.of(model).read(model)
+    weights = FlatLayout.of(model).read(model)
     together, in_twos = (
         Clients(model, pictures(), parts(), batch=16, work=work, augment=True, at_once=n) for n in (4, 2)
     )
@@ -176,7 +175,7 @@ def test_a_client_sends_the_same_whoever_else_takes_part(work):
 @pytest.mark.parametrize("work", WORKS, ids=repr)
 def test_what_is_sent_is_a_function_of_seed_and_round(work):
     model = models.build("cnn", 4, (1, 12, 12))
-    weights = Flat.of(model).read(model)
+    weights = FlatLayout.of(model).read(model)
 
     def sent(seed=0, round=5):
         clients = Clients(model, pictures(), parts(), batch=16, work=work, augment=True, seed=seed)
@@ -191,18 +190,22 @@ def test_what_is_sent_is_a_function_of_seed_and_round(work):
 
 def test_the_statistics_of_one_gradient_move_as_batch_norms_do():
     model, images = models.build("cnn", 4, (1, 12, 12), "batch"), pictures()
-    weights, n = Flat.of(model).read(model), Flat.of(model).n_parameters
+    weights, n = FlatLayout.of(model).read(model), FlatLayout.of(model).n_parameters
     sent = Clients(model, images, parts(), batch=16).updates(weights, [2], 1)
-    where = torch.from_numpy(batches(parts()[2].numpy(), 16, OneGradient(), draws.generator(0, "batches", 1, 2))[0])
+    where = torch.from_numpy(
+        batches(parts()[2].numpy(), 16, LocalWork(), reproducible.generator(0, "batches", 1, 2))[0]
+    )
     alone = copy.deepcopy(model).train()
     alone(images.batch(where))
-    torch.testing.assert_close(weights[n:] - sent.updates[0, n:], Flat.of(alone).read(alone)[n:], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        weights[n:] - sent.updates[0, n:], FlatLayout.of(alone).read(alone)[n:], rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(("n", "batch"), [(40, 8), (41, 8), (8, 8), (5, 8), (3, 10)])
 def test_batches_take_every_example_before_any_comes_again(n, batch):
     part = np.arange(100, 100 + n)
-    taken = batches(part, batch, LocalEpochs(epochs=1), np.random.default_rng(0))
+    taken = batches(part, batch, LocalWork("epochs", 1), np.random.default_rng(0))
     assert taken.shape == (max(1, n // batch), batch)
     counts = np.bincount(taken.ravel() - 100, minlength=n)
     assert counts.sum() == taken.size
@@ -211,22 +214,22 @@ def test_batches_take_every_example_before_any_comes_again(n, batch):
 
 def test_epochs_and_steps_are_counted():
     part, rng = np.arange(30), np.random.default_rng(0)
-    assert batches(part, 8, LocalEpochs(epochs=2), rng).shape == (6, 8)
-    assert batches(part, 8, LocalSteps(steps=7), rng).shape == (7, 8)
-    assert batches(part, 8, OneGradient(), rng).shape == (1, 8)
+    assert batches(part, 8, LocalWork("epochs", 2), rng).shape == (6, 8)
+    assert batches(part, 8, LocalWork("steps", 7), rng).shape == (7, 8)
+    assert batches(part, 8, LocalWork(), rng).shape == (1, 8)
 
 
 def test_as_many_at_once_as_fit_and_at_least_one():
     cpu = torch.device("cpu")
     small, large = (models.build(name, 4, (3, 32, 32)) for name in ("logistic", "resnet18"))
-    assert passes.at_once(small, 32, (3, 32, 32), cpu) > 50
-    assert passes.at_once(large, 32, (3, 32, 32), cpu) == 1
+    assert passes.clients_at_once(small, 32, (3, 32, 32), cpu) > 50
+    assert passes.clients_at_once(large, 32, (3, 32, 32), cpu) == 1
 
 
 def test_training_learns_and_evaluation_says_so():
     model, images = models.build("cnn", 4, (1, 12, 12), "batch"), pictures()
     clients = Clients(model, images, parts(), batch=16)
-    server = Server(Flat.of(model).read(model), Flat.of(model).n_parameters, "momentum", step_size=0.05)
+    server = Server(FlatLayout.of(model).read(model), FlatLayout.of(model).n_parameters, "momentum", step_size=0.05)
     before, _ = evaluate(model, server.weights, images)
     losses = []
     for round in range(30):
@@ -237,7 +240,7 @@ def test_training_learns_and_evaluation_says_so():
     assert losses[-1] < losses[0] / 2
     assert after > max(0.8, before)
     loaded = copy.deepcopy(model)
-    Flat.of(model).write(loaded, server.weights)
+    FlatLayout.of(model).write(loaded, server.weights)
     outputs = loaded.eval()(images.batch(torch.arange(len(images))))
     assert after == pytest.approx((outputs.argmax(1) == images.labels).float().mean().item())
     assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, images.labels).item(), rel=1e-4)
@@ -245,7 +248,7 @@ def test_training_learns_and_evaluation_says_so():
 
 def test_a_backdoor_counts_other_classes_only():
     model, images = models.build("logistic", 4, (1, 12, 12)), pictures()
-    weights = Flat.of(model).read(model)
+    weights = FlatLayout.of(model).read(model)
     weights[-4 + 2] = 1.0  # its bias: all images are of class 2
     assert backdoor_rate(model, weights, images, target=2) == 1.0
     assert backdoor_rate(model, weights, images, target=1) == 0.0
@@ -257,7 +260,7 @@ def test_wrong_clients_say_what_is_wanted():
         Clients(model, pictures(), [torch.arange(3), torch.arange(0)])
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
         Clients(model, pictures(), parts(), batch=0)
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        LocalSteps(steps=0)
+    with pytest.raises(ValueError, match="count >= 1"):
+        LocalWork("steps", 0)
     with pytest.raises(ValueError, match="step_size > 0"):
-        LocalEpochs(step_size=-1.0)
+        LocalWork("epochs", step_size=-1.0)

@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bartizan.lab.models import MODELS, build  # noqa: E402
-from bartizan.lab.models.pooling import AdaptivePool  # noqa: E402
-from bartizan.lab.training.flat_model import Flat  # noqa: E402
+from bartizan.lab.models.layers import AdaptivePool  # noqa: E402
+from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 
 COUNTS = [
     ("resnet18", "batch", 11_689_512, 4_800 * 2),
@@ -25,8 +25,8 @@ def count(model):
 @pytest.mark.parametrize(("name", "norm", "parameters", "statistics"), COUNTS)
 def test_counts_are_the_known_ones(name, norm, parameters, statistics):
     model = build(name, 1000, (3, 224, 224), norm)
-    assert count(model) == Flat.of(model).n_parameters == parameters
-    assert Flat.of(model).size - parameters == statistics
+    assert count(model) == FlatLayout.of(model).n_parameters == parameters
+    assert FlatLayout.of(model).size - parameters == statistics
 
 
 def test_vgg16_has_its_138_million_at_any_size(monkeypatch):
@@ -115,7 +115,9 @@ def test_group_norm_keeps_the_names_of_batch_norm():
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet-v3-small", "cnn"])
 def test_weights_are_a_function_of_the_seed_and_nothing_else_is_moved(name):
     before = torch.get_rng_state()
-    one, same, other = (Flat.of(model).read(model) for model in (build(name, 10, seed=seed) for seed in (3, 3, 4)))
+    one, same, other = (
+        FlatLayout.of(model).read(model) for model in (build(name, 10, seed=seed) for seed in (3, 3, 4))
+    )
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), before)
@@ -130,7 +132,7 @@ def test_pooling_is_torchs(side):
 def test_a_model_comes_back_from_its_vector():
     one, other = (build("cnn", 10, norm="batch", seed=seed) for seed in (0, 1))
     one(torch.randn(4, 3, 32, 32))
-    flat = Flat.of(one)
+    flat = FlatLayout.of(one)
     flat.write(other, flat.read(one))
     assert torch.equal(flat.read(other), flat.read(one))
     assert torch.equal(one.eval()(torch.ones(1, 3, 32, 32)), other.eval()(torch.ones(1, 3, 32, 32)))

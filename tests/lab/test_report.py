@@ -1,4 +1,4 @@
-"""Reports of made-up runs, looked at in a real browser."""
+"""Reports of made-up runs, opened in a real browser."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from bartizan import registry as names
 from bartizan.attacks import ATTACKS
 from bartizan.lab.report import events, figures, pack, write
 from bartizan.lab.report.content import content, data
+from bartizan.lab.report.factors import rule_styles
 from bartizan.lab.report.figures import pictures
 from bartizan.lab.report.load import load
 from bartizan.lab.report.page import embedded, page
@@ -107,7 +108,14 @@ def test_every_chart_is_drawn_without_a_complaint_or_a_request(report, scheme, b
         assert seen.evaluate("document.documentElement.dataset.theme") == scheme
         figures = seen.evaluate(DRAWN)
         titles = " ".join(figure["title"] for figure in figures)
-        for wanted in ("In reads", "In seconds", "Weights, client", "Least trusted", "Sketched against", "Who holds"):
+        for wanted in (
+            "In reads",
+            "In seconds",
+            "Weights, client",
+            "Least trusted",
+            "Sketched against",
+            "Data of each",
+        ):
             assert wanted in titles
         for figure in figures:
             assert figure["marks"] > 0, figure
@@ -129,11 +137,61 @@ TEXTS_APART = """() => [...document.querySelectorAll('figure svg')].flatMap((svg
 })"""
 
 
-@pytest.mark.parametrize("width", [400, 1100, 1600])
+@pytest.mark.parametrize("width", [390, 1100, 1400, 2560])
 def test_no_text_lies_on_another_or_outside(width, browser, sweep):
     with opened(browser, sweep.page, width) as seen:
         assert seen.evaluate("document.documentElement.scrollWidth") <= width
         assert seen.evaluate(TEXTS_APART) == []
+
+
+def test_every_axis_has_a_title(browser, sweep):
+    titles = """() => [...document.querySelectorAll('figure')].map((figure) =>
+      [figure.querySelector('h3').innerText, [...figure.querySelectorAll('.title')].map((node) => node.textContent)])"""
+    wanted = {
+        "exact weights": ["attack", "rule"],
+        "no attack": ["round", "test accuracy"],
+        "In reads of all updates": ["server time of a round, reads of all updates"],
+        "In seconds": ["server time of a round, seconds"],
+        "Weights, client by round": ["round", "weight on attackers"],
+        "Least trusted clients": ["mean weight, 1 = equal share", "client"],
+        "Sketched against exact weights": ["exact weight", "sketched weight"],
+        "Distance to exact weights": ["round", "total variation distance"],
+        "Data of each client": ["class"],
+    }
+    with opened(browser, sweep.page) as seen:
+        found = dict(seen.evaluate(titles))
+        assert {name: found[name] for name in wanted} == wanted
+
+
+def test_nothing_is_truncated_at_the_width_of_a_laptop(browser, tmp_path):
+    for rule in ("mean", "nnm >> geometric-median", "bucketing >> coordinate-wise-trimmed-mean"):
+        for sketch in ("exact", "rotated"):
+            for attack in ("none", "sign-flip", "inner-product-manipulation"):
+                folder = tmp_path / f"{attack}-{rule.replace(' >> ', '-')}-{sketch}-seed0-0123abcd"
+                write_run(folder, rule, attack, sketch, rounds=6, clients=20)
+    clipped = """() => [...document.querySelectorAll('body *')].filter((node) => {
+      const style = getComputedStyle(node);
+      return style.display !== 'inline' && style.overflowX !== 'visible' && node.scrollWidth > node.clientWidth + 1;
+    }).map((node) => node.className)"""
+    with opened(browser, page_of(tmp_path), 1400) as seen:
+        assert "…" not in seen.locator("body").inner_text()
+        assert "…" not in " ".join(seen.locator("svg text").all_text_contents())
+        assert seen.evaluate(clipped) == []
+
+
+def test_differences_by_rounding_are_drawn_flat_at_zero(browser, tmp_path):
+    folder = write_run(tmp_path / "a", rounds=8, every=1)
+    lines = results.read(folder).lines()
+    for line in lines[1:-1]:
+        line["exact_weights"] = [weight + 1e-11 * (line["round"] % 2) for weight in line["weights"]]
+    (folder / results.NAME).write_bytes(b"".join(map(results.encode, lines)))
+    with opened(browser, page_of(folder)) as seen:
+        figure = seen.locator("figure").filter(has_text="Distance to exact weights")
+        assert "0 up to rounding" in figure.inner_text()
+        ticks = [float(text) for text in figure.locator("svg text:not(.title)").all_text_contents()]
+        assert 0.01 in ticks
+        heights = figure.locator("circle").evaluate_all("all => all.map((one) => Number(one.getAttribute('cy')))")
+        assert max(heights) - min(heights) < 0.1
 
 
 def test_the_legend_hides_on_a_click_and_fades_the_others_on_hover(browser, sweep):
@@ -160,12 +218,12 @@ def test_the_theme_repaints_what_is_no_svg(browser, sweep):
 
 
 def test_the_grid_shows_each_cell_and_a_dash_where_nothing_converged(browser, sweep):
-    runs = {run.place: run for run in sweep.loaded.runs}
+    runs = {run.folder: run for run in sweep.loaded.runs}
     with opened(browser, sweep.page) as seen:
         for word, which in (("at the end", "last"), ("best round", "best")):
             seen.get_by_role("button", name=word).click()
             for table, sketch in zip(seen.query_selector_all(".heat"), ("exact", "rotated"), strict=True):
-                heads = [head.inner_text() for head in table.query_selector_all("thead th")]
+                heads = [head.inner_text() for head in table.query_selector_all("thead th:not(.title)")]
                 for row in table.query_selector_all("tbody tr"):
                     rule = row.query_selector("th").inner_text()
                     for attack, cell in zip(heads, row.query_selector_all("td"), strict=True):
@@ -177,7 +235,7 @@ def test_the_grid_shows_each_cell_and_a_dash_where_nothing_converged(browser, sw
 
 
 def test_the_clients_of_another_run_come_by_the_box_the_arrows_and_a_link(browser, sweep):
-    places = [run.place for run in sweep.loaded.runs]
+    places = [run.folder for run in sweep.loaded.runs]
     with opened(browser, sweep.page, fragment="#run-3") as seen:
         facts = seen.locator("#clients .facts")
         assert facts.inner_text().startswith(places[3])
@@ -245,8 +303,7 @@ def test_no_two_rules_share_colour_and_mark(crowded):
     assert len(chips) == 10
     assert len(set(chips)) == 10
     assert crowded.locator("#accuracy .curve").count() < crowded.locator("#accuracy circle, #accuracy .mark").count()
-    rules = list(names.RULES)
-    assert len({(figures._colour(rule, rules), figures._mark(rule, rules)) for rule in rules}) == len(rules)
+    assert len(set(rule_styles(names.RULES).values())) == len(names.RULES)
 
 
 def test_what_is_not_known_is_sorted_last_both_ways(crowded):
@@ -309,7 +366,7 @@ def test_runs_that_are_not_whole_are_named_and_the_others_shown(browser, tmp_pat
         shown = seen.locator("#problems").inner_text()
         for name in ("corrupt unreadable", "empty unreadable", "foreign unreadable", "going-on unfinished"):
             assert name in shown
-        assert re.search("torn unfinished: after 2 rounds.*not whole", shown)
+        assert re.search("torn unfinished: after 2 rounds.*incomplete", shown)
         assert seen.locator(".runs tbody tr").count() == 3
 
 
@@ -375,7 +432,7 @@ def test_paper_is_light_and_the_screen_stays_as_it_was(browser, sweep):
 def test_the_headline_names_who_survived_and_who_did_not(sweep):
     survived, projected = content(sweep.loaded).findings
     worst = min(
-        run.last for run in sweep.loaded.runs if run.converged and "none" not in run.place and "mean" not in run.place
+        run.last for run in sweep.loaded.runs if run.converged and "none" not in run.folder and "mean" not in run.folder
     )
     assert survived.startswith("Geometric-median, krum and mca survived all 4 attacks")
     assert f"{100 * worst:.1f}".removesuffix(".0") + "% or more" in survived
@@ -440,7 +497,7 @@ def test_what_does_not_fit_is_left_out_but_not_the_run_that_is_shown(monkeypatch
 def test_packed_weights_are_the_weights_to_a_level(tmp_path):
     run = load(write_run(tmp_path / "a", rounds=20, participation=0.5)).runs[0]
     packed = pack.weights(run, 20)
-    levels = np.frombuffer(pack.decoded(packed["cells"]), dtype=np.uint8).reshape(50, 20).T
+    levels = pack.bytes_of(packed["cells"]).reshape(50, 20).T
     plain = levels <= pack.LEVELS
     np.testing.assert_array_equal(levels == pack.QUARANTINED, run.quarantined)
     np.testing.assert_array_equal(levels == pack.ABSENT, ~run.present & ~run.quarantined)
@@ -495,7 +552,9 @@ def test_all_that_the_page_is_made_of_travels_with_the_package():
     sent = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = sent["tool"]["setuptools"]["package-data"]["bartizan"]
     files = {path for pattern in patterns for path in package.glob(pattern)}
-    assert set((package / "report" / "assets").iterdir()) <= files
+    assets = set((package / "lab" / "report" / "assets").iterdir())
+    assert assets
+    assert assets <= files
 
 
 def test_without_matplotlib_the_page_is_written_and_the_extra_named(monkeypatch, tmp_path, capsys):

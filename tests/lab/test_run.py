@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -9,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +20,9 @@ import pytest
 
 from bartizan import cli
 from bartizan import records as results
-from bartizan.lab import Experiment, run
+from bartizan.lab import Experiment, run, sweep
 from bartizan.lab.config.keys import ConfigError
-from bartizan.lab.runs.checkpoint import MAGIC, NAME, Checkpoint, Keeper
+from bartizan.lab.runs.checkpoint import NAME, Checkpoint, CheckpointTimer
 from bartizan.lab.runs.folder import AnotherRunError, locked
 from bartizan.records import CorruptFileError
 from laboratory import SMALL, child, facts
@@ -173,7 +176,7 @@ def test_a_finished_run_stays_until_another_can_begin_in_its_place(whole, tmp_pa
 
 def test_results_in_the_place_of_a_file_are_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="file is no folder; results need one"):
+    with pytest.raises(NotADirectoryError, match="file is not a folder; results need one"):
         run(SMALL, tmp_path / "file")
 
 
@@ -194,15 +197,26 @@ def stopped(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("at", [0, 5, len(MAGIC) + 3, 2000, -1])
-def test_any_change_of_a_checkpoint_is_found_and_named(stopped, at):
-    data = bytearray((stopped / NAME).read_bytes())
-    data[at] ^= 1
-    (stopped / NAME).write_bytes(data)
-    with pytest.raises(
-        CorruptFileError, match=r"checkpoint\.pt is (corrupt|no checkpoint).*delete it and pass --resume"
-    ):
-        run(SMALL, stopped, resume=True)
+def test_any_change_of_a_checkpoint_is_found_and_named_or_changes_nothing(stopped):
+    """A bit of every hundredth byte; a few bytes of an archive, such as padding, mean nothing."""
+    data = (stopped / NAME).read_bytes()
+    whole, refused = Checkpoint.load(stopped), []
+    bits = range(0, 8 * len(data), 101 * 8 + 1)
+    for bit in bits:
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        (stopped / NAME).write_bytes(changed)
+        try:
+            found = Checkpoint.load(stopped)
+        except CorruptFileError as wrong:
+            refused.append(str(wrong))
+            continue
+        assert torch.equal(found.server.pop("weights"), whole.server["weights"])
+        assert found == replace(whole, server={"optimiser": "sgd", "round": 3})
+    assert len(refused) > 0.8 * len(bits)
+    for told in refused:
+        assert "checkpoint.pt is corrupt" in told
+        assert "delete it and pass --resume" in told
 
 
 def test_half_a_checkpoint_is_found_and_without_it_the_run_begins_again(stopped, whole):
@@ -216,17 +230,12 @@ def test_half_a_checkpoint_is_found_and_without_it_the_run_begins_again(stopped,
 
 
 def test_a_checkpoint_of_a_stranger_executes_nothing(stopped):
-    import hashlib
-    import io
-
     class Hostile:
         def __reduce__(self):
             return os.mkdir, (str(stopped / "was-here"),)
 
-    payload = io.BytesIO()
-    torch.save({"id": Hostile()}, payload)
-    (stopped / NAME).write_bytes(MAGIC + hashlib.sha256(payload.getvalue()).digest() + payload.getvalue())
-    with pytest.raises(CorruptFileError, match="not what this bartizan writes"):
+    torch.save({"id": Hostile()}, stopped / NAME)
+    with pytest.raises(CorruptFileError, match="not a checkpoint of this version"):
         Checkpoint.load(stopped)
     assert not (stopped / "was-here").exists()
 
@@ -272,7 +281,24 @@ def test_a_run_does_not_go_on_with_other_images_of_the_same_name(tmp_path):
 def test_a_run_that_can_not_begin_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match="examples"):
         run(SMALL.with_settings(["clients.batch=5000"]), tmp_path / "new" / "run")
-    assert not (tmp_path / "new" / "run").exists()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["in the folder", "above it"])
+def test_a_folder_that_can_not_be_written_to_is_told_before_anything_is_loaded(tmp_path, monkeypatch, there):
+    """As root every folder can be written to, so the system's answer is put in its place."""
+
+    def denied(*arguments, **settings):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "tmpa1b2c3"))
+
+    folder = tmp_path if there else tmp_path / "new" / "run"
+    monkeypatch.setattr(tempfile, "TemporaryFile", denied)
+    monkeypatch.setitem(sys.modules, "bartizan.lab.training.training_loop", None)
+    with pytest.raises(PermissionError, match=r"^Results can't be written to .*: Permission denied. Take another"):
+        run(SMALL, folder)
+    with pytest.raises(PermissionError, match=r"^Results can't be written to"):
+        sweep([SMALL.with_settings(["grid.seed=[0, 1]"])], folder)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_too_little_memory_is_told(tmp_path):
@@ -316,6 +342,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     assert facts(tmp_path / "parts") == facts(tmp_path / "whole"), f"seed {seed}"
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_leaves_a_checkpoint_of_the_last_round(tmp_path, which):
     with child(LONGER, tmp_path, every=1e9) as one:
@@ -348,7 +375,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, room):
 
 def test_checkpoints_are_written_by_time_and_cost_little():
     saved = []
-    keeper = Keeper(lambda: (time.sleep(0.01), saved.append(time.monotonic())), every=0.0)
+    keeper = CheckpointTimer(lambda: (time.sleep(0.01), saved.append(time.monotonic())), every=0.0)
     for _ in range(40):
         keeper.if_due()
         time.sleep(0.001)

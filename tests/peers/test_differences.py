@@ -36,6 +36,7 @@ from bartizan import (
     aggregate,
 )
 from bartizan.rules.coordinatewise import MeaMed, Median
+from tests import oracle
 
 SEEDS = range(30)
 
@@ -45,8 +46,7 @@ class TooManyRoundsError(Exception):
 
 
 def krum_by_definition(x, n_neighbours):
-    D = ((x[:, None] - x) ** 2).sum(axis=2)
-    return x[np.sort(D, axis=1)[:, 1 : 1 + n_neighbours].sum(axis=1).argmin()]
+    return x[oracle.krum_scores(oracle.squared_distances(x), n_neighbours).argmin()]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -82,10 +82,6 @@ def test_too_few_clients_are_refused_where_the_peer_answers(rule, peer, M):
         ours(x, rule)
 
 
-def distances_summed(x, z):
-    return np.linalg.norm(x - z, axis=1).sum()
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_byzfls_three_steps_from_zero_stop_short_of_the_geometric_median(shape):
     short = []
@@ -93,21 +89,21 @@ def test_byzfls_three_steps_from_zero_stop_short_of_the_geometric_median(shape):
         x = draw(seed, *shape) + 5
         z = ours(x, GeometricMedian())
         short.append(np.linalg.norm(byzfl.GeometricMedian()(x) - z))
-        assert distances_summed(x, z) < distances_summed(x, byzfl.GeometricMedian()(x))
+        assert oracle.distance_sum(x, z) < oracle.distance_sum(x, byzfl.GeometricMedian()(x))
     assert max(short) > 1e-2
 
 
 def test_byzfls_geometric_median_of_updates_shorter_than_its_smoothing_is_their_mean():
     x = 1e-3 * draw(1, 11, 3, 50)
     np.testing.assert_allclose(byzfl.GeometricMedian()(x), x.mean(axis=0))
-    assert distances_summed(x, ours(x, GeometricMedian())) < 0.99 * distances_summed(x, x.mean(axis=0))
+    assert oracle.distance_sum(x, ours(x, GeometricMedian())) < 0.99 * oracle.distance_sum(x, x.mean(axis=0))
 
 
 def test_byzpys_geometric_median_stays_at_a_client_that_its_start_meets():
     """The coordinate-wise median is the client at zero, whom the others pull away with a force of 1.96 > 1."""
     x = np.array([[0.0, 0.0], [-0.1, 5.0], [0.1, 5.0], [-5.0, -0.1], [5.0, -0.1]])
     np.testing.assert_allclose(byzpy(geometric_wise.GeometricMedian(), x), 0, atol=1e-9)
-    assert distances_summed(x, ours(x, GeometricMedian())) < distances_summed(x, 0) - 0.5
+    assert oracle.distance_sum(x, ours(x, GeometricMedian())) < oracle.distance_sum(x, 0) - 0.5
 
 
 def test_byzpys_geometric_median_of_tiny_updates_stops_after_one_step():
@@ -138,10 +134,6 @@ def test_of_two_sets_with_one_diameter_both_peers_take_the_first_in_order_and_ou
     assert ours(x, MDA(2)).item() in (first, last)
 
 
-def largest_eigenvalue(x):
-    return np.linalg.norm(x - x.mean(axis=0), ord=2) ** 2
-
-
 def test_byzfls_smea_guesses_the_eigenvalue_by_one_step_from_a_random_vector(monkeypatch):
     monkeypatch.setattr(np.random, "randn", np.random.default_rng(0).standard_normal)
     missed = 0
@@ -150,33 +142,18 @@ def test_byzfls_smea_guesses_the_eigenvalue_by_one_step_from_a_random_vector(mon
         theirs = byzfl.SMEA(2)(x)
         its_set = next(s for s in map(list, combinations(range(8), 6)) if np.allclose(x[s].mean(axis=0), theirs))
         our_set = np.flatnonzero(aggregate(x, SMEA(2)).weights).tolist()
-        assert largest_eigenvalue(x[our_set]) <= largest_eigenvalue(x[its_set])
+        assert oracle.largest_variance(x[our_set]) <= oracle.largest_variance(x[its_set])
         missed += our_set != its_set
     assert missed > 5
 
 
-def caf_by_definition(x, f, among):
-    """`among` says which clients the largest squared coordinate is taken over, by their weights."""
-    M = len(x)
-    c, best, least = np.ones(M), None, np.inf
-    while c.sum() > M - 2 * f:
-        mean = c @ x / c.sum()
-        y = x - mean
-        values, vectors = np.linalg.eigh((y.T * c) @ y / c.sum())
-        if values[-1] < least:
-            best, least = mean, values[-1]
-        t = (y @ vectors[:, -1]) ** 2
-        c = c * np.clip(1 - t / t[among(c)].max(), 0, None)
-    return best
-
-
 @pytest.mark.parametrize("shape", WITH_ATTACKERS[:3], ids=str)
-def test_caf_measures_by_those_who_still_have_weight_and_byzpy_by_all(shape):
+def test_caf_scales_by_the_clients_that_still_have_weight_and_byzpy_by_all(shape):
     f, differ = shape[1], 0
     for seed in (s for s in SEEDS if s % 3 < 2):  # with far attackers ByzPy does not end
         x = draw(seed, *shape)
-        living = caf_by_definition(x, f, lambda c: c > 0)
-        everyone = caf_by_definition(x, f, lambda c: c >= 0)
+        living = oracle.caf(x, f)
+        everyone = oracle.caf(x, f, only_weighted=False)
         np.testing.assert_allclose(ours(x, CAF(f)), living, atol=1e-9)
         np.testing.assert_allclose(byzpy(norm_wise.CAF(f, power_iters=1000), x), everyone, atol=1e-5)
         differ += not np.allclose(living, everyone, atol=1e-5)
@@ -184,7 +161,7 @@ def test_caf_measures_by_those_who_still_have_weight_and_byzpy_by_all(shape):
 
 
 def test_caf_ends_after_a_few_rounds_where_a_far_attacker_holds_both_peers_for_thousands(monkeypatch):
-    """The attacker has lost all weight, but as the yardstick lets nobody else lose any."""
+    """The attacker has lost all weight, but sets the scale, so that nobody else loses any."""
     x = draw(0, 12, 0, 5)
     x[:4] += 1e6 * np.random.default_rng(1).normal(size=5)
     assert np.linalg.norm(ours(x, CAF(4)) - x[4:].mean(axis=0)) < 1
@@ -253,7 +230,7 @@ def test_a_bucket_that_is_not_full_counts_for_its_members_and_in_both_peers_for_
 
 
 def test_a_common_offset_moves_our_krum_and_byzfls_along_and_byzpys_to_another_client():
-    """ByzPy forms squared distances from inner products about zero, of which the offset eats the digits."""
+    """ByzPy forms squared distances from inner products about zero, which lose their digits to the offset."""
     far = 2.0**30
     strayed = 0
     for seed in SEEDS:

@@ -77,7 +77,7 @@ def test_no_common_scale_changes_the_weights(case, scale):
 
 
 @pytest.mark.parametrize("case", having("twins"), ids=repr)
-def test_who_sends_the_same_gets_the_same(case):
+def test_equal_updates_get_equal_weights(case):
     x = updates(11)
     x[3] = x[8] = x[1]
     weights = weigh(case.rule, x)
@@ -99,7 +99,7 @@ def test_one_far_client_gets_next_to_nothing(case, far):
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("value", [0.0, 0.5, -3e5])
-def test_clients_who_all_agree_are_believed(case, value):
+def test_clients_that_all_agree_determine_the_result(case, value):
     x = np.full((M, P), value)
     weights = weigh(case.rule, x)
     assert np.isfinite(weights).all()
@@ -109,11 +109,9 @@ def test_clients_who_all_agree_are_believed(case, value):
         assert weights.sum() <= 1 + 1e-9
 
 
-@pytest.mark.parametrize("case", CASES, ids=repr)
-def test_one_client_alone_is_believed_or_refused_by_the_rules_condition(case):
+@pytest.mark.parametrize("case", [case for case in CASES if "n_selected=4" not in repr(case)], ids=repr)
+def test_one_client_alone_is_the_result_or_refused_by_the_breakdown_condition(case):
     rule = case.rule.with_fewer_byzantine(case.rule.max_byzantine() or 0)
-    if "n_selected=4" in repr(rule):
-        pytest.skip("selects four")
     if case.least > 1:
         with pytest.raises(bz.TooFewClientsError, match=f"needs at least {case.least} clients, got 1"):
             weigh(rule, updates(0, 1))
@@ -123,7 +121,7 @@ def test_one_client_alone_is_believed_or_refused_by_the_rules_condition(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_with_nobody_lying_every_rule_stays_among_the_clients(case):
+def test_without_attackers_every_rule_stays_among_the_clients(case):
     rule = case.rule.with_fewer_byzantine(case.rule.max_byzantine() or 0)
     x = updates(17)
     answer = weigh(rule, x) @ x
@@ -137,7 +135,7 @@ def test_equal_sizes_are_no_sizes(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_sizes_weigh_whoever_is_averaged(case):
+def test_a_larger_size_never_lowers_a_clients_weight(case):
     """Among the clients that get weight, a client of far more data never gets less than before."""
     x = updates(29)
     before = weigh(case.rule, x)
@@ -151,7 +149,7 @@ def test_sizes_weigh_whoever_is_averaged(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_a_rule_changes_nothing_it_sees(case):
+def test_a_rule_does_not_modify_the_geometry(case):
     geometry = bz.Geometry.of(updates(2), trusted=np.full(P, 0.5), seed=1)
     inner, sizes = geometry.inner.copy(), geometry.sizes.copy()
     first = case.rule(geometry)
@@ -177,7 +175,7 @@ def test_a_rule_changes_nothing_it_sees(case):
     ],
     ids=repr,
 )
-def test_too_many_attackers_are_refused_with_the_number_that_would_do(rule, n_clients, most):
+def test_too_many_attackers_are_refused_with_the_largest_number_allowed(rule, n_clients, most):
     with pytest.raises(bz.TooFewClientsError, match=f"n_byzantine can be at most {most}"):
         weigh(rule, updates(0, n_clients))
     weigh(rule.with_fewer_byzantine(5 - most), updates(0, n_clients))
@@ -193,19 +191,19 @@ def test_too_many_attackers_are_refused_with_the_number_that_would_do(rule, n_cl
     ],
     ids=repr,
 )
-def test_what_follows_a_mixing_is_asked_too_before_any_geometry_is_seen(rule, n_clients):
+def test_a_rule_behind_a_pre_aggregator_is_checked_before_any_geometry(rule, n_clients):
     rule.check(n_clients)
     with pytest.raises(bz.TooFewClientsError):
         rule.check(n_clients - 2)
 
 
 @pytest.mark.parametrize("rule", [bz.FLTrust(), bz.MoNNA(1), bz.NNM(1) >> bz.FLTrust()], ids=repr)
-def test_a_rule_about_a_trusted_update_asks_for_it(rule):
+def test_a_rule_that_needs_a_trusted_update_asks_for_it(rule):
     with pytest.raises(ValueError, match="pass trusted="):
         rule(bz.Geometry.of(updates(0)))
 
 
-def test_bucketing_asks_for_randomness():
+def test_bucketing_asks_for_a_seed():
     with pytest.raises(ValueError, match="pass seed="):
         bz.Bucketing(2)(bz.Geometry.of(updates(0)))
 

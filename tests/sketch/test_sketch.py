@@ -12,7 +12,7 @@ from bartizan._util.seeds import key_of
 from bartizan.kernels import cpu, reference
 from bartizan.kernels.random_matrices import fill_words
 from bartizan.kernels.rows import Rows
-from bartizan.updates.updates import Updates
+from bartizan.updates import parse_updates
 
 PROJECTIONS = [
     Gaussian(k=96),
@@ -352,7 +352,7 @@ def test_giants_and_a_common_offset_eat_no_digits(sketch, dtype):
     # Rotated mixes float32 in float32: about 1e-7 of the offset is lost, far less than what a projection loses anyway.
     error = 1e-2 if dtype == np.float32 and isinstance(sketch, Rotated) else 1e-5
     np.testing.assert_allclose(squared_distances(sketch(x, seed=11)[:6]), want, rtol=error)
-    seen = Geometry.from_stats(sketch.gram_stats(Updates.of(x), 11), 8)
+    seen = Geometry.from_stats(sketch.gram_stats(parse_updates(x), 11), 8)
     np.testing.assert_allclose(seen.squared_distances[:6, :6], want, rtol=error)
 
 
@@ -360,5 +360,5 @@ def test_giants_and_a_common_offset_eat_no_digits(sketch, dtype):
 def test_norms_stay_exact_beside_the_sketch(sketch):
     """A vector that the sketch cannot see still shows its length."""
     x = normal(3, 3000)
-    look = sketch.gram_stats(Updates.of(x), 1)
+    look = sketch.gram_stats(parse_updates(x), 1)
     np.testing.assert_allclose(look.squared_norms, (x**2).sum(axis=1), rtol=1e-12)

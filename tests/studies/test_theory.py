@@ -189,8 +189,9 @@ def test_the_projected_error_stays_below_the_lemmas_bound_under_every_attack(rul
     assert set(found["exact"]) == EVERY | {"ipm factor=1000"}
     (row,) = aggregation.rows([(cell, found)])
     assert row["c"] == found["c"]
-    assert row["bound"] == bounds.aggregation_bound(found["c"], cell.b, cell.eps, 1.0, 1.0)
-    assert row["part_of_bound"] == aggregation.strongest(found, "projected")[1] / row["bound"]
+    # The same few products in another order: the last digits may differ.
+    assert row["bound"] == pytest.approx(bounds.aggregation_bound(found["c"], cell.b, cell.eps, 1.0, 1.0), rel=1e-12)
+    assert row["part_of_bound"] == pytest.approx(aggregation.strongest(found, "projected")[1] / row["bound"], rel=1e-12)
     assert 0 < row["part_of_bound"] < 1
 
 

@@ -347,7 +347,7 @@ MEASURED = """
 import resource, sys
 from pathlib import Path
 import numpy as np, bartizan as bz
-from bartizan.files import create_update, open_update
+from bartizan.updates.files import create_update, open_update
 
 def status(key):
     line = next(line for line in open("/proc/self/status") if line.startswith(key))

@@ -12,10 +12,10 @@ pytest.importorskip("triton")
 
 from bartizan import attacks  # noqa: E402
 from bartizan.rules.coordinatewise import Median, TrimmedMean  # noqa: E402
-from bartizan.updates import layout, updates  # noqa: E402
+from bartizan.updates import layout, parse  # noqa: E402
 
 GPU = torch.cuda.is_available()
-M, P = 7, 4999
+M, P = 7, 5000
 SEED = 2**100 + 7
 
 
@@ -23,7 +23,7 @@ SEED = 2**100 + 7
 def tensors_count_as_on_a_gpu(monkeypatch):
     """Without one, Triton's interpreter reads the CPU's tensors as if they were there."""
     if not GPU:
-        for module in (layout, updates):
+        for module in (layout, parse):
             monkeypatch.setattr(module, "on_gpu", layout.is_tensor)
 
 
@@ -39,7 +39,7 @@ def there(x):
 
 def layers(row):
     """One client's update as a state dict: layers of many sizes, one not contiguous, one a counter."""
-    a, b, c, d = torch.split(row, [3000, 1, 1995, 3])
+    a, b, c, d = torch.split(row, [3000, 1, 1996, 3])
     return {"a": a.reshape(30, 100), "b": b, "c": c, "d": d, "steps": torch.tensor(7, device=row.device)}
 
 

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Write files atomically."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import BinaryIO
 
 
 def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], None], *, settle: bool = False) -> None:
-    """Write beside the file, then put in its place: whoever is interrupted leaves the old one.
+    """Write a file under another name, then rename it: after an interruption the old file is still there.
 
-    What is too large to be held twice is given as a function that writes it. With `settle`, wait until the disk has
-    it, so that a power cut too leaves the one or the other.
+    Args:
+        path: The file; its folder is made where it is missing.
+        content: What to write, or a function that writes it to an open file, for what is too large to hold twice.
+        settle: Wait until the disk has it, so that the old or the new file also survives a power cut.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    beside = ""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with open(handle, "wb") as file:
             if callable(content):
                 content(file)
@@ -29,9 +32,13 @@ def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], None], *
                 os.fsync(file.fileno())
         os.chmod(beside, 0o666 & ~_umask())
         os.replace(beside, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(beside)
+    except BaseException as wrong:
+        if beside:
+            with suppress(FileNotFoundError):
+                os.unlink(beside)
+        if isinstance(wrong, OSError) and wrong.errno is not None:
+            # The caller knows the file's own name, not that of the temporary one.
+            raise OSError(wrong.errno, wrong.strerror, str(path)) from None
         raise
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DELAY = 2.0
 """Seconds of work before a progress line appears."""
@@ -43,6 +47,20 @@ def encodable(text: str, stream: TextIO | None) -> str:
 def is_ascii(stream: TextIO | None) -> bool:
     """Whether a stream's encoding lacks line drawing and the like."""
     return encodable("─", stream) != "─"
+
+
+def rich_console(what: str) -> Console:
+    """A console of rich on stdout, which writes "?" for characters that stdout's encoding lacks.
+
+    `what` needs it: the subject of the error where rich is not installed.
+    """
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(f"{what} needs rich: pip install 'bartizan[cli]'") from missing
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console(highlight=False)
 
 
 def clock(seconds: float) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
 from bartizan.sketch.exact import Exact
+from bartizan.updates import parse_updates
 from bartizan.updates.layout import FLOATS, as_numpy_matrix, dtype_name, is_tensor, on_gpu, widen_bfloat16
-from bartizan.updates.updates import Updates
 
 T = TypeVar("T")
 Matrix: TypeAlias = Any
@@ -129,5 +129,5 @@ def agreed(row: Vector, count: int) -> Matrix:
 
 def squared_distances(honest: Matrix) -> Floats:
     """Between all pairs, (H, H), in float64 in host memory."""
-    look = Exact().gram_stats(Updates.of(honest), seed=0)
+    look = Exact().gram_stats(parse_updates(honest), seed=0)
     return Geometry.from_stats(look, len(honest)).squared_distances

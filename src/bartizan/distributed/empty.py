@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bartizan.updates import Updates, parse_updates
 from bartizan.updates.layout import FLOATS, Layout, Path, dtype_name, is_array, is_tensor, leaves_of
-from bartizan.updates.updates import Updates
 
 ZERO, OWN = "zero", "update"  # what takes part of a client, and what it sent
 
@@ -42,7 +42,7 @@ class Empty:
             return {ZERO: zero, OWN: update}
 
         points: dict[str, Any] = {n: None if each is None else beside_zero(each) for n, each in self.points.items()}
-        return Updates.of(list(map(beside_zero, self.sent)), **points)
+        return parse_updates(list(map(beside_zero, self.sent)), **points)
 
     def _zero(self, dtype: str) -> Any:
         leaves = self._usual[1]

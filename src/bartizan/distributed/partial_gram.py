@@ -15,8 +15,8 @@ from bartizan.geometry import GramStats
 from bartizan.kernels.rows import Rows
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.base import Projection, StreamingSketch
+from bartizan.updates import Updates
 from bartizan.updates.layout import on_host
-from bartizan.updates.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,8 @@ class Contribution:
             return [effective_sketch.gram(clients, about)]
         if not isinstance(effective_sketch, StreamingSketch):
             raise TypeError(f"{effective_sketch!r} can't look at columns: wanted Exact() or a projection.")
-        reading = effective_sketch.sketch_rows(
-            clients, self.seed, None if about is None else clients.everyone.rows([about])
-        )
+        row = None if about is None else clients.everyone.rows([about])
+        reading = effective_sketch.sketch_rows(clients, self.seed, row)
         dots = clients.everyone.zeros(0) if reading.trusted_dots is None else reading.trusted_dots
         return [reading.sketches, reading.squared_norms, dots]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
@@ -10,32 +11,17 @@ import numpy as np
 
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.types import Floats
-from bartizan.defense.quarantine import decided, scored, without_the_hidden, without_the_unfit
+from bartizan.defense.decide import Verdict, decide
 from bartizan.distributed.agreement import Agreement
 from bartizan.distributed.collectives import RankError
 from bartizan.distributed.failure import Failed, Failure
 from bartizan.distributed.grid import Grid
 from bartizan.distributed.partial_gram import Contribution
-from bartizan.geometry import Geometry, norm_limit
-from bartizan.rules.base import Decision, Rule
+from bartizan.geometry import norm_limit
+from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.updates.updates import Updates
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the first rank decided, for all."""
-
-    decision: Decision
-    quarantined: dict[int, str]
-    scores: Floats | None
-
-    def to_send(self, rule: Rule | CoordinateWise) -> Verdict:
-        """Without the identity that a coordinate-wise rule mixes its clients with: M^2 numbers that all ranks know."""
-        then = self.decision.coordinate_stage
-        if then is None or isinstance(rule, Rule):
-            return self
-        return replace(self, decision=replace(self.decision, coordinate_stage=replace(then, mixing=np.empty((0, 0)))))
+from bartizan.sketch import Sketch
+from bartizan.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -71,14 +57,27 @@ class Rank:
         self._norms: Floats | None = None
         self._failure: Failure | None = None
 
-    def verdict(self, rule: Rule | CoordinateWise, sizes: Floats, history: tuple[float, ...], strict: bool) -> Verdict:
+    def verdict(
+        self, rule: Rule | CoordinateWise, sketch: Sketch, sizes: Floats, history: tuple[float, ...], strict: bool
+    ) -> Verdict:
         """The same on all ranks; or the same error."""
         totals = self._totals(None)
         if not self._peers.leads:
             return self._obeyed()
         try:
-            said = self._led(totals, rule, sizes, history, strict).to_send(rule)
-            self._told(said)
+            verdict = decide(
+                rule,
+                self._clients,
+                self._contribution.gram_stats(self._checked(totals), self._again),
+                sketch=sketch,
+                sizes=sizes,
+                seed=self._contribution.seed,
+                history=history,
+                strict=strict,
+                watch=self._watch,
+                find_faults=self._faults,
+            )
+            self._told(verdict)
         except RankError:
             raise
         except Failed as of_some_rank:
@@ -89,22 +88,7 @@ class Rank:
             self._told(failure)
             raise failure.error() from wrong
         self._watch.lap("weigh")
-        return said
-
-    def _led(
-        self, totals: list[Any], rule: Rule | CoordinateWise, sizes: Floats, history: tuple[float, ...], strict: bool
-    ) -> Verdict:
-        look = self._contribution.gram_stats(self._checked(totals), self._again)
-        clients = replace(self._clients, quarantined=self._agreement.quarantined)
-        clients, look = without_the_unfit(clients, look, strict, self._faults)
-        clients, look = without_the_hidden(clients, look, self._contribution.effective_sketch, strict)
-        self._watch.lap("sketch")
-        kept = list(clients.clients)
-        geometry = Geometry.from_stats(
-            look, len(kept), sizes=sizes[kept], seed=self._contribution.seed, history=history
-        )
-        decision = decided(rule, geometry, clients)
-        return Verdict(decision, clients.quarantined, scored(rule, geometry, decision, clients))
+        return verdict
 
     def _obeyed(self) -> Verdict:
         self._watch.lap("sketch")
@@ -155,16 +139,16 @@ class Rank:
         self._told(Again(row))
         return self._checked(self._totals(row))
 
-    def _faults(self, rows: list[int]) -> list[str]:
-        self._told(Faults(rows))
+    def _faults(self, clients: Updates, rows: Sequence[int]) -> list[str]:
+        self._told(Faults(list(rows)))
         overflow = "its values are so large that their squares, summed over all ranks, overflow"
         faults = zip(*self._everyones_faults(rows), strict=True)
         return [next((fault for fault in of_a_row if fault), overflow) for of_a_row in faults]
 
-    def _everyones_faults(self, rows: list[int]) -> list[list[str | None]]:
+    def _everyones_faults(self, rows: Sequence[int]) -> list[list[str | None]]:
         return self._peers.everyones(self._own_faults(rows), list)
 
-    def _own_faults(self, rows: list[int]) -> list[str | None]:
+    def _own_faults(self, rows: Sequence[int]) -> list[str | None]:
         first, width = (each[self._peers.rank] for each in (self._agreement.firsts, self._agreement.widths))
         where = f"rank {self._peers.process}, columns {first} to {first + width}"
         limit = norm_limit(self._clients.columns.widest)

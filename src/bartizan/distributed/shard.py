@@ -7,10 +7,11 @@ from typing import Any
 
 from bartizan.distributed.dtensors import Place, dtensors_of, is_dtensor, local, locals_of
 from bartizan.distributed.empty import Empty, has_no_columns, zeros_like
+from bartizan.updates import Updates, parse_updates
 from bartizan.updates.columns import Columns, Row
-from bartizan.updates.files import opened
+from bartizan.updates.files import open_paths
 from bartizan.updates.layout import Entry, Layout, is_array, is_tensor, leaves_of
-from bartizan.updates.updates import Updates, listed
+from bartizan.updates.parse import as_list
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Shard:
     def of(cls, shard: Any, offset: int | None, reference: Any, trusted: Any) -> Shard:
         place = None
         if not is_array(shard):
-            shard = listed(opened(shard))
+            shard = as_list(open_paths(shard))
         if dtensors_of(shard):
             if offset is not None:
                 raise ValueError("A DTensor knows where its columns lie: leave offset out.")
@@ -48,7 +49,7 @@ class Shard:
         if has_no_columns(shard):
             empty = Empty(list(shard), points)
             return cls(empty.clients(), offset, 0, place, empty)
-        clients = Updates.of(shard, **points)
+        clients = parse_updates(shard, **points)
         return cls(clients, offset, clients.columns.dim, place)
 
     @property

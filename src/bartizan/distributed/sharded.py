@@ -5,29 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from types import NoneType
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.types import Floats
-from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.aggregate import Aggregator
+from bartizan.defense.decide import effective_sketch
 from bartizan.distributed.agreement import Agreement, Claim, agreed
 from bartizan.distributed.dtensors import groups_of
 from bartizan.distributed.failure import Failure, raise_any
 from bartizan.distributed.grid import Grid
 from bartizan.distributed.named import Named
 from bartizan.distributed.partial_gram import Contribution
-from bartizan.distributed.rank import Rank, Verdict
+from bartizan.distributed.rank import Rank
 from bartizan.distributed.shard import Shard
-from bartizan.errors import TooFewClientsError
 from bartizan.geometry import client_sizes
+from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates.updates import Updates
+from bartizan.updates import Updates, combine
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class ShardedAggregator:
     Each rank sketches its columns as what they are among all p, the M x k numbers are summed (M x M for `Exact`), the
     first rank decides and tells the weights, and each combines its own columns. The result is that of one process up
     to rounding; what travels does not grow with p; what is wrong on one rank, up to the last step, is raised on all of
-    them. More in `docs/guides/distributed.md`.
+    them. More in `docs/distributed.md`.
     """
 
     rule: Rule | CoordinateWise
-    sketch: Sketch | Literal["auto"] = Exact()
+    sketch: Sketch | str = Exact()
 
     def __post_init__(self) -> None:
-        _ = self._alone
+        object.__setattr__(self, "sketch", self._alone.sketch)
 
     def __call__(
         self,
@@ -58,7 +58,7 @@ class ShardedAggregator:
         seed: int | None = None,
         history: tuple[float, ...] = (),
         strict: bool = False,
-    ) -> Aggregation:
+    ) -> Aggregation[Any]:
         """This rank's columns of the robust update, and the weights, quarantine and seed that all ranks share.
 
         Args:
@@ -91,36 +91,26 @@ class ShardedAggregator:
         agreement = agreed(claims, peers.n_shards)
         assert mine is not None
         mine = mine.among(agreement.dtypes)
-        clients = _without(mine.clients, agreement.quarantined)
+        clients = mine.clients.without(agreement.quarantined)
         peers.sum_where_the_shards_are([each.device for each in claims])
         seed, sketch = self._begun(peers, clients, agreement, seed)
         watch.lap("agree")
 
         S = client_sizes(sizes, clients.n_sent)
-        effective_sketch = self._alone.effective_sketch(sketch)
-        contribution = Contribution(effective_sketch, clients, agreement.firsts[peers.rank], seed)
-        verdict = Rank(peers, contribution, clients, agreement, watch).verdict(self.rule, S, tuple(history), strict)
+        contribution = Contribution(effective_sketch(self.rule, sketch), clients, agreement.firsts[peers.rank], seed)
+        rank = Rank(peers, contribution, clients, agreement, watch)
+        verdict = rank.verdict(self.rule, sketch, S, tuple(history), strict)
 
         failure: Failure | None = None
         try:
-            out = self._combined(mine, _without(clients, verdict.quarantined), verdict, sketch, seed, watch)
+            decision = verdict.decision
+            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
+            watch.lap("combine")
+            out = Aggregation.of(mine.built(update), verdict, range(clients.n_sent), watch.laps)
         except Exception as wrong:
             failure = Failure.of(wrong, peers.process)
         raise_any(peers.everyones(failure, Failure, NoneType))
         return out
-
-    def _combined(
-        self, mine: Shard, clients: Updates, verdict: Verdict, sketch: Sketch, seed: int, watch: Stopwatch
-    ) -> Aggregation:
-        decision, then = verdict.decision, verdict.decision.coordinate_stage
-        if then is None:
-            update = clients.combine(decision.weights)
-        else:
-            mixing = then.mixing if then.mixing.size else np.eye(len(clients))
-            update = clients.reduce(then.reduce, mixing, decision.weights)
-        watch.lap("combine")
-        told = {"quarantined": verdict.quarantined, "scores": verdict.scores, "seed": seed, "sketch": sketch}
-        return Aggregation.of(mine.built(update), self.rule, decision, clients, watch, **told)
 
     def _claim(
         self,
@@ -156,31 +146,18 @@ class ShardedAggregator:
         said: Any = None
         if peers.leads:
             try:
-                said = fresh_seed() if seed is None else checked_seed(seed), self._planned(clients, agreement)
+                said = (
+                    fresh_seed() if seed is None else checked_seed(seed),
+                    self._alone.sketch_for(clients, max(agreement.widths)),
+                )
             except Exception as wrong:
                 said = Failure.of(wrong, peers.process, of_the_round=True)
         said = peers.from_the_leader(said, tuple, Failure)
         if isinstance(said, Failure):
             raise said.error()
-        seed, planned = said
-        return seed, self.sketch if isinstance(self.sketch, Sketch) else planned
-
-    def _planned(self, clients: Updates, agreement: Agreement) -> Sketch | None:
-        if isinstance(self.sketch, Sketch):
-            return None
-        from bartizan.sketch.choose import sketch_for
-
-        needs_distances = isinstance(self.rule, Rule) and self.rule.needs_distances
-        return sketch_for(clients, needs_distances, max(agreement.widths))
+        seed, sketch = said
+        return seed, sketch
 
     @cached_property
     def _alone(self) -> Aggregator:
         return Aggregator(self.rule, self.sketch)
-
-
-def _without(clients: Updates, quarantined: dict[int, str]) -> Updates:
-    """The rows of those that no rank has quarantined."""
-    bad = {row: quarantined[client] for row, client in enumerate(clients.clients) if client in quarantined}
-    if len(bad) == len(clients):
-        raise TooFewClientsError("No client sent a usable update.", quarantined)
-    return clients.without(bad) if bad else clients

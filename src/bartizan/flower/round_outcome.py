@@ -11,10 +11,10 @@ import numpy as np
 from flwr.app import RecordDict
 
 from bartizan._util.types import Floats
-from bartizan.aggregate import Aggregation
 from bartizan.defense.reputation import Reputation
 from bartizan.errors import TooFewClientsError
 from bartizan.flower.replies import Model
+from bartizan.result import Aggregation
 
 log = logging.getLogger("flwr")
 
@@ -33,7 +33,7 @@ class RoundOutcome:
     """The nodes that replied in one round, and the rule's result or why there is none."""
 
     round: int
-    result: Aggregation | None
+    result: Aggregation[Any] | None
     refused: TooFewClientsError | None
     nodes: list[int] = field(default_factory=list)
     """Nodes whose replies were read, in ascending order."""

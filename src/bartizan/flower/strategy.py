@@ -256,7 +256,7 @@ class RobustStrategy(FedAvg):
         return aggregate_metrics([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
     def _read_replies(
-        self, server_round: int, replies: Iterable[Message], opened: Round, model: Model, metadata: ReplyMetadata
+        self, server_round: int, replies: Iterable[Message], opened: Round[Any], model: Model, metadata: ReplyMetadata
     ) -> RoundOutcome:
         seen: set[int] = set()
         reading = 0.0
@@ -288,7 +288,7 @@ class RobustStrategy(FedAvg):
             after=time.monotonic() - last,
         )
 
-    def _read_reply(self, node: int, reply: Message, opened: Round, model: Model, metadata: ReplyMetadata) -> None:
+    def _read_reply(self, node: int, reply: Message, opened: Round[Any], model: Model, metadata: ReplyMetadata) -> None:
         if reply.has_error() and not isinstance(reply.error, UnusableReply):
             metadata.failed[node] = short(reply.error.reason)
             return

@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba import uint64 as u64
@@ -209,9 +210,45 @@ def _pointer(typing_context, address):
     return types.voidptr(types.int64), generate
 
 
+@cache
+def has_half_conversion(triple: str, cpu: str, features: str) -> bool:
+    """Whether LLVM has an instruction of this target for float16, or would call a function that need not be there."""
+    code = "define float @f(half %x) {\n %y = fpext half %x to float\n ret float %y\n}"
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=features)
+    return "hfsf2" not in (text := machine.emit_assembly(llvm.parse_assembly(code))) and "h2f" not in text
+
+
+def half_to_float(bits):
+    """A float16 as float32, by integer operations."""
+    size = np.uint32(bits) & np.uint32(0x7FFF)
+    sign = (np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16)
+    wide = np.uint32((size << np.uint32(13)) + np.uint32(112 << 23))
+    if size >= np.uint32(0x7C00):  # Inf and NaN
+        wide = np.uint32(wide + np.uint32(112 << 23))
+    if size < np.uint32(0x400):  # subnormal
+        wide = np.float32(np.float32(size) * np.float32(2.0**-24)).view(np.uint32)
+    return np.uint32(sign | wide).view(np.float32)
+
+
+def float_to_half(number):
+    """The nearest float16, ties to even, by integer operations."""
+    bits = np.float32(number).view(np.uint32)
+    size, sign = bits & np.uint32(0x7FFFFFFF), (bits >> np.uint32(16)) & np.uint32(0x8000)
+    odd = (size >> np.uint32(13)) & np.uint32(1)
+    near = np.uint32(size - np.uint32(112 << 23) + np.uint32(0xFFF) + odd) >> np.uint32(13)
+    if size < np.uint32(113 << 23):  # subnormal: next to 0.5 float32 has the digits that float16 has next to 0
+        tiny = np.float32(np.float32(abs(number)) + np.float32(0.5)).view(np.uint32)
+        near = np.uint32(tiny - np.uint32(126 << 23))
+    if size >= np.uint32(0x477FF000):  # half a step above the largest
+        near = np.uint32(0x7E00) if size > np.uint32(0x7F800000) else np.uint32(0x7C00)
+    return np.uint16(sign | near)
+
+
 @intrinsic
 def _from_half(typing_context, bits):
     def generate(context, builder, signature, arguments):
+        if not has_half_conversion(*context.codegen().magic_tuple()):
+            return context.compile_internal(builder, half_to_float, signature, arguments)
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
 
     return types.float32(types.uint16), generate
@@ -220,6 +257,8 @@ def _from_half(typing_context, bits):
 @intrinsic
 def _to_half(typing_context, number):
     def generate(context, builder, signature, arguments):
+        if not has_half_conversion(*context.codegen().magic_tuple()):
+            return context.compile_internal(builder, float_to_half, signature, arguments)
         return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
 
     return types.uint16(types.float32), generate

@@ -186,23 +186,34 @@ def _times(C, w, out):
 
 
 @summing
-def _summed_distances(D, shares, out):
-    """Each client's distances to all, by shares; of a pair the root is taken once."""
-    for i in range(u64(len(D))):
-        row, share, total = D[i], shares[i], 0.0
+def _distance_sums(C, D, shares, pivot, out):
+    """Each client's distances to all, by shares, less those of the pivot; of a pair the root is taken once.
+
+    The difference of two distances is that of their squares over their sum: no client's own length is left in it, so a
+    giant takes no digits from the others.
+    """
+    M, about = len(shares), C[pivot]
+    squares, roots = np.empty(M), np.empty(M)
+    for i in range(u64(M)):
+        squares[i], roots[i] = C[i, i] - about[pivot], np.sqrt(D[pivot, i])
+        out[i] = -shares[i] * roots[i]
+    for i in range(u64(M)):
+        products, row, own, to_pivot, share, total = C[i], D[i], squares[i], roots[i], shares[i], 0.0
         for j in range(i):
             root = np.sqrt(row[j])
-            total += root * shares[j]
-            out[j] += root * share
-        out[i] = total
+            mine, other = root + roots[j], root + to_pivot
+            gain, loss = own - 2.0 * (products[j] - about[j]), squares[j] - 2.0 * (products[j] - about[i])
+            total += shares[j] * (gain / mine if mine > 0.0 else 0.0)
+            out[j] += share * (loss / other if other > 0.0 else 0.0)
+        out[i] += total
 
 
 @loop
-def _weiszfeld(C, D, shares, tolerance, max_steps):
+def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
     M = len(shares)
     w, Cw, step, Cstep = np.zeros(M), np.empty(M), np.empty(M), np.empty(M)
     distances, scratch, here = np.empty(M), np.empty(M), np.empty(M, np.bool_)
-    _summed_distances(D, shares, scratch)
+    _distance_sums(C, D, shares, pivot, scratch)
     start = 0
     for i in range(M):
         start = i if scratch[i] < scratch[start] else start
@@ -249,9 +260,11 @@ def _weiszfeld(C, D, shares, tolerance, max_steps):
     return w
 
 
-def weiszfeld(inner: Floats, D: Floats, shares: Floats, tolerance: float, max_steps: int) -> Floats:
-    """Weights of the geometric median; a step's length comes from the products that the next step needs anyway."""
-    return _weiszfeld(inner, D, shares, tolerance, max_steps)
+def weiszfeld(inner: Floats, D: Floats, pivot: int, shares: Floats, tolerance: float, max_steps: int) -> Floats:
+    """Weights of the geometric median, begun at the client of least summed distance; `pivot` is any client that is not
+    far from most. A step's length comes from the products that the next step needs anyway.
+    """
+    return _weiszfeld(inner, D, pivot, shares, tolerance, max_steps)
 
 
 @loop

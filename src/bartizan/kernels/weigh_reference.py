@@ -38,10 +38,20 @@ def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
     return A / A.sum(axis=1, keepdims=True)
 
 
-def weiszfeld(inner: Floats, D: Floats, shares: Floats, tolerance: float, max_steps: int) -> Floats:
+def distance_sums(C: Floats, D: Floats, shares: Floats, pivot: int) -> Floats:
+    """sum_j s_j (d_ij - d_pj) for all i and the pivot p, each difference as (d_ij^2 - d_pj^2) / (d_ij + d_pj).
+
+    Summed as they are, distances to one giant would leave no digits of the others'.
+    """
+    squares, sums = np.diag(C), np.sqrt(D) + np.sqrt(D[pivot])
+    differences = squares[:, None] - squares[pivot] - 2 * (C - C[pivot])
+    return np.divide(differences, sums, out=np.zeros_like(D), where=sums > 0) @ shares
+
+
+def weiszfeld(inner: Floats, D: Floats, pivot: int, shares: Floats, tolerance: float, max_steps: int) -> Floats:
     C = inner[: len(shares), : len(shares)]
     weights = np.zeros(len(shares))
-    weights[(np.sqrt(D) @ shares).argmin()] = 1.0
+    weights[distance_sums(C, D, shares, pivot).argmin()] = 1.0
     for _ in range(max_steps):
         distances = np.sqrt(_squared_distances_to(C, weights))
         scale = np.median(distances)

@@ -15,10 +15,13 @@ from bartizan.rules.robust import Robust
 
 @dataclass(frozen=True)
 class CoordinateStage:
-    """A coordinate-wise rule to finish with, on `mixing` of the clients instead of their weighted sum."""
+    """A coordinate-wise rule to finish with, on `mixing` of the clients instead of their weighted sum.
+
+    Without a mixing matrix it is applied to the clients as they are, and there are no weights.
+    """
 
     rule: CoordinateWise
-    mixing: Floats
+    mixing: Floats | None
     sizes: Floats
 
     def reduce(self, columns: Array) -> Floats:

@@ -43,5 +43,10 @@ class GeometricMedian(Rule):
 
         # If any client is the median it is the one of least summed distance: begun there, the first step shows it.
         return weigh.weiszfeld(
-            geometry.inner, geometry.squared_distances, geometry.shares, self.tolerance, self.max_steps
+            geometry.inner,
+            geometry.squared_distances,
+            geometry.medoid,
+            geometry.shares,
+            self.tolerance,
+            self.max_steps,
         )

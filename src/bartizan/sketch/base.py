@@ -14,8 +14,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
 from bartizan.kernels.rows import UNIT, Rows
 from bartizan.sketch.sketched_rows import SketchedRows
-from bartizan.updates.columns import Located
-from bartizan.updates.updates import Updates
+from bartizan.updates import UpdateRows, Updates, parse_updates
 
 TWICE = 2**15  # columns of a block that is read twice, by the sketch and for the dots: it stays in cache
 
@@ -31,6 +30,10 @@ class Sketch(ABC):
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:
         """One walk over the p coordinates: all that the geometry needs."""
 
+    def working_set(self) -> tuple[int, int | None]:
+        """Numbers that are kept of each update, and columns of a row that are read in place at a time, if any are."""
+        return 0, None
+
 
 class StreamingSketch(Sketch):
     """A sketch that reads each update by itself, so that it can do so as they arrive."""
@@ -38,7 +41,7 @@ class StreamingSketch(Sketch):
     unit: ClassVar[int] = UNIT  # columns of a row that are summed by themselves
 
     @abstractmethod
-    def sketch_part(self, clients: Updates, seed: int, about: Located | None = None) -> SketchedRows:
+    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         """One walk over the columns of as many clients as may be held at a time, a trusted update's row last.
 
         About the reference, or about a row.
@@ -48,12 +51,15 @@ class StreamingSketch(Sketch):
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
         """What the geometry needs, from what was read; the clients are there to be read once more, if it must be."""
 
-    def sketch_rows(self, clients: Updates, seed: int, about: Located | None = None) -> SketchedRows:
+    def sketch_rows(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         """One walk over the columns of all clients."""
         return SketchedRows.stacked([self.sketch_part(part, seed, about) for part in clients.parts(self.unit)])
 
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:
         return self.stats_from(clients, self.sketch_rows(clients, seed), seed)
+
+    def working_set(self) -> tuple[int, int | None]:
+        return 0, self.unit
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,9 @@ class Projection(StreamingSketch):
     def __post_init__(self) -> None:
         if not isinstance(self.k, (int, np.integer)) or self.k < 1:
             raise ValueError(f"{type(self).__name__} needs k, a positive whole number of dimensions; got {self.k!r}.")
+
+    def working_set(self) -> tuple[int, int | None]:
+        return self.k, self.unit
 
     @abstractmethod
     def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
@@ -91,11 +100,11 @@ class Projection(StreamingSketch):
         >>> Rotated(k=64)([[1.0, 2.0], [0.5, -1.0]], seed=7).shape
         (2, 64)
         """
-        clients = Updates.of(updates, strict=True)
+        clients = parse_updates(updates, strict=True)
         sketched = self.sketch_rows(clients, fresh_seed() if seed is None else checked_seed(seed))
         return clients.located.host(sketched.sketches)[0]
 
-    def sketch_part(self, clients: Updates, seed: int, about: Located | None = None) -> SketchedRows:
+    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         trusted = clients.trusted is not None
         sketched = SketchedRows.empty(clients.everyone, self.k, trusted=trusted)
         most = self.most or (TWICE if trusted else None)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from bartizan.sketch.exact import Exact
 from bartizan.sketch.rotated import Rotated
+from bartizan.updates import Updates
 from bartizan.updates.layout import leaves_of
-from bartizan.updates.updates import Updates
 
 USUAL_K = 4096
 

@@ -10,7 +10,7 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
 from bartizan.sketch.base import Sketch
-from bartizan.updates.updates import Updates
+from bartizan.updates import Updates, parse_updates
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Exact(Sketch):
         """The updates as one (M, p) array; copied unless they are one already. Aggregation never calls this."""
         if isinstance(updates, np.ndarray) and updates.ndim == 2:
             return updates
-        clients = Updates.of(updates, strict=True)
+        clients = parse_updates(updates, strict=True)
         return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.located)])
 
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:

@@ -12,8 +12,7 @@ from bartizan.geometry import GramStats
 from bartizan.kernels.rows import UNIT
 from bartizan.sketch.base import StreamingSketch
 from bartizan.sketch.sketched_rows import SketchedRows
-from bartizan.updates.columns import Located
-from bartizan.updates.updates import Updates
+from bartizan.updates import UpdateRows, Updates, parse_updates
 
 
 @dataclass(frozen=True)
@@ -21,10 +20,10 @@ class Norms(StreamingSketch):
     """One read of the updates, for their exact squared norms."""
 
     def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
-        clients = Updates.of(updates, strict=True)
+        clients = parse_updates(updates, strict=True)
         return np.sqrt(clients.located.host(self.sketch_rows(clients, 0).squared_norms)[0])[:, None]
 
-    def sketch_part(self, clients: Updates, seed: int, about: Located | None = None) -> SketchedRows:
+    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         sketched = SketchedRows.empty(clients.everyone, 0, trusted=clients.trusted is not None)
         for _, rows, origin in clients.units(UNIT, None, about):
             rows.kernels.squared_norms(rows, origin, sketched.squared_norms)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Floats
-from bartizan.updates.columns import Located
+from bartizan.updates import UpdateRows
 from bartizan.updates.layout import is_tensor
 
 
@@ -27,7 +27,7 @@ class SketchedRows:
     trusted_dots: Floats | None = None
 
     @classmethod
-    def empty(cls, rows: Located, k: int, *, trusted: bool) -> SketchedRows:
+    def empty(cls, rows: UpdateRows, k: int, *, trusted: bool) -> SketchedRows:
         """Zeros where these rows are."""
         return cls(*rows.blank_sketches(k, trusted))
 

@@ -1,4 +1,4 @@
-"""How a walk over the columns goes: how much is held at a time, what is let go after each block, and who is told."""
+"""Memory budget, page release and progress of one pass over the columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def as_bytes(memory: int | str) -> int:
 
 
 class ColumnPass:
-    """Of one aggregation. Without a budget blocks are as wide as is fast, and the system keeps what pages it likes."""
+    """Memory budget, page release and progress of one pass over the columns.
+
+    Without a budget blocks are as wide as is fast, and the operating system decides which pages stay in memory.
+    """
 
     def __init__(
         self, spare: int | None = None, pages: MappedPages | None = None, progress: Progress | None = None
@@ -53,13 +56,13 @@ class ColumnPass:
 
     @classmethod
     def of(cls, memory: int | str | None, progress: Progress | None, written: Iterable[Array] = ()) -> ColumnPass:
-        """The pace of a budget, for files that are mapped by now; what of it is left for blocks is said by `limit`."""
+        """For this budget and the files that are mapped now; call `limit` before the first pass."""
         if memory is None:
             return cls(progress=progress)
         return cls(as_bytes(memory), MappedPages.now(written=written), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:
-        """Take from the budget what is needed besides blocks; an error that lists it where too little is left."""
+        """Subtract what is needed besides blocks from the budget; an error lists it where too little is left."""
         if self.spare is None:
             return
         memory, self.spare = self.spare, self.spare - sum(needs.values())
@@ -79,11 +82,11 @@ class ColumnPass:
         self.stage, self.done, self.total = stage, 0, 0
 
     def expect(self, numbers: int) -> None:
-        """So many more numbers will be read in this stage."""
+        """Announce that so many more numbers will be read in this stage."""
         self.total += numbers
 
     def rows_at_a_time(self, unit: int, itemsize: int, *, copied: bool) -> int | None:
-        """How many rows may be read side by side, where they lie (or copied, as they lie oddly), in whole units."""
+        """How many rows may be read side by side, in place or copied, in whole units; None: all."""
         few = max(1, SCRATCH // (unit * itemsize)) if copied else None
         if self.spare is None:
             return few
@@ -92,7 +95,7 @@ class ColumnPass:
         return fits if few is None else min(few, fits)
 
     def most(self, n_rows: int, itemsize: int, granule: int, most: int | None) -> int | None:
-        """How wide a gathered block of so many rows may be, if `most` is what was asked for."""
+        """The width of a gathered block of so many rows, at most `most`."""
         if self.spare is None:
             return most
         fits = (self.spare - gathered_bytes(0, 0, 0)) // (gathered_bytes(n_rows, 1, itemsize) - gathered_bytes(0, 0, 0))
@@ -101,7 +104,7 @@ class ColumnPass:
     def gathered(
         self, columns: Columns, located: Located, multiple_of: int, most: int | None
     ) -> Iterator[tuple[int, Rows]]:
-        """Blocks within the budget, in one buffer, copied row by row: the kernel maps far more than it is asked for."""
+        """Blocks within the budget, copied row by row into one buffer, so that few pages are mapped at a time."""
         width = self.most(len(located), columns.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
         p = int(columns.ends[-1])
         buffer = np.empty((len(located), min(width, p)), columns.widest)
@@ -112,25 +115,25 @@ class ColumnPass:
             for r, row in enumerate(rows):
                 part = row.part(start, stop)
                 part.kernels.copied(part, block[r : r + 1])
-                self.drop(columns, row.arrays, start, stop)
+                self.release(columns, row.arrays, start, stop)
             yield start, Rows.of(block)
 
-    def passed(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
-        """These columns of these rows were read."""
-        self.drop(columns, rows, start, stop)
+    def advance(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
+        """Record that these columns of these rows were read: release their pages and report progress."""
+        self.release(columns, rows, start, stop)
         if self.progress is not None:
             self.done += len(rows) * (stop - start)
             self.progress(self.stage, self.done, max(self.done, self.total))
 
-    def drop(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
-        """Let go of the pages that these columns lie in; they will not be asked for soon."""
+    def release(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
+        """Release the mapped pages of these columns; they are read from the file again when needed."""
         if self.pages is None:
             return
         first, last = np.searchsorted(columns.ends, [start, stop - 1], side="right")
         for e in range(first, last + 1):
             begin = int(columns.ends[e]) - columns.entries[e].size
             for arrays in rows:
-                self.pages.drop(*_part(arrays[e], max(start - begin, 0), stop - begin))
+                self.pages.release(*_part(arrays[e], max(start - begin, 0), stop - begin))
 
     def pieces(self, array: Array, size: int = 2**20) -> Iterator[tuple[int, Array]]:
         """(first index, numbers) of an array that is read from end to end."""
@@ -140,14 +143,14 @@ class ColumnPass:
         for low in range(0, array.size, size):
             yield low, (array if array.ndim == 1 else array.flat)[low : low + size]
             if self.pages is not None:
-                self.pages.drop(*_part(array, low, low + size))
+                self.pages.release(*_part(array, low, low + size))
 
 
 UNLIMITED = ColumnPass()
 
 
 def _part(array: Array, low: int, high: int) -> tuple[int, int]:
-    """Where these numbers of an array lie; all of them if they do not lie in one piece."""
+    """Addresses of these numbers of an array; of all of them if it is not contiguous."""
     first, last = span(array)
     if array.ndim == 1 and array.flags.c_contiguous:
         return first + low * array.itemsize, min(last, first + high * array.itemsize)
@@ -155,12 +158,12 @@ def _part(array: Array, low: int, high: int) -> tuple[int, int]:
 
 
 def in_place_bytes(n_rows: int, unit: int, itemsize: int) -> int:
-    """What rows that are read side by side may take: each twice, since the kernel maps more than it is asked for."""
+    """Memory of rows that are read side by side: each twice, since the kernel maps more pages than are read."""
     return n_rows * 2 * (unit * itemsize + NEIGHBOURS) + SUMS * unit
 
 
 def gathered_bytes(n_rows: int, width: int, itemsize: int) -> int:
-    """What a block that is gathered row by row takes: only one row's pages are mapped at a time."""
+    """Memory of a block that is gathered row by row: only one row's pages are mapped at a time."""
     return n_rows * width * itemsize + SUMS * width + 2 * NEIGHBOURS
 
 

@@ -1,17 +1,20 @@
-"""The p floating-point coordinates of a layout: walked in blocks, read where they lie."""
+"""The p floating-point coordinates of a layout, and rows of them in host memory, read in place in blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
 import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.rows import DOUBLE, FLOAT32, FLOAT64, Rows, Table, address_of, code_of, table_of, working
 from bartizan.updates.layout import Entry, Layout, is_tensor, widen_bfloat16
+
+if TYPE_CHECKING:
+    from bartizan.updates.on_gpu import OnGpu
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
 SCRATCH = 8 * 2**20  # bytes that copies of a block may take
@@ -21,15 +24,15 @@ WIDEST = 2**23
 
 
 class Row(NamedTuple):
-    """One update's arrays in the order of the layout: NumPy views, flat where the memory is contiguous."""
+    """One update's arrays in the order of the layout: NumPy views, flat where contiguous, or flat tensors on a GPU."""
 
-    floats: tuple[Array, ...]
+    floats: tuple[Any, ...]
     integers: tuple[Array, ...]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Coordinates 0 to p of a layout, and in which of its entries each of them lies."""
+    """Coordinates 0 to p of a layout, and the entry that each of them is in."""
 
     layout: Layout
 
@@ -50,40 +53,100 @@ class Columns:
         """The precision that the updates are read in: float64 if any entry is, else float32."""
         return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
-    def located(self, rows: Sequence[Row]) -> Located:
-        """Where all numbers of these rows lie."""
+    def located(self, rows: Sequence[Row]) -> UpdateRows:
+        """These rows, in host memory or on a GPU."""
         if is_tensor(rows[0].floats[0]):
             from bartizan.updates.on_gpu import OnGpu
 
-            return cast("Located", OnGpu.of(rows, self))
-        arrays = [row.floats for row in rows]
-        if len(rows) == len(arrays[0]) == 1 and _place(arrays[0][0])[1]:
-            return Located(table_of(arrays[0][0][None]), working(arrays[0][0].dtype), arrays)
-        places = [[_place(array) for array in floats] for floats in arrays]
-        table = Table(
-            np.array([[address for address, _ in row] for row in places]),
-            np.array([[step for _, step in row] for row in places]),
-            self.ends,
-            np.array([[code_of(array.dtype) for array in floats] for floats in arrays], dtype=np.uint8),
-        )
-        return Located(table, FLOAT64 if (table.codes == DOUBLE).any() else FLOAT32, arrays, odd=not table.steps.all())
+            return OnGpu.of(rows, self)
+        return Located.of(rows, self)
+
+
+class UpdateRows(Protocol):
+    """Rows of all p coordinates, in host memory (`Located`) or on a GPU (`OnGpu`).
+
+    What is Any here is a NumPy array in host memory and a tensor on a GPU.
+    """
+
+    on_gpu: ClassVar[bool]
+
+    @property
+    def arrays(self) -> Sequence[Sequence[Any]]:
+        """Of row m and entry e: arrays[m][e]."""
+
+    @property
+    def needs_copy(self) -> bool:
+        """Whether some arrays can't be read in place, and are copied a block at a time."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The precision that these rows are read in, float32 or float64."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, indices: Sequence[int] | Array) -> Self:
+        """Some of the rows."""
+
+    def with_row(self, other: Any) -> Self:
+        """These rows, and the one of `other`, which is stored likewise."""
+
+    def blocks(
+        self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
+    ) -> Iterable[tuple[int, Any]]:
+        """Blocks of columns: (first coordinate, the block's rows for the kernels)."""
+
+    def row(self, index: int, start: int, stop: int) -> Any:
+        """These columns of one row, in one contiguous array."""
+
+    def zeros(self, *shape: int) -> Any:
+        """A float64 array for the kernels' sums."""
+
+    def blank_sketches(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
+        """Zeros for sketches, squared norms and, with a trusted row, inner products with it."""
+
+    def inner_products(self, sketches: Any) -> Any:
+        """The Gram matrix of these sketches."""
+
+    def host(self, *arrays: Any) -> tuple[Any, ...]:
+        """These sums as NumPy arrays."""
+
+
+def on_device(rows: UpdateRows) -> TypeGuard[OnGpu]:
+    return rows.on_gpu
 
 
 @dataclass(frozen=True, eq=False)
 class Located:
-    """Rows of all p coordinates; arrays that no kernel can walk (`odd`: step 0) are copied a block at a time."""
+    """Rows in host memory; arrays that kernels can't read in place (step 0) are copied a block at a time."""
 
     table: Table
     dtype: np.dtype
-    arrays: Any  # of row m and entry e: arrays[m][e]
-    odd: bool = False
+    arrays: Sequence[Sequence[Array]]  # of row m and entry e: arrays[m][e]
+    needs_copy: bool = False
+
+    on_gpu: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], columns: Columns) -> Located:
+        arrays = [row.floats for row in rows]
+        if len(rows) == len(arrays[0]) == 1 and _place(arrays[0][0])[1]:
+            return cls(table_of(arrays[0][0][None]), working(arrays[0][0].dtype), arrays)
+        places = [[_place(array) for array in floats] for floats in arrays]
+        table = Table(
+            np.array([[address for address, _ in row] for row in places]),
+            np.array([[step for _, step in row] for row in places]),
+            columns.ends,
+            np.array([[code_of(array.dtype) for array in floats] for floats in arrays], dtype=np.uint8),
+        )
+        dtype = FLOAT64 if (table.codes == DOUBLE).any() else FLOAT32
+        return cls(table, dtype, arrays, needs_copy=not table.steps.all())
 
     @classmethod
     def of_matrix(cls, x: Array) -> Located | None:
-        """Where the rows of one 2-D array lie, if kernels can walk them."""
+        """The rows of one 2-D array, if kernels can read them in place."""
         if not (x.ndim == 2 and x.flags.aligned and x.dtype.isnative and x.strides[1]):
             return None
-        return cls(table_of(x), working(x.dtype), Lines(x))
+        return cls(table_of(x), working(x.dtype), MatrixRows(x))
 
     def __len__(self) -> int:
         return len(self.table.pointers)
@@ -92,40 +155,41 @@ class Located:
         """Some of the rows."""
         pointers, steps, ends, codes = self.table
         table = Table(pointers[indices], steps[indices], ends, codes[indices])
-        return Located(table, self.dtype, [self.arrays[i] for i in indices], self.odd and not table[1].all())
+        return Located(table, self.dtype, [self.arrays[i] for i in indices], self.needs_copy and not table[1].all())
 
     def with_row(self, other: Located) -> Located:
         """These rows, and the one of `other`."""
         pointers, steps, _, codes = (np.concatenate(pair) for pair in zip(self.table, other.table, strict=True))
         arrays = [*(self.arrays[m] for m in range(len(self))), *other.arrays]
-        return Located(Table(pointers, steps, self.table.ends, codes), self.dtype, arrays, self.odd or other.odd)
+        table = Table(pointers, steps, self.table.ends, codes)
+        return Located(table, self.dtype, arrays, self.needs_copy or other.needs_copy)
 
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterator[tuple[int, Rows]]:
-        """Walk the columns: (first coordinate, where the block's rows lie).
+        """Blocks of columns: (first coordinate, the block's rows).
 
         Every block but the last has a width that is a multiple of `multiple_of`, a power of two (and of `tile`, what
-        kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller has seen to it that
-        there are only few rows.
+        kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller passes
+        only few rows.
         """
         granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
-        copied = self.odd and narrow
+        copied = self.needs_copy and narrow
         width = SCRATCH // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
         width = max(granule, min(most or width, width) // granule * granule)
         for start in range(0, p, width):
             yield start, self.part(start, min(start + width, p))
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """These columns of one row, copied into one piece."""
+        """These columns of one row, copied into one array."""
         return self.part(start, stop)[index]
 
     def zeros(self, *shape: int) -> Floats:
-        """Where the kernels' sums go."""
+        """An array for the kernels' sums."""
         return np.zeros(shape)
 
     def blank_sketches(self, k: int, trusted: bool) -> tuple[Floats, Floats, Floats | None]:
-        """Zeros for sketches, squared norms and dots."""
+        """Zeros for sketches, squared norms and inner products with a trusted row."""
         M = len(self)
         return self.zeros(M, k), self.zeros(M), self.zeros(M) if trusted else None
 
@@ -142,7 +206,7 @@ class Located:
     def part(self, start: int, stop: int) -> Rows:
         """These columns of the rows."""
         pointers, steps, ends, codes = self.table
-        if stop - start == ends[-1] and not self.odd:
+        if stop - start == ends[-1] and not self.needs_copy:
             return Rows(self.table, self.dtype, self.arrays)
         first, last = np.searchsorted(ends, [start, stop - 1], side="right")
         pieces = slice(first, last + 1)
@@ -152,7 +216,7 @@ class Located:
         steps = steps[:, pieces]
         stops = np.minimum(ends[pieces], stop)
         owner: list[object] = [self.arrays]
-        if self.odd:
+        if self.needs_copy:
             pointers, steps = pointers.copy(), steps.copy()
             for m, e in zip(*np.nonzero(steps == 0), strict=True):
                 low, high = int(skipped[e]), int(stops[e] - begins[e])
@@ -162,16 +226,16 @@ class Located:
         return Rows(Table(pointers, steps, stops - start, codes[:, pieces]), self.dtype, owner)
 
 
-class Lines:
-    """The rows of a 2-D array, as lists of their one entry."""
+class MatrixRows(Sequence[tuple[Any, ...]]):
+    """The rows of a 2-D array, each as a tuple of its one entry."""
 
-    def __init__(self, x: Array) -> None:
+    def __init__(self, x: Any) -> None:
         self.x = x
 
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, row: int) -> tuple[Array, ...]:
+    def __getitem__(self, row: Any) -> Any:
         return (self.x[row],)
 
 
@@ -185,7 +249,7 @@ def numbers(array: Array, entry: Entry) -> Array:
 
 
 def _place(array: Array) -> tuple[int, int]:
-    """Address and step of an array that a kernel can walk; a step of 0 where it can't."""
+    """Address and step of an array that a kernel can read in place; a step of 0 where it can't."""
     if array.ndim == 1 and array.flags.aligned and array.dtype.isnative and (array.strides[0] or array.size == 1):
         return address_of(array), array.strides[0] or array.itemsize
     return 0, 0

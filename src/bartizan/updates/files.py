@@ -1,4 +1,4 @@
-"""Updates in files: mapped into memory instead of read, and written so that no half of one is ever found."""
+"""Open updates from files by mapping them into memory, and write them so that no incomplete file is ever found."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
     else:
         raise ValueError(f"{path}: one array makes a .npy file, a dict from names to arrays a .safetensors file.")
     size = max([len(head), *(place.stop for place in places)])
-    with finished(path, size) as file:
+    with atomic_file(path, size) as file:
         file.write(head)
         file.flush()
         memory = mmap.mmap(file.fileno(), size)
@@ -86,8 +86,8 @@ def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def finished(path: Path, size: int = 0) -> Iterator[Any]:
-    """A binary file with room for `size` bytes, that gets its name only when the block ends without an error."""
+def atomic_file(path: Path, size: int = 0) -> Iterator[Any]:
+    """A binary file with room for `size` bytes, that gets its name when the block ends without an error."""
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with open(hidden, "x+b") as file:
@@ -102,16 +102,16 @@ def finished(path: Path, size: int = 0) -> Iterator[Any]:
         raise
 
 
-def opened(updates: Any) -> Any:
-    """The same updates, those that are paths mapped; what can't be opened becomes an update that says why."""
+def open_paths(updates: Any) -> Any:
+    """The same updates, with each path replaced by its mapped file, or by an `Unreadable` that holds the error."""
     if isinstance(updates, (Iterator, ValuesView)):
         updates = list(updates)
     if not isinstance(updates, (list, tuple)) or not any(isinstance(update, Path) for update in updates):
         return updates
-    return [opened_one(update) if isinstance(update, Path) else update for update in updates]
+    return [open_path(update) if isinstance(update, Path) else update for update in updates]
 
 
-def opened_one(path: Path) -> Any:
+def open_path(path: Path) -> Any:
     try:
         return open_update(path)
     except (ValueError, OSError, ModuleNotFoundError) as unsound:
@@ -119,7 +119,7 @@ def opened_one(path: Path) -> Any:
 
 
 class Unreadable(Mapping[Any, Any]):
-    """Stands for an update that could not be read, and tells why to whoever tries: its client is quarantined."""
+    """An update that could not be read: reading it raises the reason, so its client is quarantined."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -134,8 +134,8 @@ class Unreadable(Mapping[Any, Any]):
         raise TypeError(self.reason)
 
 
-def mapped(path: Path) -> mmap.mmap:
-    """A file's bytes, never to be written back; changes to them would be this process's own."""
+def map_file(path: Path) -> mmap.mmap:
+    """Map a file into memory, privately: it is never written to."""
     with open(path, "rb") as file:
         if not hasattr(mmap, "MAP_PRIVATE"):
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -148,7 +148,7 @@ def _raw(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
     size, wanted = path.stat().st_size, dtype.itemsize * int(np.prod(shape, dtype=object))
     if size != wanted or min(shape, default=0) < 0:
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
-    return _view(mapped(path), dtype, shape, 0) if size else np.empty(shape, dtype)
+    return _view(map_file(path), dtype, shape, 0) if size else np.empty(shape, dtype)
 
 
 def _npy(path: Path) -> Array:
@@ -165,20 +165,20 @@ def _npy(path: Path) -> Array:
             shape, fortran, dtype = read(file)
         except KeyError:
             raise ValueError(f"its format has version {version}; 1.0 and 2.0 are read") from None
-        except Exception as unsound:  # NumPy's parser is not made for strangers' files
+        except Exception as unsound:  # NumPy's parser does not expect hostile files
             raise ValueError(f"its header is not sound: {unsound}") from None
         begin = file.tell()
     _check_numbers(dtype)
     wanted = begin + dtype.itemsize * int(np.prod(shape, dtype=object))
     if size != wanted or min(shape, default=0) < 0:
         raise ValueError(f"{dtype} of shape {shape} would make {wanted:,} bytes, and the file has {size:,}")
-    return _view(mapped(path), dtype, shape, begin, "F" if fortran else "C")
+    return _view(map_file(path), dtype, shape, begin, "F" if fortran else "C")
 
 
 def _safetensors(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         tensors = tensorfile.read_header(file, os.fstat(file.fileno()).st_size)
-    memory = mapped(path)
+    memory = map_file(path)
     return {tensor.name: _entry(memory, tensor) for tensor in tensors}
 
 
@@ -208,7 +208,7 @@ def _view(
 
 
 def _npy_head(leaf: Any) -> tuple[bytes, list[tensorfile.Tensor]]:
-    """The first bytes of a .npy file of an array like this one, and where its numbers will lie."""
+    """The first bytes of a .npy file of an array like this one, and the position of its numbers."""
     import io
 
     name, shape = dtype_name(leaf), tuple(leaf.shape)

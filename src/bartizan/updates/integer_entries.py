@@ -1,4 +1,4 @@
-"""Integer entries, such as how many batches a layer has seen: no sum of clients makes sense of them, a median does."""
+"""Aggregate integer entries, such as a layer's batch counter, by their weighted median."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH = 4096  # values of an entry that are sorted at a time
 
 
 def medians(entries: Sequence[Entry], rows: Sequence[Sequence[Array]], weights: Floats) -> dict[Path, Array]:
-    """Each entry's weighted median of the rows, flat."""
+    """The weighted median of the rows for each entry, as flat arrays."""
     out = {}
     for i, entry in enumerate(entries):
         arrays = [np.asarray(on_host(row[i])).reshape(-1) for row in rows]
@@ -25,7 +25,7 @@ def medians(entries: Sequence[Entry], rows: Sequence[Sequence[Array]], weights: 
 
 
 def weighted_median(values: Array, weights: Floats) -> Array:
-    """Down each column the smallest value that half of the weight does not exceed; all alike where none has weight."""
+    """The weighted lower median of each column; equal weights where all are 0."""
     weights = weights if weights.sum() > 0 else np.ones(len(values))
     order = np.argsort(values, axis=0, kind="stable")
     reached = np.cumsum(weights[order], axis=0) >= weights.sum() / 2 * (1 - 1e-12)

@@ -1,4 +1,4 @@
-"""What an update looks like: which entries it has, their shapes and dtypes, and how to build one like it."""
+"""The layout of an update: its entries, their shapes and dtypes, and containers of the same form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bartizan._util.types import Array
 
 Path = tuple[Any, ...]
 MOST_NODES = 100_000  # of one update's container: a client may nest it without end
-LARGE, PADDED = 2**26, 2**4  # what has so many bytes must have memory for one in so many of them at least
+LARGE, PADDED = 2**26, 2**4  # arrays of more than LARGE bytes must own memory for one in PADDED of them
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -80,7 +80,7 @@ class Layout:
 
     @classmethod
     def most_common(cls, layouts: Sequence[Layout]) -> Layout:
-        """The layout that most clients sent: no minority decides what an update looks like, nor in which order."""
+        """The layout that most clients sent, with the order of entries that most of those use."""
         sets = Counter(frozenset(layout.entries) for layout in layouts)
         winner = sets.most_common(1)[0][0]
         return Counter(layout for layout in layouts if frozenset(layout.entries) == winner).most_common(1)[0][0]
@@ -88,17 +88,18 @@ class Layout:
 
 def leaves_of(update: Any) -> dict[Path, Any]:
     """The arrays of one client's update by their path; raises TypeError on what can't be part of an update."""
-    return taken(update)[1]
+    return plain_and_leaves(update)[1]
 
 
-def taken(update: Any) -> tuple[Any, dict[Path, Any]]:
-    """The update in plain containers, and its arrays by their path: what it is made of is asked once.
+def plain_and_leaves(update: Any) -> tuple[Any, dict[Path, Any]]:
+    """The update in plain containers, and its arrays by their path.
 
-    A container may be a lazily read file, or any class: whatever it would say the next time counts for nothing.
+    The update's own container is read only once: it may be a lazily read file, or a class that answers differently the
+    next time.
     """
     leaves: dict[Path, Any] = {}
     try:
-        plain = _taken(update, (), leaves, count(1))
+        plain = _plain(update, (), leaves, count(1))
     except RecursionError:
         raise TypeError("the update is nested without end") from None
     except OverflowError as too_large:
@@ -112,33 +113,33 @@ def taken(update: Any) -> tuple[Any, dict[Path, Any]]:
     return plain, leaves
 
 
-def _taken(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int]) -> Any:
+def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int]) -> Any:
     if next(nodes) > MOST_NODES:
         raise TypeError(f"the update has more than {MOST_NODES:,} parts")
     kind = type(node)
     if kind is np.ndarray or is_tensor(node):
         if node.nbytes > LARGE:
-            _check_means(node, path)
+            _check_repetition(node, path)
         leaves[path] = node
         return node
     if issubclass(kind, np.ma.MaskedArray):
         raise TypeError(f"{_where(path)} is a masked array; fill its mask first")
     if issubclass(kind, (np.ndarray, np.generic)):
-        # Of a subclass the numbers, which it can't lie about.
-        return _taken(np.asarray(node), path, leaves, nodes)
+        # Of a subclass only the memory is used, none of its methods.
+        return _plain(np.asarray(node), path, leaves, nodes)
     if issubclass(kind, Mapping):
-        items = [(key, _taken(child, (*path, key), leaves, nodes)) for key, child in node.items()]
+        items = [(key, _plain(child, (*path, key), leaves, nodes)) for key, child in node.items()]
         if kind is dict or kind is OrderedDict:
             same = all(one is child for (_, one), child in zip(items, node.values(), strict=True))
             return node if same else kind(items)
         return OrderedDict(items) if issubclass(kind, OrderedDict) else dict(items)
     if issubclass(kind, (list, tuple)):
         own: Any = list if issubclass(kind, list) else tuple
-        children = node if kind is own else [*own.__iter__(node)]  # of a subclass what it holds, not what it says
+        children = node if kind is own else [*own.__iter__(node)]  # no method of a subclass is called
         if _plain_numbers(children):
             leaves[path] = np.asarray(children, dtype=np.float64)
             return leaves[path]
-        plain = [_taken(child, (*path, index), leaves, nodes) for index, child in enumerate(children)]
+        plain = [_plain(child, (*path, index), leaves, nodes) for index, child in enumerate(children)]
         if children is node and all(one is child for one, child in zip(plain, children, strict=True)):
             return node
         if own is list:
@@ -147,8 +148,8 @@ def _taken(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
     raise TypeError(f"{_where(path)} is a {kind.__name__}, not a NumPy array or torch tensor")
 
 
-def _check_means(leaf: Any, path: Path) -> None:
-    """Raise on a large array that repeats a few numbers so often that to read or copy it would never end."""
+def _check_repetition(leaf: Any, path: Path) -> None:
+    """Raise on a large array that repeats a few numbers (stride 0), which would take too long to read or copy."""
     steps = leaf.stride() if is_tensor(leaf) else [step // leaf.itemsize for step in leaf.strides]
     held = 1 + sum((n - 1) * abs(step) for n, step in zip(leaf.shape, steps, strict=True))
     if math.prod(leaf.shape) > PADDED * held:
@@ -159,7 +160,7 @@ def _check_means(leaf: Any, path: Path) -> None:
 
 
 def _memory(leaves: Iterable[Any]) -> int:
-    """How many bytes arrays lie in, those that several share counted once."""
+    """Bytes of memory that these arrays use; shared memory counts once."""
     spans = sorted(_span(leaf) for leaf in leaves if leaf.nbytes)
     held, reached = 0, ("", 0)
     for device, start, stop in spans:
@@ -173,7 +174,7 @@ def _memory(leaves: Iterable[Any]) -> int:
 
 
 def _span(leaf: Any) -> tuple[str, int, int]:
-    """On which device, from which byte on and up to which one an array lies."""
+    """Device, first byte and end of the memory of an array."""
     if is_tensor(leaf):
         first, steps = leaf.data_ptr(), [step * leaf.element_size() for step in leaf.stride()]
         if not first:  # of a sharded tensor other ranks hold parts too
@@ -190,7 +191,7 @@ def _where(path: Path) -> str:
 
 
 def shown_path(path: Path, most: int = 200) -> str:
-    """Keys with dots between, of which a client may have made anything."""
+    """The keys joined by dots, shortened; a client's keys may be of any class."""
     try:
         text = ".".join(map(str, path))
     except Exception:
@@ -239,11 +240,11 @@ def is_array(value: Any) -> bool:
 def is_tensor(value: Any) -> TypeGuard[Any]:
     """Whether `value` is a torch tensor; imports nothing, since a tensor's owner has imported torch already."""
     torch = sys.modules.get("torch")
-    return torch is not None and issubclass(type(value), torch.Tensor)  # not isinstance: a class can pose as another
+    return torch is not None and issubclass(type(value), torch.Tensor)  # not isinstance, which a class can override
 
 
 def place_of(leaf: Any) -> Any:
-    """On which device, and how laid out: None for NumPy's arrays."""
+    """Device and memory layout of a tensor; None for a NumPy array."""
     return (leaf.device, leaf.layout) if is_tensor(leaf) else None
 
 
@@ -279,7 +280,7 @@ def _name(dtype: np.dtype) -> str:
 
 
 def flat_of(leaf: Any) -> Any:
-    """The leaf's numbers where they are: `as_numpy` in host memory, a flat tensor on a GPU."""
+    """The leaf's numbers in place: `as_numpy` in host memory, a flat tensor on a GPU."""
     return leaf.detach().reshape(-1) if on_gpu(leaf) else as_numpy(leaf)
 
 
@@ -288,7 +289,7 @@ def on_host(array: Any) -> Any:
 
 
 def moved(leaf: Any, device: str) -> Any:
-    """The leaf where the clients' updates are."""
+    """The leaf on the device of the clients' updates."""
     if device_of(leaf) == device:
         return leaf
     tensor = leaf if is_tensor(leaf) else sys.modules["torch"].from_numpy(np.ascontiguousarray(leaf))
@@ -296,7 +297,7 @@ def moved(leaf: Any, device: str) -> Any:
 
 
 def as_numpy(leaf: Any) -> Array:
-    """A view of the leaf's memory as a flat NumPy array if it is contiguous, else as it lies; bfloat16 as uint16."""
+    """A view of the leaf's memory as a flat NumPy array if it is contiguous, else as it is; bfloat16 as uint16."""
     array = _viewed(leaf)
     return array.reshape(-1) if array.flags.c_contiguous else array
 

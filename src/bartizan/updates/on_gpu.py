@@ -1,10 +1,10 @@
-"""Rows on a GPU: what `Located` is for host memory, so that sketches and rules need not know where they are."""
+"""Rows of all p coordinates on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels import gpu
 from bartizan.kernels.gpu.device_rows import TILE
 from bartizan.kernels.rows import FLOAT32, FLOAT64
-from bartizan.updates.columns import Columns, Lines, Row
+from bartizan.updates.columns import Columns, MatrixRows, Row, UpdateRows
 
 MANY = 2**16  # numbers of a Gram matrix from which on the device makes it symmetric faster than the host
 
@@ -22,36 +22,37 @@ MANY = 2**16  # numbers of a Gram matrix from which on the device makes it symme
 class OnGpu:
     """Rows of all p coordinates, each a list of flat tensors; or the rows of one matrix."""
 
-    arrays: Any  # of row m and entry e: arrays[m][e]
+    arrays: Sequence[Sequence[torch.Tensor]]  # of row m and entry e: arrays[m][e]
     ends: Array
-    matrix: Any = None
-    placed: dict[int, Any] = field(default_factory=dict)  # by tile: made once, walked over twice
+    matrix: torch.Tensor | None = None
+    placed: dict[int, gpu.Placed] = field(default_factory=dict)  # by tile: kept for a second pass
 
-    odd = False
+    on_gpu: ClassVar[bool] = True
+    needs_copy: ClassVar[bool] = False
 
     @classmethod
     def of(cls, rows: Sequence[Row], columns: Columns) -> OnGpu:
         return cls([row.floats for row in rows], columns.ends)
 
     @classmethod
-    def of_matrix(cls, x: Any, columns: Columns) -> OnGpu:
+    def of_matrix(cls, x: torch.Tensor, columns: Columns) -> OnGpu:
         x = x.detach().reshape(len(x), -1)
-        return cls(Lines(x), columns.ends, x)
+        return cls(MatrixRows(x), columns.ends, x)
 
     def __len__(self) -> int:
         return len(self.arrays)
 
     @property
-    def first(self) -> Sequence[Any]:
+    def first(self) -> Sequence[torch.Tensor]:
         return self.arrays[0]
 
     @property
-    def device(self) -> Any:
+    def device(self) -> torch.device:
         return self.first[0].device
 
     @property
-    def wide(self) -> Any:
-        """What sums of these rows are kept in."""
+    def wide(self) -> torch.dtype:
+        """The precision of sums of these rows."""
         return torch.float64 if any(array.dtype == torch.float64 for array in self.first) else torch.float32
 
     @property
@@ -67,8 +68,10 @@ class OnGpu:
         alike = [row.to(own.dtype) for row, own in zip(other.first, self.first, strict=True)]
         return OnGpu([*(self.arrays[m] for m in range(len(self))), alike], self.ends)
 
-    def blocks(self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1) -> Any:
-        """Walk the columns: (first coordinate, where the block's rows lie); the kernels cut blocks as they like."""
+    def blocks(
+        self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
+    ) -> gpu.Placed:
+        """Blocks of columns: (first coordinate, the block's rows); the kernels choose their widths."""
         tile = max(TILE, tile)
         if tile not in self.placed:
             self.placed[tile] = gpu.walk(
@@ -76,24 +79,24 @@ class OnGpu:
             )
         return self.placed[tile]
 
-    def row(self, index: int, start: int, stop: int) -> Any:
-        """These columns of one row, in one piece."""
+    def row(self, index: int, start: int, stop: int) -> torch.Tensor:
+        """These columns of one row, in one tensor."""
         first, last = np.searchsorted(self.ends, [start, stop - 1], side="right")
         begins = np.append(0, self.ends)
         pieces = [self.arrays[index][e][max(0, start - begins[e]) : stop - begins[e]] for e in range(first, last + 1)]
         return pieces[0].to(self.wide) if len(pieces) == 1 else torch.cat([piece.to(self.wide) for piece in pieces])
 
-    def zeros(self, *shape: int) -> Any:
+    def zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
-    def blank_sketches(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
-        """Zeros for sketches, squared norms and dots, by one call to the device; the last two lie side by side."""
+    def blank_sketches(self, k: int, trusted: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Zeros for sketches, squared norms and inner products with a trusted row, in one allocation."""
         M = len(self)
         flat = self.zeros(M * (k + 1 + trusted))
         sketches, norms = flat[: M * k].view(M, k), flat[M * k : M * (k + 1)]
         return sketches, norms, flat[M * (k + 1) :] if trusted else None
 
-    def inner_products(self, sketches: Any) -> Any:
+    def inner_products(self, sketches: torch.Tensor) -> torch.Tensor:
         return sketches @ sketches.T
 
     def host(self, *arrays: Any) -> tuple[Any, ...]:
@@ -111,23 +114,23 @@ class OnGpu:
             at += count
         return tuple(out)
 
-    def combined(self, weights: Floats, rest: float, reference: OnGpu | None) -> list[Any]:
+    def weighted_sum(self, weights: Floats, rest: float, reference: UpdateRows | None) -> tuple[torch.Tensor, ...]:
         """sum_m w_m x_m + rest * reference, an array an entry; rows of weight 0 are not read."""
         chosen = np.flatnonzero(weights)
         if len(chosen) == 1 and weights[chosen[0]] == 1 and not rest:
-            return [array.clone() for array in self.arrays[int(chosen[0])]]
+            return tuple(array.clone() for array in self.arrays[int(chosen[0])])
         numbers = torch.from_numpy(np.append(weights, rest)).to(self.device, non_blocking=True)
         out = torch.empty(int(self.ends[-1]), dtype=self._common, device=self.device)
-        origin = rest and reference
+        origin = reference if rest else None
         for start, rows in self.blocks():
-            about = origin.row(0, start, start + rows.width) if origin else None
+            about = origin.row(0, start, start + rows.width) if origin is not None else None
             part = out if rows.width == len(out) else out[start : start + rows.width]
-            gpu.weighted_sum(rows, numbers, numbers[-1:] if origin else None, about, part)
+            gpu.weighted_sum(rows, numbers, numbers[-1:] if origin is not None else None, about, part)
         return self._entries(out)
 
-    def reduced(
-        self, function: Callable[[Array], Floats], mixing: Floats, rest: Floats, reference: OnGpu | None, most: int
-    ) -> list[Any]:
+    def reduce(
+        self, function: Callable[[Array], Floats], mixing: Floats, rest: Floats, reference: UpdateRows | None, most: int
+    ) -> tuple[torch.Tensor, ...]:
         """A coordinate-wise function of the mixed rows, by way of the host: it sorts, which no kernel here does."""
         p = int(self.ends[-1])
         out = torch.empty(p, dtype=self.wide, device=self.device)
@@ -135,22 +138,22 @@ class OnGpu:
             stop = min(start + most, p)
             x = mixing @ self._on_host(start, stop).astype(np.float64)
             if reference is not None:
-                x += rest * reference._on_host(start, stop)
+                x += rest * reference.host(reference.row(0, start, stop))[0]
             out[start:stop] = torch.from_numpy(np.asarray(function(x), dtype=np.float64)).to(self.device)
         return self._entries(out)
 
     def _on_host(self, start: int, stop: int) -> Array:
         return torch.stack([self.row(m, start, stop) for m in range(len(self))]).cpu().numpy()
 
-    def _entries(self, flat: Any) -> list[Any]:
+    def _entries(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """A result of all columns as one tensor an entry, each in its dtype."""
         if len(self.ends) == 1:
-            return [flat.to(self.first[0].dtype)]
-        pieces = flat.split(np.diff(self.ends, prepend=0).tolist())
-        return [piece.to(own.dtype) for piece, own in zip(pieces, self.first, strict=True)]
+            return (flat.to(self.first[0].dtype),)
+        pieces = torch.split(flat, np.diff(self.ends, prepend=0).tolist())
+        return tuple(piece.to(own.dtype) for piece, own in zip(pieces, self.first, strict=True))
 
     @property
-    def _common(self) -> Any:
+    def _common(self) -> torch.dtype:
         """The dtype of all entries, or one that holds them all."""
         dtypes = {array.dtype for array in self.first}
         return dtypes.pop() if len(dtypes) == 1 else self.wide

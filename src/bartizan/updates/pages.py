@@ -1,4 +1,4 @@
-"""Pages of mapped files that can be let go once they were read: they come back from the file when touched again."""
+"""Release pages of mapped files after they were read; they are loaded from the file when touched again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANGED = re.compile(r"(?:Anonymous|Swap): +(\d+) kB")
 class MappedPages:
     """The mapped files of this process, [start, stop), whose pages hold nothing but what the file holds.
 
-    Elsewhere than on Linux none are known, and none are dropped: there the system decides alone.
+    On systems other than Linux none are known, and none are released.
     """
 
     starts: tuple[int, ...]
@@ -31,7 +31,7 @@ class MappedPages:
 
     @classmethod
     def now(cls, *, written: Iterable[Array] = ()) -> MappedPages:
-        """Those of this moment; of the arrays that will be `written`, only what others can see (a shared mapping)."""
+        """The files that are mapped now; private mappings of the arrays that will be `written` are left out."""
         try:
             with open("/proc/self/smaps") as smaps:
                 text = smaps.read()
@@ -53,8 +53,8 @@ class MappedPages:
         found.sort()
         return cls(tuple(start for start, _ in found), tuple(stop for _, stop in found))
 
-    def drop(self, low: int, high: int) -> None:
-        """Let go of the pages of these addresses, where they are a file's."""
+    def release(self, low: int, high: int) -> None:
+        """Release the pages of these addresses, where they belong to a mapped file."""
         at = bisect_right(self.starts, low) - 1
         if at >= 0 and low < self.stops[at]:
             low = max(self.starts[at], low - low % NEIGHBOURS)
@@ -63,7 +63,7 @@ class MappedPages:
 
 
 def span(array: Array) -> tuple[int, int]:
-    """Where the numbers of an array begin and end in memory."""
+    """Addresses of the first byte of an array and of the byte after its last."""
     return np.lib.array_utils.byte_bounds(array)
 
 

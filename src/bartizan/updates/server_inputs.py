@@ -1,4 +1,4 @@
-"""What the caller vouches for, the reference and a trusted update: what is wrong with them is the caller's mistake."""
+"""Check the updates that the server itself supplies: the reference and the trusted update."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bartizan.updates.columns import Row, numbers
 from bartizan.updates.layout import Layout, Path, flat_of, is_tensor, leaves_of, moved, on_host, shown_path
 
 
-def vouched(name: str, update: Any, layout: Layout, column_pass: ColumnPass) -> Row | None:
-    """The reference or the trusted update: what is wrong with it is the caller's mistake. Its precision is its own."""
+def server_row(name: str, update: Any, layout: Layout, column_pass: ColumnPass) -> Row | None:
+    """The reference or the trusted update as a row, in its own precision; ValueError if it does not fit the layout."""
     if update is None:
         return None
-    leaves = {path: moved(leaf, layout.entries[0].device) for path, leaf in vouched_leaves(name, update).items()}
+    leaves = {path: moved(leaf, layout.entries[0].device) for path, leaf in server_leaves(name, update).items()}
     wanted = {entry.path: entry.shape for entry in layout.entries}
     if shapes(leaves) != wanted:
         raise ValueError(
@@ -49,7 +49,7 @@ def _finite(piece: Any) -> bool:
     return bool(piece.isfinite().all() if is_tensor(piece) else np.isfinite(piece).all())
 
 
-def vouched_leaves(name: str, update: Any) -> dict[Path, Any]:
+def server_leaves(name: str, update: Any) -> dict[Path, Any]:
     try:
         return leaves_of(update)
     except TypeError as unfit:

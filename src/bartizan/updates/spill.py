@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.updates.files import finished, mapped
+from bartizan.updates.files import atomic_file, map_file
 from bartizan.updates.layout import Path as Place
 from bartizan.updates.layout import as_numpy, is_tensor, leaves_of, on_gpu, rebuild
 
@@ -51,7 +51,7 @@ class Spill:
         places, size = _places(stored)
         path = self.folder / f"{secrets.token_hex(8)}.update"
         try:
-            with finished(path, size) as file:
+            with atomic_file(path, size) as file:
                 for key, array in stored.items():
                     file.seek(places[key])
                     for piece in _pieces(array):
@@ -62,7 +62,7 @@ class Spill:
                 f"client {client!r}'s update of {size:,} bytes could not be written to {self.place} "
                 f"({full.strerror}). The round goes on without it: make room, and add it again",
             ) from full
-        memory = mapped(path) if size else None
+        memory = map_file(path) if size else None
 
         def built(key: Place, leaf: Any) -> Any:
             flat = np.ndarray(stored[key].size, stored[key].dtype, memory, places[key])

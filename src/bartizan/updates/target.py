@@ -1,4 +1,4 @@
-"""Where a result is written, if the caller has a place for it."""
+"""The caller's own arrays that a result is written into (`out=`)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Target:
                 raise ValueError(f"out must be writable, but {entry} is not. Map files with mode 'r+', or copy it.")
         floats, integers = ([e for e in layout.entries if e.is_float is kind] for kind in (True, False))
         row = Row(tuple(arrays[e.path] for e in floats), tuple(arrays[e.path] for e in integers))
-        if _any_meet(row, updates):
+        if _overlaps(row, updates):
             raise ValueError("out must not be a client's update: those are never changed. Pass other arrays.")
         return cls(out, row)
 
     def filled(self, floats: Iterable[Array], counters: Iterable[Array]) -> Any:
-        """The container, with these numbers where they are not there already, and these integers."""
+        """The container, with these numbers and integers written into its arrays."""
         for own, array in zip(self.row.floats, floats, strict=True):
             if own is not array:
                 own[...] = array.reshape(own.shape)
@@ -51,7 +51,7 @@ class Target:
         return self.container
 
 
-def _any_meet(row: Row, updates: Iterable[Row]) -> bool:
+def _overlaps(row: Row, updates: Iterable[Row]) -> bool:
     """Whether any array of the updates may share memory with any of the row's, whatever their names."""
     own = sorted(span(array) for array in row.floats + row.integers if array.size)
     starts = [start for start, _ in own]

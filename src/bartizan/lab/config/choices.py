@@ -1,20 +1,22 @@
-"""The sections that choose a thing and give it settings: split, attack, rule, sketch."""
+"""The sections that choose a part by name and give its settings: split, attack, rule, sketch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
+from functools import partial
 from typing import Any
 
 from bartizan.attacks.by_name import ATTACKS, POISONS
-from bartizan.lab.config.keys import ConfigError, full, number_like, refuse_unknown, shown
+from bartizan.lab.config.keys import ConfigError, full, name_in, number_like, refuse_unknown, shown
 from bartizan.lab.data.partition import SPLITS
-from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES, SKETCHES, Registry
+from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES, SKETCHES, Registry, settings_of
+from bartizan.rules.preaggregators.base import Chain, Mixed
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A thing by its name, and its settings with their defaults filled in."""
+    """The name of a part, and its settings with their defaults filled in."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -22,7 +24,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a section may choose."""
+    """A section that chooses a part of one kind."""
 
     section: str
     about: str
@@ -31,18 +33,17 @@ class Choice:
     word: str = "name"
     """The key that chooses."""
     kept: tuple[str, ...] = ()
-    """Settings that mean the same for all, so that they stay when another is chosen."""
+    """Settings with the same meaning for all parts: they stay when another part is chosen."""
     fallback: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults for what has none."""
-    chained: bool = False
-    """Whether several can stand in a row, `one >> other`."""
+    """Defaults of settings that have none of their own."""
+    before: Registry | None = None
+    """Parts that can stand in front, `one >> other`."""
 
-    def of(self, given: Mapping[str, Any]) -> Chosen:
-        """What a section of a file says, checked; the thing itself checks its settings when it is built."""
-        asked = given.get(self.word, self.default)
-        if not isinstance(asked, str):
-            raise ConfigError(f"{full(self.section, self.word)} must be a text; got {shown(asked)}.")
-        name = self.found(asked)
+    def of(self, given: Any) -> Chosen:
+        """The choice that a section of a file makes, or an object of Python; the part itself checks its settings."""
+        if not isinstance(given, Mapping):
+            given = self.described(given)
+        name = self.found(given.get(self.word, self.default))
         takes = self.takes(name)
         settings = {key: default for key, default in takes.items() if default not in (MISSING, None)}
         for key, value in given.items():
@@ -55,64 +56,116 @@ class Choice:
             settings[key] = number_like(full(self.section, key), takes[key], value)
         return Chosen(name, settings)
 
-    def found(self, asked: str) -> str:
-        """What is meant, as the tables spell it."""
-        return " >> ".join(map(self._found, asked.split(">>") if self.chained else [asked]))
+    def found(self, asked: Any) -> str:
+        """A name, as the registry spells it; a class or function is recorded by its own."""
+        parts = asked.split(">>") if self.before is not None and isinstance(asked, str) else [asked]
+        return self._named(parts)
 
-    def _found(self, name: str) -> str:
-        name = name.strip()
-        try:
-            return self.known.spelling(name)
-        except ValueError as unknown:
-            raise ConfigError(f"{full(self.section, self.word)}: {unknown}") from None
+    def _named(self, parts: Sequence[Any]) -> str:
+        key = full(self.section, self.word)
+        return " >> ".join(name_in(known, key, part) for known, part in self._each(parts))
+
+    def _each(self, parts: Sequence[Any]) -> Iterator[tuple[Registry, Any]]:
+        """Each part of a chain, with the registry that it is of."""
+        for n, part in enumerate(parts, start=1):
+            yield self.registries[-1] if n < len(parts) else self.known, part
+
+    @property
+    def registries(self) -> tuple[Registry, ...]:
+        return (self.known, self.before) if self.before is not None else (self.known,)
 
     def takes(self, name: str) -> dict[str, Any]:
-        """The settings of a thing, with their defaults; MISSING or None where there is none."""
+        """The settings of a part and their defaults; MISSING or None where there is none."""
         own: dict[str, Any] = {}
-        for part in name.split(">>"):
-            own |= self.known.settings(part)
+        for known, part in self._each(name.split(">>")):
+            try:
+                own |= known.settings(part)
+            except ValueError as wrong:
+                raise ConfigError(f"{full(self.section, self.word)}: {wrong}") from None
         return {key: self.fallback.get(key, value) if value is MISSING else value for key, value in own.items()}
+
+    def described(self, part: Any) -> dict[str, Any]:
+        """An object, such as `Krum(5)` or `NNM(2) >> Mean()`, as the section that stands for it; ConfigError if none.
+
+        >>> from bartizan import NNM, Krum
+        >>> CHOICES["rule"].described(NNM(2) >> Krum(2))
+        {'name': 'nnm >> krum', 'n_byzantine': 2}
+        """
+        if isinstance(part, (str, int, float, list, tuple)) or part is None:
+            raise ConfigError(f"{self.section} must be a section, [{self.section}]; got {shown(part)}.")
+        settings: dict[str, Any] = {}
+        links = [_taken_apart(link) for link in _links(part)]
+        for _, own in links:
+            for key, value in own.items():
+                if settings.setdefault(key, value) != value:
+                    differ = f"{key} = {settings[key]!r} and {value!r}"
+                    raise ConfigError(f"{self.section} {part!r} can't be recorded: its parts have {differ}.")
+        for key, value in settings.items():
+            if not isinstance(value, (bool, int, float, str)):
+                wanted = "only numbers, texts, true and false can be"
+                raise ConfigError(f"{self.section} {part!r} can't be recorded: {key} is {value!r}, and {wanted}.")
+        return {self.word: self._named([kind for kind, _ in links]), **settings}
 
     def as_dict(self, chosen: Chosen) -> dict[str, Any]:
         return {self.word: chosen.name, **chosen.settings}
 
     def changed(self, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings belong to what was chosen: another choice keeps only those that mean the same for all."""
-        after = changes.get(self.word, before[self.word])
-        if similar(str(after), before[self.word]):
-            return {**before, **changes}
+        """A section with changes; where another part is chosen, only settings with the same meaning for all stay."""
         try:
-            takes = self.takes(self.found(str(after)))
+            after = self.found(changes.get(self.word, before[self.word]))
+            if after == before[self.word]:
+                return {**before, **changes}
+            takes = self.takes(after)
         except ConfigError:
             takes = {}  # `of` refuses it, and says why
         return {key: value for key, value in before.items() if key in self.kept and key in takes} | dict(changes)
 
 
-def similar(one: str, other: str) -> bool:
-    return one.strip().lower().replace("_", "-") == other.strip().lower().replace("_", "-")
+def _links(part: Any) -> list[Any]:
+    """The parts that `>>` has combined."""
+    if isinstance(part, Mixed):
+        return [*_links(part.pre), *_links(part.rule)]
+    return [*_links(part.first), *_links(part.then)] if isinstance(part, Chain) else [part]
+
+
+def _taken_apart(part: Any) -> tuple[Any, dict[str, Any]]:
+    """The class or function of an object, and its settings; those that are None are left out."""
+    if isinstance(part, partial):
+        if part.args:
+            raise ConfigError(f"{part!r} can't be recorded: bind settings by keyword only.")
+        return part.func, part.keywords
+    if isinstance(part, type) or hasattr(part, "__qualname__"):
+        return part, {}
+    kind = type(part)
+    if not hasattr(kind, "__dataclass_fields__"):
+        raise ConfigError(f"{part!r} can't be recorded: its class {kind.__name__} is no dataclass.")
+    every = {name: getattr(part, name) for name in settings_of(kind)}
+    if kind(**every) != part:
+        raise ConfigError(f"{part!r} can't be recorded: its settings do not make an equal {kind.__name__}.")
+    return kind, {name: value for name, value in every.items() if value is not None}
 
 
 CHOICES = {
     "split": Choice(
         "split",
-        "Who holds which images.",
+        "How the images are divided among the clients.",
         "dirichlet",
         SPLITS,
         word="kind",
         fallback={"beta": 0.6, "gamma": 0.5},
     ),
-    "attack": Choice("attack", "What the Byzantine clients do.", "none", ATTACKS | POISONS),
+    "attack": Choice("attack", "What the Byzantine clients send, or train on.", "none", ATTACKS | POISONS),
     "rule": Choice(
         "rule",
-        "Whom the server trusts. n_byzantine is the true number if not given, or the most that the rule can take.",
+        "How the server weighs the clients. If not given, n_byzantine is the true number or the most it can take.",
         "krum",
-        RULES | COORDINATEWISE | PRE_AGGREGATORS,
+        RULES | COORDINATEWISE,
         kept=("n_byzantine",),
-        chained=True,
+        before=PRE_AGGREGATORS,
     ),
     "sketch": Choice(
         "sketch",
-        "How the server looks at the updates; exact projects nothing.",
+        "How the server projects the updates; exact projects nothing.",
         "rotated",
         SKETCHES,
         kept=("k",),

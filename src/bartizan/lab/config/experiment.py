@@ -1,4 +1,4 @@
-"""An experiment: one TOML file as frozen values, checked once, every key with a default."""
+"""An experiment: the values of one TOML file, checked once; every key has a default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from bartizan.lab.config import toml
 from bartizan.lab.config.choices import CHOICES, Chosen
 from bartizan.lab.config.keys import ConfigError, checked, key, refuse_unknown, shown
 from bartizan.lab.config.sections import Clients, Data, Evaluation, Model, Server
+from bartizan.lab.data.loaders import DATASETS
+from bartizan.lab.models.build import MODELS
 from bartizan.lab.training import defence
+from bartizan.registry import Registry
 
 SECTIONS: dict[str, type[Any]] = {
     "data": Data,
@@ -27,8 +30,10 @@ SECTIONS: dict[str, type[Any]] = {
     "evaluation": Evaluation,
 }
 MOST_RUNS = 100_000
-# What a person calls it, where it runs and where the files are change no number of it.
+# Its name, its device and the folder of its data change no number of it.
 NO_PART_OF_THE_ID = ("name", "device", "grid")
+NAMED = {"data": DATASETS, "model": MODELS}
+"""Sections that can be given by the function that loads the data or makes the network."""
 
 
 def _default(section: str) -> Any:
@@ -43,9 +48,9 @@ class Experiment:
     5
     """
 
-    name: str = key("experiment", "what you call it; its results go to runs/NAME")
-    seed: int = key(0, "all that is random follows from it", least=0, most=2**63 - 1)
-    rounds: int = key(100, "how many", least=1)
+    name: str = key("experiment", "a name for the experiment; its results go to runs/NAME")
+    seed: int = key(0, "the seed of everything random", least=0, most=2**63 - 1)
+    rounds: int = key(100, "the number of rounds", least=1)
     device: str = key("auto", "auto takes a GPU where there is one", one_of=("auto", "cpu", "cuda"))
     data: Data = Data()
     split: Chosen = _default("split")
@@ -60,7 +65,11 @@ class Experiment:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Experiment:
-        """What a file says, as nested mappings; everything is checked here, and only here."""
+        """An experiment from nested mappings, as TOML has them; everything is checked here, and only here.
+
+        From Python a section can also be the object itself, such as `{"rule": Krum(5), "attack": my_attack}`: it is
+        recorded by its name or as "module:qualname" with its settings, or refused with a ConfigError.
+        """
         known = [one.name for one in fields(cls)]
         values: dict[str, Any] = {}
         plain: dict[str, Any] = {}
@@ -69,23 +78,42 @@ class Experiment:
             if name not in SECTIONS and name not in CHOICES and name != "grid":
                 plain[name] = content
                 continue
-            if not isinstance(content, Mapping):
-                raise ConfigError(f"{name} must be a section, [{name}]; got {shown(content)}.")
+            content = _section(name, content)
             if name in SECTIONS:
                 values[name] = SECTIONS[name](**checked(name, SECTIONS[name], content))
             else:
                 values[name] = dict(content) if name == "grid" else CHOICES[name].of(content)
         experiment = cls(**checked("", cls, plain), **values)
         if experiment.name in ("", ".", "..") or any(letter in experiment.name for letter in "/\\\0"):
-            raise ConfigError(f"name must do as the name of a folder, without slashes; got {experiment.name!r}.")
+            raise ConfigError(f"name must be fit for a folder, without slashes; got {experiment.name!r}.")
         if not experiment.grid:
             defence.check(experiment)
-        experiment.runs()  # which checks those of a grid
+        experiment.runs()  # checks those of a grid
         return experiment
 
     @classmethod
+    def read_back(cls, given: Mapping[str, Any]) -> Experiment:
+        """An experiment as a run folder recorded it; refuses one with parts from outside the package.
+
+        What stands in a run folder may come from anyone, so no code that it names is imported.
+        """
+        parts: dict[tuple[str, str], tuple[Registry, ...]]
+        parts = {(section, "name"): (registry,) for section, registry in NAMED.items()}
+        parts |= {(section, one.word): one.registries for section, one in CHOICES.items()}
+        for (section, word), registries in parts.items():
+            content = given.get(section, {})
+            names = str(content.get(word, "")).split(">>") if isinstance(content, Mapping) else []
+            if any(name.strip() and not any(one.is_built_in(name) for one in registries) for name in names):
+                raise ConfigError(
+                    f"{section}.{word} = {shown(content[word])} is not of this package, and not imported."
+                )
+        if given.get("grid"):
+            raise ConfigError("A recorded run has no grid.")
+        return cls.of(given)
+
+    @classmethod
     def from_toml(cls, path: Path | str) -> Experiment:
-        """An experiment from its file; whatever is wrong with it names the file."""
+        """An experiment from its file; an error names the file."""
         path = Path(path)
         try:
             with open(path, "rb") as file:
@@ -158,19 +186,19 @@ class Experiment:
         return list({one.id: one for one in runs}.values())
 
     def _cell(self, changes: Mapping[str, Any]) -> Experiment:
-        """One of a grid; where it varies rule or sketch, a rule that can't be projected looks at what is there."""
+        """One run of a grid; where rule or sketch are varied, a coordinate-wise rule is run without a projection."""
         whole = self._changed(changes)
         varied = {key.partition(".")[0] for key in changes}
-        if varied & {"rule", "sketch"} and defence.can_not_be_projected(whole["rule"]):
+        if varied & {"rule", "sketch"} and defence.is_coordinatewise(whole["rule"]):
             whole["sketch"] = {"name": "exact"}
         return Experiment.of(whole)
 
     def without_grid(self) -> Experiment:
-        """What the grid varies, itself."""
+        """The experiment that the grid varies."""
         return Experiment.of(replace(self, grid={}).as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """The whole of it, defaults filled in, the grid only where there is one."""
+        """All sections and keys, defaults filled in; the grid only where there is one."""
         whole: dict[str, Any] = {}
         for one in fields(self):
             content = getattr(self, one.name)
@@ -187,24 +215,38 @@ class Experiment:
 
     @property
     def id(self) -> str:
-        """Eight letters that tell it from all others: a hash of all that its numbers depend on."""
+        """Eight hexadecimal digits: a hash of all that its numbers depend on."""
         whole = {name: content for name, content in self.as_dict().items() if name not in NO_PART_OF_THE_ID}
         whole["data"] = {name: content for name, content in whole["data"].items() if name != "folder"}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def slug(self) -> str:
-        """A name for its folder: what people vary most, and the id.
+        """A name for its folder: attack, rule, sketch, seed and id.
 
         >>> Experiment.of({"rule": {"name": "nnm >> krum"}}).slug
         'none-nnm-krum-rotated-seed0-...'
         """
-        words = f"{self.attack.name} {self.rule.name} {self.sketch.name} seed{self.seed} {self.id}"
-        return re.sub(r"[^A-Za-z0-9]+", "-", words)
+        words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.attack.name} {self.rule.name} {self.sketch.name}")
+        return f"{words[:150].rstrip('-')}-seed{self.seed}-{self.id}"
+
+
+def _section(name: str, content: Any) -> Mapping[str, Any]:
+    """A section as a mapping, from a mapping or from the object of Python that stands for it."""
+    if isinstance(content, Mapping):
+        return content
+    if name in CHOICES:
+        return CHOICES[name].described(content)
+    if name in NAMED and callable(content):
+        return {"name": content}
+    if name in NAMED and not isinstance(content, (str, int, float, list)):
+        wanted = "pass the function that makes it, which can be recorded by name"
+        raise ConfigError(f"{name} can't be recorded from {type(content).__name__}: {wanted}.")
+    raise ConfigError(f"{name} must be a section, [{name}]; got {shown(content)}.")
 
 
 def _texts() -> set[str]:
-    """The keys whose values are words."""
+    """The keys whose values are texts."""
     default = Experiment().as_dict()
     flat = {f"{section}.{key}": one for section in SECTIONS.keys() | CHOICES for key, one in default[section].items()}
     return {key for key, one in (default | flat).items() if isinstance(one, str)}

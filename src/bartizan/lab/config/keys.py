@@ -1,4 +1,4 @@
-"""The keys of a config file: each says its default, what it is about and which values it takes, once."""
+"""The keys of an experiment file: the default, the meaning and the permitted values of each, declared once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
 from bartizan._util.text import quoted
+from bartizan.registry import Registry
 
 LONGEST = 200
-"""Letters of a name that are looked at and shown, where it is none that is known."""
+"""Characters of an unknown name that are compared and shown."""
 
 
 class ConfigError(ValueError):
-    """Something in an experiment that can't be: the message names the key, what came and what would do."""
+    """A wrong value in an experiment: the message names the key, the value and what is wanted."""
 
 
 def key(
@@ -26,9 +27,10 @@ def key(
     least: float | None = None,
     most: float | None = None,
     any_type: bool = False,
+    registry: Registry | None = None,
 ) -> Any:
-    """A field of a section; its type is that of the default, unless the section itself looks at it."""
-    limits = {"one_of": tuple(one_of), "least": least, "most": most, "any_type": any_type}
+    """A field of a section; a value has the type of the default, unless the section itself checks it."""
+    limits = {"one_of": tuple(one_of), "least": least, "most": most, "any_type": any_type, "registry": registry}
     return field(default=default, metadata={"about": about, **limits})
 
 
@@ -53,12 +55,22 @@ def refuse_unknown(name: str, known: Iterable[str], section: str, of: str = "", 
     )
 
 
+def name_in(registry: Registry, key: str, value: Any) -> str:
+    """The name of a part as the registry spells it, from its name or from the function or class itself."""
+    if not isinstance(value, str) and not callable(value):
+        raise ConfigError(f"{key} must be a text; got {shown(value)}.")
+    try:
+        return registry.spelling(value) if isinstance(value, str) else registry.name_of(value)
+    except ValueError as wrong:
+        raise ConfigError(f"{key}: {wrong}") from None
+
+
 def full(section: str, name: str) -> str:
     return f"{section}.{name}" if section else name
 
 
 def number_like(name: str, default: Any, value: Any) -> Any:
-    """The value, as a float where the default is one; a number, a word or a switch as the default is."""
+    """The value if its type is that of the default; a whole number does where a float is wanted."""
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(type(default))
     if wanted is None:
         return value
@@ -72,7 +84,7 @@ def number_like(name: str, default: Any, value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """As TOML has it.
+    """A value for a message; true and false as TOML writes them.
 
     >>> shown(True), shown("krum"), shown(3)
     ('true', "'krum'", '3')
@@ -82,6 +94,8 @@ def shown(value: Any) -> str:
 
 def _checked(name: str, one: Field[Any], value: Any) -> Any:
     default = None if one.default is MISSING else one.default
+    if one.metadata["registry"] is not None:
+        return name_in(one.metadata["registry"], name, value)
     if not one.metadata["any_type"]:
         value = number_like(name, default, value)
     choices, least, most = (one.metadata[limit] for limit in ("one_of", "least", "most"))

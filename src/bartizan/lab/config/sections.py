@@ -1,41 +1,41 @@
-"""The sections of an experiment whose keys are fixed; those with a choice are in `choices`."""
+"""The sections of an experiment with fixed keys: data, model, clients, server, evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from bartizan.lab.config.keys import ConfigError, key, shown
+from bartizan.lab.data.loaders import DATASETS
+from bartizan.lab.models.build import MODELS
 
-DATASETS = ("fashion-mnist-mini", "fashion-mnist", "mnist", "cifar10", "cifar100", "tiny-imagenet")
-MODELS = ("cnn", "logistic", "resnet18", "vgg16", "mobilenet-v3-small", "mobilenet-v3-large")
 TINY, BELOW_1, HUGE = 1e-12, 0.999999, 1e38
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is learnt."""
+    """The data set."""
 
-    name: str = key("fashion-mnist-mini", "which images; the first is in the package", one_of=DATASETS)
+    name: str = key("fashion-mnist-mini", "which images; the first is in the package", registry=DATASETS)
     folder: str = key("", "where their files are; not needed for fashion-mnist-mini")
     augment: bool = key(False, "crop and mirror the training images at random")
 
 
 @dataclass(frozen=True)
 class Model:
-    """The network that learns it."""
+    """The network that is trained."""
 
-    name: str = key("cnn", "which network", one_of=MODELS)
+    name: str = key("cnn", "which network", registry=MODELS)
     norm: str = key("group", "its normalisation layers", one_of=("group", "batch", "none"))
     fitted: bool = key(True, "fit resnet18 and mobilenet-v3 to small images; if not, as published for 224 pixels")
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Who takes part, and what each does in a round."""
+    """The clients, and what each does in a round."""
 
     count: int = key(50, "how many there are", least=1, most=100_000)
-    byzantine: float = key(0.3, "how many lie: a part such as 0.3, or a whole number such as 15", any_type=True)
-    participation: float = key(1.0, "the part that takes part in a round, drawn anew each time", least=TINY, most=1.0)
+    byzantine: float = key(0.3, "how many are Byzantine: a fraction, or a whole number such as 15", any_type=True)
+    participation: float = key(1.0, "the fraction in each round, drawn anew", least=TINY, most=1.0)
     batch: int = key(32, "images in a batch", least=1)
     work: str = key(
         "gradient",
@@ -54,10 +54,10 @@ class Clients:
         "float32", "of their passes; bfloat16 is faster on a GPU and less exact", one_of=("float32", "bfloat16")
     )
     compiled: bool = key(False, "compile their passes on a GPU: half a minute first, then faster")
-    trusted: int = key(100, "images the server itself holds, for rules that ask for an update it vouches for", least=1)
+    trusted: int = key(100, "images that the server itself holds, for rules that need a trusted update", least=1)
 
     def __post_init__(self) -> None:
-        wanted = "clients.byzantine must be a part from 0 up to below 1, such as 0.3, or a whole number of clients"
+        wanted = "clients.byzantine must be a fraction from 0 up to below 1, such as 0.3, or a whole number of clients"
         b = self.byzantine
         if isinstance(b, bool) or not isinstance(b, (int, float)) or not 0 <= b < (self.count if is_count(b) else 1):
             raise ConfigError(f"{wanted} below clients.count = {self.count}; got {shown(b)}.")
@@ -66,24 +66,24 @@ class Clients:
                 "clients.sends = 'weights' needs clients.work = 'steps' or 'epochs': a gradient has none."
             )
         if b == 0:
-            object.__setattr__(self, "byzantine", 0.0)  # nobody, however it is written: one experiment, one id
+            object.__setattr__(self, "byzantine", 0.0)  # 0 and 0.0 are one experiment, with one id
 
     @property
     def n_byzantine(self) -> int:
-        """f: the part rounded to whole clients, one of whom at least is honest."""
+        """f: the fraction rounded to whole clients, with at least one honest client left."""
         return (
             int(self.byzantine) if is_count(self.byzantine) else min(round(self.byzantine * self.count), self.count - 1)
         )
 
     @property
     def taking_part(self) -> int:
-        """m: how many take part in a round."""
+        """m: the number of clients in a round."""
         return max(1, round(self.participation * self.count))
 
 
 @dataclass(frozen=True)
 class Server:
-    """What the server does with the robust update."""
+    """What the server does with the aggregated update."""
 
     optimiser: str = key("sgd", "prodigy tunes its step size itself", one_of=("sgd", "momentum", "prodigy"))
     step_size: float = key(
@@ -93,18 +93,18 @@ class Server:
         most=HUGE,
     )
     momentum: float = key(0.9, "of the optimiser momentum", least=0.0, most=BELOW_1)
-    schedule: str = key("constant", "how the step size goes on", one_of=("constant", "cosine"))
+    schedule: str = key("constant", "how the step size changes over the rounds", one_of=("constant", "cosine"))
     by_size: bool = key(True, "weigh clients by how many images they hold, as the paper's objective does")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is looked at beside the training."""
+    """What is measured beside the training."""
 
     every: int = key(5, "rounds from one test of the model to the next; the last round always has one", least=1)
     exact_weights: bool = key(True, "compare projected weights with exact ones in the rounds that are evaluated")
 
 
 def is_count(byzantine: float) -> bool:
-    """A whole number is a count; 0.0 and 0.3 are parts."""
+    """Whether `byzantine` is a number of clients; 0.0 and 0.3 are fractions."""
     return isinstance(byzantine, int) and not isinstance(byzantine, bool)

@@ -1,4 +1,4 @@
-"""A commented experiment.toml, made from the keys' own words: it can't go stale."""
+"""A commented experiment.toml, written from the declarations of the keys."""
 
 from __future__ import annotations
 
@@ -11,55 +11,56 @@ from bartizan.lab.config.choices import CHOICES, Choice
 from bartizan.lab.config.experiment import SECTIONS, Experiment
 
 WIDTH, COLUMN = 110, 30
+HEAD = """\
+# An experiment: `bartizan run experiment.toml` runs it, `bartizan sweep experiment.toml` runs its [grid], below.
+# Except attack.name (none) these are the defaults of all keys: delete what you do not change."""
+ATTACK = "sign-flip"
 GRID = """\
-# Several runs for `bartizan sweep`: every combination of the values of these keys.
-# [grid]
-# "attack.name" = ["none", "sign-flip", "lie"]
-# "rule.name" = ["mean", "krum", "geometric-median"]
+# `bartizan sweep` runs every combination of these values; `bartizan run` ignores them.
+[grid]
+"attack.name" = ["none", "sign-flip"]
+"rule.name" = ["mean", "krum", "geometric-median"]
 # "sketch.name" = ["exact", "rotated"]
-# seed = [0, 1]
+# seed = [0, 1, 2]
 """
 
 
 def commented() -> str:
-    """All keys with their defaults, and what each is about."""
-    default = Experiment()
-    parts = [
-        "# An experiment: `bartizan run experiment.toml`. All keys have these defaults; delete what you do not change.",
-        *_keys(default),
-    ]
+    """The text of the file: all keys with their values and meaning, and a small grid."""
+    shown = Experiment.of({"attack": {"name": ATTACK}})
+    parts = [HEAD, *_keys(shown)]
     for one in fields(Experiment):
         if one.name in SECTIONS:
             about = (SECTIONS[one.name].__doc__ or "").strip().splitlines()[0]
-            parts += ["", f"# {about}", f"[{one.name}]", *_keys(getattr(default, one.name))]
+            parts += ["", f"# {about}", f"[{one.name}]", *_keys(getattr(shown, one.name))]
         elif one.name in CHOICES:
-            parts += ["", *_choice(CHOICES[one.name])]
+            parts += ["", *_choice(CHOICES[one.name], getattr(shown, one.name))]
     return "\n".join([*parts, "", GRID])
 
 
-def _keys(thing: Any) -> list[str]:
+def _keys(section: Any) -> list[str]:
     lines = []
-    for one in fields(thing):
+    for one in fields(section):
         if one.metadata:
-            choices = f" ({', '.join(one.metadata['one_of'])})" if one.metadata["one_of"] else ""
-            lines += _beside(f"{one.name} = {toml.value(getattr(thing, one.name))}", one.metadata["about"] + choices)
+            values = one.metadata["one_of"] or one.metadata["registry"] or ()
+            choices = f" ({', '.join(values)})" if values else ""
+            setting = f"{one.name} = {toml.value(getattr(section, one.name))}"
+            first, *others = textwrap.wrap(one.metadata["about"] + choices, WIDTH - COLUMN - 2)
+            lines += [f"{setting:<{COLUMN}}# {first}", *(f"{'':<{COLUMN}}# {other}" for other in others)]
     return lines
 
 
-def _choice(choice: Choice) -> list[str]:
-    chosen = choice.of({})
+def _choice(choice: Choice, chosen: Any) -> list[str]:
     lines = [*_comment(choice.about, "# "), f"[{choice.section}]"]
     lines += [f"{key} = {toml.value(value)}" for key, value in choice.as_dict(chosen).items()]
-    for name in choice.known:
-        takes = choice.takes(name).items()
-        shown = [key if value in (MISSING, None) else f"{key} = {toml.value(value)}" for key, value in takes]
-        lines += _comment(name + (f": {', '.join(shown)}" if shown else ""), "#   ")
+    for registry in choice.registries:
+        for name in registry.built_in:
+            takes = registry.settings(name) if registry is not choice.known else choice.takes(name)
+            shown = [
+                key if value in (MISSING, None) else f"{key} = {toml.value(value)}" for key, value in takes.items()
+            ]
+            lines += _comment(name + (f": {', '.join(shown)}" if shown else ""), "#   ")
     return lines
-
-
-def _beside(setting: str, about: str) -> list[str]:
-    first, *others = textwrap.wrap(about, WIDTH - COLUMN - 2)
-    return [f"{setting:<{COLUMN}}# {first}", *(f"{'':<{COLUMN}}# {other}" for other in others)]
 
 
 def _comment(text: str, mark: str) -> list[str]:

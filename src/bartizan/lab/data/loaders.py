@@ -1,33 +1,47 @@
-"""The table from names to loaders."""
+"""Data sets by name, plug-ins included."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
-from bartizan.lab.data import cifar, idx, tiny_imagenet
-from bartizan.lab.data import embedded_images as mini
 from bartizan.lab.data.base import Dataset
 from bartizan.registry import Registry
 
-# From a name and a folder to a Dataset.
-DATASETS: dict[str, Any] = {
-    "fashion-mnist-mini": mini.load,
-    "fashion-mnist": idx.load_fashion_mnist,
-    "mnist": idx.load_mnist,
-    "cifar10": cifar.load10,
-    "cifar100": cifar.load100,
-    "tiny-imagenet": tiny_imagenet.load,
-}
+
+def _fits(part: Any) -> None:
+    if not callable(part):
+        raise TypeError(f"wanted a function (name, folder) -> bartizan.lab.data.Dataset, got {part!r}.")
+    try:
+        inspect.signature(part).bind("name", None)
+    except TypeError as wrong:
+        raise TypeError(f"wanted a function (name, folder) -> bartizan.lab.data.Dataset: {wrong}.") from None
+
+
+DATASETS = Registry(
+    "data set",
+    {
+        "fashion-mnist-mini": "bartizan.lab.data.embedded_images:load",
+        "fashion-mnist": "bartizan.lab.data.idx:load_fashion_mnist",
+        "mnist": "bartizan.lab.data.idx:load_mnist",
+        "cifar10": "bartizan.lab.data.cifar:load10",
+        "cifar100": "bartizan.lab.data.cifar:load100",
+        "tiny-imagenet": "bartizan.lab.data.tiny_imagenet:load",
+    },
+    "bartizan.datasets",
+    check=_fits,
+)
 
 
 def load(name: str = "fashion-mnist-mini", folder: Path | str | None = None) -> Dataset:
-    """A data set by its name; `folder` is where its files lie, and only the first of the table needs none.
+    """A data set by its name; `folder` holds its files, and fashion-mnist-mini needs none.
 
     >>> data = load("fashion-mnist-mini")
     >>> data.train, data.test, data.n_classes
     (10000 images of 1 x 28 x 28, 2000 images of 1 x 28 x 28, 10)
     """
-    found = Registry("data set", DATASETS)
-    known, reader = found.spelling(name), found.find(name)
-    return reader(known, None if folder is None else Path(folder))
+    loaded = DATASETS.find(name)(DATASETS.spelling(name), None if folder is None else Path(folder))
+    if not isinstance(loaded, Dataset):
+        raise TypeError(f"data set {name!r} must return a bartizan.lab.data.Dataset, got {type(loaded).__name__}.")
+    return loaded

@@ -13,7 +13,7 @@ from bartizan._util.types import Array
 from bartizan.lab import data
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.data import Dataset, Images, partition
-from bartizan.lab.training import random_streams as draws
+from bartizan.lab.training.reproducible import generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +36,11 @@ class Population:
             experiment.split.name,
             dataset.train.labels,
             clients.count,
-            draws.generator(seed, "split"),
+            generator(seed, "split"),
             least=clients.batch,
             **experiment.split.settings,
         )
-        attackers = draws.generator(seed, "byzantine").choice(clients.count, clients.n_byzantine, replace=False)
+        attackers = generator(seed, "byzantine").choice(clients.count, clients.n_byzantine, replace=False)
         return cls(experiment, dataset, parts, frozenset(int(attacker) for attacker in attackers))
 
     @property
@@ -61,7 +61,7 @@ class Population:
         M, m = self.experiment.clients.count, self.experiment.clients.taking_part
         if m == M:
             return list(range(M))
-        drawn = draws.generator(self.experiment.seed, "participants", round).choice(M, m, replace=False)
+        drawn = generator(self.experiment.seed, "participants", round).choice(M, m, replace=False)
         return sorted(int(client) for client in drawn)
 
     def ratio(self) -> dict[str, float]:
@@ -79,7 +79,7 @@ class Population:
     def trusted(self) -> Array:
         """What the server itself holds: a random draw of the training images, which clients hold too."""
         n = min(self.experiment.clients.trusted, len(self.dataset.train.labels))
-        rng = draws.generator(self.experiment.seed, "trusted")
+        rng = generator(self.experiment.seed, "trusted")
         return rng.choice(len(self.dataset.train.labels), n, replace=False)
 
     def poisoned(self, poison: Any) -> tuple[Images, list[Array]]:
@@ -87,7 +87,7 @@ class Population:
         train, parts = self.dataset.train, list(self.parts)
         pixels, labels, length = [train.pixels], [train.labels], len(train.labels)
         for attacker in sorted(self.byzantine):
-            mine, rng = parts[attacker], draws.generator(self.experiment.seed, "poison", attacker)
+            mine, rng = parts[attacker], generator(self.experiment.seed, "poison", attacker)
             p, y = poison.poison(train.pixels[mine], train.labels[mine], self.n_classes, rng)
             pixels.append(p)
             labels.append(y)

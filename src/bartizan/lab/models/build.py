@@ -1,23 +1,43 @@
-"""The one table of networks, and how one of them is made from a seed."""
+"""Networks by name, plug-ins included, with weights drawn from a seed."""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import TYPE_CHECKING, Any
 
-from bartizan.lab.models import mobilenet, resnet, small, vgg
-from bartizan.lab.training.torch_import import nn, torch
 from bartizan.registry import Registry
 
-MODELS: dict[str, Any] = {
-    "resnet18": resnet.resnet18,
-    "vgg16": vgg.vgg16,
-    "mobilenet-v3-small": mobilenet.small,
-    "mobilenet-v3-large": mobilenet.large,
-    "cnn": small.cnn,
-    "logistic": small.logistic,
-}
+if TYPE_CHECKING:
+    from torch import nn
+
 PUBLISHED = 224
 """Pixels of the images that the large networks were published for."""
+LATE = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large")
+"""Networks that reduce a small image later than one of 224 pixels."""
+
+
+def _fits(part: Any) -> None:
+    try:
+        if not callable(part):
+            raise TypeError(f"got {part!r}")
+        inspect.signature(part).bind(10, (3, 32, 32), "group")
+    except TypeError as wrong:
+        raise TypeError(f"wanted a function or class (n_classes, image, norm) -> torch.nn.Module: {wrong}.") from None
+
+
+MODELS = Registry(
+    "model",
+    {
+        "cnn": "bartizan.lab.models.small:cnn",
+        "logistic": "bartizan.lab.models.small:logistic",
+        "resnet18": "bartizan.lab.models.resnet:resnet18",
+        "vgg16": "bartizan.lab.models.vgg:vgg16",
+        "mobilenet-v3-small": "bartizan.lab.models.mobilenet:small",
+        "mobilenet-v3-large": "bartizan.lab.models.mobilenet:large",
+    },
+    "bartizan.models",
+    check=_fits,
+)
 
 
 def build(
@@ -31,20 +51,39 @@ def build(
 ) -> nn.Module:
     """A network by its name, its weights drawn from the seed alone; the global generator is left as it was.
 
-    ResNet18 and MobileNetV3 make a small image smaller later than one of 224 pixels, unless `fitted` is False.
+    ResNet18 and MobileNetV3 reduce a small image later than one of 224 pixels, unless `fitted` is False.
 
     >>> model = build("cnn", 10, (1, 28, 28))
     >>> sum(parameter.numel() for parameter in model.parameters())
     33914
     """
-    maker = Registry("model", MODELS).find(name)
+    from bartizan.lab.training.torch_import import torch
+
     if n_classes < 2 or len(image) != 3 or min(image) < 1:
         raise ValueError(
             "A model needs at least 2 classes and images of (channels, height, width), "
             f"got {n_classes} classes and {image}."
         )
-    if not fitted and maker not in (small.cnn, small.logistic, vgg.vgg16):
-        image = (image[0], PUBLISHED, PUBLISHED)
+    known, maker = MODELS.spelling(name), MODELS.find(name)
+    shape = image if fitted or known not in LATE else (image[0], PUBLISHED, PUBLISHED)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return maker(n_classes, image, norm)
+        model: nn.Module = maker(n_classes, shape, norm)
+    if known not in MODELS.built_in:
+        _check(name, model, n_classes, image)
+    return model
+
+
+def _check(name: str, model: Any, n_classes: int, image: tuple[int, int, int]) -> None:
+    """Raise unless a plug-in's network turns two images into two rows of class scores."""
+    from bartizan.lab.training.torch_import import nn, torch
+
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}.")
+    training = model.training
+    with torch.no_grad():
+        scores = model.eval()(torch.zeros(2, *image))
+    model.train(training)
+    if tuple(getattr(scores, "shape", ())) != (2, n_classes):
+        came = tuple(scores.shape) if hasattr(scores, "shape") else type(scores).__name__
+        raise TypeError(f"model {name!r} must turn (2, *{image}) into scores of shape (2, {n_classes}), got {came}.")

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from bartizan.lab.models.initial import draw
-from bartizan.lab.models.normalisation import Layer, layer
-from bartizan.lab.models.pooling import GlobalPool
+from bartizan.lab.models.layers import GlobalPool, Layer, initialise, norm_layer
 from bartizan.lab.training.torch_import import Tensor, nn
 
 
@@ -112,7 +110,7 @@ class MobileNetV3(nn.Module):
         self.classifier = nn.Sequential(
             nn.Linear(6 * channels, last), nn.Hardswish(inplace=True), nn.Dropout(0.2), nn.Linear(last, n_classes)
         )
-        draw(self, linear_std=0.01)
+        initialise(self, linear_std=0.01)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
@@ -137,7 +135,7 @@ def rounded(channels: int) -> int:
 
 
 def mobilenet_v3(rows: tuple[Row, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
-    return MobileNetV3(rows, last, n_classes, image, layer(norm, eps=0.001, momentum=0.01))
+    return MobileNetV3(rows, last, n_classes, image, norm_layer(norm, eps=0.001, momentum=0.01))
 
 
 small = partial(mobilenet_v3, SMALL, 1024)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bartizan.lab.models.initial import draw
-from bartizan.lab.models.normalisation import Layer, layer
-from bartizan.lab.models.pooling import GlobalPool
+from bartizan.lab.models.layers import GlobalPool, Layer, initialise, norm_layer
 from bartizan.lab.training.torch_import import Tensor, nn
 
 
@@ -48,7 +46,7 @@ class ResNet18(nn.Module):
         self.layer4 = nn.Sequential(Block(256, 512, 2, norm), Block(512, 512, 1, norm))
         self.avgpool = GlobalPool()
         self.fc = nn.Linear(512, n_classes)
-        draw(self)
+        initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
@@ -57,4 +55,4 @@ class ResNet18(nn.Module):
 
 
 def resnet18(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
-    return ResNet18(n_classes, image, layer(norm))
+    return ResNet18(n_classes, image, norm_layer(norm))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from bartizan.lab.models.normalisation import layer
+from bartizan.lab.models.layers import norm_layer
 from bartizan.lab.training.torch_import import nn
 
 
@@ -16,7 +16,7 @@ def cnn(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
     channels, height, width = image
     if min(height, width) < 8:
         raise ValueError(f"cnn halves an image three times, so it needs at least 8 x 8 pixels, got {height} x {width}.")
-    make = layer(norm)
+    make = norm_layer(norm)
     stages = OrderedDict[str, nn.Module]()
     for number, (kernel, wide) in enumerate(((5, 16), (3, 32), (3, 64)), start=1):
         stages[f"conv{number}"] = nn.Conv2d(channels, wide, kernel, 2, padding=kernel // 2, bias=norm == "none")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bartizan.lab.models.initial import draw
-from bartizan.lab.models.normalisation import layer
-from bartizan.lab.models.pooling import AdaptivePool
+from bartizan.lab.models.layers import AdaptivePool, initialise, norm_layer
 from bartizan.lab.training.torch_import import Tensor, nn
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -22,7 +20,7 @@ class VGG16(nn.Module):
         channels, side = image[0], min(image[1:])
         if side < 16:
             raise ValueError(f"vgg16 needs images of at least 16 x 16 pixels, got {image[1]} x {image[2]}.")
-        make, layers = layer(norm), list[nn.Module]()
+        make, layers = norm_layer(norm), list[nn.Module]()
         for stage in STAGES:
             for wide in stage:
                 layers += [nn.Conv2d(channels, wide, 3, padding=1)]
@@ -42,7 +40,7 @@ class VGG16(nn.Module):
             nn.Dropout(0.5),
             nn.Linear(4096, n_classes),
         )
-        draw(self, linear_std=0.01)
+        initialise(self, linear_std=0.01)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.avgpool(self.features(x)).flatten(1))

@@ -1,4 +1,4 @@
-"""The rounds as TensorBoard's scalars, written without TensorFlow or torch."""
+"""Write the rounds as TensorBoard scalars, without TensorFlow or torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUFFIX = ".bartizan"
 
 
 def modules() -> list[ModuleType]:
-    """TensorBoard's own writer and messages, or an error that says what to install."""
+    """Return TensorBoard's writer and messages, or raise an error that says what to install."""
     names = ("summary.writer.event_file_writer", "compat.proto.event_pb2", "compat.proto.summary_pb2")
     try:
         return [import_module(f"tensorboard.{name}") for name in names]
@@ -24,21 +24,21 @@ def modules() -> list[ModuleType]:
 
 
 def write(runs: Sequence[Run], folder: Path, notice: Callable[[str], None] = lambda text: None) -> None:
-    """A folder of events a run; what an earlier report left there is replaced."""
+    """Write the events of each run to a folder of its own; those of an earlier report are replaced."""
     writers, events, summaries = modules()
     for n, run in enumerate(runs, start=1):
         notice(f"writing the events of run {n} of {len(runs)}")
-        place = folder / run.place
-        place.mkdir(parents=True, exist_ok=True)
-        old = list(place.glob(f"events.out.tfevents.*{SUFFIX}"))
-        writer = writers.EventFileWriter(str(place), filename_suffix=SUFFIX)
+        target = folder / run.folder
+        target.mkdir(parents=True, exist_ok=True)
+        old = list(target.glob(f"events.out.tfevents.*{SUFFIX}"))
+        writer = writers.EventFileWriter(str(target), filename_suffix=SUFFIX)
         scalars = {
             **{name: run.series[name] for name in ("accuracy", "test_loss", "backdoor", "loss", "norm", "step")},
             "server/seconds": run.server,
             "server/reads": run.reads,
             "weight on attackers": run.on_attackers(),
         }
-        # The lines tell durations, not times of day: the clock starts at 0.
+        # The record has durations, not times of day: the clock starts at 0.
         clock = np.cumsum(np.nan_to_num(run.server) + np.nan_to_num(run.series["train"]))
         for t in range(run.n_rounds):
             values = [

@@ -1,4 +1,7 @@
-"""What distinguishes the runs: rule, sketch, attack, seed, and whatever else was varied."""
+"""Labels of the settings by which runs differ: rule, sketch, attack, seed, and whatever else was varied.
+
+Names of rules, sketches and attacks are text from the run's record: nothing that they name is imported.
+"""
 
 from __future__ import annotations
 
@@ -9,56 +12,55 @@ from typing import Any
 
 from bartizan._util.text import text
 from bartizan.lab.report.run_data import Run
-from bartizan.registry import COORDINATEWISE
 
 SECTIONS = ("rule", "sketch", "attack")
-# These name a run or say where it ran; two runs that differ in them alone are repetitions.
-NO_FACTOR = ("name", "seed", "device", "data.folder")
+# Runs that differ only in these are repetitions.
+REPETITION = ("name", "seed", "device", "data.folder")
 
 
 @dataclass(frozen=True)
 class Factors:
-    """One run's place in a sweep, in words."""
+    """The labels of one run."""
 
     rule: str
     sketch: str
     attack: str
     other: str
-    """What else differs between the runs, such as `split.beta = 0.2`; empty where nothing does."""
+    """Other settings that differ between the runs, such as `split.beta = 0.2`; empty if there are none."""
     seed: str
 
     @property
     def label(self) -> str:
         seed = f"seed {self.seed}" if self.seed else ""
-        return " · ".join(part for part in (self.rule, self.sketch, self.attack, self.other, seed) if part)
+        return " · ".join(filter(None, (self.rule, self.sketch, self.attack, self.other, seed)))
 
 
 def factors(runs: Sequence[Run]) -> list[Factors]:
-    """For each run, with only those settings that tell it from others of the same name."""
+    """Return the labels of each run, with only those settings that differ between runs of the same name."""
     varied = differing(runs)
-    others = [key for key in varied if key not in NO_FACTOR and not key.startswith((*_dotted(SECTIONS), "grid."))]
-    labels = {section: _labels(section, runs) for section in SECTIONS}
-    several_seeds = "seed" in varied
+    sections = tuple(f"{section}." for section in (*SECTIONS, "grid"))
+    others = [key for key in varied if key not in REPETITION and not key.startswith(sections)]
+    labels = [_labels(section, runs) for section in SECTIONS]
     return [
         Factors(
-            rule=labels["rule"][i],
-            sketch=labels["sketch"][i],
-            attack=labels["attack"][i],
-            other=", ".join(f"{key} = {plain(run.config[key])}" for key in others if key in run.config),
-            seed=plain(run.config.get("seed", "")) if several_seeds else "",
+            rule,
+            sketch,
+            attack,
+            other=", ".join(f"{key} = {setting(run.config[key])}" for key in others if key in run.config),
+            seed=setting(run.config.get("seed", "")) if "seed" in varied else "",
         )
-        for i, run in enumerate(runs)
+        for run, rule, sketch, attack in zip(runs, *labels, strict=True)
     ]
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Keys of the configuration that do not have one value in all runs, in their order there."""
+    """Return the keys of the configuration that differ between the runs, in their order there."""
     keys = dict.fromkeys(key for run in runs for key in run.config)
-    return [key for key in keys if len({plain(run.config.get(key)) for run in runs}) > 1]
+    return [key for key in keys if len({setting(run.config.get(key)) for run in runs}) > 1]
 
 
 def order(labels: Iterable[str]) -> list[str]:
-    """Each once, as they come; what others are compared with first.
+    """Return each label once, in the order given, with those that others are compared with first.
 
     >>> order(["krum", "mean", "krum", "mca"])
     ['mean', 'krum', 'mca']
@@ -67,15 +69,30 @@ def order(labels: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(labels), key=lambda label: first.index(label) if label in first else len(first))
 
 
-def coordinatewise(run: Run) -> bool:
-    """Whether its rule is known to work coordinate by coordinate, so that it never gives weights."""
-    return _name("rule", run).rpartition(">>")[2].strip() in COORDINATEWISE
+def rule_styles(rules: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Return the colour of each rule, as the style sheet names it, and the number of its mark; the mean is grey.
+
+    >>> rule_styles(["mean", "krum", "mca"])
+    {'mean': ('c7', 0), 'krum': ('c0', 0), 'mca': ('c1', 0)}
+    """
+    robust = [rule for rule in rules if rule != "mean"]
+    return {"mean": ("c7", 0)} | {rule: (f"c{i % 7}", i // 7 % 4) for i, rule in enumerate(robust)}
 
 
-def plain(value: Any) -> str:
-    """A setting as it stands in the page.
+def sketch_dashes(sketches: Iterable[str]) -> dict[str, int]:
+    """Return the number of each sketch's dash pattern: 0, solid, for the first projection; 1 for exact beside it.
 
-    >>> plain(0.1), plain(True), plain(["a", 1]), plain("krum"), plain(None)
+    >>> sketch_dashes(["exact"]), sketch_dashes(["exact", "rotated"])
+    ({'exact': 0}, {'exact': 1, 'rotated': 0})
+    """
+    projected = [sketch for sketch in sketches if sketch != "exact"]
+    return {"exact": min(1, len(projected))} | {sketch: i and 2 + (i - 1) % 2 for i, sketch in enumerate(projected)}
+
+
+def setting(value: Any) -> str:
+    """Return the value of a setting as the page shows it.
+
+    >>> setting(0.1), setting(True), setting(["a", 1]), setting("krum"), setting(None)
     ('0.1', 'true', '["a", 1]', 'krum', '')
     """
     if value is None:
@@ -84,21 +101,25 @@ def plain(value: Any) -> str:
 
 
 def _labels(section: str, runs: Sequence[Run]) -> list[str]:
-    """The thing's name, and those of its settings that differ between runs of that name."""
-    named = [_name(section, run) for run in runs]
-    own = {}
-    for name in dict.fromkeys(named):
-        same = [run for run, other in zip(runs, named, strict=True) if other == name]
-        own[name] = [key for key in differing(same) if key.startswith(f"{section}.")]
-    return [_with(name, own[name], run) for run, name in zip(runs, named, strict=True)]
-
-
-def _with(name: str, keys: Sequence[str], run: Run) -> str:
-    return " ".join([name, *(f"{key.partition('.')[2]}={plain(run.config[key])}" for key in keys if key in run.config)])
+    """Return for each run the name of its rule, sketch or attack with those settings that differ under that name."""
+    names = [_name(section, run) for run in runs]
+    varied = {}
+    for name in dict.fromkeys(names):
+        same = [run for run, other in zip(runs, names, strict=True) if other == name]
+        varied[name] = [key for key in differing(same) if key.startswith(f"{section}.")]
+    return [
+        " ".join(
+            [
+                name,
+                *(f"{key.partition('.')[2]}={setting(run.config[key])}" for key in varied[name] if key in run.config),
+            ]
+        )
+        for run, name in zip(runs, names, strict=True)
+    ]
 
 
 def _name(section: str, run: Run) -> str:
-    name = plain(run.config.get(f"{section}.name", run.config.get(section)))
+    name = setting(run.config.get(f"{section}.name", run.config.get(section)))
     if name:
         return name
     if section == "sketch":
@@ -106,7 +127,3 @@ def _name(section: str, run: Run) -> str:
     if section == "attack":
         return "not known" if run.byzantine is None else "none"
     return "rule"
-
-
-def _dotted(sections: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"{section}." for section in sections)

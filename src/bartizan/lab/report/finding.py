@@ -1,4 +1,4 @@
-"""What the runs show, in a sentence or two that are computed from them."""
+"""The sentences at the top of the page, computed from the runs."""
 
 from __future__ import annotations
 
@@ -8,70 +8,71 @@ from collections.abc import Sequence
 import numpy as np
 
 from bartizan.defense.reputation import Reputation
-from bartizan.lab.report.factors import Factors, coordinatewise, order
-from bartizan.lab.report.groups import Cell, Time
+from bartizan.lab.report.factors import Factors, order
+from bartizan.lab.report.groups import GridCell, ServerTime
 from bartizan.lab.report.run_data import Run
 
 NAMED = 4
+"""The most suspects that a sentence names."""
 
 
-def findings(runs: Sequence[Run], placed: Sequence[Factors], cells: Sequence[Cell], times: Sequence[Time]) -> list[str]:
-    """The headline first."""
+def findings(
+    runs: Sequence[Run], factors: Sequence[Factors], cells: Sequence[GridCell], times: Sequence[ServerTime]
+) -> list[str]:
+    """Return the sentences, the headline first."""
     if not runs:
         return ["No run could be read."]
     if all(run.byzantine is None for run in runs):
-        return [sentence for run in runs[:1] for sentence in _deployment(run, len(runs))]
-    kinds = [(f.other, f.sketch, f.rule, f.attack) for f in placed]
-    if len(set(kinds)) == 1:
-        return _alone(runs, placed[0])
+        return _deployment(runs[0], len(runs))
+    keys = [(f.other, f.sketch, f.rule, f.attack) for f in factors]
+    if len(set(keys)) == 1:
+        return _alone(runs, factors[0])
     if not cells:
         return [f"None of {len(runs)} runs was evaluated yet."]
     if len(cells) == 1:
         # The others have no accuracy, and must not be given this one's.
         own = (cells[0].other, cells[0].sketch, cells[0].rule, cells[0].attack)
-        lead, *more = _alone(
-            [run for run, kind in zip(runs, kinds, strict=True) if kind == own], placed[kinds.index(own)]
-        )
-        rest = len(kinds) - kinds.count(own)
-        return [f"So far: {lead[0].lower()}{lead[1:]}", *more, f"Not evaluated yet: {counted(rest, 'other run')}."]
-    survival = _survival(cells, _guessing(runs), so_far=any(run.status == "unfinished" for run in runs))
-    return [survival, *_projection(cells, times)]
+        evaluated = [run for run, key in zip(runs, keys, strict=True) if key == own]
+        lead, *more = _alone(evaluated, factors[keys.index(own)])
+        rest = counted(len(runs) - len(evaluated), "other run")
+        return [f"So far: {lead[0].lower()}{lead[1:]}", *more, f"Not evaluated yet: {rest}."]
+    survival = _survival(cells, _guessing(runs))
+    if any(run.status == "unfinished" for run in runs):
+        return [f"So far, with unfinished runs: {survival}", *_projection(cells, times)]
+    return [_capital(survival), *_projection(cells, times)]
 
 
-def survived(cell: Cell, best: float, guessing: float) -> bool:
+def survived(cell: GridCell, best: float, guessing: float) -> bool:
     """Whether all seeds converged, and on average ended at least half as far above guessing as the best did."""
     return cell.n_converged == cell.n and cell.last[0] - guessing >= 0.5 * (best - guessing)
 
 
-def _survival(cells: Sequence[Cell], guessing: float, so_far: bool) -> str:
-    """Who survived what; a rule is judged by those attacks alone under which it was tried."""
+def _survival(cells: Sequence[GridCell], guessing: float) -> str:
+    """Which rule survived which attacks; a rule is judged only by the attacks under which it was tried."""
     attacked = [cell for cell in cells if cell.attack != "none"]
-    best = {
-        other: max((cell.last[0] for cell in cells if cell.other == other and math.isfinite(cell.last[0])), default=0.0)
-        for other in {cell.other for cell in cells}
-    }
     if not attacked:
         top = max(cells, key=lambda cell: np.nan_to_num(cell.last[0]))
-        return f"Without attackers {top.rule} ended highest, at {percent(top.last[0])}."
+        return f"without attackers {top.rule} ended highest, at {percent(top.last[0])}."
+    best: dict[str, float] = {}
+    for cell in cells:
+        best[cell.other] = max(best.get(cell.other, 0.0), float(np.nan_to_num(cell.last[0])))
     attacks = order(cell.attack for cell in attacked)
-    held: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     lowest: dict[str, float] = {}
     for rule in order(cell.rule for cell in attacked):
         own = [cell for cell in attacked if cell.rule == rule]
-        tried = tuple(attack for attack in attacks if any(cell.attack == attack for cell in own))
-        bad = {cell.attack for cell in own if not survived(cell, best[cell.other], guessing)}
-        held.setdefault((tried, tuple(attack for attack in tried if attack in bad)), []).append(rule)
+        failed = {cell.attack for cell in own if not survived(cell, best[cell.other], guessing)}
+        tried = [attack for attack in attacks if any(cell.attack == attack for cell in own)]
+        groups.setdefault((tuple(tried), tuple(attack for attack in tried if attack in failed)), []).append(rule)
         lowest[rule] = min((cell.last[0] for cell in own if math.isfinite(cell.last[0])), default=math.nan)
     parts = []
-    for (tried, failed), rules in sorted(held.items(), key=lambda item: (len(item[0][1]), -len(item[0][0]))):
-        if failed:
-            parts.append(f"{listed(rules)} failed under {listed(failed)}")
+    for (tested, lost), rules in sorted(groups.items(), key=lambda item: (len(item[0][1]), -len(item[0][0]))):
+        if lost:
+            parts.append(f"{listed(rules)} failed under {listed(lost)}")
         else:
             worst = percent(min(lowest[rule] for rule in rules))
-            parts.append(f"{listed(rules)} survived {_against(tried, attacks)}, ending at {worst} or more")
-    if so_far:
-        return "So far, with unfinished runs: " + "; ".join(parts) + "."
-    return _capital("; ".join(parts)) + "."
+            parts.append(f"{listed(rules)} survived {_against(tested, attacks)}, ending at {worst} or more")
+    return "; ".join(parts) + "."
 
 
 def _against(tried: Sequence[str], attacks: Sequence[str]) -> str:
@@ -80,38 +81,36 @@ def _against(tried: Sequence[str], attacks: Sequence[str]) -> str:
     return {1: f"the attack {attacks[0]}", 2: "both attacks"}.get(len(attacks), f"all {len(attacks)} attacks")
 
 
-def _projection(cells: Sequence[Cell], times: Sequence[Time]) -> list[str]:
-    """What looking through a sketch changed, where the same was also done without."""
-    exact = {(cell.other, cell.rule, cell.attack): cell for cell in cells if cell.sketch == "exact"}
+def _projection(cells: Sequence[GridCell], times: Sequence[ServerTime]) -> list[str]:
+    """What projection changed in accuracy and in time, between runs that differ only in the sketch."""
+    exact = {(cell.other, cell.rule, cell.attack): cell.last[0] for cell in cells if cell.sketch == "exact"}
     changes = [
-        abs(cell.last[0] - exact[key].last[0])
+        abs(cell.last[0] - exact.get((cell.other, cell.rule, cell.attack), math.nan))
         for cell in cells
-        if cell.sketch != "exact" and (key := (cell.other, cell.rule, cell.attack)) in exact
+        if cell.sketch != "exact"
     ]
     changes = [change for change in changes if math.isfinite(change)]
     if not changes:
         return []
-    found = f"Projecting moved the final accuracy by {points(float(np.median(changes)))} in the median"
+    found = f"Projection changed the final accuracy by {points(float(np.median(changes)))} in the median"
     found += f" and {points(max(changes))} at most" if len(changes) > 1 else ""
-    plain = {(time.other, time.rule): time.reads for time in times if time.sketch == "exact"}
-    costs = [
-        (time.reads, plain[time.other, time.rule])
-        for time in times
-        if time.sketch != "exact" and (time.other, time.rule) in plain
+    unprojected = {(time.other, time.rule): time.reads for time in times if time.sketch == "exact"}
+    pairs = [
+        (time.reads, unprojected.get((time.other, time.rule), math.nan)) for time in times if time.sketch != "exact"
     ]
-    costs = [both for both in costs if all(map(math.isfinite, both))]
-    if costs:
-        ours, direct = np.median(costs, axis=0)
-        found += f", and took the server {ours:.1f} reads of the updates instead of {direct:.1f}"
-        found += " in the median" if len(costs) > 1 else ""
+    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    if pairs:
+        ours, direct = np.median(pairs, axis=0)
+        found += f"; a round took the server {ours:.1f} reads of the updates instead of {direct:.1f}"
+        found += " in the median" if len(pairs) > 1 else ""
     return [found + "."]
 
 
-def _alone(runs: Sequence[Run], what: Factors) -> list[str]:
+def _alone(runs: Sequence[Run], factors: Factors) -> list[str]:
     """One rule, one attack, one sketch, perhaps several seeds."""
     known = [one for one in runs if one.converged and math.isfinite(one.last)]
     run, ends = (known or runs)[0], [one.last for one in known]
-    rule = f"With {what.rule}" + (f" through a {what.sketch} sketch" if what.sketch not in ("", "exact") else "")
+    rule = f"With {factors.rule}" + (f" and a {factors.sketch} sketch" if factors.sketch not in ("", "exact") else "")
     if ends:
         verb = "is" if run.status == "unfinished" else "ended at"
         reached = f"accuracy {verb} {percent(float(np.mean(ends)))}"
@@ -121,50 +120,48 @@ def _alone(runs: Sequence[Run], what: Factors) -> list[str]:
     seeds = f" ({'mean of ' if len(ends) > 1 else ''}{part}{len(runs)} runs)" if len(runs) > 1 else ""
     done = [one.n_rounds for one in known or runs]
     rounds = (f"{min(done):,} to " if min(done) < max(done) else "") + counted(max(done), "round")
-    attackers = 0 if run.byzantine is None else int(run.byzantine.sum())
-    under = f", while {attackers} of {len(run.clients)} clients attacked with {what.attack}" if attackers else ""
+    M, f = len(run.clients), run.n_attackers
+    under = f", while {f} of {M} clients attacked with {factors.attack}" if f else ""
     found = [f"{rule} {reached} after {rounds}{seeds}{under}."]
-    theirs = run.on_attackers()
-    if attackers and np.isfinite(theirs).any():
-        found.append(
-            f"The attackers are {percent(attackers / len(run.clients))} of the clients and got "
-            f"{percent(float(np.nanmean(theirs)))} of the weight."
-        )
+    weight = run.on_attackers()
+    if np.isfinite(weight).any():
+        got = percent(float(np.nanmean(weight)))
+        found.append(f"The attackers are {percent(f / M)} of the clients and got {got} of the weight.")
     return found
 
 
 def _deployment(run: Run, n_runs: int) -> list[str]:
-    """Nobody knows the attackers: name who was quarantined, or left out more often than chance explains."""
-    suspects = reputation_of(run).suspects()
-    where = f" in {run.name or run.place}" if n_runs > 1 else ""
+    """The suspects of a run whose attackers are not known."""
+    where = f" in {run.name or run.folder}" if n_runs > 1 else ""
+    unknown = "The attackers are not known."
     if not run.n_rounds:
-        return [f"No round is done yet{where}. Who attacks is not known."]
+        return [f"No round is done yet{where}. {unknown}"]
+    suspects = reputation_of(run).suspects()
     if suspects:
         named = [f"{run.clients[one.node]} ({one.record})" for one in suspects[:NAMED]]
         named += [f"{len(suspects) - NAMED} more"] if len(suspects) > NAMED else []
         what = counted(len(suspects), "suspect")
         first = f"{what} among {counted(len(run.clients), 'client')}{where}: {listed(named)}."
     elif not run.weighs:
-        why = "The rule gives no weights" if coordinatewise(run) else "No round gave weights"
+        why = "The rule gives no weights" if run.coordinatewise else "No round gave weights"
         first = f"{why}, so there are no suspects{where}."
     else:
         first = f"No suspects{where}: chance explains how often each of {len(run.clients)} clients was left out."
     state = f"Accuracy is {percent(run.last)}" if math.isfinite(run.last) else "Accuracy was not evaluated"
-    return [first, f"{state} after {counted(run.n_rounds, 'round')}. Who attacks is not known."]
+    return [first, f"{state} after {counted(run.n_rounds, 'round')}. {unknown}"]
 
 
 def reputation_of(run: Run) -> Reputation:
-    """What its rounds say of each client, by index."""
+    """Return the reputation of each client, by its position, after all rounds of a run."""
     reputation = Reputation()
-    for t, (weights, gone) in enumerate(zip(run.weights, run.quarantined, strict=True)):
+    for t, (weights, quarantined) in enumerate(zip(run.weights, run.quarantined, strict=True)):
         judged = {int(i): float(weights[i]) for i in np.flatnonzero(np.isfinite(weights))}
-        counted_for = None if run.counted_for is None else run.counted_for[t]
-        sizes = None if counted_for is None else {i: float(counted_for[i]) for i in judged}
+        sizes = {} if run.sizes is None else {i: float(run.sizes[t, i]) for i in judged}
         reputation.add(
             judged,
-            {int(i): "" for i in np.flatnonzero(gone)},
+            {int(i): "" for i in np.flatnonzero(quarantined)},
             took_part=map(int, np.flatnonzero(run.present[t])),
-            sizes=None if sizes is None or not all(size > 0 for size in sizes.values()) else sizes,
+            sizes=sizes if sizes and all(size > 0 for size in sizes.values()) else None,
         )
     return reputation
 
@@ -199,7 +196,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _capital(sentence: str) -> str:
-    """Without spoiling a name: `mca` is none that begins with a capital.
+    """Begin with a capital, unless the first word is an abbreviation.
 
     >>> _capital("krum and mca"), _capital("mca")
     ('Krum and mca', 'mca')

@@ -1,4 +1,4 @@
-"""The report of a folder: the page, its pictures and tables beside it."""
+"""Write the report of a folder: the page, PNG pictures and CSV tables."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from bartizan.lab.report.load import Loaded, load
 from bartizan.lab.report.page import page
 
 PICTURES = ("accuracy.png", "heatmap.png", "server-time.png", "weights.png", "split.png")
-MARK = "bartizan report"
-"""What its pictures say that they were made by."""
+MAKER = "bartizan report"
+"""The software that the pictures name as their maker."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What came of it."""
+    """The files of a report."""
 
     page: Path
     beside: list[Path]
     """The CSV and PNG files."""
     loaded: Loaded
     missing: str
-    """Why there are no pictures, if there are none."""
+    """Why there are no PNG files; empty if there are."""
 
 
 def write(
@@ -37,43 +37,43 @@ def write(
     tensorboard: str | Path | None = None,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Written:
-    """Read the runs in a folder and write `report.html` there, or to `out`; each file is whole or not there."""
+    """Read the runs in a folder and write `report.html` there, or to `out`; each file is complete or not written."""
     target = Path(folder) / "report.html" if out is None else Path(out)
     if target.suffix.lower() not in (".html", ".htm") or target.is_dir():
         raise ValueError(f"--out wants a file that ends in .html, got {str(target)!r}.")
     if tensorboard is not None:
-        events.modules()  # refuse before anything is read or written
+        events.modules()  # fail before anything is read or written
     loaded = load(Path(folder), notice)
     made = content(loaded, title)
     notice("drawing")
-    files: dict[str, str | bytes] = {
-        "runs.csv": tables.runs(made.runs, made.placed),
+    beside: dict[str, str | bytes] = {
+        "runs.csv": tables.runs(made.runs, made.factors),
         "rounds.csv": tables.rounds(made.runs),
     }
     missing = ""
     try:
         from bartizan.lab.report import figures
 
-        files |= figures.pictures(made, MARK)
+        beside |= figures.pictures(made, MAKER)
     except ModuleNotFoundError as absent:
         if absent.name is None or absent.name.split(".")[0] != "matplotlib":
             raise
         missing = "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
     write_whole(target, page(made))
-    for name, whole in files.items():
+    for name, whole in beside.items():
         write_whole(target.parent / name, whole)
-    for name in set(PICTURES) - set(files):
-        _forget(target.parent / name)
+    for name in set(PICTURES) - set(beside):
+        _remove_old(target.parent / name)
     if tensorboard is not None:
         events.write(made.runs, Path(tensorboard), notice)
-    return Written(target, [target.parent / name for name in files], loaded, missing)
+    return Written(target, [target.parent / name for name in beside], loaded, missing)
 
 
-def _forget(picture: Path) -> None:
-    """Remove what an earlier report drew of other runs; a picture of the same name that is not ours stays."""
+def _remove_old(picture: Path) -> None:
+    """Remove a picture that an earlier report drew; a file of the same name that it did not write stays."""
     try:
         with open(picture, "rb") as file:
-            ours = b"Software\0" + MARK.encode() in file.read(256)
+            ours = b"Software\0" + MAKER.encode() in file.read(256)
     except OSError:
         return
     if ours:

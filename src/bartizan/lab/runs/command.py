@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ def _experiment(options: argparse.Namespace) -> Any:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from bartizan.lab.runs import progress_display as show
     from bartizan.lab.runs.folder import recorded
+    from bartizan.lab.runs.progress_display import display
     from bartizan.lab.runs.run import run
 
     experiment = _experiment(options)
@@ -92,12 +93,15 @@ def _run(options: argparse.Namespace) -> None:
     else:
         if done is not None and options.resume:
             print(f"Going on with the run in {folder}.")
-        with show.of_run(experiment.rounds) as screen:
+        name = folder.name
+        with display({name: experiment.rounds}) as progress:
             try:
-                done = run(experiment, folder, resume=options.resume, fresh=options.fresh, watch=screen.see)
+                watch = partial(progress.update, name)
+                done = run(experiment, folder, resume=options.resume, fresh=options.fresh, watch=watch)
             except KeyboardInterrupt:
-                how = "the same command with --resume, and without --fresh, goes on"
-                print(f"Stopped after round {screen.course.round}; {how}.")
+                if name in progress.runs:
+                    how = "the same command with --resume, and without --fresh, goes on"
+                    print(f"Stopped after round {progress.runs[name].round}; {how}.")
                 raise
     end = done.end or {}
     best = "no accuracy was measured" if end["best"] is None else f"best accuracy {100 * end['best']:.1f}%"
@@ -107,15 +111,15 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from bartizan.lab.runs import progress_display as show
+    from bartizan.lab.runs.progress_display import display
     from bartizan.lab.runs.sweep import sweep
 
     experiment = _experiment(options)
     folder = options.out or Path("runs") / experiment.name
     runs = experiment.runs()
-    with show.of_sweep({one.slug: one.rounds for one in runs}) as screen:
+    with display({one.slug: one.rounds for one in runs}) as progress:
         try:
-            outcomes = sweep(runs, folder, workers=options.workers, resume=not options.fresh, watch=screen.see)
+            outcomes = sweep(runs, folder, workers=options.workers, resume=not options.fresh, watch=progress.update)
         except KeyboardInterrupt:
             print("Stopped; the same command, without --fresh, goes on where it was.")
             raise

@@ -1,8 +1,9 @@
-"""A run's folder: whose it is, how far it got, and that only one process is at work in it."""
+"""The folder of a run: its lock, what it holds, and whether it can be written to."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,18 +21,16 @@ ADVICE = "Put back a copy, or pass --fresh to begin again."
 
 
 class AnotherRunError(FileExistsError):
-    """The folder holds something that must not be written over unasked."""
+    """The folder holds something that must not be replaced without --fresh."""
 
 
 def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
-    """What an earlier process wrote of this very experiment, up to the last line that is whole; None if nothing."""
+    """What an earlier process wrote of this experiment, up to the last whole line; None if nothing."""
     try:
-        found = _readable(folder)
+        found = _read(folder)
     except (FileNotFoundError, NotADirectoryError):
         if (folder / checkpoint.NAME).exists():
-            raise CorruptFileError(
-                f"{folder} has a {checkpoint.NAME}, and no {results.NAME} for it. {ADVICE}"
-            ) from None
+            raise CorruptFileError(f"{folder} has a {checkpoint.NAME} but no {results.NAME}. {ADVICE}") from None
         return None
     if found is not None and found.run["id"] != experiment.id:
         raise AnotherRunError(
@@ -42,43 +41,57 @@ def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise where a run would write over an experiment's file that no run has written."""
+    """Raise where a run would replace an experiment.toml that no run has written."""
     here = [name for name in (CONFIG, results.NAME, checkpoint.NAME) if (folder / name).exists()]
     if here == [CONFIG]:
         raise AnotherRunError(f"{folder} holds an {CONFIG} that no run wrote. Take another folder with --out.")
 
 
 def clear(folder: Path) -> None:
-    """Remove what a run writes, and nothing else."""
+    """Remove the files of a run, and nothing else."""
     for name in (results.NAME, checkpoint.NAME, CONFIG):
         with suppress(FileNotFoundError):
             (folder / name).unlink()
 
 
+def require_writable(folder: Path) -> None:
+    """Raise unless files can be written to the folder, or to where it would be made. Leaves nothing there."""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as wrong:
+        raise _unusable(folder, wrong) from None
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Nobody else runs here meanwhile; the system lets go of it whatever way this process ends."""
-    there = folder.exists()
+    """Make the folder and lock it against other processes; remove it at the end if it is new and still empty."""
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise NotADirectoryError(f"{folder} is no folder; results need one. Take another with --out.") from None
-    if not SUPPORTED:  # Windows opens no folders
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY) if SUPPORTED else None  # Windows opens no folders
+    except OSError as wrong:
+        raise _unusable(folder, wrong) from None
     try:
-        if not try_lock(handle):
+        if handle is not None and not try_lock(handle):
             raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.")
         yield
     finally:
-        os.close(handle)
-        if not there:
-            with suppress(OSError):  # it has something in it
-                folder.rmdir()
+        if handle is not None:
+            os.close(handle)
+        for one in made:
+            with suppress(OSError):  # not empty
+                one.rmdir()
 
 
-def _readable(folder: Path) -> Recorded | None:
+def _unusable(folder: Path, wrong: OSError) -> OSError:
+    if isinstance(wrong, (FileExistsError, NotADirectoryError)):
+        return NotADirectoryError(f"{folder} is not a folder; results need one. Take another with --out.")
+    message = f"Results can't be written to {folder}: {wrong.strerror}. Take another folder with --out."
+    return PermissionError(message) if isinstance(wrong, PermissionError) else OSError(message)
+
+
+def _read(folder: Path) -> Recorded | None:
     try:
         return results.read(folder)
     except CorruptFileError:
@@ -94,8 +107,8 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     one, other = dict(_flat(there)), dict(_flat(here))
     no_part = ("name", "device", "data.folder")  # of the id
     keys = [key for key in {**one, **other} if repr(one.get(key)) != repr(other.get(key)) and key not in no_part]
-    told = [f"{key} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]]
-    return "; ".join(told) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
+    differences = [f"{key} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]]
+    return "; ".join(differences) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""One experiment from its first round to its last, in one folder, over as many processes as it takes."""
+"""Run one experiment in a folder, and resume it after an interruption."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bartizan import records as results
 from bartizan._util.atomic import write_whole
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs import checkpoint
-from bartizan.lab.runs.checkpoint import Checkpoint, Keeper
-from bartizan.lab.runs.folder import CONFIG, AnotherRunError, clear, locked, recorded, refuse_foreign
+from bartizan.lab.runs.checkpoint import Checkpoint, CheckpointTimer
+from bartizan.lab.runs.folder import CONFIG, AnotherRunError, clear, locked, recorded, refuse_foreign, require_writable
 from bartizan.lab.runs.interrupts import Interrupts
 from bartizan.records import CorruptFileError, Recorded, Writer
 
@@ -36,22 +36,22 @@ def run(
     watch: Watch | None = None,
     save_every: float = checkpoint.EVERY,
 ) -> Recorded:
-    """Train, and give back what `results.jsonl` in the folder says of it.
+    """Train as an experiment says, and return what is in the folder's `results.jsonl` afterwards.
 
     Args:
         experiment: What to run; a grid is for `sweep`.
         folder: Where the results go. A finished run of the same experiment is not run again.
         resume: Go on with an unfinished one from its last checkpoint; it ends as if it had never stopped.
         fresh: Replace whatever run is in the folder.
-        watch: Is shown every line of the run, those from before a resume first. Whatever it raises stops the run,
-            behind a checkpoint.
+        watch: Called with every line of the run, those from before a resume first. Whatever it raises stops the run
+            after a checkpoint.
         save_every: Seconds of training between two checkpoints.
     """
     if experiment.grid:
         raise ValueError("This experiment has a grid, which is several runs: `bartizan sweep`, or take one of .runs().")
     folder = Path(folder)
     watch = watch or (lambda line: None)
-    with locked(folder), _told_when_full(folder):
+    with locked(folder), _explained(folder):
         refuse_foreign(folder)
         before = None if fresh else recorded(folder, experiment)
         if before is not None and before.end is None and not resume:
@@ -65,39 +65,39 @@ def run(
             if before.run["config"]["data"]["folder"] != experiment.data.folder:
                 from bartizan.lab.data.population import Population
 
-                _same_data(Population.of(experiment), before, folder)
+                _require_same_data(Population.of(experiment), before, folder)
             _replay(before, watch)
         return results.read(folder)
 
 
 def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch: Watch, save_every: float) -> None:
-    from bartizan.lab.training.determinism import repeatable
+    require_writable(folder)
+    from bartizan.lab.training.reproducible import deterministic
     from bartizan.lab.training.training_loop import Training
 
     saved = Checkpoint.load(folder) if before is not None else None
-    before = None if saved is None else _belonging(saved, folder, experiment)
+    before = None if saved is None else _lines_of(saved, folder, experiment)
     device = Training.device_of(experiment)
-    with Interrupts() as interrupts, repeatable(device, None if before is None else before.run.get("threads")):
+    with deterministic(device, None if before is None else before.run.get("threads")):
         training = Training(experiment, device)
-        if interrupts.asked:
-            raise KeyboardInterrupt
         if before is not None:
-            _same_data(training.population, before, folder)
-        else:
-            clear(folder)  # only now: whatever could not be loaded has been told, and an older run is still there
-        with Writer(folder, keep=saved.lines if saved else 0) as lines:
-            if before is not None and saved is not None:
-                training.restore(saved.server, saved.history, saved.diverged)
-                _replay(before, watch)
-            else:
-                opening = {"version": results.VERSION, "id": experiment.id, "name": experiment.name}
-                _write(lines, watch, "run", **opening, **training.opening())
-            write_whole(folder / CONFIG, experiment.to_toml())
-            _Loop(training, folder, lines, watch, save_every, before, saved).go(interrupts)
+            _require_same_data(training.population, before, folder)
+        with Interrupts() as interrupts:
+            if before is None:
+                clear(folder)  # not before the data is loaded: what fails until here leaves an older run in place
+            with Writer(folder, keep=saved.lines if saved else 0) as lines:
+                if before is not None and saved is not None:
+                    training.restore(saved.server, saved.history, saved.diverged)
+                    _replay(before, watch)
+                else:
+                    opening = {"version": results.VERSION, "id": experiment.id, "name": experiment.name}
+                    _write(lines, watch, "run", **opening, **training.opening())
+                write_whole(folder / CONFIG, experiment.to_toml())
+                _Rounds(training, folder, lines, watch, save_every, before, saved).run(interrupts)
 
 
-class _Loop:
-    """The rounds that are left; what is done is on disk, what is saved is whole."""
+class _Rounds:
+    """Train the rounds that are left; write each one's line, and checkpoints now and then."""
 
     def __init__(
         self,
@@ -114,24 +114,24 @@ class _Loop:
         self.spent = saved.seconds if saved else 0.0
         self.accuracies = [line["accuracy"] for line in before.rounds if "accuracy" in line] if before else []
         self.started = time.monotonic()
-        self.keeper = Keeper(self.save, save_every)
+        self.checkpoints = CheckpointTimer(self.save, save_every)
 
-    def go(self, interrupts: Interrupts) -> None:
+    def run(self, interrupts: Interrupts) -> None:
         while self.done < self.training.experiment.rounds and not self.training.diverged:
             line = self.training.round(self.done + 1)
             self.done += 1
             if "accuracy" in line:
                 self.accuracies.append(line["accuracy"])
             self.lines.write("round", **line)
-            self.keeper.if_due()
+            self.checkpoints.if_due()
             try:
                 self.watch({"kind": "round", **line})
-                if interrupts.asked:
+                if interrupts.requested:
                     raise KeyboardInterrupt
             except BaseException:
-                self.keeper.now()
+                self.checkpoints.now()
                 raise
-        self.keeper.now()
+        self.checkpoints.now()
         _write(self.lines, self.watch, "end", **self.end())
         self.lines.sync()
 
@@ -148,15 +148,15 @@ class _Loop:
         diverged = self.training.diverged
         return {
             "status": "diverged" if diverged else "finished",
-            "converged": not diverged and best >= self.training.convincing,
+            "converged": not diverged and best >= self.training.converged_accuracy,
             "best": best,
             "last": self.accuracies[-1] if self.accuracies else math.nan,
             "seconds": self.seconds,
         }
 
 
-def _belonging(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recorded:
-    """The lines that the checkpoint knows of."""
+def _lines_of(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recorded:
+    """The lines of the rounds up to the checkpoint."""
     before = results.read(folder, saved.lines)
     if saved.id != experiment.id or len(before.rounds) != saved.round or before.torn or before.end:
         raise CorruptFileError(
@@ -166,7 +166,7 @@ def _belonging(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recor
     return before
 
 
-def _same_data(population: Population, before: Recorded, folder: Path) -> None:
+def _require_same_data(population: Population, before: Recorded, folder: Path) -> None:
     if before.run.get("data") != population.dataset.digest:
         raise AnotherRunError(
             f"{folder} holds this experiment on other images of {population.dataset.name}: "
@@ -186,7 +186,7 @@ def _write(lines: Writer, watch: Watch, kind: str, **fields: Any) -> None:
 
 
 @contextmanager
-def _told_when_full(folder: Path) -> Iterator[None]:
+def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as wrong:  # torch's word for it, on a GPU and in host memory

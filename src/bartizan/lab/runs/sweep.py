@@ -1,4 +1,4 @@
-"""Many experiments, each in a folder of its own, on all cores or on one GPU."""
+"""Run many experiments, each in its own folder, in parallel processes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs.folder import recorded
+from bartizan.lab.runs.folder import recorded, require_writable
 from bartizan.lab.runs.worker import DONE, LINE, work
 
 Watch = Callable[[str, Mapping[str, Any]], None]
 TRIES = 2
 PATIENCE = 30.0
-"""Seconds that workers have to finish their round when they are to stop."""
+"""Seconds that workers have to finish their round when the sweep is stopped."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one experiment of a sweep."""
+    """The result of one experiment of a sweep."""
 
     experiment: Experiment
     folder: Path
@@ -38,7 +38,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """One experiment to be run; how often it was begun."""
+    """One experiment to run, and how often it was begun."""
 
     experiment: Experiment
     folder: Path
@@ -54,14 +54,14 @@ def sweep(
     resume: bool = True,
     watch: Watch | None = None,
 ) -> list[Outcome]:
-    """Run all experiments that are not finished yet, several at a time, and say what became of each.
+    """Run all experiments that are not finished yet, several at a time, and return the outcome of each.
 
     Args:
-        experiments: What to run; those with a grid stand for all of it.
-        folder: Each has a folder in it, named by its `slug`.
-        workers: How many at a time, each in a process of its own; a core each if not given, one on a GPU.
-        resume: Keep what is finished and go on with what is not; otherwise all begin again.
-        watch: Is shown every line of every run, as watch(slug, line); of what was done before first.
+        experiments: What to run; one with a grid stands for all runs of the grid.
+        folder: Where each run gets a folder, named by its `slug`.
+        workers: Number of processes, each with one run at a time; by default one a core, or one on a GPU.
+        resume: Keep finished runs and go on with unfinished ones; otherwise all begin again.
+        watch: Called with every line of every run, as watch(slug, line); lines of finished runs come first.
 
     A run whose process dies is tried once more from its checkpoint; the others go on. Processes are spawned, so a
     script that calls this needs ``if __name__ == "__main__":`` around it.
@@ -85,32 +85,40 @@ def sweep(
         else:
             jobs.append(job)
     if jobs:
-        n = min(workers or _workers(jobs), len(jobs))
-        with _team(n) as team:
-            for outcome in team.run(jobs, watch):
+        require_writable(folder)
+        pool = WorkerPool(min(workers or _default_workers(jobs), len(jobs)))
+        try:
+            for outcome in pool.run(jobs, watch):
                 outcomes[outcome.folder.name] = outcome
+        finally:
+            pool.stop()
     return [outcomes[slug] for slug in runs]
 
 
-class Team:
-    """The processes of a sweep, and what each is at."""
+class WorkerPool:
+    """Worker processes, and the job that each is doing.
+
+    Unlike `concurrent.futures.ProcessPoolExecutor` it survives the death of a worker.
+    """
 
     def __init__(self, size: int) -> None:
         self.size, self.threads = size, max(1, cores() // size)
-        self.members: dict[Connection, BaseProcess] = {}
+        self.workers: dict[Connection, BaseProcess] = {}
         self.busy: dict[Connection, Job] = {}
 
     def run(self, jobs: deque[Job], watch: Watch) -> Iterator[Outcome]:
+        """Do all jobs, and yield each one's outcome when it is known."""
         while jobs or self.busy:
             self._assign(jobs)
-            for pipe in wait(list(self.members)):
+            for pipe in wait(list(self.workers)):
                 assert isinstance(pipe, Connection)
                 try:
                     kind, content = pipe.recv()
-                except (EOFError, OSError):
+                except (EOFError, OSError):  # the worker died
                     if (job := self.busy.pop(pipe, None)) is not None:
-                        yield from self._lost(job, self.members[pipe], jobs)
-                    self._dismiss(pipe)
+                        yield from self._retry(job, self.workers[pipe], jobs)
+                    pipe.close()
+                    self.workers.pop(pipe).join(PATIENCE)
                     continue
                 job = self.busy[pipe]
                 if kind == LINE:
@@ -121,23 +129,24 @@ class Team:
 
     def _assign(self, jobs: deque[Job]) -> None:
         while jobs and len(self.busy) < self.size:
-            pipe = next((one for one in self.members if one not in self.busy), None) or self._hired()
+            pipe = next((one for one in self.workers if one not in self.busy), None) or self._start_worker()
             job = jobs.popleft()
             self.busy[pipe] = replace(job, tries=job.tries + 1, fresh=False)
-            with suppress(OSError):  # dead already: its pipe tells
+            with suppress(OSError):  # dead already: `run` will notice by its pipe
                 pipe.send((job.experiment.as_dict(), str(job.folder), job.fresh))
 
-    def _hired(self) -> Connection:
+    def _start_worker(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs, self.threads), daemon=True)
-        with _sigint_ignored():
+        with _sigint_blocked():
             process.start()
         theirs.close()
-        self.members[pipe] = process
+        self.workers[pipe] = process
         return pipe
 
-    def _lost(self, job: Job, process: BaseProcess, jobs: deque[Job]) -> Iterator[Outcome]:
+    def _retry(self, job: Job, process: BaseProcess, jobs: deque[Job]) -> Iterator[Outcome]:
+        """Put the job of a dead worker in front again, or give it up."""
         process.join(PATIENCE)
         if job.tries < TRIES:
             jobs.appendleft(job)
@@ -147,54 +156,40 @@ class Team:
         error = f"its process died {TRIES} times, last by {how}; if by SIGKILL, memory may be short: take fewer workers"
         yield Outcome(job.experiment, job.folder, "failed", error)
 
-    def _dismiss(self, pipe: Connection) -> None:
-        pipe.close()
-        self.members.pop(pipe).join(PATIENCE)
-
     def stop(self) -> None:
-        """Ask all to finish their round and save; whoever does not in time is ended."""
-        for pipe, process in self.members.items():
+        """Ask all workers to finish their round and save; kill those that take too long."""
+        for pipe, process in self.workers.items():
             pipe.close()
             process.terminate()
         until = time.monotonic() + PATIENCE
         try:
-            for process in self.members.values():
+            for process in self.workers.values():
                 process.join(max(0.0, until - time.monotonic()))
         finally:
-            for process in self.members.values():
+            for process in self.workers.values():
                 process.kill()
                 process.join()
 
 
 @contextmanager
-def _team(size: int) -> Iterator[Team]:
-    team = Team(size)
-    try:
-        yield team
-    finally:
-        team.stop()
-
-
-@contextmanager
-def _sigint_ignored() -> Iterator[None]:
-    """A child begins as deaf to Ctrl-C as its parent is at that moment."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread
+def _sigint_blocked() -> Iterator[None]:
+    """Hold Ctrl-C back: a process started meanwhile never receives it, this one receives it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _workers(jobs: Sequence[Job]) -> int:
+def _default_workers(jobs: Sequence[Job]) -> int:
     from bartizan.lab.training.training_loop import Training
 
     return 1 if any(Training.device_of(job.experiment) == "cuda" for job in jobs) else cores()

@@ -1,4 +1,4 @@
-"""A process of a sweep: it runs what it is sent, and says how it goes."""
+"""A worker process of a sweep: run the experiments that arrive by a pipe, and send their lines back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINE, DONE, FAILED = "line", "done", "failed"
 def work(pipe: Connection, threads: int) -> None:
     """Run one experiment after another until the pipe is closed.
 
-    The parent decides when to stop: it hears Ctrl-C for all, and asks by SIGTERM or by closing the pipe.
+    Only the parent reacts to Ctrl-C; it stops its workers by SIGTERM or by closing their pipes.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["NUMBA_NUM_THREADS"] = str(threads)  # read when numba is first imported, which is later
@@ -39,5 +39,5 @@ def work(pipe: Connection, threads: int) -> None:
                 pipe.send((FAILED, f"{type(wrong).__name__}: {wrong}"))
             else:
                 pipe.send((DONE, ""))
-    except (EOFError, OSError, KeyboardInterrupt):  # nobody is there to be told
+    except (EOFError, OSError, KeyboardInterrupt):  # the parent is gone, or stops the sweep
         return

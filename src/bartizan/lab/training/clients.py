@@ -1,42 +1,86 @@
-"""The clients of a run: what each of them sends in a round, many computed at once."""
+"""The honest computation of the clients: local gradients or local SGD, many clients at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.lab.training import gradients as passes
-from bartizan.lab.training import random_streams as draws
-from bartizan.lab.training.flat_model import Flat
-from bartizan.lab.training.local_work import Local, OneGradient, Work, batches
+from bartizan.lab.training import reproducible
+from bartizan.lab.training.flat_model import FlatLayout
+from bartizan.lab.training.gradients import clients_at_once, fastest_passes
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
 
 
-class Sent(NamedTuple):
-    """What m clients send, a row each, and their mean training losses."""
+@dataclass(frozen=True)
+class LocalWork:
+    """What a client does in a round.
+
+    `gradient`: it sends the gradient on one batch, as in the paper's Algorithm 1. `steps` and `epochs`: it takes
+    `count` steps of SGD, or passes over all its examples, on its own copy of the model, and sends the server's weights
+    minus its own.
+    """
+
+    kind: str = "gradient"
+    count: int = 1
+    step_size: float = 0.1
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("gradient", "steps", "epochs"):
+            raise ValueError(f"Local work is one of gradient, steps and epochs, got {self.kind!r}.")
+        if self.count < 1 or not self.step_size > 0 or not 0 <= self.momentum < 1:
+            raise ValueError(f"Local work needs count >= 1, step_size > 0 and 0 <= momentum < 1, got {self}.")
+
+    def n_steps(self, batches_per_epoch: int) -> int:
+        return {"gradient": 1, "steps": self.count, "epochs": self.count * batches_per_epoch}[self.kind]
+
+
+def batches(part: Array, batch: int, work: LocalWork, rng: np.random.Generator) -> Array:
+    """A client's examples for a round, (steps, batch): its part is shuffled anew for every pass over it.
+
+    No example comes twice in a pass; what is left of a pass and fills no batch is dropped. All batches have one size,
+    so a client with fewer examples than a batch goes through them again, in another order, until it is full.
+
+    >>> rng = np.random.default_rng(0)
+    >>> batches(np.array([4, 5, 6]), 7, LocalWork(), rng).shape
+    (1, 7)
+    """
+    n = len(part)
+    in_part = max(1, n // batch)
+    steps = work.n_steps(in_part)
+    passes = []
+    for _ in range(-(-steps // in_part)):
+        orders = [rng.permutation(n) for _ in range(-(-batch * in_part // n))]
+        passes.append(np.concatenate(orders)[: in_part * batch].reshape(in_part, batch))
+    return part[np.concatenate(passes)[:steps]]
+
+
+class ClientUpdates(NamedTuple):
+    """The updates of m clients, a row each, and their mean training losses."""
 
     updates: Tensor  # (m, size)
     losses: Tensor  # (m,)
 
 
-class _Cohort(NamedTuple):
+class _Group(NamedTuple):
     """Clients that are computed at once, and the examples of their steps, (steps, batch) each; the longest first."""
 
     clients: list[int]
-    drawn: list[Array]
+    examples: list[Array]
     round: int
 
 
 class Clients:
-    """Clients with a part of the images each.
+    """Clients that hold a part of the images each.
 
-    A poisoned client has a part like the others: its poisoned copies stand among the images, behind the true ones.
+    The part of a client with poisoned data points to poisoned copies, which follow the original images.
     """
 
     def __init__(
@@ -46,59 +90,69 @@ class Clients:
         parts: Sequence[Tensor],
         *,
         batch: int = 32,
-        work: Work = OneGradient(),
+        work: LocalWork = LocalWork(),
         seed: int = 0,
         augment: bool = False,
         at_once: int | None = None,
         compiled: bool = False,
         precision: str = "float32",
     ) -> None:
-        """Compute `at_once` clients together; by default as many as fit into the cache or the GPU.
+        """Hold the data of all clients.
 
-        On a GPU their passes can be compiled, and run in bfloat16.
+        Args:
+            model: The network; its own weights are not used.
+            images: All images, on the device where clients compute.
+            parts: The indices of each client's images.
+            batch: Images in a batch.
+            work: What a client does in a round.
+            seed: Of the batches and the augmentation.
+            augment: Shift and mirror the images at random.
+            at_once: How many clients are computed together; by default as many as fit into the cache or the GPU.
+            compiled: Compile the passes, on a GPU.
+            precision: "float32", or on a GPU "bfloat16".
         """
         if batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}.")
         empty = [m for m, part in enumerate(parts) if not len(part)]
         if empty:
             raise ValueError(f"Every client needs at least one example, client {empty[0]} has none.")
-        self.model, self.images, self.flat = model, images, Flat.of(model)
+        self.model, self.images, self.flat = model, images, FlatLayout.of(model)
         self.parts = [part.cpu().numpy() for part in parts]
         self.batch, self.work, self.seed, self.augment = batch, work, seed, augment
         device = images.labels.device
-        self.shared, self.own = passes.chosen(model, device, compiled=compiled, precision=precision)
-        self.at_once = at_once or passes.at_once(model, batch, images.shape, device)
+        self.shared, self.own = fastest_passes(model, device, compiled=compiled, precision=precision)
+        self.at_once = at_once or clients_at_once(model, batch, images.shape, device)
 
-    def updates(self, weights: Tensor, clients: Sequence[int], round: int) -> Sent:
-        """What these clients send when the server's vector is `weights`; to be subtracted from it."""
+    def updates(self, weights: Tensor, clients: Sequence[int], round: int) -> ClientUpdates:
+        """The honest updates of these clients at the server's `weights`, which the server subtracts from them."""
         drawn = [batches(self.parts[c], self.batch, self.work, self._rng("batches", round, c)) for c in clients]
-        # Those with the most steps first: whoever still has some is then in front.
+        # The most steps first, so that the clients that still have some are always the first rows.
         order = sorted(range(len(clients)), key=lambda i: -len(drawn[i]))
-        sent = Sent(weights.new_empty(len(clients), self.flat.size), weights.new_empty(len(clients)))
+        sent = ClientUpdates(weights.new_empty(len(clients), self.flat.size), weights.new_empty(len(clients)))
         for start in range(0, len(clients), self.at_once):
             some = order[start : start + self.at_once]
             rows = slice(start, start + len(some))
-            cohort = _Cohort([clients[i] for i in some], [drawn[i] for i in some], round)
-            sent.losses[rows] = self._work(weights, cohort, sent.updates[rows])
+            group = _Group([clients[i] for i in some], [drawn[i] for i in some], round)
+            sent.losses[rows] = self._train(weights, group, sent.updates[rows])
         if order == sorted(order):
             return sent
         back = torch.tensor(np.argsort(order), device=weights.device)
-        return Sent(sent.updates[back], sent.losses[back])
+        return ClientUpdates(sent.updates[back], sent.losses[back])
 
-    def _work(self, weights: Tensor, cohort: _Cohort, out: Tensor) -> Tensor:
-        """Let a cohort work, write what it sends to `out`, and give its losses."""
+    def _train(self, weights: Tensor, group: _Group, out: Tensor) -> Tensor:
+        """Write the updates of a group to `out`, and return its losses."""
         n, work = self.flat.n_parameters, self.work
-        augments = [self._augment(cohort.round, client) for client in cohort.clients] if self.augment else []
-        first = self.shared(weights, *self._batch(cohort, 0, augments), out=out)
-        if not isinstance(work, Local):
+        augments = [self._augment(group.round, client) for client in group.clients] if self.augment else []
+        first = self.shared(weights, *self._batch(group, 0, augments), out=out)
+        if work.kind == "gradient":
             torch.sub(weights[n:], out[:, n:], out=out[:, n:])
             return first.losses
-        steps = np.array([len(drawn) for drawn in cohort.drawn])
+        steps = np.array([len(examples) for examples in group.examples])
         velocity, losses = out[:, :n].clone(), first.losses
         here = torch.cat([torch.add(weights[:n], velocity, alpha=-work.step_size), out[:, n:]], dim=1)
         for step in range(1, steps[0]):
             m = int((steps > step).sum())
-            got = self.own(here[:m], *self._batch(cohort, step, augments), out=out[:m])
+            got = self.own(here[:m], *self._batch(group, step, augments), out=out[:m])
             torch.add(got.rows[:, :n], velocity[:m], alpha=work.momentum, out=velocity[:m])
             here[:m, :n].sub_(velocity[:m], alpha=work.step_size)
             here[:m, n:] = got.rows[:, n:]
@@ -106,9 +160,9 @@ class Clients:
         torch.sub(weights, here, out=out)
         return losses / torch.from_numpy(steps).to(losses)
 
-    def _batch(self, cohort: _Cohort, step: int, augments: list[torch.Generator]) -> tuple[Tensor, Tensor]:
-        """The images and labels of those that have such a step."""
-        indices = np.stack([drawn[step] for drawn in cohort.drawn if len(drawn) > step])
+    def _batch(self, group: _Group, step: int, augments: list[torch.Generator]) -> tuple[Tensor, Tensor]:
+        """The images and labels of this step, of the clients that take it."""
+        indices = np.stack([examples[step] for examples in group.examples if len(examples) > step])
         where = torch.from_numpy(indices).to(self.images.labels.device)
         if not augments:
             return self.images.batch(where), self.images.labels[where]
@@ -116,7 +170,7 @@ class Clients:
         return torch.stack(rows), self.images.labels[where]
 
     def _rng(self, purpose: str, round: int, client: int) -> np.random.Generator:
-        return draws.generator(self.seed, purpose, round, client)
+        return reproducible.generator(self.seed, purpose, round, client)
 
     def _augment(self, round: int, client: int) -> torch.Generator:
-        return draws.on_device(self.images.labels.device, self.seed, "augment", round, client)
+        return reproducible.torch_generator(self.images.labels.device, self.seed, "augment", round, client)

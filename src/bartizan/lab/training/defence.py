@@ -1,8 +1,8 @@
-"""From names to the rule, the sketch and the attack of a run, and what a rule is told of the number of attackers."""
+"""Build the rule, the sketch and the attack of an experiment from their names, and check them before it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,11 @@ from bartizan.aggregate import Aggregator
 from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import Geometry
-from bartizan.lab.config.choices import CHOICES, Chosen, similar
+from bartizan.lab.config.choices import CHOICES, Chosen
 from bartizan.lab.config.keys import ConfigError
-from bartizan.lab.data import partition
+from bartizan.lab.data.loaders import DATASETS
+from bartizan.lab.data.partition import SPLITS
+from bartizan.lab.models.build import MODELS
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Sketch
@@ -25,24 +27,29 @@ if TYPE_CHECKING:
 
 
 def check(experiment: Experiment) -> None:
-    """Build all that can be built without data, so that a wrong setting is told before anything runs."""
+    """Build all that needs no data, so that a wrong name or setting is an error before anything runs."""
     m = experiment.clients.taking_part
-    rule = _told("rule", lambda: rule_for(experiment.rule, m, min(experiment.clients.n_byzantine, m))[0])
-    sketch = _told("sketch", lambda: sketch_of(experiment.sketch))
-    if can_not_be_projected({"name": experiment.rule.name}) and experiment.sketch.name != "exact":
+    rule = _in_section("rule", lambda: rule_for(experiment.rule, m, min(experiment.clients.n_byzantine, m))[0])
+    sketch = _in_section("sketch", lambda: sketch_of(experiment.sketch))
+    if isinstance(rule, CoordinateWise) and experiment.sketch.name != "exact":
         raise ConfigError(
             f"rule.name = {experiment.rule.name!r} judges each coordinate by itself, and a projection mixes them: "
             "it needs sketch.name = 'exact', or a pre-aggregator in front, such as 'nnm >> median'."
         )
     Aggregator(rule, sketch)
-    _told("attack", lambda: attack_of(experiment.attack))
-    honest, copied = experiment.clients.count - experiment.clients.n_byzantine, experiment.attack.settings.get("client")
+    _in_section("attack", lambda: attack_of(experiment.attack))
+    honest = experiment.clients.count - experiment.clients.n_byzantine
+    copied = experiment.attack.settings.get("client") if experiment.attack.name == "mimic" else None
     if copied is not None and (copied >= honest or m < experiment.clients.count):
         raise ConfigError(
             f"attack.client is a row of the honest updates, 0 to {honest - 1}, and one client only if all take part; "
             f"got {copied}, and clients.participation = {experiment.clients.participation}."
         )
-    _told("split", lambda: names.build(partition.SPLITS[experiment.split.name], experiment.split.settings))
+    _in_section("split", lambda: names.build(SPLITS[experiment.split.name], experiment.split.settings))
+    if experiment.data.name not in DATASETS.built_in:
+        _in_section("data", lambda: DATASETS.find(experiment.data.name))
+    if experiment.model.name not in MODELS.built_in:  # those would import torch
+        _in_section("model", lambda: MODELS.find(experiment.model.name))
 
 
 def sketch_of(chosen: Chosen) -> Sketch:
@@ -50,22 +57,26 @@ def sketch_of(chosen: Chosen) -> Sketch:
 
 
 def attack_of(chosen: Chosen) -> Any:
-    """A function of the honest updates, or what poisons data; None where nobody attacks."""
+    """A function of the honest updates, or a data poisoning; None where nobody attacks."""
     if chosen.name == "none":
         return None
     make = poison if isinstance((ATTACKS | POISONS).find(chosen.name), type) else attack
     return make(chosen.name, **chosen.settings)
 
 
-def can_not_be_projected(rule: Any) -> bool:
-    """Whether a section [rule] names one that judges each coordinate by itself."""
-    return isinstance(rule, Mapping) and any(similar(name, str(rule.get("name"))) for name in names.COORDINATEWISE)
+def is_coordinatewise(rule: Any) -> bool:
+    """Whether a section [rule] names a coordinate-wise rule, which can't be projected."""
+    try:
+        kinds = names.rule_classes(CHOICES["rule"].of(rule).name)
+    except ValueError:  # refused where the experiment is checked
+        return False
+    return len(kinds) == 1 and issubclass(kinds[0], CoordinateWise)
 
 
 def rule_for(chosen: Chosen, n_clients: int, n_byzantine: int) -> tuple[Rule | CoordinateWise, str]:
-    """The rule for a round of so many clients and attackers, and what is to be said about it.
+    """The rule for a round of so many clients and attackers, and a note where its n_byzantine was lowered.
 
-    A rule that is to be told how many lie is told the truth, lowered to what it can take with so many clients.
+    A rule with n_byzantine gets the true number, or the most that it can take with so many clients.
     """
     return _rule_for(chosen.name, tuple(chosen.settings.items()), n_clients, n_byzantine)
 
@@ -90,7 +101,7 @@ def _rule_for(
 
 
 def _tried(rule: Rule | CoordinateWise, n_clients: int) -> Rule | CoordinateWise:
-    """The rule, once it has weighed so many clients on a line: a chain of rules has conditions all along it."""
+    """The rule, after it has weighed so many clients on a line: every part of a chain has a breakdown condition."""
     rule.check(n_clients)
     if isinstance(rule, Rule):
         line = np.arange(1.0, n_clients + 1)[:, None]
@@ -98,7 +109,7 @@ def _tried(rule: Rule | CoordinateWise, n_clients: int) -> Rule | CoordinateWise
     return rule
 
 
-def _told(section: str, build: Callable[[], Any]) -> Any:
+def _in_section(section: str, build: Callable[[], Any]) -> Any:
     try:
         return build()
     except (ValueError, TypeError) as wrong:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from bartizan.lab.training.flat_model import Flat
+from bartizan.lab.training.flat_model import FlatLayout
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice, target
 
 
 def _outputs(model: nn.Module, weights: Tensor, images: OnDevice, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    flat = Flat.of(model)
+    flat = FlatLayout.of(model)
     tensors = flat.named(weights)
     with _evaluating(model), torch.inference_mode():
         for where in torch.arange(len(images.labels), device=images.labels.device).split(batch):  # type: ignore[no-untyped-call]

@@ -27,10 +27,10 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Flat:
+class FlatLayout:
     """Where each tensor of a model lies in its vector. Counters of batches have no place: they do not travel.
 
-    >>> flat = Flat.of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> flat = FlatLayout.of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     >>> [(entry.name, entry.start) for entry in flat.entries]
     [('0.weight', 0), ('0.bias', 6), ('1.weight', 9), ('1.bias', 12), ('1.running_mean', 15), ('1.running_var', 18)]
     >>> flat.n_parameters, flat.size
@@ -41,7 +41,7 @@ class Flat:
     n_parameters: int
 
     @classmethod
-    def of(cls, model: nn.Module) -> Flat:
+    def of(cls, model: nn.Module) -> FlatLayout:
         buffers = dict(model.named_buffers())
         means = [name for name in buffers if name.endswith("running_mean")]
         variances = [name.removesuffix("mean") + "var" for name in means]

@@ -9,25 +9,24 @@ import numpy as np
 
 from bartizan import __version__
 from bartizan._util import machine
-from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
 from bartizan.errors import TooFewClientsError
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.config.sections import Clients as ClientsSection
 from bartizan.lab.data.device_images import OnDevice
 from bartizan.lab.data.population import Population
 from bartizan.lab.models import build
-from bartizan.lab.training import defence
-from bartizan.lab.training import random_streams as draws
-from bartizan.lab.training.clients import Clients
+from bartizan.lab.training import defence, reproducible
+from bartizan.lab.training.clients import Clients, LocalWork
 from bartizan.lab.training.evaluation import backdoor_rate, evaluate
-from bartizan.lab.training.local_work import LocalEpochs, LocalSteps, OneGradient, Work
+from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
 from bartizan.lab.training.torch_import import Tensor, torch
+from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact
 from bartizan.sketch.norms_only import Norms
-from bartizan.updates.updates import Updates
+from bartizan.updates import parse_updates
 
 
 class Training:
@@ -47,20 +46,20 @@ class Training:
         self.triggered: OnDevice | None = None
         if hasattr(self.attack, "trigger"):
             self.triggered = OnDevice(_with_trigger(dataset.test, self.attack), device, mean, std)
-        asked = experiment.model
+        network, asked = experiment.model, experiment.clients
         self.model = build(
-            asked.name, population.n_classes, dataset.train.shape, asked.norm, fitted=asked.fitted, seed=seed
+            network.name, population.n_classes, dataset.train.shape, network.norm, fitted=network.fitted, seed=seed
         ).to(device)
         self.clients = Clients(
             self.model,
             images,
             [torch.from_numpy(part) for part in (*parts, population.trusted())],
-            batch=experiment.clients.batch,
-            work=work_of(experiment.clients),
+            batch=asked.batch,
+            work=LocalWork(asked.work, asked.local, asked.step_size, asked.momentum),
             seed=seed,
             augment=experiment.data.augment,
-            compiled=experiment.clients.compiled,
-            precision=experiment.clients.precision,
+            compiled=asked.compiled,
+            precision=asked.precision,
         )
         flat = self.clients.flat
         self.server = Server(
@@ -85,8 +84,8 @@ class Training:
         return machine.checked_device(experiment.device)
 
     @property
-    def convincing(self) -> float:
-        """From which accuracy on a model counts as converged: 10%, and twice that of guessing the commonest class."""
+    def converged_accuracy(self) -> float:
+        """The accuracy from which a model counts as converged: 10%, and twice that of guessing the commonest class."""
         labels = self.population.dataset.test.labels
         guessing = float(np.bincount(labels).max() / len(labels))
         return max(0.1, min(2 * guessing, (1 + guessing) / 2))
@@ -121,7 +120,7 @@ class Training:
         """Train, judge, move; the fields of the round's line."""
         who = self.population.taking_part(t)
         evaluated = t % self.experiment.evaluation.every == 0 or t == self.experiment.rounds
-        seed = seed_of(self.experiment.seed, "projection", t)
+        seed = round_seed(self.experiment.seed, "projection", t)
         line: dict[str, Any] = {"round": t, "clients": who, "seed": str(seed), "sketch": repr(self.sketch)}
         (rows, trusted, loss, aggregator, note), train = machine.timed(lambda: self._sent(who, t), self.device)
         notes = [note]
@@ -177,12 +176,12 @@ class Training:
     def _lies(
         self, honest: Tensor, truthful: list[int], attackers: list[int], aggregator: Aggregator, t: int
     ) -> Tensor:
-        rng = draws.generator(self.experiment.seed, "attack", t)
+        rng = reproducible.generator(self.experiment.seed, "attack", t)
         known = {name: self._known(name, t) for name in needs(self.attack) - {"aggregator"}}
         if "aggregator" in needs(self.attack):
             # An attacker knows the rule and the sketch, never the round's seed, and not what the server trusts.
             mean = honest.mean(dim=0)
-            given: dict[str, Any] = {"seed": seed_of(self.experiment.seed, "attacker", t), "history": self.history}
+            given: dict[str, Any] = {"seed": round_seed(self.experiment.seed, "attacker", t), "history": self.history}
             given |= {"trusted": mean if aggregator.rule.needs_trusted else None}
             given |= {"sizes": self._sizes([*truthful, *attackers])}
 
@@ -206,7 +205,7 @@ class Training:
 
     def _known(self, name: str, t: int) -> Any:
         """What an attack is told that asks for it; it follows from the seed and the server's state, resumed or not."""
-        seeds = tuple(seed_of(self.experiment.seed, "projection", u) for u in range(max(1, t - 4), t + 1))
+        seeds = tuple(round_seed(self.experiment.seed, "projection", u) for u in range(max(1, t - 4), t + 1))
         if name == "published":
             assert self.initial is not None
             return self.initial - self.server.weights
@@ -215,7 +214,7 @@ class Training:
     def _sizes(self, who: list[int]) -> Any:
         return self.population.sizes[who] if self.experiment.server.by_size else None
 
-    def _moved(self, result: Aggregation, who: list[int]) -> dict[str, Any]:
+    def _moved(self, result: Aggregation[Any], who: list[int]) -> dict[str, Any]:
         self.history = result.history
         norm = float(torch.linalg.vector_norm(result.update, dtype=torch.float64))
         return {
@@ -228,7 +227,7 @@ class Training:
 
     def _compared(self, aggregator: Aggregator, rows: list[Tensor], given: dict[str, Any]) -> dict[str, Any]:
         """One read, timed, and what the rule gives on exact distances."""
-        updates = Updates.of(rows)
+        updates = parse_updates(rows)
         found: dict[str, Any] = {"read": machine.timed(lambda: Norms().gram_stats(updates, 0), self.device)[1]}
         rule = aggregator.rule
         projected = isinstance(rule, Rule) and rule.needs_distances and not isinstance(self.sketch, Exact)
@@ -252,26 +251,13 @@ class Training:
         given: dict[str, Any] = {"seed": 0, "trusted": rows[0] if rule.needs_trusted else None}
         for sketch in {self.sketch, Exact()} if isinstance(rule, Rule) else {Exact()}:
             Aggregator(rule, sketch)(rows, **given)
-        Norms().gram_stats(Updates.of(rows), 0)
-
-
-def work_of(clients: ClientsSection) -> Work:
-    own = {"step_size": clients.step_size, "momentum": clients.momentum}
-    if clients.work == "steps":
-        return LocalSteps(steps=clients.local, **own)
-    return LocalEpochs(epochs=clients.local, **own) if clients.work == "epochs" else OneGradient()
+        Norms().gram_stats(parse_updates(rows), 0)
 
 
 def step_size_of(experiment: Experiment) -> float:
     """The server's: a gradient is scaled, the way of local steps is gone in full, Prodigy finds its own."""
     plain = experiment.server.optimiser != "prodigy" and experiment.clients.work == "gradient"
     return experiment.server.step_size or (0.1 if plain else 1.0)
-
-
-def seed_of(seed: int, purpose: str, t: int) -> int:
-    """128 bits for a round's projection."""
-    high, low = draws.sequence(seed, purpose, t).generate_state(2, np.uint64)
-    return int(high) << 64 | int(low)
 
 
 def _with_trigger(images: Any, backdoor: Any) -> Any:

@@ -102,8 +102,10 @@ class Mixed(Rule):
             self.rule.check(mixed.n_clients)
             return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.rule, A, mixed.sizes))
         inner = self.rule.decide(mixed)
-        then = inner.coordinate_stage and replace(inner.coordinate_stage, mixing=inner.coordinate_stage.mixing @ A)
-        return Decision(A.T @ inner.weights, inner.history, then)
+        stage = inner.coordinate_stage
+        if stage is not None:
+            stage = replace(stage, mixing=A if stage.mixing is None else stage.mixing @ A)
+        return Decision(A.T @ inner.weights, inner.history, stage)
 
     def __repr__(self) -> str:
         return f"{self.pre!r} >> {self.rule!r}"

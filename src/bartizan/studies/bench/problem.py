@@ -15,7 +15,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry, GramStats
 from bartizan.rules import Rule
 from bartizan.rules.geometric_median import squared_distances_to
-from bartizan.updates.updates import Updates
+from bartizan.updates import Updates, parse_updates
 
 WIDTH = 2**16  # columns widened to float64 at a time
 STEP = 64  # between the pieces of noise that two clients get
@@ -70,7 +70,7 @@ class Problem:
 
     @cached_property
     def updates(self) -> Updates:
-        return Updates.of(self.x)
+        return parse_updates(self.x)
 
     @cached_property
     def gram(self) -> Floats:

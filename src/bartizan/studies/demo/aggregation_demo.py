@@ -22,6 +22,7 @@ from bartizan.sketch import Exact, Rotated, Sketch
 from bartizan.studies.bench.measure import one_read
 from bartizan.studies.bench.problem import Problem
 from bartizan.studies.terminal import new_console, new_table
+from bartizan.updates import combine
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,7 +81,7 @@ def scores(problem: Problem, rules: list[Rule]) -> Iterator[tuple[str, Score]]:
             geometry = Geometry.from_stats(stats, len(x))
             for rule in rules:
                 weights, weighing = machine.timed(partial(rule, geometry))
-                update, combining = machine.timed(partial(attacked.updates.combine, weights))
+                update, combining = machine.timed(partial(combine, attacked.updates, weights))
                 error = float(np.linalg.norm(update - mean)) / spread
                 seconds = (sketching if rule.needs_distances else read) + weighing + combining
                 on_attackers = float(weights[:f].sum())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs.progress_display import Course
+from bartizan.lab.runs.progress_display import RunProgress
 from bartizan.studies.terminal import new_table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class DemoTable:
 
     def __init__(self, runs: Mapping[str, Experiment]) -> None:
         self.runs = runs
-        self.courses: dict[str, Course] = {}
+        self.courses: dict[str, RunProgress] = {}
         self.attackers: dict[str, list[float]] = {}
         self.ended: set[str] = set()
         self.started: float | None = None
@@ -33,9 +33,9 @@ class DemoTable:
         """Take in a line of a run's record."""
         self.started = self.started or time.monotonic()
         if line["kind"] == "run":
-            self.courses[slug], self.attackers[slug] = Course(self.runs[slug].rounds), []
+            self.courses[slug], self.attackers[slug] = RunProgress(self.runs[slug].rounds), []
         course = self.courses[slug]
-        course.see(line)
+        course.update(line)
         if line["kind"] == "round" and line["weights"] is not None and course.attackers is not None:
             self.attackers[slug].append(course.attackers)
         elif line["kind"] == "end":

@@ -117,7 +117,7 @@ def completed(config: Any) -> dict[str, Any]:
     """Return a configuration, checked, with the defaults of missing keys and without the data folder."""
     if not isinstance(config, Mapping):
         raise ConfigError(f"A configuration must be a table of sections; got {shown(config)}.")
-    whole = Experiment.of(config).as_dict()
+    whole = Experiment.read_back(config).as_dict()
     whole["data"].pop("folder")
     return whole
 

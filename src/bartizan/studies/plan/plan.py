@@ -17,8 +17,8 @@ from bartizan.rules.preaggregators.base import Mixed
 from bartizan.sketch import Exact, Rotated, distortion, embedding_dimension, pairwise_distortion
 from bartizan.sketch.choose import USUAL_K, choose, costs_of
 from bartizan.sketch.norms_only import Norms
+from bartizan.updates import parse_updates
 from bartizan.updates.layout import FLOATS
-from bartizan.updates.updates import Updates
 
 NUMBERS = {"cpu": 2**24, "cuda": 2**28}  # more than any cache holds
 
@@ -49,7 +49,7 @@ def measured(device: str, dtype: str, numbers: int | None = None) -> Machine:
     try:
         machine.checked_device(device)
         room = numbers or min(NUMBERS[device], machine.free_memory(device) // 64)
-        clients = Updates.of(_filled(max(room // 16, 1) * 16, dtype, device).reshape(16, -1))
+        clients = parse_updates(_filled(max(room // 16, 1) * 16, dtype, device).reshape(16, -1))
     except (ValueError, ModuleNotFoundError):  # no GPU here, or no torch for bfloat16
         return known
     seconds = [machine.timed(lambda: Norms().gram_stats(clients, 0), device)[1] for _ in range(5)]

@@ -11,9 +11,10 @@ import numpy as np
 
 from bartizan import attacks
 from bartizan._util.types import Floats
-from bartizan.aggregate import Aggregation, Aggregator
+from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
 from bartizan.geometry import Geometry
+from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact, Rotated, distortion
 from bartizan.studies.theory import aggregation_error as aggregation
@@ -126,7 +127,7 @@ def _met(rule: Rule, cell: Cell, clients: Clients, common: Floats, rng: np.rando
     return errors | {"caught": attackers / f, "accused": float(len(checked.quarantined) - attackers)}
 
 
-def streamed(rule: Rule, sketch: Rotated, updates: Floats, seed: int) -> Aggregation:
+def streamed(rule: Rule, sketch: Rotated, updates: Floats, seed: int) -> Aggregation[Any]:
     """By a round that was opened with this seed: it compares norms, and looks at the chosen once more."""
     with Aggregator(rule, sketch).round(seed) as r:
         for client, update in enumerate(updates):

@@ -62,7 +62,7 @@ def _gradients(n: int, draw: int) -> Floats:
     from bartizan.lab.data.device_images import OnDevice
     from bartizan.lab.models.build import build
     from bartizan.lab.training.clients import Clients
-    from bartizan.lab.training.flat_model import Flat
+    from bartizan.lab.training.flat_model import FlatLayout
     from bartizan.lab.training.torch_import import torch
 
     images = data.load("fashion-mnist-mini").train
@@ -70,7 +70,7 @@ def _gradients(n: int, draw: int) -> Floats:
     parts = partition.split("dirichlet", images.labels, n, rng, least=32, beta=0.6)
     model = build("cnn", 10, images.shape, seed=draw)
     clients = Clients(model, OnDevice(images), [torch.from_numpy(part) for part in parts], seed=draw)
-    weights = Flat.of(model).read(model)
+    weights = FlatLayout.of(model).read(model)
     return clients.updates(weights, range(n), round=1).updates.double().numpy()
 
 

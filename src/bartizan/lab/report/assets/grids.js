@@ -1,114 +1,111 @@
-// Rule by attack, and what each rule costs the server.
-/** More attacks than these need the page's whole width. */
-const MANY = 6;
+// Accuracy by rule and attack, and the server's time by rule.
 const evaluated = () => data.attacks.filter((attack) => data.cells.some((cell) => cell.attack === attack));
 
 function gridSection() {
-  const here = section("grid", "Rules × attacks", "Test accuracy in percent; with several seeds their mean and standard deviation. "
+  const here = section("grid", "Rules × attacks", "Test accuracy in percent; with several seeds, mean and standard deviation. "
     + "“-” stands for runs that did not converge.");
   let metric = "last";
   const grids = [];
-  const buttons = [["last", "at the end"], ["best", "best round"]].map(([key, text]) => make("button", {
+  const buttons = [["last", "at the end"], ["best", "best round"]].map(([key, text]) => html("button", {
     type: "button", text, "aria-pressed": String(key === metric), on: { click: (event) => {
       metric = key;
       buttons.forEach((one) => one.setAttribute("aria-pressed", String(one === event.currentTarget)));
       grids.forEach((one) => one.redraw());
     } } }));
-  here.append(make("div", { class: "tools" }, make("span", { class: "what", text: "Accuracy" }),
-    make("span", { class: "switch", role: "group", "aria-label": "Which accuracy" }, buttons)));
-  const pair = make("div", { class: evaluated().length > MANY ? "stack" : "pair" });
+  here.append(html("div", { class: "tools" }, html("span", { class: "what", text: "Accuracy" }),
+    html("span", { class: "switch", role: "group", "aria-label": "Which accuracy" }, buttons)));
+  const pair = html("div", { class: evaluated().length > 6 ? "stack" : "pair" });
   here.append(pair);
   const top = Math.max(0.01, ...data.cells.flatMap((cell) => [cell.last[0] ?? 0, cell.best[0] ?? 0]));
   for (const other of data.others) for (const sketch of data.sketches) {
     const own = data.cells.filter((cell) => cell.other === other && cell.sketch === sketch);
     if (!own.length) continue;
-    const name = [sketch && `${sketch} ${sketch.startsWith("exact") ? "weights" : "sketch"}`, other].filter(Boolean).join(" · ");
-    grids.push(chart(pair, name, "", () => heatTable(own, metric, top, name)));
+    const name = joined(sketch && `${sketch} ${sketch.startsWith("exact") ? "weights" : "sketch"}`, other);
+    grids.push(chart(pair, name, "", (width) => heatTable(width, own, metric, top, name)));
   }
 }
 
-function heatTable(cells, metric, top, name) {
-  const attacks = evaluated(), many = attacks.length > MANY;
+function heatTable(width, cells, metric, top, name) {
+  // Narrow columns have vertical headings, and the table can be scrolled sideways.
+  const attacks = evaluated(), narrow = attacks.length > 6 || width / attacks.length < 100;
   const rules = data.rules.filter((rule) => cells.some((cell) => cell.rule === rule));
-  const head = make("tr", {}, make("td", { class: "corner none", style: { background: "none", height: "auto" } }),
-    attacks.map((attack) => {
-      const full = attack === "none" ? "no attack" : attack;
-      return make("th", { scope: "col", title: many ? full : null }, make("span", { text: many ? shortened(full, 24) : full }));
-    }));
-  const rows = rules.map((rule) => make("tr", {}, make("th", { scope: "row", text: many ? shortened(rule, 40) : rule, title: many ? rule : null }), attacks.map((attack) => {
+  const heads = [
+    html("tr", {}, html("td", { class: "corner" }), html("th", { class: "title", colspan: attacks.length, scope: "colgroup", text: "attack" })),
+    html("tr", {}, html("th", { class: "title corner", text: "rule" }), attacks.map((attack) =>
+      html("th", { scope: "col" }, html("span", { text: shortened(attackName(attack), 60) }))))];
+  const rows = rules.map((rule) => html("tr", {}, html("th", { scope: "row", text: shortened(rule, 120) }), attacks.map((attack) => {
     const cell = cells.find((one) => one.rule === rule && one.attack === attack);
-    return cell ? heatCell(cell, metric, top) : make("td", { class: "none" });
+    return cell ? heatCell(cell, metric, top) : html("td", { class: "none" });
   })));
   const label = `Accuracy by rule and attack, ${name}`;
-  const table = make("table", { class: many ? "heat many" : "heat", "aria-label": label }, make("thead", {}, head), make("tbody", {}, rows));
-  return many ? make("div", { class: "sideways", tabindex: "0", role: "region", "aria-label": label }, table) : table;
+  const table = html("table", { class: narrow ? "heat narrow" : "heat", "aria-label": label }, html("thead", {}, heads), html("tbody", {}, rows));
+  return narrow ? html("div", { class: "sideways", tabindex: "0", role: "region", "aria-label": label }, table) : table;
 }
 
 function heatCell(cell, metric, top) {
-  const [value, spread] = cell[metric];
-  const about = [[`${cell.rule} under ${cell.attack === "none" ? "no attack" : cell.attack}`], ["", "at the end", percent(cell.last[0])],
+  const [value, deviation] = cell[metric];
+  const about = [[`${cell.rule} under ${attackName(cell.attack)}`], ["", "at the end", percent(cell.last[0])],
     ["", "best round", percent(cell.best[0])], ["", "runs", String(cell.n)]];
-  if (cell.converged < cell.n) about.push(["", "did not converge", String(cell.n - cell.converged)]);
-  if (cell.unfinished) about.push(["", "unfinished", String(cell.unfinished)]);
-  const on = { pointermove: (event) => tip(event, about), pointerleave: untip };
+  if (cell.n_converged < cell.n) about.push(["", "did not converge", String(cell.n - cell.n_converged)]);
+  if (cell.n_unfinished) about.push(["", "unfinished", String(cell.n_unfinished)]);
   if (value === null) {
-    return make("td", { class: "gone", text: cell.converged ? "…" : "-", on,
-      "aria-label": cell.converged ? "not evaluated yet" : "did not converge" });
+    return html("td", { class: "gone", text: cell.n_converged ? "…" : "-", on: tooltip(about),
+      "aria-label": cell.n_converged ? "not evaluated yet" : "did not converge" });
   }
-  // Steeper than linear: most cells of interest lie close to the top.
+  // Steeper than linear, since most cells of interest are close to the top.
   const back = ramp((value / top) ** 1.4);
-  const notes = [spread !== null ? `± ${(100 * spread).toFixed(1)}` : "",
-    cell.converged < cell.n ? `${cell.converged} of ${cell.n}` : "", cell.unfinished ? "unfinished" : ""].filter(Boolean);
-  return make("td", { style: { background: rgb(back), color: inkOn(back) }, on }, (100 * value).toFixed(1),
-    notes.map((text) => make("small", { text })));
+  const notes = [deviation !== null && `± ${(100 * deviation).toFixed(1)}`,
+    cell.n_converged < cell.n && `${cell.n_converged} of ${cell.n}`, cell.n_unfinished && "unfinished"].filter(Boolean);
+  return html("td", { style: { background: rgb(back), color: inkOn(back) }, on: tooltip(about) }, (100 * value).toFixed(1),
+    notes.map((text) => html("small", { text })));
 }
+
+const PARTS = [["sketch", 0.95], ["weigh", 0.6], ["combine", 0.32]];
 
 function timesSection() {
   const timed = data.times.some((time) => time.reads !== null);
-  const here = section("server", "Server time", "Median of a round, without the clients’ training. "
+  const here = section("server", "Server time", "Median over the rounds, without the clients’ training. "
     + (timed ? "One read is the time to read all updates once, on the same machine in the same run." : "No read of the updates was timed, so there are seconds only."));
-  const parts = data.times.some((time) => time.parts.filter((part) => part).length > 1);
-  const stack = make("div", { class: "stack" });
+  const stack = html("div", { class: "stack" });
   here.append(stack);
   for (const other of new Set(data.times.map((time) => time.other))) {
-    const own = data.times.filter((time) => time.other === other), name = (text) => [text, other].filter(Boolean).join(" · ");
-    const pair = make("div", { class: timed ? "pair" : "stack" });
+    const own = data.times.filter((time) => time.other === other);
+    const pair = html("div", { class: timed ? "pair" : "stack" });
     stack.append(pair);
-    if (timed) chart(pair, name("In reads of all updates"), "The whole of the server’s work.", (width) =>
-      bars(width, own, (time) => [time.reads], (time) => reads(time.reads), "reads"));
-    chart(pair, name("In seconds"), parts ? "Strong to pale: to sketch, to weigh, to combine." : "", (width) =>
-      bars(width, own, (time) => time.parts, (time) => seconds(time.seconds), "seconds"));
+    if (timed) chart(pair, joined("In reads of all updates", other), "", (width) =>
+      bars(width, own, (time) => [time.reads], (time) => reads(time.reads), "server time of a round, reads of all updates"));
+    chart(pair, joined("In seconds", other), "", (width) => [
+      bars(width, own, (time) => time.parts, (time) => seconds(time.seconds), "server time of a round, seconds"),
+      html("div", { class: "key" }, PARTS.map(([name, opacity]) => html("span", {}, html("i", { style: { background: "var(--soft)", opacity } }), name)))]);
   }
 }
 
-function bars(width, times, parts, shown, unit) {
-  const rows = data.rules.flatMap((rule) => times.filter((time) => time.rule === rule)
-    .sort((a, b) => data.sketches.indexOf(a.sketch) - data.sketches.indexOf(b.sketch)));
+function bars(width, times, parts, label, title) {
+  const rules = data.rules.filter((rule) => times.some((time) => time.rule === rule));
   const total = (time) => parts(time).reduce((a, b) => a + (b ?? 0), 0);
-  const most = Math.max(...rows.map(total)) || 1;
-  const sketched = data.sketches.length > 1 ? Math.min(width * 0.2, 18 + widest(rows.map((time) => time.sketch), 11)) : 0;
-  const names = Math.min(width * 0.28, 8 + widest(rows.map((time) => time.rule)));
-  const left = names + sketched;
-  const height = 20, gap = 14;
-  let at = 4;
-  const svg = canvas(width, 10, `Server time in ${unit}`);
-  rows.forEach((time, i) => {
-    const first = !i || rows[i - 1].rule !== time.rule;
-    if (first && i) at += gap;
-    if (first) svg.append(words(names - 6, at + 14, fitted(time.rule, names - 6), { class: "strong", "text-anchor": "end" }));
-    if (sketched) svg.append(words(left - 8, at + 14, fitted(time.sketch, sketched - 12, 11), { class: "small", "text-anchor": "end" }));
-    let from = left;
-    parts(time).forEach((part, n) => {
-      const wide = ((part ?? 0) / most) * (width - left - 66);
-      if (wide > 0) svg.append(shape("rect", { x: from, y: at, width: Math.max(wide, 0.5), height: height - 2,
-        style: { fill: colour(time.rule), opacity: [0.95, 0.6, 0.32][n] } }));
-      from += wide;
-    });
-    svg.append(words(from + 6, at + 14, total(time) ? shown(time) : "not timed", { class: "strong" }));
-    at += height;
-  });
-  svg.append(line(left, 0, left, at + 2, "axis"));
-  svg.setAttribute("height", at + 6);
-  svg.setAttribute("viewBox", `0 0 ${width} ${at + 6}`);
-  return svg;
+  const most = Math.max(...times.map(total)) || 1;
+  const left = data.sketches.length > 1 ? Math.min(width * 0.35, 10 + maxTextWidth(times.map((time) => time.sketch), 11)) : 1;
+  const height = rules.length * 28 + times.length * 20 + 28;
+  const root = svgRoot(width, height, title);
+  let at = 0;
+  for (const rule of rules) {
+    root.append(svgText(left, at + 16, fitted(rule, width - left), { class: "strong" }));
+    at += 22;
+    const own = times.filter((time) => time.rule === rule);
+    own.sort((a, b) => data.sketches.indexOf(a.sketch) - data.sketches.indexOf(b.sketch));
+    for (const time of own) {
+      if (left > 1) root.append(svgText(left - 8, at + 13, fitted(time.sketch, left - 8, 11), { ...END, class: "small" }));
+      let from = left;
+      parts(time).forEach((part, n) => {
+        const wide = ((part ?? 0) / most) * (width - left - 66);
+        if (wide > 0) root.append(svg("rect", { x: from, y: at, width: Math.max(wide, 0.5), height: 18, style: { fill: colour(time.rule), opacity: PARTS[n][1] } }));
+        from += wide;
+      });
+      root.append(svgText(from + 6, at + 13, total(time) ? label(time) : "not timed", { class: "strong" }));
+      at += 20;
+    }
+    at += 6;
+  }
+  root.append(svgLine(left, 0, left, at, "axis"), svgText(left, at + 18, title, { class: "title" }));
+  return root;
 }

@@ -1,17 +1,17 @@
-"""Which pass for which weights: what was fastest (docs/reference/models.md)."""
+"""Choose the fastest pass for a model and a device, and how many clients it computes at once."""
 
 from __future__ import annotations
 
-from bartizan.lab.training.gradients.base import Pass
 from bartizan.lab.training.gradients.cuda_graphs import Captured
 from bartizan.lab.training.gradients.grouped import Grouped
-from bartizan.lab.training.gradients.vmapped import Vmapped
-from bartizan.lab.training.torch_import import nn, torch
+from bartizan.lab.training.gradients.passes import Pass, Vmapped
+from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+IN_CACHE = 2**27  # bytes: on a processor more clients at once are slower, as their images leave the cache
 
 
-def chosen(model: nn.Module, device: torch.device, *, compiled: bool, precision: str) -> tuple[Pass, Pass]:
+def fastest_passes(model: nn.Module, device: torch.device, *, compiled: bool, precision: str) -> tuple[Pass, Pass]:
     """One for weights that all clients share, and one for weights of their own."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
@@ -23,3 +23,42 @@ def chosen(model: nn.Module, device: torch.device, *, compiled: bool, precision:
         return many, many
     captured = Captured(model, compiled=compiled, precision=PRECISIONS[precision])
     return many if plain else captured, captured
+
+
+def clients_at_once(model: nn.Module, batch: int, image: tuple[int, int, int], device: torch.device) -> int:
+    """As many clients as keep a pass within the cache, or within a third of a GPU's memory.
+
+    Of all its memory, not of what is free: the number must be the same when a run is resumed.
+    """
+    most = torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else IN_CACHE
+    return max(1, most // bytes_of_pass(model, batch, image))
+
+
+def bytes_of_pass(model: nn.Module, batch: int, image: tuple[int, int, int]) -> int:
+    """What one client's pass holds at its peak: all that is kept for the way back, and the patches of one layer."""
+    kept, patches = 0, 0
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        whole = tensor if tensor._base is None else tensor._base
+        if not (whole.is_leaf and whole.requires_grad):  # weights are there anyway
+            kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    def look(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        nonlocal patches
+        if isinstance(module, nn.Conv2d) and module.groups == 1:
+            seen = out[:, 0].numel() * module.weight[0].numel()
+            patches = max(patches, seen * out.element_size())
+
+    hooks = [module.register_forward_hook(look) for module in model.modules()]
+    tensors = {n: torch.empty_like(p, device="meta", requires_grad=True) for n, p in model.named_parameters()}
+    tensors |= {n: torch.empty_like(b, device="meta") for n, b in model.named_buffers()}
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            out = torch.func.functional_call(model, tensors, torch.empty(batch, *image, device="meta"))
+            functional.cross_entropy(out, torch.zeros(batch, dtype=torch.long, device="meta"))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return kept + 2 * patches

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bartizan.lab.training.gradients.grouped_base import GroupedLayer, PassBuffers
+from bartizan.lab.training.gradients.grouped_layers import GroupedLayer, PassBuffers
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 LAST = torch.channels_last
@@ -18,8 +18,8 @@ Pair = tuple[int, int]
 class GroupedConv(GroupedLayer):
     """`nn.Conv2d` with shared weights or with a client's own."""
 
-    def __init__(self, sheet: PassBuffers, name: str, layer: nn.Conv2d) -> None:
-        super().__init__(sheet, name)
+    def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.Conv2d) -> None:
+        super().__init__(pass_buffers, name)
         weight = self.part("weight")
         assert weight is not None
         self.weight, self.bias = weight, self.part("bias")
@@ -33,7 +33,7 @@ class GroupedConv(GroupedLayer):
         return layer.padding_mode == "zeros" and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Conv.apply(x.contiguous(memory_format=LAST), self.sheet.anchor, self)  # type: ignore[no-untyped-call]
+        return _Conv.apply(x.contiguous(memory_format=LAST), self.pass_buffers.anchor, self)  # type: ignore[no-untyped-call]
 
     def patches(self, x: Tensor) -> Tensor:
         return self.by_client(patches(x, self.kernel, self.stride, self.padding))
@@ -42,10 +42,10 @@ class GroupedConv(GroupedLayer):
         """The convolution where each client has weights of its own."""
         if self.groups > 1:
             flat = None if bias is None else bias.flatten()
-            groups = self.sheet.m * self.groups
-            beside = side_by_side(x, self.sheet.m)
+            groups = self.pass_buffers.m * self.groups
+            beside = side_by_side(x, self.pass_buffers.m)
             out = functional.conv2d(beside, weight.flatten(0, 1), flat, self.stride, self.padding, groups=groups)
-            return one_by_one(out, self.sheet.m)
+            return one_by_one(out, self.pass_buffers.m)
         H, W = (
             (side + 2 * pad - kernel) // stride + 1
             for side, pad, kernel, stride in zip(x.shape[2:], self.padding, self.kernel, self.stride, strict=True)
@@ -59,7 +59,7 @@ class GroupedConv(GroupedLayer):
 
     def weights_gradient(self, g: Tensor, x: Tensor) -> Tensor:
         """Each client's, (m, out, in / groups, kh, kw); no tensor holds one for each image."""
-        m, shape = self.sheet.m, self.weight.entry.shape
+        m, shape = self.pass_buffers.m, self.weight.entry.shape
         if self.groups > 1:
             like = g.new_empty(m * shape[0], *shape[1:])
             beside = side_by_side(g, m), side_by_side(x, m)
@@ -68,8 +68,8 @@ class GroupedConv(GroupedLayer):
         return product.view(m, shape[0], *self.kernel, shape[1]).permute(0, 1, 4, 2, 3)
 
     def images_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        m = self.sheet.m
-        if self.sheet.shared:
+        m = self.pass_buffers.m
+        if self.pass_buffers.shared:
             return self.by_torch(g, x, weight.contiguous(memory_format=LAST), self.groups, 0)
         if self.groups > 1:
             beside = side_by_side(g, m), side_by_side(x, m)
@@ -98,7 +98,7 @@ class _Conv(torch.autograd.Function):
         ctx.save_for_backward(x)
         ctx.layer = layer
         weight, bias = layer.weight.weights, None if layer.bias is None else layer.bias.weights
-        if not layer.sheet.shared:
+        if not layer.pass_buffers.shared:
             return layer.with_own_weights(x, weight, bias).detach()  # what comes next may write to it: no view
         weight = weight.contiguous(memory_format=LAST)
         return functional.conv2d(x, weight, bias, layer.stride, layer.padding, groups=layer.groups)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import NamedTuple
 
-from bartizan.lab.training.gradients.base import Gradients, Pass, rows_for
+from bartizan.lab.training.gradients.passes import Gradients, Pass, rows_for
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 

@@ -6,11 +6,10 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bartizan.lab.training.gradients.base import Gradients, Pass, rows_for
 from bartizan.lab.training.gradients.conv import GroupedConv
-from bartizan.lab.training.gradients.grouped_base import PassBuffers
-from bartizan.lab.training.gradients.linear import GroupedLinear
+from bartizan.lab.training.gradients.grouped_layers import GroupedLinear, PassBuffers
 from bartizan.lab.training.gradients.norm import GroupedNorm
+from bartizan.lab.training.gradients.passes import Gradients, Pass, rows_for
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 
@@ -19,8 +18,8 @@ class Grouped(Pass):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self.sheet = PassBuffers(self.flat)
-        self.twin = _twin(model, "", self.sheet)
+        self.pass_buffers = PassBuffers(self.flat)
+        self.twin = _twin(model, "", self.pass_buffers)
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
@@ -29,16 +28,16 @@ class Grouped(Pass):
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
         m, batch = labels.shape
-        sheet = self.sheet
-        sheet.weights, sheet.rows = weights.detach(), rows_for(weights, images, out)
-        if sheet.anchor.device != weights.device:
-            sheet.anchor = torch.zeros((), device=weights.device, requires_grad=True)
+        pass_buffers = self.pass_buffers
+        pass_buffers.weights, pass_buffers.rows = weights.detach(), rows_for(weights, images, out)
+        if pass_buffers.anchor.device != weights.device:
+            pass_buffers.anchor = torch.zeros((), device=weights.device, requires_grad=True)
         with torch.enable_grad(), _as_convolutions(weights.device):
             outputs = self.twin(images.flatten(0, 1))
             each = functional.cross_entropy(outputs, labels.flatten(), reduction="none")
             losses = each.view(m, batch).mean(1)
             losses.sum().backward()  # type: ignore[no-untyped-call]
-        rows, sheet.weights, sheet.rows = sheet.rows, torch.empty(0), torch.empty(0)
+        rows, pass_buffers.weights, pass_buffers.rows = pass_buffers.rows, torch.empty(0), torch.empty(0)
         return Gradients(rows, losses.detach())
 
 
@@ -55,18 +54,20 @@ def _as_convolutions(device: torch.device) -> Iterator[None]:
             torch.set_float32_matmul_precision(before)
 
 
-def _twin(module: nn.Module, name: str, sheet: PassBuffers) -> nn.Module:
+def _twin(module: nn.Module, name: str, pass_buffers: PassBuffers) -> nn.Module:
     """The same modules, those with weights replaced; nothing is copied but the tree."""
     if isinstance(module, nn.Conv2d):
-        return GroupedConv(sheet, name, module)
+        return GroupedConv(pass_buffers, name, module)
     if isinstance(module, nn.Linear):
-        return GroupedLinear(sheet, name, module)
+        return GroupedLinear(pass_buffers, name, module)
     if isinstance(module, (nn.GroupNorm, nn.BatchNorm2d)):
-        return GroupedNorm(sheet, name, module)
+        return GroupedNorm(pass_buffers, name, module)
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return nn.Identity()
     twin = copy.copy(module)
-    below = {key: _twin(child, f"{name}.{key}" if name else key, sheet) for key, child in module.named_children()}
+    below = {
+        key: _twin(child, f"{name}.{key}" if name else key, pass_buffers) for key, child in module.named_children()
+    }
     object.__setattr__(twin, "_modules", module._modules | below)
     twin.training = True
     return twin

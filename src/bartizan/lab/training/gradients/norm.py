@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bartizan.lab.training.gradients.grouped_base import GroupedLayer, Part, PassBuffers
+from bartizan.lab.training.gradients.grouped_layers import GroupedLayer, Part, PassBuffers
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 
@@ -19,8 +19,8 @@ class GroupedNorm(GroupedLayer):
     units.
     """
 
-    def __init__(self, sheet: PassBuffers, name: str, layer: nn.GroupNorm | nn.BatchNorm2d) -> None:
-        super().__init__(sheet, name)
+    def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.GroupNorm | nn.BatchNorm2d) -> None:
+        super().__init__(pass_buffers, name)
         weight, bias = self.part("weight"), self.part("bias")
         assert weight is not None
         assert bias is not None
@@ -37,15 +37,15 @@ class GroupedNorm(GroupedLayer):
             self.groups = layer.num_groups
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Norm.apply(x.contiguous(memory_format=torch.channels_last), self.sheet.anchor, self)  # type: ignore[no-untyped-call]
+        return _Norm.apply(x.contiguous(memory_format=torch.channels_last), self.pass_buffers.anchor, self)  # type: ignore[no-untyped-call]
 
     def units(self, x: Tensor) -> Tensor:
         """(units, places, channels): a unit is an image, or with BatchNorm a client."""
-        return x.permute(0, 2, 3, 1).view(self.sheet.m if self.statistics else len(x), -1, x.shape[1])
+        return x.permute(0, 2, 3, 1).view(self.pass_buffers.m if self.statistics else len(x), -1, x.shape[1])
 
     def spread(self, weights: Tensor, units: int) -> Tensor:
         """A weight of each channel as (units, channels), or (1, channels) where clients share it."""
-        return weights[None] if self.sheet.shared else weights.repeat_interleave(units // self.sheet.m, 0)
+        return weights[None] if self.pass_buffers.shared else weights.repeat_interleave(units // self.pass_buffers.m, 0)
 
     def by_group(self, by_channel: Tensor) -> Tensor:
         """Sums over the channels of each group."""
@@ -91,7 +91,7 @@ class _Norm(torch.autograd.Function):
         U, _, C = g.shape
         sums, normed = g.sum(1), (g * centred).sum(1) * inverse
         for part, by_unit in ((layer.bias, sums), (layer.weight, normed)):
-            torch.sum(by_unit.view(layer.sheet.m, -1, C), 1, out=part.rows)
+            torch.sum(by_unit.view(layer.pass_buffers.m, -1, C), 1, out=part.rows)
         weight = layer.spread(layer.weight.weights, U)
         first, second = (layer.to_channels(layer.by_group(weight * s), C) / ctx.n for s in (sums, normed))
         dx = torch.empty_like(gradient)

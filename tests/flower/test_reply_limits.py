@@ -31,14 +31,6 @@ from bartizan.flower.streaming_grid import StreamingGrid, UnusableReply
 MIB = 2**20
 
 
-@pytest.fixture(autouse=True)
-def server(monkeypatch):
-    from flwr.supercore.task_identity import TaskIdentity
-
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-
-
 class Packed:
     """A reply as it lies at the SuperLink: objects by their hashes, whatever they say."""
 

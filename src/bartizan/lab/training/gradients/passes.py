@@ -1,11 +1,11 @@
-"""What every way to get the clients' gradients promises."""
+"""Gradients of many clients: the interface, and two implementations that work for every model."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from bartizan.lab.training.flat_model import Flat
+from bartizan.lab.training.flat_model import FlatLayout
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 Tensors = dict[str, Tensor]  # by name: the gradient of a view of the vector would be as long as the vector
@@ -29,7 +29,7 @@ class Pass(ABC):
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.flat = Flat.of(model)
+        self.flat = FlatLayout.of(model)
 
     @abstractmethod
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
@@ -64,3 +64,34 @@ class Pass(ABC):
 def rows_for(weights: Tensor, images: Tensor, out: Tensor | None) -> Tensor:
     """Where the clients' rows go: what was given, or new memory."""
     return weights.new_empty(len(images), weights.shape[-1]) if out is None else out
+
+
+class Loop(Pass):
+    """One client after the other, by torch's own modules: the definition that tests compare the other passes with."""
+
+    def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
+        self.training()
+        n, rows = self.flat.n_parameters, rows_for(weights, images, out)
+        losses = weights.new_empty(len(rows))
+        for m, own in enumerate(weights.expand(len(rows), -1)):
+            parameters = {name: part.detach().requires_grad_() for name, part in self.flat.parameters(own).items()}
+            loss, rows[m, n:] = self.loss(parameters, own[n:], images[m], labels[m])
+            gradients = torch.autograd.grad(loss, list(parameters.values()))
+            self.write(dict(zip(parameters, gradients, strict=True)), rows[m])
+            losses[m] = loss.detach()
+        return Gradients(rows, losses)
+
+
+class Vmapped(Pass):
+    """All clients in one pass by `torch.func.vmap`."""
+
+    def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
+        self.training()
+        n, rows = self.flat.n_parameters, rows_for(weights, images, out)
+        gradient = torch.func.grad_and_value(self.loss, has_aux=True)
+        many = torch.func.vmap(gradient, in_dims=(None if weights.ndim == 1 else 0, 0, 0, 0))
+        # Statistics are written to, so every client needs its own.
+        statistics = weights[..., n:].expand(len(images), -1)
+        gradients, (losses, rows[:, n:]) = many(self.flat.parameters(weights), statistics, images, labels)
+        self.write(gradients, rows)
+        return Gradients(rows, losses)

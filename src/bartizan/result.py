@@ -1,0 +1,72 @@
+"""The result of one aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from bartizan._util.types import Floats
+from bartizan.defense.decide import Verdict
+from bartizan.sketch import Exact, Sketch
+
+U = TypeVar("U")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Aggregation(Generic[U]):
+    """The robust update of one round, the clients' weights and how they were decided."""
+
+    update: U
+    """In the container, array type, dtypes and shapes of one client's update."""
+    weights: Floats | None
+    """One weight per client, (M,): >= 0, sum 1 or less, 0 if quarantined. None for a coordinate-wise rule."""
+    quarantined: dict[Any, str]
+    """Why a client could not take part, by its index, or by its id in a `Round`."""
+    seed: int
+    """The seed of this round: with `sketch` it replays the round. Publish it after the round, never before."""
+    seconds: dict[str, float]
+    """Time of the stages: sketch, weigh, combine, and a round's recheck."""
+    history: tuple[float, ...] = ()
+    """For rules with a memory: pass it to the next round."""
+    sketch: Sketch = Exact()
+    """The sketch that the clients were weighed by: the one given, the choice of `sketch="auto"`, or a `Round`'s second
+    sketch."""
+    clients: tuple[Any, ...] = ()
+    """The clients in the order of the weights: indices, or the ids given to a `Round`."""
+    scores: Floats | None = None
+    """Distance of each client to the weighted centre, (M,), as sketched: NaN if quarantined. None where the rule takes
+    no distances."""
+    recheck_seed: int | None = None
+    """The seed that a `Round` drew at its close to sketch the selected clients again; None without a recheck. Equal to
+    `seed` where all clients were sketched again, and so are weighed by that sketch."""
+
+    @classmethod
+    def of(cls, update: U, verdict: Verdict, clients: Sequence[Any], seconds: dict[str, float]) -> Aggregation[U]:
+        """The result of a verdict on these clients, in their order."""
+        decision, quarantined = verdict.decision, verdict.quarantined
+        weights = None
+        if decision.coordinate_stage is None or decision.coordinate_stage.mixing is not None:
+            weights = np.zeros(len(clients))
+            weights[[m for m in range(len(clients)) if m not in quarantined]] = decision.weights
+        return cls(
+            update=update,
+            weights=weights,
+            quarantined={clients[client]: reason for client, reason in quarantined.items()},
+            seed=verdict.seed,
+            seconds=seconds,
+            history=decision.history,
+            sketch=verdict.sketch,
+            clients=tuple(clients),
+            scores=verdict.scores,
+            recheck_seed=verdict.recheck_seed,
+        )
+
+    def __repr__(self) -> str:
+        weights = (
+            "" if self.weights is None else f", {np.count_nonzero(self.weights)} of {len(self.weights)} have weight"
+        )
+        seconds = ", ".join(f"{stage} {time:.3g} s" for stage, time in self.seconds.items())
+        return f"<Aggregation{weights}, {len(self.quarantined)} quarantined; {seconds}>"

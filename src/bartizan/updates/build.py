@@ -1,0 +1,94 @@
+"""Combine the original updates into the result, in the container of one client's update."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from bartizan._util.types import Array, Floats
+from bartizan.kernels.rows import Rows
+from bartizan.updates.columns import GRANULE, SCRATCH, Located, Row, on_device
+from bartizan.updates.integer_entries import medians
+from bartizan.updates.layout import Path, like_leaf, rebuild
+from bartizan.updates.updates import Updates
+
+
+class ColumnFunction(Protocol):
+    """A function of each column of the mixed clients; without a mixing matrix, of the clients as they are."""
+
+    @property
+    def mixing(self) -> Floats | None: ...
+
+    def reduce(self, columns: Array) -> Floats: ...
+
+
+def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None) -> Any:
+    """The weighted sum of the clients, or a column function of them; integer entries by the weights' median."""
+    clients.column_pass.begin("combine")
+    floats = _weighted_sum(clients, weights) if then is None else _reduce(clients, then)
+    integers = _integers(clients, weights)
+    if clients.target is not None:
+        return clients.target.filled(floats, integers.values())
+    arrays = dict(zip((entry.path for entry in clients.columns.entries), floats, strict=True)) | integers
+    return rebuild(clients.like, lambda path, leaf: like_leaf(arrays[path], leaf))
+
+
+def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
+    """sum_m w_m x_m, and what is missing from 1 at the reference; clients of weight 0 are not read."""
+    chosen = np.flatnonzero(weights)
+    if not len(chosen):
+        chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
+    rest = 1 - weights.sum()
+    rest = rest if abs(rest) > 1e-12 else 0.0
+    if on_device(clients.located):
+        return clients.located.weighted_sum(weights, rest, clients.reference_row)
+    out = _empty_result(clients)
+    written = Located.of([out], clients.columns)
+    for start, rows, origin in clients.blocks(clients.located.rows(chosen)):
+        part = written.part(start, start + rows.width)
+        rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
+        clients.column_pass.release(clients.columns, [out.floats], start, start + rows.width)
+    return out.floats
+
+
+def _reduce(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
+    """A coordinate-wise function of blocks of the mixed rows; what a row of the mixing lacks of 1 is the reference."""
+    M, mixing = len(clients), then.mixing
+    chosen = np.arange(M) if mixing is None else np.flatnonzero(mixing.any(axis=0))
+    mixing = np.eye(M) if mixing is None else mixing[:, chosen]
+    identity = mixing.shape == (len(chosen), len(chosen)) and bool((mixing == np.eye(len(chosen))).all())
+    rest = 1 - mixing.sum(axis=1, keepdims=True)
+    most = max(GRANULE, SCRATCH // (8 * M) // GRANULE * GRANULE)
+    most = clients.column_pass.most(M, 24, GRANULE, most) or most  # each block is copied, widened and sorted
+    rows_chosen = clients.located.rows(chosen)
+    if on_device(rows_chosen):
+        return rows_chosen.reduce(then.reduce, mixing, rest, clients.reference_row, most)
+    out = _empty_result(clients)
+    written = Located.of([out], clients.columns)
+    for start, rows, origin in clients.blocks(rows_chosen, most=most):
+        x = np.asarray(rows)
+        if not identity:
+            x = mixing @ x.astype(np.float64) + (0 if origin is None else rest * origin)
+        result = Rows.of(np.asarray(then.reduce(x), dtype=np.float64)[None])
+        result.kernels.weighted_sum(result, np.ones(1), 0.0, None, written.part(start, start + rows.width))
+        clients.column_pass.release(clients.columns, [out.floats], start, start + rows.width)
+    return out.floats
+
+
+def _empty_result(clients: Updates) -> Row:
+    """Flat arrays of the entries' dtypes, bfloat16 as uint16; the caller's own if kernels can write to them."""
+    columns, target = clients.columns, clients.target
+    if target is not None and not Located.of([target.row], columns).needs_copy:
+        return target.row
+    dtypes = ["uint16" if e.dtype == "bfloat16" else e.dtype for e in columns.entries]
+    return Row(tuple(np.empty(e.size, dtype) for e, dtype in zip(columns.entries, dtypes, strict=True)), ())
+
+
+def _integers(clients: Updates, weights: Floats) -> dict[Path, Array]:
+    """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
+    rows = list(clients.integers)
+    if clients.reference is not None:
+        rows.append(clients.reference.integers)
+        weights = np.append(weights, max(0.0, 1 - weights.sum()))
+    return medians([entry for entry in clients.layout.entries if not entry.is_float], rows, weights)

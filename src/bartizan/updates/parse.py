@@ -1,0 +1,214 @@
+"""Parse any container of client updates into `Updates`: check layouts, quarantine clients that do not fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from bartizan.errors import BadClientError, TooFewClientsError
+from bartizan.updates.column_pass import UNLIMITED, ColumnPass
+from bartizan.updates.columns import Columns, Located, Row, UpdateRows
+from bartizan.updates.layout import (
+    Entry,
+    Layout,
+    Path,
+    as_numpy,
+    as_numpy_matrix,
+    device_of,
+    dtype_name,
+    flat_of,
+    form_of,
+    is_array,
+    on_gpu,
+    place_of,
+    plain_and_leaves,
+)
+from bartizan.updates.server_inputs import server_leaves, server_row, shapes, shown
+from bartizan.updates.updates import Updates
+
+NO_FLOATS = (
+    "The updates hold no floating-point numbers to aggregate (convert integers with .astype(float) or .float())."
+)
+
+
+def parse_updates(
+    updates: Any,
+    *,
+    reference: Any = None,
+    trusted: Any = None,
+    strict: bool = False,
+    column_pass: ColumnPass = UNLIMITED,
+) -> Updates:
+    """Inspect every client's container, without reading a number, and keep those of the common layout."""
+    if is_array(updates):
+        return _parse_matrix(updates, reference, trusted, column_pass)
+    sent = as_list(updates)
+    parsed: dict[int, ParsedUpdate] = {}
+    quarantined: dict[int, str] = {}
+    known: dict[Any, Layout] = {}  # most clients send the same layout: it is described once
+    for client, update in enumerate(sent):
+        try:
+            parsed[client] = _parse_one(update, known)
+        except Exception as error:  # a client's container may raise anything; the round goes on
+            quarantined[client] = reason_of(error)
+    layout = _common_layout([one.layout for one in parsed.values()], reference, quarantined)
+    misfits = {id(own): _misfit(layout, own) for own in known.values()}
+    for client, one in parsed.items():
+        misfit = misfits[id(one.layout)]
+        if misfit:
+            quarantined[client] = misfit
+    quarantined = dict(sorted(quarantined.items()))
+    if strict and quarantined:
+        raise BadClientError(*next(iter(quarantined.items())))
+    kept = [client for client in parsed if client not in quarantined]
+    rows, columns = [_row(parsed[client].leaves, layout) for client in kept], Columns(layout)
+    return Updates(
+        columns=columns,
+        located=columns.located(rows),
+        integers=tuple(row.integers for row in rows),
+        clients=tuple(kept),
+        n_sent=len(sent),
+        quarantined=quarantined,
+        like=_usual_container([parsed[client] for client in kept], layout),
+        reference=server_row("reference", reference, layout, column_pass),
+        trusted=server_row("trusted", trusted, layout, column_pass),
+        column_pass=column_pass,
+    )
+
+
+def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: ColumnPass) -> Updates:
+    """One array with a row a client: all clients have the same layout."""
+    if updates.ndim < 2:
+        raise ValueError(
+            f"Wanted one row a client, (M, p); got an array of shape {tuple(updates.shape)}. "
+            f"For a single client pass update[None]."
+        )
+    M = len(updates)
+    if not M:
+        raise TooFewClientsError("Wanted at least one client's update, got none.")
+    columns = _one_entry(tuple(updates.shape[1:]), dtype_name(updates), device_of(updates))
+    layout = columns.layout
+    if not layout.entries[0].is_float:
+        raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
+    if not columns.dim:
+        raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
+    return Updates(
+        columns=columns,
+        located=_matrix_rows(updates, columns),
+        integers=((),) * M,
+        clients=tuple(range(M)),
+        n_sent=M,
+        quarantined={},
+        like=updates[0],
+        reference=server_row("reference", reference, layout, column_pass),
+        trusted=server_row("trusted", trusted, layout, column_pass),
+        column_pass=column_pass,
+    )
+
+
+@lru_cache(maxsize=16)
+def _one_entry(shape: tuple[int, ...], dtype: str, device: str) -> Columns:
+    """The columns of updates that are one array each, cached: small rounds are called often."""
+    return Columns(Layout((Entry((), shape, dtype, device),)))
+
+
+def _matrix_rows(x: Any, columns: Columns) -> UpdateRows:
+    if on_gpu(x):
+        from bartizan.updates.on_gpu import OnGpu
+
+        return OnGpu.of_matrix(x, columns)
+    x = as_numpy_matrix(x)
+    return Located.of_matrix(x) or columns.located([Row((as_numpy(row),), ()) for row in x])
+
+
+def as_list(updates: Any) -> Sequence[Any]:
+    """One item a client; TypeError on a container that has no order of clients."""
+    if isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
+        raise TypeError(
+            f"Wanted a 2-D array or a list with one update a client; got {type(updates).__name__}. "
+            f"From a dict of clients pass list(updates.values())."
+        )
+    if hasattr(updates, "to_numpy"):
+        raise TypeError(f"Wanted an array or a list; got {type(updates).__name__}. Pass .to_numpy().")
+    sent = list(updates)
+    if not sent:
+        raise TooFewClientsError("Wanted at least one client's update, got none.")
+    return sent
+
+
+def _common_layout(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) -> Layout:
+    """The layout of this round: the reference's entries and shapes where there is one, else what most clients sent."""
+    if not layouts:
+        raise TooFewClientsError("No client sent a usable update.", quarantined)
+    if reference is not None:
+        wanted = shapes(server_leaves("reference", reference))
+        fitting = [layout for layout in layouts if {e.path: e.shape for e in layout.entries} == wanted]
+        if not fitting:
+            came = {e.path: e.shape for e in Layout.most_common(layouts).entries}
+            raise ValueError(
+                f"No client's update has the names and shapes of the reference: it has {shown(wanted)}, most clients "
+                f"sent {shown(came)}. Pass the reference in the clients' container."
+            )
+        layouts = fitting
+    layout = Layout.most_common([layout for layout in layouts if layout.dim] or layouts)
+    if not layout.dim:
+        raise ValueError(f"{NO_FLOATS} Most clients sent {shown({e.path: e.shape for e in layout.entries})}.")
+    return layout
+
+
+class ParsedUpdate(NamedTuple):
+    """One client's update: in plain containers, its arrays by their path, and their layout."""
+
+    plain: Any
+    leaves: dict[Path, Any]
+    layout: Layout
+
+
+def _parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
+    """Inspect one update; raises TypeError if it can't take part."""
+    plain, leaves = plain_and_leaves(update)
+    if not leaves:
+        raise TypeError("the update is empty")
+    key = tuple([(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()])
+    if key not in known:
+        known[key] = Layout.of(leaves)
+    return ParsedUpdate(plain, leaves, known[key])
+
+
+def _misfit(layout: Layout, own: Layout) -> str | None:
+    """Why a client's layout is not the round's; comparing a client's keys may raise anything."""
+    try:
+        misfit = layout.misfit(own)
+    except Exception as error:
+        return reason_of(error)
+    return None if misfit is None else _short(misfit)
+
+
+def reason_of(error: Exception) -> str:
+    """The reason for quarantine that an error gives; the error may be of a client's own class."""
+    try:
+        said = str(error)
+    except Exception:
+        said = "its message can't be read"
+    if not isinstance(error, TypeError):
+        said = f"the update can't be read: {type(error).__name__}: {said}"
+    return _short(said)
+
+
+def _short(reason: str, most: int = 300) -> str:
+    return reason if len(reason) <= most else f"{reason[:most]} ..."
+
+
+def _usual_container(kept: Sequence[ParsedUpdate], layout: Layout) -> Any:
+    """The update that the result is built like: of the form that most sent, in the layout's order if one of them is."""
+    forms = [form_of(one.plain) for one in kept]
+    usual = Counter(forms).most_common(1)[0][0]
+    fitting = [one for one, form in zip(kept, forms, strict=True) if form == usual]
+    return next((one for one in fitting if one.layout == layout), fitting[0]).plain
+
+
+def _row(leaves: dict[Path, Any], layout: Layout) -> Row:
+    arrays = [(entry.is_float, flat_of(leaves[entry.path])) for entry in layout.entries]
+    return Row(tuple(a for is_float, a in arrays if is_float), tuple(a for is_float, a in arrays if not is_float))

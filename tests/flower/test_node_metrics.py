@@ -1,0 +1,131 @@
+"""Metrics that nodes report are aggregated so that no node can distort them."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+import bartizan as bz
+from bartizan import records as results
+from bartizan.flower import RobustStrategy
+from flower_nodes import (
+    ATTACKERS,
+    LocalGrid,
+    arrays,
+    as_record,
+    fails,
+    honest,
+    run,
+    sends,
+    steps_by_one,
+    traced_memory,
+)
+
+
+def test_no_node_moves_the_median_of_the_metrics_or_ends_the_round():
+    odd = sends(arrays(1.0), loss=float("nan"), odd=1.0)
+    wild = sends({**arrays(1.0), "w": np.full((3, 4), 1.001, np.float32)}, loss=-1e300)
+    _, result = run({**honest(loss=0.5), 5: odd, 6: wild})
+    told = result.train_metrics_clientapp[1]
+    assert told["loss"] == 0.5
+    assert "odd" not in told
+
+    def picky(contents, key):
+        return MetricRecord({"worst": max(content["metrics"]["loss"] for content in contents)})
+
+    _, result = run({**honest(), 5: wild}, train_metrics_aggr_fn=picky)
+    assert "worst" not in result.train_metrics_clientapp[1]
+    assert len(result.train_metrics_clientapp[1]["bartizan-nodes"]) == 8
+
+
+def test_metrics_are_those_of_trusted_nodes():
+    """Two who lie are quarantined, and two have no weight."""
+    lies = {"loss": 9.0}
+    nodes = {2**63 + n: sends(arrays(1.0), loss=0.5) for n in range(6)}
+    nodes |= {n: sends(arrays(50.0), **lies) for n in (1, 2)} | {
+        n: sends({**arrays(), "b": np.full(5, np.nan)}, **lies) for n in (3, 4)
+    }
+    heard = []
+
+    def own(contents, key):
+        heard.append([content["metrics"]["loss"] for content in contents])
+        return MetricRecord()
+
+    run(nodes, rule=bz.CGE(n_byzantine=4), train_metrics_aggr_fn=own)
+    assert heard == [[0.5] * 6]
+
+
+def test_an_own_function_for_metrics_may_give_nothing_be_set_later_and_sees_all_but_arrays():
+    seen = []
+    strategy = RobustStrategy(bz.MultiKrum(2), fraction_evaluate=0.0, min_train_nodes=7)
+    strategy.train_metrics_aggr_fn = lambda contents, key: seen.append([sorted(content) for content in contents])
+
+    def node(message):
+        content = sends(arrays(1.0))(message).content
+        return Message(RecordDict({**content, "extra": ConfigRecord({"name": "a"})}), reply_to=message)
+
+    result = strategy.start(LocalGrid(dict.fromkeys(range(7), node)), as_record(arrays()), num_rounds=1)
+    assert seen == [[["extra", "metrics"]] * 5]
+    assert result.train_metrics_clientapp[1]["bartizan-nodes"] == list(range(7))
+
+
+@pytest.mark.parametrize("own", [None, lambda contents, key: MetricRecord()], ids=["medians", "own function"])
+def test_at_most_a_megabyte_of_a_nodes_metrics_is_kept(own):
+    """Three are quarantined, one is trusted and sends much: a megabyte of each would be seen."""
+
+    def large(message):
+        content = sends(arrays(1.0))(message).content
+        return Message(RecordDict({**content, "more": MetricRecord({"a": [0.5] * 500_000})}), reply_to=message)
+
+    def attacker(message):
+        return Message(RecordDict({"more": MetricRecord({"a": [0.5] * 500_000})}), reply_to=message)
+
+    strategy = RobustStrategy(bz.MultiKrum(3), min_train_nodes=11, train_metrics_aggr_fn=own)
+    nodes = {**honest(7), 1: large, 2: attacker, 3: attacker, 4: attacker}
+    questions = list(strategy.configure_train(1, as_record(arrays()), ConfigRecord(), LocalGrid(nodes)))
+    questions.sort(key=lambda question: question.metadata.dst_node_id)
+    held = []
+
+    def replies():
+        for n, question in enumerate(questions):
+            question.metadata.__dict__["_message_id"] = str(n)
+            held.append(tracemalloc.get_traced_memory()[0])
+            yield nodes[question.metadata.dst_node_id](question)
+
+    with traced_memory():
+        strategy.aggregate_train(1, replies())
+    assert held[-1] - held[0] < 1.5e6
+    assert set(strategy.quarantined) == {2, 3, 4}
+
+
+def evaluates(accuracy: float, train=None):
+    def node(message):
+        if message.metadata.message_type == "evaluate":
+            told = MetricRecord({"num-examples": 1, "accuracy": accuracy})
+            return Message(RecordDict({"metrics": told}), reply_to=message)
+        return (train or steps_by_one)(message)
+
+    return node
+
+
+def test_reported_accuracies_reach_the_metrics_function_and_not_the_record(tmp_path, caplog):
+    nodes = {n: evaluates(0.5) for n in range(6)} | {n: evaluates(1e6, ATTACKERS["NaN"]) for n in (10, 11)}
+    nodes[12] = lambda message: fails(message) if message.metadata.message_type == "evaluate" else steps_by_one(message)
+    heard = []
+
+    def own(contents, key):
+        heard.append([content["metrics"]["accuracy"] for content in contents])
+        return MetricRecord()
+
+    strategy = RobustStrategy(
+        bz.Mean(), folder=tmp_path, min_train_nodes=9, min_evaluate_nodes=9, evaluate_metrics_aggr_fn=own
+    )
+    strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=1, timeout=0.2)
+    assert heard == [[0.5] * 6]
+    (line,) = results.read(tmp_path).rounds
+    assert "accuracy" not in line
+    assert "aggregate_evaluate: heard 6 nodes, 1 failed; 2 trained without being trusted" in caplog.text
+    assert "Node 12 failed: the app crashed" in caplog.text

@@ -1,0 +1,258 @@
+"""Runs are recorded round by round, and continue after a restart."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import MetricRecord
+
+import bartizan as bz
+from bartizan import records as results
+from bartizan._util import jsonl
+from bartizan.flower import RobustStrategy, resume
+from bartizan.lab.report import load as report
+from bartizan.lab.report.finding import reputation_of
+from flower_nodes import ATTACKERS, LocalGrid, arrays, as_record, fails, run, steps_by_one
+
+
+def test_the_report_shows_a_run(tmp_path):
+    nodes = {**dict.fromkeys(range(2**63, 2**63 + 7), steps_by_one), 5: ATTACKERS["NaN"], 6: fails}
+    strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path / "run", fraction_evaluate=0.0, min_train_nodes=9)
+
+    def accuracy(server_round, model):
+        return MetricRecord({"accuracy": 0.1 * server_round, "loss": 1.0})
+
+    strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=3, timeout=0.2, evaluate_fn=accuracy)
+    found = report.load(tmp_path)
+    assert not found.broken
+    (shown,) = found.runs
+    assert shown.status == "finished"
+    assert shown.n_rounds == 3
+    assert shown.best == pytest.approx(0.3)
+    assert set(shown.clients) == {str(n) for n in nodes}
+    assert shown.quarantined[:, shown.clients.index("5")].all()
+    assert reputation_of(shown).suspects()[0].record == strategy.suspects()[0].record == "quarantined in 3 of 3 rounds"
+    made = subprocess.run(
+        [sys.executable, "-m", "bartizan.cli", "report", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+
+
+def test_a_node_that_joins_late_is_in_the_record(tmp_path):
+    nodes = dict.fromkeys(range(7), steps_by_one)
+    desk = LocalGrid(nodes)
+    strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path, fraction_evaluate=0.0)
+    strategy.start(
+        desk,
+        as_record(arrays()),
+        num_rounds=3,
+        evaluate_fn=lambda server_round, model: desk.nodes.update({100 + server_round: steps_by_one}),
+    )
+    recorded = results.read(tmp_path)
+    assert [len(line["clients"]) for line in recorded.rounds] == [8, 9, 10]
+    assert len(recorded.run["clients"]) == 10
+
+
+def test_a_kill_between_the_record_and_the_checkpoint_loses_nothing(tmp_path, monkeypatch):
+    """The last round's line is there, rewritten for a node that joined, and the checkpoint is the one before."""
+
+    def kill(folder, saved):
+        if saved.round == 3:
+            raise Killed
+        save(folder, saved)
+
+    save = resume.save
+    desk = LocalGrid(dict.fromkeys(range(7), steps_by_one))
+
+    def go():
+        strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path, fraction_evaluate=0.0)
+        return strategy.start(
+            desk,
+            as_record(arrays()),
+            num_rounds=4,
+            evaluate_fn=lambda server_round, model: desk.nodes.update({100 + server_round: steps_by_one}),
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resume, "save", kill)
+        with pytest.raises(Killed):
+            go()
+    assert len(results.read(tmp_path).rounds) == 3
+    result = go()
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 4, atol=0.05)
+    assert [line["round"] for line in results.read(tmp_path).rounds] == [1, 2, 3, 4]
+    assert not report.load(tmp_path).broken
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_run_continues_with_its_model_its_reputation_and_its_record(tmp_path):
+    def go(nodes, rounds=4, folder=tmp_path / "a", stop=None):
+        strategy = RobustStrategy(bz.MultiKrum(2), folder=folder, fraction_evaluate=0.0, min_train_nodes=8)
+        rounds_seen = []
+
+        def watch(server_round, model):
+            rounds_seen.append(server_round)
+            if server_round == stop:
+                raise Killed
+            return None
+
+        result = strategy.start(
+            LocalGrid(nodes), as_record(arrays()), num_rounds=rounds, timeout=0.2, evaluate_fn=watch
+        )
+        return strategy, result, rounds_seen
+
+    nodes = {**dict.fromkeys(range(7), steps_by_one), 50: ATTACKERS["NaN"]}
+    with pytest.raises(Killed):
+        go(nodes, stop=3)
+    strategy, result, rounds = go(nodes)
+    assert rounds == [2, 3, 4]
+    assert sorted(result.train_metrics_clientapp) == [3, 4]
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 4, atol=0.05)
+    assert [(one.node, one.quarantined) for one in strategy.suspects()] == [(50, 4)]
+    recorded = results.read(tmp_path / "a")
+    assert [line["round"] for line in recorded.rounds] == [1, 2, 3, 4]
+    assert recorded.end["status"] == "finished"
+
+    _, again, _ = go(nodes)  # a finished run is not run again, and its lines stay
+    np.testing.assert_array_equal(again.arrays["w"].numpy(), result.arrays["w"].numpy())
+    assert results.read(tmp_path / "a").end == recorded.end
+
+
+KILLED = """
+import os, signal, sys
+import flower_nodes as t
+from flwr.supercore.task_identity import TaskIdentity
+TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = 1
+def node(message):
+    if message.content["config"]["server-round"] == 3 and message.metadata.dst_node_id == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return t.steps_by_one(message)
+nodes = {**dict.fromkeys(range(7), node), 50: t.ATTACKERS["NaN"]}
+t.run(nodes, rounds=4, folder=sys.argv[1], spill=sys.argv[2])
+"""
+
+
+def test_a_run_continues_after_kill_9_in_the_middle_of_a_round(tmp_path):
+    folder, spill = tmp_path / "run", tmp_path / "spill"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    command = [sys.executable, "-c", KILLED, str(folder), str(spill)]
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert list(spill.iterdir())
+    strategy, result = run(
+        {**dict.fromkeys(range(7), steps_by_one), 50: ATTACKERS["NaN"]}, rounds=4, folder=folder, spill=spill
+    )
+    assert sorted(result.train_metrics_clientapp) == [3, 4]
+    assert [(one.node, one.quarantined) for one in strategy.suspects()] == [(50, 4)]
+    assert [line["round"] for line in results.read(folder).rounds] == [1, 2, 3, 4]
+    assert not list(spill.iterdir())  # what the killed process left is gone too
+
+
+def test_a_resumed_run_has_the_rules_memory(tmp_path):
+    """Clipped clustering clips at the median norm of all rounds: what was remembered changes the third."""
+    rule = bz.rule("clipped-clustering")
+    nodes = dict.fromkeys(range(7), steps_by_one)
+    strategy, whole = run(nodes, rounds=3, rule=rule, folder=tmp_path / "whole")
+    assert len(strategy._history) == 21
+    run(nodes, rounds=2, rule=rule, folder=tmp_path / "parts")
+    strategy, parts = run(nodes, rounds=3, rule=rule, folder=tmp_path / "parts")
+    assert len(strategy._history) == 21
+    np.testing.assert_allclose(parts.arrays["w"].numpy(), whole.arrays["w"].numpy(), rtol=1e-5)
+
+
+def test_subclasses_of_a_resumed_run_see_the_rounds_of_the_whole(tmp_path):
+    seen = []
+
+    class Mine(RobustStrategy):
+        def configure_train(self, server_round, arrays, config, grid):
+            seen.append(server_round)
+            return super().configure_train(server_round, arrays, config, grid)
+
+        def aggregate_train(self, server_round, replies):
+            seen.append(-server_round)
+            return super().aggregate_train(server_round, replies)
+
+    for rounds in (2, 4):
+        strategy = Mine(bz.MultiKrum(2), fraction_evaluate=0.0, folder=tmp_path)
+        strategy.start(LocalGrid(dict.fromkeys(range(7), steps_by_one)), as_record(arrays()), num_rounds=rounds)
+    assert seen == [1, -1, 2, -2, 3, -3, 4, -4]
+
+
+OTHERS = {
+    "rule": {"rule": bz.Mean()},
+    "sketch": {"sketch": bz.Exact()},
+    "sizes": {"sizes": "reported", "size_cap": 10},
+}
+
+
+@pytest.mark.parametrize("setting", OTHERS)
+def test_a_folder_of_a_run_with_other_settings_is_an_error(tmp_path, setting):
+    nodes = dict.fromkeys(range(7), steps_by_one)
+    run(nodes, folder=tmp_path)
+    with pytest.raises(ValueError, match=f"holds a run with {setting} .* Take another folder"):
+        run(nodes, rounds=2, folder=tmp_path, **OTHERS[setting])
+
+
+def test_a_folder_of_a_finished_run_is_logged(tmp_path, caplog):
+    run(dict.fromkeys(range(7), steps_by_one), folder=tmp_path)
+    assert "nothing is trained" not in caplog.text
+    run(dict.fromkeys(range(7), steps_by_one), folder=tmp_path)
+    assert "is done: nothing is trained" in caplog.text
+
+
+def test_a_relative_folder_is_logged_and_a_tilde_is_home(tmp_path, caplog, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    run(dict.fromkeys(range(7), steps_by_one), folder="here")
+    assert f"The run is recorded in {tmp_path / 'here'}: say folder= as a whole path." in caplog.text
+    assert (tmp_path / "here" / results.NAME).exists()
+    assert RobustStrategy(bz.Mean(), folder="~/runs").folder == tmp_path / "home" / "runs"
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "line", "first line"])
+def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
+    """In the second round, or the first, there is no room; then there is."""
+
+    def full(*given, **named):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def node(message):
+        t = message.content["config"]["server-round"]
+        if t == bad:
+            patch.setattr(*target, full)
+        elif t == bad + 1:
+            patch.undo()
+        return steps_by_one(message)
+
+    bad = 1 if what == "first line" else 2
+    target = {"checkpoint": (resume, "save"), "line": (results.Writer, "write"), "first line": (jsonl, "rewrite")}
+    target = target[what]
+    with monkeypatch.context() as patch:
+        _, result = run(dict.fromkeys(range(7), node), rounds=3, folder=tmp_path)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 3, atol=0.05)
+    assert "The run can't be recorded ([Errno 28] No space left on device)" in caplog.text
+    found = results.read(tmp_path)
+    assert [line["round"] for line in found.rounds] == [1, 2, 3]
+    assert found.end["status"] == "finished"
+    assert resume.load(tmp_path).round == 3
+
+
+def test_a_folder_of_another_model_or_a_broken_checkpoint_is_an_error(tmp_path):
+    run(dict.fromkeys(range(7), steps_by_one), folder=tmp_path)
+    strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path)
+    with pytest.raises(ValueError, match="holds a run of another model"):
+        strategy.start(LocalGrid({}), as_record({"w": np.zeros(3)}))
+    path = tmp_path / resume.NAME
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(results.CorruptFileError, match=r"checkpoint\.npz is not what RobustStrategy writes"):
+        strategy.start(LocalGrid({}), as_record(arrays()))

@@ -1,0 +1,307 @@
+"""Rounds of `RobustStrategy` with honest and hostile nodes."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, RecordDict
+from flwr.serverapp.strategy import Krum
+
+import bartizan as bz
+from bartizan import attacks
+from bartizan import records as results
+from bartizan.flower import RobustStrategy
+from bartizan.flower.reply_limits import Limits
+from bartizan.flower.streaming_grid import StreamingGrid
+from bartizan.lab.report import load as report
+from bartizan.lab.report.finding import reputation_of
+from flower_nodes import (
+    ATTACKERS,
+    MODEL,
+    LocalGrid,
+    arrays,
+    as_record,
+    honest,
+    run,
+    sends,
+    traced_memory,
+    train_message,
+)
+
+
+def test_the_result_is_that_of_the_aggregator():
+    _, result = run(honest())
+    told = result.train_metrics_clientapp[1]
+    seed = (told["bartizan-seed"][0] << 64) + told["bartizan-seed"][1]
+    updates = [MODEL.decode(node(train_message()).content["arrays"]) for node in honest().values()]
+    wanted = bz.aggregate(updates, bz.MultiKrum(2), sketch=bz.Rotated(), reference=MODEL.arrays, seed=seed)
+    assert told["bartizan-nodes"] == sorted(honest())
+    assert told["bartizan-weights"] == wanted.weights.tolist()
+    assert told["bartizan-scores"] == wanted.scores.tolist()
+    for name, array in wanted.update.items():
+        np.testing.assert_array_equal(result.arrays[name].numpy(), array)
+
+
+@pytest.mark.parametrize("attacker", ATTACKERS.values(), ids=ATTACKERS)
+def test_a_reply_that_can_not_be_used_is_quarantined_and_the_round_goes_on(attacker):
+    strategy, result = run({**honest(), 5: attacker})
+    assert list(strategy.quarantined) == [5]
+    assert result.train_metrics_clientapp[1]["bartizan-quarantined"] == [5]
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
+    assert [suspect.node for suspect in strategy.suspects()] == [5]
+
+
+def test_too_few_replies_keep_the_old_model_and_the_run_goes_on():
+    nodes = {**honest(4), 5: ATTACKERS["NaN"], 6: ATTACKERS["another shape"], 7: ATTACKERS["nothing"]}
+    strategy, result = run(nodes, rounds=2)
+    for name, array in arrays().items():
+        np.testing.assert_array_equal(result.arrays[name].numpy(), array)
+    assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 1]
+    assert {suspect.node for suspect in strategy.suspects()} == {5, 6, 7}
+
+
+def test_no_replies_at_all_keep_the_old_model():
+    _, result = run(dict.fromkeys(range(7), lambda message: None))
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), 0)
+
+
+def test_a_common_offset_costs_no_digits():
+    """Weights of 1000 that move by 0.001: whole weights in float32 tell nothing apart, changes do."""
+    rng = np.random.default_rng(1)
+    start = rng.normal(1000, 1, 2000).astype(np.float32)
+    nodes = {n: start + rng.normal(0.01, 0.001, 2000).astype(np.float32) for n in range(9)}
+    nodes |= {n: start - np.float32(0.01) for n in (20, 21)}
+    strategy = RobustStrategy(bz.Krum(2), fraction_evaluate=0.0, min_train_nodes=len(nodes))
+    desk = LocalGrid({n: sends({"w": update}) for n, update in nodes.items()})
+    result = strategy.start(desk, as_record({"w": start}), num_rounds=1)
+    told = result.train_metrics_clientapp[1]
+    assert told["bartizan-nodes"][int(np.argmax(told["bartizan-weights"]))] < 9
+
+
+def test_flowers_krum_picks_attackers_on_the_replies_where_ours_does_not():
+    """Steps of 1e-4 of the weights: lost in float32 between whole weights, plain from the model that was sent."""
+    caught = {"theirs": 0, "ours": 0}
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        start = (1 + rng.normal(size=20_000)).astype(np.float32)
+        steps = rng.normal(size=20_000) * np.where(np.arange(20) < 4, -1, 1)[:, None]
+        sent = (start + 1e-4 * (steps + 0.3 * rng.normal(size=(20, 20_000)))).astype(np.float32)
+        nodes = {n: sends({"w": row}) for n, row in enumerate(sent, start=1)}
+        both = {
+            "theirs": Krum(num_malicious_nodes=4, fraction_evaluate=0.0, min_train_nodes=20),
+            "ours": RobustStrategy(bz.Krum(4), fraction_evaluate=0.0, min_train_nodes=20),
+        }
+        for name, strategy in both.items():
+            result = strategy.start(
+                StreamingGrid(LocalGrid(nodes), Limits(2**30, 100)), as_record({"w": start}), num_rounds=1
+            )
+            caught[name] += np.abs(sent - result.arrays["w"].numpy()).sum(axis=1).argmin() < 4
+    assert caught["ours"] == 0
+    assert caught["theirs"] > 0
+
+
+LEAKED = 2**90 + 5
+
+
+class Leaky(bz.Aggregator):
+    """Draws a seed that the nodes know."""
+
+    def round(self, seed=None, **settings):
+        return super().round(LEAKED, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("null_space", "it hides from the projection"), ("null_space_mirror", "by the projection drawn at close")],
+)
+@pytest.mark.parametrize("rule", [bz.Krum(4), bz.GeometricMedian()], ids=repr)
+def test_nodes_that_know_the_seed_of_the_open_round_are_quarantined(rule, name, reason):
+    """Replies come after the seed is drawn: what keeps its sketch and its norm is seen by the second look."""
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=15_000).astype(np.float32)
+    steps = (3 * rng.normal(size=15_000) + rng.normal(size=(10, 15_000))).astype(np.float32)
+    lies = getattr(attacks, name)(steps, 4, rng, sketch=bz.Rotated(), leaked_seed=LEAKED)
+    nodes = {n: sends({"w": start + step}) for n, step in enumerate([*steps, *lies])}
+    strategy = RobustStrategy(rule, fraction_evaluate=0.0, min_train_nodes=len(nodes))
+    strategy.aggregator = Leaky(rule, strategy.aggregator.sketch)
+    result = strategy.start(LocalGrid(nodes), as_record({"w": start}), num_rounds=1)
+    told = result.train_metrics_clientapp[1]
+    weighed_by_the_leaked = (told["bartizan-seed"][0] << 64) + told["bartizan-seed"][1] == LEAKED
+    assert weighed_by_the_leaked == (rule.max_byzantine() is not None)  # who names no f looks at all once more
+    assert told["bartizan-quarantined"] == [10, 11, 12, 13]
+    assert all(reason in why for why in strategy.quarantined.values())
+    middle = steps.mean(axis=0)
+    off = np.linalg.norm(result.arrays["w"].numpy() - start - middle)
+    assert off <= 1.001 * np.linalg.norm(steps - middle, axis=1).max()  # as honest ones are
+
+
+def test_reported_sizes_count_only_if_asked_for_and_up_to_the_cap():
+    nodes = {n: sends(arrays(1.0)) for n in range(6)} | {9: sends(arrays(4.0), examples=10**15)}
+    plain = run(nodes, rule=bz.Mean())[1].arrays["w"].numpy()
+    np.testing.assert_allclose(plain, 10 / 7, rtol=1e-6)
+    capped = run(nodes, rule=bz.Mean(), sizes="reported", size_cap=40)[1].arrays["w"].numpy()
+    np.testing.assert_allclose(capped, (60 + 160) / 100, rtol=1e-6)
+    known = run(nodes, rule=bz.Mean(), sizes=dict.fromkeys(nodes, 1.0) | {9: 3.0})[1].arrays["w"].numpy()
+    np.testing.assert_allclose(known, 2, rtol=1e-6)
+    with pytest.raises(ValueError, match="needs size_cap"):
+        RobustStrategy(bz.Mean(), sizes="reported")
+
+
+@pytest.mark.parametrize("examples", [0, -3, float("nan"), float("inf"), [1.0]], ids=repr)
+def test_a_reported_size_that_is_no_positive_number_is_quarantined(examples):
+    strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=examples)}, sizes="reported", size_cap=100)
+    assert "'num-examples' once, as a positive number" in strategy.quarantined[5]
+
+
+def test_a_rule_that_needs_a_trusted_update_gets_that_of_the_server():
+    with pytest.raises(ValueError, match="pass trusted="):
+        RobustStrategy(bz.FLTrust())
+    nodes = {**honest(), 5: sends(arrays(-3.0)), 6: sends(arrays(-3.0))}
+    asked = []
+
+    def own(server_round, model):
+        asked.append((server_round, model["w"].numpy().mean()))
+        return as_record(arrays(1.0))
+
+    _, result = run(nodes, rule=bz.FLTrust(), trusted_fn=own)
+    assert asked == [(1, 0.0)]
+    weights = dict(
+        zip(*(result.train_metrics_clientapp[1][f"bartizan-{key}"] for key in ("nodes", "weights")), strict=True)
+    )
+    assert weights[5] == weights[6] == 0
+
+
+def test_spilled_replies_give_the_same_model_and_leave_nothing(tmp_path):
+    nodes = {**honest(), 5: sends(arrays(90.0))}
+    _, kept = run(nodes)
+    _, spilled = run(nodes, spill=tmp_path)
+    np.testing.assert_array_equal(spilled.arrays["w"].numpy(), kept.arrays["w"].numpy())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spilled_reply_is_freed_at_once(tmp_path):
+    """By counting, not when Python looks for circles: with that switched off, one reply is held at a time."""
+    strategy = RobustStrategy(bz.MultiKrum(1), spill=tmp_path, min_train_nodes=8)
+    start = as_record({"w": np.zeros(250_000, np.float32)})
+    questions = list(strategy.configure_train(1, start, ConfigRecord(), LocalGrid(honest(8))))
+    held = []
+
+    def replies():
+        for n, question in enumerate(questions):
+            question.metadata.__dict__["_message_id"] = str(n)
+            reply = sends({"w": np.full(250_000, n, np.float32)})(question)
+            held.append(tracemalloc.get_traced_memory()[0])
+            yield reply
+            del reply
+
+    with traced_memory():
+        strategy.aggregate_train(1, replies())
+    assert held[-1] - held[1] < 1e6  # six replies of a megabyte each came in between
+
+
+def test_as_many_nodes_are_asked_as_the_rule_needs():
+    assert RobustStrategy(bz.Bulyan(2)).min_train_nodes == 11
+    assert RobustStrategy(bz.NNM(3) >> bz.GeometricMedian()).min_available_nodes == 7
+    assert RobustStrategy(bz.Mean()).min_train_nodes == 2
+    assert RobustStrategy(bz.Mean(), min_train_nodes=5).min_available_nodes == 5
+
+
+@pytest.mark.parametrize("sizes", ["reported", "known"])
+def test_nodes_of_few_examples_are_no_suspects(tmp_path, sizes):
+    examples = {n: 5 if n < 3 else 1000 for n in range(9)}
+    nodes = {n: sends(arrays(1.0), examples=size) for n, size in examples.items()} | {9: ATTACKERS["NaN"]}
+    given = {"sizes": "reported", "size_cap": 1000} if sizes == "reported" else {"sizes": {**examples, 9: 1}}
+    strategy, _ = run(nodes, rounds=5, rule=bz.Mean(), folder=tmp_path, **given)
+    assert [one.node for one in strategy.suspects()] == [9]
+    assert strategy.reputation.shares() == pytest.approx({**dict.fromkeys(range(9), 1.0), 9: 0.0})
+    (drawn,) = report.load(tmp_path).runs
+    assert [drawn.clients[one.node] for one in reputation_of(drawn).suspects()] == ["9"]
+
+
+def test_a_size_near_zero_ends_no_run():
+    strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=5e-324)}, sizes="reported", size_cap=100)
+    assert all(np.isfinite(share) for share in strategy.reputation.shares().values())
+
+
+@pytest.mark.parametrize("rule", [bz.rule("trimmed-mean", n_byzantine=2), bz.MultiKrum(2)], ids=repr)
+def test_a_round_in_which_a_node_took_part_counts_with_weights_or_without(tmp_path, rule):
+    def once(message):
+        bad = message.content["config"]["server-round"] == 1
+        return (ATTACKERS["NaN"] if bad else sends(arrays(1.0)))(message)
+
+    nodes = {n: sends(arrays(1.0)) for n in range(7)} | {9: once}
+    strategy, result = run(nodes, rounds=3, rule=rule, folder=tmp_path)
+    records = {one.node: one.record for one in strategy.suspects()}
+    assert records[9].endswith("quarantined in 1 of 3 rounds")
+    weighs = isinstance(rule, bz.MultiKrum)
+    assert all(("bartizan-shares" in told) == weighs for told in result.train_metrics_clientapp.values())
+    (drawn,) = report.load(tmp_path).runs
+    found = reputation_of(drawn).suspects()
+    assert {drawn.clients[one.node]: one.record for one in found} == {str(n): text for n, text in records.items()}
+
+
+def test_a_refused_round_counts_for_those_who_took_part():
+    nodes = {**honest(4), 5: ATTACKERS["NaN"], 6: ATTACKERS["NaN"], 7: ATTACKERS["NaN"]}
+    strategy, result = run(nodes, rounds=2)
+    assert [standing.rounds for standing in strategy.reputation.nodes.values()] == [2] * 7
+    assert "bartizan-shares" not in result.train_metrics_clientapp[1]
+
+
+def test_a_subclass_may_configure_rounds_by_itself(tmp_path):
+    class Mine(RobustStrategy):
+        def configure_train(self, server_round, arrays, config, grid):
+            content = RecordDict({"model": arrays, "config": ConfigRecord({"server-round": server_round})})
+            return self._construct_messages(content, list(grid.get_node_ids())[:5], "train")
+
+    def node(message):
+        model = {name: array.numpy() for name, array in message.content["model"].items()}
+        return sends({name: array + 1 if array.dtype.kind == "f" else array for name, array in model.items()})(message)
+
+    strategy = Mine(bz.MultiKrum(1), fraction_evaluate=0.0, folder=tmp_path)
+    result = strategy.start(LocalGrid(dict.fromkeys(range(7), node)), as_record(arrays()), num_rounds=2)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 2)
+    assert [line["norm"] for line in results.read(tmp_path).rounds] == pytest.approx([17**0.5] * 2)
+    assert results.read(tmp_path).run["clients"] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_spill_without_room_costs_a_node_its_reply_or_the_round(tmp_path, monkeypatch):
+    from bartizan.updates import spill
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    keep = spill.Spill.keep
+    with monkeypatch.context() as patch:
+        patch.setattr(spill.Spill, "keep", lambda self, update, node: (full if node == 5 else keep)(self, update, node))
+        strategy, result = run({**honest(), 5: sends(arrays(1.0))}, spill=tmp_path)
+    assert strategy.failed == {5: "[Errno 28] No space left on device"}
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spill, "_locked", full)
+        _, result = run(honest(), rounds=2, spill=tmp_path, folder=tmp_path / "run")
+    assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 1]
+    assert "no room to keep replies" in results.read(tmp_path / "run").rounds[1]["note"]
+
+
+def test_a_strategy_that_is_started_again_begins_anew():
+    strategy = RobustStrategy(bz.MultiKrum(2), fraction_evaluate=0.0, min_train_nodes=8)
+    for _ in range(2):
+        strategy.start(LocalGrid({**honest(), 9: ATTACKERS["NaN"]}), as_record(arrays()), num_rounds=2)
+    assert strategy.suspects()[0].record == "quarantined in 2 of 2 rounds"
+
+
+def test_importing_bartizan_imports_no_flower():
+    code = "import sys, bartizan; print('flwr' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_without_flower_the_error_names_the_extra():
+    code = "import sys; sys.modules['flwr'] = None; import bartizan.flower"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+    assert "bartizan.flower needs Flower: pip install 'bartizan[flower]'" in told
