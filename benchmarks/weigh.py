@@ -14,7 +14,7 @@ import numpy as np
 
 import bartizan as bz
 from bartizan.geometry import Geometry, gram_stats_of
-from bartizan.kernels import weigh_reference as definition
+from bartizan.kernels import reference as definition
 
 P = 4096  # as many as a sketch has
 

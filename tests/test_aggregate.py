@@ -105,7 +105,7 @@ def test_seeds_are_secret_fresh_and_recorded():
 
 def test_the_stages_are_timed():
     out = bz.aggregate(attacked("gaussian", 0), bz.Krum(F))
-    assert list(out.seconds) == ["sketch", "weigh", "combine"]
+    assert [stage for stage in out.seconds if stage != "compile"] == ["sketch", "weigh", "combine"]
     assert all(seconds > 0 for seconds in out.seconds.values())
 
 

@@ -15,8 +15,23 @@ from bartizan import registry as names
 PUBLIC = {
     *("ARC", "Achlioptas", "Aggregation", "Aggregator", "BadClientError", "Bucketing", "Bulyan", "CAF", "CGE"),
     *("CenteredClipping", "Clipping", "ClippedClustering", "Exact", "FLTrust", "Gaussian", "GeometricMedian"),
-    *("Geometry", "Krum", "MCA", "MDA", "Mean", "MoNNA", "MultiKrum", "NNM", "Rotated", "Round", "SMEA", "SpectralDnC"),
-    *("TooFewClientsError", "aggregate", "attacks", "coordinatewise", "files", "rule", "sketch"),
+    *(
+        "Geometry",
+        "Krum",
+        "MCA",
+        "MDA",
+        "MeaMed",
+        "Mean",
+        "Median",
+        "MoNNA",
+        "MultiKrum",
+        "NNM",
+        "Rotated",
+        "Round",
+        "SMEA",
+        "SpectralDnC",
+    ),
+    *("TooFewClientsError", "TrimmedMean", "aggregate", "attacks", "coordinatewise", "files", "rule", "sketch"),
 }
 
 

@@ -25,6 +25,7 @@ from bartizan.rules import (
     SpectralDnC,
     coordinatewise,
 )
+from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
 from bartizan.rules.preaggregators import ARC, NNM, Bucketing, Clipping
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated
 from bartizan.updates import files
@@ -54,13 +55,16 @@ __all__ = [
     "GeometricMedian",
     "Geometry",
     "Krum",
+    "MeaMed",
     "Mean",
+    "Median",
     "MoNNA",
     "MultiKrum",
     "Rotated",
     "Round",
     "SpectralDnC",
     "TooFewClientsError",
+    "TrimmedMean",
     "aggregate",
     "attacks",
     "coordinatewise",

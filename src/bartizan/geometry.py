@@ -95,7 +95,7 @@ class MixedPoints:
 
     @cached_property
     def inner(self) -> Floats:
-        from bartizan.kernels.sandwich import sandwich
+        from bartizan.kernels import weigh
 
         n, M, given = self.n_clients, self.points.n_clients, self.points.inner
         B = np.zeros((n + len(given) - M, len(given)))
@@ -103,13 +103,13 @@ class MixedPoints:
         B[:n, M] = 1 - self.mixing.sum(axis=1)
         for other in range(len(given) - M):
             B[n + other, M + other] = 1.0
-        return sandwich(B, given)
+        return weigh.sandwich(B, given)
 
     @cached_property
     def gram(self) -> Floats:
-        from bartizan.kernels.sandwich import sandwich
+        from bartizan.kernels import weigh
 
-        return sandwich(np.ascontiguousarray(self.mixing), np.ascontiguousarray(self.points.gram))
+        return weigh.sandwich(np.ascontiguousarray(self.mixing), np.ascontiguousarray(self.points.gram))
 
     @cached_property
     def _distances(self) -> tuple[Floats, int, float]:

@@ -28,7 +28,7 @@ class Aggregation(Generic[U]):
     seed: int
     """The seed of this round: with `sketch` it replays the round. Publish it after the round, never before."""
     seconds: dict[str, float]
-    """Time of the stages: sketch, weigh, combine, and a round's recheck."""
+    """Time of the stages: sketch, weigh, combine, a round's recheck, and compile where kernels had to be compiled."""
     history: tuple[float, ...] = ()
     """For rules with a memory: pass it to the next round."""
     sketch: Sketch = Exact()

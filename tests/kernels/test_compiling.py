@@ -1,4 +1,4 @@
-"""A first call compiles, and whoever waits is told."""
+"""A first call compiles; it is reported and timed by itself."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ import os
 import pty
 import subprocess
 import sys
+import time
 
 import numba
+import numpy as np
 import pytest
 
-import bartizan.kernels.cpu  # noqa: F401 (from now on it is told)
-from bartizan.kernels.compiling import told
+import bartizan as bz
+import bartizan.kernels.cpu
+from bartizan._util.stopwatch import Stopwatch, compile_seconds
+from bartizan.kernels import compiling
+from bartizan.kernels.compiling import reported
+from bartizan.warmup import warm_up
 
 CODE = (
     "import logging, sys; logging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
@@ -57,7 +63,7 @@ def test_a_stderr_that_is_none_stops_no_kernel(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "bartizan")
     for stderr in (None, OnlyWrites(), closed):
         monkeypatch.setattr(sys, "stderr", stderr)
-        with told("a kernel"):
+        with reported("a kernel"):
             pass
     assert len(caplog.records) == 3
 
@@ -73,3 +79,38 @@ def test_kernels_of_others_are_compiled_as_ever():
 def test_elsewhere_the_log_has_it(tmp_path):
     log = run(tmp_path, subprocess.DEVNULL)
     assert f"{logging.getLevelName(logging.INFO)}:bartizan:bartizan: compiling" in log
+    assert log.count(compiling.LONG) == 1
+
+
+def test_a_program_without_a_terminal_warns_once_after_a_while(monkeypatch, caplog):
+    monkeypatch.setattr(compiling, "_reported", False)
+    for patience, warnings in ((1e9, 0), (-1.0, 1), (-1.0, 1)):
+        monkeypatch.setattr(compiling, "PATIENCE", patience)
+        with reported("a kernel"), reported("what it calls"):
+            pass
+        assert [record.getMessage() for record in caplog.records].count(compiling.LONG) == warnings
+
+
+def test_compiling_is_a_stage_of_its_own():
+    watch = Stopwatch()
+    with reported("a kernel"), reported("what it calls"):
+        time.sleep(0.01)
+    watch.lap("sketch")
+    watch.lap("weigh")
+    assert list(watch.laps) == ["sketch", "compile", "weigh"]
+    assert watch.laps["compile"] >= 0.01
+    assert watch.laps["sketch"] >= 0
+
+
+def test_after_the_warm_up_usual_calls_compile_nothing():
+    warm_up()
+    before, x = compile_seconds(), np.random.default_rng(0).normal(size=(20, 300))
+    for dtype in (np.float32, np.float64):
+        for sketch in (bz.Exact(), bz.Rotated()):
+            for rule in (bz.Krum(3), bz.GeometricMedian(), bz.MCA(), bz.Mean(), bz.NNM(3) >> bz.GeometricMedian()):
+                assert "compile" not in bz.aggregate(x.astype(dtype), rule, sketch=sketch).seconds
+                with bz.Aggregator(rule, sketch).round() as r:
+                    for client, row in enumerate(x.astype(dtype)):
+                        r.add(row, client)
+                    r.close()
+    assert compile_seconds() == before

@@ -143,4 +143,4 @@ except ModuleNotFoundError as missing:
 
 def test_only_images_on_a_device_need_torch():
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True).stdout
-    assert done == "10000\nbartizan.lab.data.device_images needs torch: pip install 'bartizan[lab]'\n"
+    assert done == "10000\nThe laboratory needs torch: pip install 'bartizan[lab]'\n"

@@ -470,7 +470,7 @@ def test_attacks_that_shift_the_mean_reach_as_far_on_weights_as_on_changes(tmp_p
     assert norms[1] == pytest.approx(norms[0], rel=0.5)
 
 
-def lies_of(attack, sends):
+def sent_of(attack, sends):
     """What the honest and the attackers send in the second round, and the course of the model so far."""
     from bartizan.lab.training.training_loop import Training
 
@@ -478,18 +478,18 @@ def lies_of(attack, sends):
     training = Training(SMALL.with_settings([f"attack.name={attack}", *local]), "cpu")
     training.round(1)
     attackers = sorted(training.population.byzantine)
-    rows, *_ = training._sent(training.population.taking_part(2), 2)
+    _, _, rows, *_ = training._client_updates(training.population.taking_part(2), 2)
     honest = torch.stack([row for client, row in enumerate(rows) if client not in attackers])
     return honest.mean(dim=0), rows[attackers[0]], training.initial, training.server.weights
 
 
 def test_a_attacker_who_aims_at_the_sketch_aims_at_changes_whatever_is_sent():
     for sends in ("changes", "weights"):
-        mean, lie, initial, weights = lies_of("observer", sends)
-        against = torch.nn.functional.cosine_similarity(lie - mean, initial - weights, dim=0)
+        mean, sent, initial, weights = sent_of("observer", sends)
+        against = torch.nn.functional.cosine_similarity(sent - mean, initial - weights, dim=0)
         assert against < -0.8  # against the course, and not along it
-        mean, lie, *_ = lies_of("null-space-mirror", sends)
-        assert lie.norm() == pytest.approx(float(mean.norm()), rel=1e-3)
+        mean, sent, *_ = sent_of("null-space-mirror", sends)
+        assert sent.norm() == pytest.approx(float(mean.norm()), rel=1e-3)
 
 
 def test_a_gradient_has_no_weights_to_send():

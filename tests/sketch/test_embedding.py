@@ -17,7 +17,7 @@ from bartizan.sketch import (
     pairwise_dimension,
     pairwise_distortion,
 )
-from bartizan.sketch.collisions import few_rows_odds
+from bartizan.sketch.guarantees import few_rows_odds
 
 # At this size the theorem asks for k = 414, and its eps leaves a Gaussian sketch at odds of 2e-5 a seed.
 M, EPS, DELTA = 8, 0.9, 0.01

@@ -727,4 +727,4 @@ def test_the_result_shares_no_memory_with_a_client():
 
 
 def test_every_result_tells_its_times():
-    assert set(bz.aggregate(updates_of(), bz.Krum(2)).seconds) == {"sketch", "weigh", "combine"}
+    assert set(bz.aggregate(updates_of(), bz.Krum(2)).seconds) - {"compile"} == {"sketch", "weigh", "combine"}

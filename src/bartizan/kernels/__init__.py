@@ -1,3 +1,1 @@
-"""What touches p coordinates, or M x M numbers: `reference` and `weigh_reference` define it in NumPy; `cpu`, `dense`,
-`weigh` and their neighbours do it fast in numba, `gpu` in Triton. One signature, picked by where the data is.
-"""
+"""Kernels over p coordinates (`cpu`, `gpu`) and over M x M numbers (`weigh`), with their definitions (`reference`)."""

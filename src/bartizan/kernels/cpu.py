@@ -27,7 +27,7 @@ from bartizan.kernels import compiling, reference
 from bartizan.kernels import random_matrices as dense
 from bartizan.kernels.rows import FOLD, UNIT, Rows, unit_of
 
-compiling.tell()
+compiling.register()
 
 # Reordering sums is all we allow: NaN and Inf must come through.
 SUMS = {"reassoc", "contract", "nsz"}

@@ -1,7 +1,7 @@
-"""The loops between the Gram matrix and the weights, in numba: M x M numbers, a few passes.
+"""Kernels of the weigh stage in numba: M x M numbers, from the Gram matrix to the weights.
 
-What each computes is said in `weigh_reference`; here is only how. They decide between clients, so nothing is reordered
-but sums whose rounding decides nothing. Each file of kernels stands alone: numba's cache looks at no other.
+`reference` defines what each of them computes. Their results decide between clients, so only sums whose rounding
+decides nothing are reordered. All are in one file because numba's cache checks only the file that a kernel is in.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from numba import njit
 from numba import uint64 as u64
 
 from bartizan._util.threads import n_threads, share
-from bartizan._util.types import Floats
+from bartizan._util.types import Array, Floats
 
 # Reordering sums is all we allow.
 SUMS = {"reassoc", "contract", "nsz"}
 # Clients from which on it pays to wake other threads.
 MANY = 512
+# Rows that a thread multiplies at once: they stay in its cache.
+STRIPE = 64
+# Up to so many multiplications BLAS too stays on one thread.
+FEW = 2**18
 # No division here is by zero, and none is checked for it.
 loop = njit(cache=True, nogil=True, error_model="numpy")
-summing = njit(cache=True, error_model="numpy", fastmath=SUMS)
+summing = njit(cache=True, nogil=True, error_model="numpy", fastmath=SUMS)
 
 
 @loop
@@ -299,3 +303,207 @@ def _correntropy(C, start, shares, width, tolerance, max_steps):
 def correntropy(inner: Floats, start: int, shares: Floats, width: float, tolerance: float, max_steps: int) -> Floats:
     """Weights of the fixed point that the Gaussian kernel reaches from client `start`."""
     return _correntropy(inner, start, shares, width, tolerance, max_steps)
+
+
+@loop
+def _plus(high, low, x):
+    """A sum in twice the digits, `high` + `low`, and x: `high` is the sum rounded once, whatever the order."""
+    s = high + x
+    part = s - high
+    low += (high - (s - part)) + (x - part)
+    high = s + low
+    return high, low - (high - s)
+
+
+@loop
+def _pack(D, mask, keys):
+    for i in range(u64(len(D))):
+        bits, to = D[i].view(np.int64), keys[i]
+        for j in range(u64(len(to))):
+            to[j] = (bits[j] & ~mask) | np.int64(j)
+
+
+@loop
+def _unpack(D, keys, mask, unsure):
+    """From keys to clients, and whose distances the keys had too few digits to tell apart."""
+    for i in range(u64(len(D))):
+        row, order, before = D[i], keys[i], -1.0
+        for at in range(u64(len(row))):
+            order[at] &= mask
+            d = row[order[at]]
+            unsure[i] |= d < before
+            before = d
+
+
+def by_distance(D: Floats) -> Array:
+    """Each row's clients by their distance, ties to the lower index.
+
+    Sorted by keys, the distance's bits with the index in the last of them: NumPy sorts numbers much faster than it
+    sorts indices. Where those last bits mattered, it sorts indices.
+    """
+    mask = (1 << len(D).bit_length()) - 1
+    keys, unsure = np.empty(D.shape, np.int64), np.zeros(len(D), np.bool_)
+    _pack(D, mask, keys)
+    keys.sort(axis=1)
+    _unpack(D, keys, mask, unsure)
+    if unsure.any():
+        keys[unsure] = np.argsort(D[unsure], axis=1, kind="stable")
+    return keys
+
+
+@loop
+def _counted(remaining, f):
+    """How many neighbours count in Bulyan's Krum among those that remain, and the client itself."""
+    return min(max(remaining - f - 2, f, 1), remaining - 1) + 1
+
+
+@loop
+def _repeated_krum(D, order, f, selected):
+    """When one leaves, each other's sum loses it if it counted, and the farthest that counted if it did not."""
+    M = len(D)
+    alive, left = np.arange(M), np.ones(M, np.bool_)
+    high, low, most = np.zeros(M), np.zeros(M), np.empty(M)
+    # The farthest that counts: its place in the order, its distance, and who it is.
+    place, border, who = np.empty(M, np.int64), np.empty(M), np.empty(M, np.int64)
+    count = _counted(M, f)
+    for i in range(M):
+        place[i], who[i] = count - 1, order[i, count - 1]
+        border[i] = D[i, who[i]]
+    for j in range(M):
+        row = D[j]
+        for i in range(M):
+            near = row[i] < border[i] or (row[i] == border[i] and j <= who[i])
+            high[i], low[i] = _plus(high[i], low[i], row[i] if near else 0.0)
+    best = 0
+    for i in range(M):
+        most[i] = high[i]
+        best = i if high[i] < high[best] else best
+    for s in range(len(selected)):
+        selected[s] = chosen = best
+        if s + 1 == len(selected):
+            break
+        left[chosen] = False
+        n_left, best = 0, -1
+        fewer = _counted(M - s - 1, f)
+        for turn in range(M - s):
+            i = alive[turn]
+            if i == chosen:
+                continue
+            alive[n_left] = i
+            n_left += 1
+            d, change = D[chosen, i], 0.0
+            if d < border[i] or (d == border[i] and chosen <= who[i]):
+                change = -d
+                step = 1 if fewer == count else 0
+            else:
+                step = -1 if fewer < count else 0
+            if step != 0:
+                at = place[i]
+                if step < 0:  # the farthest that counted goes
+                    while not left[order[i, at]]:
+                        at -= 1
+                    change = -D[i, order[i, at]]
+                    at -= 1
+                else:  # the next takes the place of the chosen
+                    at += 1
+                    while not left[order[i, at]]:
+                        at += 1
+                    high[i], low[i] = _plus(high[i], low[i], D[i, order[i, at]])
+                place[i], who[i] = at, order[i, at]
+                border[i] = D[i, who[i]]
+            high[i], low[i] = _plus(high[i], low[i], change)
+            most[i] = max(most[i], high[i])
+            if high[i] < 2.0**-30 * most[i]:
+                high[i], low[i] = 0.0, 0.0
+                for at in range(place[i] + 1):
+                    if left[order[i, at]]:
+                        high[i], low[i] = _plus(high[i], low[i], D[i, order[i, at]])
+                most[i] = high[i]
+            if best < 0 or high[i] < high[best]:
+                best = i
+        count = fewer
+
+
+def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
+    """Who is selected, in turn: scores are running sums in twice the digits, so O(M^2) once each row is sorted.
+
+    A giant that was once in a sum took digits from it: a sum that has shrunk by 2^30 is taken anew.
+    """
+    selected = np.empty(n_selected, np.int64)
+    _repeated_krum(D, by_distance(D), f, selected)
+    return selected
+
+
+@summing
+def _tile(X, Y, i, j, out):
+    """The 4 x 4 inner products of four rows of X and four of Y."""
+    x0, x1, x2, x3 = X[i], X[i + 1], X[i + 2], X[i + 3]
+    y0, y1, y2, y3 = Y[j], Y[j + 1], Y[j + 2], Y[j + 3]
+    a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = 0.0
+    a20 = a21 = a22 = a23 = a30 = a31 = a32 = a33 = 0.0
+    for t in range(u64(len(x0))):
+        p0, p1, p2, p3 = x0[t], x1[t], x2[t], x3[t]
+        q0, q1, q2, q3 = y0[t], y1[t], y2[t], y3[t]
+        a00, a01, a02, a03 = a00 + p0 * q0, a01 + p0 * q1, a02 + p0 * q2, a03 + p0 * q3
+        a10, a11, a12, a13 = a10 + p1 * q0, a11 + p1 * q1, a12 + p1 * q2, a13 + p1 * q3
+        a20, a21, a22, a23 = a20 + p2 * q0, a21 + p2 * q1, a22 + p2 * q2, a23 + p2 * q3
+        a30, a31, a32, a33 = a30 + p3 * q0, a31 + p3 * q1, a32 + p3 * q2, a33 + p3 * q3
+    out[i, j], out[i, j + 1], out[i, j + 2], out[i, j + 3] = a00, a01, a02, a03
+    out[i + 1, j], out[i + 1, j + 1], out[i + 1, j + 2], out[i + 1, j + 3] = a10, a11, a12, a13
+    out[i + 2, j], out[i + 2, j + 1], out[i + 2, j + 2], out[i + 2, j + 3] = a20, a21, a22, a23
+    out[i + 3, j], out[i + 3, j + 1], out[i + 3, j + 2], out[i + 3, j + 3] = a30, a31, a32, a33
+
+
+@loop
+def _row_products(X, Y, first, last, lower, out):
+    """Rows `first` to `last` of X Y'; of a symmetric product only what lies below the diagonal, tile by tile."""
+    n, m = len(X), len(Y)
+    if n < 4 or m < 4:
+        for i in range(first, last):
+            for j in range(m):
+                out[i, j] = 0.0
+                for t in range(X.shape[1]):
+                    out[i, j] += X[i, t] * Y[j, t]
+        return
+    # The last tile of an odd size overlaps the one before.
+    for j in range(0, min(m, last + 3) if lower else m, 4):
+        for i in range(first, last, 4):
+            if not lower or j <= i + 3:
+                _tile(X, Y, min(i, n - 4), min(j, m - 4), out)
+
+
+@loop
+def _mirror(out):
+    """Copy what lies below the diagonal above it, in squares that fit the cache."""
+    M = len(out)
+    for top in range(0, M, 32):
+        for left in range(0, top + 1, 32):
+            for j in range(left, min(left + 32, M)):
+                for i in range(max(top, j + 1), min(top + 32, M)):
+                    out[j, i] = out[i, j]
+
+
+def _multiplied(X: Floats, Y: Floats, lower: bool = False) -> Floats:
+    """X Y', on all cores where it is worth waking them.
+
+    Not by BLAS: where other processes use the cores, its threads spin while they wait for each other, which took 100
+    times longer. Ours share nothing, and take stripes of rows as they come.
+    """
+    if X.size * len(Y) <= FEW:
+        return X @ Y.T
+    out = np.empty((len(X), len(Y)))
+    n_stripes = -(-len(X) // STRIPE)
+
+    def task(i: int) -> None:
+        first = STRIPE * (n_stripes - 1 - i)  # of a symmetric product the last ones are the longest
+        _row_products(X, Y, first, min(first + STRIPE, len(X)), lower, out)
+
+    share(task, n_stripes, n_threads() if n_stripes > 5 else 1)
+    return out
+
+
+def sandwich(B: Floats, S: Floats) -> Floats:
+    """B S B' for a symmetric S, and symmetric to the last bit."""
+    out = _multiplied(_multiplied(B, S), B, lower=True)
+    _mirror(out)
+    return out

@@ -36,10 +36,10 @@ class Bulyan(Bounded, Rule):
         return 4 * n_byzantine + 3
 
     def weigh(self, geometry: Geometry) -> Floats:
-        from bartizan.kernels.repeated_krum import repeated_krum
+        from bartizan.kernels import weigh
 
         M, f = geometry.n_clients, self.n_byzantine
-        return averaged(repeated_krum(geometry.squared_distances, f, M - 2 * f), geometry)
+        return averaged(weigh.repeated_krum(geometry.squared_distances, f, M - 2 * f), geometry)
 
     def _decide(self, geometry: Geometry) -> Decision:
         weights = self.weigh(geometry)

@@ -2,10 +2,16 @@
 
 from bartizan.sketch.achlioptas import Achlioptas
 from bartizan.sketch.base import Projection, Sketch
-from bartizan.sketch.collisions import collision_bound, collision_odds
 from bartizan.sketch.exact import Exact
 from bartizan.sketch.gaussian import Gaussian
-from bartizan.sketch.guarantees import distortion, embedding_dimension, pairwise_dimension, pairwise_distortion
+from bartizan.sketch.guarantees import (
+    collision_bound,
+    collision_odds,
+    distortion,
+    embedding_dimension,
+    pairwise_dimension,
+    pairwise_distortion,
+)
 from bartizan.sketch.rotated import Rotated
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy as np
 from bartizan._util.seeds import key_of
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.sketch.base import Projection
-from bartizan.sketch.tails import achlioptas_range
+from bartizan.sketch.guarantees import achlioptas_range
 
 
 @dataclass(frozen=True)

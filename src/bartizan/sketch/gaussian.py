@@ -8,7 +8,7 @@ from typing import ClassVar
 from bartizan._util.seeds import key_of
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.sketch.base import Projection
-from bartizan.sketch.tails import gaussian_range
+from bartizan.sketch.guarantees import gaussian_range
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from bartizan._util.seeds import key_of
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.kernels.rows import unit_of
 from bartizan.sketch.base import Projection
-from bartizan.sketch.tails import gaussian_range, rotated_range
+from bartizan.sketch.guarantees import gaussian_range, rotated_range
 
 
 @dataclass(frozen=True)

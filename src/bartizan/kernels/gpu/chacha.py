@@ -9,12 +9,12 @@ import triton.language as tl
 from bartizan._util.types import Array
 
 COUNTERS = 256  # ChaCha blocks that one program of `_fill` draws
-KEY = tuple(f"key{i}" for i in range(8))
+KEY = ("key0", "key1", "key2", "key3")
 
 
 def key_words(key: Array) -> list[int]:
-    """The key as signed 32-bit numbers, which Triton always passes as i32."""
-    return key.view("int32").tolist()
+    """The 256 bits of the key as four integers of 64 bits, the arguments KEY of a kernel."""
+    return key.view("int64").tolist()
 
 
 def words(key: Array, stream: int, first: int, count: int, device: torch.device) -> torch.Tensor:
@@ -42,14 +42,14 @@ def _quarter(a, b, c, d):
 
 
 @triton.jit
-def draw(counter, stream, key0, key1, key2, key3, key4, key5, key6, key7):
+def draw(counter, stream, key0, key1, key2, key3):
     """The 16 words of each 64-bit counter, as 16 uint32 tensors of its shape."""
     zero = tl.zeros_like(counter).to(tl.uint32)
     i0, i1, i2, i3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
-    i4, i5 = zero + key0.to(tl.uint32), zero + key1.to(tl.uint32)
-    i6, i7 = zero + key2.to(tl.uint32), zero + key3.to(tl.uint32)
-    i8, i9 = zero + key4.to(tl.uint32), zero + key5.to(tl.uint32)
-    ia, ib = zero + key6.to(tl.uint32), zero + key7.to(tl.uint32)
+    i4, i5 = zero + key0.to(tl.uint32), zero + (key0 >> 32).to(tl.uint32)
+    i6, i7 = zero + key1.to(tl.uint32), zero + (key1 >> 32).to(tl.uint32)
+    i8, i9 = zero + key2.to(tl.uint32), zero + (key2 >> 32).to(tl.uint32)
+    ia, ib = zero + key3.to(tl.uint32), zero + (key3 >> 32).to(tl.uint32)
     ic, id = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
     ie, ig = zero + stream.to(tl.uint32), zero
     x0, x1, x2, x3, x4, x5, x6, x7 = i0, i1, i2, i3, i4, i5, i6, i7
@@ -63,16 +63,8 @@ def draw(counter, stream, key0, key1, key2, key3, key4, key5, key6, key7):
         x1, x6, xb, xc = _quarter(x1, x6, xb, xc)
         x2, x7, x8, xd = _quarter(x2, x7, x8, xd)
         x3, x4, x9, xe = _quarter(x3, x4, x9, xe)
-    return (x0 + i0, x1 + i1, x2 + i2, x3 + i3, x4 + i4, x5 + i5, x6 + i6, x7 + i7) + (
-        x8 + i8,
-        x9 + i9,
-        xa + ia,
-        xb + ib,
-        xc + ic,
-        xd + id,
-        xe + ie,
-        xf + ig,
-    )
+    low = (x0 + i0, x1 + i1, x2 + i2, x3 + i3, x4 + i4, x5 + i5, x6 + i6, x7 + i7)
+    return low + (x8 + i8, x9 + i9, xa + ia, xb + ib, xc + ic, xd + id, xe + ie, xf + ig)
 
 
 @triton.jit(do_not_specialize=["first", "count", "stream", *KEY])
@@ -81,17 +73,13 @@ def _fill(
     first: tl.int64,
     count: tl.int64,
     stream: tl.int32,
-    key0: tl.int32,
-    key1: tl.int32,
-    key2: tl.int32,
-    key3: tl.int32,
-    key4: tl.int32,
-    key5: tl.int32,
-    key6: tl.int32,
-    key7: tl.int32,
+    key0: tl.int64,
+    key1: tl.int64,
+    key2: tl.int64,
+    key3: tl.int64,
     N: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
-    drawn = draw(first + at, stream, key0, key1, key2, key3, key4, key5, key6, key7)
+    drawn = draw(first + at, stream, key0, key1, key2, key3)
     for i in tl.static_range(16):
         tl.store(out + 16 * at + i, drawn[i].to(tl.int32, bitcast=True), mask=at < count)

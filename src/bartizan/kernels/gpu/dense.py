@@ -116,14 +116,10 @@ def _signs(
     k: tl.int32,
     half: tl.int64,
     stream: tl.int32,
-    key0: tl.int32,
-    key1: tl.int32,
-    key2: tl.int32,
-    key3: tl.int32,
-    key4: tl.int32,
-    key5: tl.int32,
-    key6: tl.int32,
-    key7: tl.int32,
+    key0: tl.int64,
+    key1: tl.int64,
+    key2: tl.int64,
+    key3: tl.int64,
     DTYPE: tl.constexpr,
     BYTES: tl.constexpr,
     TILE: tl.constexpr,
@@ -157,7 +153,7 @@ def _signs(
         if origin is not None:
             x = (x - tl.load(origin + at, mask=here, other=0.0)[None, :]).to(tl.float32)
         high = (x.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
-        drawn = draw((start + at)[:, None] * groups + group, stream, key0, key1, key2, key3, key4, key5, key6, key7)
+        drawn = draw((start + at)[:, None] * groups + group, stream, key0, key1, key2, key3)
         added = ()
         for w in tl.static_range(16):
             word = drawn[w].to(tl.int64)
@@ -181,20 +177,16 @@ def _matrix(
     groups: tl.int32,
     half: tl.int64,
     stream: tl.int32,
-    key0: tl.int32,
-    key1: tl.int32,
-    key2: tl.int32,
-    key3: tl.int32,
-    key4: tl.int32,
-    key5: tl.int32,
-    key6: tl.int32,
-    key7: tl.int32,
+    key0: tl.int64,
+    key1: tl.int64,
+    key2: tl.int64,
+    key3: tl.int64,
     NORMAL: tl.constexpr,
 ):
     """64 coordinates of P, 16 draws each: normal numbers by Box and Muller from two words, or signs from one."""
     i = tl.program_id(0).to(tl.int64) * 64 + tl.arange(0, 64)[:, None]
     group = tl.program_id(1) * 16 + tl.arange(0, 16)[None, :]
-    drawn = draw((start + i) * groups + group, stream, key0, key1, key2, key3, key4, key5, key6, key7)
+    drawn = draw((start + i) * groups + group, stream, key0, key1, key2, key3)
     if NORMAL:
         for w in tl.static_range(8):
             u = (drawn[2 * w].to(tl.float64) + 0.5) / 4294967296.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bartizan.kernels.compiling import told
+from bartizan.kernels.compiling import reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Launcher:
         )
         ready = self.compiled.get(kinds)
         if ready is None:
-            with told(f"{self.kernel.__name__.strip('_')} for the GPU"):
+            with reported(f"{self.kernel.__name__.strip('_')} for the GPU"):
                 # Interpreted, a kernel is never compiled, and this is None.
                 self.compiled[kinds] = self.kernel[grid](*arguments, *self.constants, **self.options)
         else:

@@ -204,14 +204,10 @@ def _prepare(
     counter: tl.int64,
     n_counters: tl.int64,
     stream: tl.int32,
-    key0: tl.int32,
-    key1: tl.int32,
-    key2: tl.int32,
-    key3: tl.int32,
-    key4: tl.int32,
-    key5: tl.int32,
-    key6: tl.int32,
-    key7: tl.int32,
+    key0: tl.int64,
+    key1: tl.int64,
+    key2: tl.int64,
+    key3: tl.int64,
     tail_at: tl.int64,
     origin_at: tl.int64,
     origin_tail_at: tl.int64,
@@ -230,7 +226,7 @@ def _prepare(
     if program < drawers:
         at = program.to(tl.int64) * COUNTERS + tl.arange(0, COUNTERS)
         words = words_at.to(tl.pointer_type(tl.int32))
-        drawn = draw(counter + at, stream, key0, key1, key2, key3, key4, key5, key6, key7)
+        drawn = draw(counter + at, stream, key0, key1, key2, key3)
         for i in tl.static_range(16):
             tl.store(words + 16 * at + i, drawn[i].to(tl.int32, bitcast=True), mask=at < n_counters)
     else:

@@ -1,4 +1,4 @@
-"""Data sets by name, each read from the files that its authors publish."""
+"""Load data sets by name, each from the files that its authors publish."""
 
 from bartizan.lab.data.base import DataError, Dataset, Images
 from bartizan.lab.data.loaders import DATASETS, load

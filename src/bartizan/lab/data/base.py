@@ -1,4 +1,4 @@
-"""What a data set is: images with labels, to train and to test."""
+"""Data sets: labelled images to train and to test with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-CACHED = 100_000  # pixels counted at a time: eight times as many bytes still lie in a processor's cache
+CACHED = 100_000  # pixels counted at a time: `bincount` makes int64 of them, which still fits a cache
 
 
 class DataError(ValueError):
@@ -73,14 +73,14 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images to train and to test with, and what their classes are called."""
+    """Images to train and to test with, and the names of their classes."""
 
     name: str
     classes: tuple[str, ...]
     train: Images
     test: Images
     flip: bool = True
-    """Whether an image and its mirror image are of one class: not so for digits."""
+    """Whether a mirrored image is of the same class, which digits are not."""
 
     def __post_init__(self) -> None:
         if self.train.shape != self.test.shape:
@@ -98,7 +98,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen letters that tell these images from all others: a whole set from a sample of it."""
+        """A hash of all images and labels, 16 hexadecimal digits; a sample of a set has another than the whole."""
         digest = hashlib.blake2b(digest_size=8)
         for images in (self.train, self.test):
             digest.update(np.ascontiguousarray(images.labels).data)

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as their authors publish them: Python pickles, or the binary form."""
+"""Load CIFAR-10 and CIFAR-100 from their authors' files: Python pickles, or the binary form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bartizan.lab.data import safe_pickle as pickled
+from bartizan.lab.data import safe_pickle
 from bartizan.lab.data.base import Dataset, Images
 from bartizan.lab.data.source_files import Source
 
@@ -25,17 +25,17 @@ NAMES10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 @dataclass(frozen=True)
 class Form(ABC):
-    """One of the forms a set is published in: its folder, its files, and where the label stands."""
+    """One of the forms that a data set is published in."""
 
     source: Source
     folder: str
     train: tuple[str, ...]
     test: str
-    names: str | None  # the file of the classes' names, where they are not known
+    names: str | None  # the file with the names of the classes, where these are not known
     n_classes: int
 
     def found(self, given: Path) -> Path | None:
-        """The folder with the files, be it the one given or in it."""
+        """The folder with the files: the given one, or one in it."""
         files = (*self.train, self.test)
         below = (given / self.folder, given)
         return next((one for one in below if any((one / file).is_file() for file in files)), None)
@@ -64,7 +64,7 @@ class Form(ABC):
 
     @abstractmethod
     def size(self, n: int) -> str:
-        """What a whole file of n images is."""
+        """The size of a whole file of n images, for messages."""
 
     @abstractmethod
     def listed(self, path: Path) -> list[str]:
@@ -72,12 +72,12 @@ class Form(ABC):
 
     @abstractmethod
     def parsed(self, path: Path, data: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Rows of pixels and their labels."""
+        """The pixels, a row for each image, and the labels."""
 
 
 @dataclass(frozen=True)
 class Pickles(Form):
-    """Dicts with an array of pixels and a list of labels; read as data, see `pickled`."""
+    """Pickled dicts with an array of pixels and a list of labels, read without executing them (`safe_pickle`)."""
 
     key: str
 
@@ -88,13 +88,13 @@ class Pickles(Form):
         data = self.source.bytes_of(path, "a pickle of about 2 kB", 2**20)
         names = self._dict(path, data).get("fine_label_names")
         with self._naming(path):
-            return [pickled.text(name) for name in (names if type(names) is list else [])]
+            return [safe_pickle.text(name) for name in (names if type(names) is list else [])]
 
     def parsed(self, path: Path, data: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         read = self._dict(path, data)
         labels = read.get(self.key)
         with self._naming(path):
-            pixels = pickled.array(read.get("data"))
+            pixels = safe_pickle.array(read.get("data"))
         if pixels.ndim != 2 or pixels.shape[1] != PIXELS:
             raise self.source.corrupt(path, f"its images must be rows of {PIXELS} bytes, got shape {pixels.shape}.")
         if type(labels) is not list or len(labels) != len(pixels):
@@ -105,22 +105,22 @@ class Pickles(Form):
 
     def _dict(self, path: Path, data: bytes) -> dict[str, Any]:
         with self._naming(path):
-            read = pickled.loads(data)
+            read = safe_pickle.loads(data)
         if type(read) is not dict:
             raise self.source.corrupt(path, "it must hold a dict.")
-        return {pickled.text(key): value for key, value in read.items() if type(key) is not int}
+        return {safe_pickle.text(key): value for key, value in read.items() if type(key) in (str, bytes)}
 
     @contextmanager
     def _naming(self, path: Path) -> Iterator[None]:
         try:
             yield
-        except pickled.NotDataError as broken:
+        except safe_pickle.NotDataError as broken:
             raise self.source.corrupt(path, str(broken)) from broken
 
 
 @dataclass(frozen=True)
 class Binary(Form):
-    """Rows of a few labels, the last of which is meant, and 3,072 pixels."""
+    """Rows of a few labels, the last of which is used, and 3,072 pixels."""
 
     n_labels: int
 

@@ -1,20 +1,11 @@
-"""Images on the device: kept as bytes, cut, mirrored and normalised there, a batch at a time."""
+"""Images on the device: stored as bytes; batches are shifted, mirrored and normalised there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from bartizan.lab.data.base import Images
-
-try:
-    import torch
-    import torch.nn.functional as F
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("bartizan.lab.data.device_images needs torch: pip install 'bartizan[lab]'") from missing
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from bartizan.lab.training.torch_import import Tensor, functional, torch
 
 PADDING = 4
 
@@ -22,8 +13,8 @@ PADDING = 4
 class OnDevice:
     r"""A set of images as one uint8 tensor, from which normalised batches are made.
 
-    :math:`(x / 255 - \mathrm{mean}) / \mathrm{std}` for each channel. Both are these images' own if they are not given;
-    a test set is given those of its training set.
+    Each channel becomes :math:`(x / 255 - \mathrm{mean}) / \mathrm{std}`. By default both are computed from these
+    images; a test set takes those of its training set.
 
     >>> import numpy as np
     >>> train = OnDevice(Images(np.arange(64, dtype=np.uint8).reshape(1, 1, 8, 8), [0]), "cpu")
@@ -41,7 +32,7 @@ class OnDevice:
         *,
         flip: bool = True,
     ) -> None:
-        """Put them there; without `flip` no image is mirrored (digits)."""
+        """Copy the images to the device; without `flip`, as for digits, none is mirrored."""
         if mean is None and std is None:
             mean, std = images.moments()
         if mean is None or std is None:
@@ -60,7 +51,7 @@ class OnDevice:
         self.device = torch.device(device)
         self.pixels = torch.tensor(images.pixels, dtype=torch.uint8, device=self.device)
         self.labels = torch.tensor(images.labels, dtype=torch.int64, device=self.device)
-        # In units of a byte, so that a batch is subtracted from and divided once.
+        # For pixels from 0 to 255, so that a batch is subtracted from and divided once.
         self._mean, self._std = (
             (255 * torch.tensor(one, dtype=torch.float64)).float().reshape(C, 1, 1).to(self.device)
             for one in (self.mean, self.std)
@@ -69,17 +60,17 @@ class OnDevice:
     def batch(self, indices: Tensor, augment: torch.Generator | None = None) -> Tensor:
         """Float32 images of shape (*indices.shape, C, H, W); with `augment`, each shifted and mirrored at random.
 
-        An image is set on black with a margin of 4 pixels, cut to its size at a random place, and mirrored with odds
-        1/2. The generator alone decides; one of the CPU gives the same images on every device.
+        An image is padded with 4 black pixels on each side, cropped to its size at a random place, and mirrored with
+        probability 1/2. A generator on the CPU gives the same images on every device.
         """
         indices = indices.to(self.device)
         chosen = self.pixels.index_select(0, indices.reshape(-1))
         if augment is not None:
-            chosen = self._moved(chosen, augment)
+            chosen = self._augmented(chosen, augment)
         values = chosen.to(torch.float32).sub_(self._mean).div_(self._std)
         return values.reshape(*indices.shape, *self.shape)
 
-    def _moved(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+    def _augmented(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
         B, C, H, W = chosen.shape
         sides = (2 * PADDING + 1, 2 * PADDING + 1, 2 if self.flip else 1)
         down, right, mirrored = (
@@ -90,7 +81,7 @@ class OnDevice:
         rows = torch.arange(H, device=self.device) + down
         wide = W + 2 * PADDING
         places = (rows[:, :, None] * wide + columns[:, None, :]).reshape(B, 1, H * W).expand(B, C, H * W)
-        return F.pad(chosen, (PADDING,) * 4).flatten(2).gather(2, places).reshape(B, C, H, W)
+        return functional.pad(chosen, (PADDING,) * 4).flatten(2).gather(2, places).reshape(B, C, H, W)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -1,4 +1,4 @@
-"""The data that comes with the package: 12,000 images of Fashion-MNIST."""
+"""Load the 12,000 images of Fashion-MNIST that come with the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATH = Path(__file__).parent / "embedded" / "fashion-mnist-mini.npz"
 
 
 def load(name: str, folder: Path | None) -> Dataset:
-    """10,000 images to train and 2,000 to test, equally many of each class; there is nothing to download."""
+    """10,000 images to train and 2,000 to test, equally many of each class."""
     if folder is not None:
         raise ValueError(
             f"{name} comes with bartizan and needs no folder, got {folder}. "

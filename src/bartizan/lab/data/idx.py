@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: idx files, a header of sizes and then the bytes, gz or not."""
+"""Load MNIST and Fashion-MNIST from idx files, compressed by gzip or not."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
 def _parsed(
     source: Source, path: Path, file: gzip.GzipFile | BinaryIO, axes: int, room: int, *, exact: bool
 ) -> npt.NDArray[np.uint8]:
-    """The array behind a header that promises no more than there can be; it is made after the promise is checked."""
+    """The array in an idx file, allocated after its header is checked against the size of the file."""
     length = 4 + 4 * axes
     header = file.read(length)
     if len(header) < length:

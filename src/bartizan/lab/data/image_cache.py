@@ -1,4 +1,4 @@
-"""Decoded images, kept in the user's cache folder: whole or not at all, and found again only if nothing changed."""
+"""A cache of decoded images in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bartizan._util.atomic import write_whole
 Pixels = npt.NDArray[np.uint8]
 
 
-def kept(name: str, files: Iterable[Path], shape: tuple[int, ...], make: Callable[[], Pixels]) -> Pixels:
-    """What `make` makes of these files, or made before; it is mapped into memory where it was kept.
+def cached(name: str, files: Iterable[Path], shape: tuple[int, ...], make: Callable[[], Pixels]) -> Pixels:
+    """The images that `make` decodes from these files, from the cache if the files have not changed since.
 
-    A folder that can't be written to, or a full disk, means only that the next time it is made again.
+    If the cache can't be written, the images are decoded again the next time.
     """
     path = _folder() / f"{name}-{_digest(files)}.npy"
     found = _read(path, shape)
@@ -36,12 +36,12 @@ def _read(path: Path, shape: tuple[int, ...]) -> Pixels | None:
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
         return found if found.shape == shape and found.dtype == np.uint8 else None
-    except Exception:  # it is only a cache: whatever is in the file, the images can be decoded again
+    except Exception:  # whatever is in the file, the images can be decoded again
         return None
 
 
 def _digest(files: Iterable[Path]) -> str:
-    """Of names, sizes and times of change: whoever replaces one file has it read again."""
+    """A hash of the names, sizes and times of change of the files."""
     digest = hashlib.sha256()
     for path in files:
         stat = path.stat()

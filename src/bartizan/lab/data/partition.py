@@ -1,4 +1,4 @@
-r"""Who holds what: a training set divided among clients, disjoint and complete.
+r"""Split a training set among clients: every example goes to one client.
 
 A split is a frozen dataclass, called with labels, a number of clients and a generator; `split` takes it by its name.
 """
@@ -18,7 +18,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Split(Protocol):
-    """Index arrays, one a client."""
+    """A function from labels to index arrays, one for each client."""
 
     def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]: ...
 
@@ -115,10 +115,10 @@ SPLITS = names.Registry(
 def split(
     kind: str, labels: Any, n_clients: int, rng: np.random.Generator, *, least: int = 1, **settings: Any
 ) -> list[Indices]:
-    """Index arrays in rising order, one a client, that together are every example once.
+    """Split examples among clients; returns one sorted index array for each client.
 
-    A client with fewer than `least` examples (one batch) is given some by whoever is richest at that moment, one
-    random example at a time.
+    A client with fewer than `least` examples (one batch) receives random examples, one at a time, from the client that
+    has the most at that moment.
 
     >>> labels = np.repeat([0, 1], 6)
     >>> parts = split("shards", labels, 3, np.random.default_rng(0), least=4, per_client=1)
@@ -139,11 +139,11 @@ def split(
             f"With these there can be {len(labels) // least} clients, or {len(labels) // n_clients} examples each."
         )
     parts: list[Indices] = names.build(found, settings)(labels, n_clients, rng)
-    return [np.sort(part).astype(np.int64) for part in _levelled(parts, least)]
+    return [np.sort(part).astype(np.int64) for part in _with_at_least(least, parts)]
 
 
 def counts(parts: Sequence[Indices], labels: Any, n_classes: int) -> npt.NDArray[np.int64]:
-    """How many examples of each class (column) each client (row) holds."""
+    """The number of examples of each class (column) that each client (row) holds."""
     labels = _checked(labels)
     if len(labels) and labels.max() >= n_classes:
         raise ValueError(f"labels must lie below n_classes={n_classes}, got {labels.max()}.")
@@ -155,20 +155,20 @@ def _by_label(labels: Indices, order: Indices) -> Indices:
     return order[np.argsort(labels[order], kind="stable")]
 
 
-def _levelled(parts: list[Indices], least: int) -> list[Indices]:
-    """Nobody below `least`: the richest give, from the end of their shuffled arrays."""
+def _with_at_least(least: int, parts: list[Indices]) -> list[Indices]:
+    """Move examples, from the ends of the largest shuffled arrays, until every client has `least`."""
     sizes = np.array([len(part) for part in parts])
-    kept, given = sizes.copy(), [np.empty(0, np.int64) for _ in parts]
-    for poor in np.flatnonzero(sizes < least):
-        gifts = []
-        while sizes[poor] < least:
-            rich = int(sizes.argmax())
-            sizes[rich] -= 1
-            kept[rich] -= 1
-            gifts.append(parts[rich][kept[rich]])
-            sizes[poor] += 1
-        given[poor] = np.array(gifts, np.int64)
-    return [np.concatenate([part[:n], gift]) for part, n, gift in zip(parts, kept, given, strict=True)]
+    kept, received = sizes.copy(), [np.empty(0, np.int64) for _ in parts]
+    for small in np.flatnonzero(sizes < least):
+        moved = []
+        while sizes[small] < least:
+            large = int(sizes.argmax())
+            sizes[large] -= 1
+            kept[large] -= 1
+            moved.append(parts[large][kept[large]])
+            sizes[small] += 1
+        received[small] = np.array(moved, np.int64)
+    return [np.concatenate([part[:n], more]) for part, n, more in zip(parts, kept, received, strict=True)]
 
 
 def _checked(labels: Any) -> Indices:

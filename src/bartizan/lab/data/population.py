@@ -1,15 +1,15 @@
-"""Who takes part in a run: the data, each client's part of it, who lies. All of it follows from the seed."""
+"""The clients of a run: the part of the data that each holds, and which are Byzantine, by the seed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bartizan._util.types import Array
+from bartizan.attacks import Poison
 from bartizan.lab import data
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.data import Dataset, Images, partition
@@ -18,18 +18,18 @@ from bartizan.lab.training.reproducible import generator
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The clients by number, 0 to M - 1."""
+    """All clients of a run, numbered 0 to M - 1."""
 
     experiment: Experiment
     dataset: Dataset
     parts: list[Array]
-    """Indices into the training images, one array a client."""
+    """Indices of the training images, one array for each client."""
     chosen: frozenset[int]
-    """Who is Byzantine by the seed; the same clients whatever the attack, the rule or the sketch."""
+    """The clients that the seed makes Byzantine, whatever the attack, the rule or the sketch."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> Population:
-        """Load and divide; every client gets at least one batch."""
+        """Load the data and split it; every client gets at least one batch."""
         clients, seed = experiment.clients, experiment.seed
         dataset = _loaded(experiment.data.name, experiment.data.folder)
         parts = partition.split(
@@ -45,7 +45,7 @@ class Population:
 
     @property
     def byzantine(self) -> frozenset[int]:
-        """The true attackers: nobody, where there is no attack."""
+        """The clients that attack: none where there is no attack."""
         return frozenset() if self.experiment.attack.name == "none" else self.chosen
 
     @cached_property
@@ -57,7 +57,7 @@ class Population:
         return len(self.dataset.classes)
 
     def taking_part(self, round: int) -> list[int]:
-        """Who is asked in a round, in order."""
+        """The clients that take part in a round, in order."""
         M, m = self.experiment.clients.count, self.experiment.clients.taking_part
         if m == M:
             return list(range(M))
@@ -65,7 +65,7 @@ class Population:
         return sorted(int(client) for client in drawn)
 
     def ratio(self) -> dict[str, float]:
-        """b by heads, and by data as the paper defines it."""
+        """b, the Byzantine part of the clients, and of the data as the paper defines it."""
         attackers = sorted(self.byzantine)
         return {
             "count": len(attackers) / len(self.parts),
@@ -73,17 +73,17 @@ class Population:
         }
 
     def counts(self) -> Array:
-        """Examples by client and class."""
+        """The number of examples of each client (row) and class (column)."""
         return partition.counts(self.parts, self.dataset.train.labels, self.n_classes)
 
     def trusted(self) -> Array:
-        """What the server itself holds: a random draw of the training images, which clients hold too."""
+        """Indices of the images that the server holds itself, drawn from the training images."""
         n = min(self.experiment.clients.trusted, len(self.dataset.train.labels))
         rng = generator(self.experiment.seed, "trusted")
         return rng.choice(len(self.dataset.train.labels), n, replace=False)
 
-    def poisoned(self, poison: Any) -> tuple[Images, list[Array]]:
-        """The training images with the attackers' own versions behind, and the parts that point to them."""
+    def poisoned(self, poison: Poison) -> tuple[Images, list[Array]]:
+        """The training images followed by the attackers' poisoned copies, and all clients' indices into them."""
         train, parts = self.dataset.train, list(self.parts)
         pixels, labels, length = [train.pixels], [train.labels], len(train.labels)
         for attacker in sorted(self.byzantine):
@@ -98,5 +98,5 @@ class Population:
 
 @lru_cache(maxsize=1)
 def _loaded(name: str, folder: str) -> Dataset:
-    """One data set is kept: the runs of a sweep mostly share it."""
+    """Load a data set and keep it: the runs of a sweep mostly share one."""
     return data.load(name, Path(folder) if folder else None)

@@ -1,4 +1,4 @@
-"""Where a data set's files lie, and what to say where they do not."""
+"""Read the files of a data set, with messages that say what to download."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bartizan.lab.data.base import DataError
 
 @dataclass(frozen=True)
 class Source:
-    """What to download, in words: the archive, and whose."""
+    """The archive of a data set and the project that publishes it."""
 
     name: str
     archive: str
@@ -20,7 +20,7 @@ class Source:
         return f"{self.archive} from the {self.project} page"
 
     def folder(self, given: Path | None) -> Path:
-        """The folder that was given, if there is one."""
+        """The given folder, if it is one."""
         if given is None:
             raise DataError(
                 f"{self.name} needs its files: download {self}, unpack, and say in which folder they are "
@@ -37,7 +37,7 @@ class Source:
         return DataError(f"{self.name}: {path} is corrupt: {why} Download {self} again.")
 
     def bytes_of(self, path: Path, size: str, most: int) -> bytes:
-        """A whole file, where it is not absurdly large."""
+        """The content of a file of at most `most` bytes; `size` is the usual size, for messages."""
         try:
             found = path.stat().st_size
             if not path.is_file():

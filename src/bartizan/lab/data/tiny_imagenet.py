@@ -1,4 +1,4 @@
-"""TinyImageNet-200: a folder of small JPEG files a class; its labelled validation set is the test set."""
+"""Load TinyImageNet-200 from its JPEG files; the labelled validation set is the test set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bartizan._util.console import ProgressLine
 from bartizan.lab.data.base import Dataset, Images
-from bartizan.lab.data.image_cache import kept
+from bartizan.lab.data.image_cache import cached
 from bartizan.lab.data.source_files import Source
 
 FOLDER = "tiny-imagenet-200"
@@ -27,7 +27,7 @@ Listed = tuple[list[Path], list[int]]
 
 
 def load(name: str, folder: Path | None) -> Dataset:
-    """All images that are there, the classes in the order of `wnids.txt`, called by the first word for each."""
+    """All images in the folder; classes in the order of `wnids.txt`, each named by the first of its words."""
     source = Source(name, "tiny-imagenet-200.zip", "Tiny ImageNet (Stanford CS231n)")
     root = source.folder(folder)
     root = root / FOLDER if (root / FOLDER).is_dir() else root
@@ -74,7 +74,7 @@ def _validation(source: Source, root: Path, classes: dict[str, int]) -> Listed:
 
 
 def _words(source: Source, root: Path, ids: Sequence[str]) -> tuple[str, ...]:
-    """The first of the words for each class; its id where there are none."""
+    """The first word for each class, or its id where there is none."""
     if not (root / "words.txt").exists():
         return tuple(ids)
     pairs = (line.split("\t", 1) for line in _lines(source, root / "words.txt", "about 2.7 MB"))
@@ -91,7 +91,7 @@ def _lines(source: Source, path: Path, size: str) -> list[str]:
 
 
 def _jpegs(folder: Path) -> list[Path]:
-    """Shorter names first: val_2 before val_10."""
+    """The JPEG files of a folder, shorter names first: val_2 before val_10."""
     try:
         with os.scandir(folder) as entries:
             found = [one.name for one in entries if one.name.lower().endswith((".jpeg", ".jpg")) and one.is_file()]
@@ -103,11 +103,11 @@ def _jpegs(folder: Path) -> list[Path]:
 def _images(source: Source, name: str, listed: Listed) -> Images:
     files, labels = listed
     shape = (len(files), 3, SIDE, SIDE)
-    return Images(kept(name, files, shape, partial(_decoded, source, files)), labels)
+    return Images(cached(name, files, shape, partial(_decoded, source, files)), labels)
 
 
 def _decoded(source: Source, files: Sequence[Path]) -> npt.NDArray[np.uint8]:
-    """On all cores, as decoding lets go of Python's lock."""
+    """Decode on all cores, since Pillow releases Python's lock."""
     try:
         from PIL import Image
     except ModuleNotFoundError as missing:
@@ -133,7 +133,7 @@ def _decoded(source: Source, files: Sequence[Path]) -> npt.NDArray[np.uint8]:
 
 
 def _one(source: Source, path: Path, image_module: Any) -> npt.NDArray[np.uint8]:
-    """One image, decoded after its head was seen; the grey ones among them become three equal channels."""
+    """One image, decoded after its size is checked; grey images become three equal channels."""
     found = path.stat().st_size
     if found > MOST:
         raise source.corrupt(path, f"it has {found:,} bytes; wanted about 2,000.")
@@ -141,7 +141,7 @@ def _one(source: Source, path: Path, image_module: Any) -> npt.NDArray[np.uint8]
         with image_module.open(path, formats=["JPEG"]) as image:
             size = image.size
             pixels = np.asarray(image.convert("RGB")) if size == (SIDE, SIDE) else None
-    except Exception as broken:  # Pillow raises what it likes
+    except Exception as broken:  # Pillow raises many kinds
         raise source.corrupt(path, f"it is no whole JPEG file ({broken}).") from broken
     if pixels is None:
         raise source.corrupt(path, f"it has {size[0]} x {size[1]} pixels; wanted {SIDE} x {SIDE}.")

@@ -10,7 +10,7 @@ from bartizan.lab.training.torch_import import Tensor, nn
 
 
 class Row(NamedTuple):
-    """A line of the paper's tables 1 and 2."""
+    """A row of the paper's tables 1 and 2."""
 
     kernel: int
     expanded: int
@@ -53,7 +53,7 @@ SMALL = (
 
 
 class Squeeze(nn.Module):
-    """Weigh the channels by what their means say (squeeze and excite)."""
+    """Squeeze-and-excite: scale the channels by a function of their means."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Squeeze(nn.Module):
 
 
 class Inverted(nn.Module):
-    """Widen, convolve each channel by itself, weigh the channels, narrow again; a way around where shapes agree."""
+    """Inverted residual block: expand, depthwise convolution, squeeze-and-excite, project."""
 
     def __init__(self, channels: int, row: Row, stride: int, norm: Layer) -> None:
         super().__init__()
@@ -79,25 +79,25 @@ class Inverted(nn.Module):
         layers += [Squeeze(wide)] if row.squeeze else []
         layers += [convolution(wide, row.wide, 1, 1, norm, None)]
         self.block = nn.Sequential(*layers)
-        # By the table's stride: a block is the same network whatever the image's size.
-        self.around = row.stride == 1 and channels == row.wide
+        # By the stride of the table, so that a network has the same connections for every image size.
+        self.residual = row.stride == 1 and channels == row.wide
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.block(x) if self.around else self.block(x)
+        return x + self.block(x) if self.residual else self.block(x)
 
 
 class MobileNetV3(nn.Module):
-    """A stem, the table's blocks, one more convolution, and two linear layers."""
+    """A stem, the blocks of the table, one more convolution, and two linear layers."""
 
     def __init__(
         self, rows: tuple[Row, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: Layer
     ) -> None:
-        """Made for 224 pixels, it halves an image five times; one of 64 pixels four times, one of 32 three times."""
+        """Published for 224 pixels, which it halves five times; it halves 64 pixels four times, 32 three times."""
         super().__init__()
         side = min(image[1:])
-        whole = 0 if side >= 128 else 1 if side >= 48 else 2  # of the first halvings, how many are left out
+        skipped = 0 if side >= 128 else 1 if side >= 48 else 2  # how many of the first halvings are left out
         strides = [2, *(row.stride for row in rows)]
-        for at in [i for i, stride in enumerate(strides) if stride == 2][:whole]:
+        for at in [i for i, stride in enumerate(strides) if stride == 2][:skipped]:
             strides[at] = 1
         layers: list[nn.Module] = [convolution(image[0], 16, 3, strides[0], norm, nn.Hardswish)]
         channels = 16

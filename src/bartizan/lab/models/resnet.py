@@ -7,7 +7,7 @@ from bartizan.lab.training.torch_import import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions and a residual connection."""
 
     def __init__(self, channels: int, wide: int, stride: int, norm: Layer) -> None:
         super().__init__()
@@ -21,16 +21,16 @@ class Block(nn.Module):
             self.downsample = nn.Sequential(nn.Conv2d(channels, wide, 1, stride, bias=False), norm(wide))
 
     def forward(self, x: Tensor) -> Tensor:
-        around = x if self.downsample is None else self.downsample(x)
+        shortcut = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(x)) + around)
+        return self.relu(self.bn2(self.conv2(x)) + shortcut)
 
 
 class ResNet18(nn.Module):
     """Eight blocks, two at each of four sizes."""
 
     def __init__(self, n_classes: int, image: tuple[int, int, int], norm: Layer) -> None:
-        """An image of 224 pixels is made four times smaller in front, one of 64 twice, one of 32 not at all."""
+        """The stem makes an image of 224 pixels four times smaller, one of 64 twice, one of 32 not at all."""
         super().__init__()
         channels, side = image[0], min(image[1:])
         wide_stem = side >= 48

@@ -1,4 +1,4 @@
-"""Two models that two processor cores train in seconds: a small convolutional network, and logistic regression."""
+"""Small models that two cores train in seconds: a convolutional network, and logistic regression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bartizan.lab.training.torch_import import nn
 def cnn(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
     """Three convolutions, each of stride 2 and followed by its norm and ReLU, then one linear layer.
 
-    Strides where other networks have a maximum over 2 x 2 pixels: a third of the time.
+    Strides in place of max pooling take a third of the time.
     """
     channels, height, width = image
     if min(height, width) < 8:

@@ -1,1 +1,1 @@
-"""Runs on disk: folders, checkpoints, sweeps."""
+"""Run experiments in folders, one or many, and resume them."""

@@ -1,1 +1,1 @@
-"""One training run in memory: clients, server, evaluation."""
+"""One training run in memory: clients, server and evaluation."""

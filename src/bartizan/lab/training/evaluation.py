@@ -1,9 +1,8 @@
-"""How good a model is: on the test images, and on those with a backdoor's trigger."""
+"""Evaluate a model on the test images, and on images with a backdoor's trigger."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bartizan.lab.training.flat_model import FlatLayout
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(model: nn.Module, weights: Tensor, images: OnDevice, batch: int = 500) -> tuple[float, float]:
-    """The part of the images that the model names right, and its mean loss on them."""
+    """Accuracy and mean loss of the model with these weights."""
     right, loss = 0.0, 0.0
     for outputs, labels in _outputs(model, weights, images, batch):
         right += float((outputs.argmax(1) == labels).sum())
@@ -23,7 +22,7 @@ def evaluate(model: nn.Module, weights: Tensor, images: OnDevice, batch: int = 5
 
 
 def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice, target: int, batch: int = 500) -> float:
-    """The part of the triggered images of other classes that the model takes for the attacker's."""
+    """The part of the triggered images of other classes that the model assigns to the target class."""
     fooled, others = 0, 0
     for outputs, labels in _outputs(model, weights, triggered, batch):
         other = labels != target
@@ -35,18 +34,7 @@ def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice, target
 def _outputs(model: nn.Module, weights: Tensor, images: OnDevice, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
     flat = FlatLayout.of(model)
     tensors = flat.named(weights)
-    with _evaluating(model), torch.inference_mode():
+    model.eval()  # passes put it in training mode themselves
+    with torch.inference_mode():
         for where in torch.arange(len(images.labels), device=images.labels.device).split(batch):  # type: ignore[no-untyped-call]
             yield torch.func.functional_call(model, tensors, images.batch(where)), images.labels[where]
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """BatchNorm takes the running statistics, dropout is off; afterwards as before."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training

@@ -1,4 +1,4 @@
-"""A model as one vector: its parameters, then BatchNorm's running means, then its running variances."""
+"""The layout of a model as one vector: parameters, then BatchNorm's running means, then its running variances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of the model, and where it lies in the vector."""
+    """One tensor of the model, and its position in the vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -22,13 +22,13 @@ class Entry:
         return self.start + prod(self.shape)
 
     def of(self, vectors: Tensor) -> Tensor:
-        """Its part of a vector, or of each row of a matrix: a view."""
+        """A view of its part of a vector, or of each row of a matrix."""
         return vectors[..., self.start : self.stop].view(*vectors.shape[:-1], *self.shape)
 
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """Where each tensor of a model lies in its vector. Counters of batches have no place: they do not travel.
+    """The position of each tensor of a model in its vector. BatchNorm's counters of batches are left out.
 
     >>> flat = FlatLayout.of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     >>> [(entry.name, entry.start) for entry in flat.entries]
@@ -45,9 +45,9 @@ class FlatLayout:
         buffers = dict(model.named_buffers())
         means = [name for name in buffers if name.endswith("running_mean")]
         variances = [name.removesuffix("mean") + "var" for name in means]
-        travelling = [*model.named_parameters(), *((name, buffers[name]) for name in [*means, *variances])]
+        tensors = [*model.named_parameters(), *((name, buffers[name]) for name in [*means, *variances])]
         entries, start = list[Entry](), 0
-        for name, tensor in travelling:
+        for name, tensor in tensors:
             entries.append(Entry(name, tuple(tensor.shape), start))
             start += tensor.numel()
         return cls(tuple(entries), sum(parameter.numel() for parameter in model.parameters()))
@@ -61,12 +61,12 @@ class FlatLayout:
         return iter(self.entries)
 
     def read(self, model: nn.Module) -> Tensor:
-        """The model's vector, a copy."""
+        """A copy of the model's tensors as a vector."""
         tensors = _tensors(model)
         return torch.cat([tensors[entry.name].detach().reshape(-1) for entry in self])
 
     def write(self, model: nn.Module, vector: Tensor) -> None:
-        """Give the model this vector's numbers."""
+        """Copy a vector into the model."""
         tensors = _tensors(model)
         with torch.no_grad():
             for entry in self:

@@ -1,4 +1,4 @@
-"""The server's side of a round: it takes the aggregate and moves the model."""
+"""The server's optimiser, which moves the model by the aggregate of a round."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Server:
         return self.weights[: self.n_parameters]
 
     def step(self, update: Tensor) -> float:
-        """Move by an aggregate and give the step size; 0 where the aggregate is not finite: the model then stays."""
+        """Move the model by an aggregate, and return the step size; 0 if the aggregate is not finite, and ignored."""
         factor = self.factor
         self.skip()
         if not bool(update.isfinite().all()):
@@ -75,12 +75,12 @@ class Server:
         return used
 
     def skip(self) -> None:
-        """A round without an aggregate: the schedule goes on."""
+        """Count a round without an aggregate, for the schedule."""
         self.round += 1
 
     @property
     def factor(self) -> float:
-        """What the schedule makes of the step size in this round."""
+        """The schedule's factor of the step size in this round."""
         if self.schedule == "constant" or not self.rounds:
             return 1.0
         return (1 + cos(pi * min(self.round / self.rounds, 1.0))) / 2
@@ -105,7 +105,7 @@ class Server:
         return float(estimate * group["lr"])
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a later server needs to go on as this one would: tensors, numbers and strings only."""
+        """The state that a resumed run needs: tensors, numbers and strings only."""
         state: dict[str, Any] = {"optimiser": self.optimiser, "round": self.round, "weights": self.weights}
         if self._velocity is not None:
             state["velocity"] = self._velocity
@@ -114,7 +114,7 @@ class Server:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the server of this state was."""
+        """Continue from such a state."""
         if state["optimiser"] != self.optimiser or state["weights"].shape != self.weights.shape:
             raise ValueError(
                 f"This state is of a server with {state['optimiser']} and {len(state['weights'])} coordinates, "
@@ -129,7 +129,7 @@ class Server:
 
 
 def _prodigy(parameters: Tensor, step_size: float, growth_rate: float) -> Any:
-    """prodigyopt's optimiser on this view of the weights."""
+    """prodigyopt's optimiser, which changes this view of the weights."""
     try:
         from prodigyopt import Prodigy  # type: ignore[import-untyped]
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""torch, or what to install for it: everything here that computes with tensors takes it from this module."""
+"""Import torch, or say what to install; modules of the laboratory import it from here."""
 
 try:
     import torch

@@ -1,18 +1,21 @@
-"""A run in memory: clients train, attackers lie, the server judges and moves the model."""
+"""The rounds of one run: clients train, attackers send their updates, the server aggregates and moves the model."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bartizan import __version__
 from bartizan._util import machine
+from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
-from bartizan.attacks import needs
+from bartizan.attacks import Poison, needs
 from bartizan.errors import TooFewClientsError
 from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.data.base import Images
 from bartizan.lab.data.device_images import OnDevice
 from bartizan.lab.data.population import Population
 from bartizan.lab.models import build
@@ -29,23 +32,37 @@ from bartizan.sketch.norms_only import Norms
 from bartizan.updates import parse_updates
 
 
+class _RoundInput(NamedTuple):
+    """What the server receives in a round; no updates if no honest client takes part."""
+
+    aggregator: Aggregator
+    note: str
+    updates: Sequence[Tensor] = ()
+    trusted: Tensor | None = None
+    """The server's own update, for rules that need one."""
+    loss: float | None = None
+    """Mean training loss of the honest clients."""
+
+
 class Training:
-    """All that changes from round to round is the server's state and a rule's history."""
+    """One experiment in memory. From round to round only the server's state and a rule's history change."""
 
     def __init__(self, experiment: Experiment, device: str) -> None:
         self.experiment, self.device = experiment, device
         self.population = population = Population.of(experiment)
-        self.attack = defence.attack_of(experiment.attack)
+        attack = defence.attack_of(experiment.attack)
+        self.poison: Poison | None = attack if isinstance(attack, Poison) else None
+        self.attack: Callable[..., Tensor] | None = None if self.poison else attack
         self.sketch = defence.sketch_of(experiment.sketch)
-        self.poisons = hasattr(self.attack, "poison")
         dataset, seed = population.dataset, experiment.seed
-        train, parts = population.poisoned(self.attack) if self.poisons else (dataset.train, population.parts)
+        train, parts = population.poisoned(self.poison) if self.poison else (dataset.train, population.parts)
         mean, std = dataset.train.moments()
         images = OnDevice(train, device, mean, std, flip=dataset.flip)
         self.test = OnDevice(dataset.test, device, mean, std)
-        self.triggered: OnDevice | None = None
-        if hasattr(self.attack, "trigger"):
-            self.triggered = OnDevice(_with_trigger(dataset.test, self.attack), device, mean, std)
+        self.backdoor: Any = attack if hasattr(attack, "trigger") else None
+        if self.backdoor:
+            triggered = Images(self.backdoor.trigger(dataset.test.pixels), dataset.test.labels)
+            self.triggered = OnDevice(triggered, device, mean, std)
         network, asked = experiment.model, experiment.clients
         self.model = build(
             network.name, population.n_classes, dataset.train.shape, network.norm, fitted=network.fitted, seed=seed
@@ -71,8 +88,8 @@ class Training:
             schedule=experiment.server.schedule,
             rounds=experiment.rounds,
         )
-        watched = callable(self.attack) and "published" in needs(self.attack)
-        self.initial = self.server.weights.clone() if watched else None
+        published = self.attack is not None and "published" in needs(self.attack)
+        self.initial = self.server.weights.clone() if published else None
         self.history: tuple[float, ...] = ()
         self.diverged = False
         self._warm_up()
@@ -117,16 +134,18 @@ class Training:
         self.history, self.diverged = history, diverged
 
     def round(self, t: int) -> dict[str, Any]:
-        """Train, judge, move; the fields of the round's line."""
+        """Train one round; returns the fields of the round's line."""
         who = self.population.taking_part(t)
         evaluated = t % self.experiment.evaluation.every == 0 or t == self.experiment.rounds
         seed = round_seed(self.experiment.seed, "projection", t)
         line: dict[str, Any] = {"round": t, "clients": who, "seed": str(seed), "sketch": repr(self.sketch)}
-        (rows, trusted, loss, aggregator, note), train = machine.timed(lambda: self._sent(who, t), self.device)
+        (aggregator, note, rows, trusted, loss), train = machine.timed(
+            lambda: self._client_updates(who, t), self.device
+        )
         notes = [note]
         line |= {"weights": None, "quarantined": {}, "seconds": {"train": train}, "loss": loss}
         line |= {"norm": None, "step": 0.0}
-        given = {"seed": seed, "trusted": trusted, "history": self.history, "sizes": self._sizes(who)}
+        given: dict[str, Any] = {"seed": seed, "trusted": trusted, "history": self.history, "sizes": self._sizes(who)}
         try:
             if not rows:
                 raise TooFewClientsError("No honest client took part.")
@@ -139,82 +158,87 @@ class Training:
             notes.append(f"The round was refused and the model kept: {refused.problem}")
         else:
             if evaluated:
-                line |= self._compared(aggregator, rows, given)
+                line |= self._compare(aggregator, rows, given)
             # A GPU is still combining when the aggregator returns.
-            stages = result.seconds | {"combine": spent - result.seconds["sketch"] - result.seconds["weigh"]}
+            others = sum(seconds for stage, seconds in result.seconds.items() if stage != "combine")
+            stages = result.seconds | {"combine": spent - others}
             line["seconds"] |= stages
-            line |= self._moved(result, who)
-        # Honest clients whose every loss is not finite have been given a model that is none.
-        sick = loss is not None and not math.isfinite(loss)
-        self.diverged = sick or not bool(self.server.weights.isfinite().all())
+            line |= self._move(result, who)
+        # No honest client has a finite loss if the model itself has diverged.
+        no_loss = loss is not None and not math.isfinite(loss)
+        self.diverged = no_loss or not bool(self.server.weights.isfinite().all())
         if evaluated:
-            line |= self._evaluated()
-        said = " ".join(note for note in notes if note)
-        return line | ({"note": said} if said else {})
+            line |= self._evaluate()
+        text = " ".join(note for note in notes if note)
+        return line | ({"note": text} if text else {})
 
-    def _sent(self, who: list[int], t: int) -> tuple[list[Tensor], Tensor | None, float | None, Aggregator, str]:
-        """What each sends, what the server trusts, the honest loss, and who is to judge."""
+    def _client_updates(self, who: list[int], t: int) -> _RoundInput:
+        """Let the clients that take part train and attack."""
         attackers = [client for client in who if client in self.population.byzantine]
-        working = who if self.poisons else [client for client in who if client not in attackers]
-        told = sum(client in self.population.chosen for client in who)
-        rule, note = defence.rule_for(self.experiment.rule, len(who), told)
+        training = who if self.poison else [client for client in who if client not in attackers]
+        known_attackers = sum(client in self.population.chosen for client in who)
+        rule, note = defence.rule_for(self.experiment.rule, len(who), known_attackers)
         aggregator = Aggregator(rule, self.sketch)
-        honest = [row for row, client in enumerate(working) if client not in attackers]
+        honest = [row for row, client in enumerate(training) if client not in attackers]
         if not honest:
-            return [], None, None, aggregator, note
-        own = [len(self.population.parts)] if rule.needs_trusted else []
-        sent = self.clients.updates(self.server.weights, [*working, *own], t)
-        rows = dict(zip(working, sent.updates, strict=False))
-        if len(working) < len(who):
-            rows |= zip(
-                attackers, self._lies(sent.updates[: len(working)], working, attackers, aggregator, t), strict=True
-            )
-        losses = sent.losses[honest].double()
+            return _RoundInput(aggregator, note)
+        server = [len(self.population.parts)] if rule.needs_trusted else []
+        computed = self.clients.updates(self.server.weights, [*training, *server], t)
+        rows = dict(zip(training, computed.updates, strict=False))
+        if len(training) < len(who):
+            sent = self._attack(computed.updates[: len(training)], training, attackers, aggregator, t)
+            rows |= zip(attackers, sent, strict=True)
+        losses = computed.losses[honest].double()
         loss = float(losses[losses.isfinite()].mean())
-        return [rows[client] for client in who], sent.updates[-1] if own else None, loss, aggregator, note
+        trusted = computed.updates[-1] if server else None
+        return _RoundInput(aggregator, note, [rows[client] for client in who], trusted, loss)
 
-    def _lies(
-        self, honest: Tensor, truthful: list[int], attackers: list[int], aggregator: Aggregator, t: int
+    def _attack(
+        self, honest: Tensor, training: list[int], attackers: list[int], aggregator: Aggregator, t: int
     ) -> Tensor:
+        """The updates of the attackers, a row each."""
+        assert self.attack is not None
         rng = reproducible.generator(self.experiment.seed, "attack", t)
         known = {name: self._known(name, t) for name in needs(self.attack) - {"aggregator"}}
         if "aggregator" in needs(self.attack):
-            # An attacker knows the rule and the sketch, never the round's seed, and not what the server trusts.
+            # An attacker knows the rule and the sketch, but neither the round's seed nor the server's own update.
             mean = honest.mean(dim=0)
             given: dict[str, Any] = {"seed": round_seed(self.experiment.seed, "attacker", t), "history": self.history}
             given |= {"trusted": mean if aggregator.rule.needs_trusted else None}
-            given |= {"sizes": self._sizes([*truthful, *attackers])}
+            given |= {"sizes": self._sizes([*training, *attackers])}
 
-            def judged(sent: Tensor) -> Tensor:
+            def aggregate(sent: Tensor) -> Tensor:
                 try:
-                    update: Tensor = aggregator(self._as_sent(sent), **given).update
+                    update: Tensor = aggregator(self._weights_or_changes(sent), **given).update
                 except TooFewClientsError:
                     update = mean  # a round that is refused does no harm
-                return self._as_sent(update)
+                return self._weights_or_changes(update)
 
-            known["aggregator"] = judged
-        return self._as_sent(self.attack(self._as_sent(honest), len(attackers), rng, **known))
+            known["aggregator"] = aggregate
+        sent: Tensor = self.attack(self._weights_or_changes(honest), len(attackers), rng, **known)
+        return self._weights_or_changes(sent)
 
-    def _as_sent(self, changes: Tensor) -> Tensor:
-        """What attackers see and falsify: changes, or the weights behind them. Its own inverse, up to rounding.
+    def _weights_or_changes(self, changes: Tensor) -> Tensor:
+        """Convert changes of the model to what attackers see, changes or new weights; and back, as it is its inverse.
 
-        Who aims at the sketch knows that the server judges changes, and sees these whatever is sent.
+        An attack on the sketch always sees changes, since these are what the server sketches.
         """
-        aims = "sketch" in needs(self.attack)
-        return self.server.weights - changes if self.experiment.clients.sends == "weights" and not aims else changes
+        on_sketch = self.attack is not None and "sketch" in needs(self.attack)
+        return changes if self.experiment.clients.sends == "changes" or on_sketch else self.server.weights - changes
 
     def _known(self, name: str, t: int) -> Any:
-        """What an attack is told that asks for it; it follows from the seed and the server's state, resumed or not."""
+        """The value of an attack's parameter such as `past_seeds`; it depends on the seed and the server's state."""
         seeds = tuple(round_seed(self.experiment.seed, "projection", u) for u in range(max(1, t - 4), t + 1))
         if name == "published":
             assert self.initial is not None
             return self.initial - self.server.weights
         return {"sketch": self.sketch, "leaked_seed": seeds[-1], "past_seeds": seeds[:-1]}[name]
 
-    def _sizes(self, who: list[int]) -> Any:
+    def _sizes(self, who: list[int]) -> Array | None:
         return self.population.sizes[who] if self.experiment.server.by_size else None
 
-    def _moved(self, result: Aggregation[Any], who: list[int]) -> dict[str, Any]:
+    def _move(self, result: Aggregation[Any], who: list[int]) -> dict[str, Any]:
+        """Move the model by the aggregate; returns the fields of the line about it."""
         self.history = result.history
         norm = float(torch.linalg.vector_norm(result.update, dtype=torch.float64))
         return {
@@ -225,8 +249,8 @@ class Training:
             "step": self.server.step(result.update),
         }
 
-    def _compared(self, aggregator: Aggregator, rows: list[Tensor], given: dict[str, Any]) -> dict[str, Any]:
-        """One read, timed, and what the rule gives on exact distances."""
+    def _compare(self, aggregator: Aggregator, rows: Sequence[Tensor], given: dict[str, Any]) -> dict[str, Any]:
+        """The time of one read of the updates, and the rule's weights by exact distances."""
         updates = parse_updates(rows)
         found: dict[str, Any] = {"read": machine.timed(lambda: Norms().gram_stats(updates, 0), self.device)[1]}
         rule = aggregator.rule
@@ -235,18 +259,18 @@ class Training:
             found["exact_weights"] = Aggregator(rule)(rows, **given).weights
         return found
 
-    def _evaluated(self) -> dict[str, float]:
+    def _evaluate(self) -> dict[str, float]:
         accuracy, loss = evaluate(self.model, self.server.weights, self.test)
         found = {"accuracy": accuracy, "test_loss": loss}
-        if self.triggered is not None:
-            found["backdoor"] = backdoor_rate(self.model, self.server.weights, self.triggered, self.attack.target)
+        if self.backdoor:
+            found["backdoor"] = backdoor_rate(self.model, self.server.weights, self.triggered, self.backdoor.target)
         return found
 
     def _warm_up(self) -> None:
-        """Load or compile the kernels, so that the first round's times are like the others'."""
+        """Load or compile the kernels, so that the first round's times do not contain it."""
         who = self.population.taking_part(1)
         rule, _ = defence.rule_for(self.experiment.rule, len(who), 0)
-        # A GPU's kernels are compiled for how rows are aligned.
+        # A GPU's kernels are compiled for the alignment of the rows.
         rows = list(torch.eye(len(who), 2**13 + self.clients.flat.size % 16, device=self.device))
         given: dict[str, Any] = {"seed": 0, "trusted": rows[0] if rule.needs_trusted else None}
         for sketch in {self.sketch, Exact()} if isinstance(rule, Rule) else {Exact()}:
@@ -255,10 +279,6 @@ class Training:
 
 
 def step_size_of(experiment: Experiment) -> float:
-    """The server's: a gradient is scaled, the way of local steps is gone in full, Prodigy finds its own."""
+    """The server's step size: 0.1 for gradients, 1 for the changes of local steps and as Prodigy's factor."""
     plain = experiment.server.optimiser != "prodigy" and experiment.clients.work == "gradient"
     return experiment.server.step_size or (0.1 if plain else 1.0)
-
-
-def _with_trigger(images: Any, backdoor: Any) -> Any:
-    return type(images)(backdoor.trigger(images.pixels), images.labels)

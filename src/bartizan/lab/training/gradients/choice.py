@@ -12,7 +12,7 @@ IN_CACHE = 2**27  # bytes: on a processor more clients at once are slower, as th
 
 
 def fastest_passes(model: nn.Module, device: torch.device, *, compiled: bool, precision: str) -> tuple[Pass, Pass]:
-    """One for weights that all clients share, and one for weights of their own."""
+    """The pass for weights that all clients share, and the one for weights of their own (docs/reference/models.md)."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
     plain = not compiled and precision == "float32"
@@ -26,32 +26,32 @@ def fastest_passes(model: nn.Module, device: torch.device, *, compiled: bool, pr
 
 
 def clients_at_once(model: nn.Module, batch: int, image: tuple[int, int, int], device: torch.device) -> int:
-    """As many clients as keep a pass within the cache, or within a third of a GPU's memory.
+    """The number of clients whose pass fits into the cache, or into a third of a GPU's memory.
 
-    Of all its memory, not of what is free: the number must be the same when a run is resumed.
+    The free memory of the GPU does not matter, as the number must be the same when a run is resumed.
     """
     most = torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else IN_CACHE
     return max(1, most // bytes_of_pass(model, batch, image))
 
 
 def bytes_of_pass(model: nn.Module, batch: int, image: tuple[int, int, int]) -> int:
-    """What one client's pass holds at its peak: all that is kept for the way back, and the patches of one layer."""
+    """Peak memory of one client's pass: tensors saved for the backward pass, and the patches of one layer."""
     kept, patches = 0, 0
 
     def keep(tensor: Tensor) -> Tensor:
         nonlocal kept
         whole = tensor if tensor._base is None else tensor._base
-        if not (whole.is_leaf and whole.requires_grad):  # weights are there anyway
+        if not (whole.is_leaf and whole.requires_grad):  # weights are not of the pass
             kept += tensor.numel() * tensor.element_size()
         return tensor
 
-    def look(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+    def count_patches(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
         nonlocal patches
         if isinstance(module, nn.Conv2d) and module.groups == 1:
             seen = out[:, 0].numel() * module.weight[0].numel()
             patches = max(patches, seen * out.element_size())
 
-    hooks = [module.register_forward_hook(look) for module in model.modules()]
+    hooks = [module.register_forward_hook(count_patches) for module in model.modules()]
     tensors = {n: torch.empty_like(p, device="meta", requires_grad=True) for n, p in model.named_parameters()}
     tensors |= {n: torch.empty_like(b, device="meta") for n, b in model.named_buffers()}
     try:

@@ -1,7 +1,7 @@
-"""A convolution of many clients: the images of all at once where weights are shared, gradients by one product a client.
+"""Convolution of many clients at once.
 
-Images lie with their channels last, so that the patches under a kernel are rows of a matrix, and a client's gradient is
-one product of two matrices: (places, channels out) and (places, patch).
+Channels are the last dimension in memory, so that the patches under a kernel are rows of a matrix, and a client's
+gradient is a product of two matrices: (positions, channels out) and (positions, patch).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class GroupedConv(GroupedLayer):
         if self.groups > 1:
             flat = None if bias is None else bias.flatten()
             groups = self.pass_buffers.m * self.groups
-            beside = side_by_side(x, self.pass_buffers.m)
+            beside = channels_of_all(x, self.pass_buffers.m)
             out = functional.conv2d(beside, weight.flatten(0, 1), flat, self.stride, self.padding, groups=groups)
-            return one_by_one(out, self.pass_buffers.m)
+            return images_of_each(out, self.pass_buffers.m)
         H, W = (
             (side + 2 * pad - kernel) // stride + 1
             for side, pad, kernel, stride in zip(x.shape[2:], self.padding, self.kernel, self.stride, strict=True)
@@ -58,11 +58,11 @@ class GroupedConv(GroupedLayer):
         return out.permute(0, 3, 1, 2)
 
     def weights_gradient(self, g: Tensor, x: Tensor) -> Tensor:
-        """Each client's, (m, out, in / groups, kh, kw); no tensor holds one for each image."""
+        """Each client's gradient of the weight, (m, out, in / groups, kh, kw)."""
         m, shape = self.pass_buffers.m, self.weight.entry.shape
         if self.groups > 1:
             like = g.new_empty(m * shape[0], *shape[1:])
-            beside = side_by_side(g, m), side_by_side(x, m)
+            beside = channels_of_all(g, m), channels_of_all(x, m)
             return self.by_torch(*beside, like, m * self.groups, 1).view(m, *shape)
         product = self.by_client(g.permute(0, 2, 3, 1)).mT @ self.patches(x)
         return product.view(m, shape[0], *self.kernel, shape[1]).permute(0, 1, 4, 2, 3)
@@ -72,17 +72,17 @@ class GroupedConv(GroupedLayer):
         if self.pass_buffers.shared:
             return self.by_torch(g, x, weight.contiguous(memory_format=LAST), self.groups, 0)
         if self.groups > 1:
-            beside = side_by_side(g, m), side_by_side(x, m)
-            return one_by_one(self.by_torch(*beside, weight.flatten(0, 1), m * self.groups, 0), m)
+            beside = channels_of_all(g, m), channels_of_all(x, m)
+            return images_of_each(self.by_torch(*beside, weight.flatten(0, 1), m * self.groups, 0), m)
         (down, right), (kh, kw) = self.padding, self.kernel
         if self.stride == (1, 1) and down < kh and right < kw:
-            # Itself a convolution, with the kernel turned round.
+            # A convolution with the flipped kernel.
             turned = by_patch(weight.flip(3, 4).transpose(1, 2))
             seen = self.by_client(patches(g, self.kernel, (1, 1), (kh - 1 - down, kw - 1 - right)))
             back = seen @ turned.mT
             return back.view(len(x), *x.shape[2:], -1).permute(0, 3, 1, 2)
         back = self.by_client(g.permute(0, 2, 3, 1)) @ by_patch(weight)
-        return spread(back, x, self.kernel, self.stride, self.padding)
+        return add_patches(back, x, self.kernel, self.stride, self.padding)
 
     def by_torch(self, g: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
         """torch's own gradient of the images (0) or of the weight (1)."""
@@ -99,7 +99,7 @@ class _Conv(torch.autograd.Function):
         ctx.layer = layer
         weight, bias = layer.weight.weights, None if layer.bias is None else layer.bias.weights
         if not layer.pass_buffers.shared:
-            return layer.with_own_weights(x, weight, bias).detach()  # what comes next may write to it: no view
+            return layer.with_own_weights(x, weight, bias).detach()  # no view, as the next layer may write to it
         weight = weight.contiguous(memory_format=LAST)
         return functional.conv2d(x, weight, bias, layer.stride, layer.padding, groups=layer.groups)
 
@@ -115,7 +115,7 @@ class _Conv(torch.autograd.Function):
 
 
 def patches(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
-    """What the kernel sees at each place of (N, C, H, W): (N, rows, columns, kernel * kernel * C)."""
+    """The patch under the kernel at each position of (N, C, H, W): (N, rows, columns, kernel * kernel * C)."""
     (down, right), (kh, kw), (sh, sw) = padding, kernel, stride
     last = x.permute(0, 2, 3, 1)
     if (kh, kw) == (1, 1) and (down, right) == (0, 0):
@@ -124,8 +124,8 @@ def patches(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
     return wide.unfold(1, kh, sh).unfold(2, kw, sw).permute(0, 1, 2, 4, 5, 3).flatten(3)
 
 
-def spread(cols: Tensor, x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
-    """The transpose of `patches`: add up what the places say about each pixel that they saw."""
+def add_patches(cols: Tensor, x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
+    """The transpose of `patches`: add the values of all patches to the pixels that they came from."""
     N, C, H, W = x.shape
     (down, right), (kh, kw), (sh, sw) = padding, kernel, stride
     rows, columns = (H + 2 * down - kh) // sh + 1, (W + 2 * right - kw) // sw + 1
@@ -143,13 +143,13 @@ def by_patch(weight: Tensor) -> Tensor:
     return weight.permute(0, 1, 3, 4, 2).flatten(2)
 
 
-def side_by_side(x: Tensor, m: int) -> Tensor:
-    """Clients' channels beside each other, (batch, m * channels, ...): a convolution in groups keeps them apart."""
+def channels_of_all(x: Tensor, m: int) -> Tensor:
+    """All clients' channels in one image, (batch, m * channels, ...), for a grouped convolution."""
     return x.reshape(m, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
 
 
-def one_by_one(x: Tensor, m: int) -> Tensor:
-    """The inverse of `side_by_side`, with channels last."""
+def images_of_each(x: Tensor, m: int) -> Tensor:
+    """The inverse of `channels_of_all`, channels last in memory."""
     B, channels, H, W = x.shape
     out = torch.empty((m * B, channels // m, H, W), dtype=x.dtype, device=x.device, memory_format=LAST)
     out.view(m, B, channels // m, H, W).copy_(x.reshape(B, m, channels // m, H, W).transpose(0, 1))

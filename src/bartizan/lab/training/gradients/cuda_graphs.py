@@ -1,4 +1,4 @@
-"""One client after the other as CUDA graphs, a few side by side: no time between kernels, and little memory."""
+"""Gradients by CUDA graphs: one graph for each client's pass, a few of them in parallel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 
 class Lane(NamedTuple):
-    """The captured pass of one client, and the places that it reads and writes."""
+    """A captured pass of one client, and the tensors that it reads and writes."""
 
     stream: torch.cuda.Stream
     graph: torch.cuda.CUDAGraph
@@ -22,10 +22,10 @@ class Lane(NamedTuple):
 
 
 class Captured(Pass):
-    """The loop's pass, captured once a lane and replayed for every client.
+    """The pass of `Loop`, captured once for each lane and replayed for every client.
 
-    One client's batch fills no large GPU, so lanes run side by side. Compiled, norms and activations become one kernel,
-    which takes half a minute once, and pays from about a thousand steps of all clients on.
+    One client's batch does not fill a large GPU, so several lanes run in parallel. `compiled` fuses norms and
+    activations; compiling takes half a minute, and pays off from about a thousand steps of all clients on.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Captured(Pass):
         for m in range(len(rows)):
             lane = lanes[m % len(lanes)]
             with torch.cuda.stream(lane.stream):
-                for place, given in zip(lane[2:5], (each[m], images[m], labels[m]), strict=True):
-                    place.copy_(given)
+                for buffer, given in zip(lane[2:5], (each[m], images[m], labels[m]), strict=True):
+                    buffer.copy_(given)
                 lane.graph.replay()
                 rows[m] = lane.row
                 losses[m] = lane.loss
@@ -64,24 +64,24 @@ class Captured(Pass):
     def _lanes_for(self, weights: Tensor, images: Tensor, labels: Tensor) -> list[Lane]:
         kind = images.shape, weights.dtype
         if kind not in self._lanes:
-            self.training()
-            gc.collect()  # an older graph that is freed while one is captured breaks it
+            self.set_training_mode()
+            gc.collect()  # freeing an older graph during a capture breaks it
             self._lanes[kind] = [self._captured(weights, images, labels) for _ in range(self.n_lanes)]
         return self._lanes[kind]
 
     def _captured(self, weights: Tensor, images: Tensor, labels: Tensor) -> Lane:
-        places = weights.clone(), images.clone(), labels.clone()
+        buffers = weights.clone(), images.clone(), labels.clone()
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(3):  # libraries choose and allocate what must not be captured
-                self._one(*places)
+            for _ in range(3):  # what libraries choose and allocate at first must not be captured
+                self._pass(*buffers)
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, stream=stream):
-            row, loss = self._one(*places)
-        return Lane(stream, graph, *places, row, loss)
+            row, loss = self._pass(*buffers)
+        return Lane(stream, graph, *buffers, row, loss)
 
-    def _one(self, weights: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _pass(self, weights: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         n = self.flat.n_parameters
         leaves = {name: part.detach().requires_grad_() for name, part in self.flat.parameters(weights).items()}
         with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Many clients at once, by one ordinary pass over all their images, in which each layer keeps the clients apart."""
+"""Gradients of many clients at once, by one pass over all their images in which each layer keeps clients apart."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 
 class Grouped(Pass):
-    """A twin of the model whose layers write each client's gradients to where they belong."""
+    """A copy of the model whose layers write each client's gradients to that client's row."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self.pass_buffers = PassBuffers(self.flat)
-        self.twin = _twin(model, "", self.pass_buffers)
+        self.grouped_model = _grouped(model, "", self.pass_buffers)
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
-        """Whether it knows every layer that has weights."""
+        """Whether every layer with weights is of a supported kind."""
         return all(_known(module) for module in model.modules() if any(True for _ in module.parameters(recurse=False)))
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
@@ -32,8 +32,8 @@ class Grouped(Pass):
         pass_buffers.weights, pass_buffers.rows = weights.detach(), rows_for(weights, images, out)
         if pass_buffers.anchor.device != weights.device:
             pass_buffers.anchor = torch.zeros((), device=weights.device, requires_grad=True)
-        with torch.enable_grad(), _as_convolutions(weights.device):
-            outputs = self.twin(images.flatten(0, 1))
+        with torch.enable_grad(), _matmul_as_convolutions(weights.device):
+            outputs = self.grouped_model(images.flatten(0, 1))
             each = functional.cross_entropy(outputs, labels.flatten(), reduction="none")
             losses = each.view(m, batch).mean(1)
             losses.sum().backward()  # type: ignore[no-untyped-call]
@@ -42,8 +42,8 @@ class Grouped(Pass):
 
 
 @contextmanager
-def _as_convolutions(device: torch.device) -> Iterator[None]:
-    """On a GPU products of matrices are as precise as convolutions: these are TF32 unless torch is told otherwise."""
+def _matmul_as_convolutions(device: torch.device) -> Iterator[None]:
+    """Give matrix products on a GPU the precision of convolutions, which is TF32 by default."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda" and torch.backends.cudnn.allow_tf32 and before == "highest":
         torch.set_float32_matmul_precision("high")
@@ -54,8 +54,8 @@ def _as_convolutions(device: torch.device) -> Iterator[None]:
             torch.set_float32_matmul_precision(before)
 
 
-def _twin(module: nn.Module, name: str, pass_buffers: PassBuffers) -> nn.Module:
-    """The same modules, those with weights replaced; nothing is copied but the tree."""
+def _grouped(module: nn.Module, name: str, pass_buffers: PassBuffers) -> nn.Module:
+    """The same tree of modules, those with weights replaced; no tensor is copied."""
     if isinstance(module, nn.Conv2d):
         return GroupedConv(pass_buffers, name, module)
     if isinstance(module, nn.Linear):
@@ -66,7 +66,7 @@ def _twin(module: nn.Module, name: str, pass_buffers: PassBuffers) -> nn.Module:
         return nn.Identity()
     twin = copy.copy(module)
     below = {
-        key: _twin(child, f"{name}.{key}" if name else key, pass_buffers) for key, child in module.named_children()
+        key: _grouped(child, f"{name}.{key}" if name else key, pass_buffers) for key, child in module.named_children()
     }
     object.__setattr__(twin, "_modules", module._modules | below)
     twin.training = True

@@ -9,12 +9,12 @@ from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 
 class PassBuffers:
-    """The weights of the pass that is under way, and the rows that it fills."""
+    """The weights of the current pass, and the rows that it writes."""
 
     def __init__(self, flat: FlatLayout) -> None:
         self.entries = {entry.name: entry for entry in flat}
         self.weights = self.rows = torch.empty(0)
-        # Layers are functions of this too, so that autograd comes by although no weight is a leaf.
+        # An input of every layer, so that autograd calls its backward although no weight is a leaf.
         self.anchor = torch.zeros((), requires_grad=True)
 
     @property
@@ -24,12 +24,12 @@ class PassBuffers:
 
     @property
     def m(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self.rows)
 
 
 class Part:
-    """One tensor of a layer: its weights, shared or a row each, and its gradients."""
+    """One tensor of a layer: its values, shared or a row for each client, and its gradients."""
 
     def __init__(self, pass_buffers: PassBuffers, entry: Entry) -> None:
         self.pass_buffers, self.entry = pass_buffers, entry
@@ -40,7 +40,7 @@ class Part:
 
     @property
     def rows(self) -> Tensor:
-        """Where a gradient, or a statistic after the batch, goes: (m, ...)."""
+        """The part of the rows for its gradient, or for the statistic after the batch: (m, ...)."""
         return self.entry.of(self.pass_buffers.rows)
 
 
@@ -81,7 +81,7 @@ class _Linear(torch.autograd.Function):
         weight, bias = layer.weight.weights, None if layer.bias is None else layer.bias.weights
         if layer.pass_buffers.shared:
             return functional.linear(x, weight, bias)
-        out = x.new_empty(len(x), weight.shape[1])  # no view: what comes next may write to it
+        out = x.new_empty(len(x), weight.shape[1])  # no view, as the next layer may write to it
         torch.bmm(layer.by_client(x), weight.mT, out=layer.by_client(out))
         return out if bias is None else out.add_(bias.repeat_interleave(len(x) // layer.pass_buffers.m, 0))
 

@@ -1,4 +1,4 @@
-"""GroupNorm and BatchNorm of many clients: the same sums over other units, an image's group or a client's channel."""
+"""GroupNorm and BatchNorm of many clients at once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class GroupedNorm(GroupedLayer):
 
     .. math:: dx = r \left(h - \tfrac1n \sum h - \hat x\, \tfrac1n \sum h \hat x\right).
 
-    All sums are kept by unit and channel, and a client's gradients of w and b are sums of the same numbers over its
-    units.
+    All sums are kept for each unit and channel, and a client's gradients of w and b are sums of the same numbers over
+    its units.
     """
 
     def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.GroupNorm | nn.BatchNorm2d) -> None:
@@ -40,11 +40,11 @@ class GroupedNorm(GroupedLayer):
         return _Norm.apply(x.contiguous(memory_format=torch.channels_last), self.pass_buffers.anchor, self)  # type: ignore[no-untyped-call]
 
     def units(self, x: Tensor) -> Tensor:
-        """(units, places, channels): a unit is an image, or with BatchNorm a client."""
+        """x as (units, places, channels); a unit is an image, or with BatchNorm a client."""
         return x.permute(0, 2, 3, 1).view(self.pass_buffers.m if self.statistics else len(x), -1, x.shape[1])
 
-    def spread(self, weights: Tensor, units: int) -> Tensor:
-        """A weight of each channel as (units, channels), or (1, channels) where clients share it."""
+    def per_unit(self, weights: Tensor, units: int) -> Tensor:
+        """The weights of the channels as (units, channels), or (1, channels) if clients share them."""
         return weights[None] if self.pass_buffers.shared else weights.repeat_interleave(units // self.pass_buffers.m, 0)
 
     def by_group(self, by_channel: Tensor) -> Tensor:
@@ -54,8 +54,8 @@ class GroupedNorm(GroupedLayer):
     def to_channels(self, by_group: Tensor, channels: int) -> Tensor:
         return by_group.repeat_interleave(channels // self.groups, 1)
 
-    def keep(self, mean: Tensor, variance: Tensor, n: int) -> None:
-        """The running statistics after this batch; their variance is the unbiased one, as torch's."""
+    def update_statistics(self, mean: Tensor, variance: Tensor, n: int) -> None:
+        """Write the running statistics after this batch; as in torch, the variance is the unbiased one."""
         assert self.statistics is not None
         for part, batch in zip(self.statistics, (mean, variance * (n / (n - 1))), strict=True):
             part.rows.copy_(torch.lerp(part.weights.expand_as(batch), batch, self.momentum))
@@ -70,17 +70,17 @@ class _Norm(torch.autograd.Function):
         if layer.statistics and n < 2:
             raise ValueError("BatchNorm needs more than one value a channel to train on: take a larger batch.")
         mean = layer.by_group(rows.sum(1)) / n
-        # Centred first: squares of what is not would eat the digits of a small variance.
+        # Centred first: a small variance would lose its digits in the squares of large values.
         centred = rows - layer.to_channels(mean, C)[:, None]
         variance = layer.by_group(centred.square().sum(1)) / n
         if layer.statistics:
-            layer.keep(mean, variance, n)
+            layer.update_statistics(mean, variance, n)
         inverse = layer.to_channels((variance + layer.eps).rsqrt_(), C)
         ctx.save_for_backward(centred, inverse)
         ctx.layer, ctx.n = layer, n
-        scale = layer.spread(layer.weight.weights, U) * inverse
-        out = torch.empty_like(x)  # no view: what comes next may write to it
-        torch.addcmul(layer.spread(layer.bias.weights, U)[:, None], centred, scale[:, None], out=layer.units(out))
+        scale = layer.per_unit(layer.weight.weights, U) * inverse
+        out = torch.empty_like(x)  # no view, as the next layer may write to it
+        torch.addcmul(layer.per_unit(layer.bias.weights, U)[:, None], centred, scale[:, None], out=layer.units(out))
         return out
 
     @staticmethod
@@ -92,7 +92,7 @@ class _Norm(torch.autograd.Function):
         sums, normed = g.sum(1), (g * centred).sum(1) * inverse
         for part, by_unit in ((layer.bias, sums), (layer.weight, normed)):
             torch.sum(by_unit.view(layer.pass_buffers.m, -1, C), 1, out=part.rows)
-        weight = layer.spread(layer.weight.weights, U)
+        weight = layer.per_unit(layer.weight.weights, U)
         first, second = (layer.to_channels(layer.by_group(weight * s), C) / ctx.n for s in (sums, normed))
         dx = torch.empty_like(gradient)
         out = layer.units(dx)

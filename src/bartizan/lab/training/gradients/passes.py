@@ -8,11 +8,11 @@ from typing import NamedTuple
 from bartizan.lab.training.flat_model import FlatLayout
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
-Tensors = dict[str, Tensor]  # by name: the gradient of a view of the vector would be as long as the vector
+Tensors = dict[str, Tensor]  # by name, as the gradient of a view of the vector would be as long as the vector
 
 
 class Gradients(NamedTuple):
-    """Of m clients, a row each: the gradient of the mean loss on its batch, then BatchNorm's statistics after it."""
+    """Rows of m clients: the gradient of the mean loss on a batch, then BatchNorm's running statistics after it."""
 
     rows: Tensor  # (m, size)
     losses: Tensor  # (m,)
@@ -21,11 +21,11 @@ class Gradients(NamedTuple):
 class Pass(ABC):
     """One forward and backward pass of m clients, each on its own batch.
 
-    A client's BatchNorm sees that client's batch only. Dropout is off: its masks would make an update depend on
+    BatchNorm normalises each client's batch by itself. Dropout is off, since its masks would make an update depend on
     how many clients run at once.
     """
 
-    precision = torch.float32  # what images pass through the layers in; weights and sums stay in float32
+    precision = torch.float32  # of the activations; weights and sums stay in float32
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -33,20 +33,20 @@ class Pass(ABC):
 
     @abstractmethod
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
-        """The gradients at weights, (size,) for all clients or (m, size), on images (m, batch, C, H, W).
+        """The gradients at `weights`, (size,) for all clients or (m, size), on images (m, batch, C, H, W).
 
-        Their rows are written to `out` where it is given.
+        The rows are written to `out` if it is given.
         """
 
-    def training(self) -> None:
-        """The model in training mode, but for dropout."""
+    def set_training_mode(self) -> None:
+        """Put the model in training mode, except dropout."""
         self.model.train()
         for module in self.model.modules():
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()
 
     def loss(self, parameters: Tensors, statistics: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """One client's mean loss, and the statistics after its batch, by torch's own modules."""
+        """One client's mean loss, and BatchNorm's statistics after its batch, by torch's own modules."""
         # Buffers are written to, so they are copies, and each its own: vmap writes to no view of a larger one.
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         buffers |= {name: part.clone() for name, part in self.flat.statistics(statistics).items()}
@@ -56,13 +56,13 @@ class Pass(ABC):
         return functional.cross_entropy(outputs, labels), torch.cat(after) if after else statistics
 
     def write(self, gradients: Tensors, rows: Tensor) -> None:
-        """Put the parameters' gradients, (m, ...) each, to their places."""
+        """Copy the parameters' gradients, (m, ...) each, into the rows."""
         for name, place in self.flat.parameters(rows).items():
             place.copy_(gradients[name])
 
 
 def rows_for(weights: Tensor, images: Tensor, out: Tensor | None) -> Tensor:
-    """Where the clients' rows go: what was given, or new memory."""
+    """`out`, or a new tensor for a row of each client."""
     return weights.new_empty(len(images), weights.shape[-1]) if out is None else out
 
 
@@ -70,7 +70,7 @@ class Loop(Pass):
     """One client after the other, by torch's own modules: the definition that tests compare the other passes with."""
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
-        self.training()
+        self.set_training_mode()
         n, rows = self.flat.n_parameters, rows_for(weights, images, out)
         losses = weights.new_empty(len(rows))
         for m, own in enumerate(weights.expand(len(rows), -1)):
@@ -86,7 +86,7 @@ class Vmapped(Pass):
     """All clients in one pass by `torch.func.vmap`."""
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
-        self.training()
+        self.set_training_mode()
         n, rows = self.flat.n_parameters, rows_for(weights, images, out)
         gradient = torch.func.grad_and_value(self.loss, has_aux=True)
         many = torch.func.vmap(gradient, in_dims=(None if weights.ndim == 1 else 0, 0, 0, 0))

@@ -1,0 +1,44 @@
+"""Compile the kernels ahead of the first call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bartizan._util.stopwatch import compile_seconds
+from bartizan.aggregate import aggregate
+from bartizan.rules import MCA, Bulyan, FLTrust, GeometricMedian, Krum
+from bartizan.rules.preaggregators import NNM
+from bartizan.sketch import Exact, Rotated
+
+MANY = 300  # clients from which on other kernels do the work of the weigh stage
+
+
+def warm_up(device: str = "cpu") -> float:
+    """Compile what calls with usual rules need, exact and by the default sketch; return the seconds of compiling.
+
+    Numba and Triton keep the kernels on disk, so that one call serves all later processes on this machine. A `device`
+    such as "cuda" compiles those for tensors there.
+    """
+    before = compile_seconds()
+    x = np.random.default_rng(0).normal(size=(MANY, 64))
+    for dtype in (np.float32, np.float64):
+        few, many = _placed(x[:12].astype(dtype), device), _placed(x.astype(dtype), device)
+        for reference in (None, few[0]):
+            for sketch in (Exact(), Rotated()):
+                aggregate(few, Krum(2), sketch=sketch, reference=reference)
+            aggregate(few, FLTrust(), reference=reference, trusted=few[1])
+        mixed = NNM(2) >> Krum(2)
+        for clients, rule in ((few, GeometricMedian()), (few, MCA()), (few, Bulyan(2)), (few, mixed), (many, mixed)):
+            aggregate(clients, rule)
+        aggregate(many, Krum(2))
+    return compile_seconds() - before
+
+
+def _placed(x: Any, device: str) -> Any:
+    if device == "cpu":
+        return x
+    import torch
+
+    return torch.from_numpy(x).to(device)
