@@ -122,7 +122,7 @@ def _list(options: argparse.Namespace) -> None:
     from bartizan import registry
     from bartizan.attacks import ATTACKS, POISONS
     from bartizan.lab.data.loaders import DATASETS
-    from bartizan.lab.models.build import MODELS
+    from bartizan.lab.models.networks import MODELS
 
     described = {
         "Sketches": registry.SKETCHES,

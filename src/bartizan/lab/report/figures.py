@@ -45,14 +45,14 @@ def _accuracy(made: Content) -> Any:
     rules, sketches = made.styles
     figure, axes = _panels(_keys(curves, "other", "attack"), 3, (4.6, 3.2))
     top = min(100.0, 105 * max(0.05, *(max(curve.high) for curve in curves)))
-    lines = {}
+    lines, several = {}, len({curve.sketch for curve in curves}) > 1
     for curve in curves:
         ax, (colour, mark) = axes[curve.other, curve.attack], rules[curve.rule]
         values = 100 * np.array([curve.low, curve.mean, curve.high])
         style: dict[str, Any] = {"color": _colours()[colour], "linestyle": DASHES[sketches[curve.sketch]]}
         style |= {"marker": MARKS[mark] or ("o" if len(curve.rounds) == 1 else None), "markerfacecolor": "white"}
         (line,) = ax.plot(curve.rounds, values[1], markevery=-(-len(curve.rounds) // 8), **style)
-        lines[_short(curve.rule, curve.sketch if sketches["exact"] else "")] = line
+        lines[_short(curve.rule, curve.sketch if several else "")] = line
         ax.fill_between(curve.rounds, values[0], values[2], color=style["color"], alpha=0.12, linewidth=0)
     for (other, attack), ax in axes.items():
         ax.set(title=_short(_attack(attack), other), xlabel="round", ylabel="test accuracy, %", ylim=(0, top))
