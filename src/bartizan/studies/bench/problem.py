@@ -13,8 +13,8 @@ import numpy as np
 from bartizan._util import machine
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry, GramStats
+from bartizan.kernels.reference import squared_distances_to
 from bartizan.rules import Rule
-from bartizan.rules.geometric_median import squared_distances_to
 from bartizan.updates import Updates, parse_updates
 
 WIDTH = 2**16  # columns widened to float64 at a time
