@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-nn = pytest.importorskip("torch").nn
-
 from bartizan import records
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.data import load
 from bartizan.lab.models import build
+
+nn = pytest.importorskip("torch").nn
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "plugin"
