@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -201,12 +200,9 @@ def _attack(name: str) -> str:
 
 def _keys(items: Iterable[Any], first: str, second: str) -> list[tuple[str, str]]:
     """Return the pairs of labels that occur, in the order of the page."""
-    found = {(getattr(item, first), getattr(item, second)) for item in items}
-    return [
-        key
-        for key in product(order(sorted({a for a, _ in found})), order(sorted({b for _, b in found})))
-        if key in found
-    ]
+    found = dict.fromkeys((getattr(item, first), getattr(item, second)) for item in items)
+    firsts, seconds = order(one for one, _ in found), order(one for _, one in found)
+    return sorted(found, key=lambda key: (firsts.index(key[0]), seconds.index(key[1])))
 
 
 def _panels(keys: Sequence[Any], most_columns: int, size: tuple[float, float]) -> tuple[Any, dict[Any, Any]]:
