@@ -1,60 +1,77 @@
-"""The command line."""
+"""The command line; each command's code is imported only when it is called."""
 
 from __future__ import annotations
 
 import argparse
-import inspect
+import difflib
+import importlib
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from bartizan import __version__, attacks
-from bartizan import registry as names
-from bartizan.attacks.parameters import HANDED
-from bartizan.lab.report import command as report
-from bartizan.lab.runs import command as federated
-from bartizan.studies.bench import command as bench
-from bartizan.studies.demo import command as demo
-from bartizan.studies.paper import command as paper
-from bartizan.studies.plan import command as planner
-from bartizan.studies.theory import command as theory
+if TYPE_CHECKING:
+    from bartizan.registry import Registry
 
-LASTING = ("run", "sweep", "paper", "demo", "bench", "theory")  # commands with work that is not over when nobody looks
+COMMANDS = {
+    "demo": ("bartizan.studies.demo.command", "a sweep of training under attack, with its report"),
+    "init": ("bartizan.lab.runs.command", "write a commented experiment.toml"),
+    "run": ("bartizan.lab.runs.command", "train a model under attack, as an experiment.toml says"),
+    "sweep": ("bartizan.lab.runs.command", "run all experiments of an experiment.toml's [grid]"),
+    "report": ("bartizan.lab.report.command", "one HTML page of a folder of runs"),
+    "list": ("bartizan.cli", "show the rules, sketches, attacks, data sets and models, with plug-ins"),
+    "plan": ("bartizan.studies.plan.command", "which sketch, which k, what it promises and what it costs here"),
+    "bench": ("bartizan.studies.bench.command", "measure the speed beside other libraries"),
+    "paper": ("bartizan.studies.paper.command", "run the paper's experiments and compare"),
+    "theory": ("bartizan.studies.theory.command", "measure what the theorems promise"),
+    "warmup": ("bartizan.cli", "compile the kernels now, so that the first call does not"),
+}
+LONG_RUNNING = ("run", "sweep", "paper", "demo", "bench", "theory")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose subcommands show their own usage and the nearest option for one that they do not know."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        args = sys.argv[1:] if args is None else list(args)
+        if not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
+            self._refuse_unknown(args)  # before a missing argument is complained of
+        parsed, rest = super().parse_known_args(args, namespace)
+        self._refuse_unknown(rest)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return parsed, rest
+
+    def _refuse_unknown(self, words: list[str]) -> None:
+        for word in words[: words.index("--")] if "--" in words else words:
+            option = word.partition("=")[0]
+            if option.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
+                close = difflib.get_close_matches(option, self._option_string_actions, n=1)
+                self.error(f"unknown option {option}." + (f" Did you mean {close[0]}?" if close else ""))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `bartizan`; what the user got wrong is one line on stderr and exit status 2."""
-    parser = argparse.ArgumentParser(
-        prog="bartizan", description="Byzantine-robust aggregation for federated learning."
-    )
-    parser.add_argument("--version", action="version", version=f"bartizan {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    commands.add_parser("list", help="show the sketches, rules, pre-aggregators and attacks").set_defaults(run=_list)
-
-    demo.add_to(commands)
-    federated.add_to(commands)
-    paper.add_to(commands)
-    planner.add_to(commands)
-    bench.add_to(commands)
-    report.add_to(commands)
-    theory.add_to(commands)
-
-    options = parser.parse_args(arguments)
+    """Run `bartizan`; a mistake of the user is one line on stderr and exit status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
+    command = "bartizan"
     try:
+        options = _parsed(sys.argv[1:] if arguments is None else list(arguments))
+        command = f"bartizan {options.command}"
+        if options.command in ("run", "sweep") and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # where "module:Name" in an experiment file may point
         status: int | None = options.run(options)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if options.command not in LASTING:
+        if command.removeprefix("bartizan ") not in LONG_RUNNING:
             return 0
-        print(f"bartizan {options.command}: stopped, since nobody reads its output any more.", file=sys.stderr)
+        print(f"{command}: stopped, since its output is no longer read.", file=sys.stderr)
         return 1
     except (ValueError, OSError, MemoryError, ModuleNotFoundError) as wrong:
-        print(f"bartizan {options.command}: {wrong}", file=sys.stderr)
+        print(f"{command}: {wrong}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -62,34 +79,96 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status or 0
 
 
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    """The options, from the parser of the command that is called; the others' code is not imported."""
+    parser = Parser(prog="bartizan", description="Byzantine-robust aggregation for federated learning.")
+    parser.add_argument("--version", action="version", version=f"bartizan {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    called = next((word for word in arguments if not word.startswith("-")), None)
+    if called in COMMANDS:
+        importlib.import_module(COMMANDS[called][0]).add_to(commands)
+    else:
+        for name, (_, about) in COMMANDS.items():
+            commands.add_parser(name, help=about)
+        if called is not None:
+            _refuse(parser, called)
+    return parser.parse_args(arguments)
+
+
+def _refuse(parser: argparse.ArgumentParser, called: str) -> NoReturn:
+    close = difflib.get_close_matches(called, COMMANDS, n=1)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    parser.error(f"invalid choice: {called!r}.{meant} Commands: {', '.join(COMMANDS)}.")
+
+
+def _version() -> str:
+    from bartizan import __version__
+
+    return __version__
+
+
+def add_to(commands: Any) -> None:
+    for name, run in (("list", _list), ("warmup", _warm_up)):
+        about = COMMANDS[name][1]
+        commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.").set_defaults(run=run)
+
+
+def _warm_up(options: argparse.Namespace) -> None:
+    seconds = importlib.import_module("bartizan.warmup").warm_up()
+    print(f"The kernels are compiled ({seconds:.0f} s).")
+
+
 def _list(options: argparse.Namespace) -> None:
-    groups: dict[str, Mapping[str, Any]] = {
-        "Sketches": names.SKETCHES,
-        "Rules": names.RULES,
-        "Coordinate-wise rules (never projected)": names.COORDINATEWISE,
-        "Pre-aggregators (in front of a rule: nnm >> krum)": names.PRE_AGGREGATORS,
-        "Attacks (what attackers send)": attacks.ATTACKS,
-        "Data poisoning (what attackers train on)": attacks.POISONS,
+    from bartizan import registry
+    from bartizan.attacks import ATTACKS, POISONS
+    from bartizan.lab.data.loaders import DATASETS
+    from bartizan.lab.models.build import MODELS
+
+    described = {
+        "Sketches": registry.SKETCHES,
+        "Rules": registry.RULES,
+        "Coordinate-wise rules (never projected)": registry.COORDINATEWISE,
+        "Pre-aggregators (in front of a rule: nnm >> krum)": registry.PRE_AGGREGATORS,
+        "Attacks (updates of the Byzantine clients)": ATTACKS,
+        "Data poisoning (training data of the Byzantine clients)": POISONS,
     }
-    width = min(100, shutil.get_terminal_size().columns)
-    for title, table in groups.items():
+    for title, known in described.items():
         print(f"{title}\n")
-        for name, kind in table.items():
-            print(f"  {name}{_settings(kind)}")
-            about = (kind.__doc__ or "").strip().splitlines()[0]
-            print(textwrap.fill(about, width, initial_indent="      ", subsequent_indent="      "))
-        print()
+        for name in known.built_in:
+            older = [old for old, new in known.older.items() if new == name]
+            _describe(known, name, f"  (formerly {older[0]})" if older else "")
+        _list_plugins(known)
+    for title, known in {"Data sets": DATASETS, "Models": MODELS}.items():
+        print(f"{title}\n")
+        _print(", ".join(known.built_in), "  ")
+        _list_plugins(known)
 
 
-def _settings(kind: Any) -> str:
-    """The settings that a thing takes: `name` where one must be given, `name=default` otherwise."""
-    if is_dataclass(kind):
-        defaults = {field.name: field.default for field in fields(kind)}
-    else:  # an attack, to which what it knows of the server is not a setting
-        parameters = inspect.signature(kind).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in HANDED}
-    settings = [name if default is MISSING else f"{name}={default}" for name, default in defaults.items()]
-    return f"({', '.join(settings)})" if settings else ""
+def _list_plugins(known: Registry) -> None:
+    for plugin in known.plugins():
+        problem = known.problem(plugin)
+        if problem:
+            print(f"  {plugin.name}  [plug-in of {plugin.source}: BROKEN]")
+            _print(problem)
+        else:
+            _describe(known, plugin.name, f"  [plug-in of {plugin.source}]")
+    print()
+
+
+def _describe(known: Registry, name: str, note: str) -> None:
+    """A name with its settings, `name` where one must be given and `name=default` otherwise, and a sentence."""
+    from dataclasses import MISSING
+
+    settings = [key if value is MISSING else f"{key}={value}" for key, value in known.settings(name).items()]
+    print(f"  {name}{'(' + ', '.join(settings) + ')' if settings else ''}{note}")
+    about = (known.find(name).__doc__ or "").strip()
+    if about:
+        _print(about.splitlines()[0])
+
+
+def _print(text: str, indent: str = "      ") -> None:
+    width = min(100, shutil.get_terminal_size().columns)
+    print(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan.rules.coordinatewise import Median, TrimmedMean
-from cases import CASES
+from rule_cases import CASES
 
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
@@ -31,7 +31,7 @@ from bartizan.distributed.shard import at_their_place  # noqa: E402
 from bartizan.kernels import reference  # noqa: E402
 from bartizan.sketch.norms_only import Norms  # noqa: E402
 from bartizan.updates import layout, parse, parse_updates  # noqa: E402
-from lonely import survivors_raise  # noqa: E402
+from lost_ranks import survivors_raise  # noqa: E402
 from ranks import PATIENCE, Blind, Broken, Plain, Ranks, Sore, run_to_the_end  # noqa: E402
 from shards import CUTS, SEED, M, all_raise, calls, numbers, parts, same  # noqa: E402
 

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 if not (torch.cuda.is_available() and torch.distributed.is_available()):
     pytest.skip("ranks with shards on a GPU need a CUDA device", allow_module_level=True)
 
-from lonely import survivors_raise  # noqa: E402
+from lost_ranks import survivors_raise  # noqa: E402
 from ranks import Blind, Ranks  # noqa: E402
 from shards import CUTS, SEED, all_raise, calls, numbers, same  # noqa: E402
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import numpy as np
 import pytest
 from numba import njit
 
 from bartizan._util.seeds import key_of
 from bartizan.kernels import cpu, reference
+from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import Columns, Row
 from bartizan.updates.layout import Layout, widen_bfloat16
@@ -246,3 +249,15 @@ def test_numbers_are_rounded_to_halves_as_numpy_rounds_them(convert):
     got = convert(x)
     np.testing.assert_array_equal(got[~np.isnan(x)], truth.view(np.uint16)[~np.isnan(x)])
     assert np.isnan(got[np.isnan(x)].view(np.float16)).all()
+
+
+def test_every_module_of_kernels_has_the_protocols_names_and_arguments():
+    pytest.importorskip("triton")
+    from bartizan.kernels import gpu
+
+    names = [name for name in vars(Kernels) if not name.startswith("_")]
+    assert {"gram", "squared_norms", "dots", "weighted_sum", "rotated", "achlioptas", "gaussian"} == set(names)
+    for module in (cpu, gpu, reference):
+        for name in names:
+            wanted = list(signature(getattr(Kernels, name)).parameters)[1:]
+            assert list(signature(getattr(module, name)).parameters)[: len(wanted)] == wanted

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import bartizan as bz
 from bartizan import attacks, cli
 from bartizan import registry as names
 from bartizan.lab import Experiment
 from bartizan.lab.config import toml
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.config.template import commented
+from bartizan.lab.data import partition
 from bartizan.lab.training.defence import rule_for
+from bartizan.rules import Rule
 
 WHOLE = {
     "name": 'ein "Versuch"\n\x7f ü',
@@ -250,3 +255,77 @@ def test_nobody_lies_is_one_experiment_however_it_is_written():
 def test_values_nested_without_end_are_refused():
     with pytest.raises(ConfigError, match="rounds must be a whole number"):
         Experiment().with_settings(["rounds=" + "[" * 5000])
+
+
+def my_attack(honest, count, rng, *, strength=2.0):
+    return -strength * honest[[0] * count]
+
+
+def my_data(name, folder=None):
+    raise NotImplementedError
+
+
+class MyModel:
+    def __init__(self, n_classes, image, norm):
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MyRule(Rule):
+    n_byzantine: int
+    width: float = 1.0
+    inner: object = None
+
+    def weigh(self, geometry):
+        return geometry.shares
+
+
+def test_objects_are_recorded_by_their_names_and_settings():
+    here = __name__
+    given = {
+        "rule": bz.NNM(3) >> MyRule(3, width=2.0),
+        "sketch": bz.Rotated(k=128),
+        "attack": partial(my_attack, strength=4.0),
+        "split": partition.Shards(3),
+        "data": my_data,
+        "model": {"name": MyModel, "norm": "none"},
+    }
+    whole = Experiment.of(given).as_dict()
+    assert whole["rule"] == {"name": f"nnm >> {here}:MyRule", "n_byzantine": 3, "width": 2.0}
+    assert whole["sketch"] == {"name": "rotated", "k": 128, "mixing": 32}
+    assert whole["attack"] == {"name": f"{here}:my_attack", "strength": 4.0}
+    assert whole["split"] == {"kind": "shards", "per_client": 3}
+    assert whole["data"]["name"] == f"{here}:my_data"
+    assert whole["model"]["name"] == f"{here}:MyModel"
+    assert Experiment.of(tomllib.loads(Experiment.of(given).to_toml())) == Experiment.of(given)
+    assert Experiment.of({"rule": bz.Krum(5)}) == Experiment.of({"rule": {"name": "krum", "n_byzantine": 5}})
+    assert Experiment.of({"attack": attacks.Backdoor(target=3)}).attack.settings["target"] == 3
+    assert Experiment.of({"attack": attacks.min_max}).attack.settings == {"deviation": "std"}
+    runs = Experiment.of({"grid": {"rule": [bz.Mean(), bz.Krum(2)]}}).runs()
+    assert [run.rule.name for run in runs] == ["mean", "krum"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"attack": lambda honest, count, rng: honest}, "attack.name: attack .*lambda.* can't be recorded by name"),
+        ({"rule": MyRule(3, inner=[1])}, r"can't be recorded: inner is \[1\], and only numbers"),
+        ({"rule": bz.NNM(2) >> bz.Krum(3)}, "can't be recorded: its parts have n_byzantine = 2 and 3"),
+        ({"rule": object()}, "its class object is no dataclass"),
+        ({"attack": partial(my_attack, 1)}, "bind settings by keyword only"),
+        ({"attack": partial(attacks.optimised_ipm, aggregator=print)}, "aggregator is <built-in function print>"),
+        ({"model": object()}, "model can't be recorded from object: pass the function that makes it"),
+        ({"data": {"name": 3}}, "data.name must be a text; got 3"),
+        ({"rule": {"name": "no_such_module_at_all:Rule"}}, "rule.name: rule 'no_such_module_at_all:Rule' can't be im"),
+        ({"model": {"name": "no_such_module_at_all:Net"}}, r"\[model\] model 'no_such.*' can't be imported"),
+        (
+            {"data": {"name": "os:system"}},
+            r"\[data\] data set 'os:system' does not fit: wanted a function",
+        ),
+        ({"rule": {"name": "os:system"}}, "does not fit: wanted a class that derives from bartizan.rules"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_recorded_or_does_not_fit_is_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        Experiment.of(given)

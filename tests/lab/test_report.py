@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import os
@@ -26,7 +27,6 @@ from bartizan.lab.report.factors import rule_styles
 from bartizan.lab.report.figures import pictures
 from bartizan.lab.report.load import load
 from bartizan.lab.report.page import embedded, page
-from bartizan.lab.report.write import PICTURES
 from report_runs import CLASSES, HARM, LEVEL, write_brief, write_run, write_sweep
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u2028$\\frac{{data}}"
@@ -52,17 +52,17 @@ def browser():
 
 @contextmanager
 def opened(browser, path, width=1300, scheme="light", fragment=""):
-    """A page, which must neither complain nor ask for anything but itself."""
-    complaints, asked = [], []
+    """A page, which must neither log an error nor request any other file."""
+    errors, requested = [], []
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: requested.append(request.url))
     page.goto(path.as_uri() + fragment)
     page.wait_for_selector("html[data-drawn=yes]")
     yield page
-    assert complaints == []
-    assert [url.partition("#")[0] for url in asked] == [path.as_uri()]
+    assert errors == []
+    assert [url.partition("#")[0] for url in requested] == [path.as_uri()]
     page.close()
 
 
@@ -102,7 +102,7 @@ DRAWN = """() => [...document.querySelectorAll('figure')].map((figure) => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("report", ["sweep", "single"])
-def test_every_chart_is_drawn_without_a_complaint_or_a_request(report, scheme, browser, request):
+def test_every_chart_is_drawn_without_an_error_or_a_request(report, scheme, browser, request):
     found = request.getfixturevalue(report)
     with opened(browser, getattr(found, "page", found), scheme=scheme) as seen:
         assert seen.evaluate("document.documentElement.dataset.theme") == scheme
@@ -208,7 +208,7 @@ def test_the_legend_hides_on_a_click_and_fades_the_others_on_hover(browser, swee
         assert seen.locator("#accuracy .curve").count() == 40
 
 
-def test_the_theme_repaints_what_is_no_svg(browser, sweep):
+def test_the_theme_repaints_canvases(browser, sweep):
     pixel = "() => document.querySelector('#clients .plot canvas:not(.key canvas)').toDataURL()"
     with opened(browser, sweep.page) as seen:
         light = seen.evaluate(pixel)
@@ -244,7 +244,7 @@ def test_the_clients_of_another_run_come_by_the_box_the_arrows_and_a_link(browse
         seen.get_by_role("button", name="Next run").click()
         assert not facts.inner_text().startswith(places[7])
         seen.click(f"text={places[5]} >> nth=0")
-        # Browsers tell of a new fragment after the click is over.
+        # Browsers fire `hashchange` after the click is over.
         shown = "place => document.querySelector('#clients .facts').innerText.startsWith(place)"
         seen.wait_for_function(shown, arg=places[5])
 
@@ -261,7 +261,7 @@ def test_a_heading_sorts_the_runs(browser, sweep):
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory):
-    """More rules than colours and more attacks than half a page holds, all of them near guessing; krum never judged."""
+    """More rules than colours and more attacks than half a page holds, near guessing; krum was never evaluated."""
     folder = tmp_path_factory.mktemp("crowd")
     rules, attacks = [rule for rule in names.RULES if rule not in ("mean", "krum")][:10], list(ATTACKS)
     for n, rule in enumerate(rules):
@@ -278,7 +278,7 @@ def crowded(browser, crowd):
         yield seen
 
 
-def test_an_axis_tells_the_digits_that_its_ticks_have(crowded):
+def test_ticks_of_an_axis_have_as_many_digits_as_they_need(crowded):
     panel = crowded.locator("#accuracy figure svg").first
     shown = [text for text in panel.locator("text").all_text_contents() if re.fullmatch(r"[\d.]+%", text)]
     assert shown == ["0%", "2.5%", "5%", "7.5%", "10%"]
@@ -306,7 +306,7 @@ def test_no_two_rules_share_colour_and_mark(crowded):
     assert len(set(rule_styles(names.RULES).values())) == len(names.RULES)
 
 
-def test_what_is_not_known_is_sorted_last_both_ways(crowded):
+def test_unknown_values_are_sorted_last_in_both_directions(crowded):
     column = [head.inner_text().split()[0] for head in crowded.query_selector_all(".runs th")].index("accuracy") + 1
     for _ in range(2):
         crowded.click(f".runs th:nth-child({column}) button")
@@ -346,7 +346,7 @@ def test_embedded_text_is_ascii_and_comes_back(name):
     assert not re.search(r"[<>&\u0080-\uffff]", text)
 
 
-def test_runs_that_are_not_whole_are_named_and_the_others_shown(browser, tmp_path, capsys):
+def test_incomplete_runs_are_named_and_the_others_shown(browser, tmp_path, capsys):
     write_run(tmp_path / "whole", rounds=3)
     write_run(tmp_path / "going-on", rounds=3, ends=False)
     torn = write_run(tmp_path / "torn", rounds=3, ends=False) / results.NAME
@@ -359,9 +359,9 @@ def test_runs_that_are_not_whole_are_named_and_the_others_shown(browser, tmp_pat
         out.write("run", version=1, clients=["a", "b"])
         out.write("round", round=1, clients=["a", "z"], weights=[1, 0])
     assert cli.main(["report", str(tmp_path)]) == 0
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     for name, why in (("corrupt", "line 3"), ("empty", "no complete line"), ("foreign", "names 'z'")):
-        assert re.search(f"not shown: {name}: .*{why}", told)
+        assert re.search(f"not shown: {name}: .*{why}", printed)
     with opened(browser, tmp_path / "report.html") as seen:
         shown = seen.locator("#problems").inner_text()
         for name in ("corrupt unreadable", "empty unreadable", "foreign unreadable", "going-on unfinished"):
@@ -388,7 +388,7 @@ def test_runs_that_are_not_whole_are_named_and_the_others_shown(browser, tmp_pat
         [{"version": 1}],
     ],
 )
-def test_lines_that_are_no_results_are_told_not_raised(lines, tmp_path):
+def test_malformed_lines_are_reported_and_not_raised(lines, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / results.NAME).write_bytes(b"".join(map(results.encode, lines)))
     found = load(tmp_path)
@@ -414,14 +414,14 @@ def test_a_deployment_shows_its_suspects_first(browser, tmp_path):
         assert re.search(r"4 suspects among 12 clients: site-\d+ \(left out of", seen.locator(".lead").inner_text())
 
 
-def test_a_run_without_attackers_and_one_that_does_not_know_them_are_kept_apart(tmp_path):
+def test_no_attackers_and_unknown_attackers_are_told_apart(tmp_path):
     write_run(tmp_path / "none", clients=4, rounds=2, attackers=0)
     write_run(tmp_path / "unknown", clients=4, rounds=2, attackers=0, known=False)
     found = data(content(load(tmp_path)))
     assert [found["cohorts"][run["cohort"]]["attackers"] for run in found["runs"]] == [[], None]
 
 
-def test_paper_is_light_and_the_screen_stays_as_it_was(browser, sweep):
+def test_printing_is_light_and_leaves_the_theme_of_the_screen(browser, sweep):
     theme = "document.documentElement.dataset.theme"
     with opened(browser, sweep.page, scheme="dark") as seen:
         seen.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {theme}; }})")
@@ -483,7 +483,7 @@ def test_two_hundred_runs_fit_into_a_page(tmp_path):
     assert page_of(tmp_path).stat().st_size < 10_000_000
 
 
-def test_what_does_not_fit_is_left_out_but_not_the_run_that_is_shown(monkeypatch, tmp_path):
+def test_weights_that_do_not_fit_are_left_out_but_not_those_of_the_run_shown_first(monkeypatch, tmp_path):
     monkeypatch.setattr(pack, "CELLS", 1500)
     for n in range(6):
         write_run(tmp_path / str(n), rounds=30, seed=n)
@@ -497,7 +497,7 @@ def test_what_does_not_fit_is_left_out_but_not_the_run_that_is_shown(monkeypatch
 def test_packed_weights_are_the_weights_to_a_level(tmp_path):
     run = load(write_run(tmp_path / "a", rounds=20, participation=0.5)).runs[0]
     packed = pack.weights(run, 20)
-    levels = pack.bytes_of(packed["cells"]).reshape(50, 20).T
+    levels = np.frombuffer(base64.b64decode(packed["cells"]), dtype=np.uint8).reshape(50, 20).T
     plain = levels <= pack.LEVELS
     np.testing.assert_array_equal(levels == pack.QUARANTINED, run.quarantined)
     np.testing.assert_array_equal(levels == pack.ABSENT, ~run.present & ~run.quarantined)
@@ -520,7 +520,7 @@ def test_the_pictures_are_png_and_not_blank(sweep):
     from PIL import Image
 
     pictured = {path.name for path in sweep.beside if path.suffix == ".png"}
-    assert pictured == set(PICTURES)
+    assert pictured == set(figures.PICTURES)
     for name in pictured:
         with Image.open(sweep.page.parent / name) as picture:
             assert len(picture.convert("RGB").getcolors(1 << 24)) > 50
@@ -541,12 +541,12 @@ def test_pictures_of_an_earlier_report_go_and_those_of_others_stay(tmp_path):
 
 def test_rounds_on_an_axis_are_whole(tmp_path):
     made = content(load(write_run(tmp_path / "a", rounds=3, every=1, clients=6)))
-    for figure in (figures._accuracy(made), figures._weights(made.runs[0], "a")):
-        ticks = figure.axes[0].get_xticks()
+    for name in ("accuracy.png", "weights.png"):
+        ticks = figures.PICTURES[name](made).axes[0].get_xticks()
         assert list(ticks) == [round(tick) for tick in ticks]
 
 
-def test_all_that_the_page_is_made_of_travels_with_the_package():
+def test_all_assets_of_the_page_are_package_data():
     root = Path(__file__).parents[2]
     package = root / "src" / "bartizan"
     sent = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 
@@ -14,7 +15,7 @@ from bartizan.lab.report.page import page
 from report_runs import write_brief, write_run
 
 
-def said(folder):
+def sentences(folder):
     return " ".join(content(load(folder)).findings)
 
 
@@ -41,26 +42,26 @@ def test_a_mean_over_seeds_says_how_many_of_them_it_is_of(tmp_path):
     write_brief(tmp_path / "0", accuracy=None, ends=False, rounds=1)
     for seed, rounds in ((1, 5), (2, 7)):
         write_brief(tmp_path / str(seed), seed=seed, rounds=rounds)
-    assert "80% after 5 to 7 rounds (mean of 2 of 3 runs)" in said(tmp_path)
+    assert "80% after 5 to 7 rounds (mean of 2 of 3 runs)" in sentences(tmp_path)
 
 
 def test_the_headline_says_so_far_where_an_unfinished_run_has_no_accuracy_yet(tmp_path):
     for attack in ("lie", "foe"):
         write_brief(tmp_path / attack, "mca", attack)
-    assert said(tmp_path).startswith("mca survived both attacks")
+    assert sentences(tmp_path).startswith("mca survived both attacks")
     write_brief(tmp_path / "krum", accuracy=None, ends=False)
-    assert said(tmp_path).startswith("So far, with unfinished runs: mca survived both attacks")
+    assert sentences(tmp_path).startswith("So far, with unfinished runs: mca survived both attacks")
 
 
-def test_only_rules_that_were_run_both_ways_say_what_projecting_costs(tmp_path):
+def test_the_cost_of_projection_is_of_rules_that_were_run_both_ways(tmp_path):
     write_brief(tmp_path / "exact", server=1.2, read=0.1)
     write_brief(tmp_path / "rotated", sketch="rotated", server=0.21, read=0.1)
     write_brief(tmp_path / "median", "median", server=30.0, read=0.1, weighs=False)
     write_brief(tmp_path / "elsewhere", server=50.0, read=0.1, machine="a GPU")
-    assert "a round took the server 2.1 reads of the updates instead of 12.0." in said(tmp_path)
+    assert "a round took the server 2.1 reads of the updates instead of 12.0." in sentences(tmp_path)
 
 
-def test_who_failed_with_some_seeds_is_not_the_best(tmp_path):
+def test_a_rule_that_failed_with_some_seeds_is_not_the_best(tmp_path):
     for seed in range(3):
         for attack in ("lie", "foe"):
             survives = seed == 0
@@ -70,7 +71,7 @@ def test_who_failed_with_some_seeds_is_not_the_best(tmp_path):
     value, note = card(tmp_path, "Best worst case")
     assert value == "80%"
     assert note.startswith("mca")
-    assert "krum failed under foe and lie" in said(tmp_path)
+    assert "krum failed under foe and lie" in sentences(tmp_path)
 
 
 def test_server_times_of_different_models_and_machines_are_kept_apart(tmp_path):
@@ -149,11 +150,11 @@ def test_exact_weights_are_compared_with_weights_or_not_at_all(tmp_path):
         ("nnm >> trimmed-mean", 2, "The rule gives no weights, so there are no suspects."),
     ],
 )
-def test_only_a_coordinatewise_rule_is_said_to_give_no_weights(rule, rounds, wanted, tmp_path):
+def test_only_a_coordinatewise_rule_is_reported_to_give_no_weights(rule, rounds, wanted, tmp_path):
     # A round that was refused has no server time.
     server = 0.3 if ">>" in rule else None
     folder = write_brief(tmp_path / "a", rule, rounds=rounds, server=server, weighs=False, known=False, ends=False)
-    assert said(folder).startswith(wanted)
+    assert sentences(folder).startswith(wanted)
     assert data(content(load(folder)))["runs"][0]["coordinatewise"] is (">>" in rule)
 
 
@@ -169,21 +170,21 @@ def write_deployment(folder, weights, quarantined=()):
     return folder
 
 
-def test_suspects_are_who_was_quarantined_or_left_out_more_often_than_chance_explains(tmp_path):
+def test_suspects_were_quarantined_or_left_out_more_often_than_chance_explains(tmp_path):
     fair = [[0.25 * (i != t % 4) / 0.75 for i in range(4)] + [0.0] for t in range(8)]
-    found = said(write_deployment(tmp_path / "a", fair, ["bob"]))
+    found = sentences(write_deployment(tmp_path / "a", fair, ["bob"]))
     assert found.startswith(
         "2 suspects among 5 clients: bob (quarantined in 8 of 8 rounds) and eve (left out of 8 of 8"
     )
 
 
-def test_who_is_left_out_as_often_as_all_others_is_no_suspect(tmp_path):
+def test_a_client_left_out_as_often_as_all_others_is_no_suspect(tmp_path):
     krum = [[float(i == t % 5) for i in range(5)] for t in range(4)]
-    assert said(write_deployment(tmp_path / "a", krum)).startswith("No suspects: chance explains")
-    assert said(write_deployment(tmp_path / "b", [None], ["eve"])).startswith("1 suspect among 5 clients: eve")
+    assert sentences(write_deployment(tmp_path / "a", krum)).startswith("No suspects: chance explains")
+    assert sentences(write_deployment(tmp_path / "b", [None], ["eve"])).startswith("1 suspect among 5 clients: eve")
 
 
-def test_no_name_turns_the_writing_round_or_hides(tmp_path):
+def test_no_name_reverses_the_text_or_is_invisible(tmp_path):
     ids = ["\u202eevil", "bank-7", "bank\u200b-7", "\u2066\x1b[2J"]
     evil = "\u202eevil"
     write_brief(tmp_path / "a", evil, evil, evil, ids=ids, known=False, **{evil: evil, "list": [evil]})
@@ -193,3 +194,15 @@ def test_no_name_turns_the_writing_round_or_hides(tmp_path):
     assert shown.isprintable()
     (cohort,) = data(made)["cohorts"]
     assert cohort["ids"] == ("\ufffdevil", "bank-7", "bank\ufffd-7", "\ufffd\ufffd[2J")
+
+
+def test_a_report_imports_nothing_that_a_run_names(tmp_path, monkeypatch):
+    (tmp_path / "plugged_in.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "plugged_in:Thing"
+    runs = tmp_path / "runs"
+    write_brief(runs / "a", name, name, name, data={"name": name}, model={"name": name})
+    write_brief(runs / "b", f"nnm >> {name}", data={"name": name})
+    found = data(content(load(runs)))
+    assert found["rules"] == [name, f"nnm >> {name}"]
+    assert "plugged_in" not in sys.modules

@@ -11,7 +11,7 @@ import bartizan as bz
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import TrimmedMean
-from cases import CASES, Case
+from rule_cases import CASES, Case
 
 M, P = 13, 6
 

@@ -372,10 +372,11 @@ def test_when_the_time_is_over_the_run_stops_behind_a_checkpoint_and_the_next_co
     assert len(done.rounds) == 3
 
 
-def test_missing_data_is_one_line_and_status_2(tmp_path, capsys):
+def test_missing_data_is_one_line_and_status_2_and_leaves_no_folder(tmp_path, capsys):
     pytest.importorskip("torch")
     assert cli.main(["paper", "run", "cifar10-0.6", "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert str(tmp_path) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_shows_the_order_and_runs_nothing(tmp_path, capsys):

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,21 +21,19 @@ from bartizan.geometry import Geometry
 from bartizan.kernels import reference
 from bartizan.sketch import distortion, embedding_dimension
 from bartizan.studies.theory import aggregation_error as aggregation
-from bartizan.studies.theory import bounds, breakdown, command, convergence, curves, parts
+from bartizan.studies.theory import bounds, breakdown, command, convergence, parts, simulated_round
 from bartizan.studies.theory import projection_attacks as adaptive
-from bartizan.studies.theory import scenes as match
 from bartizan.studies.theory import subspace_embedding as embedding
-from bartizan.studies.theory import theory_figures as figures
 from bartizan.studies.theory import theory_report as report
-from bartizan.studies.theory.ledger import Ledger
+from bartizan.studies.theory.parts import Ledger
 from bartizan.studies.theory.problems import PROBLEMS
-from bartizan.studies.theory.scenes import (
+from bartizan.studies.theory.simulated_round import (
     Attack,
-    Clients,
+    HonestClients,
     Server,
     common_gradient,
     errors_of,
-    room,
+    honest_clients,
     rule_named,
     servers_of,
 )
@@ -91,7 +90,7 @@ def test_what_the_theorems_do_not_speak_of_is_refused(call, wanted):
 
 
 # At this size the theorem asks for k = 444, of Rotated for 512, in 4 rounds of a trial.
-SMALL = embedding.Cell("rotated", "dense", 512, 8, 0.9, 0.05, 4, 25)
+SMALL = embedding.EmbeddingCase("rotated", "dense", 512, 8, 0.9, 0.05, 4, 25)
 
 
 def promise(sketch, cell, *, independent=False):
@@ -175,7 +174,7 @@ def test_few_trials_can_not_tell_whether_a_promise_is_kept():
 
 
 # A smaller room for the rules: 20 clients, 6 of them attackers, 2048 coordinates projected to 1024, where eps is 0.69.
-ROOM = aggregation.Cell("krum", 20, 6, 3.0, 2048, 2048, 1024, 2, aggregation.ATTACKS, calibrated=True)
+ROOM = aggregation.AggregationCase("krum", 20, 6, 3.0, 2048, 2048, 1024, 2, aggregation.ATTACKS, calibrated=True)
 # Those that aim at the sketch itself are of tests/test_theory_adaptive.py.
 EVERY = {name for name in attacks.ATTACKS if "sketch" not in needs(attacks.attack(name))} - {"none"}
 ROBUST = ("krum", "multi-krum", "geometric-median", "mca", "nnm >> geometric-median", "mda", "caf", "spectral-dnc")
@@ -199,10 +198,10 @@ def test_a_sketch_that_sees_nothing_exceeds_the_lemmas_bound():
     """The check of the error can fail: all clients at one point, the geometric median is their mean."""
     cell = replace(ROOM, rule="geometric-median", attacks=("ipm factor=1000",), draws=1)
     bound = bounds.aggregation_bound(aggregation.calibrated(cell), cell.b, cell.eps, 1.0, 1.0)
-    rule, clients = rule_named(cell.rule, 6), room(20, cell.dim, cell.noisy)
+    rule, clients = rule_named(cell.rule, 6), honest_clients(20, cell.dim, cell.noisy)
     gradients = clients.gradients(common_gradient(cell.dim, cell.length), np.random.default_rng(0))
     mean = gradients[6:].mean(axis=0)
-    Attack("ipm factor=1000").lie(gradients, 6, Server(rule, Rotated(1024), np.random.default_rng(0)))
+    Attack("ipm factor=1000").overwrite(gradients, 6, Server(rule, Rotated(1024), np.random.default_rng(0)))
     seen = Rotated(1024)(gradients, seed=0)
     assert ((rule(Geometry.of(seen)) @ gradients - mean) ** 2).sum() < bound
     assert ((rule(Geometry.of(0 * seen)) @ gradients - mean) ** 2).sum() > 100 * bound
@@ -215,7 +214,7 @@ def test_the_bounds_have_room_for_a_sketch_of_a_sixteenth_of_k(rule):
     bound = bounds.aggregation_bound(aggregation.calibrated(room), room.b, room.eps, 1.0, 1.0)
     assert aggregation.strongest(aggregation.measure(replace(room, k=64)), "projected")[1] < bound
     training = replace(TRAINING, rule=rule, projected=True)
-    measured, bound = curves.curves(training, convergence.measure(replace(training, k=64)))
+    measured, bound = convergence.curves(training, convergence.measure(replace(training, k=64)))
     assert (measured < bound).all()
 
 
@@ -225,7 +224,9 @@ def test_c_is_of_clients_and_draws_that_are_judged_nowhere():
     here = aggregation.constant(found, "exact", cell.b)
     assert found["c"] != here
     assert found["c"] == pytest.approx(here, rel=0.2)
-    assert not np.allclose(room(20, 64, 64).offsets, room(20, 64, 64, aggregation.ELSEWHERE).offsets)
+    assert not np.allclose(
+        honest_clients(20, 64, 64).offsets, honest_clients(20, 64, 64, aggregation.CALIBRATION_SEED).offsets
+    )
 
 
 def test_a_rule_has_one_c_for_all_scenes_and_one_whose_c_grows_has_none():
@@ -246,20 +247,20 @@ def test_a_rule_has_one_c_for_all_scenes_and_one_whose_c_grows_has_none():
     assert ["part_of_bound" in row for row in rows] == [True, True, False, False]
 
 
-def test_a_search_plays_the_lie_that_it_found_without_noise_on_the_projected_server_too():
+def test_a_search_also_tries_what_it_found_without_noise_on_the_projected_server():
     """Among sketches that are fresh at every try it is misled: against Krum it finds half as much, or less."""
     cell = replace(ROOM, attacks=("optimised-alie",), draws=1)
     found = aggregation.measure(cell)
     assert found["projected"]["optimised-alie"] > 0.9 * found["exact"]["optimised-alie"]
     projected = {"projected": servers_of(rule_named("krum", 6), Rotated(1024))["projected"]}
-    clients, common = room(20, cell.dim, cell.noisy), common_gradient(cell.dim, cell.length)
+    clients, common = honest_clients(20, cell.dim, cell.noisy), common_gradient(cell.dim, cell.length)
     ((_, _, alone),) = errors_of(projected, cell.attacks, 6, clients, common, 0)
     assert alone < 0.5 * found["exact"]["optimised-alie"]
 
 
 @pytest.mark.parametrize("name", ["optimised-alie", "optimised-ipm"])
 def test_a_search_has_as_many_tries_as_it_has_by_default(name):
-    assert inspect.signature(attacks.ATTACKS[name]).parameters["tries"].default <= match.TRIES
+    assert inspect.signature(attacks.ATTACKS[name]).parameters["tries"].default <= simulated_round.TRIES
 
 
 def test_the_mean_has_no_constant():
@@ -291,7 +292,7 @@ def rule_refusal(rule, n_clients, n_byzantine):
 
 
 def test_noise_and_disagreement_are_what_they_are_said_to_be():
-    clients = Clients.draw(30, 64, 16, sigma=2.0, kappa=3.0)
+    clients = HonestClients.draw(30, 64, 16, sigma=2.0, kappa=3.0)
     assert np.linalg.norm(clients.offsets, axis=1).max() == pytest.approx(3.0)
     np.testing.assert_allclose(clients.offsets.sum(axis=0), 0, atol=1e-12)
     rng = np.random.default_rng(0)
@@ -303,7 +304,7 @@ def test_noise_and_disagreement_are_what_they_are_said_to_be():
 
 def test_noise_in_all_coordinates_has_nothing_to_do_with_the_offsets():
     """Drawn with the same seed, from other streams: their inner products are 0 but for chance, 1/sqrt(30 * 4096)."""
-    clients = Clients.draw(30, 4096, 4096, sigma=1.0, kappa=1.0)
+    clients = HonestClients.draw(30, 4096, 4096, sigma=1.0, kappa=1.0)
     gradients = clients.gradients(np.zeros(4096), np.random.default_rng(0))
     noise = gradients - clients.offsets
     assert abs(np.corrcoef(noise.ravel(), clients.offsets.ravel())[0, 1]) < 0.02
@@ -327,7 +328,7 @@ def test_a_problems_gradient_and_constants_are_right(name):
     assert problem.value(problem.start()) > 10
 
 
-TRAINING = convergence.Cell(
+TRAINING = convergence.TrainingCase(
     "strongly convex", "geometric-median", False, 6, "ipm", 12, 2, n_clients=20, dim=2048, k=1024, noisy=64
 )
 
@@ -338,7 +339,7 @@ TRAINING = convergence.Cell(
 def test_every_round_stays_below_the_theorems_bound(problem, rule, attack):
     for projected in (False, True):
         cell = replace(TRAINING, problem=problem, rule=rule, attack=attack, projected=projected)
-        measured, bound = curves.curves(cell, convergence.measure(cell))
+        measured, bound = convergence.curves(cell, convergence.measure(cell))
         assert len(measured) == cell.rounds
         assert (measured < bound).all()
 
@@ -347,8 +348,8 @@ def test_without_robustness_a_training_leaves_the_bound():
     """The check of the curves can fail: the mean has a c too, measured where c is, and does not keep to it."""
     mean = replace(TRAINING, rule="mean", attack="sign-flip", rounds=40, seeds=1)
     found = convergence.measure(mean)
-    measured, bound = curves.curves(mean, found)
-    assert curves.needed(mean, found) > 1000 * found["c"]
+    measured, bound = convergence.curves(mean, found)
+    assert convergence.needed(mean, found) > 1000 * found["c"]
     assert (measured > bound).any()
 
 
@@ -362,7 +363,7 @@ def test_the_worst_attack_is_that_whose_curve_ends_highest():
         return {"c": 0.0, "spread": 4.0, "measured": [9.0, *measured], "losses": [9.0] * 3, "errors": [0.0] * 2}
 
     first, last = (replace(TRAINING, attack=attack, rounds=2) for attack in ("ipm", "alie"))
-    by, part, most = curves.worst([(first, found(8.0, 1.0)), (last, found(2.0, 3.0))])
+    by, part, most = convergence.worst([(first, found(8.0, 1.0)), (last, found(2.0, 3.0))])
     assert by == last
     assert part < most
 
@@ -370,25 +371,27 @@ def test_the_worst_attack_is_that_whose_curve_ends_highest():
 def test_rounds_above_the_bound_are_counted_over_all_cells_and_nan_is_above():
     found = {"c": 0.0, "spread": 4.0, "measured": [9.0, 1.0, math.nan, 1e9], "losses": [9.0] * 4, "errors": [0.0] * 3}
     others = [replace(TRAINING, rounds=3, rule=rule) for rule in ("krum", "mean")]
-    said = curves.count([(cell, found) for cell in others])
+    said = convergence.count([(cell, found) for cell in others])
     assert said == "2 curves (means of 4 trainings), 6 rounds, 4 of them above the bound."
 
 
-def test_nobody_lying_the_rates_are_the_theorems():
+def test_without_attackers_the_rates_are_the_theorems():
     """The mean squared gradient falls as T^-1/2 where the step is 1/(L sqrt T); the distance faster than 1/t."""
     quiet = replace(TRAINING, rule="mean", n_byzantine=0, attack="none")
     horizons = (16, 64, 256)
     cells = [replace(quiet, problem="non-convex", rounds=T, seeds=1) for T in horizons]
-    means = [curves.curves(cell, convergence.measure(cell))[0][-1] for cell in cells]
-    assert -0.8 < curves.slope(horizons, means) < -0.35
+    means = [convergence.curves(cell, convergence.measure(cell))[0][-1] for cell in cells]
+    assert -0.8 < convergence.slope(horizons, means) < -0.35
     long = replace(quiet, rounds=200, seeds=1)
-    measured, _ = curves.curves(long, convergence.measure(long))
-    assert curves.slope(np.arange(16, 216), measured) < -1
+    measured, _ = convergence.curves(long, convergence.measure(long))
+    assert convergence.slope(np.arange(16, 216), measured) < -1
 
 
 def broken_at(rule, length, shares=range(1, 7)):
     cells = [
-        breakdown.Cell(rule, 11, f, breakdown.most_told(rule, 11, f), length, 2048, 1024, 1, (*LOUD, "foe"))
+        breakdown.BreakdownCase(
+            rule, 11, f, breakdown.most_accepted(rule, 11, f), length, 2048, 1024, 1, (*LOUD, "foe")
+        )
         for f in shares
     ]
     (point,) = breakdown.points([(cell, breakdown.measure(cell)) for cell in cells])
@@ -415,7 +418,7 @@ def test_where_a_rule_breaks_does_not_depend_on_the_gradients_length_but_a_thres
 
 def test_the_geometric_median_breaks_at_half_and_not_before():
     cells = [
-        breakdown.Cell("geometric-median", 50, f, 0, 30.0, 4096, 2048, 2, (*LOUD, "ipm", "foe", "min-max"))
+        breakdown.BreakdownCase("geometric-median", 50, f, 0, 30.0, 4096, 2048, 2, (*LOUD, "ipm", "foe", "min-max"))
         for f in (23, 24, 25)
     ]
     results = [(cell, breakdown.measure(cell)) for cell in cells]
@@ -427,48 +430,63 @@ def test_the_geometric_median_breaks_at_half_and_not_before():
 
 
 def test_an_unfinished_breakdown_says_how_far_it_got():
-    cells = [replace(cell, rule="krum", dim=2048) for cell in breakdown.cells(False) if cell.rule == "krum"][:3]
-    told = breakdown.tell([(cell, {"exact": dict.fromkeys(LOUD, 0.4)}) for cell in cells])
+    cells = [replace(cell, rule="krum", dim=2048) for cell in breakdown.cases(False) if cell.rule == "krum"][:3]
+    told = breakdown.section([(cell, {"exact": dict.fromkeys(LOUD, 0.4)}) for cell in cells])
     assert "not up to 0.06 / not up to 0.06" in told
     assert "never" not in told
 
 
 def test_an_attack_may_have_a_setting():
     gradients = np.ones((4, 8))
-    Attack("ipm factor=10").lie(gradients, 1, Server(rule_named("mean", 0), Rotated(64), np.random.default_rng(0)))
+    Attack("ipm factor=10").overwrite(
+        gradients, 1, Server(rule_named("mean", 0), Rotated(64), np.random.default_rng(0))
+    )
     assert gradients[0].tolist() == [-10.0] * 8
-
-
-def test_what_is_measured_is_not_measured_again(tmp_path):
-    asked = []
-    part = toy(lambda cell: asked.append(cell) or {"k": cell.k})
-    assert [found for _, found in parts.carry_out(part, tmp_path, True)] == [{"k": 64}, {"k": 128}]
-    path = tmp_path / "toy.jsonl"
-    torn = path.read_bytes()[:-9]
-    path.write_bytes(torn)  # killed in the middle of the second line
-    assert len(parts.carry_out(part, tmp_path, True)) == 2
-    assert [cell.k for cell in asked] == [64, 128, 128]
-    assert [json.loads(line)["result"]["k"] for line in path.read_text().splitlines()] == [64, 128]
 
 
 TOYS = [replace(SMALL, k=64), replace(SMALL, k=128)]
 
 
-def toy(measure):
-    return parts.Part("toy", lambda quick: TOYS, measure, None, None, "Toys", ("k",))
+@pytest.fixture
+def toy(monkeypatch):
+    """A part with two cases, by name; its function `measure` is to be set."""
+    part = SimpleNamespace(cases=lambda quick: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys", REQUIRED=("k",))
+    monkeypatch.setitem(parts.PARTS, "toy", part)
+    return part
 
 
-def test_an_interrupt_keeps_what_is_done(tmp_path):
-    def stopped(cell):
-        if cell.k == 128:
+def test_a_case_is_measured_once_also_if_the_run_was_killed_in_a_line(toy, tmp_path):
+    asked = []
+    toy.measure = lambda case: asked.append(case) or {"k": case.k}
+    parts.run("toy", tmp_path, True)
+    assert [found for _, found in parts.finished("toy", tmp_path, True)] == [{"k": 64}, {"k": 128}]
+    path = tmp_path / "toy.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    parts.run("toy", tmp_path, True)
+    assert [case.k for case in asked] == [64, 128, 128]
+    assert [json.loads(line)["result"]["k"] for line in path.read_text().splitlines()] == [64, 128]
+
+
+def test_an_interrupt_keeps_the_measured_cases(toy, tmp_path):
+    def stopped(case):
+        if case.k == 128:
             raise KeyboardInterrupt
-        return {}
+        return {"k": math.inf}
 
-    part = toy(stopped)
+    toy.measure = stopped
     with pytest.raises(KeyboardInterrupt):
-        parts.carry_out(part, tmp_path, True)
+        parts.run("toy", tmp_path, True)
     with Ledger(tmp_path / "toy.jsonl") as ledger:
-        assert [ledger.get(cell) for cell in TOYS] == [{}, None]
+        assert [ledger.get(case) for case in TOYS] == [{"k": math.inf}, None]
+
+
+def test_a_ledger_of_an_earlier_version_without_checksums_is_read(tmp_path):
+    case = breakdown.BreakdownCase("krum", 11, 6, 4, 30.0, 2048, 1024, 1, LOUD)
+    cell = {"rule": "krum", "n_clients": 11, "n_byzantine": 6, "told": 4, "length": 30.0, "dim": 2048, "k": 1024}
+    line = json.dumps({"cell": {**cell, "draws": 1, "attacks": LOUD}, "result": {"exact": {"ipm": math.inf}}})
+    (tmp_path / "breakdown.jsonl").write_text(line + "\n")
+    with Ledger(tmp_path / "breakdown.jsonl") as ledger:
+        assert ledger.get(case) == {"exact": {"ipm": math.inf}}
 
 
 def test_a_report_of_nothing_is_refused(tmp_path):
@@ -476,76 +494,71 @@ def test_a_report_of_nothing_is_refused(tmp_path):
         report.write(tmp_path, quick=False)
 
 
-@pytest.mark.parametrize(
-    "line", ['{"cell": 1}', '{"cell": 1, "result": {}}', '{"cell": {}, "result": []}', "[]", "nan"]
-)
-def test_a_strange_line_is_named(tmp_path, line):
+@pytest.mark.parametrize("line", ['{"cell": 1}', '{"cell": 1, "result": {}}', '{"cell": {}, "result": []}', "[]"])
+def test_a_malformed_line_is_named(tmp_path, line):
     path = tmp_path / "embedding.jsonl"
     path.write_text(f"{line}\n")
-    with pytest.raises(ValueError, match=r"embedding.jsonl, line 1, is no result of bartizan theory. Delete that line"):
+    with pytest.raises(ValueError, match=r"embedding.jsonl, line 1, is not as expected.*Delete that line"):
         Ledger(path)
 
 
-def test_a_result_that_lacks_something_is_named_and_not_reported(tmp_path, capsys):
-    cell = embedding.cells(True)[0]
+def test_a_result_that_lacks_something_is_named_and_not_reported(tmp_path):
     with Ledger(tmp_path / "embedding.jsonl") as ledger:
-        ledger.add(cell, {"median": 0.5})
-    with pytest.raises(ValueError, match=r"without failed_rounds, failed_trials, worst, of Cell.*Delete that line"):
+        ledger.add(embedding.cases(True)[0], {"median": 0.5})
+    with pytest.raises(ValueError, match=r"without failed_rounds, failed_trials, worst, of Emb.*Delete that line"):
         report.write(tmp_path, quick=True)
 
 
-def test_reading_results_changes_nothing_and_a_second_run_is_refused(tmp_path):
-    part, path = toy(lambda cell: {"k": cell.k}), tmp_path / "toy.jsonl"
-    assert parts.finished(part, tmp_path, True) == []
+def test_reading_results_changes_nothing_and_a_second_run_is_refused(toy, tmp_path):
+    path = tmp_path / "toy.jsonl"
+    assert parts.finished("toy", tmp_path, True) == []
     assert not path.exists()
-    parts.carry_out(part, tmp_path, True)
+    parts.run("toy", tmp_path, True)
     torn = path.read_bytes() + b'{"cell"'
     path.write_bytes(torn)
-    assert [found for _, found in parts.finished(part, tmp_path, True)] == [{"k": 64}, {"k": 128}]
+    assert [found for _, found in parts.finished("toy", tmp_path, True)] == [{"k": 64}, {"k": 128}]
     assert path.read_bytes() == torn
     pytest.importorskip("fcntl")
-    with Ledger(path), pytest.raises(ValueError, match=r"another run is writing .*toy.jsonl"):
+    with Ledger(path), pytest.raises(ValueError, match=r"Another run is writing .*toy.jsonl"):
         Ledger(path)
 
 
 def test_a_file_is_no_folder_for_results(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert cli.main(["theory", "breakdown", "--quick", "--out", str(tmp_path / "file")]) == 2
-    assert "results go into a folder" in capsys.readouterr().err
+    assert "Results need a folder" in capsys.readouterr().err
 
 
 def test_quick_and_whole_runs_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    few = [replace(embedding.cells(True)[0], trials=1)]
-    monkeypatch.setitem(parts.PARTS, "embedding", replace(parts.PARTS["embedding"], cells=lambda quick: few))
+    few = [replace(embedding.cases(True)[0], trials=1)]
+    monkeypatch.setattr(embedding, "cases", lambda quick: few)
     assert cli.main(["theory", "embedding"]) == cli.main(["theory", "embedding", "--quick"]) == 0
     assert {path.parent.name for path in tmp_path.rglob("report.md")} == {"theory", "theory-quick"}
 
 
 def test_the_command_writes_tables_pictures_and_a_page(tmp_path, monkeypatch, capsys):
     few = {
-        "embedding": lambda quick: [replace(embedding.cells(True)[n], trials=1) for n in (0, 1, 12)],
-        "aggregation": lambda quick: [
+        "embedding": [replace(embedding.cases(True)[n], trials=1) for n in (0, 1, 12)],
+        "aggregation": [
             replace(ROOM, rule=rule, n_clients=M, n_byzantine=f, attacks=("ipm",))
             for rule, M, f in (("krum", 20, 6), ("bulyan", 50, 15), ("median", 20, 6), ("krum", 20, 0))
         ],
-        "convergence": lambda quick: [
-            replace(TRAINING, problem=problem, rounds=4, projected=True) for problem in PROBLEMS
-        ],
-        "breakdown": lambda quick: [breakdown.Cell("krum", 11, f, f, 30.0, 1024, 512, 1, LOUD) for f in (1, 2)],
-        "adaptive": lambda quick: [
-            adaptive.Cell("krum", attack, seed, 10.0, 20, 6, 2048, 1024, 1)
+        "convergence": [replace(TRAINING, problem=problem, rounds=4, projected=True) for problem in PROBLEMS],
+        "breakdown": [breakdown.BreakdownCase("krum", 11, f, f, 30.0, 1024, 512, 1, LOUD) for f in (1, 2)],
+        "adaptive": [
+            adaptive.ProjectionCase("krum", attack, seed, 10.0, 20, 6, 2048, 1024, 1)
             for attack, seed in (("null-space", "leaked"), ("null-space", "fresh"), ("ipm", "no sketch"))
         ],
     }
-    for name, cells in few.items():
-        monkeypatch.setitem(parts.PARTS, name, replace(parts.PARTS[name], cells=cells))
+    for name, cases in few.items():
+        monkeypatch.setattr(parts.PARTS[name], "cases", lambda quick, cases=cases: cases)
     assert cli.main(["theory", "--out", str(tmp_path), "--quick"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'report.md'}\n"
     page = (tmp_path / "report.md").read_text()
-    assert tuple(parts.PARTS) == command.NAMES == tuple(figures.DRAW)
+    assert tuple(parts.PARTS) == command.NAMES
     for name, part in parts.PARTS.items():
-        assert f"## {part.title}" in page
+        assert f"## {part.TITLE}" in page
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         with open(tmp_path / f"{name}.csv", newline="") as file:
             assert len(list(csv.DictReader(file))) >= 2
@@ -558,15 +571,15 @@ def test_the_command_writes_tables_pictures_and_a_page(tmp_path, monkeypatch, ca
 
 
 def test_the_plans_have_every_rule_attack_and_share():
-    whole = convergence.cells(quick=False)
+    whole = convergence.cases(quick=False)
     assert {cell.attack for cell in whole if cell.b == 0.3} == EVERY
-    assert {attack for cell in aggregation.cells(False) for attack in cell.attacks} >= EVERY | {"ipm factor=1000"}
-    assert any(cell.dim >= 16 * cell.k for cell in aggregation.cells(False))
-    assert all(cell.dim >= 16 * cell.k for cell in breakdown.cells(False))
+    assert {attack for cell in aggregation.cases(False) for attack in cell.attacks} >= EVERY | {"ipm factor=1000"}
+    assert any(cell.dim >= 16 * cell.k for cell in aggregation.cases(False))
+    assert all(cell.dim >= 16 * cell.k for cell in breakdown.cases(False))
     assert {cell.b for cell in whole} == {0.0, 0.1, 0.3}
-    assert {cell.rule for cell in aggregation.cells(False)} >= set(names.RULES) | set(names.COORDINATEWISE)
-    assert all(cell.eps < 1 for cell in whole + aggregation.cells(False))
-    assert all(cell.told <= cell.n_byzantine for cell in breakdown.cells(False))
+    assert {cell.rule for cell in aggregation.cases(False)} >= set(names.RULES) | set(names.COORDINATEWISE)
+    assert all(cell.eps < 1 for cell in whole + aggregation.cases(False))
+    assert all(cell.n_assumed <= cell.n_byzantine for cell in breakdown.cases(False))
 
 
 def test_the_guarantee_at_k_4096_ends_at_211_clients():

@@ -14,7 +14,7 @@ STANDS_OUT, DROWNS = adaptive.LENGTHS
 # Smaller than the report's: 20 clients, 6 of them attackers, 4096 coordinates projected to 1024, where eps is 0.69.
 FEW = [
     replace(cell, n_clients=20, n_byzantine=6, dim=4096, k=1024, draws=1)
-    for cell in adaptive.cells(quick=False)
+    for cell in adaptive.cases(quick=False)
     if cell.seed != adaptive.NO_SKETCH or cell.attack in ("ipm", "alie")
 ]
 HIDING = ["null-space", "null-space-mirror", "replay"]
@@ -33,7 +33,7 @@ def of(lines: list[dict], **wanted) -> list[dict]:
 
 def test_the_plan_has_every_attack_on_the_sketch_with_its_seed_leaked_and_fresh():
     aimed = {name for name in attacks.ATTACKS if "sketch" in needs(attacks.attack(name))}
-    plan = adaptive.cells(quick=False)
+    plan = adaptive.cases(quick=False)
     assert {cell.attack for cell in plan if cell.seed == "fresh"} == aimed
     assert {cell.attack for cell in plan if cell.seed == "leaked"} == aimed - {"blind-collision"}
     assert all(cell.eps < 1 for cell in [*plan, *FEW])
@@ -47,7 +47,7 @@ def test_a_leaked_seed_breaks_the_projected_rule_without_checks_and_not_the_exac
 
 
 @pytest.mark.parametrize("attack", HIDING)
-def test_with_both_checks_all_who_hide_are_found_out_and_nobody_else(lines, attack):
+def test_with_both_checks_all_hiding_attackers_are_quarantined_and_no_honest_client(lines, attack):
     for line in of(lines, attack=attack, seed="leaked", length=STANDS_OUT):
         assert (line["caught"], line["accused"]) == (1, 0), line
 
@@ -67,7 +67,7 @@ def test_with_both_checks_none_exceeds_it_even_if_the_seed_is_known(lines, attac
         assert line["checked"] < 1, line
 
 
-def test_a_mirror_of_what_drowns_in_noise_is_not_found_out(lines):
+def test_a_mirror_of_what_drowns_in_noise_is_not_quarantined(lines):
     """Nor is it farther off than honest clients are."""
     for line in of(lines, attack="null-space-mirror", seed="leaked", length=DROWNS):
         assert line["caught"] == 0

@@ -1,4 +1,4 @@
-"""A node: trains on its own images, unless it is one of those that lie."""
+"""The ClientApp: an honest node trains on its own images; a hostile one reverses its step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def training(message: Message, context: Context) -> Message:
     images, labels = examples(part, n_parts)
     loss = train(model, (images, labels))
     state = model.state_dict()
-    if part < int(context.run_config["hostile"]):  # walk backwards, four times as far
+    if part < int(context.run_config["hostile"]):  # the step reversed, four times as long
         state = {name: given[name] - 4 * (state[name] - given[name]) for name in state}
     metrics = MetricRecord({"num-examples": len(labels), "loss": loss})
     return Message(RecordDict({"arrays": ArrayRecord(state), "metrics": metrics}), reply_to=message)

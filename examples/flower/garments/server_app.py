@@ -1,4 +1,4 @@
-"""The server: Flower's, with one line of its own."""
+"""The ServerApp: as for FedAvg, with `RobustStrategy` in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data, the network, how it is trained and tested: nothing here knows of Flower."""
+"""Data, network, training and test, independent of Flower."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def network() -> nn.Module:
 
 
 def examples(part: int | None = None, n_parts: int = 10) -> Examples:
-    """One node's images and labels, or those that nobody trains on."""
+    """Return the images and labels of one node, or those of the test set."""
     data = load("fashion-mnist-mini")
     images = data.test
     which = np.arange(len(images.labels))
@@ -31,7 +31,7 @@ def examples(part: int | None = None, n_parts: int = 10) -> Examples:
 
 
 def train(model: nn.Module, data: Examples, batches: int = 40, size: int = 32) -> float:
-    """Some steps of SGD; the mean loss."""
+    """Take some steps of SGD and return the mean loss."""
     images, labels = data
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     total = 0.0
@@ -47,7 +47,7 @@ def train(model: nn.Module, data: Examples, batches: int = 40, size: int = 32) -
 
 @torch.no_grad()
 def test(model: nn.Module, data: Examples) -> tuple[float, float]:
-    """Accuracy and loss."""
+    """Return accuracy and loss."""
     images, labels = data
     scores = model.eval()(images)
     return (scores.argmax(1) == labels).float().mean().item(), cross_entropy(scores, labels).item()

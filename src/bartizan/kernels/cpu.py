@@ -47,11 +47,6 @@ PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts t
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 
 
-def zeros(*shape: int) -> Floats:
-    """Where sums of these kernels go."""
-    return np.zeros(shape)
-
-
 @IGNORE_OVERFLOW
 def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
     if len(rows) > MANY:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bartizan._util.types import Array
+from bartizan.kernels.protocol import Kernels
 
 FORMATS = ("float32", "float64", "float16", "bfloat16")
 """What kernels can read and write, by code; bfloat16 is held as uint16."""
@@ -69,7 +70,7 @@ class Rows:
         return int(self.table.ends[-1])
 
     @property
-    def kernels(self) -> Any:
+    def kernels(self) -> Kernels:
         """The module whose kernels can read these rows."""
         from bartizan.kernels import cpu
 
@@ -84,10 +85,16 @@ class Rows:
         table = Table(pointers[[row]], steps[[row]], ends, codes[[row]])
         return np.asarray(Rows(table, self.dtype, self.owner))[0]
 
+    def copy_into(self, out: Array) -> None:
+        """Copy all rows into an array of shape (len(rows), width)."""
+        from bartizan.kernels import cpu
+
+        cpu.copied(self, out)
+
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> Array:
         """All rows, copied."""
         out = np.empty((len(self), self.width), self.dtype)
-        self.kernels.copied(self, out)
+        self.copy_into(out)
         return out if dtype is None else out.astype(dtype, copy=False)
 
 

@@ -52,10 +52,9 @@ class Rule(Robust, ABC):
         self.check_trusted(geometry.has_trusted)
         decision = self._decide(geometry)
         weights = decision.weights
-        if not (isinstance(weights, np.ndarray) and weights.shape == (geometry.n_clients,) and (weights >= 0).all()):
-            raise ValueError(
-                f"{self!r} must give {geometry.n_clients} weights, none negative or NaN; gave {weights!r}."
-            )
+        if not (are_parts(weights) and weights.shape == (geometry.n_clients,)):
+            wanted = f"{geometry.n_clients} weights, an array of floats, none negative or NaN, with a sum of at most 1"
+            raise ValueError(f"{self!r} must give {wanted}; gave {weights!r}.")
         return decision
 
     def check_trusted(self, given: bool) -> None:
@@ -69,6 +68,13 @@ class Rule(Robust, ABC):
     @abstractmethod
     def weigh(self, geometry: Geometry) -> Floats:
         """The weights; the breakdown condition holds already."""
+
+
+def are_parts(values: object) -> bool:
+    """Whether this is an array of floats, none negative or NaN, each row with a sum of at most 1 up to rounding."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or not values.ndim:
+        return False
+    return bool((values >= 0).all() and (values.sum(axis=-1) <= 1 + 1e-6).all())
 
 
 def averaged(chosen: Array, geometry: Geometry) -> Floats:

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from bartizan._util.seeds import key_of
-from bartizan._util.types import Floats
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.sketch.base import Projection
 from bartizan.sketch.tails import achlioptas_range
 
@@ -39,5 +38,5 @@ class Achlioptas(Projection):
     def norm_ratio_range(self, odds: float) -> tuple[float, float]:
         return achlioptas_range(int(self.k), int(self.s), odds)
 
-    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
         rows.kernels.achlioptas(rows, origin, start, key_of(seed), self.s, out, norms)

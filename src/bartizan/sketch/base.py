@@ -12,7 +12,8 @@ import numpy as np
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
-from bartizan.kernels.rows import UNIT, Rows
+from bartizan.kernels.protocol import ColumnBlock, Vector
+from bartizan.kernels.rows import UNIT
 from bartizan.sketch.sketched_rows import SketchedRows
 from bartizan.updates import UpdateRows, Updates, parse_updates
 
@@ -76,7 +77,7 @@ class Projection(StreamingSketch):
         return self.k, self.unit
 
     @abstractmethod
-    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
         """Add what these columns contribute to the sketches of the rows, and to their exact squared norms."""
 
     def norm_ratio_range(self, odds: float) -> tuple[float, float]:

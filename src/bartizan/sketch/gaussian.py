@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bartizan._util.seeds import key_of
-from bartizan._util.types import Floats
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.sketch.base import Projection
 from bartizan.sketch.tails import gaussian_range
 
@@ -25,5 +24,5 @@ class Gaussian(Projection):
     def norm_ratio_range(self, odds: float) -> tuple[float, float]:
         return gaussian_range(int(self.k), odds)
 
-    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
         rows.kernels.gaussian(rows, origin, start, key_of(seed), out, norms)

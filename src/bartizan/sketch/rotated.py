@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bartizan._util.seeds import key_of
-from bartizan._util.types import Floats
-from bartizan.kernels.rows import Rows, unit_of
+from bartizan.kernels.protocol import ColumnBlock, Vector
+from bartizan.kernels.rows import unit_of
 from bartizan.sketch.base import Projection
 from bartizan.sketch.tails import gaussian_range, rotated_range
 
@@ -62,5 +62,5 @@ class Rotated(Projection):
         # With less mixing any two large numbers may cancel: vectors of every client are the worst ones.
         return gaussian_range(int(self.k), odds) if self.mixing >= 16 else self.norm_ratio_range(odds)
 
-    def add(self, rows: Rows, origin: Floats | None, start: int, seed: int, out: Floats, norms: Floats) -> None:
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
         rows.kernels.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)

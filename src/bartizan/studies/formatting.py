@@ -20,6 +20,33 @@ def markdown_table(heads: Sequence[str], body: Iterable[Sequence[str]], right: C
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, align, *body))
 
 
+def text_table(heads: Sequence[str], body: Sequence[Sequence[str]], left: Collection[str] = ()) -> str:
+    """Return aligned columns for a terminal; those in `left` are aligned to the left. An empty row is a blank line.
+
+    >>> print(text_table(["rule", "our\\nreads"], [["krum", "2.1"], ["mca", "12"]], left=["rule"]))
+            our
+    rule  reads
+    -----------
+    krum    2.1
+    mca      12
+    """
+    depth = max(head.count("\n") for head in heads) + 1
+    upright = [[""] * (depth - len(parts)) + parts for parts in (head.split("\n") for head in heads)]
+    top = [[parts[i] for parts in upright] for i in range(depth)]
+    widths = [max(len(line[i]) for line in (*top, *body) if line) for i in range(len(heads))]
+    columns = list(zip(heads, widths, strict=True))
+
+    def aligned(line: Sequence[str]) -> str:
+        texts = (
+            text.ljust(width) if head in left else text.rjust(width)
+            for text, (head, width) in zip(line, columns, strict=True)
+        )
+        return "  ".join(texts).rstrip()
+
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    return "\n".join([*map(aligned, top), rule, *(aligned(line) if line else "" for line in body)])
+
+
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as CSV, with a column for every key of any row.
 

@@ -114,7 +114,7 @@ class ColumnPass:
             block = buffer[:, : stop - start]
             for r, row in enumerate(rows):
                 part = row.part(start, stop)
-                part.kernels.copied(part, block[r : r + 1])
+                part.copy_into(block[r : r + 1])
                 self.release(columns, row.arrays, start, stop)
             yield start, Rows.of(block)
 

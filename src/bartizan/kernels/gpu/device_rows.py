@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from bartizan.kernels.protocol import Kernels
+
 TILE = 4096  # coordinates of a tile, which lies in one piece
 FLOATS = {
     torch.float32: tl.float32,
@@ -67,7 +69,7 @@ class DeviceRows:
         return self.n_rows
 
     @property
-    def kernels(self) -> Any:
+    def kernels(self) -> Kernels:
         """The module whose kernels can read these rows."""
         from bartizan.kernels import gpu
 

@@ -105,7 +105,11 @@ class Similarity:
         return [rng.permutation(np.concatenate([alike[one], pieces[one]])) for one in dealt]
 
 
-SPLITS = names.Registry("split", {"dirichlet": Dirichlet, "iid": IID, "shards": Shards, "similarity": Similarity})
+SPLITS = names.Registry(
+    "split",
+    {"dirichlet": Dirichlet, "iid": IID, "shards": Shards, "similarity": Similarity},
+    check=names.frozen_dataclass(object),
+)
 
 
 def split(

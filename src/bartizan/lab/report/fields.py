@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 
-from bartizan._util.text import text
+from bartizan._util.text import quoted, text
 from bartizan._util.types import Floats
 from bartizan.records import CorruptFileError
-
-T = TypeVar("T")
-LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
 class Fields:
     """The fields of a JSON object; a field of the wrong type is a `CorruptFileError` that names it.
 
-    A field that is absent or null is NaN for a number and None otherwise.
+    A field that is absent or null is NaN for a number, empty for an object, and None otherwise.
     """
 
     values: Mapping[str, Any]
@@ -30,47 +27,52 @@ class Fields:
     """The file, and the round if there is one: the beginning of error messages."""
 
     def number(self, name: str) -> float:
-        found = self._as(name, _number, "a number or null")
-        return math.nan if found is None else found
+        value = self.values.get(name)
+        if not _is_number(value):
+            self._fail(name, "a number or null")
+        return _float(value)
 
     def numbers(self, name: str, length: int) -> Floats | None:
-        return self._as(name, lambda value: _vector(value, length), f"a list of {length} numbers")
+        return self._array(name, self.values.get(name), length, f"a list of {length} numbers")
 
     def table(self, name: str, n_rows: int) -> Floats | None:
         """Return `n_rows` lists of numbers, all of the same length, as one array."""
-
-        def convert(value: Any) -> Floats:
-            rows = _list(value, n_rows)
-            width = len(_list(rows[0]))
-            return np.array([_vector(row, width) for row in rows], dtype=np.float64).reshape(n_rows, width)
-
-        return self._as(name, convert, f"{n_rows} lists of numbers of the same length")
+        rows, wanted = self.values.get(name), f"{n_rows} lists of numbers of the same length"
+        if rows is None:
+            return None
+        if not isinstance(rows, list) or len(rows) != n_rows or not all(isinstance(row, list) for row in rows):
+            self._fail(name, wanted)
+        return np.array([self._array(name, row, len(rows[0]), wanted) for row in rows]).reshape(n_rows, len(rows[0]))
 
     def texts(self, name: str) -> tuple[str, ...] | None:
-        return self._as(name, lambda value: tuple(map(text, _list(value))), "a list of names")
+        value = self.values.get(name)
+        if not isinstance(value, list | None):
+            self._fail(name, "a list of names")
+        return None if value is None else tuple(map(text, value))
 
     def nested(self, name: str) -> Fields:
-        """Return the fields of a nested object, none if it is absent."""
         value = self.values.get(name)
-        if value is not None and not isinstance(value, dict):
-            raise self._error(name, "an object")
+        if not isinstance(value, dict | None):
+            self._fail(name, "an object")
         return Fields(value or {}, f"{self.where}: {name!r}")
 
     def clients(self, name: str, index: Mapping[Any, int]) -> list[int]:
         """Return the positions of the listed clients; `index` has the positions of all clients of the run."""
-        if not isinstance(self.values.get(name), list):
-            raise self._error(name, "a list of client ids")
-        return positions(self.values[name], index, f"{self.where}: {name!r}")
-
-    def _as(self, name: str, convert: Callable[[Any], T], wanted: str) -> T | None:
         value = self.values.get(name)
-        try:
-            return None if value is None else convert(value)
-        except TypeError:
-            raise self._error(name, wanted) from None
+        if not isinstance(value, list):
+            self._fail(name, "a list of client ids")
+        return positions(value, index, f"{self.where}: {name!r}")
 
-    def _error(self, name: str, wanted: str) -> CorruptFileError:
-        return CorruptFileError(f"{self.where}: {name!r} must be {wanted}, got {shown(self.values.get(name))}.")
+    def _array(self, name: str, value: Any, length: int, wanted: str) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != length or not all(map(_is_number, value)):
+            self._fail(name, wanted)
+        return np.array([_float(one) for one in value], dtype=np.float64)
+
+    def _fail(self, name: str, wanted: str) -> NoReturn:
+        got = text(quoted(self.values.get(name), 60))
+        raise CorruptFileError(f"{self.where}: {name!r} must be {wanted}, got {got}.")
 
 
 def positions(clients: Iterable[Any], index: Mapping[Any, int], where: str) -> list[int]:
@@ -78,7 +80,7 @@ def positions(clients: Iterable[Any], index: Mapping[Any, int], where: str) -> l
     found: list[int] = []
     for client in clients:
         if not isinstance(client, (str, int, float)) or client not in index:
-            raise CorruptFileError(f"{where} names {shown(client)}, which is no client of the run.")
+            raise CorruptFileError(f"{where} names {text(quoted(client, 60))}, which is no client of the run.")
         found.append(index[client])
     if len(set(found)) != len(found):
         raise CorruptFileError(f"{where} names a client twice.")
@@ -101,26 +103,11 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def shown(value: Any) -> str:
-    """Return a value as Python writes it, shortened for a message."""
-    written = repr(value)
-    return text(written if len(written) <= 60 else f"{written[:57]}...")
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def _number(value: Any) -> float:
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError
-    # Comparing first, since JSON has integers that no float can hold.
-    return float(value) if -LARGEST <= value <= LARGEST else math.nan
-
-
-def _list(value: Any, length: int | None = None) -> list[Any]:
-    if not isinstance(value, list) or length not in (None, len(value)):
-        raise TypeError
-    return value
-
-
-def _vector(value: Any, length: int) -> Floats:
-    return np.array([_number(one) for one in _list(value, length)], dtype=np.float64)
+def _float(value: int | float | None) -> float:
+    """Return a finite float or NaN; JSON has integers that no float can hold."""
+    largest = sys.float_info.max
+    return math.nan if value is None or not -largest <= value <= largest else float(value)

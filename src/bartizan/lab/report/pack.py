@@ -31,9 +31,7 @@ def weights(run: Run, n_columns: int) -> dict[str, Any]:
     """Return mean weights by client and interval of rounds, one byte each: 0 to 250 for 0 to `top`, or a mark."""
     edges = np.unique(np.linspace(0, run.n_rounds, n_columns + 1).astype(int))
     starts = edges[:-1]
-    positive = run.weights[run.weights > 0]
-    # Not the largest weight: one of its kind would leave all others pale.
-    top = float(np.quantile(positive, 0.995)) if positive.size else 1.0
+    top = top_weight(run)
     known = np.isfinite(run.weights)
     count = np.add.reduceat(known, starts, axis=0, dtype=np.intp)
     total = np.add.reduceat(np.where(known, run.weights, 0), starts, axis=0, dtype=np.float64)
@@ -47,6 +45,12 @@ def weights(run: Run, n_columns: int) -> dict[str, Any]:
         "cells": base64_of(levels.T),
         "attackers": rounded([mean(attackers[start:end], axis=0) for start, end in pairwise(edges)]),
     }
+
+
+def top_weight(run: Run) -> float:
+    """Return the end of the scale of weights: not the largest, since one such weight would leave all others pale."""
+    positive = run.weights[run.weights > 0]
+    return float(np.quantile(positive, 0.995)) if positive.size else 1.0
 
 
 def compared(run: Run) -> dict[str, Any] | None:
@@ -73,10 +77,6 @@ def compared(run: Run) -> dict[str, Any] | None:
 
 def base64_of(values: npt.NDArray[np.uint8]) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
-
-
-def bytes_of(text: str) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(base64.b64decode(text), dtype=np.uint8)
 
 
 def rounded(value: Any, digits: int = 4) -> Any:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from bartizan._util.text import text
 from bartizan._util.types import Floats
-from bartizan.lab.report.fields import Fields, flat, positions, shown
+from bartizan.lab.report.fields import Fields, flat, positions
 from bartizan.records import NAME, CorruptFileError, Recorded
 
 Flags = npt.NDArray[np.bool_]
@@ -127,12 +127,12 @@ def of(recorded: Recorded, folder: str) -> Run:
     """Check the lines of a run and turn them into arrays."""
     where = str(recorded.folder / NAME)
     run, end = Fields(recorded.run, where), Fields(recorded.end or {}, where)
-    ids = run.values.get("clients")
+    ids = recorded.run.get("clients")
     if not isinstance(ids, list) or not ids or not all(isinstance(one, (str, int, float)) for one in ids):
-        raise CorruptFileError(f"{where}: 'clients' must be a list of ids, got {shown(ids)}.")
+        raise CorruptFileError(f"{where}: 'clients' must be a list of numbers or strings.")
     index = {one: i for i, one in enumerate(ids)}
     if len(index) != len(ids):
-        raise CorruptFileError(f"{where}: 'clients' must be different numbers or strings, got {shown(ids)}.")
+        raise CorruptFileError(f"{where}: 'clients' names a client twice.")
     byzantine = None
     if run.values.get("byzantine") is not None:
         byzantine = np.isin(np.arange(len(ids)), run.clients("byzantine", index))

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bartizan._util.atomic import write_whole
-from bartizan.lab.report import events, tables
+from bartizan.lab.report import events, figures, tables
 from bartizan.lab.report.content import content
 from bartizan.lab.report.load import Loaded, load
 from bartizan.lab.report.page import page
 
-PICTURES = ("accuracy.png", "heatmap.png", "server-time.png", "weights.png", "split.png")
 MAKER = "bartizan report"
 """The software that the pictures name as their maker."""
 
@@ -52,8 +51,6 @@ def write(
     }
     missing = ""
     try:
-        from bartizan.lab.report import figures
-
         beside |= figures.pictures(made, MAKER)
     except ModuleNotFoundError as absent:
         if absent.name is None or absent.name.split(".")[0] != "matplotlib":
@@ -62,7 +59,7 @@ def write(
     write_whole(target, page(made))
     for name, whole in beside.items():
         write_whole(target.parent / name, whole)
-    for name in set(PICTURES) - set(beside):
+    for name in set(figures.PICTURES) - set(beside):
         _remove_old(target.parent / name)
     if tensorboard is not None:
         events.write(made.runs, Path(tensorboard), notice)

@@ -8,7 +8,7 @@ from typing import overload
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import CoordinateStage, Decision, Rule
+from bartizan.rules.base import CoordinateStage, Decision, Rule, are_parts
 from bartizan.rules.coordinatewise.base import CoordinateWise
 from bartizan.rules.robust import Robust
 
@@ -21,7 +21,11 @@ class PreAggregator(Robust, ABC):
 
     def __call__(self, geometry: Geometry) -> Floats:
         self.check(geometry.n_clients)
-        return self.mixing(geometry)
+        A = self.mixing(geometry)
+        if not (are_parts(A) and A.ndim == 2 and len(A) and A.shape[1] == geometry.n_clients):
+            wanted = f"{geometry.n_clients} columns, no entry negative or NaN, and rows with a sum of at most 1"
+            raise ValueError(f"{self!r} must give a mixing matrix with {wanted}; gave {A!r}.")
+        return A
 
     @abstractmethod
     def mixing(self, geometry: Geometry) -> Floats:

@@ -1,87 +1,51 @@
-"""Show benchmark rows: a live table on a terminal, Markdown, and remarks on failures and growth."""
+"""Show benchmark rows: line by line as they are measured, as Markdown, and remarks on failures and growth."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from bartizan._util.arguments import short
+from bartizan._util.console import ProgressLine
 from bartizan.studies.bench.bench_rows import LETTER, OTHER, BenchRow, longest
 from bartizan.studies.formatting import duration, markdown_table, multiple
-from bartizan.studies.terminal import new_console, new_table, spinner_name
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
+HEADS = ("rule", "engine", "reads", "least .. most", "time", "extra", "ok")
+LINE = "{:<17} {:<20} {:>7} {:>17} {:>8} {:>10} {:>3}"
 LEGEND = """
 reads: time of a whole call, in reads of all updates in the same run (median).
 extra: peak memory of a call beside the updates and the answer.
-ok: [green]=[/] meets the rule's definition in float64, [green]~[/] as close to the honest
-mean as an honest client, [bold red]x[/] neither."""
+ok: = meets the rule's definition in float64, ~ as close to the honest mean as
+an honest client, x neither."""
 
 
-class LiveTable:
-    """A table of the size that is being measured, below the tables of earlier sizes."""
+class RowPrinter:
+    """Print each row when it is measured, and on stderr what is being done meanwhile."""
 
-    def __init__(self, live: Any) -> None:
-        from rich.spinner import Spinner
-
-        self.live, self.spinner = live, Spinner(spinner_name())
-        self.rows: list[BenchRow] = []
+    def __init__(self) -> None:
+        self.progress = ProgressLine("bench")
+        self.last: BenchRow | None = None
 
     def notice(self, text: str) -> None:
-        self.spinner.update(text=f" {text} ...")
-        self._draw()
+        self.progress.show(text)
 
     def add(self, row: BenchRow) -> None:
-        if self.rows and (self.rows[0].clients, self.rows[0].dim) != (row.clients, row.dim):
-            self.live.console.print(table(self.rows))
-            self.rows = []
-        self.rows.append(row)
-        self._draw()
+        self.progress.close()
+        if self.last is None or (self.last.clients, self.last.dim) != (row.clients, row.dim):
+            size = f"{row.clients} clients, {row.byzantine} of them attackers, {short(row.dim)} coordinates"
+            print(f"\n{size}\n{row.dtype} on {row.device}: {row.machine}\n\n{LINE.format(*HEADS)}")
+        elif self.last.rule != row.rule:
+            print()
+        print(LINE.format(row.rule, row.label, *_columns(row)), flush=True)
+        self.last = row
 
-    def finish(self) -> None:
-        self.live.update(table(self.rows) if self.rows else "")
-
-    def _draw(self) -> None:
-        from rich.console import Group
-
-        self.live.update(Group(table(self.rows), self.spinner) if self.rows else self.spinner)
-
-
-@contextmanager
-def live_table() -> Iterator[LiveTable]:
-    """Show a live table, and the legend at the end."""
-    console = new_console("bench")
-    from rich.live import Live
-
-    with Live("", console=console, refresh_per_second=4, vertical_overflow="visible") as live:
-        shown = LiveTable(live)
-        try:
-            yield shown
-        finally:
-            shown.finish()
-    console.print(LEGEND)
+    def close(self) -> None:
+        self.progress.close()
+        print(LEGEND)
 
 
-def table(rows: Sequence[BenchRow]) -> Table:
-    """Return the rows of one size as a rich table."""
-    first = rows[0]
-    size = f"{first.clients} clients, {first.byzantine} of them attackers, {short(first.dim)} coordinates"
-    heads = ("rule", "engine", "reads", "least .. most", "time", "extra", "ok")
-    out = new_table(heads, f"{size}\n{first.dtype} on {first.device}: {first.machine}", left=heads[:2])
-    for rule, of in groupby(rows, key=lambda row: row.rule):
-        for i, row in enumerate(of):
-            out.add_row("" if i else rule, row.label, *_cells(row))
-        out.add_section()
-    return out
-
-
-def _cells(row: BenchRow) -> list[str]:
+def _columns(row: BenchRow) -> list[str]:
     extra = "" if row.extra_bytes is None else f"{row.extra_bytes / 2**20:,.0f} MiB"
-    mark = "[bold red]x[/]" if not row.ok else "[green]=[/]" if row.judged.startswith("meets") else "[green]~[/]"
+    mark = "x" if not row.ok else "=" if row.judged.startswith("meets") else "~"
     if row.reads is None or row.seconds is None or row.reads_min is None or row.reads_max is None:
         return ["", "", row.failure, extra, mark]
     spread = "once" if row.repeats == 1 else f"{multiple(row.reads_min)} .. {multiple(row.reads_max)}"

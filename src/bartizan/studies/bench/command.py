@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,8 @@ def _run(options: argparse.Namespace) -> None:
             limit=options.limit,
         )
         benchmark.check()
-        with bench_tables.live_table() as shown:
-            done = benchmark.run(shown.notice, shown.add, options.json, options.add)
+        with closing(bench_tables.RowPrinter()) as printer:
+            done = benchmark.run(printer.notice, printer.add, options.json, options.add)
         print("\n".join(bench_tables.remarks(done)))
     if options.plot:
         plotting.save(bench_plot.draw(done), options.plot)

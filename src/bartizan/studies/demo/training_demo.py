@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bartizan import records
 from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.runs.progress_display import display
 from bartizan.lab.runs.sweep import sweep
-from bartizan.studies.demo.demo_display import display
-from bartizan.studies.terminal import new_console
+from bartizan.studies.formatting import text_table
+from bartizan.studies.paper.kept_runs import RunSummary
 
 ROUNDS = 40
 ATTACKS = ("sign-flip", "lie")
@@ -31,7 +33,7 @@ SETTINGS: dict[str, Any] = {
     "server.optimiser": "momentum",
     "server.step_size": 0.03,
 }
-LEGEND = """
+LEGEND = """\
 accuracy: on 2,000 test images that no client has; guessing gives 10%.
 attackers: the weight of the 15 attackers, averaged over the rounds.
 Sign flips are far from the honest updates, and robust rules leave them out. LIE stays
@@ -54,31 +56,44 @@ def place(folder: Path, runs: Sequence[Experiment]) -> Path:
 
 
 def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) -> int:
-    """Train all, show the progress and write the report; return 1 if a run failed."""
+    """Train all, show the progress, print a table and write the report; return 1 if a run failed."""
     try:
         import torch  # noqa: F401 - the workers need it
     except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(f"bartizan demo needs {missing.name}: pip install 'bartizan[lab]'") from missing
+        raise ModuleNotFoundError("bartizan demo needs torch: pip install 'bartizan[lab]'") from missing
 
-    console = new_console("demo", "lab")
     started = time.perf_counter()
-    by_slug = {one.slug: one for one in runs}
-    console.print(
-        "[bold]50 clients[/bold] train a small network on 10,000 images of clothes; 15 of them are attackers.\n"
+    print(
+        "50 clients train a small network on 10,000 images of clothes; 15 of them are attackers.\n"
         "The server takes the mean, or a robust rule on updates projected to k=4096 (PDR)."
     )
-    with display(by_slug, console) as shown:
-        outcomes = sweep(runs, place(folder, runs), workers=workers, resume=False, watch=shown.see)
-    console.print(LEGEND)
+    with display({one.slug: one.rounds for one in runs}) as progress:
+        outcomes = sweep(runs, place(folder, runs), workers=workers, resume=False, watch=progress.update)
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
         print(f"{outcome.folder.name}: {outcome.error}", file=sys.stderr)
     if len(failed) < len(outcomes):
         from bartizan.lab import report
 
-        with console.status("Drawing the report ..."):
-            title, target = "50 clients, 15 of them attackers", folder / "report.html"
-            page = report.write(place(folder, runs), target, title=title).page
-        console.print(f"\nReport, to be opened in a browser: [bold]{page.resolve()}[/bold]", soft_wrap=True)
-    console.print(f"Done in {time.perf_counter() - started:.0f} s.")
+        print(f"\n{table([records.read(outcome.folder) for outcome in outcomes if not outcome.error])}\n{LEGEND}")
+        target = folder / "report.html"
+        page = report.write(place(folder, runs), target, title="50 clients, 15 of them attackers").page
+        print(f"\nReport, to be opened in a browser: {page.resolve()}")
+    print(f"Done in {time.perf_counter() - started:.0f} s.")
     return 1 if failed else 0
+
+
+def table(recorded: Sequence[records.Recorded]) -> str:
+    """Return the last accuracy of each run and its weight on attackers, mean over the rounds, by rule and attack."""
+    lines: dict[str, dict[str, list[str]]] = {}
+    for one in map(RunSummary.of, recorded):
+        accuracy = "-" if one.last is None else f"{one.last:.1%}"
+        attackers = "-" if one.on_attackers is None else f"{one.on_attackers:.0%}"
+        lines.setdefault(one.config["rule"]["name"], {})[one.config["attack"]["name"]] = [accuracy, attackers]
+    attacks = list(dict.fromkeys(attack for by_attack in lines.values() for attack in by_attack))
+    heads = ["attack:\nrule", *(head for attack in attacks for head in (f"{attack}\naccuracy", "\nattackers"))]
+    body = [
+        [rule, *(text for attack in attacks for text in by_attack.get(attack, ["", ""]))]
+        for rule, by_attack in lines.items()
+    ]
+    return text_table(heads, body, left=heads[:1])

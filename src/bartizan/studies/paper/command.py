@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bartizan._util.arguments import number
+from bartizan._util.console import encodable
 
 OUT = Path("runs/paper")
 
@@ -95,10 +96,8 @@ def _compare(options: argparse.Namespace) -> None:
         write_whole(options.csv, comparison_tables.csv_table(found))
     if options.plot:
         plotting.save(scatter_plot.draw(found.rows), options.plot)
-    if options.markdown:
-        print(comparison_tables.markdown(found))
-    else:
-        comparison_tables.show(found)
+    shown = comparison_tables.markdown(found) if options.markdown else comparison_tables.text(found)
+    print(encodable(shown, sys.stdout))
 
 
 def _keep(options: argparse.Namespace) -> None:

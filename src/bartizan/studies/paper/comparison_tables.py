@@ -8,12 +8,11 @@ from itertools import groupby
 from statistics import mean
 from typing import Any
 
-from bartizan.studies.formatting import csv_text, markdown_table
+from bartizan.studies.formatting import csv_text, markdown_table, text_table
 from bartizan.studies.paper.cells import ABLATION, cells, labels, tables, twice
 from bartizan.studies.paper.compare import CellComparison, Comparison, accuracy_text, printed, spread
 from bartizan.studies.paper.protocol import CHOICES, MODELS, ROUNDS, experiment, split_config
 from bartizan.studies.paper.summary import accuracies, headlines
-from bartizan.studies.terminal import new_console, new_table
 
 LEGEND = """Accuracies are the best on the test set, in percent; "-": did not converge. diff: PDR minus base.
 speed: the server's time without PDR over that with it. Two values: the paper prints both."""
@@ -58,19 +57,16 @@ def csv_table(found: Comparison) -> str:
     return csv_text([_record(row) for row in found.rows]) if found.rows else "table\n"
 
 
-def show(found: Comparison) -> None:
-    """Print the tables, headlines and notes."""
-    console = new_console("paper compare", "lab")
+def text(found: Comparison) -> str:
+    """Return the tables, headlines and notes for a terminal."""
+    parts = []
     for table, rows in _by_table(found.rows):
-        shown = [_columns(row) for row in rows]
-        heads = [head.replace(" ", "\n", 1) for head in shown[0]]
-        out = new_table(heads, table, LEFT)
-        for _, group in groupby(zip(rows, shown, strict=True), key=lambda pair: (pair[0].cell.b, pair[0].cell.rule)):
-            for _, texts in group:
-                out.add_row(*texts.values())
-            out.add_section()
-        console.print(out)
-    console.print("\n".join([LEGEND, "", *headlines(found.rows), "", *notes(found)]), markup=False)
+        heads = [head.replace(" ", "\n", 1) for head in _columns(rows[0])]
+        body: list[list[str]] = []
+        for _, group in groupby(rows, key=lambda row: (row.cell.b, row.cell.rule)):
+            body += [*([list(_columns(row).values()) for row in group]), []]
+        parts.append(f"{table}\n\n{text_table(heads, body, LEFT)}")
+    return "\n".join([*parts, LEGEND, "", *headlines(found.rows), "", *notes(found)])
 
 
 def notes(found: Comparison) -> list[str]:

@@ -1,4 +1,4 @@
-"""The paper's theorems as functions, and as experiments: `bartizan theory`."""
+"""The bounds of the paper's theorems as functions, and experiments that measure them: `bartizan theory`."""
 
 from bartizan.studies.theory.bounds import (
     aggregation_bound,

@@ -1,4 +1,4 @@
-r"""The aggregator's c in :math:`E\|\hat g - \bar g\|^2 \le c b \nu^2`, under the strongest attack that we have."""
+r"""The aggregator's c in :math:`E\|\hat g - \bar g\|^2 \le c b \nu^2`, under the strongest of our attacks."""
 
 from __future__ import annotations
 
@@ -6,47 +6,50 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bartizan import registry as names
+from bartizan import registry
 from bartizan.rules import Rule
 from bartizan.sketch import distortion
-from bartizan.studies.theory import scenes as match
+from bartizan.studies.formatting import markdown_table, three_digits
+from bartizan.studies.plotting import COLOURS, GREY, new_figure
+from bartizan.studies.theory import simulated_round
 from bartizan.studies.theory.bounds import aggregation_bound
-from bartizan.studies.theory.ledger import Result
-from bartizan.studies.theory.markdown import number, table
-from bartizan.studies.theory.scenes import (
+from bartizan.studies.theory.simulated_round import (
     KAPPA,
     SIGMA,
     Attack,
+    Result,
     common_gradient,
-    errors_of,
-    room,
+    honest_clients,
+    mean_errors,
     rule_named,
     servers_of,
 )
 
+TITLE = "The aggregation's error: an empirical (b, c)"
+REQUIRED = ("spread", "exact")
 DIM, WIDE, K = 8192, 65_536, 4096
 DELTA = 0.05
 PAPER = ("krum", "bulyan", "geometric-median", "mca")
-RULES = (*names.RULES.built_in, "nnm >> krum", "nnm >> geometric-median", *names.COORDINATEWISE.built_in)
-ATTACKS = (*match.ATTACKS, "ipm factor=1000")
-ROUNDING = 1e-20  # an error below this is one of rounding
-ELSEWHERE = 1000
-"""The first seed of the draws that c is taken from, which no judged draw has."""
+RULES = (*registry.RULES.built_in, "nnm >> krum", "nnm >> geometric-median", *registry.COORDINATEWISE.built_in)
+ATTACKS = (*simulated_round.ATTACKS, "ipm factor=1000")
+ROUNDING = 1e-20  # errors below this are rounding
+CALIBRATION_SEED = 1000
+"""The first seed of the draws that c is measured on; no error is compared with the bound on these."""
 GROWS = 10.0
-"""A rule has no c if a common gradient ten times as long needs one this many times as large: nu does not know of it."""
+"""A rule has no c if a common gradient ten times as long needs one this many times as large: nu is the same."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """How long the common gradient is, and in how many of how many coordinates the noise is."""
+    """The length of the common gradient, and the noise in `noisy` of `dim` coordinates."""
 
     length: float
     noisy: int
     dim: int
     searched: bool
-    """Whether the attacks that try the rule are in it; they cost as much as all others together."""
+    """Whether attacks that try the rule are included; they cost as much as all others together."""
     calibrated: bool
-    """Whether c is taken from it too, and not only judged in it."""
+    """Whether c is measured in it too."""
 
 
 NEAR = Scene(3.0, DIM, DIM, searched=True, calibrated=True)
@@ -61,8 +64,8 @@ SCENES = (
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One rule against all attacks, exact and projected; it is told how many lie."""
+class AggregationCase:
+    """One rule against all attacks, exact and projected; the rule knows the number of attackers."""
 
     rule: str
     n_clients: int
@@ -75,8 +78,8 @@ class Cell:
     attacks: tuple[str, ...]
     calibrated: bool
     sketch: str = "rotated"
-    tries: int = match.TRIES
-    """Of the attacks that search: what is measured depends on it."""
+    tries: int = simulated_round.TRIES
+    """Of the attacks that search: the result depends on it."""
 
     @property
     def b(self) -> float:
@@ -84,19 +87,21 @@ class Cell:
 
     @property
     def eps(self) -> float:
-        """What the theorem grants a Gaussian projection in one round."""
+        """The theorem's distortion of a Gaussian projection in one round."""
         return distortion(self.k, self.n_clients, DELTA)
 
 
-def clients_for(rule: str) -> int:
-    """The paper's 50; SMEA looks at every set of clients, and would never be done with them."""
-    return 10 if rule == "smea" else 50
+Results = Sequence[tuple[AggregationCase, Result]]
 
 
-def cells(quick: bool) -> list[Cell]:
-    """The wide scene is for the paper's rules. Those that can't be projected have no bound, and need no c for it."""
+def cases(quick: bool) -> list[AggregationCase]:
+    """Return every rule in every scene; the wide scene is for the paper's rules.
+
+    Rules that can't be projected have no bound, and need no c for it. SMEA goes through every subset of clients, so it
+    gets 10 of them, and the others the paper's 50.
+    """
     found = [
-        Cell(
+        AggregationCase(
             rule,
             M,
             round(b * M),
@@ -106,21 +111,19 @@ def cells(quick: bool) -> list[Cell]:
             K,
             1 if quick else 3,
             attacks_in(scene, quick) if b else ("none",),
-            bool(b) and scene.calibrated and rule not in names.COORDINATEWISE,
+            bool(b) and scene.calibrated and rule not in registry.COORDINATEWISE,
         )
         for rule in RULES
-        for M in [clients_for(rule)]
+        for M in [10 if rule == "smea" else 50]
         for b in ((0.0, 0.3) if quick else (0.0, 0.1, 0.3))
         for scene in ((NEAR, FAR) if quick else SCENES)
         if rule in PAPER or scene.dim < WIDE
     ]
-    return found if quick else found + _by_the_theorems_matrix()
-
-
-def _by_the_theorems_matrix() -> list[Cell]:
-    """A Gaussian matrix, of which the theorem speaks, is slow: the paper's rules, one draw, two attacks."""
-    return [
-        Cell(rule, 50, f, NEAR.length, DIM, DIM, K, 1, ("foe", "min-max"), False, "gaussian")
+    if quick:
+        return found
+    # The theorem's own Gaussian matrix is slow: the paper's rules, one draw, two attacks.
+    return found + [
+        AggregationCase(rule, 50, f, NEAR.length, DIM, DIM, K, 1, ("foe", "min-max"), False, "gaussian")
         for rule, f in (("krum", 15), ("bulyan", 5), ("geometric-median", 15), ("mca", 15))
     ]
 
@@ -130,138 +133,140 @@ def attacks_in(scene: Scene, quick: bool) -> tuple[str, ...]:
     return tuple(name for name in every if scene.searched or not Attack(name).knows_the_rule)
 
 
-def measure(cell: Cell) -> Result:
-    """Mean squared errors by attack, the definition's nu^2, and a c from other clients and draws; or why it refuses."""
-    rule, f = rule_named(cell.rule, cell.n_byzantine), cell.n_byzantine
+def measure(case: AggregationCase) -> Result:
+    """Return mean squared errors by attack, the definition's nu^2, and c from other draws; or why the rule refuses."""
     try:
-        rule.check(cell.n_clients)
-        errors = _errors(cell, rule, seed=0)
-        found: Result = {"spread": room(cell.n_clients, cell.dim, cell.noisy).spread(f), **errors}
-        return found | ({"c": calibrated(cell)} if cell.calibrated and cell.b else {})
+        rule_named(case.rule, case.n_byzantine).check(case.n_clients)
+        spread = honest_clients(case.n_clients, case.dim, case.noisy).spread(case.n_byzantine)
+        found: Result = {"spread": spread, **_errors(case, seed=0)}
+        return found | ({"c": calibrated(case)} if case.calibrated and case.b else {})
     except ValueError as refused:
         return {"refused": str(refused)}
 
 
-def calibrated(cell: Cell) -> float:
-    """The c that the strongest attack needs against the exact rule, with clients and draws that are judged nowhere."""
-    rule = rule_named(cell.rule, cell.n_byzantine)
-    errors = _errors(cell, rule, seed=ELSEWHERE, only="exact")["exact"]
-    spread = room(cell.n_clients, cell.dim, cell.noisy, ELSEWHERE).spread(cell.n_byzantine)
-    return max(errors.values()) / (cell.b * spread)
+def calibrated(case: AggregationCase) -> float:
+    """Return the c of the strongest attack against the exact rule, on other clients and draws than `measure`."""
+    errors = _errors(case, CALIBRATION_SEED, kinds=("exact",))["exact"]
+    spread = honest_clients(case.n_clients, case.dim, case.noisy, CALIBRATION_SEED).spread(case.n_byzantine)
+    return max(errors.values()) / (case.b * spread)
 
 
-def _errors(cell: Cell, rule: Any, seed: int, only: str = "") -> dict[str, dict[str, float]]:
-    clients = room(cell.n_clients, cell.dim, cell.noisy, seed)
-    common, f = common_gradient(cell.dim, cell.length), cell.n_byzantine
-    servers = {
-        name: made
-        for name, made in servers_of(rule, names.SKETCHES[cell.sketch](cell.k)).items()
-        if name == (only or name)
-    }
-    errors = {name: dict.fromkeys(cell.attacks, 0.0) for name in servers}
-    for draw in range(cell.draws):
-        for name, attack, error in errors_of(servers, cell.attacks, f, clients, common, seed + draw):
-            errors[name][attack] += error / cell.draws
-    return errors
+def _errors(
+    case: AggregationCase, seed: int, kinds: Sequence[str] = ("exact", "projected")
+) -> dict[str, dict[str, float]]:
+    rule = rule_named(case.rule, case.n_byzantine)
+    servers = servers_of(rule, registry.SKETCHES[case.sketch](case.k))
+    return mean_errors(
+        {kind: servers[kind] for kind in kinds if kind in servers},
+        case.attacks,
+        case.n_byzantine,
+        honest_clients(case.n_clients, case.dim, case.noisy, seed),
+        common_gradient(case.dim, case.length),
+        range(seed, seed + case.draws),
+    )
 
 
 def strongest(found: Result, sketch: str) -> tuple[str, float]:
-    """The attack of the largest error, and that error."""
+    """Return the attack of the largest error, and that error."""
     attack = max(found[sketch], key=lambda name: found[sketch][name])
     return attack, found[sketch][attack]
 
 
 def constant(found: Result, sketch: str, b: float) -> float:
-    """The c that the strongest attack needs."""
+    """Return the c of the strongest attack."""
     return strongest(found, sketch)[1] / (b * found["spread"])
 
 
-def constants(results: Sequence[tuple[Cell, Result]]) -> dict[tuple[str, float], float]:
-    """One c for a rule and a b: the largest of all scenes, from other draws. Rules that have none are left out."""
+def constants(results: Results) -> dict[tuple[str, float], float]:
+    """Return c by rule and b, the largest of all scenes, from the calibration draws; rules without one are left out."""
     found: dict[tuple[str, float], float] = {}
-    for cell, result in results:
+    for case, result in results:
         if "c" in result:
-            found[cell.rule, cell.b] = max(found.get((cell.rule, cell.b), 0.0), result["c"])
+            found[case.rule, case.b] = max(found.get((case.rule, case.b), 0.0), result["c"])
     return {key: c for key, c in found.items() if not grows(results, *key)}
 
 
-def grows(results: Sequence[tuple[Cell, Result]], rule: str, b: float) -> bool:
-    """Whether what the same attacks need grows with the common gradient."""
-    met = {
-        cell.length: result["exact"]
-        for cell, result in results
-        if (cell.rule, cell.b, cell.noisy) == (rule, b, cell.dim) and cell.calibrated and "exact" in result
+def grows(results: Results, rule: str, b: float) -> bool:
+    """Whether the errors of the same attacks grow with the common gradient."""
+    errors = {
+        case.length: result["exact"]
+        for case, result in results
+        if (case.rule, case.b, case.noisy) == (rule, b, case.dim) and case.calibrated and "exact" in result
     }
-    if NEAR.length not in met or FAR.length not in met:
+    if NEAR.length not in errors or FAR.length not in errors:
         return False
-    near, far = met[NEAR.length], met[FAR.length]
+    near, far = errors[NEAR.length], errors[FAR.length]
     alike = near.keys() & far.keys()
     return max(far[attack] for attack in alike) > GROWS * max(near[attack] for attack in alike)
 
 
-def rows(results: Sequence[tuple[Cell, Result]]) -> list[dict[str, Any]]:
-    """A line a cell: what the attacks needed here, and what the projected error is beside the lemma's bound."""
+def rows(results: Results) -> list[dict[str, Any]]:
+    """Return a line a case: c of the strongest attack, and the projected error beside the lemma's bound."""
     fixed, lines = constants(results), []
-    for cell, found in results:
+    for case, found in results:
         line: dict[str, Any] = {
-            "rule": cell.rule,
-            "clients": cell.n_clients,
-            "b": cell.b,
-            "length": cell.length,
-            "noisy": cell.noisy,
-            "p": cell.dim,
-            "sketch": f"{cell.sketch}({cell.k})",
+            "rule": case.rule,
+            "clients": case.n_clients,
+            "b": case.b,
+            "length": case.length,
+            "noisy": case.noisy,
+            "p": case.dim,
+            "sketch": f"{case.sketch}({case.k})",
             "refused": found.get("refused", ""),
         }
         for sketch in ("exact", "projected"):
             if found.get(sketch):
                 attack, error = strongest(found, sketch)
                 line |= {f"{sketch}_attack": attack, f"{sketch}_error": error / found["spread"]}
-                if cell.b:
-                    line[f"{sketch}_c"] = constant(found, sketch, cell.b)
-        if cell.b and "projected_c" in line:
+                if case.b:
+                    line[f"{sketch}_c"] = constant(found, sketch, case.b)
+        if case.b and "projected_c" in line:
             line["widened"] = line["projected_c"] / line["exact_c"]
-            c = fixed.get((cell.rule, cell.b))
+            c = fixed.get((case.rule, case.b))
             if c is not None:
-                bound = aggregation_bound(c, cell.b, cell.eps, SIGMA, KAPPA)
+                bound = aggregation_bound(c, case.b, case.eps, SIGMA, KAPPA)
                 part = line["projected_error"] * found["spread"] / bound
-                line |= {"c": c, "eps": cell.eps, "bound": bound, "part_of_bound": part}
+                line |= {"c": c, "eps": case.eps, "bound": bound, "part_of_bound": part}
         lines.append(line)
     return lines
 
 
-def tell(results: Sequence[tuple[Cell, Result]]) -> str:
+def section(results: Results) -> str:
     lines = rows(results)
+    tables = (
+        f"### b = {b}\n\n{_table([line for line in lines if line['b'] == b])}"
+        for b in sorted({line["b"] for line in lines})
+    )
     return "\n\n".join(
         (
-            "c is the largest mean of |g - mean|^2 / (b nu^2) over the attacks, the common gradient being as long as\n"
-            "said; the honest clients' noise and disagreement are 1. The c that the bound has is the largest of the\n"
+            "c is the largest mean of |g - mean|^2 / (b nu^2) over the attacks, at the length of the common gradient\n"
+            "in the heading; the honest clients' noise and disagreement are 1. The bound's c is the largest of the\n"
             "exact rule over the scenes with other clients and draws. A rule whose c grows with the length has none.",
-            *(
-                f"### b = {b}\n\n{_table([line for line in lines if line['b'] == b])}"
-                for b in sorted({line["b"] for line in lines})
-            ),
+            *tables,
         )
     )
 
 
 def _table(lines: list[dict[str, Any]]) -> str:
-    """Exact / projected, a column a scene; by what the projection widened c at most; the fixed c, and the bound."""
+    """Exact / projected, a column a scene; the most by which projecting widened c; c and the bound."""
     value = "c" if lines[0]["b"] else "error"
-    scenes = list(dict.fromkeys(_scene(line) for line in lines))
+    columns = list(dict.fromkeys(map(_scene, lines)))
     body = []
     for rule in dict.fromkeys(line["rule"] for line in lines):
-        mine = [line for line in lines if line["rule"] == rule]
-        if mine[0]["refused"]:
-            body.append([rule, "refuses", *[""] * (len(scenes) + 2)])
+        own = [line for line in lines if line["rule"] == rule]
+        if own[0]["refused"]:
+            body.append([rule, "refuses", *[""] * (len(columns) + 2)])
             continue
-        shown = {_scene(line): _both(line, value) for line in mine}
-        most = [_most(mine, key) for key in ("widened", "c", "part_of_bound")]
-        projected = isinstance(rule_named(rule, 0), Rule)
-        most[1] = most[1] or ("none" if value == "c" and projected else "")
-        body.append([rule, *(shown.get(scene, "") for scene in scenes), *most])
-    heads = [f"{value}, length {length:g}, noise in {noisy}, p={p}, {sketch}" for length, noisy, p, sketch in scenes]
-    return table(["rule, exact / projected", *heads, "widened by", "c of the bound", "most of the bound"], body)
+        shown = {_scene(line): _both(line, value) for line in own}
+        widened, c, part = (
+            three_digits(max((line[key] for line in own if key in line), default=None))
+            for key in ("widened", "c", "part_of_bound")
+        )
+        c = c or ("none" if value == "c" and isinstance(rule_named(rule, 0), Rule) else "")
+        body.append([rule, *(shown.get(scene, "") for scene in columns), widened, c, part])
+    heads = [f"{value}, length {length:g}, noise in {noisy}, p={p}, {sketch}" for length, noisy, p, sketch in columns]
+    ends = ["widened by", "c of the bound", "most of the bound"]
+    return markdown_table(["rule, exact / projected", *heads, *ends], body)
 
 
 def _scene(line: dict[str, Any]) -> tuple[float, int, int, str]:
@@ -270,8 +275,21 @@ def _scene(line: dict[str, Any]) -> tuple[float, int, int, str]:
 
 def _both(line: dict[str, Any], value: str) -> str:
     found = [line[f"{sketch}_{value}"] for sketch in ("exact", "projected") if f"{sketch}_{value}" in line]
-    return " / ".join("0" if one < ROUNDING else number(one) for one in found)
+    return " / ".join("0" if one < ROUNDING else three_digits(one) for one in found)
 
 
-def _most(lines: list[dict[str, Any]], key: str) -> str:
-    return number(max((line[key] for line in lines if key in line), default=None))
+def draw(results: Results) -> Any:
+    """Draw by how much projecting widened the c of each rule that has one."""
+    lines = [line for line in rows(results) if "part_of_bound" in line and line["sketch"].startswith("rotated")]
+    rules = list(dict.fromkeys(line["rule"] for line in lines))
+    figure, panels = new_figure(1, 1, (6.4, 1.0 + 0.24 * len(rules)))
+    panel = panels[0][0]
+    for b, colour in zip(sorted({line["b"] for line in lines}), COLOURS, strict=False):
+        points = [(line["widened"], rules.index(line["rule"])) for line in lines if line["b"] == b]
+        panel.plot(*zip(*points, strict=True), "o", color=colour, fillstyle="none", label=f"b = {b:g}")
+    panel.axvline(1, color=GREY, linewidth=0.8)
+    panel.set_yticks(range(len(rules)), rules)
+    panel.invert_yaxis()
+    panel.set_xlabel("c projected over c exact, a mark a scene")
+    figure.legend(fontsize=7, frameon=False, loc="outside upper right", ncols=2)
+    return figure

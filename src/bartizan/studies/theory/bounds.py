@@ -1,8 +1,8 @@
-r"""What the paper promises, as functions.
+r"""The bounds of the paper's theorems, as functions.
 
 Throughout, sigma bounds a client's sampling noise, :math:`E\|g_m - \nabla F_m\|^2 \le \sigma^2`, and kappa the
 clients' disagreement, :math:`\|\nabla F_m - \nabla F\| \le \kappa`; (b, c) are the aggregator's, and eps is the
-sketch's distortion, 0 where nothing is projected. The embedding's own k is `bartizan.sketch.embedding_dimension`.
+sketch's distortion, 0 without projection. The k of the embedding is `bartizan.sketch.embedding_dimension`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 
 
 def inflation(eps: float) -> float:
-    """(1 + eps) / (1 - eps): by what a projection widens the error that Byzantine clients cause.
+    """Return (1 + eps) / (1 - eps), the factor by which projecting widens the error of Byzantine clients.
 
     >>> round(inflation(0.5409), 2)
     3.36

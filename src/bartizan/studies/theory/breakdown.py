@@ -1,39 +1,49 @@
-"""Up to which share of attackers a rule holds, exact beside projected."""
+"""The share of attackers at which a rule breaks down, exact beside projected."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Rotated
+from bartizan.studies.formatting import markdown_table
+from bartizan.studies.plotting import COLOURS, GREY, new_figure
 from bartizan.studies.theory.aggregation_error import RULES
-from bartizan.studies.theory.ledger import Result
-from bartizan.studies.theory.markdown import table
-from bartizan.studies.theory.scenes import common_gradient, errors_of, room, rule_named, servers_of
+from bartizan.studies.theory.simulated_round import (
+    Result,
+    common_gradient,
+    honest_clients,
+    mean_errors,
+    rule_named,
+    servers_of,
+)
+from bartizan.studies.typed_rows import KEY
 
+TITLE = "Breakdown: the share of attackers at which a rule fails"
+REQUIRED = ("exact",)
 LENGTH = 30.0
 DIM, K = 32_768, 2048
 LOUD, LOUDER = "ipm factor=1e3", "ipm factor=1e6"
 ATTACKS = (LOUD, LOUDER, "ipm", "sign-flip", "foe", "min-max")
 SHARES = (0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.16, 0.2, 0.22, 0.24, 0.3, 0.4, 0.46, 0.48, 0.5)
 GROWTH = 100.0
-"""A rule is broken where an attack a thousand times as large makes its squared error this many times as large. Where
-the error keeps up with the attack that is a million times; where it is bounded, once."""
+"""A rule is broken if an attack a thousand times as large makes its squared error this many times as large. An
+unbounded error grows a million times, a bounded one does not."""
 FAR = 4.0
-"""Squared errors above this many nu^2 are farther off than honest clients are from each other. By itself that is no
-breakdown: it depends on how long the common gradient is."""
+"""Squared errors above this many nu^2 exceed the distances between honest clients. By itself that is no breakdown: it
+depends on the length of the common gradient."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One rule with a number of attackers; told of them, or of as many as it accepts."""
+class BreakdownCase:
+    """One rule with `n_byzantine` attackers, set to withstand `n_assumed`: as many of them as it accepts."""
 
     rule: str
     n_clients: int
     n_byzantine: int
-    told: int
+    n_assumed: int = field(metadata={KEY: "told"})
     length: float
     dim: int
     k: int
@@ -41,13 +51,11 @@ class Cell:
     attacks: tuple[str, ...]
 
 
-def clients_for(rule: str) -> int:
-    """As few for SMEA as it takes it seconds to look at every set of them."""
-    return 12 if rule == "smea" else 50
+Results = Sequence[tuple[BreakdownCase, Result]]
 
 
-def most_told(rule: str, n_clients: int, n_byzantine: int) -> int:
-    """As many of the attackers as the rule's condition allows."""
+def most_accepted(rule: str, n_clients: int, n_byzantine: int) -> int:
+    """Return the largest number of attackers, up to `n_byzantine`, that the rule's condition allows."""
     for f in range(n_byzantine, -1, -1):
         try:
             rule_named(rule, f).check(n_clients)
@@ -57,32 +65,27 @@ def most_told(rule: str, n_clients: int, n_byzantine: int) -> int:
     raise ValueError(f"{rule} accepts no number of attackers among {n_clients} clients.")
 
 
-def cells(quick: bool) -> list[Cell]:
+def cases(quick: bool) -> list[BreakdownCase]:
+    """Return every rule at every share of attackers; SMEA, which goes through every subset, with 12 clients."""
+    attacks, dim, draws = (ATTACKS[:2], DIM // 4, 1) if quick else (ATTACKS, DIM, 2)
     found = []
     for rule in RULES:
-        M = clients_for(rule)
-        attackers = sorted({max(1, round(b * M)) for b in ((0.3, 0.5) if quick else SHARES)})
-        attacks, dim = (ATTACKS[:2], DIM // 4) if quick else (ATTACKS, DIM)
-        found += [
-            Cell(rule, M, f, most_told(rule, M, f), LENGTH, dim, K, 1 if quick else 2, attacks) for f in attackers
-        ]
+        M = 12 if rule == "smea" else 50
+        for f in sorted({max(1, round(b * M)) for b in ((0.3, 0.5) if quick else SHARES)}):
+            found.append(BreakdownCase(rule, M, f, most_accepted(rule, M, f), LENGTH, dim, K, draws, attacks))
     return found
 
 
-def measure(cell: Cell) -> Result:
-    """Mean squared errors in units of nu^2, by sketch and attack; or why the rule refuses."""
-    rule, f = rule_named(cell.rule, cell.told), cell.n_byzantine
-    clients = room(cell.n_clients, cell.dim, cell.dim)
-    common, spread = common_gradient(cell.dim, cell.length), clients.spread(f)
-    servers = servers_of(rule, Rotated(cell.k))
-    errors = {name: dict.fromkeys(cell.attacks, 0.0) for name in servers}
+def measure(case: BreakdownCase) -> Result:
+    """Return mean squared errors in units of nu^2, by sketch and attack; or why the rule refuses."""
+    clients, f = honest_clients(case.n_clients, case.dim, case.dim), case.n_byzantine
+    servers = servers_of(rule_named(case.rule, case.n_assumed), Rotated(case.k))
+    common, spread = common_gradient(case.dim, case.length), clients.spread(f)
     try:
-        for seed in range(cell.draws):
-            for name, attack, error in errors_of(servers, cell.attacks, f, clients, common, seed):
-                errors[name][attack] += error / spread / cell.draws
+        errors = mean_errors(servers, case.attacks, f, clients, common, range(case.draws))
     except ValueError as refused:
         return {"refused": str(refused)}
-    return dict(errors)
+    return {sketch: {attack: error / spread for attack, error in of.items()} for sketch, of in errors.items()}
 
 
 def broken(errors: dict[str, float]) -> bool:
@@ -94,9 +97,14 @@ def broken(errors: dict[str, float]) -> bool:
     return errors[LOUDER] > GROWTH * max(errors[LOUD], 1.0)
 
 
+def far(errors: dict[str, float]) -> bool:
+    """Whether an error exceeds `FAR`."""
+    return max(errors.values()) > FAR
+
+
 @dataclass(frozen=True)
-class Point:
-    """Where one rule ends."""
+class BreakdownPoint:
+    """The numbers of attackers at which one rule fails; None where it did not."""
 
     rule: str
     n_clients: int
@@ -105,7 +113,7 @@ class Point:
     most: int
     """The most attackers that were tried."""
     exact: int | None
-    """The fewest attackers at which it was broken; None where it was at no number that was tried."""
+    """The fewest attackers at which it was broken."""
     projected: int | None
     far_exact: int | None
     """The fewest attackers at which its error was above `FAR`."""
@@ -115,45 +123,41 @@ class Point:
     condition of the rule behind a pre-aggregator."""
 
 
-def points(results: Sequence[tuple[Cell, Result]]) -> list[Point]:
+def points(results: Results) -> list[BreakdownPoint]:
+    """Return the breakdown point of each rule."""
     found = []
-    for rule in dict.fromkeys(cell.rule for cell, _ in results):
-        mine = [(cell, result) for cell, result in results if cell.rule == rule]
-        M, most = mine[0][0].n_clients, max(cell.n_byzantine for cell, _ in mine)
-        refuses = min((cell.n_byzantine for cell, result in mine if "refused" in result), default=None)
+    for rule in dict.fromkeys(case.rule for case, _ in results):
+        own = [(case, result) for case, result in results if case.rule == rule]
+        M = own[0][0].n_clients
         found.append(
-            Point(
+            BreakdownPoint(
                 rule,
                 M,
-                most_told(rule, M, M // 2),
-                most,
-                _first(mine, "exact", broken),
-                _first(mine, "projected", broken),
-                _first(mine, "exact", _far),
-                _first(mine, "projected", _far),
-                refuses,
+                accepts=most_accepted(rule, M, M // 2),
+                most=max(case.n_byzantine for case, _ in own),
+                exact=_first(own, "exact", broken),
+                projected=_first(own, "projected", broken),
+                far_exact=_first(own, "exact", far),
+                far_projected=_first(own, "projected", far),
+                refuses=_first(own, "refused", bool),
             )
         )
     return found
 
 
-def _first(mine: list[tuple[Cell, Result]], sketch: str, failed: Any) -> int | None:
-    return min((cell.n_byzantine for cell, found in mine if sketch in found and failed(found[sketch])), default=None)
+def _first(own: Results, key: str, failed: Callable[[Any], bool]) -> int | None:
+    return min((case.n_byzantine for case, found in own if key in found and failed(found[key])), default=None)
 
 
-def _far(errors: dict[str, float]) -> bool:
-    return max(errors.values()) > FAR
-
-
-def rows(results: Sequence[tuple[Cell, Result]]) -> list[dict[str, Any]]:
+def rows(results: Results) -> list[dict[str, Any]]:
     lines = []
-    for cell, found in results:
+    for case, found in results:
         line: dict[str, Any] = {
-            "rule": cell.rule,
-            "clients": cell.n_clients,
-            "byzantine": cell.n_byzantine,
-            "b": cell.n_byzantine / cell.n_clients,
-            "told": cell.told,
+            "rule": case.rule,
+            "clients": case.n_clients,
+            "byzantine": case.n_byzantine,
+            "b": case.n_byzantine / case.n_clients,
+            "assumed": case.n_assumed,
             "refused": found.get("refused", ""),
         }
         for sketch in ("exact", "projected"):
@@ -164,7 +168,7 @@ def rows(results: Sequence[tuple[Cell, Result]]) -> list[dict[str, Any]]:
     return lines
 
 
-def tell(results: Sequence[tuple[Cell, Result]]) -> str:
+def section(results: Results) -> str:
     heads = ["rule", "clients", "accepts b up to", "broken at b", f"error above {FAR:g} nu^2 at b", "refuses at b"]
     body = []
     for point in points(results):
@@ -173,7 +177,7 @@ def tell(results: Sequence[tuple[Cell, Result]]) -> str:
             [
                 point.rule,
                 str(point.n_clients),
-                f"{point.accepts / point.n_clients:.2f}" if asks(point.rule) else "any",
+                f"{point.accepts / point.n_clients:.2f}" if takes_n_byzantine(point.rule) else "any",
                 _share(point.exact, point) + (f" / {_share(point.projected, point)}" if projected else ""),
                 _share(point.far_exact, point) + (f" / {_share(point.far_projected, point)}" if projected else ""),
                 "" if point.refuses is None else _share(point.refuses, point),
@@ -181,18 +185,19 @@ def tell(results: Sequence[tuple[Cell, Result]]) -> str:
         )
     return (
         "Exact / projected. Broken: IPM a thousand times as large makes the squared error a hundred times as large or\n"
-        "more. What was tried, and no more, is said of rules that were not.\n\n" + table(heads, body)
+        "more. For rules that were not broken, the largest share that was tried.\n\n" + markdown_table(heads, body)
     )
 
 
-def asks(rule: str) -> bool:
-    """Whether a rule wants to be told how many lie."""
+def takes_n_byzantine(rule: str) -> bool:
+    """Whether a rule is set to withstand a number of attackers."""
     return rule_named(rule, 0).max_byzantine() is not None
 
 
-def _share(count: int | None, point: Point) -> str:
-    """
-    >>> krum = Point("krum", 50, 23, 20, exact=None, projected=25, far_exact=5, far_projected=5, refuses=None)
+def _share(count: int | None, point: BreakdownPoint) -> str:
+    """A number of attackers as a share of the clients.
+
+    >>> krum = BreakdownPoint("krum", 50, 23, 20, exact=None, projected=25, far_exact=5, far_projected=5, refuses=None)
     >>> _share(krum.exact, krum), _share(krum.projected, krum)
     ('not up to 0.40', '0.50')
     """
@@ -200,3 +205,28 @@ def _share(count: int | None, point: Point) -> str:
         return f"{count / point.n_clients:.2f}"
     tried = point.most if point.refuses is None else point.refuses - 1
     return f"not up to {tried / point.n_clients:.2f}"
+
+
+def draw(results: Results) -> Any:
+    """Draw where each rule breaks, where its error is large, and how many attackers it accepts."""
+    found = points(results)
+    figure, panels = new_figure(1, 1, (6.4, 1.0 + 0.24 * len(found)))
+    panel = panels[0][0]
+    labels: dict[str, Any] = {}
+    for place, point in enumerate(found):
+        marks = [
+            (point.accepts if takes_n_byzantine(point.rule) else None, "|", GREY, "accepts up to"),
+            (point.far_exact, "^", COLOURS[2], f"error above {FAR:g} nu², exact"),
+            (point.exact, "o", COLOURS[0], "broken, exact"),
+            (point.projected, "x", COLOURS[1], "broken, projected"),
+        ]
+        for count, mark, colour, label in marks:
+            if count is not None:
+                style = {"color": colour, "fillstyle": "none", "markersize": 11 if mark == "|" else 6}
+                (labels[label],) = panel.plot(count / point.n_clients, place, mark, **style)
+    panel.set_yticks(range(len(found)), [point.rule for point in found])
+    panel.invert_yaxis()
+    panel.set_xlim(-0.01, 0.56)
+    panel.set_xlabel("share of attackers b, tried up to 0.5")
+    figure.legend(labels.values(), labels, fontsize=7, frameon=False, loc="outside upper center", ncols=4)
+    return figure

@@ -1,4 +1,4 @@
-"""`bartizan theory`."""
+"""The command `bartizan theory`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "theory",
         help=about,
-        description=f"{about[0].upper()}{about[1:]}. A stopped run goes on where it was; what is measured is kept.",
+        description=f"{about[0].upper()}{about[1:]}. A stopped run continues where it was; no case is measured twice.",
     )
     parser.add_argument("part", nargs="?", choices=(*NAMES, "all"), default="all", help="default all")
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where results go (default {OUT}, or {QUICK_OUT})")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"for the results (default {OUT}, or {QUICK_OUT})")
     parser.add_argument("--quick", action="store_true", help="a minute instead of fifteen: fewer draws and cases")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> None:
-    from bartizan.studies.theory import parts
-    from bartizan.studies.theory import theory_report as report
+    from bartizan.studies.theory import parts, theory_report
 
     out = options.out or (QUICK_OUT if options.quick else OUT)
     for name in NAMES if options.part == "all" else (options.part,):
-        parts.carry_out(parts.PARTS[name], out, options.quick)
+        parts.run(name, out, options.quick)
     print("writing the report ...", file=sys.stderr, flush=True)
-    written, missing = report.write(out, options.quick)
+    written, missing = theory_report.write(out, options.quick)
     print(f"{written[-1]}{f' ({missing})' if missing else ''}")

@@ -1,118 +1,137 @@
-"""The experiments, and how one of them is carried out."""
+"""The parts of `bartizan theory`, and how each is measured and recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from bartizan.studies.theory import aggregation_error as aggregation
-from bartizan.studies.theory import breakdown, convergence, curves
-from bartizan.studies.theory import projection_attacks as adaptive
-from bartizan.studies.theory import subspace_embedding as embedding
-from bartizan.studies.theory.ledger import Ledger, Result, among, read
-from bartizan.studies.theory.theory_progress import Course
+from bartizan._util import jsonl
+from bartizan._util.console import ProgressLine
+from bartizan._util.locks import try_lock
+from bartizan.studies import typed_rows
+from bartizan.studies.theory import aggregation_error, breakdown, convergence, projection_attacks, subspace_embedding
 
+Result = dict[str, Any]
 Results = Sequence[tuple[Any, Result]]
+"""Cases, frozen dataclasses of plain values, and what was measured of each."""
+ADVICE = "Delete that line, and it is measured again."
 
 
-@dataclass(frozen=True)
-class Part:
-    """One experiment: what to measure, how, and what to make of it."""
+class Part(Protocol):
+    """One experiment: a module with these functions."""
 
-    name: str
-    cells: Callable[[bool], Sequence[Any]]
-    """All of them, or those of a quick run."""
-    measure: Callable[[Any], Result]
-    rows: Callable[[Results], list[dict[str, Any]]]
-    """The lines of its CSV file."""
-    tell: Callable[[Results], str]
-    """Its section of the report, in Markdown."""
-    title: str
-    """Of that section."""
-    has: tuple[str, ...]
-    """What a result must hold, unless the rule refused."""
+    @property
+    def TITLE(self) -> str:
+        """The title of its section in the report."""
+
+    @property
+    def REQUIRED(self) -> Sequence[str]:
+        """The keys of a result, unless the rule refused."""
+
+    def cases(self, quick: bool) -> Sequence[Any]:
+        """Return all cases, or those of a quick run."""
+
+    def measure(self, case: Any) -> Result:
+        """Measure one case."""
+
+    def rows(self, results: Any) -> list[dict[str, Any]]:
+        """Return the lines of the CSV file."""
+
+    def section(self, results: Any) -> str:
+        """Return the section of the report, in Markdown."""
+
+    def draw(self, results: Any) -> Any:
+        """Return a matplotlib figure."""
 
 
-PARTS = {
-    part.name: part
-    for part in (
-        Part(
-            "embedding",
-            embedding.cells,
-            embedding.measure,
-            embedding.rows,
-            embedding.tell,
-            "The embedding: 1 +- eps over the whole span",
-            ("failed_rounds", "failed_trials", "median", "worst"),
-        ),
-        Part(
-            "aggregation",
-            aggregation.cells,
-            aggregation.measure,
-            aggregation.rows,
-            aggregation.tell,
-            "The aggregation's error: an empirical (b, c)",
-            ("spread", "exact"),
-        ),
-        Part(
-            "convergence",
-            convergence.cells,
-            convergence.measure,
-            curves.rows,
-            curves.tell,
-            "Convergence: measured curves under their bounds",
-            ("c", "spread", "measured", "losses", "errors"),
-        ),
-        Part(
-            "breakdown",
-            breakdown.cells,
-            breakdown.measure,
-            breakdown.rows,
-            breakdown.tell,
-            "Breakdown: the share of attackers at which a rule fails",
-            ("exact",),
-        ),
-        Part(
-            "adaptive",
-            adaptive.cells,
-            adaptive.measure,
-            adaptive.rows,
-            adaptive.tell,
-            "Attackers of the projection: a leaked seed beside a fresh one, checks off and on",
-            ("spread", "exact"),
-        ),
-    )
+PARTS: dict[str, Part] = {
+    "embedding": subspace_embedding,
+    "aggregation": aggregation_error,
+    "convergence": convergence,
+    "breakdown": breakdown,
+    "adaptive": projection_attacks,
 }
 
 
-def carry_out(part: Part, out: Path, quick: bool) -> Results:
-    """Measure what is not measured yet; each cell is written before the next begins."""
-    cells = part.cells(quick)
-    course = Course(part.name, len(cells))
-    with Ledger(out / f"{part.name}.jsonl") as ledger:
+class Ledger:
+    """The measured cases of one part in a JSON-lines file, so that a stopped run continues where it was.
+
+    A case is identified by its settings: with other settings it is another case, never an outdated result. The version
+    of the code is not recorded.
+    """
+
+    def __init__(self, path: Path) -> None:
         try:
-            for cell in cells:
-                if ledger.get(cell) is not None:
-                    course.found()
-                    continue
-                course.begin(", ".join(map(str, astuple(cell)[:5])))
-                ledger.add(cell, part.measure(cell))
-                course.finished()
-        finally:
-            course.close()
-        return ledger.results(cells)
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ValueError(f"Results need a folder, and {path.parent} is a file. Name another with --out.") from None
+        self._lock = open(path, "ab")  # noqa: SIM115 - closed by `close`
+        try:
+            if not try_lock(self._lock):
+                raise ValueError(f"Another run is writing {path}. Wait for it, or name another folder with --out.")
+            self._done, size = read(path)
+            self._file = jsonl.Appender(path, size)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def get(self, case: Any) -> Result | None:
+        return self._done.get(_key(typed_rows.as_row(case)))
+
+    def add(self, case: Any, result: Result) -> None:
+        self._file.append({"cell": typed_rows.as_row(case), "result": result}, allow_nan=True)
+        self._done[_key(typed_rows.as_row(case))] = result
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+        self._lock.close()
 
 
-def finished(part: Part, out: Path, quick: bool) -> Results:
-    """What is measured of it; reads, and writes nothing."""
-    path = out / f"{part.name}.jsonl"
-    found = among(read(path)[0], part.cells(quick))
-    for cell, result in found:
-        if "refused" not in result and (lacking := [key for key in part.has if key not in result]):
-            raise ValueError(
-                f"{path} has a result without {', '.join(lacking)}, of {cell}. "
-                f"Delete that line, and it is measured again."
-            )
+def read(path: Path) -> tuple[dict[str, Result], int]:
+    """Return the results in a file by case, and the size of its complete lines; the file is not changed."""
+
+    def parsed(row: dict[str, Any]) -> tuple[str, Result]:
+        case, result = row["cell"], row["result"]
+        if not (isinstance(case, dict) and isinstance(result, dict)):
+            raise TypeError("cell and result must be JSON objects")
+        return _key(case), result
+
+    if not path.exists():
+        return {}, 0
+    found = jsonl.read(path, parsed, advice=ADVICE, checksum_required=False)
+    return dict(found.rows), found.size
+
+
+def run(name: str, out: Path, quick: bool) -> None:
+    """Measure the cases of a part that are not in its file yet; each is written before the next begins."""
+    part = PARTS[name]
+    cases = part.cases(quick)
+    with Ledger(out / f"{name}.jsonl") as ledger, ProgressLine(name, len(cases)) as progress:
+        for case in cases:
+            known = ledger.get(case) is not None
+            if not known:
+                progress.show(", ".join(map(str, astuple(case)[:5])))
+                ledger.add(case, part.measure(case))
+            progress.advance(skipped=known)
+
+
+def finished(name: str, out: Path, quick: bool) -> Results:
+    """Return the measured cases of a part."""
+    part, path = PARTS[name], out / f"{name}.jsonl"
+    done = read(path)[0]
+    pairs = ((case, done.get(_key(typed_rows.as_row(case)))) for case in part.cases(quick))
+    found = [(case, result) for case, result in pairs if result is not None]
+    for case, result in found:
+        if "refused" not in result and (missing := [key for key in part.REQUIRED if key not in result]):
+            raise ValueError(f"{path} has a result without {', '.join(missing)}, of {case}. {ADVICE}")
     return found
+
+
+def _key(case: dict[str, Any]) -> str:
+    return json.dumps(case, sort_keys=True)

@@ -1,10 +1,9 @@
-"""Attackers who aim at the projection itself, with its seed known or secret, with our checks off or on."""
+"""Attacks on the projection itself, with its seed leaked or secret and our checks off or on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,36 +16,39 @@ from bartizan.geometry import Geometry
 from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact, Rotated, distortion
-from bartizan.studies.theory import aggregation_error as aggregation
-from bartizan.studies.theory.aggregation_error import DELTA, ROUNDING
+from bartizan.studies.formatting import markdown_table, three_digits
+from bartizan.studies.plotting import COLOURS, RED, new_figure
+from bartizan.studies.theory.aggregation_error import DELTA, NEAR, ROUNDING, attacks_in
 from bartizan.studies.theory.bounds import aggregation_bound
-from bartizan.studies.theory.ledger import Result
-from bartizan.studies.theory.markdown import number, table
-from bartizan.studies.theory.scenes import (
+from bartizan.studies.theory.simulated_round import (
     KAPPA,
     SIGMA,
     TRIES,
-    Clients,
-    Server,
+    HonestClients,
+    Result,
     common_gradient,
-    errors_of,
-    room,
+    honest_clients,
+    mean_errors,
     rule_named,
+    servers_of,
 )
 
-DIM, K = 16_384, 4096  # so that most of a move can be hidden
+TITLE = "Attackers of the projection: a leaked seed beside a fresh one, checks off and on"
+REQUIRED = ("spread", "exact")
+DIM, K = 16_384, 4096  # so that most of a change can be hidden
 RULES = ("krum", "multi-krum", "geometric-median", "mca")
 ATTACKS = tuple(name for name in attacks.ATTACKS.built_in if "sketch" in needs(attacks.attack(name)))
 LEAKED, FRESH, NO_SKETCH = "leaked", "fresh", "no sketch"
 LENGTHS = (10.0, 0.5)
-"""Of the common gradient: that of one that stands out of the noise, and of one that does not."""
-SERVERS = ("exact", "unchecked", "checked")
+"""Of the common gradient: above the noise, and below it."""
+SERVERS = {"exact": "exact", "unchecked": "projected, no checks", "checked": "projected, checks"}
 GIVEN = ("c", "eps", "bound")
+SMALLEST = 1e-4  # parts of a bound below it are drawn as this
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One rule against one attack on the sketch; or against one of the others, without a sketch, for the rule's c."""
+class ProjectionCase:
+    """One rule against one attack on the sketch; or, for the rule's c, against another attack without a sketch."""
 
     rule: str
     attack: str
@@ -58,7 +60,7 @@ class Cell:
     k: int
     draws: int
     tries: int = TRIES
-    """Of the attacks that search: what is measured depends on it."""
+    """Of the attacks that search: the result depends on it."""
 
     @property
     def b(self) -> float:
@@ -66,56 +68,58 @@ class Cell:
 
     @property
     def eps(self) -> float:
-        """What the theorem grants the projection in one round."""
+        """The theorem's distortion in one round."""
         return distortion(self.k, self.n_clients, DELTA)
 
 
-def cells(quick: bool) -> list[Cell]:
-    """A collision is guessed without any seed: there is nothing to leak."""
-    others = aggregation.attacks_in(aggregation.NEAR, quick)
-    met = [(attack, seed) for attack in ATTACKS for seed in (LEAKED, FRESH)]
-    met = [pair for pair in met if pair != ("blind-collision", LEAKED)] + [(attack, NO_SKETCH) for attack in others]
+Results = Sequence[tuple[ProjectionCase, Result]]
+
+
+def cases(quick: bool) -> list[ProjectionCase]:
+    """Return every attack with its seed leaked and fresh; a blind collision uses no seed that could leak."""
+    pairs = [(attack, seed) for attack in ATTACKS for seed in (LEAKED, FRESH)]
+    pairs.remove(("blind-collision", LEAKED))
+    pairs += [(attack, NO_SKETCH) for attack in attacks_in(NEAR, quick)]
     return [
-        Cell(rule, attack, seed, length, 50, 15, DIM, K, 1 if quick else 4)
+        ProjectionCase(rule, attack, seed, length, 50, 15, DIM, K, 1 if quick else 4)
         for length in (LENGTHS[:1] if quick else LENGTHS)
         for rule in (RULES[::2] if quick else RULES)
-        for attack, seed in met
+        for attack, seed in pairs
     ]
 
 
-def measure(cell: Cell) -> Result:
-    """Mean squared errors over the draws by server, and how many attackers were quarantined, all of them being 1."""
-    rule, f = rule_named(cell.rule, cell.n_byzantine), cell.n_byzantine
+def measure(case: ProjectionCase) -> Result:
+    """Return mean squared errors by server, the share of attackers and the number of honest clients quarantined."""
+    rule, f = rule_named(case.rule, case.n_byzantine), case.n_byzantine
     assert isinstance(rule, Rule)
-    clients = room(cell.n_clients, cell.dim, cell.dim)
-    common = common_gradient(cell.dim, cell.length)
+    clients = honest_clients(case.n_clients, case.dim, case.dim)
+    common = common_gradient(case.dim, case.length)
     found: Result = {"spread": clients.spread(f)}
-    for draw in range(cell.draws):
-        if cell.seed == NO_SKETCH:
-            exact = {"exact": partial(Server, rule, Exact())}
-            met = {name: error for name, _, error in errors_of(exact, [cell.attack], f, clients, common, draw)}
-        else:
-            met = _met(rule, cell, clients, common, np.random.default_rng(draw))
-        for name, value in met.items():
-            found[name] = found.get(name, 0.0) + value / cell.draws
-    return found
+    if case.seed == NO_SKETCH:
+        exact = {"exact": servers_of(rule, Exact())["exact"]}
+        errors = mean_errors(exact, [case.attack], f, clients, common, range(case.draws))
+        return found | {"exact": errors["exact"][case.attack]}
+    draws = [_attacked(rule, case, clients, common, np.random.default_rng(draw)) for draw in range(case.draws)]
+    return found | {name: float(np.mean([draw[name] for draw in draws])) for name in draws[0]}
 
 
-def _met(rule: Rule, cell: Cell, clients: Clients, common: Floats, rng: np.random.Generator) -> dict[str, float]:
-    f, sketch, updates = cell.n_byzantine, Rotated(cell.k), clients.gradients(common, rng)
+def _attacked(
+    rule: Rule, case: ProjectionCase, clients: HonestClients, common: Floats, rng: np.random.Generator
+) -> dict[str, float]:
+    f, sketch, updates = case.n_byzantine, Rotated(case.k), clients.gradients(common, rng)
     mean = updates[f:].mean(axis=0)
     seed, another = (int.from_bytes(rng.bytes(16), "little") for _ in range(2))
-    told = seed if cell.seed == LEAKED else another
-    # Where seeds leak they are also used again, or those who know earlier ones would gain nothing by it.
-    knows: dict[str, Any] = {
+    known = seed if case.seed == LEAKED else another
+    # A leaked seed is also used in several rounds; otherwise knowing an earlier one would be of no use.
+    knowledge: dict[str, Any] = {
         "sketch": sketch,
-        "leaked_seed": told,
-        "past_seeds": [told],
+        "leaked_seed": known,
+        "past_seeds": [known],
         "published": mean,
-        "aggregator": lambda tried: Aggregator(rule, sketch)(tried, seed=told).update,
+        "aggregator": lambda tried: Aggregator(rule, sketch)(tried, seed=known).update,
     }
-    attack = attacks.attack(cell.attack)
-    updates[:f] = attack(updates[f:], f, rng, **{name: knows[name] for name in needs(attack)})
+    attack = attacks.attack(case.attack)
+    updates[:f] = attack(updates[f:], f, rng, **{name: knowledge[name] for name in needs(attack)})
     checked = streamed(rule, sketch, updates, seed)
     answers = {
         "exact": Aggregator(rule, Exact())(updates, seed=seed).update,
@@ -128,66 +132,84 @@ def _met(rule: Rule, cell: Cell, clients: Clients, common: Floats, rng: np.rando
 
 
 def streamed(rule: Rule, sketch: Rotated, updates: Floats, seed: int) -> Aggregation[Any]:
-    """By a round that was opened with this seed: it compares norms, and looks at the chosen once more."""
+    """Aggregate in a round with this seed, which compares norms and sketches the selected clients again."""
     with Aggregator(rule, sketch).round(seed) as r:
         for client, update in enumerate(updates):
             r.add(update, client)
         return r.close()
 
 
-def constants(results: Sequence[tuple[Cell, Result]]) -> dict[str, float]:
-    """The exact rules' c: what the strongest attack needs, be it on the sketch or one of the others."""
+def constants(results: Results) -> dict[str, float]:
+    """Return the exact rules' c under the strongest attack, on the sketch or not."""
     found: dict[str, float] = {}
-    for cell, result in results:
-        found[cell.rule] = max(found.get(cell.rule, 0.0), result["exact"] / (cell.b * result["spread"]))
+    for case, result in results:
+        found[case.rule] = max(found.get(case.rule, 0.0), result["exact"] / (case.b * result["spread"]))
     return found
 
 
-def rows(results: Sequence[tuple[Cell, Result]]) -> list[dict[str, Any]]:
-    """Squared errors over the lemma's bound for the projected rule, whose c is that of the exact one."""
+def rows(results: Results) -> list[dict[str, Any]]:
+    """Return squared errors over the lemma's bound for the projected rule, with the exact rule's c."""
     c, lines = constants(results), []
-    for cell, found in results:
-        bound = aggregation_bound(c[cell.rule], cell.b, cell.eps, SIGMA, KAPPA)
-        line: dict[str, Any] = {"rule": cell.rule, "attack": cell.attack, "seed": cell.seed, "length": cell.length}
-        line |= {"clients": cell.n_clients, "b": cell.b, "c": c[cell.rule], "eps": cell.eps, "bound": bound}
+    for case, found in results:
+        bound = aggregation_bound(c[case.rule], case.b, case.eps, SIGMA, KAPPA)
+        line: dict[str, Any] = {"rule": case.rule, "attack": case.attack, "seed": case.seed, "length": case.length}
+        line |= {"clients": case.n_clients, "b": case.b, "c": c[case.rule], "eps": case.eps, "bound": bound}
         line |= {name: found[name] / bound for name in SERVERS if name in found}
         lines.append(line | {name: found[name] for name in ("caught", "accused") if name in found})
     return lines
 
 
-def tell(results: Sequence[tuple[Cell, Result]]) -> str:
+def section(results: Results) -> str:
     lines = rows(results)
     aimed = [line for line in lines if line["seed"] != NO_SKETCH]
-    said = [
+    given = {line["rule"]: [line["rule"], *(three_digits(line[key]) for key in GIVEN)] for line in lines}
+    parts = [
         "Squared error over the bound 2 c b (1 + eps)/(1 - eps) (sigma^2 + 2 kappa^2): exact rule / projected without\n"
-        "checks / projected with both checks, in brackets the part of the attackers that was quarantined. c is what\n"
-        "the strongest of all attacks needs against the exact rule, those of the part `aggregation` among them.",
-        table(
-            ["rule", *GIVEN],
-            [
-                [rule, *(number(next(line[key] for line in lines if line["rule"] == rule)) for key in GIVEN)]
-                for rule in dict.fromkeys(line["rule"] for line in lines)
-            ],
-        ),
+        "checks / projected with both checks, in brackets the part of the attackers that was quarantined. c is the\n"
+        "exact rule's under the strongest of all attacks, those of the part `aggregation` among them.",
+        markdown_table(["rule", *GIVEN], given.values()),
     ]
-    said += [
+    parts += [
         f"### Common gradient {length:g} long\n\n{_table([line for line in aimed if line['length'] == length])}"
         for length in dict.fromkeys(line["length"] for line in aimed)
     ]
     accused = sum(line["accused"] > 0 for line in aimed)
-    return "\n\n".join([*said, f"Cells in which an honest client was quarantined: {accused} of {len(aimed)}."])
+    return "\n\n".join([*parts, f"Cases in which an honest client was quarantined: {accused} of {len(aimed)}."])
 
 
 def _table(lines: list[dict[str, Any]]) -> str:
     rules = list(dict.fromkeys(line["rule"] for line in lines))
-    shown = {(line["attack"], line["seed"], line["rule"]): _cell(line) for line in lines}
-    body = [
-        [attack, seed, *(shown.get((attack, seed, rule), "") for rule in rules)]
-        for attack, seed in dict.fromkeys((line["attack"], line["seed"]) for line in lines)
-    ]
-    return table(["attack", "seed", *rules], body)
+    shown: dict[tuple[str, str], dict[str, str]] = {}
+    for line in lines:
+        errors = " / ".join("0" if line[name] < ROUNDING else f"{float(f'{line[name]:.2g}'):g}" for name in SERVERS)
+        shown.setdefault((line["attack"], line["seed"]), {})[line["rule"]] = f"{errors} ({line['caught']:.2g})"
+    body = [[*names, *(by_rule.get(rule, "") for rule in rules)] for names, by_rule in shown.items()]
+    return markdown_table(["attack", "seed", *rules], body)
 
 
-def _cell(line: dict[str, Any]) -> str:
-    errors = " / ".join("0" if line[name] < ROUNDING else f"{float(f'{line[name]:.2g}'):g}" for name in SERVERS)
-    return f"{errors} ({line['caught']:.2g})"
+def draw(results: Results) -> Any:
+    """Draw errors over the bound, a panel a rule, the worst of the scenes; exact and projected, checks off and on."""
+    lines = [line for line in rows(results) if line["seed"] != NO_SKETCH]
+    rules = list(dict.fromkeys(line["rule"] for line in lines))
+    pairs = list(dict.fromkeys((line["attack"], line["seed"]) for line in lines))
+    figure, panels = new_figure(1, len(rules), (3.2 * len(rules), 1.2 + 0.22 * len(pairs)))
+    largest = max(line[server] for line in lines for server in SERVERS)
+    for panel, rule in zip(panels[0], rules, strict=True):
+        for (server, label), mark, colour in zip(SERVERS.items(), "ox+", COLOURS, strict=False):
+            worst: dict[int, float] = {}
+            for line in lines:
+                if line["rule"] == rule:
+                    place = pairs.index((line["attack"], line["seed"]))
+                    worst[place] = max(worst.get(place, SMALLEST), line[server])
+            panel.plot(list(worst.values()), list(worst), mark, color=colour, fillstyle="none", label=label)
+        panel.axvline(1, color=RED, linestyle=":", label="the bound")
+        panel.set_xscale("log")
+        panel.set_xlim(SMALLEST / 2, 4 * max(1, largest))
+        panel.set_yticks(range(len(pairs)), [""] * len(pairs))
+        panel.invert_yaxis()
+        panel.set_title(rule, fontsize=9)
+    panels[0][0].set_yticks(range(len(pairs)), [f"{attack}, {seed}" for attack, seed in pairs])
+    figure.supxlabel(f"squared error over the bound (at the left edge: {SMALLEST:g} or less)", fontsize=9)
+    labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(*labels, fontsize=8, frameon=False, loc="outside upper right", ncols=4)
+    return figure

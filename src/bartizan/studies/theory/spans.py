@@ -1,4 +1,4 @@
-"""Subspaces to embed: dense, sparse, heavy-tailed, and of real gradients. Each is M vectors, as rows."""
+"""Subspaces to embed: dense, sparse, heavy-tailed, and of real gradients, each as M rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sparse(each: int) -> Callable[[int, np.random.Generator, int], Floats]:
 
 
 def shared(n: int, rng: np.random.Generator, p: int) -> Floats:
-    """All vectors live on the same 64 coordinates."""
+    """All vectors have the same 64 coordinates."""
     x = np.zeros((n, p))
     x[:, rng.choice(p, 64, replace=False)] = rng.normal(size=(n, 64))
     return x
@@ -51,7 +51,7 @@ def common_part(n: int, rng: np.random.Generator, p: int) -> Floats:
 
 
 def gradients(n: int, rng: np.random.Generator, p: int) -> Floats:
-    """What n clients of the laboratory send: the network `cnn` on the embedded images, batches of 32; p is its own."""
+    """Return gradients of n clients: the network `cnn` on the embedded images, batches of 32; p is the network's."""
     return _gradients(n, int(rng.integers(4)))
 
 
@@ -88,7 +88,7 @@ FULL = ("dense", "common part", "heavy-tailed", "gradients")
 
 
 def basis(name: str, n: int, rng: np.random.Generator, *, independent: bool) -> Floats:
-    """An orthonormal basis of such a span, by rows; `independent` for sketches whose entries are."""
+    """Return an orthonormal basis of a named span, by rows; `independent` for sketches with independent entries."""
     if name == "any":
         return np.eye(n)
     p = FEW if independent and name in FULL else WIDE

@@ -1,4 +1,4 @@
-"""How often a sketch leaves 1 +- eps somewhere in the whole span of M clients, against k."""
+"""How often a sketch leaves 1 +- eps somewhere in the span of M clients, against k."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.sketch import Achlioptas, Gaussian, Rotated, distortion, embedding_dimension
-from bartizan.studies.theory.ledger import Result
-from bartizan.studies.theory.markdown import table
+from bartizan.studies.formatting import markdown_table
+from bartizan.studies.plotting import COLOURS, GREY, RED, new_figure
+from bartizan.studies.theory.simulated_round import Result
 from bartizan.studies.theory.spans import SPANS, basis
 
+TITLE = "The embedding: 1 +- eps over the whole span"
+REQUIRED = ("failed_rounds", "failed_trials", "median", "worst")
 Sketching = Callable[[Floats, int], Floats]
 """(rows, seed) -> their sketches."""
 
@@ -25,7 +28,7 @@ WIDEST = ("dense", "common part", "heavy-tailed", "64 coordinates")  # spans of 
 
 
 @dataclass(frozen=True)
-class Cell:
+class EmbeddingCase:
     """`trials` times `rounds` sketches of a span; each trial draws its span, each round its sketch."""
 
     sketch: str
@@ -39,31 +42,39 @@ class Cell:
 
     @property
     def theorem(self) -> int:
-        """The k that the paper asks for."""
+        """The k that the paper's theorem asks for."""
         return embedding_dimension(self.n_clients, self.eps, self.delta, self.rounds)
+
+    def limits(self, found: Result) -> tuple[float, float]:
+        """The 95% limits of the share of trials that fail."""
+        return limits(found["failed_trials"], self.trials)
+
+
+Results = Sequence[tuple[EmbeddingCase, Result]]
 
 
 def worst_distortion(sketch: Sketching, rows: Floats, seed: int) -> float:
-    """How far |Pv|^2 gets from 1 over all unit v of a span, given an orthonormal basis of it by rows.
+    """Return how far |Pv|^2 gets from 1 over all unit v of a span, given an orthonormal basis of it by rows.
 
-    These are the extreme eigenvalues of the projected Gram matrix: of all vectors, not of some that were tried.
+    That is the extreme eigenvalue of the projected Gram matrix, a maximum over all vectors and not over a sample.
     """
     y = sketch(rows, seed)
     return float(np.abs(np.linalg.eigvalsh(y @ y.T) - 1).max())
 
 
-def distortions(sketch: Sketching, cell: Cell, *, independent: bool) -> Floats:
-    """Of every round of every trial, (trials, rounds)."""
-    found = np.empty((cell.trials, cell.rounds))
-    for trial in range(cell.trials):
-        rows = basis(cell.span, cell.n_clients, np.random.default_rng(trial), independent=independent)
-        for t in range(cell.rounds):
-            found[trial, t] = worst_distortion(sketch, rows, trial * cell.rounds + t)
+def distortions(sketch: Sketching, case: EmbeddingCase, *, independent: bool) -> Floats:
+    """Return the worst distortion of every round of every trial, (trials, rounds)."""
+    found = np.empty((case.trials, case.rounds))
+    for trial in range(case.trials):
+        rows = basis(case.span, case.n_clients, np.random.default_rng(trial), independent=independent)
+        for t in range(case.rounds):
+            found[trial, t] = worst_distortion(sketch, rows, trial * case.rounds + t)
     return found
 
 
 def sketching(name: str, k: int) -> Sketching:
-    """
+    """Return a sketch by name.
+
     >>> sketching("achlioptas s=16", 64)(np.eye(3), 0).shape
     (3, 64)
     """
@@ -73,13 +84,13 @@ def sketching(name: str, k: int) -> Sketching:
     return lambda rows, seed: sketch(rows, seed=seed)
 
 
-def measure(cell: Cell) -> Result:
-    return outcome(distortions(sketching(cell.sketch, cell.k), cell, independent=cell.sketch != "rotated"), cell)
+def measure(case: EmbeddingCase) -> Result:
+    return outcome(distortions(sketching(case.sketch, case.k), case, independent=case.sketch != "rotated"), case)
 
 
-def outcome(found: Floats, cell: Cell) -> Result:
-    """How often 1 +- eps was left, and how far."""
-    failed = found > cell.eps
+def outcome(found: Floats, case: EmbeddingCase) -> Result:
+    """Count how often 1 +- eps was left, and how far."""
+    failed = found > case.eps
     return {
         "failed_rounds": int(failed.sum()),
         "failed_trials": int(failed.any(axis=1).sum()),
@@ -88,21 +99,21 @@ def outcome(found: Floats, cell: Cell) -> Result:
     }
 
 
-def kept(cell: Cell, found: Result) -> bool | None:
-    """Whether at most a part delta of all trials has a round that leaves 1 +- eps; None where these can't tell."""
-    low, high = limits(found["failed_trials"], cell.trials)
-    return True if high <= cell.delta else False if low > cell.delta else None
+def kept(case: EmbeddingCase, found: Result) -> bool | None:
+    """Whether at most a share delta of all trials has a round that leaves 1 +- eps; None if there are too few."""
+    low, high = case.limits(found)
+    return True if high <= case.delta else False if low > case.delta else None
 
 
 def limits(failed: int, trials: int, odds: float = 0.05) -> tuple[float, float]:
-    """Between what the share of failures lies (Clopper and Pearson, 1934), but for these odds.
+    """Return Clopper and Pearson's (1934) confidence limits of the share of failures.
 
     >>> [round(limit, 3) for limit in limits(0, 50)], [round(limit, 3) for limit in limits(49, 500)]
     ([0.0, 0.071], [0.073, 0.127])
     """
 
     def at_most(count: int, share: float) -> float:
-        """The odds of so many failures or fewer."""
+        """The probability of at most `count` failures."""
         n = np.arange(count + 1)
         logs = np.array([math.lgamma(trials + 1) - math.lgamma(i + 1) - math.lgamma(trials - i + 1) for i in n])
         return float(np.exp(logs + n * math.log(share) + (trials - n) * math.log1p(-share)).sum())
@@ -118,10 +129,10 @@ def limits(failed: int, trials: int, odds: float = 0.05) -> tuple[float, float]:
     return below, 1.0 if failed == trials else crossing(failed, odds / 2)
 
 
-def cells(quick: bool) -> list[Cell]:
-    """Small spans against k, the paper's size at its own k, and the theorem's constant at large s.
+def cases(quick: bool) -> list[EmbeddingCase]:
+    """Return small spans against k, the paper's size at its own k, and the theorem's constant at large s.
 
-    A Gaussian matrix has the same law on every span, so one that is quick to draw stands for "any".
+    A Gaussian matrix has the same distribution on every span, so one that is quick to draw stands for "any".
     """
     theorem = embedding_dimension(M, EPS, DELTA, ROUNDS)
     powers = [2**n for n in range(5, math.ceil(math.log2(theorem)) + 1)]
@@ -130,83 +141,84 @@ def cells(quick: bool) -> list[Cell]:
         powers, small = powers[2::2], small[2::2]
     spans = [span for span in SPANS if span != "gradients" or find_spec("torch")]
 
-    def cell(sketch: str, span: str, k: int) -> Cell:
-        return Cell(sketch, span, k, M, EPS, DELTA, ROUNDS, 2 if quick else _trials(sketch, span, k))
+    def case(sketch: str, span: str, k: int) -> EmbeddingCase:
+        return EmbeddingCase(sketch, span, k, M, EPS, DELTA, ROUNDS, 2 if quick else _trials(sketch, span, k))
 
-    found = [cell("gaussian", "any", k) for k in small]
-    found += [cell("rotated", span, k) for span in spans for k in powers if k >= 64]
+    found = [case("gaussian", "any", k) for k in small]
+    found += [case("rotated", span, k) for span in spans for k in powers if k >= 64]
     for s in SPARSITIES[::2] if quick else SPARSITIES:
         for span in spans:
             # Over a network's 33,914 coordinates an Achlioptas matrix is slow.
             ks = small if span not in WIDEST else [k for k in small if k != 1024]
             ks = ks if span != "gradients" else small[:1] if quick else [256, 512]
-            found += [cell(f"achlioptas s={s}", span, k) for k in ks]
+            found += [case(f"achlioptas s={s}", span, k) for k in ks]
     return found + _at_the_papers_size(quick, spans) + _at_large_s(quick)
 
 
 def _trials(sketch: str, span: str, k: int) -> int:
-    """Of 75 without a failure it is shown that at most 5% fail; more where some do, at 256 and 512 and on axes."""
-    literal = sketch.startswith("achlioptas")
+    """75 without a failure show that at most 5% fail; more where some do, at 256 and 512 and on axes."""
+    achlioptas = sketch.startswith("achlioptas")
     if span == "gradients":
-        return 4 if literal else 75
-    if literal and span == "1 coordinate" and k >= 256:
+        return 4 if achlioptas else 75
+    if achlioptas and span == "1 coordinate" and k >= 256:
         return 500
-    return 10 if k < 128 else 75 if k not in (256, 512) or (literal and span in WIDEST) else 200
+    return 10 if k < 128 else 75 if k not in (256, 512) or (achlioptas and span in WIDEST) else 200
 
 
-def _at_the_papers_size(quick: bool, spans: list[str]) -> list[Cell]:
-    """M=50, T=100, delta=0.05, k=4096: the eps that the theorem grants there."""
+def _at_the_papers_size(quick: bool, spans: list[str]) -> list[EmbeddingCase]:
+    """M=50, T=100, delta=0.05, k=4096, at the eps of the theorem."""
     eps = distortion(4096, 50, 0.05, 100)
     where = [("gaussian", "any"), ("achlioptas s=8", "1 coordinate"), ("rotated", "1 coordinate")]
     where += [("rotated", "gradients")] if "gradients" in spans else []
-    return [Cell(sketch, span, 4096, 50, eps, 0.05, 10 if quick else 100, 1) for sketch, span in where]
+    return [EmbeddingCase(sketch, span, 4096, 50, eps, 0.05, 10 if quick else 100, 1) for sketch, span in where]
 
 
-def _at_large_s(quick: bool) -> list[Cell]:
-    """One round at the theorem's own k=414, on coordinate axes: where a column has few non-zeros."""
+def _at_large_s(quick: bool) -> list[EmbeddingCase]:
+    """One round at the theorem's own k=414, on coordinate axes, where a column has few non-zeros."""
     k = embedding_dimension(8, 0.9, 0.01)
     return [
-        Cell(f"achlioptas s={s}", "1 coordinate", k, 8, 0.9, 0.01, 1, 100 if quick else 1000)
+        EmbeddingCase(f"achlioptas s={s}", "1 coordinate", k, 8, 0.9, 0.01, 1, 100 if quick else 1000)
         for s in (8, 16, 32, 128, k)
     ]
 
 
-def rows(results: Sequence[tuple[Cell, Result]]) -> list[dict[str, Any]]:
+def rows(results: Results) -> list[dict[str, Any]]:
     return [
-        asdict(cell)
-        | found
-        | dict(zip(("low", "high"), limits(found["failed_trials"], cell.trials), strict=True))
-        | {"theorem": cell.theorem}
-        for cell, found in results
+        asdict(case) | found | dict(zip(("low", "high"), case.limits(found), strict=True)) | {"theorem": case.theorem}
+        for case, found in results
     ]
 
 
-def tell(results: Sequence[tuple[Cell, Result]]) -> str:
-    curves = [(cell, found) for cell, found in results if cell.n_clients == M and cell.rounds == ROUNDS]
-    others = [pair for pair in results if pair not in curves]
+def against_k(results: Results) -> Results:
+    """Return the cases of small spans, which vary k."""
+    return [pair for pair in results if (pair[0].n_clients, pair[0].rounds) == (M, ROUNDS)]
+
+
+def section(results: Results) -> str:
+    curves = against_k(results)
     parts = []
     if curves:
-        spans, body = list(dict.fromkeys(cell.span for cell, _ in curves)), []
-        for sketch in dict.fromkeys(cell.sketch for cell, _ in curves):
-            mine = [(cell, found) for cell, found in curves if cell.sketch == sketch]
-            body.append([sketch, *(_least(mine, span) for span in spans)])
+        spans, body = list(dict.fromkeys(case.span for case, _ in curves)), []
+        for sketch in dict.fromkeys(case.sketch for case, _ in curves):
+            own = [pair for pair in curves if pair[0].sketch == sketch]
+            body.append([sketch, *(_least(own, span) for span in spans)])
         parts.append(
             f"M={M}, eps={EPS}, delta={DELTA}, T={ROUNDS}: the theorem asks for k={curves[0][0].theorem}. The least k\n"
             "from which on it is shown (95% limits of Clopper and Pearson) that at most delta of the trials have a\n"
             "round that leaves 1 +- eps. `a to b`: from a on nothing shows the contrary, from b on it is shown.\n\n"
-            + table(["sketch", *spans], body)
+            + markdown_table(["sketch", *spans], body)
             + "\n\nTrials that failed, of how many:\n\n"
             + _counts(curves)
         )
-    if others:
+    if others := [pair for pair in results if pair not in curves]:
         heads = ["sketch", "span", "k", "M", "eps", "delta", "sketches", "left 1 +- eps", "median", "worst"]
-        parts.append(table(heads, [_line(cell, found) for cell, found in others]))
+        parts.append(markdown_table(heads, [_line(case, found) for case, found in others]))
     return "\n\n".join(parts)
 
 
-def _least(mine: Sequence[tuple[Cell, Result]], span: str) -> str:
-    """The least k from which on the promise is shown to be kept, of those that were tried."""
-    here = sorted((cell.k, kept(cell, found)) for cell, found in mine if cell.span == span)
+def _least(own: Results, span: str) -> str:
+    """The least k, of those measured, from which on the promise is shown to be kept."""
+    here = sorted((case.k, kept(case, found)) for case, found in own if case.span == span)
     if not here:
         return ""
     shown = [k for i, (k, _) in enumerate(here) if all(ok for _, ok in here[i:])]
@@ -218,20 +230,55 @@ def _least(mine: Sequence[tuple[Cell, Result]], span: str) -> str:
     return str(shown[0]) if shown[0] == likely[0] else f"{likely[0]} to {shown[0]}"
 
 
-def _counts(curves: Sequence[tuple[Cell, Result]]) -> str:
-    ks = sorted({cell.k for cell, _ in curves})
-    body = []
-    for sketch, span in dict.fromkeys((cell.sketch, cell.span) for cell, _ in curves):
-        shown = {
-            cell.k: f"{found['failed_trials']}/{cell.trials}" + ("?" if kept(cell, found) is None else "")
-            for cell, found in curves
-            if (cell.sketch, cell.span) == (sketch, span)
-        }
-        body.append([sketch, span, *(shown.get(k, "") for k in ks)])
-    return table(["sketch", "span (? can't tell)", *map(str, ks)], body)
+def _counts(curves: Results) -> str:
+    ks = sorted({case.k for case, _ in curves})
+    lines: dict[tuple[str, str], dict[int, str]] = {}
+    for case, found in curves:
+        unclear = "?" if kept(case, found) is None else ""
+        lines.setdefault((case.sketch, case.span), {})[case.k] = f"{found['failed_trials']}/{case.trials}{unclear}"
+    body = [[*names, *(shown.get(k, "") for k in ks)] for names, shown in lines.items()]
+    return markdown_table(["sketch", "span (?: too few trials)", *map(str, ks)], body)
 
 
-def _line(cell: Cell, found: Result) -> list[str]:
-    n = cell.trials * cell.rounds
-    shown = [cell.sketch, cell.span, cell.k, cell.n_clients, f"{cell.eps:.3g}", cell.delta, n, found["failed_rounds"]]
+def _line(case: EmbeddingCase, found: Result) -> list[str]:
+    n = case.trials * case.rounds
+    shown = [case.sketch, case.span, case.k, case.n_clients, f"{case.eps:.3g}", case.delta, n, found["failed_rounds"]]
     return [*map(str, shown), f"{found['median']:.2f}", f"{found['worst']:.2f}"]
+
+
+def draw(results: Results) -> Any:
+    """Draw failed trials against k, a panel a span; a Gaussian matrix is in all panels."""
+    lines = against_k(results)
+    spans = [span for span in dict.fromkeys(case.span for case, _ in lines) if span != "any"] or ["any"]
+    colours = dict(zip(dict.fromkeys(case.sketch for case, _ in lines), COLOURS, strict=False))
+    n_rows, n_columns = -(-len(spans) // 4), min(4, len(spans))
+    figure, panels = new_figure(n_rows, n_columns, (3.2 * n_columns, 2.7 * n_rows))
+    for panel, span in zip(panels.flat, spans, strict=False):
+        for sketch, colour in colours.items():
+            own = [pair for pair in lines if pair[0].sketch == sketch and pair[0].span in (span, "any")]
+            if own:
+                _draw_shares(panel, own, colour, sketch)
+        if lines:
+            panel.axvline(lines[0][0].theorem, color=RED, linestyle=":", label="the theorem's k")
+        panel.axhline(DELTA, color=GREY, linestyle="--", linewidth=0.8, label="delta")
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("symlog", linthresh=0.01)
+        panel.set_yticks([0, 0.01, 0.05, 0.2, 1], ["0", "1%", "5%", "20%", "100%"])
+        panel.set_ylim(-0.002, 1.3)
+        panel.set_title(span, fontsize=9)
+        panel.set_xlabel("k", fontsize=8)
+    for panel in list(panels.flat)[len(spans) :]:
+        panel.set_visible(False)
+    figure.supylabel("trials that left 1 ± eps, with 95% limits", fontsize=9)
+    labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(*labels, fontsize=8, frameon=False, loc="outside lower center", ncols=7)
+    return figure
+
+
+def _draw_shares(panel: Any, own: Results, colour: str, label: str) -> None:
+    ordered = sorted(own, key=lambda pair: pair[0].k)
+    shares = np.array([found["failed_trials"] / case.trials for case, found in ordered])
+    bounds = np.array([case.limits(found) for case, found in ordered])
+    lengths = [shares - bounds[:, 0], bounds[:, 1] - shares]
+    style = {"fmt": "o-", "markersize": 2.5, "linewidth": 0.9, "elinewidth": 0.5, "color": colour, "label": label}
+    panel.errorbar([case.k for case, _ in ordered], shares, lengths, **style)

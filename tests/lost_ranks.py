@@ -1,4 +1,4 @@
-"""Ranks that lose one of them: processes of their own, since their group is of no use afterwards."""
+"""Three ranks of which one is lost, in processes of their own, since their group is unusable afterwards."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ print("one round", flush=True)
 sys.stdin.readline()
 try:
     aggregate(shard)
-except RankError as lonely:
-    print("RankError:", " ".join(str(lonely).split()), flush=True)
+except RankError as error:
+    print("RankError:", " ".join(str(error).split()), flush=True)
     os._exit(7)  # how torch takes a broken group apart is not what is tested
 """
 
 
 def survivors_raise(folder, gone, device="cpu"):
-    """One of three is killed or falls silent after a round; the others raise, and end."""
-    complaints = [(folder / f"rank{rank}").open("w+") for rank in range(3)]
+    """Kill or silence one of three ranks after a round, and require that the others raise and end."""
+    stderrs = [(folder / f"rank{rank}").open("w+") for rank in range(3)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": os.environ | on_this_machine()}
     arguments = [str(folder / "store"), device, str(PATIENCE)]
     started = []
     try:
         for rank in range(3):
             command = [sys.executable, "-c", RANK, str(rank), *arguments]
-            started.append(subprocess.Popen(command, stderr=complaints[rank], **pipes))
+            started.append(subprocess.Popen(command, stderr=stderrs[rank], **pipes))
         for rank, process in enumerate(started):
             assert process.stdout.readline() == "one round\n", (folder / f"rank{rank}").read_text()
         if gone == "dead":
@@ -53,13 +53,13 @@ def survivors_raise(folder, gone, device="cpu"):
             process.stdin.write("go on\n")
             process.stdin.flush()
         for process in (started[0], started[2]):
-            said, _ = process.communicate(timeout=PATIENCE)
-            assert said.startswith("RankError: rank ")
-            assert "another rank is dead, did not answer within the group's timeout" in said
+            output, _ = process.communicate(timeout=PATIENCE)
+            assert output.startswith("RankError: rank ")
+            assert "another rank is dead, did not answer within the group's timeout" in output
             assert process.returncode == 7
     finally:
         for process in started:
             process.kill()
             process.communicate()
-        for file in complaints:
+        for file in stderrs:
             file.close()

@@ -1,4 +1,4 @@
-"""Attackers of one kind against one rule: the honest clients' noise and disagreement are known."""
+"""One simulated round: honest clients of known noise and disagreement, an attack, and a server with a rule."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bartizan import attacks
-from bartizan import registry as names
+from bartizan import attacks, registry
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs, needs_aggregator
@@ -20,18 +19,20 @@ from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
 
+Result = dict[str, Any]
+"""What was measured of one case; JSON has it as an object."""
 TRIES = 16  # of the attacks that try their factors on the server's own rule
 ATTACKS = tuple(
     name for name in attacks.ATTACKS.built_in if name != "none" and needs(attacks.attack(name)) <= {"aggregator"}
 )
-"""Those that know the honest updates and at most the rule; who aims at the sketch is tried in theory/adaptive.py."""
+"""Attacks that know the honest updates and at most the rule; `projection_attacks` has those on the sketch."""
 SIGMA = KAPPA = 1.0
-LIMITS = {"mda": {"max_nodes": 5000}}  # a search that would take minutes is a refusal here
+LIMITS = {"mda": {"max_nodes": 5000}}  # a search that would take minutes is refused here
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
-    """M clients whose gradients are a common one, an offset of their own and fresh noise.
+class HonestClients:
+    """M clients whose gradients are a common one plus an offset of their own plus fresh noise.
 
     The offsets sum to 0 and the longest is kappa; the noise has E|noise|^2 = sigma^2, on `noisy` coordinates.
     """
@@ -42,9 +43,8 @@ class Clients:
     kappa: float
 
     @classmethod
-    def draw(cls, n_clients: int, dim: int, noisy: int, sigma: float, kappa: float, seed: int = 0) -> Clients:
-        # A stream of its own: from the stream of the noise, where that has as many coordinates, noise and offsets would
-        # be one and the same.
+    def draw(cls, n_clients: int, dim: int, noisy: int, sigma: float, kappa: float, seed: int = 0) -> HonestClients:
+        # Another stream than the noise's: otherwise noise on all coordinates would equal the offsets.
         offsets = np.random.default_rng((seed, 2)).normal(size=(n_clients, dim))
         offsets -= offsets.mean(axis=0)
         offsets *= kappa / np.linalg.norm(offsets, axis=1).max()
@@ -54,7 +54,7 @@ class Clients:
         return self._noisy(common + self.offsets, rng)
 
     def trusted(self, common: Floats, rng: np.random.Generator) -> Floats:
-        """What a server finds that has data of its own, like everyone's: noise, and no offset."""
+        """Return the gradient of a server with representative data: noise, and no offset."""
         return self._noisy(common[None].copy(), rng)[0]
 
     def _noisy(self, rows: Floats, rng: np.random.Generator) -> Floats:
@@ -63,16 +63,16 @@ class Clients:
         return rows
 
     def spread(self, n_byzantine: int) -> float:
-        r"""The definition's :math:`\nu^2 = \max_{i,j} E\|g_i - g_j\|^2` of the honest, who come last."""
+        r"""Return the definition's :math:`\nu^2 = \max_{i,j} E\|g_i - g_j\|^2` of the honest, who come last."""
         x = self.offsets[n_byzantine:]
         squares = (x * x).sum(axis=1)
         return float(2 * self.sigma**2 + (squares[:, None] + squares - 2 * x @ x.T).max())
 
 
 @lru_cache(maxsize=2)
-def room(n_clients: int, dim: int, noisy: int, seed: int = 0) -> Clients:
-    """The same honest clients wherever they are asked for: sigma and kappa are 1."""
-    return Clients.draw(n_clients, dim, noisy, SIGMA, KAPPA, seed)
+def honest_clients(n_clients: int, dim: int, noisy: int, seed: int = 0) -> HonestClients:
+    """Return honest clients with sigma and kappa 1; the same for the same arguments."""
+    return HonestClients.draw(n_clients, dim, noisy, SIGMA, KAPPA, seed)
 
 
 def common_gradient(dim: int, length: float) -> Floats:
@@ -80,20 +80,21 @@ def common_gradient(dim: int, length: float) -> Floats:
 
 
 def rule_named(name: str, n_byzantine: int) -> Rule | CoordinateWise:
-    """
+    """Return a rule by name, with the number of attackers if it takes one.
+
     >>> rule_named("nnm >> mca", 3)
     NNM(n_byzantine=3) >> MCA(width=None, tolerance=1e-08, max_steps=1000)
     """
     settings: dict[str, Any] = LIMITS.get(name, {})
-    known = names.RULES | names.COORDINATEWISE
+    known = registry.RULES | registry.COORDINATEWISE
     if name not in known or "n_byzantine" in inspect.signature(known[name]).parameters:
         settings = settings | {"n_byzantine": n_byzantine}
-    return names.rule(name, **settings)
+    return registry.rule(name, **settings)
 
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """A rule behind a sketch, which is drawn afresh at every call; callable as the attacks that know it want it."""
+    """A rule with a sketch, drawn afresh at every call; callable, as attacks that know the rule need it."""
 
     rule: Rule | CoordinateWise
     sketch: Sketch
@@ -107,7 +108,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Attack:
-    """By its name, and perhaps a setting: "ipm factor=1000"."""
+    """An attack by name, with at most one setting: "ipm factor=1000"."""
 
     name: str
 
@@ -115,8 +116,8 @@ class Attack:
     def knows_the_rule(self) -> bool:
         return needs_aggregator(self._function())
 
-    def lie(self, gradients: Floats, n_byzantine: int, server: Server) -> None:
-        """Overwrite the rows of the first `n_byzantine` clients. Who knows the rule does not know the sketch's seed."""
+    def overwrite(self, gradients: Floats, n_byzantine: int, server: Server) -> None:
+        """Overwrite the rows of the first `n_byzantine` clients; the attack never knows the sketch's seed."""
         if not n_byzantine:
             return
         settings = {"aggregator": server, "tries": TRIES} if self.knows_the_rule else {}
@@ -130,7 +131,7 @@ class Attack:
 
 
 def servers_of(rule: Rule | CoordinateWise, sketch: Sketch) -> dict[str, Callable[..., Server]]:
-    """Exact and projected, where the rule can be; a server still lacks its randomness and its own update."""
+    """Return constructors of an exact server and, if the rule can be projected, of a projected one."""
     servers: dict[str, Callable[..., Server]] = {"exact": partial(Server, rule, Exact())}
     if isinstance(rule, Rule):
         servers["projected"] = partial(Server, rule, sketch)
@@ -141,15 +142,15 @@ def errors_of(
     servers: Mapping[str, Callable[..., Server]],
     attacks: Sequence[str],
     f: int,
-    clients: Clients,
+    clients: HonestClients,
     common: Floats,
     seed: int,
 ) -> Iterator[tuple[str, str, float]]:
-    """(server, attack, squared distance to the honest mean), all on the same honest gradients.
+    """Yield (server, attack, squared distance to the honest mean), all on the same honest gradients.
 
-    An attack that tries the rule finds a lie against each server. It also plays the lie that it found against the
-    first one, which is exact, on the others, and the worse counts: a search among sketches that are drawn afresh at
-    every try is misled by their noise.
+    An attack that tries the rule searches against each server. What it found against the first one, which is exact, is
+    also tried on the others, and the larger error counts: a search against sketches that are drawn afresh at every try
+    is misled by their noise.
     """
     gradients = clients.gradients(common, np.random.default_rng(seed))
     mean = gradients[f:].mean(axis=0)
@@ -160,12 +161,28 @@ def errors_of(
         return squared if math.isfinite(squared) else math.inf
 
     for name in attacks:
-        attack, rng, lied = Attack(name), np.random.default_rng((seed, 3)), False
+        attack, rng, found = Attack(name), np.random.default_rng((seed, 3)), False
         for kind, made in servers.items():
             server, worst = made(rng=rng, trusted=trusted), 0.0
-            if lied:
+            if found:
                 worst = error(server)
-            if not lied or attack.knows_the_rule:
-                attack.lie(gradients, f, server)
-                worst, lied = max(worst, error(server)), True
+            if not found or attack.knows_the_rule:
+                attack.overwrite(gradients, f, server)
+                worst, found = max(worst, error(server)), True
             yield kind, name, worst
+
+
+def mean_errors(
+    servers: Mapping[str, Callable[..., Server]],
+    attack_names: Sequence[str],
+    f: int,
+    clients: HonestClients,
+    common: Floats,
+    seeds: Sequence[int],
+) -> dict[str, dict[str, float]]:
+    """Return the errors of `errors_of`, mean over the seeds, by server and attack."""
+    errors = {server: dict.fromkeys(attack_names, 0.0) for server in servers}
+    for seed in seeds:
+        for server, attack, error in errors_of(servers, attack_names, f, clients, common, seed):
+            errors[server][attack] += error / len(seeds)
+    return errors

@@ -1,0 +1,1 @@
+"""A rule, an attack, a data set and a model for bartizan."""

@@ -1,0 +1,118 @@
+"""The command line: wrong options, plain terminals, bare environments, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bartizan import cli
+
+SOURCE = str(Path(__file__).parents[1] / "src")
+EXTRAS = ("torch", "rich", "matplotlib", "PIL", "prodigyopt", "flwr", "tomli_w", "filelock", "safetensors", "triton")
+BARE = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\nfrom bartizan.cli import main; sys.exit(main())"
+ASCII = ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+
+
+def command(*arguments, code="from bartizan_start import main; raise SystemExit(main())", **settings):
+    environment = os.environ | {"PYTHONPATH": SOURCE} | settings.pop("env", {})
+    options = {"capture_output": True, "env": environment, "timeout": 300} | settings
+    return subprocess.run([sys.executable, "-c", code, *arguments], **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "message"),
+    [
+        (["plan", "--cleints", "5"], "usage: bartizan plan", "unknown option --cleints. Did you mean --clients?"),
+        (["run", "--fersh"], "usage: bartizan run", "Did you mean --fresh?"),
+        (["demo", "--worker=2", "--ruls=mean"], "usage: bartizan demo", "Did you mean --rules?"),
+        (["demo", "aggregation", "--cliens", "3"], "usage: bartizan demo aggregation", "Did you mean --clients?"),
+        (["plan", "--clients", "5", "--dim", "5", "more"], "usage: bartizan plan", "unrecognized arguments: more"),
+        (["paln"], "usage: bartizan [-h]", "invalid choice: 'paln'. Did you mean 'plan'?"),
+    ],
+)
+def test_a_wrong_option_shows_the_commands_usage_and_the_nearest_option(arguments, usage, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(usage)
+    assert message in shown
+
+
+def test_every_command_shows_its_help(capsys):
+    for name, (module, about) in cli.COMMANDS.items():
+        with pytest.raises(SystemExit) as stop:
+            cli.main([name, "--help"])
+        assert stop.value.code == 0, module
+        assert capsys.readouterr().out.startswith(f"usage: bartizan {name}")
+        assert about
+
+
+def test_options_may_still_be_shortened(capsys):
+    assert cli.main(["plan", "--cl", "5", "--di", "9k"]) == 0
+    assert "5 clients of 9,000 coordinates" in capsys.readouterr().out
+
+
+def test_list_init_and_warmup_need_numpy_and_numba_only(tmp_path):
+    for arguments in (["list"], ["init"], ["--version"]):
+        done = command(*arguments, code=BARE, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "experiment.toml").exists()
+
+
+def test_a_command_that_needs_an_extra_names_it(tmp_path):
+    done = command("run", code=BARE, cwd=tmp_path, text=True)
+    assert done.returncode == 2
+    assert "[lab]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["plan", "--clients", "20", "--dim", "30k"], ["--help"]])
+@pytest.mark.parametrize(
+    "env", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+)
+def test_ascii_terminals_work(arguments, env):
+    done = command(*arguments, env=env)
+    assert done.returncode == 0, done.stderr
+    done.stdout.decode("ascii")
+    assert b"\x1b" not in done.stderr + done.stdout
+
+
+def test_names_that_a_terminal_lacks_are_shown_with_marks(tmp_path):
+    done = command("run", "vergeßlich.toml", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    done.stderr.decode("ascii")
+
+
+@pytest.mark.parametrize("delay", [0.1, 0.2, 0.4, 0.8, 1.6])
+def test_ctrl_c_while_it_starts_shows_no_traceback(delay, tmp_path):
+    """Whenever it comes: before, while or after the package is imported; the command may also be done by then."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from bartizan_start import main\nprint('begun', flush=True)\nraise SystemExit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "demo", "--rounds", "3", "--out", str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": SOURCE},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "Traceback" not in err
+
+
+def test_a_command_imports_only_its_own_code():
+    code = "import sys; from bartizan.cli import main; main(['plan', '--clients', '5', '--dim', '9k']); "
+    code += "print([name for name in sys.modules if name.startswith(('bartizan.lab', 'torch.', 'rich'))])"
+    assert command(code=code, text=True).stdout.splitlines()[-1] == "[]"

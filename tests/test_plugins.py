@@ -1,0 +1,137 @@
+"""The plug-in of `examples/plugin`, installed beside the package and used without a changed line in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from bartizan import records
+from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.config.keys import ConfigError
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "plugin"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The environment of a process that has the plug-in installed; nothing is fetched."""
+    folder = tmp_path_factory.mktemp("plugin")
+    source, target = folder / "source", folder / "installed"
+    shutil.copytree(EXAMPLE, source)  # building leaves files beside the sources
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(target)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True)
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(target)])}
+
+
+def python(installed, *arguments, cwd=None):
+    done = subprocess.run([sys.executable, *arguments], env=installed, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_list_shows_where_plug_ins_come_from(installed):
+    shown = python(installed, "-m", "bartizan", "list")
+    for name in ("nearest-to-median(n_selected=3)", "scaled-noise(scale=10.0)", "stripes", "two-layers"):
+        assert f"  {name}  [plug-in of bartizan-plugin-example 1.0]" in shown
+
+
+def test_a_rule_is_found_by_name(installed):
+    code = "import bartizan as bz; print(bz.rule('nnm >> nearest-to-median', n_byzantine=2))"
+    assert python(installed, "-c", code) == "NNM(n_byzantine=2) >> NearestToMedian(n_selected=3)\n"
+
+
+def test_an_experiment_of_plug_ins_runs_and_is_recorded_by_name(installed, tmp_path):
+    out = tmp_path / "run"
+    python(installed, "-m", "bartizan", "run", str(EXAMPLE / "experiment.toml"), "--out", str(out), cwd=tmp_path)
+    run = records.read(out)
+    config = run.run["config"]
+    assert [config[section]["name"] for section in ("data", "model", "attack", "rule")] == [
+        "stripes",
+        "two-layers",
+        "scaled-noise",
+        "nnm >> nearest-to-median",
+    ]
+    assert config["attack"]["scale"] == 5.0
+    assert run.end["status"] == "finished"
+
+
+def test_a_sweep_takes_plug_ins_in_its_grid(installed, tmp_path):
+    arguments = ["sweep", str(EXAMPLE / "experiment.toml"), "--workers", "1", "--set", "rounds=1"]
+    python(installed, "-m", "bartizan", *arguments, "--out", str(tmp_path / "sweep"), cwd=tmp_path)
+    rules = {records.read(folder).run["config"]["rule"]["name"] for folder in records.find(tmp_path / "sweep")}
+    assert rules == {"mean", "nearest-to-median", "bartizan_plugin_example.rule:NearestToMedian"}
+
+
+def test_the_command_finds_modules_in_the_current_folder(installed, tmp_path):
+    (tmp_path / "mine.py").write_text("def still(honest, count, rng):\n    return 0 * honest[[0] * count]\n")
+    settings = ["data.name=stripes", "model.name=two-layers", "clients.count=8", "clients.batch=8", "rounds=1"]
+    arguments = [word for setting in [*settings, "attack.name=mine:still"] for word in ("--set", setting)]
+    start = ["-c", "from bartizan_start import main; raise SystemExit(main())", "run", "--out", "out", *arguments]
+    env = installed | {"PYTHONSAFEPATH": "1"}  # as the console script: Python itself does not add the folder
+    python(env, *start, cwd=tmp_path)
+    assert records.read(tmp_path / "out").run["config"]["attack"]["name"] == "mine:still"
+
+
+EVIL = "raise SystemExit('imported')"
+
+
+def test_what_a_run_folder_names_is_never_imported(installed, tmp_path):
+    """A recorded run whose names point to code is reported, compared and read back without importing that code."""
+    out = tmp_path / "run"
+    python(installed, "-m", "bartizan", "run", str(EXAMPLE / "experiment.toml"), "--out", str(out), cwd=tmp_path)
+    foreign = tmp_path / "foreign"
+    config = records.read(out).run["config"]
+    named = dict.fromkeys(("rule", "attack", "sketch", "data", "model"), "evil.module:Thing")
+    with records.Writer(foreign) as lines:
+        for line in records.read(out).lines():
+            fields = {key: value for key, value in line.items() if key != "kind"}
+            if line["kind"] == "run":
+                fields["config"] = config | {section: {"name": name} for section, name in named.items()}
+            lines.write(line["kind"], **fields)
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "__init__.py").write_text(EVIL)
+    (tmp_path / "evil" / "module.py").write_text(EVIL)
+    watch = "import sys; from bartizan.cli import main; status = main(sys.argv[1:]); "
+    check = (
+        "assert 'evil' not in sys.modules and 'bartizan_plugin_example' not in sys.modules; raise SystemExit(status)"
+    )
+    for arguments in (["report", "foreign"], ["report", "run"], ["paper", "compare", "."]):
+        done = subprocess.run(
+            [sys.executable, "-c", watch + check, *arguments],
+            env=installed,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert "Error" not in done.stderr, done.stderr
+        assert "imported" not in done.stderr
+    assert (tmp_path / "foreign" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rule": {"name": "evil.module:Thing"}},
+        {"rule": {"name": "nnm >> evil.module:Thing"}},
+        {"attack": {"name": "evil.module:thing"}},
+        {"sketch": {"name": "evil.module:Thing"}},
+        {"data": {"name": "evil.module:load"}},
+        {"model": {"name": "evil.module:Net"}},
+        {"split": {"kind": "evil.module:Split"}},
+        {"rule": {"name": "some-plug-in"}},
+        {"grid": {"rule.name": ["evil.module:Thing"]}},
+    ],
+    ids=str,
+)
+def test_a_recorded_experiment_with_foreign_parts_is_refused(given):
+    with pytest.raises(ConfigError, match=r"is not of this package, and not imported|has no grid"):
+        Experiment.read_back(given)
+    assert Experiment.read_back({"rule": {"name": "NNM >> dnc"}}).rule.name == "nnm >> dnc"
