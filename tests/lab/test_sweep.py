@@ -17,7 +17,7 @@ from bartizan import cli
 from bartizan import records as results
 from bartizan.lab import run, sweep
 from bartizan.lab.runs.checkpoint import NAME, Checkpoint
-from bartizan.lab.runs.progress_display import Display, LiveDisplay, display
+from bartizan.lab.runs.progress_display import Display
 from laboratory import SMALL, facts
 
 torch = pytest.importorskip("torch")
@@ -135,37 +135,31 @@ def test_the_command_names_what_failed(swept, capsys, tmp_path):
     assert f"bartizan report {swept[0]}" in shown
 
 
-@pytest.mark.parametrize("kind", [Display, LiveDisplay])
-def test_displays_show_what_the_lines_say(swept, capsys, kind):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_display_shows_what_the_lines_say(swept, monkeypatch, terminal):
     lines = results.read(swept[1][0].folder).lines()
-    with kind({"one": 3}) as single:
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(shown, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    with Display({"one": 3}) as single:
         for line in lines:
             single.update("one", line)
         assert single.runs["one"].round == single.done == 3
-    assert "weight on attackers" in capsys.readouterr().out
-    with kind({"one": 3, "other": 3}) as several:
+    with Display({"one": 3, "öther": 3}) as several:
         for line in [*lines[:3], *lines]:  # as after a worker's death
             several.update("one", line)
-        several.update("other", lines[0])
+        several.update("öther", lines[0])
         assert (several.done, several.ended) == (3, {"one"})
-    shown = capsys.readouterr().out
-    assert "best accuracy" in shown
-    assert "1 of 2 runs done" in shown or kind is Display
-
-
-def test_a_terminal_that_knows_only_ascii_shows_bars_all_the_same(swept, monkeypatch):
-    lines = results.read(swept[1][0].folder).lines()
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "40")  # too narrow, so that text is cut
-    with display({"a name that is far too long for its column": 3, "other": 3}) as bars:
-        assert isinstance(bars, LiveDisplay)
-        for line in lines:
-            bars.update("other", line)
-    sys.stdout.flush()
-    assert b"best accuracy" in written.getvalue()
+        assert several.status.startswith("3 of 6, 1 of 2 runs done")
+    shown.flush()
+    written = shown.buffer.getvalue().decode("ascii")
+    assert "weight on attackers" in written
+    assert "one: finished, best accuracy" in written
+    assert "?ther: begun" in written
+    assert ("\rrounds: " in written) == terminal
+    assert "\x1b" not in written
 
 
 def test_ctrl_c_while_a_sweep_starts_shows_no_traceback(tmp_path):
