@@ -24,7 +24,7 @@ from bartizan.updates import parse_updates
 H, F, P, LEAKED = 35, 15, 40_000, 2**90 + 5
 
 
-def said(what):
+def progress(what):
     print(f"\r{what:<70}", end="", flush=True)
 
 
@@ -70,9 +70,9 @@ def harm(options):
             "optimised_null_space": {"aggregator": lambda updates: guess(updates, seed=77).update},
         }
         for name, more in known.items():
-            said(f"{name}, mean {length} times the noise")
-            lies = getattr(attacks, name)(x, F, np.random.default_rng(1), sketch=sketch, **more)
-            sent = np.concatenate([x, lies])
+            progress(f"{name}, mean {length} times the noise")
+            forged = getattr(attacks, name)(x, F, np.random.default_rng(1), sketch=sketch, **more)
+            sent = np.concatenate([x, forged])
             for seed in (LEAKED, None) if "leaked_seed" in more else (None,):
                 own = fresh_seed() if seed is None else seed
                 cells = []
@@ -89,7 +89,7 @@ def harm(options):
                     )
                 leak = "leaked" if seed else "fresh"
                 lines.append(f"| {length} | {name.replace('_', '-')} | {leak} | {' | '.join(cells)} |")
-    said("")
+    progress("")
     print(
         f"\r{H} honest, {F} attackers, p = {P}, {sketch!r}. "
         "Error: exact / undefended / one call / stream (quarantined in the last two)"
@@ -106,14 +106,14 @@ def outliers(options):
         rng = np.random.default_rng(1)
         x = rng.normal(size=(n_honest, p)) * np.where(np.arange(n_honest) < n_out, far, 1)[:, None]
         middle, move = x[n_out:].mean(axis=0), hidden_part(rng.normal(size=p), sketch, [LEAKED])
-        lie = middle + 0.9 * far * np.sqrt(p) * move / np.linalg.norm(move)
-        sent = (np.concatenate([x, np.tile(lie, (n_attackers, 1))]) + 3 * far).astype(np.float32)
-        assert np.linalg.norm(sketch((lie - middle)[None], seed=LEAKED)) < 1e-6 * far, "the move must be invisible"
+        forged = middle + 0.9 * far * np.sqrt(p) * move / np.linalg.norm(move)
+        sent = (np.concatenate([x, np.tile(forged, (n_attackers, 1))]) + 3 * far).astype(np.float32)
+        assert np.linalg.norm(sketch((forged - middle)[None], seed=LEAKED)) < 1e-6 * far, "the move must be invisible"
         found = [bz.aggregate(sent, rule), streamed(rule, sketch, sent, seed=LEAKED, recheck=False)]
         found += [streamed(rule, sketch, sent, seed=LEAKED), bz.aggregate(sent, rule, sketch=sketch)]
         off = " / ".join(f"{np.linalg.norm(out.update - middle - 3 * far) / np.sqrt(p):.2f}" for out in found)
-        told = f"{n_honest} honest, {n_out} of them outliers, {n_attackers} attackers"
-        print(f"{told}: {off}, {len(found[2].quarantined)} found out")
+        shown = f"{n_honest} honest, {n_out} of them outliers, {n_attackers} attackers"
+        print(f"{shown}: {off}, {len(found[2].quarantined)} quarantined")
 
 
 def odds(options):
@@ -146,12 +146,12 @@ def odds(options):
         for seed in range(seeds):
             ratios[seed] = (sketch(x, seed=seed) ** 2).sum(axis=1)
             if seed % 1000 == 0:
-                said(f"{sketch!r}: {seed} of {seeds}")
+                progress(f"{sketch!r}: {seed} of {seeds}")
         ratios /= (x**2).sum(axis=1)
         least, most = sketch.norm_ratio_range(wanted)
         below, above = ((ratios < least - 1e-9).sum(axis=0), (ratios > most + 1e-9).sum(axis=0))
         assert max(below.max(), above.max()) < 2 * wanted * seeds
-        said("")
+        progress("")
         print(f"\r{sketch!r}: {least:.3f} to {most:.3f}, {below.max()} / {above.max()}")
 
 
@@ -168,11 +168,11 @@ def held_out(options):
         for seed in range(seeds):
             ratios[seed] = (bz.Rotated(k, n)(x, seed=10**6 + seed) ** 2).sum(axis=1)
             if seed % 1000 == 0:
-                said(f"k={k}, mixing={n}: {seed} of {seeds}")
+                progress(f"k={k}, mixing={n}: {seed} of {seeds}")
         ratios /= (x**2).sum(axis=1)
         least, most = bz.Rotated(k, n).norm_ratio_range(wanted)
         below, above = (ratios < least - 1e-9).sum(axis=0).max(), (ratios > most + 1e-9).sum(axis=0).max()
-        said("")
+        progress("")
         print(f"\r{bz.Rotated(k, n)!r}: {len(x)} vectors, {below} below {least:.3f}, {above} above {most:.3f}")
 
 
@@ -213,8 +213,8 @@ def cost(options):
     x += np.float32(0.3)
     clients, f = parse_updates(x), 3 * M // 10
     rules = [bz.Krum(M // 10), bz.Krum(f), bz.GeometricMedian()]
-    look = bz.Rotated().gram_stats(clients, 0)
-    assert (np.abs(np.diag(look.gram) / look.squared_norms - 1) < 0.2).all(), "the norms must agree"
+    stats = bz.Rotated().gram_stats(clients, 0)
+    assert (np.abs(np.diag(stats.gram) / stats.squared_norms - 1) < 0.2).all(), "the norms must agree"
 
     def closing(rule, recheck):
         with bz.Aggregator(rule, bz.Rotated()).round(recheck=recheck) as r:
@@ -227,7 +227,7 @@ def cost(options):
     def norms_compared():
         from bartizan.defense.quarantine import distorted_norms
 
-        return distorted_norms(clients, look, bz.Rotated())
+        return distorted_norms(clients, stats, bz.Rotated())
 
     jobs = {"one read": lambda: machine.timed(lambda: Norms().gram_stats(clients, 0), "cpu")[1]}
     jobs["(a), the comparison"] = lambda: machine.timed(norms_compared, "cpu")[1]
@@ -242,12 +242,12 @@ def cost(options):
     times = {name: [] for name in jobs}
     for turn in range(options.repeats + 1):
         for name, job in jobs.items():
-            said(f"{name}, {turn} of {options.repeats}")
+            progress(f"{name}, {turn} of {options.repeats}")
             spent = job()
             if turn:  # the first compiles
                 times[name].append(spent)
     unit = np.median(times["one read"])
-    said("")
+    progress("")
     print(
         f"\r{M} clients x {p:,} on {machine.name_of('cpu')}: reads, median (least .. most); "
         f"one read {1e3 * unit:.0f} ms"

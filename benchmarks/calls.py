@@ -1,7 +1,7 @@
-"""What whole calls cost when they come one after another, and what of it the look and the sum take, in reads.
+"""Time whole calls in a row, and of these the sketching and the weighted sum, in reads of the updates.
 
-`python benchmarks/calls.py [--device cuda] [--clients 50] [--dim 11173962]`; with `--dim 100` what a call costs at
-the least. A stream's adds and close are timed beside it. First Krum must choose a client of little noise.
+`python benchmarks/calls.py [--device cuda] [--clients 50] [--dim 11173962]`; `--dim 100` shows the least cost of a
+call. The adds and the close of a round are timed too. First Krum must choose a client of little noise.
 """
 
 import argparse
@@ -57,8 +57,8 @@ def main():
     read = (lambda: x.sum()) if device == "cuda" else (lambda: Norms().gram_stats(clients, 0))
     jobs = {
         "one read": read,
-        "look, projected": lambda: bz.Rotated().gram_stats(clients, 0),
-        "look, about a reference": lambda: bz.Rotated().gram_stats(about, 0),
+        "sketch, projected": lambda: bz.Rotated().gram_stats(clients, 0),
+        "sketch, about a reference": lambda: bz.Rotated().gram_stats(about, 0),
         "sum of all": lambda: combine(clients, np.full(M, 1 / M)),
     }
     for sketch in (bz.Rotated(), bz.Exact()):

@@ -1,6 +1,6 @@
-"""From how many clients on projecting is faster than looking at all coordinates: measured, beside the table's.
+"""From how many clients on projecting is faster than exact inner products: measured, beside the planner's prediction.
 
-Times of the looks alone (what the rule does after is the same), in reads: the least of several, taken by turns. Run as
+Times of the sketches alone (the rule does the same after each), in reads: the least of several, taken by turns. Run as
 `python benchmarks/crossover.py`.
 """
 
@@ -20,7 +20,7 @@ SKETCHES = [Norms(), Exact(), Rotated()]
 
 
 def least(problem, repeats):
-    """Seconds of one read, of the exact look and of the projected one."""
+    """Seconds of one read, of the exact Gram matrix and of the projected one."""
     times = [math.inf] * len(SKETCHES)
     for turn in range(repeats + 1):
         for i, sketch in enumerate(SKETCHES):

@@ -141,7 +141,7 @@ def is_minimum(x: np.ndarray, shares: np.ndarray, weights: np.ndarray) -> bool:
     """
     x = x / max(np.abs(x).max(), 1e-300)
     z = weights @ x
-    downhill, _ = oracle.pull(x, z, shares)
+    downhill, _ = oracle.geometric_median_pull(x, z, shares)
     others = [*x, shares @ x, *(z + step * downhill for step in (1e-1, 1e-2, 1e-3))]
-    least = min(oracle.distance_sum(x, other, shares) for other in others)
-    return bool(oracle.distance_sum(x, z, shares) <= least * (1 + 1e-6) + 1e-9)
+    least = min(oracle.geometric_median_cost(x, other, shares) for other in others)
+    return bool(oracle.geometric_median_cost(x, z, shares) <= least * (1 + 1e-6) + 1e-9)

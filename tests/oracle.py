@@ -21,7 +21,7 @@ def norms(x):
     return np.sqrt(np.sum(x**2, axis=1))
 
 
-def average(x, sizes=None):
+def mean(x, sizes=None):
     return np.average(x, axis=0, weights=sizes)
 
 
@@ -119,12 +119,12 @@ def larger_cluster(D) -> list[int]:
 # Rules that weigh clients.
 
 
-def distance_sum(x, z, sizes=None) -> float:
+def geometric_median_cost(x, z, sizes=None) -> float:
     """The sum of distances that the geometric median minimises."""
     return float(sizes_of(x, sizes) @ norms(x - z))
 
 
-def pull(x, z, sizes=None):
+def geometric_median_pull(x, z, sizes=None):
     """The force of the clients that are not at z, and the size of those that are.
 
     z is a geometric median exactly if the force is no longer than that size.
@@ -141,7 +141,7 @@ def mca(x, width: float | None = None, steps: int = 20_000):
     width = np.sqrt(np.median(D[medoid])) if width is None else width
     z = x[medoid]
     for _ in range(steps):
-        z = average(x, np.exp(-np.sum((x - z) ** 2, axis=1) / (2 * width**2)))
+        z = mean(x, np.exp(-np.sum((x - z) ** 2, axis=1) / (2 * width**2)))
     return z
 
 
@@ -150,7 +150,7 @@ def centered_clipping(x, radius: float | None, steps: int):
     v = np.zeros(x.shape[1])
     for _ in range(steps):
         limit = np.median(norms(x - v)) if radius is None else radius
-        v = v + clipped(x - v, limit).mean(axis=0)
+        v = v + clipping(x - v, limit).mean(axis=0)
     return v
 
 
@@ -158,7 +158,7 @@ def fltrust(x, trusted):
     """The mean by positive cosines with the trusted update, of clients no longer than it."""
     length = np.linalg.norm(trusted)
     scores = np.maximum(x @ trusted / norms(x) / length, 0)
-    return average(clipped(x, length), scores)
+    return mean(clipping(x, length), scores)
 
 
 def caf(x, f: int, only_weighted: bool = True):
@@ -168,11 +168,11 @@ def caf(x, f: int, only_weighted: bool = True):
     """
     M, c, best, least = len(x), np.ones(len(x)), None, np.inf
     while c.sum() > M - 2 * f or best is None:
-        mean = average(x, c)
-        values, vectors = np.linalg.eigh((c[:, None] * (x - mean)).T @ (x - mean) / c.sum())
+        z = mean(x, c)
+        values, vectors = np.linalg.eigh((c[:, None] * (x - z)).T @ (x - z) / c.sum())
         if values[-1] < least:
-            best, least = mean, values[-1]
-        t = ((x - mean) @ vectors[:, -1]) ** 2
+            best, least = z, values[-1]
+        t = ((x - z) @ vectors[:, -1]) ** 2
         c = c * (1 - t / t[c > 0 if only_weighted else c >= 0].max()).clip(0)
     return best
 
@@ -181,7 +181,7 @@ def clipped_clustering(x, history: Sequence[float] = ()):
     """The mean of the larger cluster by cosine distance, clipped to the median of all norms so far."""
     unit = x / norms(x)[:, None]
     limit = np.median([*history, *norms(x)])
-    return clipped(x, limit)[larger_cluster(1 - unit @ unit.T)].mean(axis=0)
+    return clipping(x, limit)[larger_cluster(1 - unit @ unit.T)].mean(axis=0)
 
 
 # Pre-aggregators.
@@ -191,10 +191,10 @@ def nnm(x, f: int, sizes=None):
     """Each client's average with its nearest, M - f clients in all."""
     sizes, D = sizes_of(x, sizes), squared_distances(x)
     nearest = [np.argsort(row, kind="stable")[: len(x) - f] for row in D]
-    return np.array([average(x[near], sizes[near]) for near in nearest])
+    return np.array([mean(x[near], sizes[near]) for near in nearest])
 
 
-def clipped(x, radius: float, origin=0.0):
+def clipping(x, radius: float, origin=0.0):
     """Clients shortened towards the origin to a length of at most `radius`."""
     away = x - origin
     length = np.maximum(norms(away), np.finfo(np.float64).tiny)
@@ -205,10 +205,10 @@ def arc(x, f: int):
     """Clients clipped to the norm that floor(2 f (M - f) / M) of them exceed."""
     M = len(x)
     n_clipped = 2 * f * (M - f) // M
-    return clipped(x, np.sort(norms(x))[M - n_clipped - 1])
+    return clipping(x, np.sort(norms(x))[M - n_clipped - 1])
 
 
-def bucketed(x, size: int, order):
+def bucketing(x, size: int, order):
     """Means of `size` clients each, in a shuffled order."""
     return np.array([x[order[i : i + size]].mean(axis=0) for i in range(0, len(x), size)])
 

@@ -160,3 +160,26 @@ def test_scores_are_distances_to_the_answer(rule, streamed):
 @pytest.mark.parametrize("rule", [bz.Mean(), bz.coordinatewise.Median()], ids=repr)
 def test_there_are_no_scores_where_no_distances_were_taken(rule):
     assert bz.aggregate(np.eye(5), rule).scores is None
+
+
+@pytest.mark.parametrize(("name", "sketch"), [("rotated", bz.Rotated()), ("Exact", bz.Exact())])
+def test_a_sketch_may_be_given_by_its_name(name, sketch):
+    assert bz.Aggregator(bz.Krum(1), name) == bz.Aggregator(bz.Krum(1), sketch)
+    assert bz.aggregate(np.eye(5), bz.Krum(1), sketch=name).sketch == sketch
+
+
+@pytest.mark.parametrize(
+    ("rule", "sketch", "error", "message"),
+    [
+        (bz.Krum(1), "rotatde", ValueError, "Did you mean 'rotated'"),
+        (bz.Krum(1), bz.Rotated, TypeError, r"That is the class: call it, as in Rotated\(\.\.\.\)"),
+        ("mean", "exact", TypeError, r"By name: bartizan.rule\('mean'\)"),
+        ("krum", "exact", TypeError, r"By name: bartizan.rule\('krum', \.\.\.\).*n_byzantine"),
+        ("krumm", "exact", TypeError, "Did you mean 'krum'"),
+        (bz.NNM(1), "exact", TypeError, "Put a rule behind it"),
+        (bz.coordinatewise.Median(), "rotated", ValueError, "can't be projected"),
+    ],
+)
+def test_a_wrong_rule_or_sketch_is_answered_with_advice_that_works(rule, sketch, error, message):
+    with pytest.raises(error, match=message):
+        bz.Aggregator(rule, sketch)

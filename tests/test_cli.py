@@ -66,10 +66,18 @@ def test_list_init_and_warmup_need_numpy_and_numba_only(tmp_path):
     assert (tmp_path / "experiment.toml").exists()
 
 
+def test_warmup_says_how_long_it_compiled(monkeypatch, capsys):
+    monkeypatch.setattr("bartizan.warmup.warm_up", lambda device: 3.2)
+    assert cli.main(["warmup"]) == 0
+    assert capsys.readouterr().out == "The kernels are compiled (3 s).\n"
+    assert command(code=BARE.partition("\n")[0] + "; import bartizan.warmup").returncode == 0
+
+
 def test_a_command_that_needs_an_extra_names_it(tmp_path):
     done = command("run", code=BARE, cwd=tmp_path, text=True)
     assert done.returncode == 2
-    assert "[lab]'" in done.stderr
+    assert "pip install 'bartizan[lab]'" in done.stderr
+    assert "in a checkout: pip install '.[lab]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -292,7 +292,7 @@ def test_a_wrong_id_or_size_is_the_callers_mistake(client, size, error, message)
 def test_a_wrong_reference_does_not_wait_for_the_first_client():
     with pytest.raises(ValueError, match="reference must be finite"):
         bz.Aggregator(bz.Mean()).round(reference=[np.nan])
-    with pytest.raises(ValueError, match="needs an update that the server vouches for"):
+    with pytest.raises(ValueError, match="needs an update that the server trusts"):
         bz.Aggregator(bz.FLTrust()).round()
 
 

@@ -144,7 +144,7 @@ def _array(one: Any) -> Any:
     return one if isinstance(one, np.ndarray) else one.view(torch.uint16).numpy()
 
 
-STRICTER = ("and nothing else", "has a name twice", "__metadata__ must", "its format has version")
+STRICTER = ("and nothing else", "has a name twice", "__metadata__ must", "format has version", "not as NumPy writes it")
 """Parts of the messages for what this library refuses and others accept."""
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.seeds import checked_seed, fresh_seed
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from bartizan.round import Round
 
 U = TypeVar("U")
+D = TypeVar("D", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Aggregator:
             )
 
     @overload
-    def __call__(self, updates: Array, **options: Unpack[Options]) -> Aggregation[Array]: ...
+    def __call__(self, updates: npt.NDArray[D], **options: Unpack[Options]) -> Aggregation[npt.NDArray[D]]: ...
     @overload
     def __call__(self, updates: Tensor, **options: Unpack[Options]) -> Aggregation[Tensor]: ...
     @overload
@@ -153,8 +155,8 @@ class Aggregator:
 
 @overload
 def aggregate(
-    updates: Array, rule: Rule | CoordinateWise, *, sketch: Sketch | str = ..., **options: Unpack[Options]
-) -> Aggregation[Array]: ...
+    updates: npt.NDArray[D], rule: Rule | CoordinateWise, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+) -> Aggregation[npt.NDArray[D]]: ...
 @overload
 def aggregate(
     updates: Tensor, rule: Rule | CoordinateWise, *, sketch: Sketch | str = ..., **options: Unpack[Options]

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import importlib
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -71,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{command}: stopped, since its output is no longer read.", file=sys.stderr)
         return 1
     except (ValueError, OSError, MemoryError, ModuleNotFoundError) as wrong:
-        print(f"{command}: {wrong}", file=sys.stderr)
+        extra = re.search(r"bartizan(\[\w+\])", str(wrong)) if isinstance(wrong, ModuleNotFoundError) else None
+        checkout = f" (in a checkout: pip install '.{extra[1]}')" if extra else ""
+        print(f"{command}: {wrong}{checkout}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -110,11 +113,16 @@ def _version() -> str:
 def add_to(commands: Any) -> None:
     for name, run in (("list", _list), ("warmup", _warm_up)):
         about = COMMANDS[name][1]
-        commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.").set_defaults(run=run)
+        parser = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        parser.set_defaults(run=run)
+        if name == "warmup":
+            parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default cpu")
 
 
 def _warm_up(options: argparse.Namespace) -> None:
-    seconds = importlib.import_module("bartizan.warmup").warm_up()
+    from bartizan.warmup import warm_up
+
+    seconds = warm_up(options.device)
     print(f"The kernels are compiled ({seconds:.0f} s).")
 
 
@@ -122,7 +130,7 @@ def _list(options: argparse.Namespace) -> None:
     from bartizan import registry
     from bartizan.attacks import ATTACKS, POISONS
     from bartizan.lab.data.loaders import DATASETS
-    from bartizan.lab.models.build import MODELS
+    from bartizan.lab.models.networks import MODELS
 
     described = {
         "Sketches": registry.SKETCHES,

@@ -1,4 +1,4 @@
-"""What can go wrong with clients; everything the *caller* gets wrong is a plain ValueError or TypeError."""
+"""Errors about clients; mistakes of the *caller* are plain ValueError or TypeError."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class BadClientError(ValueError):
-    """Under `strict=True`: this client's update could not take part."""
+    """Raised under `strict=True`: this client's update can't take part."""
 
     def __init__(self, client: Any, reason: str) -> None:
         super().__init__(f"client {client}: {reason} (strict=True; without it this client would be quarantined)")
@@ -16,7 +16,7 @@ class BadClientError(ValueError):
 
 
 class TooFewClientsError(ValueError):
-    """The clients at hand do not meet the rule's condition: no robust answer exists this round."""
+    """The clients of this round are too few for the rule's condition: there is no robust result."""
 
     def __init__(self, message: str, quarantined: Mapping[Any, str] | None = None) -> None:
         self.problem = message
@@ -27,7 +27,7 @@ class TooFewClientsError(ValueError):
 
 
 def _grouped(quarantined: Mapping[Any, str], most: int = 10) -> str:
-    """Who is out and why, each reason once."""
+    """The quarantined clients, grouped by reason."""
     clients: dict[str, list[Any]] = {}
     for client, reason in quarantined.items():
         clients.setdefault(reason, []).append(client)

@@ -1,4 +1,4 @@
-"""All numerics of distances, once: what is subtracted, widened and clamped stands here and nowhere else.
+"""All numerics of distances: what is subtracted, widened and clamped is in this module and nowhere else.
 
 Everything is float64. A Gram matrix about the origin keeps each entry to about 1e-16 |x_i| |x_j|, so no client can
 spoil the digits of a pair that it is not part of, however large its numbers. What it can lose is the common part of
@@ -30,7 +30,7 @@ def norm_limit(dtype: np.dtype) -> float:
 
 @dataclass(frozen=True)
 class GramStats:
-    """What one walk over the p coordinates leaves: inner products about the origin, and exact squared norms.
+    """Gram matrix about the origin and exact squared norms of the updates, from one pass over the p coordinates.
 
     `about(i)` gives the inner products once more, about row i; both are symmetric to the last bit. A trusted update is
     the last row, and `trusted_dots` are the exact inner products with it, its own the last.
@@ -52,14 +52,14 @@ class GramStats:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredPoints:
-    """Points as a look left them: inner products about the origin, and about the medoid when they are asked for."""
+    """Clients with measured inner products about the origin; those about the medoid are computed on demand."""
 
     products: Floats  # about the origin: of the clients, and of a trusted update the last
     squared_distances: Floats
     medoid: int
     spread: float
     centre: int
-    about_centre: Floats | None  # from a second look, where there was one
+    about_centre: Floats | None  # from a second pass, where digits were short
 
     @property
     def n_clients(self) -> int:
@@ -84,7 +84,7 @@ class MeasuredPoints:
 
 @dataclass(frozen=True, eq=False)
 class MixedPoints:
-    """Mixtures A x of other points; what a row of A lacks of sum 1 lies at the origin. Worked out when asked for."""
+    """Mixtures A x of other points, computed on demand; what a row of A lacks of sum 1 is at the origin."""
 
     points: MeasuredPoints | MixedPoints
     mixing: Floats
@@ -132,7 +132,7 @@ class MixedPoints:
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """All that a rule may see of M clients: where they lie to each other, to the origin and to a trusted update.
+    """Distances and inner products of M clients, the origin and a trusted update: all that a rule may see.
 
     Sizes are the clients' data sizes S_m; `seed` and `history` are for the rules that ask for randomness or for a past.
 
@@ -180,7 +180,7 @@ class Geometry:
         seed: int | None = None,
         history: tuple[float, ...] = (),
     ) -> Geometry:
-        """The geometry that a look leaves: recentred at the medoid, by a second look where digits are short."""
+        """The geometry of measured clients, recentred at the medoid; by a second pass where digits are short."""
         from bartizan.kernels import weigh
 
         G = np.ascontiguousarray(stats.gram)
@@ -299,7 +299,7 @@ class Geometry:
 
 
 def gram_stats_of(x: Floats, has_trusted: bool) -> GramStats:
-    """Look at rows that are held in memory; the last may be a trusted one."""
+    """Gram matrix and norms of the rows of an array; the last may be a trusted update."""
 
     def about(row: int | None) -> Floats:
         gram = np.zeros((len(x), len(x)))
@@ -311,7 +311,7 @@ def gram_stats_of(x: Floats, has_trusted: bool) -> GramStats:
 
 
 def client_sizes(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
-    """The clients' sizes, ones if not given; what the numbers are is checked of those who take part."""
+    """The clients' data sizes as an array, ones if not given; values are checked later, of clients that take part."""
     try:
         given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError):

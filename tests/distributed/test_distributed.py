@@ -23,11 +23,9 @@ if not torch.distributed.is_available():
 from bartizan import attacks  # noqa: E402
 from bartizan._util.seeds import key_of  # noqa: E402
 from bartizan.distributed import ShardedAggregator  # noqa: E402
-from bartizan.distributed.agreement import Claim, agreed  # noqa: E402
-from bartizan.distributed.empty import Empty  # noqa: E402
-from bartizan.distributed.named import Named  # noqa: E402
-from bartizan.distributed.partial_gram import Contribution  # noqa: E402
-from bartizan.distributed.shard import at_their_place  # noqa: E402
+from bartizan.distributed.agreement import Fingerprint, ShardInfo, agree  # noqa: E402
+from bartizan.distributed.partial_gram import PartialSums  # noqa: E402
+from bartizan.distributed.shard import EmptyShard, padded_to_block  # noqa: E402
 from bartizan.kernels import reference  # noqa: E402
 from bartizan.sketch.norms_only import Norms  # noqa: E402
 from bartizan.updates import layout, parse, parse_updates  # noqa: E402
@@ -125,7 +123,7 @@ def test_a_dtensor_brings_its_offset_and_gets_a_dtensor(ranks):
 def test_a_point_that_is_placed_otherwise_than_the_updates_is_refused(ranks, name):
     x = numbers(p=1000)
     call = {"shard": x, name: x[3], "placement": "copies of columns", "points": "columns of copies of them"}
-    wanted = f"{name} must be placed as the clients' updates are: wanted .* axis 1 .*; got .* axis 0 of"
+    wanted = f"{name} must be sharded as the clients' updates are: wanted .* axis 1 .*; got .* axis 0 of"
     all_raise(ranks([((bz.CenteredClipping(1.0),), "dtensor", call)] * 4), "ValueError", wanted)
 
 
@@ -187,7 +185,7 @@ def test_copies_draw_one_seed_and_hear_every_error(ranks):
 
     assert len({answer.seed for answer in ranks(calls())}) == 1
     all_raise(ranks(calls(strict=True)), "ValueError", "disagree on strict: rank 0 has False, rank 3 has True")
-    all_raise(ranks(calls(offset=5)), "ValueError", "rank 3: A DTensor knows where its columns lie")
+    all_raise(ranks(calls(offset=5)), "ValueError", "rank 3: A DTensor knows where its columns are")
     blind = [((bz.Krum(2), Blind(64)), *call[1:]) for call in calls()]
     all_raise(ranks(blind), "RuntimeError", "rank 1 failed: MemoryError: no room")
     wrong = {"shard": numbers(p=1003), "placement": "shards of shards, no copies of them"}
@@ -198,21 +196,21 @@ def test_copies_draw_one_seed_and_hear_every_error(ranks):
 
 def test_copies_must_hold_what_the_first_ones_hold():
     same = {
-        "rule": Named.of("r"),
-        "sketch": Named.of("s"),
+        "rule": Fingerprint.of("r"),
+        "sketch": Fingerprint.of("s"),
         "n_clients": 3,
         "dtypes": ("float32",),
-        "history": Named.of(()),
+        "history": Fingerprint.of(()),
         "sizes": None,
         "seed": None,
     }
     same |= {"reference": False, "trusted": False, "strict": False, "dim": 9, "device": "cpu", "quarantined": {}}
     places = ((0, 5), (5, 4), (0, 5), (5, 4))
-    claims = [Claim(rank=rank, first=first, width=width, **same) for rank, (first, width) in enumerate(places)]
-    assert agreed(claims, 2).firsts == (0, 5, 0, 5)
+    claims = [ShardInfo(rank=rank, first=first, width=width, **same) for rank, (first, width) in enumerate(places)]
+    assert agree(claims, 2).firsts == (0, 5, 0, 5)
     claims[3] = replace(claims[3], first=4, width=5)
     with pytest.raises(ValueError, match="rank 3 must hold a copy of rank 1's 4 columns from 5 on; got 5 from 4 on"):
-        agreed(claims, 2)
+        agree(claims, 2)
 
 
 def test_nan_is_the_same_on_all_ranks(ranks):
@@ -500,7 +498,7 @@ def test_the_sketches_of_the_parts_add_up_to_that_of_the_whole(cuts, which, far)
     for offset, shard in parts(x, sorted(cuts)):
         if shard.shape[1]:
             points = {"reference": about[0, offset:][: shard.shape[1]], "trusted": about[1, offset:][: shard.shape[1]]}
-            sums = Contribution(sketch, parse_updates(shard, **points), begin + offset, SEED).sums()
+            sums = PartialSums(sketch, parse_updates(shard, **points), begin + offset, SEED).sums()
             total = sums if total is None else [a + b for a, b in zip(total, sums, strict=True)]
     y, out, norms = np.vstack([x, about[1]]) - about[0], np.zeros((5, getattr(sketch, "k", 0))), np.zeros(5)
     if isinstance(sketch, bz.Rotated):
@@ -525,15 +523,15 @@ def test_so_they_do_on_a_gpu(monkeypatch):
     total = 0
     for offset, shard in parts(x.to(device), [77, 3001]):
         clients = parse_updates(shard, reference=shard[1].float())
-        reading = bz.Rotated(1024).sketch_rows(at_their_place(clients, offset, 1024), SEED)
+        reading = bz.Rotated(1024).sketch_rows(padded_to_block(clients, offset, 1024), SEED)
         total = total + np.hstack([reading.sketches.cpu(), reading.squared_norms.cpu()[:, None]])
     np.testing.assert_allclose(total, np.hstack([wanted.sketches, wanted.squared_norms[:, None]]), rtol=1e-4, atol=1e-3)
     columnless = [
         {"w": row[:0].float(), "steps": torch.ones(1, dtype=torch.int64, device=device)} for row in x.to(device)
     ]
-    none = Empty(columnless, {"reference": columnless[0]}).clients()
+    none = EmptyShard(columnless, {"reference": columnless[0]}).clients()
     for effective_sketch in (bz.Exact(), bz.Rotated(1024)):
-        assert not any(total.any() for total in Contribution(effective_sketch, none, 77, SEED).sums())
+        assert not any(total.any() for total in PartialSums(effective_sketch, none, 77, SEED).sums())
 
 
 # Ranks that die or fall silent: processes of their own, since their group is of no use afterwards.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
-from bartizan.flower.replies import read_header
+from bartizan.updates.npy_header import read_header
 from flower_nodes import HOSTILE_ARRAYS, MODEL, LocalGrid, arrays, as_record, sends
 
 

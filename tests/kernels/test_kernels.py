@@ -176,7 +176,7 @@ def test_rows_are_read_where_they_lie_in_any_format_and_stride():
     for most in (None, 4096, 8192):
         fast, slow = (np.zeros((6, 4096)), np.zeros(6)), (np.zeros((6, 4096)), np.zeros(6))
         reference.rotated(truth, None, 0, KEY, 32, *slow)
-        for start, block in columns.located(rows).blocks(4096, most):
+        for start, block in columns.stack(rows).blocks(4096, most):
             np.testing.assert_array_equal(np.asarray(block), truth[:, start : start + block.width])
             np.testing.assert_array_equal(block[2], truth[2, start : start + block.width])
             cpu.rotated(block, None, start, KEY, 32, *fast)

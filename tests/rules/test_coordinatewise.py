@@ -172,7 +172,7 @@ def test_behind_clipping_it_works_on_clients_shortened_towards_the_reference(rul
     x = (updates_of() * np.linspace(0.1, 5, 9)[:, None]).astype(dtype)
     origin = np.linspace(-3, 3, 30) if with_reference else np.zeros(30)
     out = bz.aggregate(x, bz.Clipping(radius=6.0) >> rule, reference=origin if with_reference else None)
-    clipped = oracle.clipped(x.astype(np.float64), 6.0, origin)
+    clipped = oracle.clipping(x.astype(np.float64), 6.0, origin)
     assert not np.allclose(clipped, x)
     tolerance = 1e-9 if dtype == np.float64 else 1e-5
     np.testing.assert_allclose(out.update, by_definition(rule, clipped), rtol=tolerance, atol=tolerance)

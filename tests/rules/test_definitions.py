@@ -7,6 +7,7 @@ import pytest
 
 import bartizan as bz
 from bartizan._util.seeds import generator_of
+from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
 from bartizan.rules.clipped_clustering import larger_cluster
 from tests import oracle
 
@@ -23,6 +24,11 @@ def draw(seed: int, n_clients: int = 11, p: int = 5) -> np.ndarray:
 
 def answer(rule, x, **more):
     return rule(bz.Geometry.of(x, **more)) @ x
+
+
+@pytest.mark.parametrize("name", [*RULES.built_in, *PRE_AGGREGATORS.built_in, *COORDINATEWISE.built_in])
+def test_the_oracle_defines_every_rule(name):
+    assert any(defined.startswith(name.replace("-", "_")) for defined in vars(oracle))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -57,7 +63,7 @@ def test_no_force_moves_the_geometric_median(seed, p):
     x = draw(seed, 12, p)
     sizes = np.random.default_rng(seed).uniform(0.5, 3, size=12) if seed % 2 else np.ones(12)
     z = answer(bz.GeometricMedian(tolerance=1e-12, max_steps=100_000), x, sizes=sizes)
-    force, held = oracle.pull(x, z, sizes)
+    force, held = oracle.geometric_median_pull(x, z, sizes)
     assert np.linalg.norm(force) <= held + 1e-4 * sizes.sum()
 
 
@@ -164,7 +170,7 @@ def test_a_width_near_zero_trusts_the_medoid_alone():
 def test_fltrust_behind_a_mixing_knows_the_mixed_cosines(sketch):
     x = draw(4, 11, 300)
     t = x[3:].mean(axis=0)
-    mixed = oracle.nnm(x, 2) if isinstance(sketch, bz.Exact) else oracle.clipped(x, 9.0)
+    mixed = oracle.nnm(x, 2) if isinstance(sketch, bz.Exact) else oracle.clipping(x, 9.0)
     pre = bz.NNM(2) if isinstance(sketch, bz.Exact) else bz.Clipping(9.0)
     out = bz.aggregate(x, pre >> bz.FLTrust(), sketch=sketch, trusted=t)
     np.testing.assert_allclose(out.update, bz.aggregate(mixed, bz.FLTrust(), trusted=t).update, atol=1e-9)
@@ -224,10 +230,10 @@ def test_a_mixed_rule_is_the_rule_on_mixed_clients(seed, rule):
     order = generator_of(seed).permutation(len(x))
     for mixing, mixed in [
         (bz.NNM(2), oracle.nnm(x, 2)),
-        (bz.Bucketing(2), oracle.bucketed(x, 2, order)),
-        (bz.Clipping(1.5), oracle.clipped(x, 1.5)),
+        (bz.Bucketing(2), oracle.bucketing(x, 2, order)),
+        (bz.Clipping(1.5), oracle.clipping(x, 1.5)),
         (bz.ARC(4), oracle.arc(x, 4)),
-        (bz.Clipping(1.5) >> bz.NNM(2), oracle.nnm(oracle.clipped(x, 1.5), 2)),
+        (bz.Clipping(1.5) >> bz.NNM(2), oracle.nnm(oracle.clipping(x, 1.5), 2)),
     ]:
         sizes = np.array([2.0] * 7 + [1.0]) if isinstance(mixing, bz.Bucketing) else None
         np.testing.assert_allclose(

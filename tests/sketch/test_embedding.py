@@ -144,13 +144,13 @@ def test_each_function_inverts_the_other(dimension, eps_of, eps, n_clients):
     ("call", "wanted"),
     [
         (lambda: embedding_dimension(0, 0.5, 0.1), "n_clients must be a positive whole number, got 0"),
-        (lambda: embedding_dimension(5, 1.0, 0.1), "eps must lie between 1e-06 and 1, got 1.0"),
-        (lambda: embedding_dimension(5, 0.5, 0.0), "delta must lie between 0 and 1, got 0.0"),
+        (lambda: embedding_dimension(5, 1.0, 0.1), "eps must be between 1e-06 and 1, got 1.0"),
+        (lambda: embedding_dimension(5, 0.5, 0.0), "delta must be between 0 and 1, got 0.0"),
         (lambda: embedding_dimension(5, 0.5, 0.1, rounds=1.5), "rounds must be a positive whole number, got 1.5"),
         (lambda: distortion(4096, 1000, 0.05), "k=4096 promises nothing for the whole span of 1000 clients"),
         (lambda: distortion(4096, 220, 0.05, rounds=100), r"eps would be 1\.\d\d, not below 1. Take k above \d+"),
         (lambda: distortion(0, 10, 0.05), "k must be a positive whole number, got 0"),
-        (lambda: pairwise_dimension(5, 2.0, 0.1), "eps must lie between 1e-06 and 1, got 2.0"),
+        (lambda: pairwise_dimension(5, 2.0, 0.1), "eps must be between 1e-06 and 1, got 2.0"),
         (lambda: pairwise_distortion(64, 50, 0.05), "k=64 promises nothing for the pairs .* Take k of at least 131"),
     ],
 )

@@ -379,6 +379,15 @@ def test_missing_data_is_one_line_and_status_2_and_leaves_no_folder(tmp_path, ca
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_can_not_be_written_is_refused_once_before_the_first_run(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert cli.main(["paper", "run", "cifar10-0.6", "--out", str(tmp_path / "file")]) == 2
+    told = capsys.readouterr()
+    assert "[1 of" not in told.out
+    assert "--out" in told.err
+    assert len(told.err.splitlines()) == 1
+
+
 def test_a_dry_run_shows_the_order_and_runs_nothing(tmp_path, capsys):
     where = tmp_path / "out"
     assert cli.main(["paper", "run", "cifar10", "--cells", "rule=krum", "--dry-run", "--out", str(where)]) == 0

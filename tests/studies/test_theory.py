@@ -67,10 +67,10 @@ def test_the_convex_bound_is_what_its_recurrence_unrolls_to():
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        (lambda: bounds.inflation(1.0), "eps must lie from 0 .* got 1.0"),
-        (lambda: bounds.inflation(math.nan), "eps must lie from 0 .* got nan"),
-        (lambda: bounds.aggregation_bound(1, 0.5, 0, 1, 1), "b must lie from 0 to below 0.5, got 0.5"),
-        (lambda: bounds.aggregation_bound(1, math.nan, 0, 1, 1), "b must lie from 0 to below 0.5, got nan"),
+        (lambda: bounds.inflation(1.0), "eps must be from 0 .* got 1.0"),
+        (lambda: bounds.inflation(math.nan), "eps must be from 0 .* got nan"),
+        (lambda: bounds.aggregation_bound(1, 0.5, 0, 1, 1), "b must be from 0 to below 0.5, got 0.5"),
+        (lambda: bounds.aggregation_bound(1, math.nan, 0, 1, 1), "b must be from 0 to below 0.5, got nan"),
         (lambda: bounds.error_floor(-1, 0.1, 0, 1, 1), "c must be 0 or more and finite, got -1"),
         (lambda: bounds.error_floor(1, 0.1, 0, -1, 1), "sigma must be 0 or more and finite, got -1"),
         (lambda: bounds.error_floor(1, 0.1, 0, 1, math.inf), "kappa must be 0 or more and finite, got inf"),

@@ -39,7 +39,7 @@ def test_a_header_that_claims_more_than_the_file_has_asks_for_no_memory(tmp_path
     path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little") + b"{}")
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match=r"it claims 4,294,967,295 bytes, and the file has 14"):
+        with pytest.raises(ValueError, match=r"its .npy header would be 4,294,967,295 bytes long"):
             open_update(path)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
@@ -178,10 +178,10 @@ def test_an_unsound_safetensors_file_is_refused_by_name(content, message, tmp_pa
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "header is not sound"),
-        (b"PK\x03\x04" + bytes(99), "header is not sound"),
+        (b"", "it is no .npy file"),
+        (b"PK\x03\x04" + bytes(99), "it is no .npy file"),
         (b"\x93NUMPY\x09\x00" + bytes(99), "version"),
-        (b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535, "header is not sound"),
+        (b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535, "header would be 65,535 bytes long"),
         (None, "bytes, and the file has"),
     ],
 )
@@ -198,7 +198,7 @@ def test_an_unsound_npy_file_is_refused_by_name(content, message, tmp_path):
 )
 def test_a_npy_file_of_anything_but_numbers_is_refused(array, tmp_path):
     np.save(tmp_path / "eve.npy", array)
-    with pytest.raises(ValueError, match=r"eve.npy .* its numbers are .*; wanted floats, integers or booleans"):
+    with pytest.raises(ValueError, match=r"eve.npy .* (wanted floats, integers or booleans|for an array of numbers)"):
         open_update(tmp_path / "eve.npy")
 
 

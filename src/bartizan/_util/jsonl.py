@@ -142,6 +142,18 @@ class Appender:
         self.close()
 
 
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested objects as one, by dotted keys.
+
+    >>> flatten({"seed": 1, "rule": {"name": "krum"}})
+    {'seed': 1, 'rule.name': 'krum'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
 def _jsonable(value: Any, allow_nan: bool) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()

@@ -1,4 +1,4 @@
-"""Randomness is a value: one secret integer a round, from which everything random is derived."""
+"""Seeds: one secret integer per round, from which all of its randomness is derived."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY_BITS = 256
 
 
 def fresh_seed() -> int:
-    """128 bits of operating system entropy: nobody can guess this round's projection."""
+    """128 bits of entropy from the operating system, so that no client can guess the projection."""
     return secrets.randbits(128)
 
 

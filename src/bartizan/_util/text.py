@@ -1,4 +1,4 @@
-"""What strangers write, made fit to be shown."""
+"""Sanitise untrusted text before it is printed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def text(value: Any) -> str:
-    """Anything as one line that can be written, and shows all there is: lone surrogates are no text.
+    """Any value as one printable line.
 
-    What nobody sees, or what turns the writing round, is shown as a mark and not dropped: a client must not be able to
-    look like another.
+    Invisible characters and those that change the direction of writing are replaced by a mark, not dropped: a client's
+    name must not be able to look like another's.
 
     >>> text("bank\\n 7"), ascii(text("\\u202ebank-7"))
     ('bank 7', "'\\\\ufffdbank-7'")
@@ -20,12 +20,12 @@ def text(value: Any) -> str:
 
 
 def short(value: Any, most: int = 500) -> str:
-    """The beginning of it, on one line."""
+    """The first `most` characters of `text(value)`."""
     return text(str("" if value is None else value)[: 4 * most])[:most]
 
 
 def quoted(value: Any, most: int = 200) -> str:
-    """A value as Python writes it, or the beginning of that: for messages about what came.
+    """The beginning of a value's repr, for error messages.
 
     >>> quoted("krum"), len(quoted(list(range(10_000))))
     ("'krum'", 203)

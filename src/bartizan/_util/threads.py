@@ -1,6 +1,7 @@
-"""Kernels on all cores, by Python's own threads: a kernel lets go of the interpreter lock, and each worker takes the
-next task when it is done with one. So a busy core delays nobody, callers may meet, Ctrl-C is heard between tasks, and a
-forked child works on.
+"""Run the tasks of a kernel on all cores, by Python's own threads.
+
+Kernels release the interpreter lock, and each thread takes the next task when it is done with one. So a busy core
+delays no other, several callers may share the threads, Ctrl-C works between tasks, and so do forked children.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def n_threads() -> int:
-    """How many workers there are: one a core, or what the environment variable NUMBA_NUM_THREADS says."""
+    """The number of threads: one a core, or the environment variable NUMBA_NUM_THREADS."""
     return config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 
 
 def share(task: Callable[[int], None], n_tasks: int, threads: int) -> None:
-    """Call task(0) to task(n_tasks - 1), on this thread and on others."""
+    """Call task(0) to task(n_tasks - 1) on this thread and up to `threads - 1` others."""
     helpers = min(threads, n_tasks) - 1
     if helpers < 1:
         for i in range(n_tasks):

@@ -1,4 +1,4 @@
-"""The few types that everything else is written in."""
+"""Type aliases for NumPy arrays."""
 
 from __future__ import annotations
 

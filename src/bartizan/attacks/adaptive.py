@@ -1,6 +1,6 @@
-"""Attackers who know us: the sketch, and one thing more that their signature names, such as a seed that leaked.
+"""Attacks on the projection: each knows the sketch and what its signature names, such as a leaked seed.
 
-All hide, or hope to hide, a move in the null space of the projection: see `docs/explanation/adaptive.md`.
+All try to hide a move in the null space of the projection; the page on adaptive attackers shows what they achieve.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bartizan.attacks.parameters import (
 from bartizan.sketch import Projection, Rotated, Sketch
 from bartizan.updates.layout import on_host
 
-FAR = 100.0  # times the root mean square norm of the honest: far beyond what any rule would take in the open
+FAR = 100.0  # times the root mean square norm of the honest updates: every rule rejects it where it is visible
 SIZES = Wanted("1, 2, 4 or 8 coordinates a half", lambda value: is_whole(value) and value in (1, 2, 4, 8))
 
 
@@ -42,10 +42,10 @@ def null_space(
     leaked_seed: int,
     distance: float = FAR,
 ) -> Matrix:
-    """Knows the round's seed: the honest mean, moved far against itself where the projection does not look.
+    """Move the honest mean far inside the null space of the round's projection, whose seed is known.
 
-    The move is `distance` times the honest updates' root mean square norm, and invisible up to rounding. Where nothing
-    is projected away it is made in the open.
+    The move is `distance` times the honest updates' root mean square norm, and the projection maps it to zero up to
+    rounding. Where there is no null space it is made against the mean.
     """
     return _moved(honest, count, rng, sketch, (leaked_seed,), distance)
 
@@ -54,7 +54,7 @@ def null_space(
 def null_space_mirror(
     honest: Matrix, count: int, rng: np.random.Generator, *, sketch: Sketch, leaked_seed: int
 ) -> Matrix:
-    r"""Knows the round's seed, and keeps the norm: the honest mean with its invisible part turned around.
+    r"""Reverse the part of the honest mean in the null space of the round's projection, whose seed is known.
 
     :math:`m - 2 N m`, N the projector onto the null space: the sketch and the exact norm are those of the mean m, and
     with many more coordinates than k it is nearly -m.
@@ -73,7 +73,7 @@ def replay(
     past_seeds: Sequence[int],
     distance: float = FAR,
 ) -> Matrix:
-    """Knows the seeds of all earlier rounds, and bets on the latest; in the first it sends the honest mean."""
+    """Move the honest mean inside the null space of the last round's projection; in the first round send the mean."""
     if not len(past_seeds):
         return agreed(narrowed(_mean(honest), honest), count)
     return _moved(honest, count, rng, sketch, (int(past_seeds[-1]),), distance)
@@ -89,16 +89,16 @@ def observer(
     past_seeds: Sequence[int],
     published: Vector,
 ) -> Matrix:
-    """Saw every aggregate and every seed afterwards: pushes against the course, where no earlier projection looked.
+    """Push against the sum of all published aggregates, inside the null space of the earlier projections.
 
-    `published` is the sum of the aggregates so far. The move is as long as the honest updates' standard deviation, so
-    that it passes for one of them where the projection is a new one.
+    `published` is that sum. The move is as long as the honest updates' standard deviation, so that a new projection
+    shows the attackers among the honest clients.
     """
     course = np.asarray(on_host(published), dtype=np.float64)
     m = _mean(honest)
     k = sketch.k if isinstance(sketch, Projection) else len(m)
-    room = min(4, (len(m) - 1) // (2 * k))  # so many projections leave at least half of the coordinates to hide in
-    against = -course if course.any() else _away(m, rng)
+    room = min(4, (len(m) - 1) // (2 * k))  # so many projections leave at least half of the coordinates as null space
+    against = -course if course.any() else _opposite(m, rng)
     d = hidden_part(against, sketch, [int(seed) for seed in past_seeds][-room:] if room else ())
     d = d if d.any() else against
     spread = float(np.linalg.norm(on_host(by_columns(honest, std, wide=True))))
@@ -109,15 +109,16 @@ def observer(
 def blind_collision(
     honest: Matrix, count: int, rng: np.random.Generator, *, sketch: Sketch, size: int = 8, distance: float = FAR
 ) -> Matrix:
-    """Knows no seed: each attacker adds to the mean a large multiple of a vector that the sketch may map to zero.
+    """Add to the honest mean a large multiple of a vector that the sketch may map to zero; no seed is known.
 
-    The best guesses known: `size` coordinates of one lane in each of two blocks, with random signs (`collision_odds`).
+    Each attacker guesses a vector of its own, of the best kind known: `size` coordinates of one lane in each of two
+    blocks, with random signs (`collision_odds`).
     """
     m, sent = _mean(honest), empty(honest, (count, honest.shape[1]))
     length = distance * _norm(honest)
     for attacker in range(count):
         row = m.copy()
-        places = _guessed(sketch, len(m), size, rng)
+        places = _collision(sketch, len(m), size, rng)
         row[places] += length / np.sqrt(len(places)) * rng.choice([-1.0, 1.0], len(places))
         sent[attacker] = narrowed(row, honest)
     return sent
@@ -133,16 +134,16 @@ def optimised_null_space(
     aggregator: Aggregate,
     tries: int = 24,
 ) -> Matrix:
-    """Guesses a seed and tries the whole server: the best length of three moves, one in the guess's null space.
+    """Guess a seed, try three moves of several lengths on the server, and send the most harmful.
 
-    The others are against the mean and against the standard deviations. `aggregator` is the server with a seed of the
-    attacker's own; it is called `tries` times.
+    One is in the null space of the guessed projection, the others are against the mean and against the standard
+    deviations. `aggregator` is the server with a seed of the attacker's own; it is called `tries` times.
     """
     m, spread = _mean(honest), on_host(by_columns(honest, std, wide=True))
     guess = int.from_bytes(rng.bytes(16), "little")
     if not count:
         return empty(honest, (0, honest.shape[1]))
-    against = _away(m, rng)
+    against = _opposite(m, rng)
     hidden = hidden_part(against, sketch, (guess,))
     directions = [d for d in (hidden, against, -spread) if np.isfinite(d).all() and d.any()][:tries]
     harm = trial(honest, count, aggregator, by_columns(honest, mean, wide=True))
@@ -164,7 +165,7 @@ def _moved(
     honest: Matrix, count: int, rng: np.random.Generator, sketch: Sketch, seeds: tuple[int, ...], distance: float
 ) -> Matrix:
     m = _mean(honest)
-    against = _away(m, rng)
+    against = _opposite(m, rng)
     d = hidden_part(against, sketch, seeds)
     d = d if d.any() else against
     return agreed(narrowed(m + distance * _norm(honest) / np.linalg.norm(d) * d, honest), count)
@@ -180,13 +181,13 @@ def _norm(honest: Matrix) -> float:
     return float(np.sqrt(np.sum(squares)))
 
 
-def _away(m: Floats, rng: np.random.Generator) -> Floats:
-    """Against the mean; anywhere where there is none."""
+def _opposite(m: Floats, rng: np.random.Generator) -> Floats:
+    """The direction against the mean; a random one where the mean is zero."""
     return -m if m.any() else rng.standard_normal(len(m))
 
 
-def _guessed(sketch: Sketch, p: int, size: int, rng: np.random.Generator) -> Array:
-    """Coordinates that may cancel: a coset of rows in one lane of two blocks, or any where the sketch has no lanes."""
+def _collision(sketch: Sketch, p: int, size: int, rng: np.random.Generator) -> Array:
+    """Coordinates whose cells may cancel: rows of one lane in two blocks, or any where the sketch has no lanes."""
     if not isinstance(sketch, Rotated) or p < 2 * sketch.k:
         return rng.choice(p, min(p, 2 * size), replace=False)
     k, n = sketch.k, sketch.mixing

@@ -1,4 +1,4 @@
-"""What attackers train on: their data is changed before the first round, and they follow the protocol."""
+"""Data poisoning: attackers train as they should, on data that is changed before the first round."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BYTE = Wanted("a whole number from 0 to 255", lambda value: INDEX.fits(value) an
 
 
 class Poison(ABC):
-    """A change of one client's images, uint8 (N, C, H, W), and labels, (N,)."""
+    """A change of one attacker's images, uint8 (N, C, H, W), and labels, (N,)."""
 
     @abstractmethod
     def poison(self, pixels: Array, labels: Array, n_classes: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """The poisoned images and labels; what is given is left as it is, and comes back where nothing changes."""
+        """The poisoned images and labels; the input is not modified, and is returned where nothing changes."""
 
     def _check(self, **settings: Wanted) -> None:
         for name, wanted in settings.items():
@@ -32,7 +32,7 @@ class Poison(ABC):
 
 @dataclass(frozen=True)
 class LabelFlip(Poison):
-    """Wrong labels: class y becomes n_classes - 1 - y, or class `source` becomes class `target`.
+    """Train on wrong labels: class y becomes n_classes - 1 - y, or class `source` becomes class `target`.
 
     >>> pixels, labels = np.zeros((3, 1, 8, 8), dtype=np.uint8), np.array([0, 1, 9])
     >>> LabelFlip().poison(pixels, labels, 10, np.random.default_rng(0))[1].tolist()
@@ -61,9 +61,9 @@ class LabelFlip(Poison):
 
 @dataclass(frozen=True)
 class Backdoor(Poison):
-    """A trigger: a part of the images gets a bright square in the lower right corner and the label `target`.
+    """Train on images with a trigger: a fraction gets a bright square in the lower right corner and label `target`.
 
-    The model is meant to work as usual, and to take every image with the square for the target (Gu et al., 2017).
+    The model shall work as usual, and classify every image with the square as the target (Gu et al., 2017).
 
     >>> pixels, labels = np.zeros((4, 1, 8, 8), dtype=np.uint8), np.array([1, 1, 1, 1])
     >>> seen, said = Backdoor(target=7, size=2).poison(pixels, labels, 10, np.random.default_rng(0))
@@ -88,9 +88,9 @@ class Backdoor(Poison):
         return pixels, labels
 
     def trigger(self, pixels: Array) -> Array:
-        """The images with the square on them: what to show the model when its backdoor is tested.
+        """The images with the square on them, to test the backdoor with.
 
-        Leave out images of the target class there: the model may well know them.
+        Leave out images of the target class: the model may classify them rightly.
         """
         H, W = pixels.shape[-2:]
         if self.size > min(H, W):

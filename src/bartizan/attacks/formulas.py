@@ -8,23 +8,26 @@ import numpy as np
 
 from bartizan.attacks.honest_updates import Matrix, agreed, by_columns, mean, std
 from bartizan.attacks.parameters import NOT_NEGATIVE, NUMBER, attack
-from bartizan.attacks.random_rows import Dice, each_draws
+from bartizan.attacks.random_rows import AttackerRandom, random_rows
 
 
 @attack(variance=NOT_NEGATIVE)
 def gaussian(honest: Matrix, count: int, rng: np.random.Generator, *, variance: float = 90.0) -> Matrix:
-    """Noise: every coordinate N(0, 90), read as a variance of 90, a standard deviation of 9.49."""
+    """Send Gaussian noise of mean 0 and this variance in every coordinate.
+
+    The paper's N(0, 90) is read as a variance of 90, a standard deviation of 9.49.
+    """
     deviation = float(np.sqrt(variance))
 
-    def noise(dice: Dice, low: int, high: int) -> Matrix:
-        return dice.normal(high - low) * deviation
+    def noise(own: AttackerRandom, low: int, high: int) -> Matrix:
+        return own.normal(high - low) * deviation
 
-    return each_draws(honest, count, rng, noise)
+    return random_rows(honest, count, rng, noise)
 
 
 @attack(factor=NUMBER)
 def sign_flip(honest: Matrix, count: int, rng: np.random.Generator, *, factor: float = -3.0) -> Matrix:
-    """-3 times the sum, not the mean, of the honest updates.
+    """Send -3 times the sum, not the mean, of the honest updates.
 
     >>> sign_flip([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
     [[-12.0, -0.0]]
@@ -34,7 +37,7 @@ def sign_flip(honest: Matrix, count: int, rng: np.random.Generator, *, factor: f
 
 @attack(z=NUMBER)
 def little_is_enough(honest: Matrix, count: int, rng: np.random.Generator, *, z: float = 0.7) -> Matrix:
-    """LIE: the honest mean plus 0.7 standard deviations, in every coordinate (after Baruch et al., 2019).
+    """LIE: send the honest mean plus 0.7 standard deviations in every coordinate (after Baruch et al., 2019).
 
     >>> little_is_enough([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
     [[2.7, 1.4]]
@@ -44,7 +47,7 @@ def little_is_enough(honest: Matrix, count: int, rng: np.random.Generator, *, z:
 
 @attack(factor=NUMBER)
 def fall_of_empires(honest: Matrix, count: int, rng: np.random.Generator, *, factor: float = -0.1) -> Matrix:
-    """FoE: -0.1 times the honest mean (after Xie et al., 2020).
+    """FoE: send -0.1 times the honest mean (after Xie et al., 2020).
 
     The paper gives a second form, a sum over M' without B, and does not say what M' is: this is the first.
     """
@@ -53,7 +56,7 @@ def fall_of_empires(honest: Matrix, count: int, rng: np.random.Generator, *, fac
 
 @attack(factor=NUMBER)
 def inner_product_manipulation(honest: Matrix, count: int, rng: np.random.Generator, *, factor: float = 2.0) -> Matrix:
-    """IPM: minus `factor` times the honest mean (Xie et al., 2020); FoE is the same with 0.1.
+    """IPM: send minus `factor` times the honest mean (Xie et al., 2020); FoE is the same with 0.1.
 
     >>> inner_product_manipulation([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
     [[-4.0, -0.0]]
@@ -63,18 +66,17 @@ def inner_product_manipulation(honest: Matrix, count: int, rng: np.random.Genera
 
 @attack()
 def a_little_is_enough(honest: Matrix, count: int, rng: np.random.Generator) -> Matrix:
-    """ALIE: the honest mean plus z standard deviations, z as large as the counts let it hide (Baruch et al., 2019)."""
+    """ALIE: send the honest mean plus z standard deviations, with z from the counts (Baruch et al., 2019)."""
     z = hiding_z(len(honest), count)
     return agreed(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
 
 
 def hiding_z(n_honest: int, count: int) -> float:
-    r"""The z of ALIE: with it, attackers and the honest that lie further out than they do make a majority.
+    r"""The z of ALIE: the largest at which attackers and the honest clients beyond them are a majority.
 
     :math:`z = \Phi^{-1}((M - f - s) / (M - f))`, where :math:`s = \lfloor M/2 + 1 \rfloor - f` is the number of honest
-    supporters that they lack (Baruch et al., 2019, section 3.3). Few attackers make z negative. Where all
-    honest clients or none would have to support them, and the formula is infinite, the part is held to 1/(H + 1) or
-    H/(H + 1).
+    clients that the attackers lack for a majority (Baruch et al., 2019, section 3.3). Few attackers make z negative.
+    Where the formula is infinite the fraction is limited to 1/(H + 1) or H/(H + 1).
 
     >>> round(hiding_z(40, 10), 4), round(hiding_z(35, 15), 4)
     (0.2533, 0.4837)

@@ -1,7 +1,7 @@
-"""The honest updates as attacks read them: (H, p) in NumPy or torch, a block of columns at a time, in float64.
+"""Read the honest updates, an (H, p) array or tensor, in blocks of columns in float64.
 
-A block is NumPy's in host memory, also of a tensor, and torch's on a GPU. The two libraries agree on what formulas need
-(`mean(axis=0)`, `sum(axis=0)`, arithmetic); where they do not, the difference stands here.
+A block is a NumPy array in host memory, also of a tensor, and a tensor on a GPU. Formulas use what both libraries have
+(`mean(axis=0)`, `sum(axis=0)`, arithmetic); the functions here hide the rest of the differences.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LARGEST = {
 
 
 def checked(honest: Matrix) -> Matrix:
-    """The honest updates as an array or tensor of floats, or an error that says what came."""
+    """The honest updates as a matrix of floats; ValueError if they are none."""
     honest = honest.detach() if is_tensor(honest) else np.asarray(honest)
     shape = tuple(honest.shape)
     if len(shape) != 2 or 0 in shape:
@@ -50,7 +50,7 @@ def widened(x: Any) -> Any:
 
 
 def narrowed(x: Any, like: Any) -> Any:
-    """In the dtype and place of `like`; what does not fit becomes the largest that does, for an Inf would be found."""
+    """A copy in the dtype and on the device of `like`; too large numbers become the largest one, never Inf."""
     most = LARGEST[dtype_name(like)]
     if is_tensor(x):
         return x.clamp(-most, most).to(like.dtype)
@@ -67,7 +67,7 @@ def mean(x: Matrix) -> Vector:
 
 
 def std(x: Matrix) -> Vector:
-    """Of the population: divided by H, as the papers define it."""
+    """The standard deviation of each column, divided by H as the papers define it."""
     off = x - x.mean(axis=0)
     off *= off
     return off.mean(axis=0) ** 0.5
@@ -78,18 +78,18 @@ def sign(x: Any) -> Any:
 
 
 def each_block(honest: Matrix, task: Callable[[int, Matrix], T]) -> list[T]:
-    """task(first column, block in float64) for all blocks, in their order; in host memory on all cores."""
+    """The results of task(first column, block in float64) for all blocks, in order; in host memory on all cores."""
     H, p = honest.shape
     if on_gpu(honest):
         width = max(1, BLOCK_ON_GPU // H)
         return [task(low, honest[:, low : low + width].double()) for low in range(0, p, width)]
-    # Not by torch's own threads: where others use the cores too, they wait for each other in a spin, block by block.
+    # Not by torch's own threads: on busy cores they spin while they wait for each other.
     numbers, width = as_numpy_matrix(honest), max(1, BLOCK // H)
     half_of_float32 = dtype_name(honest) == "bfloat16"
 
     def work(low: int) -> T:
         block = numbers[:, low : low + width]
-        # Threads do not inherit it. An honest client that has diverged is no reason to warn about an attack.
+        # Threads do not inherit the setting of the caller. Honest clients may have diverged.
         with np.errstate(over="ignore", invalid="ignore"):
             return task(low, widened(widen_bfloat16(block) if half_of_float32 else block))
 
@@ -98,7 +98,7 @@ def each_block(honest: Matrix, task: Callable[[int, Matrix], T]) -> list[T]:
 
 
 def by_columns(honest: Matrix, formula: Callable[[Matrix], Vector], *, wide: bool = False) -> Vector:
-    """What a formula makes of each column, (p,): in the dtype of the honest updates, or in float64."""
+    """The result of a formula for each column, (p,), in the dtype of the honest updates or in float64."""
     row = empty(honest, honest.shape[1:], wide=wide)
 
     def fill(low: int, block: Matrix) -> None:
@@ -109,7 +109,7 @@ def by_columns(honest: Matrix, formula: Callable[[Matrix], Vector], *, wide: boo
 
 
 def empty(honest: Matrix, shape: tuple[int, ...], *, wide: bool = False) -> Any:
-    """Fresh memory where the honest updates lie."""
+    """An uninitialised array on the device of the honest updates."""
     if is_tensor(honest):
         import torch
 
@@ -118,16 +118,16 @@ def empty(honest: Matrix, shape: tuple[int, ...], *, wide: bool = False) -> Any:
 
 
 def copied(row: Vector) -> Vector:
-    """So that whoever changes what was sent does not change the honest update."""
+    """A copy of a row."""
     return row.clone() if is_tensor(row) else row.copy()
 
 
 def agreed(row: Vector, count: int) -> Matrix:
-    """The same row from all attackers: one row of memory."""
+    """The same row from all attackers, a view of one row of memory."""
     return row.expand(count, -1) if is_tensor(row) else np.broadcast_to(row, (count, len(row)))
 
 
 def squared_distances(honest: Matrix) -> Floats:
-    """Between all pairs, (H, H), in float64 in host memory."""
+    """Squared distances of all pairs, (H, H), in float64 in host memory."""
     look = Exact().gram_stats(parse_updates(honest), seed=0)
     return Geometry.from_stats(look, len(honest)).squared_distances

@@ -1,11 +1,11 @@
-"""Min-Max and Min-Sum (Shejwalkar and Houmansadr, 2021): as far from the honest mean as the honest spread can hide.
+"""Min-Max and Min-Sum (Shejwalkar and Houmansadr, 2021): the largest move within the spread of the honest updates.
 
 The attackers send m = mean + gamma d for a fixed direction d. The paper bisects to the largest gamma that keeps m
 close enough; since
 
     |m - x_i|^2 = |mean - x_i|^2 + 2 gamma <mean - x_i, d> + gamma^2 |d|^2,
 
-both conditions are quadratic in gamma and this takes the root that the halving converges to.
+both conditions are quadratic in gamma, and the root is taken that the bisection converges to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEVIATIONS: dict[str, Callable[[Matrix], Vector]] = {
 
 @attack(deviation=among(*DEVIATIONS))
 def min_max(honest: Matrix, count: int, rng: np.random.Generator, *, deviation: str = "std") -> Matrix:
-    """Min-Max: as far as no honest update is farther from theirs than some two honest ones are from each other.
+    """Min-Max: move the mean until its largest distance to an honest update is that between two honest ones.
 
     Shejwalkar and Houmansadr, 2021, section IV. The deviation is minus the standard deviations, minus the unit vector
     of the mean, or minus its signs.
@@ -52,7 +52,7 @@ def min_max(honest: Matrix, count: int, rng: np.random.Generator, *, deviation: 
 
 @attack(deviation=among(*DEVIATIONS))
 def min_sum(honest: Matrix, count: int, rng: np.random.Generator, *, deviation: str = "std") -> Matrix:
-    """Min-Sum: as far as their squared distances to the honest sum up to no more than the worst honest client's.
+    """Min-Sum: move the mean until its squared distances to the honest sum up to the largest such sum of a client.
 
     Shejwalkar and Houmansadr, 2021, section IV. The deviation is minus the standard deviations, minus the unit vector
     of the mean, or minus its signs.

@@ -1,4 +1,4 @@
-"""Where a projection does not look: its null space, found by its own linear maps, never by its matrix."""
+"""The null space of a projection, computed by applying the projection and its transpose, never its matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bartizan.kernels import reference
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated, Sketch
 
 WORDS = 2**20  # random numbers that are drawn at a time
-CLOSE = 1e-8  # of the first residual; the second time takes care of the rest
+CLOSE = 1e-8  # of the first residual; the second pass reduces the rest
 MOST_STEPS = 500
 
 
@@ -52,7 +52,7 @@ def hidden_part(d: Floats, sketch: Sketch, seeds: Sequence[int]) -> Floats:
     if isinstance(sketch, Exact) or not seeds or not np.isfinite(d).all():
         return nothing
     P, z = Maps(sketch, tuple(seeds), len(d)), d
-    for _ in range(2):  # once more for the digits that the first time has left
+    for _ in range(2):  # the second pass removes the rounding errors of the first
         z = z - P.up(_solved(P, P.down(z)))
     return z if z @ z > 1e-12 * (d @ d) else nothing
 
@@ -95,7 +95,7 @@ def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, 
 
 
 def _words(key: Array, n_blocks: int, k: int, mixing: int) -> Iterator[Array]:
-    """Those of each block of `Rotated`. Compiled, for they are what takes most of the time."""
+    """The random words of each block of `Rotated`, by the compiled generator: they take most of the time."""
     from bartizan.kernels.cpu import rotation_words
 
     at_once = -(-WORDS // k)

@@ -1,7 +1,7 @@
-"""Attacks that know the server's rule: they try it out on the honest updates and send what hurts most.
+"""Attacks that know the server's rule: they try several factors on it and send the most harmful update.
 
-After ByzFL's optimal attacks, which search for the factor likewise. These are the only ones that copy the honest
-updates, once, into the (M, p) array that the rule is tried on.
+After ByzFL's optimal attacks, which search for the factor likewise. Only these attacks copy the honest updates, once,
+into the (M, p) array that the rule is tried on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 def optimised_alie(
     honest: Matrix, count: int, rng: np.random.Generator, *, aggregator: Aggregate, tries: int = 16
 ) -> Matrix:
-    """ALIE with the z that drives the server's own rule farthest from the honest mean.
+    """ALIE with the z that moves the server's own rule farthest from the honest mean.
 
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. ALIE's own z is the first try.
     """
@@ -37,7 +37,7 @@ def optimised_alie(
 def optimised_ipm(
     honest: Matrix, count: int, rng: np.random.Generator, *, aggregator: Aggregate, tries: int = 16
 ) -> Matrix:
-    """IPM with the factor that drives the server's own rule farthest from the honest mean.
+    """IPM with the factor that moves the server's own rule farthest from the honest mean.
 
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. The first are 2 and FoE's 0.1.
     """
@@ -61,7 +61,7 @@ def _worst(
 
 
 def trial(honest: Matrix, count: int, aggregator: Aggregate, centre: Vector) -> Callable[[Vector], float]:
-    """A function that tells how far the server is driven from the honest mean when all attackers send this."""
+    """A function from the update that all attackers send to the distance of the aggregate from the honest mean."""
     H = len(honest)
     updates = empty(honest, (H + count, honest.shape[1]))
     updates[:H] = honest
@@ -76,8 +76,8 @@ def trial(honest: Matrix, count: int, aggregator: Aggregate, centre: Vector) -> 
 def most_harmful(harm: Callable[[float], float], first: Sequence[float], tries: int) -> float:
     """The best of `tries` values: the first ones, then halfway to the neighbours of the best so far.
 
-    Rules take a shift up to some size and refuse what is larger, so the harm rises and then falls off a cliff: halving
-    finds the edge. Beyond the ends the step doubles or halves.
+    Rules accept a shift up to some size and reject a larger one, so the harm rises and then drops: bisection finds the
+    edge. Beyond the ends the step doubles or halves.
 
     >>> most_harmful(lambda x: x if x < 3 else 0.0, (1.0, 2.0, 4.0), 8)
     2.9375
@@ -95,7 +95,7 @@ def most_harmful(harm: Callable[[float], float], first: Sequence[float], tries: 
 
 
 def _distance(update: Vector, centre: Vector) -> float:
-    """How far an aggregate is from the honest mean; what is not finite has done all the harm there is."""
+    """The distance of an aggregate from the honest mean; infinite if the aggregate is not finite."""
     if not is_tensor(update):
         update = np.asarray(update)
     if tuple(update.shape) != tuple(centre.shape):

@@ -1,4 +1,4 @@
-"""An attack's border: what it is given is checked once, here; the functions behind it are their formulas."""
+"""Declare attacks: check their settings, their input and the updates that they return."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bartizan.sketch import Sketch
 from bartizan.updates.layout import is_tensor
 
 HANDED = ("aggregator", "sketch", "leaked_seed", "past_seeds", "published")
-"""Not settings but knowledge: what a run hands to an attack whose signature asks for it."""
+"""Arguments that are no settings: knowledge of the server that a run passes to attacks whose signature names it."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a setting may be, in words and as a test."""
+    """The permitted values of a setting, in words and as a test."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -103,14 +103,14 @@ def _checked_rows(name: str, sent: Any, honest: Any, count: int) -> Any:
 
 
 def check(name: str, wanted: Mapping[str, Wanted], given: Mapping[str, Any]) -> None:
-    """Raise on the first setting that is not what is wanted; one that nobody knows is Python's to refuse."""
+    """Raise on the first setting with a value that is not permitted; unknown settings are not checked here."""
     for setting, value in given.items():
         if setting in wanted:
             wanted[setting].check(name, setting, value)
 
 
 def needs(attack: Callable[..., Any]) -> frozenset[str]:
-    """What an attack (or a `functools.partial` of one) knows of the server and must still be passed.
+    """The knowledge of the server that an attack (or a `functools.partial` of one) must still be passed.
 
     `aggregator`: the rule; `sketch`: how it projects; `leaked_seed`: of this round; `past_seeds`: of those before;
     `published`: the sum of the aggregates so far.
@@ -126,7 +126,7 @@ def needs(attack: Callable[..., Any]) -> frozenset[str]:
 
 
 def needs_aggregator(attack: Callable[..., Any]) -> bool:
-    """Whether an attack (or a `functools.partial` of one) must still be passed the server's rule, `aggregator=...`.
+    """Whether an attack (or a `functools.partial` of one) must still be passed the server's rule, `aggregator`.
 
     >>> from bartizan.attacks import attack
     >>> needs_aggregator(attack("optimised-ipm")), needs_aggregator(attack("ipm"))

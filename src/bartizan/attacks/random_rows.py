@@ -1,4 +1,4 @@
-"""Random rows, one generator a attacker, drawn where the honest updates lie; nothing touches global state."""
+"""Random rows, one generator an attacker, drawn on the device of the honest updates."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ DRAWN = 2**18  # numbers drawn at a time in host memory
 
 
 @dataclass(frozen=True)
-class Dice:
-    """One attacker's randomness: a NumPy generator, or torch's on the device of the honest updates."""
+class AttackerRandom:
+    """The generator of one attacker: NumPy's, or torch's on the device of the honest updates."""
 
     attacker: int
     honest: Matrix
     generator: Any
 
     @classmethod
-    def of(cls, attacker: int, honest: Matrix, seed: int) -> Dice:
+    def of(cls, attacker: int, honest: Matrix, seed: int) -> AttackerRandom:
         if not is_tensor(honest):
             return cls(attacker, honest, np.random.default_rng(seed))
         import torch
@@ -42,7 +42,7 @@ class Dice:
         return torch.randn(size, generator=self.generator, dtype=dtype, device=self.honest.device)
 
     def bits(self, size: int) -> Any:
-        """Random integers that are as wide as the honest updates' floats."""
+        """Random integers of as many bits as the honest updates' floats."""
         width = 8 * self.honest.itemsize
         most = 2 ** (width - 1)
         if not is_tensor(self.honest):
@@ -53,28 +53,28 @@ class Dice:
         return integers.random_(-most, None if width == 64 else most, generator=self.generator)
 
 
-def each_draws(
+def random_rows(
     honest: Matrix,
     count: int,
     rng: np.random.Generator,
-    draw: Callable[[Dice, int, int], Vector],
+    draw: Callable[[AttackerRandom, int, int], Vector],
     *,
     fit: bool = True,
 ) -> Matrix:
-    """A row a attacker, of draw(dice, first column, last column + 1); clipped to what the dtype holds if `fit`."""
+    """One row an attacker, from draw(own, first column, last column + 1); clipped to the dtype's range if `fit`."""
     p = honest.shape[1]
     sent = empty(honest, (count, p))
     step = p if is_tensor(honest) else DRAWN
 
     def fill(attacker: int) -> None:
-        dice = Dice.of(attacker, honest, int(seeds[attacker]))
+        own = AttackerRandom.of(attacker, honest, int(seeds[attacker]))
         with np.errstate(over="ignore", invalid="ignore"):
             for low in range(0, p, step):
                 high = min(p, low + step)
-                drawn = draw(dice, low, high)
+                drawn = draw(own, low, high)
                 sent[attacker, low:high] = narrowed(drawn, sent) if fit else drawn
 
-    # Seeds, not rng.spawn: what is drawn is then a function of the generator's state alone.
+    # Seeds, not rng.spawn: the rows are then a function of the generator's state alone.
     seeds = rng.integers(2**63, size=count)
     if is_tensor(honest):
         for attacker in range(count):

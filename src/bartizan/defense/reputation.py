@@ -1,4 +1,4 @@
-"""What is known of each client over the rounds: how much it was trusted, how often it was left out or quarantined."""
+"""Reputation of clients over the rounds: their mean weights, how often they were left out or quarantined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 LITTLE = 0.1
-"""A node with less than this part of its share was left out of the round."""
+"""A node with a weight below this part of its share was left out of the round."""
 
 
 @dataclass
@@ -17,25 +17,25 @@ class Standing:
 
     rounds: int = 0
     judged: int = 0
-    """Rounds in which it was given a weight: a coordinate-wise rule gives none, nor does a round that was refused."""
+    """Rounds in which it was given a weight: not those of coordinate-wise rules, nor rounds without a result."""
     share: float = 0.0
-    """Sum of its weights, its share of the data being 1; nothing for a quarantined reply."""
+    """Sum of its weights relative to its share of the data; 0 for a quarantined reply."""
     left_out: int = 0
     expected: float = 0.0
-    """Sum of the parts of all judged nodes that were left out: how often it would be by chance."""
+    """How often it would be left out by chance: the sum over rounds of the fraction of nodes that were."""
     quarantined: int = 0
     reason: str = ""
-    """Why, the last time."""
+    """The last reason for quarantine."""
 
     @property
     def mean_share(self) -> float:
-        """Over the rounds that say something of it; NaN where none does."""
-        told = self.judged + self.quarantined
-        return self.share / told if told else math.nan
+        """Over the rounds in which it was weighed or quarantined; NaN where there are none."""
+        rounds = self.judged + self.quarantined
+        return self.share / rounds if rounds else math.nan
 
     @property
     def odds(self) -> float:
-        r"""At most how likely a node that is left out by chance is left out so often.
+        r"""Upper bound on the probability that chance alone leaves a node out so often.
 
         Chernoff's bound :math:`e^{-n D(o/n \| e/n)}` for o times left out of n where e were expected; it holds for
         chances that differ from round to round (Hoeffding, 1956).
@@ -49,18 +49,18 @@ class Standing:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A node that a person should look at, and why."""
+    """A node that should be inspected, and why."""
 
     node: int
     odds: float
-    """How likely chance alone would have left it out so often; 0 if it sent what can't be used."""
+    """Probability that chance alone left it out so often; 0 if it was quarantined."""
     rounds: int
     left_out: int
     quarantined: int
     share: float
-    """Its mean weight, its share of the data being 1."""
+    """Its mean weight relative to its share of the data."""
     reason: str = ""
-    """Why it was quarantined, the last time."""
+    """The last reason for quarantine."""
 
     def __str__(self) -> str:
         last = f"; last: {self.reason}" if self.quarantined else ""
@@ -75,7 +75,7 @@ class Suspect:
 
 
 class Reputation:
-    """Running weights by node id.
+    """Sums over the rounds by node id.
 
     >>> reputation = Reputation()
     >>> for _ in range(5):
@@ -95,11 +95,11 @@ class Reputation:
         took_part: Iterable[int] = (),
         sizes: Mapping[int, float] | None = None,
     ) -> None:
-        """Take in one round: the weights of those who were judged, and why the others were not.
+        """Add one round: the weights of the nodes, and the reasons of those that were quarantined.
 
-        `took_part` names who sent something usable where there are no weights. `sizes` are what each counted for, alike
-        if not given: a node of few examples has little weight by right. It was left out if it got little of that, and
-        little of an equal share too, for some rules make nothing of sizes.
+        `took_part` names the nodes with a usable update where there are no weights. `sizes` are the data sizes that the
+        rule used, equal if not given. A node was left out if its weight is small both relative to its share of the
+        data and to an equal share, since some rules ignore sizes.
         """
         judged = {node: w for node, w in (weights or {}).items() if node not in quarantined}
         total = sum(judged.values())
@@ -124,11 +124,11 @@ class Reputation:
             standing.reason = reason
 
     def shares(self) -> dict[int, float]:
-        """Each node's mean weight over its rounds, its share of the data being 1; without those never weighed."""
+        """Each node's mean weight over its rounds, relative to its share of the data; without nodes never weighed."""
         return {node: one.mean_share for node, one in self.nodes.items() if one.judged + one.quarantined}
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
-        """Who was quarantined, or left out more often than chance explains, the worst first.
+        """Nodes that were quarantined, or left out more often than chance explains, the worst first.
 
         A hint, not a proof: a node whose data are unlike all others' is left out too, and quarantine may be a bug.
         """

@@ -1,4 +1,4 @@
-"""DTensors: which columns this rank holds, and a result that is sharded likewise."""
+"""DTensors: the columns that this rank holds, and results that are sharded alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bartizan.updates.files import Unreadable
 
 
 def is_dtensor(value: Any) -> TypeGuard[Any]:
-    """Imports nothing: whoever has a DTensor has imported its module already."""
+    """Whether `value` is a DTensor; imports nothing, since its owner has imported its module already."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
@@ -44,8 +44,8 @@ def _axis_of(tensor: Any) -> int | None:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The columns of one rank: where they begin, of how many, and over which axis of the mesh they are shared out."""
+class ColumnRange:
+    """The columns of one rank: the first one, the number of all, and the axis of the mesh that shards them."""
 
     first: int
     dim: int
@@ -53,7 +53,7 @@ class Place:
     axis: int
 
     @classmethod
-    def of(cls, tensor: Any, ndim: int = 1) -> Place:
+    def of(cls, tensor: Any, ndim: int = 1) -> ColumnRange:
         """Of a DTensor whose last dimension is sharded over one axis of the mesh, and copied over the others."""
         if tensor.ndim != ndim:
             wanted = "a flat DTensor, (p,)" if ndim == 1 else "a DTensor with a row a client, (M, p)"
@@ -77,8 +77,8 @@ class Place:
             raise ValueError(f"Wanted {width} of the DTensor's {p} columns on this rank, its even share; got {came}.")
         return cls(first, p, mesh, axis)
 
-    def built(self, update: Any) -> Any:
-        """The whole update, of which this rank holds these columns."""
+    def to_dtensor(self, update: Any) -> Any:
+        """The whole update as a DTensor of which this rank holds these columns."""
         import torch
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -87,28 +87,28 @@ class Place:
         return DTensor.from_local(update, self.mesh, placements, run_check=False, shape=shape, stride=(1,))
 
     def __str__(self) -> str:
-        return f"columns from {self.first} on of {self.dim}, shared out over axis {self.axis} of {self.mesh}"
+        return f"columns from {self.first} on of {self.dim}, sharded over axis {self.axis} of {self.mesh}"
 
 
-def locals_of(updates: Sequence[Any]) -> tuple[list[Any], Place]:
-    """One flat DTensor a client as this rank has them; who is placed otherwise than most becomes unreadable."""
-    places: dict[int, Place] = {}
+def local_parts(updates: Sequence[Any]) -> tuple[list[Any], ColumnRange]:
+    """The local parts of one flat DTensor a client; one that is sharded otherwise than most becomes `Unreadable`."""
+    ranges: dict[int, ColumnRange] = {}
     reasons: dict[int, ValueError] = {}
     for client, update in enumerate(updates):
         if is_dtensor(update):
             try:
-                places[client] = Place.of(update)
-            except ValueError as misplaced:
-                reasons[client] = misplaced
-    if not places:
+                ranges[client] = ColumnRange.of(update)
+            except ValueError as misfit:
+                reasons[client] = misfit
+    if not ranges:
         raise next(iter(reasons.values()))
-    usual = Counter(places.values()).most_common(1)[0][0]
+    usual = Counter(ranges.values()).most_common(1)[0][0]
     held = []
     for client, update in enumerate(updates):
-        if places.get(client) == usual:
+        if ranges.get(client) == usual:
             held.append(update.to_local())
-        elif client in places:
-            held.append(Unreadable(f"wanted {usual}; got {places[client]}"))
+        elif client in ranges:
+            held.append(Unreadable(f"wanted {usual}; got {ranges[client]}"))
         elif client in reasons:
             held.append(Unreadable(str(reasons[client])))
         else:
@@ -116,13 +116,13 @@ def locals_of(updates: Sequence[Any]) -> tuple[list[Any], Place]:
     return held, usual
 
 
-def local(name: str, point: Any, place: Place | None) -> Any:
-    """A reference or a trusted update as this rank has it."""
+def local_part(name: str, point: Any, columns: ColumnRange | None) -> Any:
+    """This rank's part of a reference or a trusted update."""
     if not is_dtensor(point):
         return point
-    if place is None:
+    if columns is None:
         raise ValueError(f"{name} is a DTensor, and the shard is none: pass these columns of it, .to_local().")
-    own = Place.of(point)
-    if own != place:
-        raise ValueError(f"{name} must be placed as the clients' updates are: wanted {place}; got {own}.")
+    own = ColumnRange.of(point)
+    if own != columns:
+        raise ValueError(f"{name} must be sharded as the clients' updates are: wanted {columns}; got {own}.")
     return point.to_local()

@@ -2,42 +2,87 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from bartizan.distributed.dtensors import Place, dtensors_of, is_dtensor, local, locals_of
-from bartizan.distributed.empty import Empty, has_no_columns, zeros_like
+import numpy as np
+
+from bartizan.distributed.dtensors import ColumnRange, dtensors_of, is_dtensor, local_part, local_parts
 from bartizan.updates import Updates, parse_updates
 from bartizan.updates.columns import Columns, Row
 from bartizan.updates.files import open_paths
-from bartizan.updates.layout import Entry, Layout, is_array, is_tensor, leaves_of
+from bartizan.updates.layout import FLOATS, Entry, Layout, Path, dtype_name, is_array, is_tensor, leaves_of
 from bartizan.updates.parse import as_list
+
+ZERO, OWN = "zero", "update"  # keys of the added column and of the client's update in an empty shard
+
+
+@dataclass(frozen=True)
+class EmptyShard:
+    """The updates of a rank without columns, each beside one column of zeros, which changes no sum.
+
+    A client that sent columns where most sent none is quarantined for its layout.
+    """
+
+    sent: list[Any]
+    points: dict[str, Any]
+
+    @cached_property
+    def _usual(self) -> tuple[Layout, list[Any]]:
+        """The layout of most clients without columns, and the arrays of one of them."""
+        parsed = [(Layout.of(leaves), leaves) for leaves in map(_leaves, self.sent) if leaves is not None]
+        usual = Layout.most_common([layout for layout, _ in parsed if not layout.dim])
+        return usual, list(next(leaves for layout, leaves in parsed if layout == usual).values())
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the clients' floating-point arrays; none where they sent only integers, or nothing."""
+        return tuple(sorted({entry.dtype for entry in self._usual[0].entries if entry.is_float}))
+
+    def clients(self, dtype: str = "float32") -> Updates:
+        """The updates with the added column, in the clients' dtype, or in this one where they have none."""
+        zero = self._zero(dtype)
+        points: dict[str, Any] = {
+            name: None if point is None else {ZERO: zero, OWN: point} for name, point in self.points.items()
+        }
+        return parse_updates([{ZERO: zero, OWN: update} for update in self.sent], **points)
+
+    def _zero(self, dtype: str) -> Any:
+        leaves = self._usual[1]
+        for leaf in leaves:
+            if dtype_name(leaf) in FLOATS:
+                return zeros_like(leaf, 1)
+        if leaves and is_tensor(leaves[0]):
+            return leaves[0].new_zeros(1, dtype=getattr(sys.modules["torch"], dtype))
+        return np.zeros(1, np.float64 if dtype == "float64" else np.float32)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The columns here, as updates by themselves; a rank without any has one of zeros, which changes no sum."""
+    """The columns of this rank, as updates of their own."""
 
     clients: Updates
     first: int | None
     width: int
-    place: Place | None = None
-    empty: Empty | None = None
+    columns: ColumnRange | None = None  # of a DTensor
+    empty: EmptyShard | None = None
 
     @classmethod
     def of(cls, shard: Any, offset: int | None, reference: Any, trusted: Any) -> Shard:
-        place = None
+        columns = None
         if not is_array(shard):
             shard = as_list(open_paths(shard))
         if dtensors_of(shard):
             if offset is not None:
-                raise ValueError("A DTensor knows where its columns lie: leave offset out.")
+                raise ValueError("A DTensor knows where its columns are: leave offset out.")
             if is_array(shard):
-                place = Place.of(shard, ndim=2)
+                columns = ColumnRange.of(shard, ndim=2)
                 shard = shard.to_local()
             else:
-                shard, place = locals_of(shard)
-            offset = place.first
+                shard, columns = local_parts(shard)
+            offset = columns.first
         elif not is_array(shard) and any(map(_holds_dtensors, shard)):
             raise TypeError(
                 "DTensors inside of a container have no common order of coordinates: pass their .to_local(), without "
@@ -45,12 +90,12 @@ class Shard:
             )
         if offset is not None and (isinstance(offset, bool) or int(offset) != offset or offset < 0):
             raise ValueError(f"offset must be the coordinate of the shard's first column, 0 or more; got {offset!r}.")
-        points = {"reference": local("reference", reference, place), "trusted": local("trusted", trusted, place)}
+        points = {name: local_part(name, p, columns) for name, p in (("reference", reference), ("trusted", trusted))}
         if has_no_columns(shard):
-            empty = Empty(list(shard), points)
-            return cls(empty.clients(), offset, 0, place, empty)
+            empty = EmptyShard(list(shard), points)
+            return cls(empty.clients(), offset, 0, columns, empty)
         clients = parse_updates(shard, **points)
-        return cls(clients, offset, clients.columns.dim, place)
+        return cls(clients, offset, clients.columns.dim, columns)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -62,46 +107,75 @@ class Shard:
     def device(self) -> str:
         return self.clients.layout.entries[0].device
 
-    def among(self, dtypes: tuple[str, ...]) -> Shard:
-        """The same among ranks whose updates are of these dtypes."""
+    def with_dtypes(self, dtypes: tuple[str, ...]) -> Shard:
+        """The same among ranks whose updates are of these dtypes, which an empty shard without floats takes over."""
         if self.empty is None or self.empty.dtypes:
             return self
         return replace(self, clients=self.empty.clients(max(dtypes, key=lambda name: name == "float64")))
 
-    def built(self, update: Any) -> Any:
-        """This rank's part of the result, in the form of a client's."""
-        update = update if self.empty is None else self.empty.built(update)
-        return update if self.place is None else self.place.built(update)
+    def result(self, update: Any) -> Any:
+        """This rank's part of the result, in the container of a client's update."""
+        update = update if self.empty is None else update[OWN]
+        return update if self.columns is None else self.columns.to_dtensor(update)
 
 
-def at_their_place(clients: Updates, first: int, multiple_of: int) -> Updates:
-    """Columns that begin at coordinate `first`, led by zeros from the multiple below on: the rest of a block that a
-    sketch maps as a whole is another rank's, and the sketches of both parts add up to that of the block.
+def has_no_columns(shard: Any) -> bool:
+    """Whether most of the readable updates have no floating-point columns."""
+    if is_array(shard):
+        return shard.ndim > 1 and len(shard) > 0 and 0 in shard.shape[1:]
+    n_with = n_without = 0
+    for update in shard:
+        leaves = _leaves(update)
+        if leaves is not None:
+            some = any(0 not in leaf.shape and dtype_name(leaf) in FLOATS for leaf in leaves.values())
+            n_with, n_without = n_with + some, n_without + (not some)
+        if 2 * max(n_with, n_without) > len(shard):
+            break
+    return n_without > n_with
+
+
+def padded_to_block(clients: Updates, first: int, multiple_of: int) -> Updates:
+    """Columns that begin at coordinate `first`, after zeros from the multiple below on.
+
+    The rest of a block that a sketch maps as a whole is another rank's: the sketches of both parts add up to that of
+    the block.
     """
     lead = first % multiple_of
     if not lead:
         return replace(clients, first=first)
-    arrays, own = clients.located.arrays, clients.columns.entries[0]
+    arrays, own = clients.rows.arrays, clients.columns.entries[0]
     zeros = zeros_like(arrays[0][0], lead)
     columns = Columns(Layout((Entry(("lead",), (lead,), own.dtype, own.device), *clients.layout.entries)))
     return replace(
         clients,
         columns=columns,
-        located=columns.located([Row((zeros, *arrays[m]), ()) for m in range(len(clients))]),
-        reference=_led(clients.reference, lead),
-        trusted=_led(clients.trusted, lead),
+        rows=columns.stack([Row((zeros, *arrays[m]), ()) for m in range(len(clients))]),
+        reference=_padded(clients.reference, lead),
+        trusted=_padded(clients.trusted, lead),
         first=first - lead,
     )
 
 
-def _led(row: Row | None, lead: int) -> Row | None:
+def _padded(row: Row | None, lead: int) -> Row | None:
     return None if row is None else Row((zeros_like(row.floats[0], lead), *row.floats), row.integers)
+
+
+def zeros_like(like: Any, count: int) -> Any:
+    return like.new_zeros(count) if is_tensor(like) else np.zeros(count, like.dtype.newbyteorder("="))
+
+
+def _leaves(update: Any) -> dict[Path, Any] | None:
+    """The arrays of an update; None if it can't be read, for which `parse_updates` gives the reason."""
+    try:
+        leaves = leaves_of(update)
+        Layout.of(leaves)
+    except Exception:
+        return None
+    return leaves
 
 
 def _holds_dtensors(update: Any) -> bool:
     if is_tensor(update):
         return False
-    try:
-        return any(map(is_dtensor, leaves_of(update).values()))
-    except Exception:  # a container may do anything when it is looked at: Updates says what
-        return False
+    leaves = _leaves(update)
+    return leaves is not None and any(map(is_dtensor, leaves.values()))

@@ -1,4 +1,4 @@
-"""One aggregation by several processes: each reads and combines its own columns, and one decides for all."""
+"""Aggregation of updates that are sharded by columns over the ranks of a `torch.distributed` group."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.defense.decide import effective_sketch
-from bartizan.distributed.agreement import Agreement, Claim, agreed
+from bartizan.distributed.agreement import Agreement, Fingerprint, ShardInfo, agree
+from bartizan.distributed.collectives import RankGrid
 from bartizan.distributed.dtensors import groups_of
 from bartizan.distributed.failure import Failure, raise_any
-from bartizan.distributed.grid import Grid
-from bartizan.distributed.named import Named
-from bartizan.distributed.partial_gram import Contribution
+from bartizan.distributed.partial_gram import PartialSums
 from bartizan.distributed.rank import Rank
 from bartizan.distributed.shard import Shard
 from bartizan.geometry import client_sizes
@@ -34,10 +33,10 @@ from bartizan.updates import Updates, combine
 class ShardedAggregator:
     """A rule and a sketch, called on every rank of a group with its own columns of all M updates.
 
-    Each rank sketches its columns as what they are among all p, the M x k numbers are summed (M x M for `Exact`), the
-    first rank decides and tells the weights, and each combines its own columns. The result is that of one process up
-    to rounding; what travels does not grow with p; what is wrong on one rank, up to the last step, is raised on all of
-    them. More in `docs/distributed.md`.
+    Each rank sketches its columns at their place among all p, the M x k numbers are summed (M x M for `Exact`), the
+    first rank decides the weights and sends them to all, and each combines its own columns. The result is that of one
+    process up to rounding; the traffic does not grow with p; an error of one rank, up to the last step, is raised on
+    all of them. More in `docs/distributed.md`.
     """
 
     rule: Rule | CoordinateWise
@@ -65,40 +64,40 @@ class ShardedAggregator:
             shard: These columns of all updates, in any form that `aggregate` takes: an (M, w) array, a list, an (M, p)
                 DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], a list of flat ones. It may have no
                 columns, w = 0.
-            offset: Which of all coordinates the first column is; if no rank says, shards follow each other in the
-                order of ranks.
+            offset: The coordinate of the first column; if no rank passes it, shards follow each other in the order of
+                ranks.
             group: Of `torch.distributed`; all processes if not given (a DTensor: those of its mesh).
             sizes: As in `aggregate`; the same on every rank.
             reference: These columns of the origin.
-            trusted: These columns of an update that the server vouches for.
+            trusted: These columns of the server's own update.
             seed: The same on every rank; if not given, drawn by the first once all have arrived.
             history: As in `aggregate`; the same on every rank.
-            strict: Raise on the first unfit client, on all ranks, instead of quarantining it.
+            strict: Raise on the first client that can't take part, on all ranks, instead of quarantining it.
         """
         watch = Stopwatch()
-        peers = Grid(groups_of(shard) if group is None else [group])
+        ranks = RankGrid(groups_of(shard) if group is None else [group])
         mine: Shard | None = None
-        claim: Claim | Failure
+        info: ShardInfo | Failure
         try:
             if isinstance(self.rule, Rule):
                 self.rule.check_trusted(trusted is not None)
             mine = Shard.of(shard, offset, reference, trusted)
             given = None if sizes is None else client_sizes(sizes, mine.clients.n_sent)
-            claim = self._claim(peers.process, mine, given, seed, history, strict)
-        except Exception as wrong:  # the others wait: they must hear of it
-            claim = Failure.of(wrong, peers.process)
-        claims = peers.everyones(claim, Claim, Failure)
-        agreement = agreed(claims, peers.n_shards)
+            info = self._info(ranks.global_rank, mine, given, seed, history, strict)
+        except Exception as wrong:  # the other ranks wait for this one
+            info = Failure.of(wrong, ranks.global_rank)
+        infos = ranks.gather(info, ShardInfo, Failure)
+        agreement = agree(infos, ranks.n_shards)
         assert mine is not None
-        mine = mine.among(agreement.dtypes)
+        mine = mine.with_dtypes(agreement.dtypes)
         clients = mine.clients.without(agreement.quarantined)
-        peers.sum_where_the_shards_are([each.device for each in claims])
-        seed, sketch = self._begun(peers, clients, agreement, seed)
+        ranks.choose_sum_device([each.device for each in infos])
+        seed, sketch = self._seed_and_sketch(ranks, clients, agreement, seed)
         watch.lap("agree")
 
         S = client_sizes(sizes, clients.n_sent)
-        contribution = Contribution(effective_sketch(self.rule, sketch), clients, agreement.firsts[peers.rank], seed)
-        rank = Rank(peers, contribution, clients, agreement, watch)
+        partial = PartialSums(effective_sketch(self.rule, sketch), clients, agreement.firsts[ranks.rank], seed)
+        rank = Rank(ranks, partial, clients, agreement, watch)
         verdict = rank.verdict(self.rule, sketch, S, tuple(history), strict)
 
         failure: Failure | None = None
@@ -106,57 +105,56 @@ class ShardedAggregator:
             decision = verdict.decision
             update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
             watch.lap("combine")
-            out = Aggregation.of(mine.built(update), verdict, range(clients.n_sent), watch.laps)
+            out = Aggregation.of(mine.result(update), verdict, range(clients.n_sent), watch.laps)
         except Exception as wrong:
-            failure = Failure.of(wrong, peers.process)
-        raise_any(peers.everyones(failure, Failure, NoneType))
+            failure = Failure.of(wrong, ranks.global_rank)
+        raise_any(ranks.gather(failure, Failure, NoneType))
         return out
 
-    def _claim(
+    def _info(
         self,
-        process: int,
+        global_rank: int,
         mine: Shard,
         sizes: Floats | None,
         seed: int | None,
         history: tuple[float, ...],
         strict: bool,
-    ) -> Claim:
+    ) -> ShardInfo:
         clients = mine.clients
-        return Claim(
-            rank=process,
-            rule=Named.of(self.rule),
-            sketch=Named.of(self.sketch),
+        return ShardInfo(
+            rank=global_rank,
+            rule=Fingerprint.of(self.rule),
+            sketch=Fingerprint.of(self.sketch),
             n_clients=clients.n_sent,
             dtypes=mine.dtypes,
             reference=clients.reference is not None,
             trusted=clients.trusted is not None,
-            history=Named.of(tuple(map(float, history))),
+            history=Fingerprint.of(tuple(map(float, history))),
             strict=bool(strict),
             sizes=None if sizes is None else sizes.tobytes(),
             seed=None if seed is None else checked_seed(seed),
             first=None if mine.first is None else int(mine.first),
             width=mine.width,
-            dim=None if mine.place is None else mine.place.dim,
+            dim=None if mine.columns is None else mine.columns.dim,
             device=mine.device,
             quarantined=clients.quarantined,
         )
 
-    def _begun(self, peers: Grid, clients: Updates, agreement: Agreement, seed: int | None) -> tuple[int, Sketch]:
-        """The seed and the sketch of this round, which the first rank chooses now that all are there."""
-        said: Any = None
-        if peers.leads:
+    def _seed_and_sketch(
+        self, ranks: RankGrid, clients: Updates, agreement: Agreement, seed: int | None
+    ) -> tuple[int, Sketch]:
+        """The seed and the sketch of this round, chosen by the first rank once all updates have arrived."""
+        chosen: Any = None
+        if ranks.is_leader:
             try:
-                said = (
-                    fresh_seed() if seed is None else checked_seed(seed),
-                    self._alone.sketch_for(clients, max(agreement.widths)),
-                )
+                sketch = self._alone.sketch_for(clients, max(agreement.widths))
+                chosen = (fresh_seed() if seed is None else seed, sketch)
             except Exception as wrong:
-                said = Failure.of(wrong, peers.process, of_the_round=True)
-        said = peers.from_the_leader(said, tuple, Failure)
-        if isinstance(said, Failure):
-            raise said.error()
-        seed, sketch = said
-        return seed, sketch
+                chosen = Failure.of(wrong, ranks.global_rank, of_all_ranks=True)
+        chosen = ranks.broadcast(chosen, tuple, Failure)
+        if isinstance(chosen, Failure):
+            raise chosen.error()
+        return chosen
 
     @cached_property
     def _alone(self) -> Aggregator:

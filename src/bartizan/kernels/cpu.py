@@ -1,10 +1,10 @@
-"""The kernels in numba: cached on disk, shared out to all cores. What each computes, `reference` says; here is how.
+"""Kernels for host memory in numba, on all cores; `reference` defines what each of them computes.
 
-Rows are read where they lie, a tile at a time; a tile that spans several arrays, or is of another format, is put
-together in cache. Sums of float64 rows are float64; the mixing of narrower ones is float32, and a block's sketches are
+Rows are read in place, a tile at a time; a tile that spans several arrays, or is of another format, is copied
+to cache. Sums of float64 rows are float64; the mixing of narrower ones is float32, and a block's sketches are
 then added up in float64. Loops run over flat buffers with unsigned indices: numba then emits no wrap-around checks and
-LLVM vectorises them. They all stand in one file, because numba's cache looks only at the file that a kernel stands in,
-not at what it calls.
+LLVM vectorises them. All are in one file because numba's cache checks only the file that a kernel is in, not what it
+calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BAND = 256  # strips of rows that are walked together
 PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts there are at least and at most
 
 
-# A client may be as large as numbers go: it is quarantined by its norm, not told by a warning.
+# A client may send the largest numbers there are: its norm quarantines it, without NumPy's warnings.
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 
 
@@ -474,28 +474,26 @@ def _square_of_products(x, y, out, i, j):
 
 
 @njit(cache=True, nogil=True)
+def _gather(rows, m, low, origin, own, to):
+    x = tile(rows, m, low, origin, own)
+    for i in range(u64(STRIP)):
+        to[i] = x[i]
+
+
+@njit(cache=True, nogil=True)
 def _gram(rows, own, origin, first, last, out):
     """Add the inner products over these strips; SIDE rows at a time, so the last ones of `out` may be padding."""
     M, padded = len(rows.pointers), len(out)
     strip = np.zeros((padded, STRIP))
     for s in range(first, last):
         for m in range(M):
-            x, to = tile(rows, m, s * STRIP, origin, own), strip[m]
-            for i in range(u64(STRIP)):
-                to[i] = x[i]
+            _gather(rows, m, s * STRIP, origin, own, strip[m])
         for i in range(0, padded, SIDE):
             for j in range(0, i + 1, SIDE):
                 _square_of_products(strip[i : i + SIDE], strip[j : j + SIDE], out, i, j)
     for i in range(padded):
         for j in range(i):
             out[j, i] = out[i, j]
-
-
-@njit(cache=True, nogil=True)
-def _gather(rows, m, low, origin, own, to):
-    x = tile(rows, m, low, origin, own)
-    for i in range(u64(STRIP)):
-        to[i] = x[i]
 
 
 @njit(cache=True, nogil=True)
@@ -566,10 +564,14 @@ def rotation_of(k: int, mixing: int) -> Any:
     sub-block has 2L cells, so that no rotation wraps; they are folded now and then.
     """
     L = k // mixing
-    return _swift(u64(L), u64(min(L, LANES))) if mixing == 32 else _plain(u64(mixing), u64(L), u64(min(L, LANES)))
+    return (
+        _rotation_of_32(u64(L), u64(min(L, LANES)))
+        if mixing == 32
+        else _rotation_of_any(u64(mixing), u64(L), u64(min(L, LANES)))
+    )
 
 
-def _swift(L: Any, H: Any) -> Any:
+def _rotation_of_32(L: Any, H: Any) -> Any:
     """32 sub-blocks: three of five butterfly stages on the way in, eight at a time, and two on the way out."""
 
     @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -605,26 +607,10 @@ def _swift(L: Any, H: Any) -> Any:
                         a5 = _signed(a5, word, np.uint32(20))
                         a6 = _signed(a6, word, np.uint32(24))
                         a7 = _signed(a7, word, np.uint32(28))
-                        b0, b1, b2, b3, b4, b5, b6, b7 = (
-                            a0 + a4,
-                            a1 + a5,
-                            a2 + a6,
-                            a3 + a7,
-                            a0 - a4,
-                            a1 - a5,
-                            a2 - a6,
-                            a3 - a7,
-                        )
-                        a0, a1, a2, a3, a4, a5, a6, a7 = (
-                            b0 + b2,
-                            b1 + b3,
-                            b0 - b2,
-                            b1 - b3,
-                            b4 + b6,
-                            b5 + b7,
-                            b4 - b6,
-                            b5 - b7,
-                        )
+                        b0, b1, b2, b3 = a0 + a4, a1 + a5, a2 + a6, a3 + a7
+                        b4, b5, b6, b7 = a0 - a4, a1 - a5, a2 - a6, a3 - a7
+                        a0, a1, a2, a3 = b0 + b2, b1 + b3, b0 - b2, b1 - b3
+                        a4, a5, a6, a7 = b4 + b6, b5 + b7, b4 - b6, b5 - b7
                         x[to + i] = a0 + a1
                         x[to + hop + i] = a0 - a1
                         x[to + u64(2) * hop + i] = a2 + a3
@@ -658,7 +644,7 @@ def _swift(L: Any, H: Any) -> Any:
     return rotate
 
 
-def _plain(n: Any, L: Any, H: Any) -> Any:
+def _rotation_of_any(n: Any, L: Any, H: Any) -> Any:
     """Any power of two of sub-blocks: signs, all butterfly stages in place, signs again, and the rotated addition."""
     planes = u64(reference.sign_planes(int(n)))
 

@@ -9,7 +9,7 @@ Vector = Any
 
 
 class Kernels(Protocol):
-    """A module of kernels; `reference` says what each of them computes.
+    """A module of kernels; `reference` defines what each of them computes.
 
     `rows` is a block of columns, `origin` the point that is subtracted first (None for zero), `start` the index of the
     block's first coordinate among all. Results are added to `out` and `norms`, which are float64.

@@ -1,7 +1,4 @@
-"""ChaCha8's words in numba, and the sketches whose every entry is one: cached on disk, float64 sums.
-
-This file and `cpu` stand for themselves, since numba's cache looks only at the file that a kernel stands in.
-"""
+"""The ChaCha8 generator and the dense random matrices (Achlioptas, Gaussian) in numba."""
 
 from __future__ import annotations
 

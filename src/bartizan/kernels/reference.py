@@ -204,7 +204,7 @@ def weiszfeld(inner: Floats, D: Floats, pivot: int, shares: Floats, tolerance: f
     weights = np.zeros(len(shares))
     weights[distance_sums(C, D, shares, pivot).argmin()] = 1.0
     for _ in range(max_steps):
-        distances = np.sqrt(_squared_distances_to(C, weights))
+        distances = np.sqrt(squared_distances_to(C, weights))
         scale = np.median(distances)
         here = distances <= 1e-8 * scale
         pulls = np.divide(shares, distances, out=np.zeros_like(shares), where=~here)
@@ -229,7 +229,7 @@ def correntropy(inner: Floats, start: int, shares: Floats, width: float, toleran
     weights = np.zeros(len(shares))
     weights[start] = 1.0
     for _ in range(max_steps):
-        squares = _squared_distances_to(C, weights)
+        squares = squared_distances_to(C, weights)
         with np.errstate(over="ignore"):  # so far away that the kernel is 0
             step = shares * np.exp((squares.min() - squares) / width / width / 2)
         step /= step.sum()
@@ -240,7 +240,8 @@ def correntropy(inner: Floats, start: int, shares: Floats, width: float, toleran
     return weights
 
 
-def _squared_distances_to(C: Floats, weights: Floats) -> Floats:
+def squared_distances_to(C: Floats, weights: Floats) -> Floats:
+    """|x_i - sum_j w_j x_j|^2 for all i, from inner products about any point (about zero, unless sum w = 1)."""
     Cw = C @ weights
     return np.maximum(np.diag(C) - 2 * Cw + weights @ Cw, 0)
 

@@ -1,4 +1,4 @@
-"""Where the numbers of a column block lie: a table of addresses, so that no kernel needs the rows gathered."""
+"""Rows of a block of columns as a table of addresses, so that kernels read updates in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bartizan._util.types import Array
 from bartizan.kernels.protocol import Kernels
 
 FORMATS = ("float32", "float64", "float16", "bfloat16")
-"""What kernels can read and write, by code; bfloat16 is held as uint16."""
+"""Formats that kernels read and write, by their code; bfloat16 is stored as uint16."""
 CODES = {np.dtype("uint16" if name == "bfloat16" else name): code for code, name in enumerate(FORMATS)}
 CODES |= {dtype.newbyteorder(): code for dtype, code in CODES.items()}
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -31,7 +31,7 @@ def unit_of(k: int) -> int:
 
 
 class Table(NamedTuple):
-    """A block cut into pieces, one an entry of the layout: what kernels take.
+    """Addresses of a block of columns that is cut into pieces, one an entry of the layout.
 
     Piece e of row m holds the columns from `ends[e - 1]` to `ends[e]`; its numbers have format `codes[m, e]`, the
     first lies at `pointers[m, e]` and the next ones `steps[m, e]` bytes further each.
@@ -45,7 +45,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """`len(rows)` runs of `width` numbers, one a client, anywhere in memory; read as `dtype`."""
+    """Rows of `width` numbers, one a client, anywhere in host memory; kernels read them as `dtype`."""
 
     table: Table
     dtype: np.dtype
@@ -112,7 +112,7 @@ def code_of(dtype: np.dtype) -> int:
 
 
 def working(dtype: np.dtype) -> np.dtype:
-    """What numbers of this dtype are summed in."""
+    """The dtype in which numbers of this dtype are summed."""
     return FLOAT64 if dtype == FLOAT64 else FLOAT32
 
 

@@ -1,4 +1,4 @@
-"""What every rule is: a frozen value that turns a geometry into weights."""
+"""Base class of the rules, which turn a geometry into weights, and helpers that they share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CoordinateStage:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a rule makes of a geometry: the weights, the history to pass next round, and rarely a second stage."""
+    """The weights, the history to pass in the next round, and for some rules a coordinate-wise stage."""
 
     weights: Floats
     history: tuple[float, ...] = ()
@@ -38,10 +38,9 @@ class Decision:
 
 
 class Rule(Robust, ABC):
-    """Geometry in, weights out: w >= 0, and what is missing from sum 1 stays at the origin.
+    """Compute one weight a client from a geometry: w >= 0; what the weights lack of sum 1 stays at the origin.
 
-    Sizes are prior weights: where a rule sums or averages over clients it weighs them by their data sizes, where it
-    counts clients or neighbours it counts heads.
+    Data sizes are prior weights: sums and averages over clients are weighted by them, counts of clients are not.
     """
 
     def __call__(self, geometry: Geometry) -> Floats:
@@ -59,15 +58,15 @@ class Rule(Robust, ABC):
 
     def check_trusted(self, given: bool) -> None:
         if self.needs_trusted and not given:
-            raise ValueError(f"{self!r} needs an update that the server vouches for: pass trusted=...")
+            raise ValueError(f"{self!r} needs an update that the server trusts: pass trusted=...")
 
     def _decide(self, geometry: Geometry) -> Decision:
-        """For rules that decide more than weights; the breakdown condition holds already."""
+        """Override this to return a history or a coordinate-wise stage too; the breakdown condition was checked."""
         return Decision(self.weigh(geometry), geometry.history)
 
     @abstractmethod
     def weigh(self, geometry: Geometry) -> Floats:
-        """The weights; the breakdown condition holds already."""
+        """Return the weights; the breakdown condition was checked."""
 
 
 def are_parts(values: object) -> bool:
@@ -78,14 +77,14 @@ def are_parts(values: object) -> bool:
 
 
 def averaged(chosen: Array, geometry: Geometry) -> Floats:
-    """Weights of the chosen clients' average, by their sizes."""
+    """Weights of the average of these clients, by their data sizes."""
     weights = np.zeros(geometry.n_clients)
     weights[chosen] = geometry.sizes[chosen]
     return weights / weights.sum()
 
 
 def shortening(norms: Floats, radius: float) -> Floats:
-    """What each length must be multiplied with to be no longer than the radius."""
+    """Factors that clip vectors of these norms to the radius."""
     return np.minimum(1, np.divide(radius, norms, out=np.ones_like(norms), where=norms > 0))
 
 

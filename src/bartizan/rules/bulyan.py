@@ -1,4 +1,4 @@
-"""Bulyan: choose by Krum again and again, so that no attacker hides behind one lucky score."""
+"""Bulyan: repeated selection by Krum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Centred clipping: listen to everyone, but only so far."""
+"""Centred clipping: the average of the differences from a centre, each clipped to a radius."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
+from bartizan.kernels.reference import squared_distances_to
 from bartizan.rules.base import Rule, shortening
-from bartizan.rules.geometric_median import squared_distances_to
 from bartizan.rules.robust import whole_number
 
 

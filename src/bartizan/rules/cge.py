@@ -1,4 +1,4 @@
-"""Comparative gradient elimination: drop the longest."""
+"""Comparative gradient elimination: drop the updates of largest norm."""
 
 from __future__ import annotations
 

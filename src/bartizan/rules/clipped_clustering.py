@@ -1,4 +1,4 @@
-"""Clip by the norms seen so far, then side with the larger of two clusters."""
+"""Clip to the median of all norms so far, then average the larger of two clusters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bartizan.rules.base import Decision, Rule, averaged, shortening
 
 @dataclass(frozen=True)
 class ClippedClustering(Rule):
-    """Clip to the median of all norms seen, part the clients in two by their cosines, average the larger part.
+    """Clip to the median of all norms so far, split the clients in two clusters by cosine, average the larger.
 
     Li, Ngai and Voigt, 2023: average-linkage clustering on cosine distances about the origin; the average is by
     sizes, ties go to the cluster of the first client. The norms of earlier rounds come as `history`, and a

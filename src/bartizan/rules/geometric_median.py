@@ -1,21 +1,13 @@
-"""The geometric median, found on the Gram matrix alone."""
+"""The geometric median, computed from the Gram matrix alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
 from bartizan.rules.base import Rule
 from bartizan.rules.robust import whole_number
-
-
-def squared_distances_to(inner: Floats, weights: Floats) -> Floats:
-    """|x_i - sum_j w_j x_j|^2 for all i, from inner products about any point (about zero, unless sum w = 1)."""
-    Gw = inner @ weights
-    return np.maximum(np.diag(inner) - 2 * Gw + weights @ Gw, 0)
 
 
 @dataclass(frozen=True)

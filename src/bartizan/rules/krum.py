@@ -1,4 +1,4 @@
-"""Krum and Multi-Krum: trust whoever has close neighbours."""
+"""Krum and Multi-Krum: select the clients with the closest neighbours."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from bartizan.geometry import Geometry
 from bartizan.rules.base import Rule, averaged, smallest
 from bartizan.rules.robust import Bounded, whole_number
 
-# From so many clients on it pays to find out first whose score can't be the least.
+# Number of clients from which on a bound first rules out clients whose score can't be the least.
 MANY = 128
 
 
 def krum_scores(squared_distances: Floats, n_neighbours: int) -> Floats:
-    """Each row's sum of squared distances to its nearest neighbours: behind the client itself, who comes first with 0.
+    """Sums of each client's squared distances to its nearest neighbours; its own, which is 0, comes first in the row.
 
-    Summed in sorted order, so that whoever has the same distances has the same score to the last bit.
+    Summed in sorted order, so that clients with the same distances have the same score to the last bit.
     """
     return np.sort(squared_distances, axis=1)[:, : n_neighbours + 1].sum(axis=1)
 
 
 def least_krum_score(squared_distances: Floats, n_neighbours: int, typical: int) -> int:
-    r"""Whose score is least; the first, if several have it. `typical` is a client whose score is not far from that.
+    r"""The client of least Krum score, the first of several; `typical` is a client with a score close to that.
 
     The sum of the n least of N distances is :math:`\max_t \sum_j \min(d_j, t) - (N - n) t`. With one t for all, the
-    typical client's n-th, this is a bound that one pass gives and hardly anyone has to be sorted for.
+    typical client's n-th distance, one pass gives a lower bound, and only few rows have to be sorted.
     """
     from bartizan.kernels import weigh
 
@@ -67,7 +67,7 @@ class Krum(Bounded, Rule):
 
 @dataclass(frozen=True)
 class MultiKrum(Krum):
-    """Average the `n_selected` clients of least Krum score (M - f of them, if not said), by their sizes.
+    """Average the `n_selected` clients of least Krum score (M - f by default), by their sizes.
 
     Blanchard et al., 2017, section 5. Withstands f attackers among M >= 2f + 3 clients.
 
@@ -87,7 +87,7 @@ class MultiKrum(Krum):
         n_selected = M - f if self.n_selected is None else self.n_selected
         if n_selected > M - f:
             raise TooFewClientsError(
-                f"MultiKrum with n_selected={n_selected} needs that many clients beside the {f} that may lie, got {M}. "
+                f"MultiKrum with n_selected={n_selected} needs that many clients beside {f} Byzantine ones, got {M}. "
                 f"With {M} clients n_selected can be at most {M - f}."
             )
         return averaged(smallest(krum_scores(geometry.squared_distances, M - f - 2), n_selected), geometry)

@@ -1,4 +1,4 @@
-"""Maximum correntropy: whoever is far does not count at all."""
+"""Maximum correntropy aggregation: a Gaussian kernel gives distant clients next to no weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Minimum diameter averaging, exact: a vertex cover of the far pairs."""
+"""Minimum diameter averaging, solved exactly as a vertex cover of the far pairs."""
 
 from __future__ import annotations
 

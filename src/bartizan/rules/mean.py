@@ -1,4 +1,4 @@
-"""The average, which one attacker can move anywhere."""
+"""Plain averaging, which one Byzantine client can move anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bartizan.rules.base import Rule
 
 @dataclass(frozen=True)
 class Mean(Rule):
-    """Average all clients by their sizes (FedAvg, McMahan et al., 2017): no defence, the yardstick.
+    """Average all clients by their sizes (FedAvg, McMahan et al., 2017): no defence, for comparison.
 
     >>> Mean()(Geometry.of([[0.0], [1.0]], sizes=[1, 3])).tolist()
     [0.25, 0.75]

@@ -1,4 +1,4 @@
-"""The breakdown condition, said once for rules, pre-aggregators and coordinate-wise rules."""
+"""The breakdown condition of rules, pre-aggregators and coordinate-wise rules."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def whole_number(of: object, name: str, value: object, least: int = 1) -> None:
 
 
 class Robust:
-    """Whatever withstands attackers among enough clients: rules, pre-aggregators and coordinate-wise rules."""
+    """Base of rules, pre-aggregators and coordinate-wise rules: how many Byzantine clients they tolerate."""
 
-    needs_trusted = False  # an update that the server vouches for
-    needs_distances = True  # False: norms will do, which cost one read
+    needs_trusted = False  # whether an update that the server trusts must be given
+    needs_distances = True  # False where norms are enough, which cost one read of the updates
 
     def max_byzantine(self) -> int | None:
-        """How many clients may be faulty; None where no number is fixed beforehand."""
+        """How many Byzantine clients are tolerated; None where no number is fixed beforehand."""
         return getattr(self, "n_byzantine", None)
 
     def with_fewer_byzantine(self: R, gone: int) -> R:
-        """The same, after `gone` of the faulty clients have been found out and left."""
+        """The same rule for the remaining clients, after `gone` Byzantine clients were quarantined."""
         n_byzantine = self.max_byzantine()
         return self if n_byzantine is None or not gone else replace(self, n_byzantine=n_byzantine - gone)  # type: ignore[type-var]
 
     @staticmethod
     def least_clients(n_byzantine: int) -> int:
-        """The breakdown condition: how many clients `n_byzantine` attackers take to withstand."""
+        """The breakdown condition: the least number of clients among which `n_byzantine` are tolerated."""
         return 2 * n_byzantine + 1
 
     def check(self, n_clients: int) -> None:
@@ -55,7 +55,7 @@ class Robust:
 
 @dataclass(frozen=True)
 class Bounded(Robust):
-    """For what is told beforehand how many clients may lie."""
+    """Base of what takes the number of Byzantine clients as `n_byzantine`."""
 
     n_byzantine: int
 

@@ -13,7 +13,7 @@ from bartizan.geometry import Geometry
 from bartizan.rules.base import Rule, averaged
 from bartizan.rules.robust import Bounded
 
-BATCH = 2**20  # numbers of the matrices that are looked at at once
+BATCH = 2**20  # entries of the matrices whose eigenvalues are computed at once
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Rules that look for the direction in which the clients disagree most."""
+"""Rules that filter clients along the principal direction of their differences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
 
 @dataclass(frozen=True)
 class CAF(Bounded, Rule):
-    """Shrink the weight of whoever stands out along the main direction, and keep the calmest mean.
+    """Shrink the weights of clients that stand out along the principal direction; return the mean of least variance.
 
     The covariance-bound agnostic filter of Allouah et al., 2025: weights start equal (by sizes); each round multiplies
     client i's by 1 - t_i / max t, with t_i its squared coordinate along the top eigenvector and the maximum over
@@ -62,7 +62,7 @@ class CAF(Bounded, Rule):
 
 @dataclass(frozen=True)
 class SpectralDnC(Bounded, Rule):
-    """Drop whoever stands out most along the main direction, again and again; average the rest by their sizes.
+    """Drop the client that stands out most along the principal direction, repeatedly; average the rest by their sizes.
 
     A spectral variant of DnC (divide and conquer, Shejwalkar and Houmansadr, 2021). The original drops `removal` x f
     clients at once, those of largest squared coordinate along the top principal direction of a random subset of the

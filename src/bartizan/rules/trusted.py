@@ -1,4 +1,4 @@
-"""Rules about an update that the server vouches for."""
+"""Rules that compare clients with an update that the server trusts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class FLTrust(Rule):
 
     :math:`w_i = S_i \mathrm{relu}(c_i) \min(1, \|t\| / \|x_i\|) \,/\, \sum_j S_j \mathrm{relu}(c_j)` with cosines about
     the origin (Cao et al., 2021, equation 4). The paper also lengthens clients shorter than the trusted update; we do
-    not: whoever sends next to nothing would get a weight without bound. Cosines and norms are exact also under a
-    projection. If no client points its way, all weights are 0.
+    not: a client that sends next to nothing would get a weight without bound. Cosines and norms are exact also under a
+    projection. If no client has a positive cosine, all weights are 0.
 
     >>> FLTrust()(Geometry.of([[1.0, 0.0], [2.0, 0.0], [-9.0, 0.0]], trusted=[1.0, 0.0])).tolist()
     [0.5, 0.25, 0.0]
@@ -49,7 +49,7 @@ class FLTrust(Rule):
     def weigh(self, geometry: Geometry) -> Floats:
         cosines, length = geometry.trusted_cosines
         if length == 0:
-            raise ValueError("FLTrust needs a trusted update with a direction; the one given lies at the origin.")
+            raise ValueError("FLTrust needs a trusted update with a direction; the one given is zero.")
         scores = geometry.shares * np.maximum(cosines, 0)
         if not scores.any():
             return np.zeros(geometry.n_clients)

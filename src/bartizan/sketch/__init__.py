@@ -1,4 +1,4 @@
-"""Linear maps from p coordinates to k, and what they promise."""
+"""Sketches: linear maps from p coordinates to k, and their guarantees."""
 
 from bartizan.sketch.achlioptas import Achlioptas
 from bartizan.sketch.base import Projection, Sketch

@@ -1,4 +1,4 @@
-"""The paper's sparse matrix, to the letter."""
+"""The sparse random matrix of the paper, as Achlioptas defined it."""
 
 from __future__ import annotations
 

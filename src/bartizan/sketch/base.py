@@ -1,4 +1,4 @@
-"""What every sketch is: a linear map R^p -> R^k that is a pure function of (seed, k, p)."""
+"""Base classes of the sketches: linear maps R^p -> R^k that are pure functions of (seed, k, p)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bartizan.kernels.rows import UNIT
 from bartizan.sketch.sketched_rows import SketchedRows
 from bartizan.updates import UpdateRows, Updates, parse_updates
 
-TWICE = 2**15  # columns of a block that is read twice, by the sketch and for the dots: it stays in cache
+TWICE = 2**15  # columns of a block that is read twice, for the sketch and for the dots: it stays in cache
 
 
 class Sketch(ABC):
-    """How the aggregator looks at the updates."""
+    """A linear map of the updates from which the clients' distances are computed."""
 
     @abstractmethod
     def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
-        """One row of k numbers a client; without a seed, a fresh secret one."""
+        """Sketch each client's update to a row of k numbers; without a seed, a fresh secret one is drawn."""
 
     @abstractmethod
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:
-        """One walk over the p coordinates: all that the geometry needs."""
+        """Compute the Gram matrix and the exact squared norms, in one pass over the p coordinates."""
 
     def working_set(self) -> tuple[int, int | None]:
         """Numbers that are kept of each update, and columns of a row that are read in place at a time, if any are."""
@@ -37,23 +37,23 @@ class Sketch(ABC):
 
 
 class StreamingSketch(Sketch):
-    """A sketch that reads each update by itself, so that it can do so as they arrive."""
+    """A sketch that reads each update separately, so that a round can sketch updates as they arrive."""
 
-    unit: ClassVar[int] = UNIT  # columns of a row that are summed by themselves
+    unit: ClassVar[int] = UNIT  # columns of a row that are summed separately
 
     @abstractmethod
     def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
-        """One walk over the columns of as many clients as may be held at a time, a trusted update's row last.
+        """Sketch as many clients as may be held at a time, a trusted update last, in one pass over the columns.
 
-        About the reference, or about a row.
+        Rows are centred at the reference, or at the row `about`.
         """
 
     @abstractmethod
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
-        """What the geometry needs, from what was read; the clients are there to be read once more, if it must be."""
+        """Gram matrix and norms from sketched rows; `clients` are read again only where digits are short."""
 
     def sketch_rows(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
-        """One walk over the columns of all clients."""
+        """Sketch all clients."""
         return SketchedRows.stacked([self.sketch_part(part, seed, about) for part in clients.parts(self.unit)])
 
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:
@@ -65,7 +65,7 @@ class StreamingSketch(Sketch):
 
 @dataclass(frozen=True)
 class Projection(StreamingSketch):
-    """A random matrix that is drawn afresh from each seed, and never held."""
+    """A random k x p matrix that is a function of the seed and is never stored."""
 
     k: int
 
@@ -78,20 +78,20 @@ class Projection(StreamingSketch):
 
     @abstractmethod
     def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
-        """Add what these columns contribute to the sketches of the rows, and to their exact squared norms."""
+        """Add the contribution of these columns to the rows' sketches and to their exact squared norms."""
 
     def norm_ratio_range(self, odds: float) -> tuple[float, float]:
-        """Between which parts of |x|^2 the |Px|^2 of a vector lies that was chosen without the seed.
+        """The range of |Px|^2 / |x|^2 for a vector x that was chosen without the seed.
 
-        Below the first, and above the second, it lies with at most these odds. (0, inf) promises nothing.
+        The ratio is below the first number, and above the second, with at most these odds. (0, inf) is no guarantee.
         """
         return 0.0, np.inf
 
     def typical_norm_ratio_range(self, odds: float) -> tuple[float, float]:
-        """The same, of vectors that nobody has fitted to the sketch's structure."""
+        """The same range for vectors that were not fitted to the structure of the sketch."""
         return self.norm_ratio_range(odds)
 
-    # Blocks of columns that `add` takes: a multiple of this, and at most that (None: as memory allows, in whole units).
+    # Widths of the blocks of columns that `add` takes: a multiple of `multiple_of`, at most `most` (None: by memory).
     multiple_of: ClassVar[int] = 1
     most: ClassVar[int | None] = None
 
@@ -103,11 +103,11 @@ class Projection(StreamingSketch):
         """
         clients = parse_updates(updates, strict=True)
         sketched = self.sketch_rows(clients, fresh_seed() if seed is None else checked_seed(seed))
-        return clients.located.host(sketched.sketches)[0]
+        return clients.rows.host(sketched.sketches)[0]
 
     def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         trusted = clients.trusted is not None
-        sketched = SketchedRows.empty(clients.everyone, self.k, trusted=trusted)
+        sketched = SketchedRows.empty(clients.all_rows, self.k, trusted=trusted)
         most = self.most or (TWICE if trusted else None)
         multiple_of = self.unit if most is None else self.multiple_of
         for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
@@ -120,9 +120,9 @@ class Projection(StreamingSketch):
         @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
         def about(row: int) -> Floats:
             # Read once more about that row: the sketches may have lost the digits in which the clients differ.
-            return every.host(every.inner_products(self.sketch_rows(clients, seed, every.rows([row])).sketches))[0]
+            return every.host(every.inner_products(self.sketch_rows(clients, seed, every.take([row])).sketches))[0]
 
-        every = clients.everyone
+        every = clients.all_rows
         gram, norms, dots = every.host(
             every.inner_products(sketched.sketches), sketched.squared_norms, sketched.trusted_dots
         )

@@ -1,4 +1,4 @@
-"""No projection: the definition that every sketch approximates."""
+"""No projection: the exact Gram matrix, which every other sketch approximates."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Exact(Sketch):
         if isinstance(updates, np.ndarray) and updates.ndim == 2:
             return updates
         clients = parse_updates(updates, strict=True)
-        return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.located)])
+        return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.rows)])
 
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:
         def about(row: int | None) -> Floats:
-            return clients.everyone.host(self.gram(clients, row))[0]
+            return clients.all_rows.host(self.gram(clients, row))[0]
 
         gram = about(None)
         return GramStats(gram, np.diag(gram).copy(), about, gram[-1] if clients.trusted is not None else None)
 
     def gram(self, clients: Updates, about: int | None = None) -> Floats:
-        """The inner products of everyone, about the reference or about a row, where the rows are."""
-        every = clients.everyone
+        """The inner products of all rows, about the reference or about a row, where the rows are."""
+        every = clients.all_rows
         gram = every.zeros(len(every), len(every))
         for start, rows, origin in clients.blocks(every):
             if about is not None:

@@ -108,7 +108,7 @@ def _check_odds(**odds: float) -> None:
     for name, value in odds.items():
         least = 1e-6 if name == "eps" else 0  # below it k would be beyond any memory
         if not least < value < 1:
-            raise ValueError(f"{name} must lie between {least:g} and 1, got {value!r}.")
+            raise ValueError(f"{name} must be between {least:g} and 1, got {value!r}.")
 
 
 @lru_cache

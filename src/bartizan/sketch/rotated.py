@@ -25,7 +25,7 @@ class Rotated(Projection):
     .. math:: P = \sum_b R_b \, D'_b \, (H_n / \sqrt n \otimes I_L) \, D_b \, E_b
 
     with :math:`E_b` the block's coordinates. One block alone is mapped isometrically; errors come only from blocks
-    that meet. What is proven, what is measured and what an attacker can guess stands in `docs/explanation/sketches.md`.
+    that meet. For what is proven, what is measured and what an attacker can guess see `docs/explanation/sketches.md`.
 
     >>> x = np.random.default_rng(0).normal(size=(2, 10_000))
     >>> y = Rotated(k=4096)(x, seed=1)

@@ -1,4 +1,4 @@
-"""What a sketch keeps of each update once it was read: rows to be taken one by one, and put together later."""
+"""Sketches and exact squared norms of updates, one row a client, computed together or one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bartizan.updates.layout import is_tensor
 
 @dataclass(frozen=True)
 class SketchedRows:
-    """One row an update; a trusted update's is the last, and `trusted_dots` are the exact inner products with it.
+    """Sketches of updates, one a row, a trusted update last; `trusted_dots` are the exact inner products with it.
 
     A row depends on the update, its layout and the seed, never on the other rows: a round that sketches updates as
     they arrive keeps the same numbers, to the bit, as one call that has them all.
@@ -28,7 +28,7 @@ class SketchedRows:
 
     @classmethod
     def empty(cls, rows: UpdateRows, k: int, *, trusted: bool) -> SketchedRows:
-        """Zeros where these rows are."""
+        """Zeros on the device of these rows, for kernels to add to."""
         return cls(*rows.blank_sketches(k, trusted))
 
     @classmethod
@@ -41,7 +41,7 @@ class SketchedRows:
 
     @classmethod
     def concatenated(cls, parts: Sequence[SketchedRows]) -> SketchedRows:
-        """Rows one below the other, as they are."""
+        """The rows of all parts, in order."""
         return cls(
             joined([part.sketches for part in parts]),
             joined([part.squared_norms for part in parts]),

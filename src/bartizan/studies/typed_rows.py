@@ -32,7 +32,7 @@ def as_row(one: Any) -> dict[str, Any]:
 
 
 def _converted(value: Any, hint: Any, name: str) -> Any:
-    """The value, with tuples for lists where the hint says so."""
+    """The value, checked against the hint, with tuples for lists where the hint is a tuple."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or (hint in (None, types.NoneType) and value is None):
         return value

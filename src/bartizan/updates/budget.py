@@ -27,7 +27,7 @@ def prepare(clients: Updates, out: Any, sketch_size: int, unit: int | None) -> U
         clients = replace(clients, target=Target.of(out, clients.layout, _all_rows(clients)))
     if clients.column_pass.spare is None:
         return clients
-    M, itemsize = len(clients.everyone), clients.columns.widest.itemsize
+    M, itemsize = len(clients.all_rows), clients.columns.widest.itemsize
     least = gathered_bytes(M, GRANULE, itemsize)
     if unit is not None:
         least = max(least, in_place_bytes(1 if clients.trusted is None else 2, unit, itemsize))
@@ -55,7 +55,7 @@ def arrays_of(out: Any) -> list[Array]:
 
 
 def _all_rows(clients: Updates) -> list[Row]:
-    rows = [Row(tuple(clients.located.arrays[m]), clients.integers[m]) for m in range(len(clients))]
+    rows = [Row(tuple(clients.rows.arrays[m]), clients.integers[m]) for m in range(len(clients))]
     return rows if clients.trusted is None else [*rows, clients.trusted]
 
 

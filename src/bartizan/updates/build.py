@@ -8,7 +8,7 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.rows import Rows
-from bartizan.updates.columns import GRANULE, SCRATCH, Located, Row, on_device
+from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
 from bartizan.updates.integer_entries import medians
 from bartizan.updates.layout import Path, like_leaf, rebuild
 from bartizan.updates.updates import Updates
@@ -41,11 +41,11 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
         chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
     rest = 1 - weights.sum()
     rest = rest if abs(rest) > 1e-12 else 0.0
-    if on_device(clients.located):
-        return clients.located.weighted_sum(weights, rest, clients.reference_row)
+    if on_device(clients.rows):
+        return clients.rows.weighted_sum(weights, rest, clients.reference_row)
     out = _empty_result(clients)
-    written = Located.of([out], clients.columns)
-    for start, rows, origin in clients.blocks(clients.located.rows(chosen)):
+    written = HostRows.of([out], clients.columns)
+    for start, rows, origin in clients.blocks(clients.rows.take(chosen)):
         part = written.part(start, start + rows.width)
         rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
         clients.column_pass.release(clients.columns, [out.floats], start, start + rows.width)
@@ -61,11 +61,11 @@ def _reduce(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
     rest = 1 - mixing.sum(axis=1, keepdims=True)
     most = max(GRANULE, SCRATCH // (8 * M) // GRANULE * GRANULE)
     most = clients.column_pass.most(M, 24, GRANULE, most) or most  # each block is copied, widened and sorted
-    rows_chosen = clients.located.rows(chosen)
+    rows_chosen = clients.rows.take(chosen)
     if on_device(rows_chosen):
         return rows_chosen.reduce(then.reduce, mixing, rest, clients.reference_row, most)
     out = _empty_result(clients)
-    written = Located.of([out], clients.columns)
+    written = HostRows.of([out], clients.columns)
     for start, rows, origin in clients.blocks(rows_chosen, most=most):
         x = np.asarray(rows)
         if not identity:
@@ -79,7 +79,7 @@ def _reduce(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
 def _empty_result(clients: Updates) -> Row:
     """Flat arrays of the entries' dtypes, bfloat16 as uint16; the caller's own if kernels can write to them."""
     columns, target = clients.columns, clients.target
-    if target is not None and not Located.of([target.row], columns).needs_copy:
+    if target is not None and not HostRows.of([target.row], columns).needs_copy:
         return target.row
     dtypes = ["uint16" if e.dtype == "bfloat16" else e.dtype for e in columns.entries]
     return Row(tuple(np.empty(e.size, dtype) for e, dtype in zip(columns.entries, dtypes, strict=True)), ())

@@ -10,7 +10,7 @@ import numpy as np
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.kernels.rows import UNIT, Rows
-from bartizan.updates.columns import GRANULE, SCRATCH, Columns, Located
+from bartizan.updates.columns import GRANULE, SCRATCH, Columns, HostRows
 from bartizan.updates.layout import is_tensor
 from bartizan.updates.pages import NEIGHBOURS, MappedPages, span
 
@@ -102,17 +102,17 @@ class ColumnPass:
         return max(granule, min(fits, most or UNIT) // granule * granule)
 
     def gathered(
-        self, columns: Columns, located: Located, multiple_of: int, most: int | None
+        self, columns: Columns, rows: HostRows, multiple_of: int, most: int | None
     ) -> Iterator[tuple[int, Rows]]:
         """Blocks within the budget, copied row by row into one buffer, so that few pages are mapped at a time."""
-        width = self.most(len(located), columns.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
+        width = self.most(len(rows), columns.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
         p = int(columns.ends[-1])
-        buffer = np.empty((len(located), min(width, p)), columns.widest)
-        rows = [located.rows([r]) for r in range(len(located))]
+        buffer = np.empty((len(rows), min(width, p)), columns.widest)
+        single = [rows.take([r]) for r in range(len(rows))]
         for start in range(0, p, width):
             stop = min(start + width, p)
             block = buffer[:, : stop - start]
-            for r, row in enumerate(rows):
+            for r, row in enumerate(single):
                 part = row.part(start, stop)
                 part.copy_into(block[r : r + 1])
                 self.release(columns, row.arrays, start, stop)

@@ -14,7 +14,7 @@ from bartizan.kernels.rows import DOUBLE, FLOAT32, FLOAT64, Rows, Table, address
 from bartizan.updates.layout import Entry, Layout, is_tensor, widen_bfloat16
 
 if TYPE_CHECKING:
-    from bartizan.updates.on_gpu import OnGpu
+    from bartizan.updates.gpu_rows import GpuRows
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
 SCRATCH = 8 * 2**20  # bytes that copies of a block may take
@@ -53,17 +53,17 @@ class Columns:
         """The precision that the updates are read in: float64 if any entry is, else float32."""
         return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
-    def located(self, rows: Sequence[Row]) -> UpdateRows:
+    def stack(self, rows: Sequence[Row]) -> UpdateRows:
         """These rows, in host memory or on a GPU."""
         if is_tensor(rows[0].floats[0]):
-            from bartizan.updates.on_gpu import OnGpu
+            from bartizan.updates.gpu_rows import GpuRows
 
-            return OnGpu.of(rows, self)
-        return Located.of(rows, self)
+            return GpuRows.of(rows, self)
+        return HostRows.of(rows, self)
 
 
 class UpdateRows(Protocol):
-    """Rows of all p coordinates, in host memory (`Located`) or on a GPU (`OnGpu`).
+    """Rows of all p coordinates, in host memory (`HostRows`) or on a GPU (`GpuRows`).
 
     What is Any here is a NumPy array in host memory and a tensor on a GPU.
     """
@@ -84,7 +84,7 @@ class UpdateRows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def rows(self, indices: Sequence[int] | Array) -> Self:
+    def take(self, indices: Sequence[int] | Array) -> Self:
         """Some of the rows."""
 
     def with_row(self, other: Any) -> Self:
@@ -111,12 +111,12 @@ class UpdateRows(Protocol):
         """These sums as NumPy arrays."""
 
 
-def on_device(rows: UpdateRows) -> TypeGuard[OnGpu]:
+def on_device(rows: UpdateRows) -> TypeGuard[GpuRows]:
     return rows.on_gpu
 
 
 @dataclass(frozen=True, eq=False)
-class Located:
+class HostRows:
     """Rows in host memory; arrays that kernels can't read in place (step 0) are copied a block at a time."""
 
     table: Table
@@ -127,7 +127,7 @@ class Located:
     on_gpu: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, rows: Sequence[Row], columns: Columns) -> Located:
+    def of(cls, rows: Sequence[Row], columns: Columns) -> HostRows:
         arrays = [row.floats for row in rows]
         if len(rows) == len(arrays[0]) == 1 and _place(arrays[0][0])[1]:
             return cls(table_of(arrays[0][0][None]), working(arrays[0][0].dtype), arrays)
@@ -142,7 +142,7 @@ class Located:
         return cls(table, dtype, arrays, needs_copy=not table.steps.all())
 
     @classmethod
-    def of_matrix(cls, x: Array) -> Located | None:
+    def of_matrix(cls, x: Array) -> HostRows | None:
         """The rows of one 2-D array, if kernels can read them in place."""
         if not (x.ndim == 2 and x.flags.aligned and x.dtype.isnative and x.strides[1]):
             return None
@@ -151,18 +151,18 @@ class Located:
     def __len__(self) -> int:
         return len(self.table.pointers)
 
-    def rows(self, indices: Sequence[int] | Array) -> Located:
+    def take(self, indices: Sequence[int] | Array) -> HostRows:
         """Some of the rows."""
         pointers, steps, ends, codes = self.table
         table = Table(pointers[indices], steps[indices], ends, codes[indices])
-        return Located(table, self.dtype, [self.arrays[i] for i in indices], self.needs_copy and not table[1].all())
+        return HostRows(table, self.dtype, [self.arrays[i] for i in indices], self.needs_copy and not table[1].all())
 
-    def with_row(self, other: Located) -> Located:
+    def with_row(self, other: HostRows) -> HostRows:
         """These rows, and the one of `other`."""
         pointers, steps, _, codes = (np.concatenate(pair) for pair in zip(self.table, other.table, strict=True))
         arrays = [*(self.arrays[m] for m in range(len(self))), *other.arrays]
         table = Table(pointers, steps, self.table.ends, codes)
-        return Located(table, self.dtype, arrays, self.needs_copy or other.needs_copy)
+        return HostRows(table, self.dtype, arrays, self.needs_copy or other.needs_copy)
 
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1

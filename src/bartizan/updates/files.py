@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import secrets
@@ -16,13 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.types import Array
+from bartizan.updates import npy_header
 from bartizan.updates import safetensors_header as tensorfile
 from bartizan.updates.layout import dtype_name, is_tensor, leaves_of
 
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside
-
-HEADERS = {1: (np.lib.format.read_array_header_1_0, 2), 2: (np.lib.format.read_array_header_2_0, 4)}
-"""What reads the header of a version of `.npy`, and in how many bytes that says how long it is."""
 
 
 def open_update(
@@ -145,7 +144,7 @@ def map_file(path: Path) -> mmap.mmap:
 
 def _raw(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
     _check_numbers(dtype)
-    size, wanted = path.stat().st_size, dtype.itemsize * int(np.prod(shape, dtype=object))
+    size, wanted = path.stat().st_size, dtype.itemsize * math.prod(shape)
     if size != wanted or min(shape, default=0) < 0:
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
     return _view(map_file(path), dtype, shape, 0) if size else np.empty(shape, dtype)
@@ -154,25 +153,16 @@ def _raw(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
 def _npy(path: Path) -> Array:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        try:
-            version = np.lib.format.read_magic(file)
-            read, width = HEADERS[version[0]]
-            begin = file.tell()
-            claimed = int.from_bytes(file.read(width), "little")
-            if begin + width + claimed > size:  # NumPy would ask for so much memory first
-                raise ValueError(f"it claims {claimed:,} bytes, and the file has {size:,}")
-            file.seek(begin)
-            shape, fortran, dtype = read(file)
-        except KeyError:
-            raise ValueError(f"its format has version {version}; 1.0 and 2.0 are read") from None
-        except Exception as unsound:  # NumPy's parser does not expect hostile files
-            raise ValueError(f"its header is not sound: {unsound}") from None
-        begin = file.tell()
+        header = npy_header.read_header(file.read(npy_header.LONGEST_HEADER + 12))
+    try:
+        dtype = np.dtype(header.dtype)
+    except TypeError:
+        raise ValueError(f"its .npy header has the unknown dtype {header.dtype!r}") from None
     _check_numbers(dtype)
-    wanted = begin + dtype.itemsize * int(np.prod(shape, dtype=object))
-    if size != wanted or min(shape, default=0) < 0:
-        raise ValueError(f"{dtype} of shape {shape} would make {wanted:,} bytes, and the file has {size:,}")
-    return _view(map_file(path), dtype, shape, begin, "F" if fortran else "C")
+    wanted = header.start + dtype.itemsize * math.prod(header.shape)
+    if size != wanted:
+        raise ValueError(f"{dtype} of shape {header.shape} would make {wanted:,} bytes, and the file has {size:,}")
+    return _view(map_file(path), dtype, header.shape, header.start, header.order)
 
 
 def _safetensors(path: Path) -> dict[str, Any]:
@@ -219,7 +209,7 @@ def _npy_head(leaf: Any) -> tuple[bytes, list[tensorfile.Tensor]]:
     descr = np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
     begin = head.tell()
-    stop = begin + dtype.itemsize * int(np.prod(shape, dtype=object))
+    stop = begin + dtype.itemsize * math.prod(shape)
     return head.getvalue(), [tensorfile.Tensor("", name, shape, begin, stop)]
 
 

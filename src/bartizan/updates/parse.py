@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass
-from bartizan.updates.columns import Columns, Located, Row, UpdateRows
+from bartizan.updates.columns import Columns, HostRows, Row, UpdateRows
 from bartizan.updates.layout import (
     Entry,
     Layout,
@@ -66,7 +66,7 @@ def parse_updates(
     rows, columns = [_row(parsed[client].leaves, layout) for client in kept], Columns(layout)
     return Updates(
         columns=columns,
-        located=columns.located(rows),
+        rows=columns.stack(rows),
         integers=tuple(row.integers for row in rows),
         clients=tuple(kept),
         n_sent=len(sent),
@@ -96,7 +96,7 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
         raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
     return Updates(
         columns=columns,
-        located=_matrix_rows(updates, columns),
+        rows=_matrix_rows(updates, columns),
         integers=((),) * M,
         clients=tuple(range(M)),
         n_sent=M,
@@ -116,11 +116,11 @@ def _one_entry(shape: tuple[int, ...], dtype: str, device: str) -> Columns:
 
 def _matrix_rows(x: Any, columns: Columns) -> UpdateRows:
     if on_gpu(x):
-        from bartizan.updates.on_gpu import OnGpu
+        from bartizan.updates.gpu_rows import GpuRows
 
-        return OnGpu.of_matrix(x, columns)
+        return GpuRows.of_matrix(x, columns)
     x = as_numpy_matrix(x)
-    return Located.of_matrix(x) or columns.located([Row((as_numpy(row),), ()) for row in x])
+    return HostRows.of_matrix(x) or columns.stack([Row((as_numpy(row),), ()) for row in x])
 
 
 def as_list(updates: Any) -> Sequence[Any]:

@@ -1,7 +1,7 @@
-"""A folder where a round keeps its updates instead of in memory, for as long as it lasts.
+"""Keep the updates of a round in files instead of in memory, until the round ends.
 
-Each round has a folder of its own, and beside it a lock that the system frees when the process ends, however it ends:
-what a killed round left is known by its free lock, and removed by the next round that uses the same place.
+Each round has a folder of its own, and beside it a lock file that the operating system releases when the process ends,
+however it ends. The next round in the same place removes folders whose lock is free.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from bartizan._util.locks import SUPPORTED, try_lock
 from bartizan._util.types import Array
 from bartizan.updates.files import atomic_file, map_file
 from bartizan.updates.layout import Path as Place
@@ -29,7 +30,7 @@ CHUNK = 2**20  # numbers that are written at a time
 
 
 class Spill:
-    """One round's folder inside `place`; `clear` removes it, at the latest when the process ends by itself."""
+    """One round's folder inside `place`; `clear` removes it, at the latest when the process exits."""
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = Path(place)
@@ -41,7 +42,7 @@ class Spill:
         self.clear = weakref.finalize(self, _remove, self.folder, path, lock, os.getpid())
 
     def keep(self, update: Any, client: Any) -> Any:
-        """The same update, its numbers in a file of this folder and mapped; OSError if there is no room for them."""
+        """The same update, its numbers in a mapped file of this folder; OSError if there is no room for them."""
         leaves = leaves_of(update)
         if any(on_gpu(leaf) for leaf in leaves.values()):
             raise ValueError(
@@ -74,11 +75,11 @@ class Spill:
 
 
 def remove_leftovers(place: Path) -> list[Path]:
-    """Remove what rounds of dead processes left here, never what a living one uses; says what was removed."""
+    """Remove and return the folders of processes that have ended."""
     removed = []
     for lock_path in sorted(place.glob(f"{PREFIX}*.lock")):
-        with suppress(OSError), open(lock_path, "r+b") as lock:  # gone by now, not ours to open, or no lock at all
-            if _take(lock):
+        with suppress(OSError), open(lock_path, "r+b") as lock:  # it may be gone by now, or belong to another user
+            if SUPPORTED and try_lock(lock):
                 _remove(lock_path.with_suffix(""), lock_path, lock, os.getpid())
                 removed.append(lock_path.with_suffix(""))
     return removed
@@ -89,25 +90,13 @@ def _locked(place: Path) -> tuple[IO[bytes], Path]:
     while True:
         path = place / f"{PREFIX}{secrets.token_hex(8)}.lock"
         lock = open(path, "x+b")  # noqa: SIM115 (held for as long as the round lasts)
-        if _take(lock) and path.exists():  # else another round took it for a dead one's, in between
+        if try_lock(lock) and path.exists():  # else another round has just removed it as a leftover
             return lock, path
         lock.close()
 
 
-def _take(lock: IO[bytes]) -> bool:
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # no such locks: every round is taken for a living one
-        return lock.mode == "xb+"
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 def _remove(folder: Path, lock_path: Path, lock: IO[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked child that ends: the round is not its own
+    if os.getpid() != owner:  # a forked child that exits: the round is its parent's
         return
     shutil.rmtree(folder, ignore_errors=True)
     lock_path.unlink(missing_ok=True)
@@ -115,7 +104,7 @@ def _remove(folder: Path, lock_path: Path, lock: IO[bytes], owner: int) -> None:
 
 
 def _places(stored: dict[Place, Array]) -> tuple[dict[Place, int], int]:
-    """Where each array begins in the file, aligned, and the file's size."""
+    """The aligned position of each array in the file, and the file's size."""
     places, at = {}, 0
     for key, array in stored.items():
         places[key] = at
@@ -124,7 +113,7 @@ def _places(stored: dict[Place, Array]) -> tuple[dict[Place, int], int]:
 
 
 def _pieces(array: Array) -> Iterator[Any]:
-    """An array's bytes, a part at a time; parts that do not lie in one piece are copied."""
+    """An array's bytes, a part at a time; parts that are not contiguous are copied."""
     flat = array if array.ndim == 1 else array.flat
     for low in range(0, array.size, CHUNK):
         yield np.ascontiguousarray(flat[low : low + CHUNK]).data.cast("B")

@@ -13,7 +13,7 @@ from bartizan._util.types import Array
 from bartizan.errors import TooFewClientsError
 from bartizan.kernels.rows import Rows
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass
-from bartizan.updates.columns import Columns, Located, Row, UpdateRows, numbers
+from bartizan.updates.columns import Columns, HostRows, Row, UpdateRows, numbers
 from bartizan.updates.layout import Layout
 from bartizan.updates.target import Target
 
@@ -26,7 +26,7 @@ class Updates:
     """
 
     columns: Columns
-    located: UpdateRows = field(repr=False)
+    rows: UpdateRows = field(repr=False)
     integers: tuple[tuple[Array, ...], ...] = field(repr=False)
     clients: tuple[int, ...]
     n_sent: int
@@ -53,7 +53,7 @@ class Updates:
         """The same round with only these rows."""
         return replace(
             self,
-            located=self.located.rows(rows),
+            rows=self.rows.take(rows),
             integers=tuple(self.integers[r] for r in rows),
             clients=tuple(self.clients[r] for r in rows),
         )
@@ -68,28 +68,28 @@ class Updates:
 
     @property
     def on_gpu(self) -> bool:
-        return self.located.on_gpu
+        return self.rows.on_gpu
 
     @cached_property
-    def everyone(self) -> UpdateRows:
+    def all_rows(self) -> UpdateRows:
         """The rows of the clients, and after them that of the trusted update if there is one."""
-        return self.located if self.trusted is None else self.located.with_row(self.columns.located([self.trusted]))
+        return self.rows if self.trusted is None else self.rows.with_row(self.columns.stack([self.trusted]))
 
     def blocks(
-        self, located: UpdateRows, multiple_of: int = 1, most: int | None = None
+        self, rows: UpdateRows, multiple_of: int = 1, most: int | None = None
     ) -> Iterator[tuple[int, Rows, Array | None]]:
         """Pass over the columns of these rows: (first coordinate, the block's rows, the reference's part or None)."""
-        self.column_pass.expect(len(located) * self.columns.dim)
-        blocks: Iterable[tuple[int, Rows]] = located.blocks(multiple_of, most)
-        if self.column_pass.spare is not None and isinstance(located, Located):
-            blocks = self.column_pass.gathered(self.columns, located, multiple_of, most)
+        self.column_pass.expect(len(rows) * self.columns.dim)
+        blocks: Iterable[tuple[int, Rows]] = rows.blocks(multiple_of, most)
+        if self.column_pass.spare is not None and isinstance(rows, HostRows):
+            blocks = self.column_pass.gathered(self.columns, rows, multiple_of, most)
         for start, block in blocks:
             yield start, block, self._origin(start, start + block.width)
-            self.column_pass.advance(self.columns, located.arrays, start, start + block.width)
+            self.column_pass.advance(self.columns, rows.arrays, start, start + block.width)
 
     def parts(self, unit: int) -> Iterator[Updates]:
         """These clients in groups that fit the memory budget in whole units, each group with the trusted update."""
-        few = self.column_pass.rows_at_a_time(unit, self.columns.widest.itemsize, copied=self.located.needs_copy)
+        few = self.column_pass.rows_at_a_time(unit, self.columns.widest.itemsize, copied=self.rows.needs_copy)
         n_trusted = 0 if self.trusted is None else 1
         few = len(self) if few is None else max(1, few - n_trusted)
         starts = range(0, len(self), few)
@@ -107,17 +107,17 @@ class Updates:
         """
         if self.column_pass.spare is not None:
             most = most or multiple_of
-        for start, block in self.everyone.blocks(multiple_of, most, narrow=False, tile=tile):
+        for start, block in self.all_rows.blocks(multiple_of, most, narrow=False, tile=tile):
             stop = start + block.width
             origin = self._origin(start, stop) if about is None else about.row(0, start, stop)
             yield self.first + start, block, origin
-            self.column_pass.advance(self.columns, self.everyone.arrays, start, stop)
+            self.column_pass.advance(self.columns, self.all_rows.arrays, start, stop)
             if about is not None:
                 self.column_pass.release(self.columns, about.arrays, start, stop)
 
     @cached_property
     def reference_row(self) -> UpdateRows | None:
-        return None if self.reference is None else self.columns.located([self.reference])
+        return None if self.reference is None else self.columns.stack([self.reference])
 
     def with_contiguous_reference(self) -> Updates:
         """The same, with the reference in one contiguous array: its own memory if it is one, else a copy."""
@@ -138,7 +138,7 @@ class Updates:
 
     def fault(self, row: int) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
-        for entry, array in zip(self.columns.entries, self.located.arrays[row], strict=True):
+        for entry, array in zip(self.columns.entries, self.rows.arrays[row], strict=True):
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):
                 values = numbers(piece, entry)

@@ -1,4 +1,4 @@
-"""The kernels in Triton, for tensors on a GPU. What each computes is said in `reference`; here is only how.
+"""Kernels for tensors on a GPU in Triton; `reference` defines what each of them computes.
 
 They take a `DeviceRows` where their twins in `cpu` take `Rows`, and tensors on its device for everything else: the
 origin in float32 or float64, results in float64. None of them waits for the device.

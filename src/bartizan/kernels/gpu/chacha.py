@@ -1,4 +1,4 @@
-"""ChaCha8 on the device: the very words that `reference.words` gives."""
+"""ChaCha8 on a GPU: the same words as `reference.words`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weighted sum of the rows, written where it is wanted."""
+"""The weighted sum of the rows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def weighted_sum(
 ) -> None:
     """out = sum_m weights[m] rows[m], + rest * origin if given, in the dtype of `out`, a flat tensor of `rows.width`.
 
-    Rows of weight 0 are not read, whatever they hold; which ones these are only the device knows, so nobody waits for
-    it. `weights` and `rest` (one number) are float64 on the device.
+    Rows of weight 0 are not read, whatever they hold; the device selects them, so the host does not wait for it.
+    `weights` and `rest` (one number) are float64 on the device.
     """
     if out.numel() != rows.width or not out.is_contiguous():
         raise ValueError(

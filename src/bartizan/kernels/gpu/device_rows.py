@@ -1,4 +1,4 @@
-"""Where the rows of a column range lie on the device: addresses of tiles, so that no kernel needs them gathered."""
+"""Rows of a range of columns on a GPU as addresses of tiles, so that kernels read updates in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import triton.language as tl
 
 from bartizan.kernels.protocol import Kernels
 
-TILE = 4096  # coordinates of a tile, which lies in one piece
+TILE = 4096  # coordinates of a tile, which is contiguous
 FLOATS = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
@@ -24,7 +24,7 @@ FLOATS = {
 
 @dataclass(frozen=True, eq=False)
 class DeviceRows:
-    """`n_rows` rows of `width` floating-point numbers: one matrix, or tiles that may lie anywhere on the device.
+    """`n_rows` rows of `width` floating-point numbers: one matrix, or tiles anywhere on the device.
 
     Coordinate i of row m of a matrix is at base + m * step + i * itemsize. Tile t of row m of scattered entries is at
     places[m, entry[t]] + offset[t]: `table` begins with places, `step` numbers a row; entry[t] is its number
@@ -77,12 +77,12 @@ class DeviceRows:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """What `tile_at` needs to know, in its order."""
+        """The first arguments of `tile_at`."""
         return self.table, self.base, self.step, self.table_tiles
 
     @property
     def form(self) -> dict[str, Any]:
-        """What kernels are compiled for."""
+        """The constants that kernels are compiled for."""
         return {"DTYPE": FLOATS[self.dtype], "BYTES": self.dtype.itemsize, "TILE": self.tile}
 
 

@@ -1,4 +1,4 @@
-"""What has no fast kernel: the rows as a matrix of their own, a few columns at a time, and torch's operations."""
+"""Slower paths by torch's operations, on copies of a few columns at a time, for what has no fast kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copied(
         yield start, out
 
 
-def plainly_rotated(
+def rotated_by_torch(
     rows: DeviceRows,
     origin: torch.Tensor | None,
     start: int,

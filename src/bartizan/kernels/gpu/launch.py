@@ -1,7 +1,7 @@
-"""Launches that cost the host little.
+"""Kernel launches at a low cost on the host.
 
-Triton binds and specialises all arguments anew at every launch, which takes longer than a small kernel runs. A
-`Launcher` remembers what was compiled for which kinds of tensors and then only passes the arguments on.
+Triton binds and specialises all arguments at every launch, which takes longer than a small kernel runs. A `Launcher`
+keeps the kernel that was compiled for each kind of tensors, and then only passes the arguments on.
 """
 
 from __future__ import annotations

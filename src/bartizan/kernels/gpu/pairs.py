@@ -164,54 +164,34 @@ def _pairs(
         mixed = tl.zeros((SIDE, SIDE), tl.float32)
         whole = (width // (COLUMNS * SHORT)).to(tl.int32)
         end = tl.minimum((part + 1) * each, tl.cdiv(width, COLUMNS * SHORT).to(tl.int32))
-        for s in range(part * each, tl.minimum(end, whole)):
-            total, mixed = _short(
-                total,
-                mixed,
-                s,
-                rows_i,
-                rows_j,
-                table,
-                base,
-                step,
-                n_tiles,
-                origin,
-                width,
-                DTYPE,
-                BYTES,
-                TILE,
-                ALIGN,
-                SIDE,
-                COLUMNS,
-                SHORT,
-                TERMS,
-                ONE,
-                False,
-            )
-        for s in range(tl.maximum(part * each, whole), end):
-            total, mixed = _short(
-                total,
-                mixed,
-                s,
-                rows_i,
-                rows_j,
-                table,
-                base,
-                step,
-                n_tiles,
-                origin,
-                width,
-                DTYPE,
-                BYTES,
-                TILE,
-                ALIGN,
-                SIDE,
-                COLUMNS,
-                SHORT,
-                TERMS,
-                ONE,
-                True,
-            )
+        for MASKED in tl.static_range(2):
+            first, last = part * each, tl.minimum(end, whole)
+            if MASKED:
+                first, last = tl.maximum(part * each, whole), end
+            for s in range(first, last):
+                total, mixed = _short(
+                    total,
+                    mixed,
+                    s,
+                    rows_i,
+                    rows_j,
+                    table,
+                    base,
+                    step,
+                    n_tiles,
+                    origin,
+                    width,
+                    DTYPE,
+                    BYTES,
+                    TILE,
+                    ALIGN,
+                    SIDE,
+                    COLUMNS,
+                    SHORT,
+                    TERMS,
+                    ONE,
+                    MASKED,
+                )
         if ONE:
             mixed += tl.trans(mixed)
         a, b = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]

@@ -1,4 +1,4 @@
-"""Rows that lie in pieces: a table of where they are, made once for all kernels that read them."""
+"""Tables of addresses for rows that consist of several tensors, made once for all kernels that read them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from bartizan._util.types import Array
 from bartizan.kernels import reference
 from bartizan.kernels.gpu.chacha import COUNTERS, KEY, draw, key_words
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, aligned, multiprocessors, tile_at, wide
-from bartizan.kernels.gpu.fallback import plainly_rotated
+from bartizan.kernels.gpu.fallback import rotated_by_torch
 from bartizan.kernels.gpu.launch import Launcher
 from bartizan.kernels.gpu.registers import sketch_kernel
 
@@ -34,7 +34,7 @@ REDUCED = 1024  # cells of a row that one program sums up
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """How blocks of one kind of rows lie in programs and warps, and the kernels for them."""
+    """How blocks of one kind of rows are mapped to programs and warps, and the kernels for them."""
 
     together: int
     words_a_block: int
@@ -55,7 +55,7 @@ def rotated(
 ) -> None:
     k = out.shape[1]
     if rows.dtype == torch.float64 or shape_of(k, mixing) is None:
-        return plainly_rotated(rows, origin, start, key, mixing, out, norms)
+        return rotated_by_torch(rows, origin, start, key, mixing, out, norms)
     origin_at, about = (0, None) if origin is None else (origin.data_ptr(), origin.dtype)
     plan = _plan(
         k,

@@ -18,7 +18,7 @@ from bartizan.lab.config.choices import CHOICES, Chosen
 from bartizan.lab.config.keys import ConfigError, checked, key, refuse_unknown, shown
 from bartizan.lab.config.sections import Clients, Data, Evaluation, Model, Server
 from bartizan.lab.data.loaders import DATASETS
-from bartizan.lab.models.build import MODELS
+from bartizan.lab.models.networks import MODELS
 from bartizan.lab.training import defence
 from bartizan.registry import Registry
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bartizan.lab.config.keys import ConfigError, key, shown
 from bartizan.lab.data.loaders import DATASETS
-from bartizan.lab.models.build import MODELS
+from bartizan.lab.models.networks import MODELS
 
 TINY, BELOW_1, HUGE = 1e-12, 0.999999, 1e38
 

@@ -1,5 +1,5 @@
 """Networks by name, for images of any size."""
 
-from bartizan.lab.models.build import MODELS, build
+from bartizan.lab.models.networks import MODELS, build
 
 __all__ = ["MODELS", "build"]

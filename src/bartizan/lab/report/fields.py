@@ -87,22 +87,6 @@ def positions(clients: Iterable[Any], index: Mapping[Any, int], where: str) -> l
     return found
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names.
-
-    >>> flat({"seed": 1, "rule": {"name": "krum"}})
-    {'seed': 1, 'rule.name': 'krum'}
-    """
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}{text(key)}"
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{name}.")
-        else:
-            found[name] = text(value) if isinstance(value, str) else value
-    return found
-
-
 def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -45,14 +44,14 @@ def _accuracy(made: Content) -> Any:
     rules, sketches = made.styles
     figure, axes = _panels(_keys(curves, "other", "attack"), 3, (4.6, 3.2))
     top = min(100.0, 105 * max(0.05, *(max(curve.high) for curve in curves)))
-    lines = {}
+    lines, several = {}, len({curve.sketch for curve in curves}) > 1
     for curve in curves:
         ax, (colour, mark) = axes[curve.other, curve.attack], rules[curve.rule]
         values = 100 * np.array([curve.low, curve.mean, curve.high])
         style: dict[str, Any] = {"color": _colours()[colour], "linestyle": DASHES[sketches[curve.sketch]]}
         style |= {"marker": MARKS[mark] or ("o" if len(curve.rounds) == 1 else None), "markerfacecolor": "white"}
         (line,) = ax.plot(curve.rounds, values[1], markevery=-(-len(curve.rounds) // 8), **style)
-        lines[_short(curve.rule, curve.sketch if sketches["exact"] else "")] = line
+        lines[_short(curve.rule, curve.sketch if several else "")] = line
         ax.fill_between(curve.rounds, values[0], values[2], color=style["color"], alpha=0.12, linewidth=0)
     for (other, attack), ax in axes.items():
         ax.set(title=_short(_attack(attack), other), xlabel="round", ylabel="test accuracy, %", ylim=(0, top))
@@ -201,12 +200,9 @@ def _attack(name: str) -> str:
 
 def _keys(items: Iterable[Any], first: str, second: str) -> list[tuple[str, str]]:
     """Return the pairs of labels that occur, in the order of the page."""
-    found = {(getattr(item, first), getattr(item, second)) for item in items}
-    return [
-        key
-        for key in product(order(sorted({a for a, _ in found})), order(sorted({b for _, b in found})))
-        if key in found
-    ]
+    found = dict.fromkeys((getattr(item, first), getattr(item, second)) for item in items)
+    firsts, seconds = order(one for one, _ in found), order(one for _, one in found)
+    return sorted(found, key=lambda key: (firsts.index(key[0]), seconds.index(key[1])))
 
 
 def _panels(keys: Sequence[Any], most_columns: int, size: tuple[float, float]) -> tuple[Any, dict[Any, Any]]:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bartizan._util.jsonl import flatten
 from bartizan._util.text import text
 from bartizan._util.types import Floats
-from bartizan.lab.report.fields import Fields, flat, positions
+from bartizan.lab.report.fields import Fields, positions
 from bartizan.records import NAME, CorruptFileError, Recorded
 
 Flags = npt.NDArray[np.bool_]
@@ -140,7 +141,7 @@ def of(recorded: Recorded, folder: str) -> Run:
     if classes is not None and split is not None and len(classes) != split.shape[1]:
         raise CorruptFileError(f"{where}: 'classes' must name the {split.shape[1]} columns of 'split'.")
     run.numbers("sizes", len(ids))  # not drawn, only checked
-    ratio, dim = run.nested("ratio"), run.number("dim")
+    ratio, dim, config = run.nested("ratio"), run.number("dim"), flatten(run.nested("config").values)
     rounds = _rounds(recorded.rounds, where, index)
     accuracy = rounds["series"]["accuracy"]
     known = accuracy[np.isfinite(accuracy)]
@@ -149,7 +150,7 @@ def of(recorded: Recorded, folder: str) -> Run:
         folder=folder,
         id=text(run.values.get("id")),
         name=text(run.values.get("name")),
-        config=flat(run.nested("config").values),
+        config={text(key): text(one) if isinstance(one, str) else one for key, one in config.items()},
         clients=tuple(map(text, ids)),
         byzantine=byzantine,
         ratio=(ratio.number("count"), ratio.number("data")),

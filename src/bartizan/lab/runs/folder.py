@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bartizan import records as results
+from bartizan._util.jsonl import flatten
 from bartizan._util.locks import SUPPORTED, try_lock
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import shown
@@ -104,16 +105,8 @@ def _read(folder: Path) -> Recorded | None:
 
 
 def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    one, other = dict(_flat(there)), dict(_flat(here))
+    one, other = flatten(there), flatten(here)
     no_part = ("name", "device", "data.folder")  # of the id
     keys = [key for key in {**one, **other} if repr(one.get(key)) != repr(other.get(key)) and key not in no_part]
     differences = [f"{key} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]]
     return "; ".join(differences) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
-
-
-def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield before + key, value

@@ -17,7 +17,7 @@ from bartizan.lab.config.choices import CHOICES, Chosen
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.data.partition import SPLITS
-from bartizan.lab.models.build import MODELS
+from bartizan.lab.models.networks import MODELS
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Sketch

@@ -1,4 +1,4 @@
-"""Rules that look at each coordinate by itself. A random projection mixes the coordinates, so none can be projected."""
+"""Rules that treat each coordinate separately: a random projection mixes coordinates, so none can be projected."""
 
 from bartizan.rules.coordinatewise.base import CoordinateWise
 from bartizan.rules.coordinatewise.meamed import MeaMed

@@ -1,4 +1,4 @@
-"""What a coordinate-wise rule is: a function of each column by itself, so one that no projection can serve."""
+"""Base class of the coordinate-wise rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bartizan.rules.robust import Robust
 
 
 class CoordinateWise(Robust, ABC):
-    """M values and sizes in, one value out, for each of the p coordinates; there is no one weight a client."""
+    """A rule that reduces the M values of each coordinate to one; there is no single weight a client."""
 
     needs_distances = False
 
@@ -20,4 +20,4 @@ class CoordinateWise(Robust, ABC):
 
     @abstractmethod
     def reduce(self, columns: Array, sizes: Floats) -> Floats:
-        """The answer; the breakdown condition holds already."""
+        """Reduce (M, w) values to (w,); the breakdown condition was checked."""

@@ -1,4 +1,4 @@
-"""Pre-aggregators: mixings of the clients that come before a rule."""
+"""Pre-aggregators: they replace clients by mixtures of clients before a rule is applied."""
 
 from bartizan.rules.preaggregators.base import Chain, Mixed, PreAggregator
 from bartizan.rules.preaggregators.bucketing import Bucketing

@@ -1,4 +1,4 @@
-"""What a pre-aggregator is: a matrix that mixes the clients before the rule looks at them."""
+"""Base class of the pre-aggregators, and their composition with rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bartizan.rules.robust import Robust
 
 
 class PreAggregator(Robust, ABC):
-    """Geometry in, mixing matrix A out, (M', M) and >= 0; what a row lacks of sum 1 lies at the origin.
+    """Compute a mixing matrix A from a geometry, (M', M) and >= 0; what a row lacks of sum 1 is at the origin.
 
     `pre >> rule` is again a rule: it sees A G A' and its weights come back as A' w.
     """
@@ -29,7 +29,7 @@ class PreAggregator(Robust, ABC):
 
     @abstractmethod
     def mixing(self, geometry: Geometry) -> Floats:
-        """The matrix; the breakdown condition holds already."""
+        """Return the matrix; the breakdown condition was checked."""
 
     def n_mixed(self, n_clients: int) -> int:
         """How many rows the matrix has."""
@@ -49,7 +49,7 @@ class PreAggregator(Robust, ABC):
 
 @dataclass(frozen=True, repr=False)
 class Chain(PreAggregator):
-    """One mixing after another."""
+    """Two pre-aggregators, one after the other."""
 
     first: PreAggregator
     then: PreAggregator
@@ -77,7 +77,7 @@ class Chain(PreAggregator):
 
 @dataclass(frozen=True, repr=False)
 class Mixed(Rule):
-    """A rule behind a pre-aggregator; behind one, a coordinate-wise rule too can follow a projected geometry."""
+    """A rule after a pre-aggregator, with which coordinate-wise rules too can be used with a projection."""
 
     pre: PreAggregator
     rule: Rule | CoordinateWise

@@ -21,5 +21,5 @@ class NNM(Bounded, PreAggregator):
     def mixing(self, geometry: Geometry) -> Floats:
         from bartizan.kernels import weigh
 
-        # A client is its own nearest also where another lies at distance 0.
+        # A client is its own nearest even where another has distance 0.
         return weigh.nearest(geometry.squared_distances, geometry.n_clients - self.n_byzantine, geometry.sizes)

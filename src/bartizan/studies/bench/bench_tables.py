@@ -19,7 +19,7 @@ an honest client, x neither."""
 
 
 class RowPrinter:
-    """Print each row when it is measured, and on stderr what is being done meanwhile."""
+    """Print each row when it is measured, and the progress on stderr."""
 
     def __init__(self) -> None:
         self.progress = ProgressLine("bench")

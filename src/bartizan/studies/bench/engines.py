@@ -92,9 +92,9 @@ def ours(sketch: str) -> Bartizan:
 def rule_of(name: str, n_byzantine: int) -> Rule:
     """Return a named rule, with the number of attackers if it takes one."""
     kinds = names.rule_classes(name)
-    asked = any(field.name == "n_byzantine" for kind in kinds for field in fields(kind))
+    takes_it = any(field.name == "n_byzantine" for kind in kinds for field in fields(kind))
     try:
-        rule = names.rule(name, **({"n_byzantine": n_byzantine} if asked else {}))
+        rule = names.rule(name, **({"n_byzantine": n_byzantine} if takes_it else {}))
     except TypeError as wrong:
         raise ValueError(f"The benchmark can't set {name!r} up: {wrong}") from None
     if not isinstance(rule, Rule):

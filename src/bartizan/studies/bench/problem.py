@@ -13,8 +13,8 @@ import numpy as np
 from bartizan._util import machine
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry, GramStats
+from bartizan.kernels.reference import squared_distances_to
 from bartizan.rules import Rule
-from bartizan.rules.geometric_median import squared_distances_to
 from bartizan.updates import Updates, parse_updates
 
 WIDTH = 2**16  # columns widened to float64 at a time
@@ -89,8 +89,8 @@ class Problem:
 
     def defined(self, rule: Rule) -> Floats:
         """Return the rule's weights on exact float64 inner products."""
-        look = GramStats(self.gram, np.diag(self.gram).copy(), self._gram)
-        return rule(Geometry.from_stats(look, self.clients, seed=0))
+        stats = GramStats(self.gram, np.diag(self.gram).copy(), self._gram)
+        return rule(Geometry.from_stats(stats, self.clients, seed=0))
 
     def distances(self, update: Any, weights: Floats) -> Floats:
         """Return the distances of an update to n weighted sums of the clients, (n, M) weights, in one pass."""

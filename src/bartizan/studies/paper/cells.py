@@ -55,10 +55,6 @@ class PaperCell:
     def key(self) -> tuple[Any, ...]:
         return self.table, *self.base, self.pdr, self.k, self.s
 
-    def __str__(self) -> str:
-        projected = f"k={self.k} s={self.s}" if self.pdr else "exact"
-        return f"{self.data} beta={self.beta:g} b={self.b:g} {self.attack} {self.rule} {projected}"
-
 
 @cache
 def cells() -> tuple[PaperCell, ...]:
@@ -160,8 +156,8 @@ def filtered(chosen: Sequence[PaperCell], filters: str) -> list[PaperCell]:
 def twice() -> list[PaperCell]:
     """Return the cells that the paper prints with more than one value.
 
-    >>> str(twice()[0])
-    'cifar10 beta=0.6 b=0.1 gaussian krum k=4096 s=8'
+    >>> [(cell.rule, cell.attack) for cell in twice()]
+    [('krum', 'gaussian'), ('mca', 'gaussian'), ('bulyan', 'gaussian')]
     """
     return [cell for cell in cells() if len({(value.accuracy_percent, value.seconds) for value in cell.values}) > 1]
 

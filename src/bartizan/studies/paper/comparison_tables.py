@@ -8,6 +8,7 @@ from itertools import groupby
 from statistics import mean
 from typing import Any
 
+from bartizan._util.jsonl import flatten
 from bartizan.studies.formatting import csv_text, markdown_table, text_table
 from bartizan.studies.paper.cells import ABLATION, cells, labels, tables, twice
 from bartizan.studies.paper.compare import CellComparison, Comparison, accuracy_text, printed, spread
@@ -99,20 +100,12 @@ def protocol_text(protocol: Mapping[str, Any]) -> str:
 
 def _changes(protocol: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that differ from the default protocol, except the model's name, the images and the rounds."""
-    usual = _flat(json.loads(split_config(experiment(cells()[0]).as_dict())[1]))
+    usual = flatten(json.loads(split_config(experiment(cells()[0]).as_dict())[1]))
     return {
         key: value
-        for key, value in _flat(protocol).items()
+        for key, value in flatten(protocol).items()
         if usual.get(key) != value and key not in ("model.name", "data.images", "rounds")
     }
-
-
-def _flat(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections as `section.key`."""
-    out: dict[str, Any] = {}
-    for key, value in protocol.items():
-        out |= {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, Mapping) else {key: value}
-    return out
 
 
 def _by_table(rows: Sequence[CellComparison]) -> list[tuple[str, list[CellComparison]]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs.folder import recorded
+from bartizan.lab.runs.folder import recorded, require_writable
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.run import run
 from bartizan.studies.paper.cells import PaperCell
@@ -116,6 +116,8 @@ def run_jobs(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> in
     left = [job for job in jobs if not _finished(job, folder)]
     if len(left) < len(jobs):
         print(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished already.")
+    if left:
+        require_writable(folder)
     started, total = time.monotonic(), len(left)
     while left and not budget.spent:
         number = total - len(left) + 1

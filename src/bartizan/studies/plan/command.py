@@ -18,10 +18,10 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--dim", type=number, required=True, metavar="P", help="coordinates, such as 11.2M")
     parser.add_argument("--eps", type=float, help="distortion of the whole span to promise (default: that of k=4096)")
     parser.add_argument("--delta", type=float, default=0.05, help="odds that the promise is broken (default 0.05)")
-    parser.add_argument("--rounds", type=number, default=100, help="how many rounds it must hold for (default 100)")
+    parser.add_argument("--rounds", type=number, default=100, help="the rounds for which it must hold (default 100)")
     parser.add_argument("--rule", help="a rule, such as krum or 'nnm >> geometric-median' (default: two kinds)")
     parser.add_argument("--dtype", choices=FLOATS, default="float32", help="of the updates (default float32)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where they lie (default cpu)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="their device (default cpu)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 

@@ -17,7 +17,7 @@ def inflation(eps: float) -> float:
     3.36
     """
     if not 0 <= eps < 1:
-        raise ValueError(f"eps must lie from 0 (nothing is projected) to below 1, got {eps!r}.")
+        raise ValueError(f"eps must be from 0 (no projection) to below 1, got {eps!r}.")
     return (1 + eps) / (1 - eps)
 
 
@@ -29,7 +29,7 @@ def aggregation_bound(c: float, b: float, eps: float, sigma: float, kappa: float
     """
     _check_at_least_0(c=c, sigma=sigma, kappa=kappa)
     if not 0 <= b < 0.5:
-        raise ValueError(f"b must lie from 0 to below 0.5, got {b!r}.")
+        raise ValueError(f"b must be from 0 to below 0.5, got {b!r}.")
     return 2 * c * b * inflation(eps) * (sigma**2 + 2 * kappa**2)
 
 

@@ -13,8 +13,8 @@ from bartizan._util.console import ProgressLine
 from bartizan._util.locks import try_lock
 from bartizan.studies import typed_rows
 from bartizan.studies.theory import aggregation_error, breakdown, convergence, projection_attacks, subspace_embedding
+from bartizan.studies.theory.simulated_round import Result
 
-Result = dict[str, Any]
 Results = Sequence[tuple[Any, Result]]
 """Cases, frozen dataclasses of plain values, and what was measured of each."""
 ADVICE = "Delete that line, and it is measured again."

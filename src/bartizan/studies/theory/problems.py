@@ -1,6 +1,6 @@
-r"""Losses whose constants are known: :math:`F_m(w) = f(w) + \langle v_m, w \rangle` with :math:`\sum_m v_m = 0`.
+r"""Losses with known constants: :math:`F_m(w) = f(w) + \langle v_m, w \rangle` with :math:`\sum_m v_m = 0`.
 
-The clients share all but a linear term, so they disagree by the same :math:`v_m` everywhere, and kappa is the longest.
+Clients differ in a linear term only, so their gradients differ by :math:`v_m` everywhere, and kappa is the longest.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import numpy as np
 from bartizan._util.types import Floats
 
 WIDE = 2**14  # coordinates that a span fills, or is scattered over
-# Entries of Gaussian and Achlioptas matrices are independent: where a coordinate lies does not matter to them, and how
-# many there are hardly does.
+# Entries of Gaussian and Achlioptas matrices are independent: which coordinates a span has does not matter to them,
+# and how many there are hardly does.
 FEW = 256
 
 
@@ -60,7 +60,7 @@ def _gradients(n: int, draw: int) -> Floats:
     from bartizan.lab import data
     from bartizan.lab.data import partition
     from bartizan.lab.data.device_images import OnDevice
-    from bartizan.lab.models.build import build
+    from bartizan.lab.models.networks import build
     from bartizan.lab.training.clients import Clients
     from bartizan.lab.training.flat_model import FlatLayout
     from bartizan.lab.training.torch_import import torch

@@ -19,7 +19,7 @@ MANY = 2**16  # numbers of a Gram matrix from which on the device makes it symme
 
 
 @dataclass(frozen=True, eq=False)
-class OnGpu:
+class GpuRows:
     """Rows of all p coordinates, each a list of flat tensors; or the rows of one matrix."""
 
     arrays: Sequence[Sequence[torch.Tensor]]  # of row m and entry e: arrays[m][e]
@@ -31,11 +31,11 @@ class OnGpu:
     needs_copy: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, rows: Sequence[Row], columns: Columns) -> OnGpu:
+    def of(cls, rows: Sequence[Row], columns: Columns) -> GpuRows:
         return cls([row.floats for row in rows], columns.ends)
 
     @classmethod
-    def of_matrix(cls, x: torch.Tensor, columns: Columns) -> OnGpu:
+    def of_matrix(cls, x: torch.Tensor, columns: Columns) -> GpuRows:
         x = x.detach().reshape(len(x), -1)
         return cls(MatrixRows(x), columns.ends, x)
 
@@ -59,14 +59,14 @@ class OnGpu:
     def dtype(self) -> np.dtype:
         return FLOAT64 if self.wide == torch.float64 else FLOAT32
 
-    def rows(self, indices: Sequence[int] | Array) -> OnGpu:
+    def take(self, indices: Sequence[int] | Array) -> GpuRows:
         """Some of the rows."""
-        return OnGpu([self.arrays[int(i)] for i in indices], self.ends)
+        return GpuRows([self.arrays[int(i)] for i in indices], self.ends)
 
-    def with_row(self, other: OnGpu) -> OnGpu:
+    def with_row(self, other: GpuRows) -> GpuRows:
         """These rows, and the one of `other`, in their dtypes."""
         alike = [row.to(own.dtype) for row, own in zip(other.first, self.first, strict=True)]
-        return OnGpu([*(self.arrays[m] for m in range(len(self))), alike], self.ends)
+        return GpuRows([*(self.arrays[m] for m in range(len(self))), alike], self.ends)
 
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
