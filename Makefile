@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-generic test-slow test-gpu test-peers bench-peers speedups fuzz check clean
+.PHONY: setup demo test test-generic test-slow test-gpu test-peers bench-peers speedups fuzz check docs release clean
 
 setup: $(VENV)/dev
 
@@ -56,6 +56,15 @@ SEED ?= 1
 fuzz: $(VENV)/fuzz
 	$(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED) --out build/hostile.json
 
+# The documentation site, in build/site: open index.html there.
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+# sdist and wheel, in build/release/dist; the wheel is installed bare and with [lab] in empty environments, where the README runs.
+release: $(VENV)/release
+	$(BIN)/python tools/release.py
+
 check: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -76,6 +85,16 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)
 $(VENV)/slow: $(VENV)/dev
 	@echo "Installing Flower's simulation engine ..."
 	$(PIP) --editable ".[dev,simulation]"
+	@touch $@
+
+$(VENV)/docs: pyproject.toml constraints.txt | $(VENV)
+	@echo "Installing what builds the documentation ..."
+	$(PIP) --editable ".[docs]"
+	@touch $@
+
+$(VENV)/release: pyproject.toml constraints.txt | $(VENV)
+	@echo "Installing what builds packages ..."
+	$(PIP) build setuptools
 	@touch $@
 
 $(VENV)/fuzz: $(VENV)/dev

@@ -1,4 +1,4 @@
-"""docs/results.md, its figure, and the README's headline, from what is kept in benchmarks/results.
+"""docs/results.md and its figure, from what is kept in benchmarks/results.
 
     bartizan paper keep runs/paper benchmarks/results/paper.jsonl --commit HASH   # runs, after `bartizan paper run`
     python benchmarks/results_page.py                                            # write what is made of them
@@ -30,7 +30,7 @@ from bartizan.studies.paper.summary import headline
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 FIGURE = ROOT / "docs" / "images" / "results.png"
-PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "results.md",)
 MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 125
 

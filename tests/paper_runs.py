@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bartizan import records as results
 from bartizan.studies.paper import cells as paper
-from bartizan.studies.paper import protocol, run_cells
+from bartizan.studies.paper import run_cells
+from bartizan.studies.paper.paper_protocol import experiment
 
 
 def write(
@@ -23,7 +24,7 @@ def write(
     **settings,
 ):
     """What a run of a cell leaves behind, in real files; a refused round has no times of the server."""
-    one = protocol.experiment(cell, changes=changes, **settings)
+    one = experiment(cell, changes=changes, **settings)
     with results.Writer(folder / run_cells.Job(cell, one).folder) as lines:
         lines.write(
             "run",

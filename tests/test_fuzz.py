@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +243,11 @@ def test_a_memory_error_is_a_failure_unless_a_client_raised_it():
 
 def test_failures_are_shrunk():
     assert shrunk(lambda data: b"\xff" in data, bytes(range(200, 256)) * 3) == b"\xff"
+
+
+@pytest.mark.parametrize("name", SURFACES)
+def test_the_modules_that_guide_the_search_exist(name):
+    assert [module for module in SURFACES[name].modules if find_spec(module) is None] == []
 
 
 def test_choices_end_where_the_bytes_do():

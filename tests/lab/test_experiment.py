@@ -57,7 +57,7 @@ def test_the_template_says_the_defaults_and_names_every_choice():
 
 
 def test_the_documentation_has_every_key_with_its_default():
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "laboratory.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "experiment-files.md").read_text()
     for section, content in Experiment().as_dict().items():
         keys = content if isinstance(content, dict) else {"": content}
         for key, value in keys.items():

@@ -95,17 +95,21 @@ def test_a_killed_worker_is_replaced_its_run_goes_on_and_the_others_do_not_notic
     assert facts(outcomes[1].folder)[1:] == facts(tmp_path / "alone")[1:]
 
 
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
-    (tmp_path / "e.toml").write_text(LONG.with_settings(["grid.seed=[0, 1]", "rounds=100000"]).to_toml())
-    parent = subprocess.Popen(
+def started_sweep(folder):
+    (folder / "e.toml").write_text(LONG.with_settings(["grid.seed=[0, 1]", "rounds=100000"]).to_toml())
+    return subprocess.Popen(
         [sys.executable, "-m", "bartizan.cli", "sweep", "e.toml", "--workers", "2", "--out", "out"],
-        cwd=tmp_path,
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
+    parent = started_sweep(tmp_path)
     try:
         deadline = time.monotonic() + 200
         while len(files := list(tmp_path.glob("out/*/results.jsonl"))) < 2 or any(
@@ -162,17 +166,9 @@ def test_the_display_shows_what_the_lines_say(swept, monkeypatch, terminal):
     assert "\x1b" not in written
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_while_a_sweep_starts_shows_no_traceback(tmp_path):
-    (tmp_path / "e.toml").write_text(LONG.with_settings(["grid.seed=[0, 1]"]).to_toml())
-    parent = subprocess.Popen(
-        [sys.executable, "-m", "bartizan.cli", "sweep", "e.toml", "--workers", "2", "--out", "out"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    parent = started_sweep(tmp_path)
     try:
         assert parent.stdout.readline() == "Starting the workers ...\n"
         time.sleep(0.5)  # while the workers import torch

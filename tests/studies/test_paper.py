@@ -14,8 +14,9 @@ import pytest
 from bartizan import cli
 from bartizan import records as results
 from bartizan.studies.paper import cells as paper
-from bartizan.studies.paper import compare, protocol
+from bartizan.studies.paper import compare
 from bartizan.studies.paper import comparison_tables as show
+from bartizan.studies.paper import paper_protocol as protocol
 from bartizan.studies.paper import run_cells as run
 from bartizan.studies.paper.run_cells import Budget
 from paper_runs import cells_of, write

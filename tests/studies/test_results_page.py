@@ -28,7 +28,7 @@ def page(module):
     return module.results_text
 
 
-def test_page_readme_and_figure_are_what_the_command_makes_of_the_kept_results():
+def test_page_and_figure_are_what_the_command_makes_of_the_kept_results():
     command = [sys.executable, str(BENCHMARKS / "results_page.py"), "--check"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -14,7 +14,7 @@ from bartizan import records
 from bartizan.studies.paper import kept_runs
 from bartizan.studies.paper.cells import ABLATION, PaperCell, PaperValue, bases, cells
 from bartizan.studies.paper.kept_runs import RunSummary
-from bartizan.studies.paper.protocol import positions, setting_of, sketches_of, split_config
+from bartizan.studies.paper.paper_protocol import positions, setting_of, sketches_of, split_config
 
 Found = Mapping[tuple[str, str], Mapping[int, RunSummary]]
 """Our runs by setting and protocol, then by seed."""

@@ -15,7 +15,7 @@ from typing import Any
 from bartizan import records
 from bartizan._util import jsonl
 from bartizan.studies import typed_rows
-from bartizan.studies.paper.protocol import completed, positions, split_config
+from bartizan.studies.paper.paper_protocol import completed, positions, split_config
 
 KIND, VERSION = "kept", 1
 DIGITS = 5  # of times and weights

@@ -18,7 +18,7 @@ from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.run import run
 from bartizan.studies.paper.cells import PaperCell
 from bartizan.studies.paper.kept_runs import RunSummary
-from bartizan.studies.paper.protocol import ROUNDS, experiment, sketches_of
+from bartizan.studies.paper.paper_protocol import ROUNDS, experiment, sketches_of
 
 UNITS = {"s": 1, "min": 60, "h": 3600}
 

@@ -1,0 +1,217 @@
+"""The documentation names everything there is, its links and pictures are true, and its programs run."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bartizan as bz
+from bartizan import registry
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+PROGRAM = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+FOLDERS = {
+    "rules": registry.RULES | registry.COORDINATEWISE,
+    "pre-aggregators": registry.PRE_AGGREGATORS,
+    "sketches": registry.SKETCHES,
+    "attacks": bz.attacks.ATTACKS | bz.attacks.POISONS,
+}
+NAMED = [(folder, name) for folder, table in FOLDERS.items() for name in table.built_in]
+
+
+@pytest.fixture
+def gallery(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    return importlib.import_module("gallery")
+
+
+def programs(page: Path, folder: Path) -> None:
+    """Write the files that a tutorial asks for, blocks of one title below each other."""
+    found: dict[str, list[str]] = {}
+    for title, code in PROGRAM.findall(page.read_text(encoding="utf-8")):
+        found.setdefault(title, []).append(code)
+    for title, blocks in found.items():
+        (folder / title).parent.mkdir(parents=True, exist_ok=True)
+        (folder / title).write_text("\n\n".join(blocks), encoding="utf-8")
+
+
+def ran(folder: Path, *words: str) -> str:
+    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("folder", "name"), NAMED)
+def test_everything_in_the_registry_has_a_page_with_definition_cost_use_and_picture(folder, name):
+    page = (DOCS / "reference" / folder / f"{name}.md").read_text(encoding="utf-8")
+    for part in (
+        "**Definition.**",
+        "**Cost.**",
+        "**When to use it.**",
+        "**Source.**",
+        f'`"{name}"`',
+        "\n::: bartizan.",
+    ):
+        assert part in page
+    assert re.search(r"\*\*(Breakdown condition|Guarantee|What breaks it, and what it breaks)\.\*\*", page)
+    (picture,) = re.findall(r"!\[.*?\]\((.*?)\)", page)
+    assert (DOCS / "reference" / folder / picture).is_file()
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_page_of_a_kind_is_in_its_index_and_in_the_navigation(folder):
+    index = (DOCS / "reference" / folder / "index.md").read_text(encoding="utf-8")
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for path in (DOCS / "reference" / folder).glob("*.md"):
+        assert f"reference/{folder}/{path.name}" in navigation
+        assert path.stem == "index" or f"]({path.name})" in index
+
+
+def test_every_public_name_is_in_the_reference():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS / "reference").rglob("*.md"))
+    modules = {"attacks", "coordinatewise", "files", "sketch"}
+    shown = set(re.findall(r"^::: bartizan\.([\w.]+)", text, re.MULTILINE))
+    last = {name.rpartition(".")[2] for name in shown}
+    assert set(bz.__all__) - modules - last == set()
+    assert {f"sketch.{name}" for name in bz.sketch.__all__} - shown - {f"sketch.{name}" for name in bz.__all__} == set()
+    for module in ("flower", "distributed", "lab"):
+        if module != "flower" or importlib.util.find_spec("flwr"):
+            public = importlib.import_module(f"bartizan.{module}").__all__
+            assert {f"{module}.{name}" for name in public} <= shown
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]*)?\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+    for target in re.findall(r'href="([^"#:]+)\.html"', text):
+        assert (page.parent / f"{target}.md").is_file(), target
+
+
+def test_the_readme_is_short_and_says_nothing_that_is_on_no_page():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert heads == [
+        "Ten lines",
+        "What it costs",
+        "What it withstands",
+        "Two commands",
+        "Where to go next",
+        "The paper",
+    ]
+    for part in ("Shiyuan Zuo", "@misc{zuo2026dimensionality", "CITATION.cff"):
+        assert part in text
+
+
+def test_the_pictures_are_what_the_library_draws(gallery):
+    drawn = dict(gallery.pictures())
+    assert set(drawn) == {path.name for path in gallery.FOLDER.glob("*.svg")}
+    number = re.compile(r"-?\d+\.\d+")
+    for name, draw in drawn.items():
+        kept, made = (gallery.FOLDER / name).read_text(encoding="utf-8"), draw()
+        assert number.sub("#", kept) == number.sub("#", made), name
+        # Positions have one digit, and another CPU may round the last one otherwise.
+        positions = [np.array(number.findall(text), dtype=float) for text in (kept, made)]
+        np.testing.assert_allclose(*positions, atol=0.11, err_msg=name)
+
+
+def test_the_tutorial_of_a_torch_loop_runs_as_it_says(tmp_path):
+    pytest.importorskip("torch")
+    programs(DOCS / "tutorials" / "torch-loop.md", tmp_path)
+    plain, robust = ran(tmp_path, "train.py"), ran(tmp_path, "train.py", "robust")
+    accuracy = [float(re.search(r"accuracy ([\d.]+)", said)[1]) for said in (plain, robust)]
+    assert accuracy[0] < 0.5 < 0.85 < accuracy[1]
+    assert "weights: [0.0, 0.0, 0.0, 0.1" in robust
+
+
+def test_the_tutorial_of_an_own_attack_runs_as_it_says(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("prodigyopt", reason="the laboratory is not installed: pip install 'bartizan[lab]'")
+    programs(DOCS / "tutorials" / "own-attack.md", tmp_path)
+    errors = dict(re.findall(r"^(.+?) +error ([\d.]+)", ran(tmp_path, "try_it.py"), re.MULTILINE))
+    assert float(errors["mean"]) > 0.4 > 0.1 > float(errors["nnm >> geometric-median"])
+    best = dict(re.findall(r"^(.+?) +best accuracy ([\d.]+)", ran(tmp_path, "lab.py"), re.MULTILINE))
+    assert float(best["mean"]) < 0.3 < 0.6 < float(best["nnm >> geometric-median"])
+    assert len(list((tmp_path / "runs" / "drift").glob("*/results.jsonl"))) == 3
+
+
+DESK = '''
+from flwr.app import Context, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+for name in ("_task_id", "_run_id", "_node_id"):
+    setattr(TaskIdentity, name, 1)
+
+from blobs import client_app, server_app
+
+
+class Desk(Grid):
+    """Ten nodes in this process."""
+
+    def __init__(self, config):
+        self.waiting, self.config = {}, config
+
+    def get_node_ids(self):
+        return list(range(1, 11))
+
+    def push_messages(self, messages):
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(len(self.waiting))
+            self.waiting[str(len(self.waiting))] = message
+        return list(self.waiting)[-len(list(messages)) :]
+
+    def pull_messages(self, message_ids):
+        (key,) = message_ids
+        message = self.waiting[key]
+        node = message.metadata.dst_node_id
+        return [client_app.app(message, Context(1, node, {"partition-id": node - 1}, RecordDict(), self.config))]
+
+    def send_and_receive(self, *given, **named): ...
+    def set_run(self, run): ...
+    def create_message(self, *given, **named): ...
+    @property
+    def run(self): ...
+
+
+config = {"rule": "multi-krum", "hostile": 3}
+server_app.app(Desk(config), Context(1, 0, {}, RecordDict(), config))
+'''
+
+
+def test_the_tutorial_of_a_flower_app_survives_its_hostile_nodes(tmp_path):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartizan[flower]'")
+    programs(DOCS / "tutorials" / "flower-app.md", tmp_path)
+    (tmp_path / "blobs" / "__init__.py").touch()
+    (tmp_path / "desk.py").write_text(DESK, encoding="utf-8")
+    said = ran(tmp_path, "desk.py")
+    assert float(re.search(r"round 5: accuracy ([\d.]+)", said)[1]) > 0.8
+    assert re.findall(r"^node (\d+): left out of 5 of 5 rounds", said, re.MULTILINE) == ["1", "2", "3"]
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason="the documentation's tools are not installed: pip install 'bartizan[docs]'")
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > len(NAMED)
+    for page in pages:
+        fetched = re.findall(r'<(?:script|img|link|iframe)[^>]+(?:src|href)="(https?:[^"]+)"', page.read_text("utf-8"))
+        assert fetched == [], page.name
