@@ -42,7 +42,6 @@ MAY_IMPORT = {
     "__init__": LIBRARY | {"attacks"},
 }
 SHARED_NAMES = {"__init__", "base", "command"}
-NOT_YET_RENAMED = {"protocol"}  # must become empty
 MODULES = {path: path.relative_to(SOURCE / "bartizan") for path in sorted((SOURCE / "bartizan").rglob("*.py"))}
 
 
@@ -73,7 +72,7 @@ def test_a_module_imports_from_inner_rings_only(path):
 
 def test_no_two_modules_share_a_name():
     names = Counter(name.stem for name in MODULES.values())
-    assert {name for name, count in names.items() if count > 1} <= SHARED_NAMES | NOT_YET_RENAMED
+    assert {name for name, count in names.items() if count > 1} <= SHARED_NAMES
 
 
 def test_importing_the_package_imports_only_the_library():

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from bartizan import records
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import ConfigError
+from bartizan.lab.data import load
+from bartizan.lab.models import build
+
+nn = pytest.importorskip("torch").nn
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "plugin"
@@ -135,3 +137,28 @@ def test_a_recorded_experiment_with_foreign_parts_is_refused(given):
     with pytest.raises(ConfigError, match=r"is not of this package, and not imported|has no grid"):
         Experiment.read_back(given)
     assert Experiment.read_back({"rule": {"name": "NNM >> dnc"}}).rule.name == "nnm >> dnc"
+
+
+def no_module(n_classes, image, norm):
+    return "a network"
+
+
+def no_scores(n_classes, image, norm):
+    return nn.Flatten()
+
+
+def no_dataset(name, folder=None):
+    return [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: build(f"{__name__}:no_module", 4, (1, 8, 8)), "must return a torch.nn.Module, got str"),
+        (lambda: build(f"{__name__}:no_scores", 4, (1, 8, 8)), r"into scores of shape \(2, 4\), got \(2, 64\)"),
+        (lambda: load(f"{__name__}:no_dataset"), "must return a bartizan.lab.data.Dataset, got list"),
+    ],
+)
+def test_a_model_or_data_set_that_does_not_fit_says_what_is_wanted(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

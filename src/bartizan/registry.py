@@ -213,6 +213,20 @@ def frozen_dataclass(*bases: type[Any]) -> Callable[[Any], None]:
     return check
 
 
+def callable_with(*arguments: Any, wanted: str) -> Callable[[Any], None]:
+    """A check for `Registry`: a function or class that can be called with such positional arguments."""
+
+    def check(part: Any) -> None:
+        try:
+            if not callable(part):
+                raise TypeError(f"got {part!r}")
+            inspect.signature(part).bind(*arguments)
+        except TypeError as wrong:
+            raise TypeError(f"wanted {wanted}: {wrong}.") from None
+
+    return check
+
+
 RULES = Registry(
     "rule",
     {

@@ -90,50 +90,6 @@ def _high(x):
     return (x.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
 
 
-@triton.jit
-def _short(
-    total,
-    mixed,
-    s,
-    rows_i,
-    rows_j,
-    table,
-    base,
-    step,
-    n_tiles,
-    origin,
-    width,
-    DTYPE: tl.constexpr,
-    BYTES: tl.constexpr,
-    TILE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    SIDE: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    SHORT: tl.constexpr,
-    TERMS: tl.constexpr,
-    ONE: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """Add one short sum of the tensor cores: of the parts that tf32 holds, and of what mixes these with the rest."""
-    short = tl.zeros((SIDE, SIDE), tl.float32)
-    for t in tl.static_range(SHORT):
-        at = (wide(s) * SHORT + t) * COLUMNS
-        x = _read(table, base, step, n_tiles, rows_i, at, origin, width, DTYPE, BYTES, TILE, ALIGN, COLUMNS, MASKED)
-        if ONE:
-            y = x
-        else:
-            y = _read(table, base, step, n_tiles, rows_j, at, origin, width, DTYPE, BYTES, TILE, ALIGN, COLUMNS, MASKED)
-        high_x, high_y = _high(x), _high(y)
-        short = tl.dot(high_x, tl.trans(high_y), short, input_precision="tf32")
-        if TERMS == 3:
-            if ONE:
-                mixed = tl.dot(high_x, tl.trans(y - high_y), mixed, input_precision="tf32")
-            else:
-                short = tl.dot(high_x, tl.trans(y - high_y), short, input_precision="tf32")
-                short = tl.dot(x - high_x, tl.trans(high_y), short, input_precision="tf32")
-    return total + short, mixed
-
-
 @triton.jit(do_not_specialize=["base", "step", "n_tiles", "n_rows", "width", "each"])
 def _pairs(
     table,
@@ -155,7 +111,10 @@ def _pairs(
     TERMS: tl.constexpr,
     ONE: tl.constexpr,
 ):
-    """One part of the columns of one block of pairs; where all rows are in one block they are read once."""
+    """One part of the columns of one block of pairs; where all rows are in one block (ONE) they are read once.
+
+    `short` are short sums of the tensor cores; `mixed` multiplies what tf32 holds of a number with the rest of another.
+    """
     part, i, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if j <= i:
         rows_i = tl.minimum(i * SIDE + tl.arange(0, SIDE), n_rows - 1)
@@ -169,29 +128,52 @@ def _pairs(
             if MASKED:
                 first, last = tl.maximum(part * each, whole), end
             for s in range(first, last):
-                total, mixed = _short(
-                    total,
-                    mixed,
-                    s,
-                    rows_i,
-                    rows_j,
-                    table,
-                    base,
-                    step,
-                    n_tiles,
-                    origin,
-                    width,
-                    DTYPE,
-                    BYTES,
-                    TILE,
-                    ALIGN,
-                    SIDE,
-                    COLUMNS,
-                    SHORT,
-                    TERMS,
-                    ONE,
-                    MASKED,
-                )
+                short = tl.zeros((SIDE, SIDE), tl.float32)
+                for t in tl.static_range(SHORT):
+                    at = (wide(s) * SHORT + t) * COLUMNS
+                    x = _read(
+                        table,
+                        base,
+                        step,
+                        n_tiles,
+                        rows_i,
+                        at,
+                        origin,
+                        width,
+                        DTYPE,
+                        BYTES,
+                        TILE,
+                        ALIGN,
+                        COLUMNS,
+                        MASKED,
+                    )
+                    y = x
+                    if not ONE:
+                        y = _read(
+                            table,
+                            base,
+                            step,
+                            n_tiles,
+                            rows_j,
+                            at,
+                            origin,
+                            width,
+                            DTYPE,
+                            BYTES,
+                            TILE,
+                            ALIGN,
+                            COLUMNS,
+                            MASKED,
+                        )
+                    high_x, high_y = _high(x), _high(y)
+                    short = tl.dot(high_x, tl.trans(high_y), short, input_precision="tf32")
+                    if TERMS == 3:
+                        if ONE:
+                            mixed = tl.dot(high_x, tl.trans(y - high_y), mixed, input_precision="tf32")
+                        else:
+                            short = tl.dot(high_x, tl.trans(y - high_y), short, input_precision="tf32")
+                            short = tl.dot(x - high_x, tl.trans(high_y), short, input_precision="tf32")
+                total += short
         if ONE:
             mixed += tl.trans(mixed)
         a, b = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]

@@ -91,83 +91,6 @@ def _signed(
     return y
 
 
-@triton.jit
-def _add_block(
-    sums,
-    norm,
-    own,
-    own_words,
-    place,
-    following,
-    words,
-    next_words,
-    origin_at,
-    g,
-    N: tl.constexpr,
-    L: tl.constexpr,
-    NC: tl.constexpr,
-    G: tl.constexpr,
-    R: tl.constexpr,
-    PLANES: tl.constexpr,
-    VEC: tl.constexpr,
-    REP: tl.constexpr,
-    LOGC: tl.constexpr,
-    LOGV: tl.constexpr,
-    LOGR: tl.constexpr,
-    DTYPE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    ORIGIN: tl.constexpr,
-    ORIGIN_ALIGN: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """Add one block of each row to its sums and its squared norm.
-
-    A warp adds up the G parts of the block with the signs of its own outputs, its own part first: the warps then ask
-    for different lines. This is a Hadamard step without its scale, so the squares are G times those of the row.
-    """
-    V: tl.constexpr = VEC * REP
-    W: tl.constexpr = R * G
-    lane = tl.arange(0, 32 * VEC)[None, :]
-    if EARLY:
-        u = _signed(own, own_words, g, 0, lane, origin_at, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
-    else:
-        w = _words(words, NC * g, lane, L, VEC, REP)
-        u = _read(place, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
-        u = _signed(u, w, g, 0, lane, origin_at, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
-    for a in range(1, G):
-        w = _words(words, NC * (g ^ a), lane, L, VEC, REP)
-        x = _read(place, g ^ a, lane, L, NC, VEC, REP, DTYPE, ALIGN)
-        x = _signed(x, w, g, a, lane, origin_at, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
-        y = ()
-        for i in tl.static_range(NC * REP):
-            y = y + (u[i] + x[i],)
-        u = y
-    square = u[0] * u[0]
-    for i in tl.static_range(1, NC * REP):
-        square += u[i] * u[i]
-    square = neighbours(square, W, VEC)
-    total = square[0]
-    for j in tl.static_range(1, VEC):
-        total += square[j]
-    norm += total.to(tl.float64)
-
-    if EARLY:
-        own_words = _words(next_words, NC * g, lane, L, VEC, REP)
-        own = _read(following, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
-    u = mixed(u, LOGC, REP)
-    w = _words(words, N + NC * g, lane, L, VEC, REP)
-    offsets = tl.load(words + PLANES * L + NC * g + tl.arange(0, 32)[None, :] % NC) & (L - 1)
-    added = ()
-    for c in tl.static_range(NC):
-        x = ()
-        for rep in tl.static_range(REP):
-            x = x + (flipped(u[c * REP + rep], w[rep] << (31 - c)),)
-        x = rolled(x, tl.gather(offsets, tl.full((W, 32), c, tl.int32), 1), W, VEC, REP, LOGV, LOGR)
-        for i in tl.static_range(V):
-            added = added + (sums[c * V + i] + x[i],)
-    return added, norm, own, own_words
-
-
 @triton.jit(
     do_not_specialize=["base", "step", "n_tiles", "words_at", "tail_at", "origin_at", "origin_tail_at", "parts_at"]
     + ["norm_parts_at", "row", "n_rows", "first", "n_blocks", "width"]
@@ -240,8 +163,8 @@ def sketch_kernel(
         tail = tail_at + m * (K * BYTES)
         place = tile_at(table, base, step, n_tiles, m, wide(begin) * K, TILE, BYTES)
         place = tl.where(wide(begin) < whole, place, tail)
+        lane = tl.arange(0, 32 * VEC)[None, :]
         if EARLY:
-            lane = tl.arange(0, 32 * VEC)[None, :]
             own = _read(place, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
             own_words = _words(words + (wide(begin) - first) * COUNT, NC * g, lane, L, VEC, REP)
         else:
@@ -252,37 +175,50 @@ def sketch_kernel(
             next = tl.minimum(block + 1, end - 1)
             following = tile_at(table, base, step, n_tiles, m, next * K, TILE, BYTES)
             following = tl.where(next < whole, following, tail)
-            sums, norm, own, own_words = _add_block(
-                sums,
-                norm,
-                own,
-                own_words,
-                place,
-                following,
-                words + (block - first) * COUNT,
-                words + (next - first) * COUNT,
-                from_origin,
-                g,
-                N,
-                L,
-                NC,
-                G,
-                R,
-                PLANES,
-                VEC,
-                REP,
-                LOGC,
-                LOGV,
-                LOGR,
-                DTYPE,
-                ALIGN,
-                ORIGIN,
-                ORIGIN_ALIGN,
-                EARLY,
-            )
+            now, soon = words + (block - first) * COUNT, words + (next - first) * COUNT
+            # A warp adds up the G parts of the block with the signs of its own outputs, its own part first, so that the
+            # warps read different lines. A Hadamard step without its scale: squares are G times those of the row.
+            if EARLY:
+                u = _signed(own, own_words, g, 0, lane, from_origin, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
+            else:
+                w = _words(now, NC * g, lane, L, VEC, REP)
+                u = _read(place, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
+                u = _signed(u, w, g, 0, lane, from_origin, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
+            for a in range(1, G):
+                w = _words(now, NC * (g ^ a), lane, L, VEC, REP)
+                x = _read(place, g ^ a, lane, L, NC, VEC, REP, DTYPE, ALIGN)
+                x = _signed(x, w, g, a, lane, from_origin, L, NC, VEC, REP, ORIGIN, ORIGIN_ALIGN)
+                y = ()
+                for j in tl.static_range(NC * REP):
+                    y = y + (u[j] + x[j],)
+                u = y
+            square = u[0] * u[0]
+            for j in tl.static_range(1, NC * REP):
+                square += u[j] * u[j]
+            square = neighbours(square, W, VEC)
+            total = square[0]
+            for j in tl.static_range(1, VEC):
+                total += square[j]
+            norm += total.to(tl.float64)
+
+            if EARLY:
+                own_words = _words(soon, NC * g, lane, L, VEC, REP)
+                own = _read(following, g, lane, L, NC, VEC, REP, DTYPE, ALIGN)
+            u = mixed(u, LOGC, REP)
+            w = _words(now, N + NC * g, lane, L, VEC, REP)
+            offsets = tl.load(now + PLANES * L + NC * g + tl.arange(0, 32)[None, :] % NC) & (L - 1)
+            added = ()
+            for c in tl.static_range(NC):
+                x = ()
+                for rep in tl.static_range(REP):
+                    x = x + (flipped(u[c * REP + rep], w[rep] << (31 - c)),)
+                x = rolled(x, tl.gather(offsets, tl.full((W, 32), c, tl.int32), 1), W, VEC, REP, LOGV, LOGR)
+                for j in tl.static_range(V):
+                    added = added + (sums[c * V + j] + x[j],)
+            sums = added
             place = following
         part = (program + i) * R + warp // G
-        out = parts + part * K + g * (NC * L) + tl.arange(0, 32 * VEC)[None, :]
+        out = parts + part * K + g * (NC * L) + lane
         for c in tl.static_range(NC):
             for rep in tl.static_range(REP):
                 tl.store(out + c * L + rep * 32 * VEC, joined(sums, c * V + rep * VEC, W, VEC))

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
-from typing import Any
 
 from bartizan.lab.data.base import Dataset
-from bartizan.registry import Registry
-
-
-def _fits(part: Any) -> None:
-    if not callable(part):
-        raise TypeError(f"wanted a function (name, folder) -> bartizan.lab.data.Dataset, got {part!r}.")
-    try:
-        inspect.signature(part).bind("name", None)
-    except TypeError as wrong:
-        raise TypeError(f"wanted a function (name, folder) -> bartizan.lab.data.Dataset: {wrong}.") from None
-
+from bartizan.registry import Registry, callable_with
 
 DATASETS = Registry(
     "data set",
@@ -30,7 +18,7 @@ DATASETS = Registry(
         "tiny-imagenet": "bartizan.lab.data.tiny_imagenet:load",
     },
     "bartizan.datasets",
-    check=_fits,
+    check=callable_with("name", None, wanted="a function (name, folder) -> bartizan.lab.data.Dataset"),
 )
 
 
@@ -43,5 +31,5 @@ def load(name: str = "fashion-mnist-mini", folder: Path | str | None = None) -> 
     """
     loaded = DATASETS.find(name)(DATASETS.spelling(name), None if folder is None else Path(folder))
     if not isinstance(loaded, Dataset):
-        raise TypeError(f"data set {name!r} must return a bartizan.lab.data.Dataset, got {type(loaded).__name__}.")
+        raise ValueError(f"data set {name!r} must return a bartizan.lab.data.Dataset, got {type(loaded).__name__}.")
     return loaded

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
-from bartizan.registry import Registry
+from bartizan.registry import Registry, callable_with
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,15 +13,6 @@ PUBLISHED = 224
 """Pixels of the images that the large networks were published for."""
 LATE = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large")
 """Networks that reduce a small image later than one of 224 pixels."""
-
-
-def _fits(part: Any) -> None:
-    try:
-        if not callable(part):
-            raise TypeError(f"got {part!r}")
-        inspect.signature(part).bind(10, (3, 32, 32), "group")
-    except TypeError as wrong:
-        raise TypeError(f"wanted a function or class (n_classes, image, norm) -> torch.nn.Module: {wrong}.") from None
 
 
 MODELS = Registry(
@@ -36,7 +26,7 @@ MODELS = Registry(
         "mobilenet-v3-large": "bartizan.lab.models.mobilenet:large",
     },
     "bartizan.models",
-    check=_fits,
+    check=callable_with(10, (3, 32, 32), "group", wanted="(n_classes, image, norm) -> torch.nn.Module"),
 )
 
 
@@ -79,11 +69,11 @@ def _check(name: str, model: Any, n_classes: int, image: tuple[int, int, int]) -
     from bartizan.lab.training.torch_import import nn, torch
 
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}.")
+        raise ValueError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}.")
     training = model.training
     with torch.no_grad():
         scores = model.eval()(torch.zeros(2, *image))
     model.train(training)
     if tuple(getattr(scores, "shape", ())) != (2, n_classes):
         came = tuple(scores.shape) if hasattr(scores, "shape") else type(scores).__name__
-        raise TypeError(f"model {name!r} must turn (2, *{image}) into scores of shape (2, {n_classes}), got {came}.")
+        raise ValueError(f"model {name!r} must turn (2, *{image}) into scores of shape (2, {n_classes}), got {came}.")
