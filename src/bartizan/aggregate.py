@@ -96,7 +96,7 @@ class Aggregator:
         if isinstance(self.rule, Rule):
             self.rule.check_trusted(trusted is not None)
         updates = open_paths(updates)
-        column_pass = ColumnPass.of(memory, progress, written=arrays_of(out))
+        column_pass = ColumnPass.of(memory, progress, written=() if out is None else arrays_of(out))
         clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
         S = client_sizes(sizes, clients.n_sent)
         sketch = self.sketch_for(clients)

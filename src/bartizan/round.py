@@ -280,7 +280,7 @@ class Round(Generic[U]):
         if size and self._recheck:
             size += RECHECK_SKETCH.k
         try:
-            column_pass = ColumnPass.of(self._memory, progress, written=arrays_of(out))
+            column_pass = ColumnPass.of(self._memory, progress, written=() if out is None else arrays_of(out))
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
             clients = prepare(clients, out, size, unit)

@@ -146,7 +146,7 @@ GOOD = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
         ((4).to_bytes(8, "little") + b"[[]]", "header is no JSON object"),
         ((4).to_bytes(8, "little") + b"{{}}", "header is no JSON"),
         ((3).to_bytes(8, "little") + b"{\xff}", "header is not UTF-8"),
-        (len(b'{"a":' * 90_000).to_bytes(8, "little") + b'{"a":' * 90_000, "nested without end|no JSON"),
+        (len(b'{"a":' * 90_000).to_bytes(8, "little") + b'{"a":' * 90_000, "nested too deeply|no JSON"),
         (b"\x0d" + bytes(7) + b'{"a":1,"a":2}', "has a name twice"),
         (header(a=GOOD) + bytes(23), "its arrays end at byte .* and the file has"),
         (header(a=GOOD) + bytes(25), "its arrays end at byte .* and the file has"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, Typ
 import numpy as np
 
 from bartizan._util.types import Array, Floats
+from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import DOUBLE, FLOAT32, FLOAT64, Rows, Table, address_of, code_of, table_of, working
 from bartizan.updates.layout import Entry, Layout, is_tensor, widen_bfloat16
 
@@ -92,8 +93,8 @@ class UpdateRows(Protocol):
 
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
-    ) -> Iterable[tuple[int, Any]]:
-        """Blocks of columns: (first coordinate, the block's rows for the kernels)."""
+    ) -> Iterable[tuple[int, ColumnBlock]]:
+        """Blocks of columns: (first coordinate, the block's rows)."""
 
     def row(self, index: int, start: int, stop: int) -> Any:
         """These columns of one row, in one contiguous array."""
@@ -152,13 +153,11 @@ class HostRows:
         return len(self.table.pointers)
 
     def take(self, indices: Sequence[int] | Array) -> HostRows:
-        """Some of the rows."""
         pointers, steps, ends, codes = self.table
         table = Table(pointers[indices], steps[indices], ends, codes[indices])
         return HostRows(table, self.dtype, [self.arrays[i] for i in indices], self.needs_copy and not table[1].all())
 
     def with_row(self, other: HostRows) -> HostRows:
-        """These rows, and the one of `other`."""
         pointers, steps, _, codes = (np.concatenate(pair) for pair in zip(self.table, other.table, strict=True))
         arrays = [*(self.arrays[m] for m in range(len(self))), *other.arrays]
         table = Table(pointers, steps, self.table.ends, codes)

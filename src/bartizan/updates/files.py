@@ -37,7 +37,7 @@ def open_update(
     try:
         if (dtype is None) != (shape is None):
             raise ValueError("dtype and shape belong together: pass both, or neither")
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a named pipe is to wait for whoever writes to it
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a named pipe would wait for its writer
             raise ValueError("it is no regular file")
         if dtype is not None and shape is not None:
             return _raw(path, np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape))

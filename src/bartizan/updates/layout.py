@@ -75,7 +75,7 @@ class Layout:
             Entry(path, tuple(leaf.shape), dtype_name(leaf, path), device_of(leaf)) for path, leaf in leaves.items()
         )
         if len(devices := {entry.device for entry in entries}) > 1:
-            raise TypeError(f"its entries lie on several devices, {' and '.join(sorted(devices))}; move them to one")
+            raise TypeError(f"its entries are on several devices, {' and '.join(sorted(devices))}; move them to one")
         return cls(entries)
 
     @classmethod

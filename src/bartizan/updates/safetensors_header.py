@@ -1,4 +1,4 @@
-"""The header of a safetensors file, read as what a stranger sent: every number is checked against the true file size.
+"""Read and write the header of a safetensors file; when read, every number is checked against the file's size.
 
 Eight bytes say how long the header is; it is a JSON object from names to dtype, shape and place; the numbers follow,
 without holes and without overlap. Nothing in the file is ever executed.
@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
+
+from bartizan._util.text import quoted
 
 ITEMSIZES = {
     **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
@@ -27,7 +29,7 @@ MOST_DIMENSIONS = 32
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where one array of the file lies: `start` counts from the beginning of the file."""
+    """Position of one array in the file: bytes from `start` to `stop`."""
 
     name: str
     dtype: str
@@ -48,9 +50,9 @@ def read_header(file: BinaryIO, size: int) -> list[Tensor]:
     if len(text) < length or text[:1] != b"{":
         raise ValueError("its header is no JSON object")
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_without_twins)
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates)
     except RecursionError:
-        raise ValueError("its header is nested without end") from None
+        raise ValueError("its header is nested too deeply") from None
     except UnicodeDecodeError:
         raise ValueError("its header is not UTF-8") from None
     except json.JSONDecodeError as wrong:
@@ -62,11 +64,11 @@ def read_header(file: BinaryIO, size: int) -> list[Tensor]:
 
 
 def write_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes, list[Tensor]]:
-    """The first bytes of a file of these arrays (name, dtype, shape), and where each will lie."""
+    """The first bytes of a file of these arrays (name, dtype, shape), and the position of each."""
     codes = {dtype: code for code, dtype in DTYPES.items()}
     tensors = list(tensors)
     places, at = {}, 0
-    # The widest numbers lie first, so that each array is aligned.
+    # The widest numbers come first, so that each array is aligned.
     for name, dtype, shape in sorted(tensors, key=lambda tensor: -ITEMSIZES[codes[tensor[1]]]):
         places[name] = (at, at + math.prod(shape) * ITEMSIZES[codes[dtype]])
         at = places[name][1]
@@ -83,7 +85,7 @@ def write_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[b
     return len(text).to_bytes(8, "little") + text, placed
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("its header has a name twice")
@@ -97,17 +99,17 @@ def _check_metadata(metadata: Any) -> None:
 
 def _tensor(name: str, about: Any, begin: int) -> Tensor:
     if not isinstance(about, dict) or set(about) != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"{_quoted(name)} must have dtype, shape and data_offsets, and nothing else")
+        raise ValueError(f"{quoted(name)} must have dtype, shape and data_offsets, and nothing else")
     code, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
     if not isinstance(code, str) or code not in ITEMSIZES:
-        raise ValueError(f"{_quoted(name)} has dtype {_quoted(code)}; known are {', '.join(ITEMSIZES)}")
+        raise ValueError(f"{quoted(name)} has dtype {quoted(code)}; known are {', '.join(ITEMSIZES)}")
     if not _counts(shape) or len(shape) > MOST_DIMENSIONS:
-        raise ValueError(f"{_quoted(name)} has shape {_quoted(shape)}, not a list of sizes")
+        raise ValueError(f"{quoted(name)} has shape {quoted(shape)}, not a list of sizes")
     if not _counts(offsets) or len(offsets) != 2:
-        raise ValueError(f"{_quoted(name)} has data_offsets {_quoted(offsets)}, not a begin and an end")
+        raise ValueError(f"{quoted(name)} has data_offsets {quoted(offsets)}, not a begin and an end")
     low, high = offsets
     if high - low != math.prod(shape) * ITEMSIZES[code]:
-        raise ValueError(f"{_quoted(name)} has {high - low} bytes where {code} of shape {shape} takes another number")
+        raise ValueError(f"{quoted(name)} has {high - low} bytes where {code} of shape {shape} takes another number")
     return Tensor(name, DTYPES[code], tuple(shape), begin + low, begin + high)
 
 
@@ -116,7 +118,7 @@ def _check_places(tensors: list[Tensor], begin: int, size: int) -> None:
     for tensor in sorted(tensors, key=lambda t: (t.start, t.stop)):
         if tensor.start != at:
             kind = "overlaps another array" if tensor.start < at else "comes after a hole"
-            raise ValueError(f"{_quoted(tensor.name)} {kind}, at byte {tensor.start:,}")
+            raise ValueError(f"{quoted(tensor.name)} {kind}, at byte {tensor.start:,}")
         at = tensor.stop
     if at != size:
         raise ValueError(f"its arrays end at byte {at:,}, and the file has {size:,}")
@@ -124,8 +126,3 @@ def _check_places(tensors: list[Tensor], begin: int, size: int) -> None:
 
 def _counts(values: Any) -> bool:
     return isinstance(values, list) and all(type(n) is int and 0 <= n < 2**63 for n in values)
-
-
-def _quoted(value: Any, most: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= most else text[:most] + "..."

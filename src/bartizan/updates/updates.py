@@ -11,7 +11,7 @@ import numpy as np
 
 from bartizan._util.types import Array
 from bartizan.errors import TooFewClientsError
-from bartizan.kernels.rows import Rows
+from bartizan.kernels.protocol import ColumnBlock
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass
 from bartizan.updates.columns import Columns, HostRows, Row, UpdateRows, numbers
 from bartizan.updates.layout import Layout
@@ -77,10 +77,10 @@ class Updates:
 
     def blocks(
         self, rows: UpdateRows, multiple_of: int = 1, most: int | None = None
-    ) -> Iterator[tuple[int, Rows, Array | None]]:
+    ) -> Iterator[tuple[int, ColumnBlock, Array | None]]:
         """Pass over the columns of these rows: (first coordinate, the block's rows, the reference's part or None)."""
         self.column_pass.expect(len(rows) * self.columns.dim)
-        blocks: Iterable[tuple[int, Rows]] = rows.blocks(multiple_of, most)
+        blocks: Iterable[tuple[int, ColumnBlock]] = rows.blocks(multiple_of, most)
         if self.column_pass.spare is not None and isinstance(rows, HostRows):
             blocks = self.column_pass.gathered(self.columns, rows, multiple_of, most)
         for start, block in blocks:
@@ -99,7 +99,7 @@ class Updates:
 
     def units(
         self, multiple_of: int, most: int | None, about: UpdateRows | None = None, tile: int = 1
-    ) -> Iterator[tuple[int, Rows, Array | None]]:
+    ) -> Iterator[tuple[int, ColumnBlock, Array | None]]:
         """Pass over the columns of all rows, about the reference or a row, in blocks whose sums of one row do not
         depend on the other rows.
 
