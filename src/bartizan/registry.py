@@ -20,9 +20,7 @@ from bartizan.rules import Rule, coordinatewise, preaggregators
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators.base import PreAggregator
 from bartizan.sketch import Sketch
-
-USUAL_K = 4096
-"""The dimension of a sketch that is named without one."""
+from bartizan.sketch.choose import USUAL_K
 
 
 @dataclass(frozen=True)

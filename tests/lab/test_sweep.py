@@ -17,7 +17,7 @@ from bartizan import cli
 from bartizan import records as results
 from bartizan.lab import run, sweep
 from bartizan.lab.runs.checkpoint import NAME, Checkpoint
-from bartizan.lab.runs.progress_display import Display, LiveDisplay, display
+from bartizan.lab.runs.progress_display import Display
 from laboratory import SMALL, facts
 
 torch = pytest.importorskip("torch")
@@ -95,17 +95,21 @@ def test_a_killed_worker_is_replaced_its_run_goes_on_and_the_others_do_not_notic
     assert facts(outcomes[1].folder)[1:] == facts(tmp_path / "alone")[1:]
 
 
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
-    (tmp_path / "e.toml").write_text(LONG.with_settings(["grid.seed=[0, 1]", "rounds=100000"]).to_toml())
-    parent = subprocess.Popen(
+def started_sweep(folder):
+    (folder / "e.toml").write_text(LONG.with_settings(["grid.seed=[0, 1]", "rounds=100000"]).to_toml())
+    return subprocess.Popen(
         [sys.executable, "-m", "bartizan.cli", "sweep", "e.toml", "--workers", "2", "--out", "out"],
-        cwd=tmp_path,
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
+    parent = started_sweep(tmp_path)
     try:
         deadline = time.monotonic() + 200
         while len(files := list(tmp_path.glob("out/*/results.jsonl"))) < 2 or any(
@@ -135,50 +139,36 @@ def test_the_command_names_what_failed(swept, capsys, tmp_path):
     assert f"bartizan report {swept[0]}" in shown
 
 
-@pytest.mark.parametrize("kind", [Display, LiveDisplay])
-def test_displays_show_what_the_lines_say(swept, capsys, kind):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_display_shows_what_the_lines_say(swept, monkeypatch, terminal):
     lines = results.read(swept[1][0].folder).lines()
-    with kind({"one": 3}) as single:
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(shown, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    with Display({"one": 3}) as single:
         for line in lines:
             single.update("one", line)
         assert single.runs["one"].round == single.done == 3
-    assert "weight on attackers" in capsys.readouterr().out
-    with kind({"one": 3, "other": 3}) as several:
+    with Display({"one": 3, "öther": 3}) as several:
         for line in [*lines[:3], *lines]:  # as after a worker's death
             several.update("one", line)
-        several.update("other", lines[0])
+        several.update("öther", lines[0])
         assert (several.done, several.ended) == (3, {"one"})
-    shown = capsys.readouterr().out
-    assert "best accuracy" in shown
-    assert "1 of 2 runs done" in shown or kind is Display
+        assert several.status.startswith("3 of 6, 1 of 2 runs done")
+    shown.flush()
+    written = shown.buffer.getvalue().decode("ascii")
+    assert "weight on attackers" in written
+    assert "one: finished, best accuracy" in written
+    assert "?ther: begun" in written
+    assert ("\rrounds: " in written) == terminal
+    assert "\x1b" not in written
 
 
-def test_a_terminal_that_knows_only_ascii_shows_bars_all_the_same(swept, monkeypatch):
-    lines = results.read(swept[1][0].folder).lines()
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "40")  # too narrow, so that text is cut
-    with display({"a name that is far too long for its column": 3, "other": 3}) as bars:
-        assert isinstance(bars, LiveDisplay)
-        for line in lines:
-            bars.update("other", line)
-    sys.stdout.flush()
-    assert b"best accuracy" in written.getvalue()
-
-
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_while_a_sweep_starts_shows_no_traceback(tmp_path):
-    (tmp_path / "e.toml").write_text(LONG.with_settings(["grid.seed=[0, 1]"]).to_toml())
-    parent = subprocess.Popen(
-        [sys.executable, "-m", "bartizan.cli", "sweep", "e.toml", "--workers", "2", "--out", "out"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    parent = started_sweep(tmp_path)
     try:
         assert parent.stdout.readline() == "Starting the workers ...\n"
         time.sleep(0.5)  # while the workers import torch

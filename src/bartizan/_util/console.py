@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from typing import TextIO
 
 DELAY = 2.0
 """Seconds of work before a progress line appears."""
@@ -42,25 +38,6 @@ def encodable(text: str, stream: TextIO | None) -> str:
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
-
-
-def is_ascii(stream: TextIO | None) -> bool:
-    """Whether a stream's encoding lacks line drawing and the like."""
-    return encodable("─", stream) != "─"
-
-
-def rich_console(what: str) -> Console:
-    """A console of rich on stdout, which writes "?" for characters that stdout's encoding lacks.
-
-    `what` needs it: the subject of the error where rich is not installed.
-    """
-    try:
-        from rich.console import Console
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(f"{what} needs rich: pip install 'bartizan[cli]'") from missing
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    return Console(highlight=False)
 
 
 def clock(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What the planner and the benchmark must know of the machine: its name, its free memory, when work is done."""
+"""The machine: its devices, names, free memory, and the time of a call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def checked_device(device: str) -> str:
-    """`cpu`, or `cuda` where torch has one."""
+    """Check that a device is "cpu", or "cuda" where torch can use a GPU, and return it."""
     if device == "cpu":
         return device
     if device != "cuda":
@@ -24,6 +24,7 @@ def checked_device(device: str) -> str:
 
 
 def torch_for(what: str) -> Any:
+    """Import torch; `what` needs it, for the error where it is missing."""
     try:
         import torch
     except ModuleNotFoundError as missing:
@@ -31,15 +32,8 @@ def torch_for(what: str) -> Any:
     return torch
 
 
-def present(device: str) -> bool:
-    try:
-        return bool(checked_device(device))
-    except (ValueError, ModuleNotFoundError):
-        return False
-
-
 def name_of(device: str) -> str:
-    """The processor and how many threads our kernels take of it, or the GPU."""
+    """The name of the GPU, or of the processor with the number of threads of the kernels."""
     if checked_device(device) == "cuda":
         return str(torch_for("device='cuda'").cuda.get_device_name())
     from bartizan._util.threads import n_threads
@@ -48,10 +42,10 @@ def name_of(device: str) -> str:
 
 
 def free_memory(device: str) -> int:
-    """Bytes that can be taken without harm."""
+    """Bytes of memory that are free."""
     if device == "cuda":
         cuda = torch_for("device='cuda'").cuda
-        # What torch holds for later is free to it, though not to the driver.
+        # torch can use the memory that it has reserved, which the driver counts as taken.
         return int(cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated())
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
@@ -60,13 +54,13 @@ def free_memory(device: str) -> int:
 
 
 def synchronise(device: str) -> None:
-    """Wait until the device has done what it was told."""
+    """Wait until the device has finished."""
     if device == "cuda":
         torch_for("device='cuda'").cuda.synchronize()
 
 
 def timed(call: Callable[[], T], device: str = "cpu") -> tuple[T, float]:
-    """What a call gave, and its seconds until the device was done."""
+    """The result of a call, and its seconds until the device has finished."""
     synchronise(device)
     start = time.perf_counter()
     result = call()

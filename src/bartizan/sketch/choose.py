@@ -10,6 +10,7 @@ from bartizan.updates import Updates
 from bartizan.updates.layout import leaves_of
 
 USUAL_K = 4096
+"""The dimension of a sketch that is named or chosen without one."""
 
 
 @dataclass(frozen=True)

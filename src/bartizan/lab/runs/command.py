@@ -1,4 +1,4 @@
-"""`bartizan init`, `bartizan run` and `bartizan sweep`."""
+"""The commands `bartizan init`, `bartizan run` and `bartizan sweep`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
     init.set_defaults(run=_init)
 
     run = commands.add_parser("run", help="train a model under attack, as an experiment.toml says")
-    _common(
+    _add_shared_options(
         run,
         "where the results go (default runs/NAME/ and a folder that names the experiment)",
         "go on with an unfinished run from its last checkpoint",
@@ -29,7 +29,7 @@ def add_to(commands: Any) -> None:
     run.set_defaults(run=_run)
 
     sweep = commands.add_parser("sweep", help="run all experiments of an experiment.toml's [grid]")
-    _common(
+    _add_shared_options(
         sweep,
         "where the folders of the runs go (default runs/NAME)",
         "go on with unfinished runs, which it does anyway",
@@ -40,7 +40,7 @@ def add_to(commands: Any) -> None:
     sweep.set_defaults(run=_sweep)
 
 
-def _common(parser: argparse.ArgumentParser, out: str, resume: str) -> None:
+def _add_shared_options(parser: argparse.ArgumentParser, out: str, resume: str) -> None:
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE", help="the experiment's TOML; without it, all defaults"
     )
@@ -79,7 +79,7 @@ def _experiment(options: argparse.Namespace) -> Any:
 
 def _run(options: argparse.Namespace) -> None:
     from bartizan.lab.runs.folder import recorded
-    from bartizan.lab.runs.progress_display import display
+    from bartizan.lab.runs.progress_display import Display
     from bartizan.lab.runs.run import run
 
     experiment = _experiment(options)
@@ -94,14 +94,14 @@ def _run(options: argparse.Namespace) -> None:
         if done is not None and options.resume:
             print(f"Going on with the run in {folder}.")
         name = folder.name
-        with display({name: experiment.rounds}) as progress:
+        with Display({name: experiment.rounds}) as progress:
             try:
                 watch = partial(progress.update, name)
                 done = run(experiment, folder, resume=options.resume, fresh=options.fresh, watch=watch)
             except KeyboardInterrupt:
                 if name in progress.runs:
                     how = "the same command with --resume, and without --fresh, goes on"
-                    print(f"Stopped after round {progress.runs[name].round}; {how}.")
+                    progress.print(f"Stopped after round {progress.runs[name].round}; {how}.")
                 raise
     end = done.end or {}
     best = "no accuracy was measured" if end["best"] is None else f"best accuracy {100 * end['best']:.1f}%"
@@ -111,17 +111,17 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from bartizan.lab.runs.progress_display import display
+    from bartizan.lab.runs.progress_display import Display
     from bartizan.lab.runs.sweep import sweep
 
     experiment = _experiment(options)
     folder = options.out or Path("runs") / experiment.name
     runs = experiment.runs()
-    with display({one.slug: one.rounds for one in runs}) as progress:
+    with Display({one.slug: one.rounds for one in runs}) as progress:
         try:
             outcomes = sweep(runs, folder, workers=options.workers, resume=not options.fresh, watch=progress.update)
         except KeyboardInterrupt:
-            print("Stopped; the same command, without --fresh, goes on where it was.")
+            progress.print("Stopped; the same command, without --fresh, goes on where it was.")
             raise
     counts = Counter(outcome.status for outcome in outcomes)
     skipped = f", {counts['skipped']} were finished before" if counts["skipped"] else ""

@@ -1,4 +1,4 @@
-"""Show the progress of a run or a sweep: bars on a terminal, plain lines elsewhere."""
+"""Show the progress of a run or a sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from bartizan._util.console import clock, is_terminal, rich_console
+from bartizan._util.console import ProgressLine, clock, encodable
 
 Line = Mapping[str, Any]
 
@@ -67,36 +67,45 @@ class RunProgress:
 class Display:
     """Print a line for each evaluated round of a single run, or for each run of a sweep that begins or ends.
 
-    `rounds` holds the number of rounds of each run, by the name of its folder.
+    On a terminal a last line, rewritten in place, shows the rounds that are done and the time that is left.
+
+    Args:
+        rounds: The number of rounds of each run, by the name of its folder.
     """
 
     def __init__(self, rounds: Mapping[str, int]) -> None:
         self.rounds = rounds
         self.runs: dict[str, RunProgress] = {}
         self.ended: set[str] = set()
-        self.start = "Loading the data and the kernels ..." if self.single else "Starting the workers ..."
+        self._line = ProgressLine("rounds", delay=0, plain=False)
+
+    def __enter__(self) -> Display:
+        self.print("Loading the data and the kernels ..." if self.single else "Starting the workers ...")
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._line.close()
 
     @property
     def single(self) -> bool:
         return len(self.rounds) == 1
 
     @property
-    def left(self) -> str:
-        """The time that is left at the pace of the runs at work, which share what is not done."""
-        paces = [run.pace for run in self.runs.values() if run.pace and run.round < run.rounds]
-        todo = sum(self.rounds.values()) - self.done
-        return f"{clock(sum(paces) / len(paces) ** 2 * todo)} left" if paces else ""
-
-    @property
     def done(self) -> int:
         """Rounds that are done, of all runs."""
         return sum(self.rounds[name] if name in self.ended else run.round for name, run in self.runs.items())
 
-    def __enter__(self) -> Display:
-        print(self.start, flush=True)
-        return self
-
-    def __exit__(self, *raised: object) -> None: ...
+    @property
+    def status(self) -> str:
+        """What is done, and the time that is left at the pace of the runs at work."""
+        total = sum(self.rounds.values())
+        parts = [f"{self.done:,} of {total:,}"]
+        if not self.single:
+            parts.append(f"{len(self.ended)} of {len(self.rounds)} runs done")
+        paces = [run.pace for run in self.runs.values() if run.pace and run.round < run.rounds]
+        if paces:  # they run in parallel
+            parts.append(f"{clock(sum(paces) / len(paces) ** 2 * (total - self.done))} left")
+        return ", ".join(parts)
 
     def update(self, name: str, line: Line) -> None:
         """Take one line of the run with this name."""
@@ -106,71 +115,21 @@ class Display:
         run.update(line)
         if line["kind"] == "end":
             self.ended.add(name)
-        self.show(name, run, line)
-
-    def show(self, name: str, run: RunProgress, line: Line) -> None:
         if self.single:
             if run.note and line["kind"] == "round":
-                print(f"round {run.round}: {run.note}", flush=True)
+                self.print(f"round {run.round}: {run.note}")
             if "accuracy" in line:
-                print(f"round {run.round:>4} of {run.rounds}  {run.summary}  {self.left}".rstrip(), flush=True)
+                self.print(f"round {run.round:>4} of {run.rounds}  {run.summary}")
         elif line["kind"] == "run":
-            print(f"{name}: begun", flush=True)
+            self.print(f"{name}: begun")
         elif line["kind"] == "end":
-            print(f"{name}: {line['status']}, best accuracy {_percent(line['best'])}", flush=True)
+            self.print(f"{name}: {line['status']}, best accuracy {_percent(line['best'])}")
+        self._line.show(self.status)
 
-
-class LiveDisplay(Display):
-    """Draw a bar for each run at work, and in a sweep one for all."""
-
-    def __init__(self, rounds: Mapping[str, int]) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        super().__init__(rounds)
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=16),
-            TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[text]}", markup=False),
-            console=rich_console("A progress bar"),
-            refresh_per_second=4,
-        )
-        self.total = self.bars.add_task("rounds", total=sum(rounds.values()), text=self.start)
-        self.tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> LiveDisplay:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.bars.stop()
-
-    def show(self, name: str, run: RunProgress, line: Line) -> None:
-        if self.single:
-            if run.note and line["kind"] == "round":
-                self.bars.console.print(f"round {run.round}: {run.note}", style="yellow", markup=False)
-            self.bars.update(self.total, completed=run.round, text=f"{run.summary}  {self.left}")
-            return
-        if line["kind"] == "end":
-            self.bars.remove_task(self.tasks.pop(name))
-            best = _percent(line["best"] if line["converged"] else None)
-            self.bars.console.print(f"{name}  best accuracy {best}", markup=False)
-        else:
-            if name not in self.tasks:
-                self.tasks[name] = self.bars.add_task(name, total=run.rounds, text="")
-            self.bars.update(self.tasks[name], completed=run.round, text=run.summary)
-        text = f"{len(self.ended)} of {len(self.rounds)} runs done  {self.left}"
-        self.bars.update(self.total, completed=self.done, text=text)
-
-
-def display(rounds: Mapping[str, int]) -> Display:
-    """A display for runs of so many rounds, by the names of their folders."""
-    if is_terminal(sys.stdout):
-        try:
-            return LiveDisplay(rounds)
-        except ModuleNotFoundError:  # rich, of the extra `cli`
-            pass
-    return Display(rounds)
+    def print(self, text: str) -> None:
+        """Print a line that stays, above the one that is rewritten."""
+        self._line.close()
+        print(encodable(text, sys.stdout), flush=True)
 
 
 def _percent(part: float | None) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 from math import cos, inf, pi
-from typing import Any, Literal, get_args
+from typing import Any
 
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
-Optimiser = Literal["sgd", "momentum", "prodigy"]
-Schedule = Literal["constant", "cosine"]
-LEAST_VARIANCE = 1e-5  # of BatchNorm's running variances: an aggregate of attackers may have pushed them below zero
+OPTIMISERS = ("sgd", "momentum", "prodigy")
+SCHEDULES = ("constant", "cosine")
+LEAST_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may push below zero
 
 
 class Server:
@@ -42,8 +42,9 @@ class Server:
         growth_rate: float = inf,
     ) -> None:
         """`rounds` is how long a cosine schedule takes to reach zero; `growth_rate` bounds Prodigy's estimate."""
-        _one_of("server.optimiser", optimiser, get_args(Optimiser))
-        _one_of("server.schedule", schedule, get_args(Schedule))
+        for what, value, allowed in (("optimiser", optimiser, OPTIMISERS), ("schedule", schedule, SCHEDULES)):
+            if value not in allowed:
+                raise ValueError(f"server.{what} must be one of {', '.join(allowed)}, got {value!r}.")
         if schedule == "cosine" and not rounds:
             raise ValueError("The server's cosine schedule needs to know the number of rounds: pass rounds=.")
         step_size = step_size if step_size is not None else 1.0 if optimiser == "prodigy" else 0.1
@@ -137,8 +138,3 @@ def _prodigy(parameters: Tensor, step_size: float, growth_rate: float) -> Any:
             "server.optimiser 'prodigy' needs prodigyopt: pip install 'bartizan[lab]'"
         ) from missing
     return Prodigy([nn.Parameter(parameters)], lr=step_size, growth_rate=growth_rate)
-
-
-def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{what} must be one of {', '.join(allowed)}, got {value!r}.")

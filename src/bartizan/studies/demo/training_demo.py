@@ -11,7 +11,7 @@ from typing import Any
 
 from bartizan import records
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs.progress_display import display
+from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.sweep import sweep
 from bartizan.studies.formatting import text_table
 from bartizan.studies.paper.kept_runs import RunSummary
@@ -67,7 +67,7 @@ def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) ->
         "50 clients train a small network on 10,000 images of clothes; 15 of them are attackers.\n"
         "The server takes the mean, or a robust rule on updates projected to k=4096 (PDR)."
     )
-    with display({one.slug: one.rounds for one in runs}) as progress:
+    with Display({one.slug: one.rounds for one in runs}) as progress:
         outcomes = sweep(runs, place(folder, runs), workers=workers, resume=False, watch=progress.update)
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:

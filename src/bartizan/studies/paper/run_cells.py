@@ -14,7 +14,7 @@ from typing import Any
 from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs.folder import recorded, require_writable
-from bartizan.lab.runs.progress_display import display
+from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.run import run
 from bartizan.studies.paper.cells import PaperCell
 from bartizan.studies.paper.kept_runs import RunSummary
@@ -139,7 +139,7 @@ def run_jobs(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> in
 
 def _run(job: Job, folder: Path, budget: Budget) -> None:
     rounds = job.experiment.rounds
-    with display({job.folder: rounds}) as progress:
+    with Display({job.folder: rounds}) as progress:
 
         def watch(line: Mapping[str, Any]) -> None:
             progress.update(job.folder, line)

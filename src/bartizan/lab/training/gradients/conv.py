@@ -19,10 +19,7 @@ class GroupedConv(GroupedLayer):
     """`nn.Conv2d` with shared weights or with a client's own."""
 
     def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.Conv2d) -> None:
-        super().__init__(pass_buffers, name)
-        weight = self.part("weight")
-        assert weight is not None
-        self.weight, self.bias = weight, self.part("bias")
+        super().__init__(pass_buffers, name, layer)
         self.kernel: Pair = (layer.kernel_size[0], layer.kernel_size[1])
         self.stride: Pair = (layer.stride[0], layer.stride[1])
         self.padding: Pair = (int(layer.padding[0]), int(layer.padding[1]))

@@ -47,13 +47,14 @@ class Part:
 class GroupedLayer(nn.Module):
     """A layer that computes m clients' images at once, (m * batch, ...), and keeps their gradients apart."""
 
-    def __init__(self, pass_buffers: PassBuffers, name: str) -> None:
+    def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.Module) -> None:
         super().__init__()
         self.pass_buffers, self.name = pass_buffers, name
+        self.weight = self.part("weight")
+        self.bias = None if layer.bias is None else self.part("bias")
 
-    def part(self, name: str) -> Part | None:
-        entry = self.pass_buffers.entries.get(f"{self.name}.{name}" if self.name else name)
-        return None if entry is None else Part(self.pass_buffers, entry)
+    def part(self, name: str) -> Part:
+        return Part(self.pass_buffers, self.pass_buffers.entries[f"{self.name}.{name}" if self.name else name])
 
     def by_client(self, x: Tensor) -> Tensor:
         """(m * batch, ...) as (m, everything before the last dimension, last)."""
@@ -62,12 +63,6 @@ class GroupedLayer(nn.Module):
 
 class GroupedLinear(GroupedLayer):
     """`nn.Linear` with shared weights or with a client's own."""
-
-    def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.Linear) -> None:
-        super().__init__(pass_buffers, name)
-        weight = self.part("weight")
-        assert weight is not None
-        self.weight, self.bias = weight, self.part("bias")
 
     def forward(self, x: Tensor) -> Tensor:
         return _Linear.apply(x, self.pass_buffers.anchor, self)  # type: ignore[no-untyped-call]

@@ -20,18 +20,13 @@ class GroupedNorm(GroupedLayer):
     """
 
     def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.GroupNorm | nn.BatchNorm2d) -> None:
-        super().__init__(pass_buffers, name)
-        weight, bias = self.part("weight"), self.part("bias")
-        assert weight is not None
-        assert bias is not None
-        self.weight, self.bias, self.eps = weight, bias, layer.eps
+        super().__init__(pass_buffers, name, layer)
+        self.eps = layer.eps
         self.statistics: tuple[Part, Part] | None = None
         if isinstance(layer, nn.BatchNorm2d):
-            mean, variance = self.part("running_mean"), self.part("running_var")
-            assert mean is not None
-            assert variance is not None
             assert layer.momentum is not None
-            self.statistics, self.momentum = (mean, variance), layer.momentum
+            self.statistics = self.part("running_mean"), self.part("running_var")
+            self.momentum = layer.momentum
             self.groups = layer.num_features
         else:
             self.groups = layer.num_groups
@@ -78,6 +73,7 @@ class _Norm(torch.autograd.Function):
         inverse = layer.to_channels((variance + layer.eps).rsqrt_(), C)
         ctx.save_for_backward(centred, inverse)
         ctx.layer, ctx.n = layer, n
+        assert layer.bias is not None
         scale = layer.per_unit(layer.weight.weights, U) * inverse
         out = torch.empty_like(x)  # no view, as the next layer may write to it
         torch.addcmul(layer.per_unit(layer.bias.weights, U)[:, None], centred, scale[:, None], out=layer.units(out))
