@@ -98,6 +98,13 @@ def test_links_lead_somewhere(page):
         assert (page.parent / f"{target}.md").is_file(), target
 
 
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md")], ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page):
+    named = r"(?<![\w/.-])((?:tests|benchmarks|fuzz|examples|src|tools|docs)/[\w./-]+\.(?:py|jsonl?|md|toml|svg|png))\b"
+    for name in re.findall(named, page.read_text(encoding="utf-8")):
+        assert (ROOT / name).exists(), name
+
+
 def test_the_readme_is_short_and_says_nothing_that_is_on_no_page():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
