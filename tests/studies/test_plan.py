@@ -102,8 +102,8 @@ def test_a_rule_of_norms_needs_no_sketch():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"eps": 1.5}, "eps must lie between 1e-06 and 1, got 1.5"),
-        ({"delta": 0.0}, "delta must lie between 0 and 1, got 0.0"),
+        ({"eps": 1.5}, "eps must be between 1e-06 and 1, got 1.5"),
+        ({"delta": 0.0}, "delta must be between 0 and 1, got 0.0"),
         ({"rounds": 0}, "rounds must be a positive whole number, got 0"),
         ({"dtype": "int8"}, "dtype must be one of float16, bfloat16, float32, float64; got 'int8'"),
         ({"device": "abacus"}, "device must be 'cpu' or 'cuda', got 'abacus'"),
@@ -156,7 +156,7 @@ def test_the_command_prints_the_plan_and_its_json(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--eps", "2"], "eps must lie between 1e-06 and 1, got 2.0"),
+        (["--eps", "2"], "eps must be between 1e-06 and 1, got 2.0"),
         (["--rule", "krumm"], "Did you mean 'krum'?"),
     ],
 )
