@@ -56,13 +56,13 @@ class Training:
         self.sketch = defence.sketch_of(experiment.sketch)
         dataset, seed = population.dataset, experiment.seed
         train, parts = population.poisoned(self.poison) if self.poison else (dataset.train, population.parts)
-        mean, std = dataset.train.moments()
-        images = OnDevice(train, device, mean, std, flip=dataset.flip)
-        self.test = OnDevice(dataset.test, device, mean, std)
+        moments = dataset.train.moments()
+        images = OnDevice(train, device, moments, flip=dataset.flip)
+        self.test = OnDevice(dataset.test, device, moments)
         self.backdoor: Any = attack if hasattr(attack, "trigger") else None
         if self.backdoor:
             triggered = Images(self.backdoor.trigger(dataset.test.pixels), dataset.test.labels)
-            self.triggered = OnDevice(triggered, device, mean, std)
+            self.triggered = OnDevice(triggered, device, moments)
         network, asked = experiment.model, experiment.clients
         self.model = build(
             network.name, population.n_classes, dataset.train.shape, network.norm, fitted=network.fitted, seed=seed
