@@ -18,7 +18,7 @@ from bartizan import sketch as sketches
 from bartizan._util.text import quoted
 from bartizan.rules import Rule, coordinatewise, preaggregators
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.rules.preaggregators.base import PreAggregator
+from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Sketch
 from bartizan.sketch.choose import USUAL_K
 

@@ -25,8 +25,7 @@ from bartizan.geometry import GramStats, norm_limit
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
-from bartizan.sketch.base import StreamingSketch
-from bartizan.sketch.sketched_rows import SketchedRows
+from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
 from bartizan.updates.budget import arrays_of, prepare
 from bartizan.updates.column_pass import as_bytes

@@ -8,8 +8,7 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Rule, averaged
-from bartizan.rules.robust import Bounded
+from bartizan.rules.base import Bounded, Rule, averaged
 
 
 def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
