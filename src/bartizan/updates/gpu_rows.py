@@ -74,7 +74,7 @@ class GpuRows:
         """Blocks of columns: (first coordinate, the block's rows); the kernels choose their widths."""
         tile = max(TILE, tile)
         if tile not in self.placed:
-            self.placed[tile] = gpu.walk(
+            self.placed[tile] = gpu.Placed.of(
                 self.matrix if self.matrix is not None else [self.arrays[m] for m in range(len(self))], tile
             )
         return self.placed[tile]

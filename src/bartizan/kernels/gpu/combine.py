@@ -84,6 +84,7 @@ def _combine(
     WIDE: tl.constexpr,
 ):
     """One range of columns; only the last needs a mask, which would make all loads narrow."""
+    rows = (table, base, step, n_tiles)
     first = tl.program_id(0).to(tl.int64) * COLUMNS
     i = tl.arange(0, COLUMNS)
     count = tl.load(chosen).to(tl.int32)
@@ -95,13 +96,13 @@ def _combine(
             x = ()
             for j in tl.static_range(AT_ONCE):
                 m = tl.load(which + start + j).to(tl.int64)
-                place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+                place = tile_at(rows, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
                 x = x + (tl.load(tl.multiple_of(place, ALIGN) + i, eviction_policy="evict_first"),)
             for j in tl.static_range(AT_ONCE):
                 total += tl.load(factors + start + j).to(WIDE) * x[j].to(WIDE)
         for j in range(count // AT_ONCE * AT_ONCE, count):
             m = tl.load(which + j).to(tl.int64)
-            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            place = tile_at(rows, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
             x = tl.load(tl.multiple_of(place, ALIGN) + i, eviction_policy="evict_first")
             total += tl.load(factors + j).to(WIDE) * x.to(WIDE)
         if origin is not None:
@@ -111,7 +112,7 @@ def _combine(
         here = first + i < width
         for j in range(count):
             m = tl.load(which + j).to(tl.int64)
-            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            place = tile_at(rows, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
             total += tl.load(factors + j).to(WIDE) * tl.load(place + i, mask=here, other=0.0).to(WIDE)
         if origin is not None:
             total += tl.load(rest).to(WIDE) * tl.load(origin + first + i, mask=here, other=0.0).to(WIDE)

@@ -129,6 +129,7 @@ def _signs(
     COLUMNS: tl.constexpr,
 ):
     """256 cells of 64 rows over one part of the columns."""
+    rows = (table, base, step, n_tiles)
     group, part = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[None, :], tl.program_id(2)
     m = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     total = ()
@@ -139,16 +140,8 @@ def _signs(
     for s in range(part * each, tl.minimum((part + 1) * each, tl.cdiv(width, COLUMNS).to(tl.int32))):
         at = wide(s) * COLUMNS + i
         here = at < width
-        place = tile_at(
-            table,
-            base,
-            step,
-            n_tiles,
-            tl.minimum(m, n_rows - 1)[:, None],
-            tl.minimum(at, width - 1)[None, :],
-            TILE,
-            BYTES,
-        )
+        row, column = tl.minimum(m, n_rows - 1)[:, None], tl.minimum(at, width - 1)[None, :]
+        place = tile_at(rows, row, column, TILE, BYTES)
         x = tl.load(place.to(tl.pointer_type(DTYPE)), mask=here[None, :], other=0.0).to(tl.float32)
         if origin is not None:
             x = (x - tl.load(origin + at, mask=here, other=0.0)[None, :]).to(tl.float32)

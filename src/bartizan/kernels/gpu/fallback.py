@@ -76,10 +76,11 @@ def _copy(
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    rows = (table, base, step, n_tiles)
     m = tl.program_id(1)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = start + at < width
-    place = tile_at(table, base, step, n_tiles, m, tl.minimum(start + at, width - 1), TILE, BYTES)
+    place = tile_at(rows, m, tl.minimum(start + at, width - 1), TILE, BYTES)
     x = tl.load(place.to(tl.pointer_type(DTYPE)), mask=here, other=0.0).to(tl.float32 if BYTES < 8 else tl.float64)
     x = x.to(tl.float64)
     if origin is not None:

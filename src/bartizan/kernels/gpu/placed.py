@@ -112,11 +112,6 @@ class Placed:
             _gatherer()((count, len(rows), 1), rows.table, self.scratch, begin, rows.step, self.scratch.stride(0))
 
 
-def walk(rows: torch.Tensor | Sequence[Entries], tile: int = TILE) -> Placed:
-    """(first coordinate, rows) for column ranges that cover the rows: a matrix, or one list of entries a row."""
-    return Placed.of(rows, tile)
-
-
 @dataclass(frozen=True, eq=False)
 class _Layout:
     """What follows from the sizes alone: tiles' entries and offsets, then pieces; (first tile, width, ...) a range."""
