@@ -150,6 +150,16 @@ def _times(C, w, out):
         out[i] = _dot(C[i], w, len(w))
 
 
+@loop
+def _moved(C, w, Cw, step, Cstep):
+    """The distance between the centres of weights w and `step`; Cstep = C step comes out too."""
+    _times(C, step, Cstep)
+    square = 0.0
+    for i in range(len(w)):
+        square += (step[i] - w[i]) * (Cstep[i] - Cw[i])
+    return np.sqrt(max(square, 0.0))
+
+
 @summing
 def _distance_sums(C, D, shares, pivot, out):
     """Each client's distances to all, by shares, less those of the pivot; of a pair the root is taken once.
@@ -215,12 +225,9 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
         else:
             for i in range(M):
                 step[i] /= pull
-        _times(C, step, Cstep)
-        moved = 0.0
-        for i in range(M):
-            moved += (step[i] - w[i]) * (Cstep[i] - Cw[i])
+        moved = _moved(C, w, Cw, step, Cstep)
         w, step, Cw, Cstep = step, w, Cstep, Cw
-        if np.sqrt(max(moved, 0.0)) <= tolerance * scale:
+        if moved <= tolerance * scale:
             break
     return w
 
@@ -251,12 +258,9 @@ def _correntropy(C, start, shares, width, tolerance, max_steps):
             total += step[i]
         for i in range(M):
             step[i] /= total
-        _times(C, step, Cstep)
-        moved = 0.0
-        for i in range(M):
-            moved += (step[i] - w[i]) * (Cstep[i] - Cw[i])
+        moved = _moved(C, w, Cw, step, Cstep)
         w, step, Cw, Cstep = step, w, Cstep, Cw
-        if np.sqrt(max(moved, 0.0)) <= tolerance * width:
+        if moved <= tolerance * width:
             break
     return w
 

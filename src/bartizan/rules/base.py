@@ -20,6 +20,11 @@ def whole_number(of: object, name: str, value: object, least: int = 1) -> None:
         raise ValueError(f"{type(of).__name__} needs {name}, a whole number from {least} up; got {value!r}.")
 
 
+def positive(of: object, name: str, value: float, what: str) -> None:
+    if not value > 0:
+        raise ValueError(f"{type(of).__name__} needs {name}, a positive {what}; got {value!r}.")
+
+
 class Robust:
     """Base of rules, pre-aggregators and coordinate-wise rules: how many Byzantine clients they tolerate."""
 

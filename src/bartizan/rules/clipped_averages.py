@@ -9,7 +9,7 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry
 from bartizan.kernels.reference import squared_distances_to
-from bartizan.rules.base import Decision, Rule, averaged, shortening, whole_number
+from bartizan.rules.base import Decision, Rule, averaged, positive, shortening, whole_number
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class CenteredClipping(Rule):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        if self.radius is not None and not self.radius > 0:
-            raise ValueError(f"CenteredClipping needs radius, a positive distance, or None; got {self.radius!r}.")
+        if self.radius is not None:
+            positive(self, "radius", self.radius, "distance, or None")
         whole_number(self, "steps", self.steps)
 
     def weigh(self, geometry: Geometry) -> Floats:

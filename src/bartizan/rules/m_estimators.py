@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Rule, whole_number
+from bartizan.rules.base import Rule, positive, whole_number
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,8 @@ class MCA(Rule):
     max_steps: int = 1000
 
     def __post_init__(self) -> None:
-        if self.width is not None and not self.width > 0:
-            raise ValueError(
-                f"MCA needs width, a positive distance, or None for the median distance; got {self.width!r}."
-            )
+        if self.width is not None:
+            positive(self, "width", self.width, "distance, or None for the median distance")
         whole_number(self, "max_steps", self.max_steps)
 
     def weigh(self, geometry: Geometry) -> Floats:

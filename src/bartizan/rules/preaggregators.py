@@ -19,6 +19,7 @@ from bartizan.rules.base import (
     Robust,
     Rule,
     are_parts,
+    positive,
     shortening,
     whole_number,
 )
@@ -186,8 +187,7 @@ class Clipping(PreAggregator):
     radius: float
 
     def __post_init__(self) -> None:
-        if not self.radius > 0:
-            raise ValueError(f"Clipping needs radius, a positive length; got {self.radius!r}.")
+        positive(self, "radius", self.radius, "length")
 
     def mixing(self, geometry: Geometry) -> Floats:
         return np.diag(shortening(geometry.norms, self.radius))

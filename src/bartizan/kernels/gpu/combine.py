@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, tile_at
 from bartizan.kernels.gpu.launch import Launcher
@@ -15,13 +16,7 @@ COLUMNS = 1024  # that a program sums up, over all rows
 AT_ONCE = 8  # rows that it reads before it adds
 
 
-def weighted_sum(
-    rows: DeviceRows,
-    weights: torch.Tensor,
-    rest: torch.Tensor | None,
-    origin: torch.Tensor | None,
-    out: torch.Tensor,
-) -> None:
+def weighted_sum(rows: DeviceRows, weights: Tensor, rest: Tensor | None, origin: Tensor | None, out: Tensor) -> None:
     """out = sum_m weights[m] rows[m], + rest * origin if given, in the dtype of `out`, a flat tensor of `rows.width`.
 
     Rows of weight 0 are not read, whatever they hold; the device selects them, so the host does not wait for it.

@@ -13,6 +13,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan._util.types import Array
 from bartizan.kernels import reference
@@ -30,13 +31,7 @@ MATRIX = 2**21  # numbers of P written out at a time: 16 MiB
 
 
 def achlioptas(
-    rows: DeviceRows,
-    origin: torch.Tensor | None,
-    start: int,
-    key: Array,
-    s: int,
-    out: torch.Tensor,
-    norms: torch.Tensor,
+    rows: DeviceRows, origin: Tensor | None, start: int, key: Array, s: int, out: Tensor, norms: Tensor
 ) -> None:
     M, k = out.shape
     squared_norms(rows, origin, norms)
@@ -70,22 +65,13 @@ def achlioptas(
     return None
 
 
-def gaussian(
-    rows: DeviceRows, origin: torch.Tensor | None, start: int, key: Array, out: torch.Tensor, norms: torch.Tensor
-) -> None:
+def gaussian(rows: DeviceRows, origin: Tensor | None, start: int, key: Array, out: Tensor, norms: Tensor) -> None:
     squared_norms(rows, origin, norms)
     _written_out(rows, origin, start, key, reference.GAUSSIAN, 0, 1 / math.sqrt(out.shape[1]), out)
 
 
 def _written_out(
-    rows: DeviceRows,
-    origin: torch.Tensor | None,
-    start: int,
-    key: Array,
-    stream: int,
-    half: int,
-    scale: float,
-    out: torch.Tensor,
+    rows: DeviceRows, origin: Tensor | None, start: int, key: Array, stream: int, half: int, scale: float, out: Tensor
 ) -> None:
     """out += scale * rows @ P in float64, with P written out for a few columns at a time."""
     k = out.shape[1]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan._util.types import Array
 from bartizan.kernels import reference
@@ -19,8 +20,8 @@ BLOCK = 4096
 
 
 def copied(
-    rows: DeviceRows, origin: torch.Tensor | None, multiple_of: int = 1, most: int = COPIED
-) -> Iterator[tuple[int, torch.Tensor]]:
+    rows: DeviceRows, origin: Tensor | None, multiple_of: int = 1, most: int = COPIED
+) -> Iterator[tuple[int, Tensor]]:
     """(first coordinate, the rows about the origin in float64, filled up with zeros to a multiple of `multiple_of`)."""
     step = max(multiple_of, most // len(rows) // multiple_of * multiple_of)
     for start in range(0, rows.width, step):
@@ -32,13 +33,7 @@ def copied(
 
 
 def rotated_by_torch(
-    rows: DeviceRows,
-    origin: torch.Tensor | None,
-    start: int,
-    key: Array,
-    mixing: int,
-    out: torch.Tensor,
-    norms: torch.Tensor,
+    rows: DeviceRows, origin: Tensor | None, start: int, key: Array, mixing: int, out: Tensor, norms: Tensor
 ) -> None:
     """`reference.rotated`, many blocks at a time."""
     (M, k), n = out.shape, mixing

@@ -12,6 +12,7 @@ from functools import lru_cache
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, multiprocessors, tile_at, wide
 from bartizan.kernels.gpu.fallback import copied
@@ -23,7 +24,7 @@ SHORT = 4  # times that columns are read until the sum of the tensor cores is ta
 PARTS = 2**23  # most numbers of partial sums: 32 MiB
 
 
-def gram(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor) -> None:
+def gram(rows: DeviceRows, origin: Tensor | None, out: Tensor) -> None:
     if rows.dtype == torch.float64:
         for _, x in copied(rows, origin):
             out += x @ x.T

@@ -163,14 +163,7 @@ def _gatherer() -> Launcher:
 
 
 @triton.jit(do_not_specialize=["begin", "step", "row_size"])
-def _gather(
-    table,
-    scratch,
-    begin: tl.int64,
-    step: tl.int64,
-    row_size: tl.int64,
-    PIECE: tl.constexpr,
-):
+def _gather(table, scratch, begin: tl.int64, step: tl.int64, row_size: tl.int64, PIECE: tl.constexpr):
     """Copy one piece of one row into its scratch tile, from whatever dtype it has."""
     m = tl.program_id(1).to(tl.int64)
     piece = table + begin + 5 * tl.program_id(0)

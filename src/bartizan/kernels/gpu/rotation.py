@@ -14,6 +14,7 @@ from itertools import accumulate
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan._util.types import Array
 from bartizan.kernels import reference
@@ -46,13 +47,7 @@ class _Plan:
 
 
 def rotated(
-    rows: DeviceRows,
-    origin: torch.Tensor | None,
-    start: int,
-    key: Array,
-    mixing: int,
-    out: torch.Tensor,
-    norms: torch.Tensor,
+    rows: DeviceRows, origin: Tensor | None, start: int, key: Array, mixing: int, out: Tensor, norms: Tensor
 ) -> None:
     k = out.shape[1]
     if rows.dtype == torch.float64 or shape_of(k, mixing) is None:

@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, multiprocessors, tile_at, wide
 from bartizan.kernels.gpu.launch import Launcher
@@ -15,15 +16,15 @@ BLOCK = 4096  # numbers that a program reads at a time
 PROGRAMS = 32  # a multiprocessor: many, so that the last ones leave it idle only for a moment
 
 
-def squared_norms(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor) -> None:
+def squared_norms(rows: DeviceRows, origin: Tensor | None, out: Tensor) -> None:
     _launch(rows, origin, out, last=False)
 
 
-def dots(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor) -> None:
+def dots(rows: DeviceRows, origin: Tensor | None, out: Tensor) -> None:
     _launch(rows, origin, out, last=True)
 
 
-def _launch(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor, last: bool) -> None:
+def _launch(rows: DeviceRows, origin: Tensor | None, out: Tensor, last: bool) -> None:
     n_blocks = -(-rows.width // BLOCK)
     parts = min(n_blocks, max(1, PROGRAMS * multiprocessors(rows.device) // len(rows)))
     each = -(-n_blocks // parts)
