@@ -91,12 +91,28 @@ class StreamingSketch(Sketch):
 
     unit: ClassVar[int] = UNIT  # columns of a row that are summed separately
 
+    # Widths of the blocks of columns that `add` takes: a multiple of `multiple_of`, at most `most` (None: by memory).
+    multiple_of: ClassVar[int] = 1
+    most: ClassVar[int | None] = None
+
     @abstractmethod
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
+        """Add the contribution of these columns to the rows' sketches and to their exact squared norms."""
+
     def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         """Sketch as many clients as may be held at a time, a trusted update last, in one pass over the columns.
 
         Rows are centred at the reference, or at the row `about`.
         """
+        trusted, (k, _) = clients.trusted is not None, self.working_set()
+        sketched = SketchedRows.empty(clients.all_rows, k, trusted=trusted)
+        most = self.most or (TWICE if trusted and k else None)
+        multiple_of = self.unit if most is None else self.multiple_of
+        for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
+            self.add(rows, origin, start, seed, sketched.sketches, sketched.squared_norms)
+            if sketched.trusted_dots is not None:
+                rows.kernels.dots(rows, origin, sketched.trusted_dots)
+        return sketched
 
     @abstractmethod
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
@@ -126,10 +142,6 @@ class Projection(StreamingSketch):
     def working_set(self) -> tuple[int, int | None]:
         return self.k, self.unit
 
-    @abstractmethod
-    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
-        """Add the contribution of these columns to the rows' sketches and to their exact squared norms."""
-
     def norm_ratio_range(self, odds: float) -> tuple[float, float]:
         """The range of |Px|^2 / |x|^2 for a vector x that was chosen without the seed.
 
@@ -141,10 +153,6 @@ class Projection(StreamingSketch):
         """The same range for vectors that were not fitted to the structure of the sketch."""
         return self.norm_ratio_range(odds)
 
-    # Widths of the blocks of columns that `add` takes: a multiple of `multiple_of`, at most `most` (None: by memory).
-    multiple_of: ClassVar[int] = 1
-    most: ClassVar[int | None] = None
-
     def __call__(self, updates: Any, *, seed: int | None = None) -> Floats:
         """
         >>> from bartizan import Rotated
@@ -154,17 +162,6 @@ class Projection(StreamingSketch):
         clients = parse_updates(updates, strict=True)
         sketched = self.sketch_rows(clients, fresh_seed() if seed is None else checked_seed(seed))
         return clients.rows.host(sketched.sketches)[0]
-
-    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
-        trusted = clients.trusted is not None
-        sketched = SketchedRows.empty(clients.all_rows, self.k, trusted=trusted)
-        most = self.most or (TWICE if trusted else None)
-        multiple_of = self.unit if most is None else self.multiple_of
-        for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
-            self.add(rows, origin, start, seed, sketched.sketches, sketched.squared_norms)
-            if sketched.trusted_dots is not None:
-                rows.kernels.dots(rows, origin, sketched.trusted_dots)
-        return sketched
 
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
         @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again

@@ -9,9 +9,9 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
-from bartizan.kernels.rows import UNIT
+from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.sketch.base import Sketch, SketchedRows, StreamingSketch
-from bartizan.updates import UpdateRows, Updates, parse_updates
+from bartizan.updates import Updates, parse_updates
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,8 @@ class Norms(StreamingSketch):
         clients = parse_updates(updates, strict=True)
         return np.sqrt(clients.rows.host(self.sketch_rows(clients, 0).squared_norms)[0])[:, None]
 
-    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
-        sketched = SketchedRows.empty(clients.all_rows, 0, trusted=clients.trusted is not None)
-        for _, rows, origin in clients.units(UNIT, None, about):
-            rows.kernels.squared_norms(rows, origin, sketched.squared_norms)
-            if sketched.trusted_dots is not None:
-                rows.kernels.dots(rows, origin, sketched.trusted_dots)
-        return sketched
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
+        rows.kernels.squared_norms(rows, origin, norms)
 
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
         norms, dots = clients.all_rows.host(sketched.squared_norms, sketched.trusted_dots)

@@ -42,25 +42,10 @@ def achlioptas(
     parts = max(1, min(PROGRAMS * multiprocessors(rows.device) // (groups * sides), steps, PARTS // (M * k)))
     each = triton.cdiv(steps, parts)
     sums = torch.empty((parts, M, k), dtype=torch.float32, device=rows.device)
-    _signs[(groups, sides, parts)](
-        *rows.place,
-        origin,
-        sums,
-        M,
-        rows.width,
-        each,
-        start,
-        k,
-        2**32 // (2 * s),
-        reference.ACHLIOPTAS,
-        *key_words(key),
-        **rows.form,
-        EXACT=rows.dtype != torch.float32 and origin is None,
-        ROWS=ROWS,
-        GROUPS=GROUPS,
-        COLUMNS=COLUMNS,
-        num_warps=4,
-    )
+    drawn = (start, k, 2**32 // (2 * s), reference.ACHLIOPTAS, *key_words(key))
+    exact = rows.dtype != torch.float32 and origin is None
+    form = {**rows.form, "EXACT": exact, "ROWS": ROWS, "GROUPS": GROUPS, "COLUMNS": COLUMNS}
+    _signs[(groups, sides, parts)](*rows.place, origin, sums, M, rows.width, each, *drawn, **form, num_warps=4)
     out += sums.sum(0, dtype=torch.float64) * math.sqrt(s / k)
     return None
 
