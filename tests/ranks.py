@@ -305,5 +305,7 @@ def counted():
         return call
 
     for name, at in COLLECTIVES.items():
-        setattr(dist, name, counting(name, getattr(dist, name), at))
+        own = counting(name, getattr(dist, name), at)
+        for module in (dist, dist.distributed_c10d):  # torch's object collectives call those of the second
+            setattr(module, name, own)
     return traffic

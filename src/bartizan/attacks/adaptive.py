@@ -19,6 +19,8 @@ from bartizan.sketch import Projection, Rotated, Sketch
 from bartizan.updates.layout import on_host
 
 FAR = 100.0  # times the root mean square norm of the honest updates: every rule rejects it where it is visible
+# Moves of one length in different directions often do the same harm up to rounding: the first of them is sent.
+ROUNDING = 1 + 1e-6
 SIZES = Wanted("1, 2, 4 or 8 coordinates a half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))
 
 
@@ -120,7 +122,7 @@ def optimised_null_space(
             return known.setdefault(length, harm(m + length * unit))
 
         length = most_harmful(harms, GRID, (tries + nth) // len(directions))
-        if known[length] > worst:
+        if known[length] > ROUNDING * worst:
             worst, sent = known[length], m + length * unit
     return _sent(sent, honest, count)
 

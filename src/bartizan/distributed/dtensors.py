@@ -55,6 +55,8 @@ class ColumnRange:
     @classmethod
     def of(cls, tensor: Any, ndim: int = 1) -> ColumnRange:
         """Of a DTensor whose last dimension is sharded over one axis of the mesh, and copied over the others."""
+        if not is_dtensor(tensor):
+            raise TypeError(f"wanted a DTensor, as others sent; got {type(tensor).__name__}")
         if tensor.ndim != ndim:
             wanted = "a flat DTensor, (p,)" if ndim == 1 else "a DTensor with a row a client, (M, p)"
             raise ValueError(
@@ -92,27 +94,20 @@ class ColumnRange:
 
 def local_parts(updates: Sequence[Any]) -> tuple[list[Any], ColumnRange]:
     """The local parts of one flat DTensor a client; one that is sharded otherwise than most becomes `Unreadable`."""
-    ranges: dict[int, ColumnRange] = {}
-    reasons: dict[int, ValueError] = {}
-    for client, update in enumerate(updates):
-        if is_dtensor(update):
-            try:
-                ranges[client] = ColumnRange.of(update)
-            except ValueError as misfit:
-                reasons[client] = misfit
-    if not ranges:
-        raise next(iter(reasons.values()))
-    usual = Counter(ranges.values()).most_common(1)[0][0]
+    ranges: list[ColumnRange | str] = []
+    for update in updates:
+        try:
+            ranges.append(ColumnRange.of(update))
+        except (TypeError, ValueError) as misfit:
+            ranges.append(str(misfit))
+    counts = Counter(each for each in ranges if isinstance(each, ColumnRange))
+    if not counts:
+        raise ValueError(next(reason for update, reason in zip(updates, ranges, strict=True) if is_dtensor(update)))
+    usual = counts.most_common(1)[0][0]
     held = []
-    for client, update in enumerate(updates):
-        if ranges.get(client) == usual:
-            held.append(update.to_local())
-        elif client in ranges:
-            held.append(Unreadable(f"wanted {usual}; got {ranges[client]}"))
-        elif client in reasons:
-            held.append(Unreadable(str(reasons[client])))
-        else:
-            held.append(Unreadable(f"wanted a DTensor, as others sent; got {type(update).__name__}"))
+    for update, own in zip(updates, ranges, strict=True):
+        reason = own if isinstance(own, str) else f"wanted {usual}; got {own}"
+        held.append(update.to_local() if own == usual else Unreadable(reason))
     return held, usual
 
 

@@ -90,6 +90,7 @@ class Shard:
             )
         if offset is not None and (isinstance(offset, bool) or int(offset) != offset or offset < 0):
             raise ValueError(f"offset must be the coordinate of the shard's first column, 0 or more; got {offset!r}.")
+        offset = None if offset is None else int(offset)
         points = {name: local_part(name, p, columns) for name, p in (("reference", reference), ("trusted", trusted))}
         if has_no_columns(shard):
             empty = EmptyShard(list(shard), points)
