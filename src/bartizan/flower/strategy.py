@@ -20,11 +20,20 @@ from bartizan.aggregate import Aggregator
 from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import TooFewClientsError
 from bartizan.flower import resume
-from bartizan.flower.node_metrics import MetricsFunction, aggregate_metrics, medians, without_arrays
-from bartizan.flower.replies import Model, arrays_of, as_record, records_of, reported_size
+from bartizan.flower.replies import (
+    MetricsFunction,
+    Model,
+    aggregate_metrics,
+    arrays_of,
+    as_record,
+    medians,
+    records_of,
+    reported_size,
+    without_arrays,
+)
 from bartizan.flower.reply_limits import Limits
-from bartizan.flower.round_outcome import ReplyMetadata, RoundOutcome
-from bartizan.flower.run_record import RunRecord, log_full_disk, run_line, settings
+from bartizan.flower.resume import RunRecord, run_line
+from bartizan.flower.round_outcome import RoundOutcome
 from bartizan.flower.streaming_grid import StreamingGrid, UnusableReply
 from bartizan.round import Round
 from bartizan.rules.base import Rule
@@ -160,7 +169,14 @@ class RobustStrategy(FedAvg):
                 for field, key in (("accuracy", "accuracy"), ("test_loss", "loss")):
                     if metrics is not None and isinstance(metrics.get(key), (int, float)):
                         line[field] = metrics[key]
-                self._save(record, line, seconds(), arrays)
+                state = (
+                    tuple(map(float, self._history)),
+                    self.reputation.as_dict(),
+                    self._settings,
+                    Model.of(arrays).arrays,
+                )
+                saved = resume.Saved(line["round"], seconds(), *state)
+                record.add(line, map(str, sorted(self._asked)), saved)
             return metrics
 
         streaming: Any = StreamingGrid(grid, Limits.of(initial_arrays), self._on_send)
@@ -175,8 +191,7 @@ class RobustStrategy(FedAvg):
                 evaluate_fn=evaluate,
             )
             if record is not None:
-                with log_full_disk():
-                    record.end(seconds())
+                record.end(seconds())
         finally:
             if record is not None:
                 record.close()
@@ -204,7 +219,7 @@ class RobustStrategy(FedAvg):
         if sent is None or model is None:
             raise RuntimeError("aggregate_train was called before configure_train: there is no model to measure from.")
         trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, sent))
-        metadata = ReplyMetadata()
+        outcome = RoundOutcome(server_round)
         try:
             opened = self.aggregator.round(
                 reference=model.arrays, trusted=trusted, history=self._history, spill=self.spill
@@ -212,18 +227,17 @@ class RobustStrategy(FedAvg):
         except OSError as full:
             if full.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            refused = TooFewClientsError(f"there is no room to keep replies in {self.spill}.")
-            outcome = RoundOutcome(server_round, None, refused)
+            outcome.refused = TooFewClientsError(f"there is no room to keep replies in {self.spill}.")
         else:
             with opened:
-                outcome = self._read_replies(server_round, replies, opened, model, metadata)
+                self._read_replies(replies, opened, model, outcome)
         outcome.log()
-        outcome.add_to(self.reputation)
         self.quarantined, self.failed = outcome.quarantined, outcome.failed
+        self.reputation.add(outcome.weights, self.quarantined, took_part=outcome.nodes, sizes=outcome.sizes or None)
         self._untrusted = set(outcome.nodes) - set(outcome.trusted)
         if self.folder is not None:
             self._line = outcome.line(model)
-        contents = [metadata.metrics[node] for node in outcome.trusted]
+        contents = [outcome.contents[node] for node in outcome.trusted]
         metrics = aggregate_metrics(contents, self.weighted_by_key, self.train_metrics_aggr_fn)
         metrics.update(outcome.metrics(self.reputation.shares()))
         if outcome.result is None:
@@ -256,41 +270,31 @@ class RobustStrategy(FedAvg):
         return aggregate_metrics([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
     def _read_replies(
-        self, server_round: int, replies: Iterable[Message], opened: Round[Any], model: Model, metadata: ReplyMetadata
-    ) -> RoundOutcome:
+        self, replies: Iterable[Message], opened: Round[Any], model: Model, outcome: RoundOutcome
+    ) -> None:
         seen: set[int] = set()
-        reading = 0.0
         for reply in replies:
             begin = time.monotonic()
             node = reply.metadata.src_node_id
             if node in seen:
                 log.warning("Node %d replied again; its first reply counts.", node)
             else:
-                self._read_reply(node, reply, opened, model, metadata)
+                self._read_reply(node, reply, opened, model, outcome)
             seen.add(node)
-            reading += time.monotonic() - begin
+            outcome.reading += time.monotonic() - begin
             del reply  # frees the bytes of a reply that was refused or spilled
         last = time.monotonic()
-        result, refused = None, None
         try:
-            result = opened.close()
+            outcome.result = opened.close()
         except TooFewClientsError as too_few:
-            refused = too_few
-        return RoundOutcome(
-            server_round,
-            result,
-            refused,
-            sorted(opened.clients),
-            metadata.failed,
-            None if self.sizes is None else metadata.sizes,
-            waiting=last - self._asked_at - reading,
-            reading=reading,
-            after=time.monotonic() - last,
-        )
+            outcome.refused = too_few
+        outcome.nodes = sorted(opened.clients)
+        outcome.waiting = last - self._asked_at - outcome.reading
+        outcome.after = time.monotonic() - last
 
-    def _read_reply(self, node: int, reply: Message, opened: Round[Any], model: Model, metadata: ReplyMetadata) -> None:
+    def _read_reply(self, node: int, reply: Message, opened: Round[Any], model: Model, outcome: RoundOutcome) -> None:
         if reply.has_error() and not isinstance(reply.error, UnusableReply):
-            metadata.failed[node] = short(reply.error.reason)
+            outcome.failed[node] = short(reply.error.reason)
             return
         update: Any
         size = 1.0
@@ -304,11 +308,12 @@ class RobustStrategy(FedAvg):
         try:
             quarantined = opened.add(update, node, size)
         except OSError as full:  # no room in `spill`: the node is absent, and the round goes on
-            metadata.failed[node] = short(full)
+            outcome.failed[node] = short(full)
             return
-        metadata.sizes[node] = size
+        if self.sizes is not None:
+            outcome.sizes[node] = size
         kept = RecordDict() if quarantined else without_arrays(reply.content, self.train_metrics_aggr_fn)
-        metadata.metrics[node] = kept
+        outcome.contents[node] = kept
 
     def _size(self, node: int, content: RecordDict) -> float:
         if self.sizes is None:
@@ -333,17 +338,13 @@ class RobustStrategy(FedAvg):
             if len(arrays) == 1:
                 self._set_model(arrays[0])
 
-    def _save(self, record: RunRecord, line: dict[str, Any], seconds: float, arrays: ArrayRecord) -> None:
-        assert self.folder is not None
-        history, reputation = tuple(map(float, self._history)), self.reputation.as_dict()
-        model = Model.of(arrays).arrays
-        with log_full_disk():
-            record.add(line, map(str, sorted(self._asked)))
-            resume.save(self.folder, resume.Saved(line["round"], seconds, history, reputation, self._settings, model))
-
     @property
     def _settings(self) -> dict[str, str]:
-        return settings(self.aggregator, self.sizes, self.size_cap)
+        """How the run aggregates, in words that can be shown and compared."""
+        sizes = "one a node" if self.sizes is None else "as given"
+        if self.sizes == "reported" and self.size_cap is not None:
+            sizes = f"as reported, {float(self.size_cap)} at most"
+        return {"rule": repr(self.aggregator.rule), "sketch": str(self.aggregator.sketch), "sizes": sizes}
 
 
 def least_clients(rule: Rule | CoordinateWise) -> int:
