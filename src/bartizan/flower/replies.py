@@ -35,6 +35,8 @@ class Model:
     """The arrays of the global model that was sent, which every reply must match."""
 
     arrays: dict[str, Array]
+    record: Any = None
+    """The arrays as Flower sends them."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Model:
@@ -52,7 +54,7 @@ class Model:
                 raise ValueError(f"The global model's array {name!r} can't be aggregated: {wrong}.") from None
         if not any(array.dtype.kind == "f" for array in arrays.values()):
             raise ValueError("The global model holds no floating-point numbers to aggregate.")
-        return cls(arrays)
+        return cls(arrays, record)
 
     @property
     def dim(self) -> int:
