@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from bartizan._util.types import Array
 from bartizan.updates.column_pass import gathered_bytes, in_place_bytes
 from bartizan.updates.columns import GRANULE, Row
-from bartizan.updates.layout import as_numpy, leaves_of
+from bartizan.updates.layout import as_numpy, itemsize_of, leaves_of
 from bartizan.updates.target import Target
 from bartizan.updates.updates import Updates
 
@@ -36,7 +34,7 @@ def prepare(clients: Updates, out: Any, sketch_size: int, unit: int | None) -> U
         {
             "sketches": 2 * 8 * M * sketch_size,
             "distances": 16 * 8 * M * M,
-            "result": 0 if out is not None else sum(e.size * _itemsize(e.dtype) for e in clients.layout.entries),
+            "result": 0 if out is not None else sum(e.size * itemsize_of(e.dtype) for e in clients.layout.entries),
             "widened reference and trusted update": sum(
                 array.nbytes for floats in points for array in floats if array.base is None
             ),
@@ -57,7 +55,3 @@ def arrays_of(out: Any) -> list[Array]:
 def _all_rows(clients: Updates) -> list[Row]:
     rows = [Row(tuple(clients.rows.arrays[m]), clients.integers[m]) for m in range(len(clients))]
     return rows if clients.trusted is None else [*rows, clients.trusted]
-
-
-def _itemsize(dtype: str) -> int:
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

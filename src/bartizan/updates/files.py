@@ -6,7 +6,6 @@ import contextlib
 import math
 import mmap
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterator, Mapping, ValuesView
@@ -16,10 +15,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bartizan._util.atomic import atomic_file
 from bartizan._util.types import Array
-from bartizan.updates import npy_header
-from bartizan.updates import safetensors_header as tensorfile
-from bartizan.updates.layout import dtype_name, is_tensor, leaves_of
+from bartizan.updates.headers import (
+    LONGEST_HEADER,
+    Tensor,
+    read_npy_header,
+    read_safetensors_header,
+    write_npy_header,
+    write_safetensors_header,
+)
+from bartizan.updates.layout import dtype_name, is_tensor, leaves_of, like_leaf
 
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside
 
@@ -67,9 +73,13 @@ def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
     path = Path(path)
     leaves = leaves_of(like)
     if path.suffix == ".npy" and set(leaves) == {()}:
-        head, places = _npy_head(leaves[()])
+        leaf, name = leaves[()], dtype_name(leaves[()])
+        if name == "bfloat16":
+            raise ValueError("A .npy file can't hold bfloat16: make it a dict in a .safetensors file.")
+        head = write_npy_header(np.dtype(name) if is_tensor(leaf) else leaf.dtype, tuple(leaf.shape))
+        places = [Tensor("", name, tuple(leaf.shape), len(head), len(head) + leaf.nbytes)]
     elif path.suffix == ".safetensors" and isinstance(like, Mapping) and all(_is_name(key) for key in leaves):
-        head, places = tensorfile.write_header(
+        head, places = write_safetensors_header(
             [(name, dtype_name(leaf), tuple(leaf.shape)) for (name,), leaf in leaves.items()]
         )
     else:
@@ -79,26 +89,9 @@ def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
         file.write(head)
         file.flush()
         memory = mmap.mmap(file.fileno(), size)
-        built = {place.name: _as_leaf(memory, place, leaves[_key(place)]) for place in places}
+        built = {place.name: _as_leaf(memory, place, leaves[(place.name,) if place.name else ()]) for place in places}
         yield built if isinstance(like, Mapping) else built[""]
         memory.flush()
-
-
-@contextlib.contextmanager
-def atomic_file(path: Path, size: int = 0) -> Iterator[Any]:
-    """A binary file with room for `size` bytes, that gets its name when the block ends without an error."""
-    hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        with open(hidden, "x+b") as file:
-            if size and hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, not a crash at some page
-            elif size:
-                file.truncate(size)
-            yield file
-        os.replace(hidden, path)
-    except BaseException:
-        hidden.unlink(missing_ok=True)
-        raise
 
 
 def open_paths(updates: Any) -> Any:
@@ -153,7 +146,7 @@ def _raw(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
 def _npy(path: Path) -> Array:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        header = npy_header.read_header(file.read(npy_header.LONGEST_HEADER + 12))
+        header = read_npy_header(file.read(LONGEST_HEADER + 12))
     try:
         dtype = np.dtype(header.dtype)
     except TypeError:
@@ -167,12 +160,12 @@ def _npy(path: Path) -> Array:
 
 def _safetensors(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
-        tensors = tensorfile.read_header(file, os.fstat(file.fileno()).st_size)
+        tensors = read_safetensors_header(file, os.fstat(file.fileno()).st_size)
     memory = map_file(path)
     return {tensor.name: _entry(memory, tensor) for tensor in tensors}
 
 
-def _entry(memory: mmap.mmap, tensor: tensorfile.Tensor) -> Any:
+def _entry(memory: mmap.mmap, tensor: Tensor) -> Any:
     if tensor.dtype != "bfloat16":
         return _view(memory, np.dtype(tensor.dtype).newbyteorder("<"), tensor.shape, tensor.start)
     bits = np.ndarray(tensor.shape, np.dtype("<u2"), memory, tensor.start)
@@ -197,34 +190,13 @@ def _view(
     return array
 
 
-def _npy_head(leaf: Any) -> tuple[bytes, list[tensorfile.Tensor]]:
-    """The first bytes of a .npy file of an array like this one, and the position of its numbers."""
-    import io
-
-    name, shape = dtype_name(leaf), tuple(leaf.shape)
-    if name == "bfloat16":
-        raise ValueError("A .npy file can't hold bfloat16: make it a dict in a .safetensors file.")
-    dtype = np.dtype(name) if is_tensor(leaf) else leaf.dtype
-    head = io.BytesIO()
-    descr = np.lib.format.dtype_to_descr(dtype)
-    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
-    begin = head.tell()
-    stop = begin + dtype.itemsize * math.prod(shape)
-    return head.getvalue(), [tensorfile.Tensor("", name, shape, begin, stop)]
-
-
-def _as_leaf(memory: mmap.mmap, place: tensorfile.Tensor, like: Any) -> Any:
+def _as_leaf(memory: mmap.mmap, place: Tensor, like: Any) -> Any:
     """This place of the map as an array of the library that `like` is of."""
-    if is_tensor(like):
-        torch = sys.modules["torch"]
-        stored = np.dtype("<u2" if place.dtype == "bfloat16" else place.dtype)
-        return torch.from_numpy(np.ndarray(place.shape, stored, memory, place.start)).view(like.dtype)
-    dtype = like.dtype if place.name == "" or place.dtype == "bfloat16" else np.dtype(place.dtype).newbyteorder("<")
-    return np.ndarray(place.shape, dtype, memory, place.start)
-
-
-def _key(place: tensorfile.Tensor) -> tuple[Any, ...]:
-    return (place.name,) if place.name else ()
+    stored = "uint16" if place.dtype == "bfloat16" else place.dtype
+    # A .npy file keeps the byte order of `like`; a .safetensors file is little-endian.
+    dtype = np.dtype(stored).newbyteorder("<") if place.name or is_tensor(like) else like.dtype
+    array: Array = np.ndarray(place.shape, dtype, memory, place.start)
+    return like_leaf(array, like) if is_tensor(like) or place.dtype == "bfloat16" else array
 
 
 def _is_name(key: tuple[Any, ...]) -> bool:

@@ -118,8 +118,6 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
         raise TypeError(f"the update has more than {MOST_NODES:,} parts")
     kind = type(node)
     if kind is np.ndarray or is_tensor(node):
-        if node.nbytes > LARGE:
-            _check_repetition(node, path)
         leaves[path] = node
         return node
     if issubclass(kind, np.ma.MaskedArray):
@@ -148,23 +146,12 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
     raise TypeError(f"{_where(path)} is a {kind.__name__}, not a NumPy array or torch tensor")
 
 
-def _check_repetition(leaf: Any, path: Path) -> None:
-    """Raise on a large array that repeats a few numbers (stride 0), which would take too long to read or copy."""
-    steps = leaf.stride() if is_tensor(leaf) else [step // leaf.itemsize for step in leaf.strides]
-    held = 1 + sum((n - 1) * abs(step) for n, step in zip(leaf.shape, steps, strict=True))
-    if math.prod(leaf.shape) > PADDED * held:
-        raise TypeError(
-            f"{_where(path)} has shape {tuple(leaf.shape)} and memory for {held:,} numbers, which it repeats; "
-            "send an array that holds all of its own"
-        )
-
-
 def _memory(leaves: Iterable[Any]) -> int:
     """Bytes of memory that these arrays use; shared memory counts once."""
     spans = sorted(_span(leaf) for leaf in leaves if leaf.nbytes)
     held, reached = 0, ("", 0)
     for device, start, stop in spans:
-        if not start:
+        if not start:  # of a sharded tensor other ranks hold parts too
             held += stop
             continue
         reached = max(reached, (device, start))
@@ -177,8 +164,6 @@ def _span(leaf: Any) -> tuple[str, int, int]:
     """Device, first byte and end of the memory of an array."""
     if is_tensor(leaf):
         first, steps = leaf.data_ptr(), [step * leaf.element_size() for step in leaf.stride()]
-        if not first:  # of a sharded tensor other ranks hold parts too
-            return device_of(leaf), 0, leaf.nbytes
     else:
         first, steps = leaf.__array_interface__["data"][0], leaf.strides
     ends = [(n - 1) * step for n, step in zip(leaf.shape, steps, strict=True)]
@@ -200,15 +185,11 @@ def shown_path(path: Path, most: int = 200) -> str:
 
 
 def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> Any:
-    """A container like `like`, each array replaced by `build(path, array)`."""
-    if isinstance(like, np.generic):
-        return build(path, np.asarray(like))
+    """A container like `like`, which is of plain containers, each array replaced by `build(path, array)`."""
     if isinstance(like, Mapping):
         items = [(key, rebuild(child, build, (*path, key))) for key, child in like.items()]
         return OrderedDict(items) if isinstance(like, OrderedDict) else dict(items)
     if isinstance(like, (list, tuple)):
-        if _plain_numbers(like):
-            return build(path, np.asarray(like, dtype=np.float64))
         children = [rebuild(child, build, (*path, index)) for index, child in enumerate(like)]
         if isinstance(like, list):
             return children
@@ -217,13 +198,10 @@ def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> An
 
 
 def form_of(update: Any) -> Any:
-    """The kinds of containers and arrays that an update is made of, as something to compare and to count."""
+    """The kinds of containers and arrays that a plain update is made of, as something to compare and to count."""
     if isinstance(update, Mapping):
-        items = frozenset((key, form_of(child)) for key, child in update.items())
-        return "ordered" if isinstance(update, OrderedDict) else "dict", items
+        return type(update), frozenset((key, form_of(child)) for key, child in update.items())
     if isinstance(update, (list, tuple)):
-        if _plain_numbers(update):
-            return "numbers"
         return type(update), tuple(map(form_of, update))
     return "tensor" if is_tensor(update) else update.dtype.str
 
@@ -272,6 +250,11 @@ def dtype_name(leaf: Any, path: Path = ()) -> str:
     if not known:
         raise TypeError(f"{_where(path)} has dtype {name}; wanted one of {', '.join(FLOATS)}, or integers for counters")
     return name
+
+
+def itemsize_of(dtype: str) -> int:
+    """Bytes of one number, by the name of its dtype."""
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 @cache

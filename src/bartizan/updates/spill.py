@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,11 +17,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from bartizan._util.atomic import atomic_file
 from bartizan._util.locks import SUPPORTED, try_lock
 from bartizan._util.types import Array
-from bartizan.updates.files import atomic_file, map_file
+from bartizan.updates.files import map_file
 from bartizan.updates.layout import Path as Place
-from bartizan.updates.layout import as_numpy, is_tensor, leaves_of, on_gpu, rebuild
+from bartizan.updates.layout import as_numpy, leaves_of, like_leaf, on_gpu, rebuild
 
 PREFIX = "bartizan-round-"
 ALIGNED = 64
@@ -65,13 +65,10 @@ class Spill:
             ) from full
         memory = map_file(path) if size else None
 
-        def built(key: Place, leaf: Any) -> Any:
-            flat = np.ndarray(stored[key].size, stored[key].dtype, memory, places[key])
-            if is_tensor(leaf):
-                return sys.modules["torch"].from_numpy(flat).view(leaf.dtype).reshape(tuple(leaf.shape))
-            return flat.view(leaf.dtype).reshape(leaf.shape)
+        def mapped(key: Place, leaf: Any) -> Any:
+            return like_leaf(np.ndarray(stored[key].size, stored[key].dtype, memory, places[key]), leaf)
 
-        return rebuild(update, built)
+        return rebuild(update, mapped)
 
 
 def remove_leftovers(place: Path) -> list[Path]:
