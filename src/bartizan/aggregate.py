@@ -26,7 +26,6 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
 from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
-from bartizan.updates.budget import arrays_of, prepare
 from bartizan.updates.files import open_paths
 
 if TYPE_CHECKING:
@@ -96,12 +95,12 @@ class Aggregator:
         if isinstance(self.rule, Rule):
             self.rule.check_trusted(trusted is not None)
         updates = open_paths(updates)
-        column_pass = ColumnPass.of(memory, progress, written=() if out is None else arrays_of(out))
+        column_pass = ColumnPass.of(memory, progress, out)
         clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
         S = client_sizes(sizes, clients.n_sent)
         sketch = self.sketch_for(clients)
         effective = effective_sketch(self.rule, sketch)
-        clients = prepare(clients, out, *effective.working_set())
+        clients = clients.prepared(out, *effective.working_set())
 
         # Drawn only now: `updates` may be a generator that was still waiting for some of them.
         seed = fresh_seed() if seed is None else seed

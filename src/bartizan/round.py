@@ -28,7 +28,6 @@ from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import StreamingSketch
 from bartizan.sketch.sketched_rows import SketchedRows
 from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
-from bartizan.updates.budget import arrays_of, prepare
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import Unreadable, open_path
 from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
@@ -239,7 +238,7 @@ class Round(Generic[U]):
         sketch = self._effective_sketch
         if not isinstance(sketch, StreamingSketch):
             return StoredUpdate(update, size, alone.layout)
-        alone = replace(alone, column_pass=ColumnPass.of(self._memory, None))
+        alone = replace(alone, column_pass=ColumnPass.of(self._memory))
         try:
             alone = self._with_server_rows(alone)
         except ValueError:  # the reference and the trusted update were checked when the round was opened
@@ -280,10 +279,10 @@ class Round(Generic[U]):
         if size and self._recheck:
             size += RECHECK_SKETCH.k
         try:
-            column_pass = ColumnPass.of(self._memory, progress, written=() if out is None else arrays_of(out))
+            column_pass = ColumnPass.of(self._memory, progress, out)
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
-            clients = prepare(clients, out, size, unit)
+            clients = clients.prepared(out, size, unit)
             column_pass.begin("sketch")
             verdict = decide(
                 rule,

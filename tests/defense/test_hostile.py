@@ -601,8 +601,14 @@ ATTACKERS = {
     "a key without a name": (lambda x: {Nameless(): x}, "missing"),
     "a key without a name, and text": (lambda x: {"w": {Nameless(): "text"}}, "<Nameless>"),
     "an error without words": (lambda x: Broken(w=x), "Unsaid: its message can't be read"),
-    "a number repeated for ever": (lambda x: {"w": np.broadcast_to(x[:1], (10**13,))}, "memory for 4, which they repeat"),
-    "a tensor repeated for ever": (lambda x: {"w": tensor(x[:1]).expand(10**9, 10**4)}, "memory for 4, which they repeat"),
+    "a number repeated for ever": (
+        lambda x: {"w": np.broadcast_to(x[:1], (10**13,))},
+        "memory for 4, which",
+    ),
+    "a tensor repeated for ever": (
+        lambda x: {"w": tensor(x[:1]).expand(10**9, 10**4)},
+        "memory for 4, which",
+    ),
 }
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
-from bartizan.updates.integer_entries import medians
-from bartizan.updates.layout import Path, like_leaf, rebuild
+from bartizan.updates.layout import Path, like_leaf, on_host, rebuild
 from bartizan.updates.updates import Updates
 
 
@@ -86,9 +85,24 @@ def _empty_result(clients: Updates) -> Row:
 
 
 def _integers(clients: Updates, weights: Floats) -> dict[Path, Array]:
-    """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
+    """Integer entries as the weighted median of the clients (and of the reference, for what stays there), flat."""
     rows = list(clients.integers)
     if clients.reference is not None:
         rows.append(clients.reference.integers)
         weights = np.append(weights, max(0.0, 1 - weights.sum()))
-    return medians([entry for entry in clients.layout.entries if not entry.is_float], rows, weights)
+    out = {}
+    for i, entry in enumerate(entry for entry in clients.layout.entries if not entry.is_float):
+        arrays = [np.asarray(on_host(row[i])).reshape(-1) for row in rows]
+        out[entry.path] = np.empty(entry.size, arrays[0].dtype)
+        for low in range(0, entry.size, GRANULE):
+            columns = np.stack([array[low : low + GRANULE] for array in arrays])
+            out[entry.path][low : low + GRANULE] = weighted_median(columns, weights)
+    return out
+
+
+def weighted_median(values: Array, weights: Floats) -> Array:
+    """The weighted lower median of each column; equal weights where all are 0."""
+    weights = weights if weights.sum() > 0 else np.ones(len(values))
+    order = np.argsort(values, axis=0, kind="stable")
+    reached = np.cumsum(weights[order], axis=0) >= weights.sum() / 2 * (1 - 1e-12)
+    return np.take_along_axis(values, np.take_along_axis(order, reached.argmax(axis=0)[None], axis=0), axis=0)[0]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +17,14 @@ from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.kernels.rows import UNIT, Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, Columns, HostRows
-from bartizan.updates.layout import is_tensor
-from bartizan.updates.pages import NEIGHBOURS, MappedPages, span
+from bartizan.updates.layout import as_numpy, is_tensor, leaves_of
 
 Progress = Callable[[str, int, int], None]
 
+NEIGHBOURS = 2**21  # bytes that the kernel may map at a time around the page that was asked for
+DONTNEED = 4  # MADV_DONTNEED on Linux
+MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ (\d+)")
+CHANGED = re.compile(r"(?:Anonymous|Swap): +(\d+) kB")
 SUMS = 32  # bytes a column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
 UNITS = {"": 1, "B": 1}
 UNITS |= {f"{letter}iB": 2 ** (10 * (i + 1)) for i, letter in enumerate("KMGT")}
@@ -40,6 +49,61 @@ def as_bytes(memory: int | str) -> int:
     return int(amount)
 
 
+@dataclass(frozen=True)
+class MappedPages:
+    """The mapped files of this process, [start, stop), whose pages hold nothing but what the file holds.
+
+    On systems other than Linux none are known, and none are released.
+    """
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    @classmethod
+    def now(cls, written: Iterable[Array]) -> MappedPages:
+        """The files that are mapped now; private mappings of the arrays that will be `written` are left out."""
+        try:
+            with open("/proc/self/smaps") as smaps:
+                text = smaps.read()
+        except OSError:
+            return cls((), ())
+        private = [span(array) for array in written]
+        found = []
+        for mapping in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.MULTILINE)[1:]:
+            head = MAPPING.match(mapping)
+            if head is None or head[4] == "0":  # no file
+                continue
+            start, stop, shared = int(head[1], 16), int(head[2], 16), head[3][3] == "s"
+            # A page of a private mapping that was written to is nowhere but in memory: dropping it would undo that.
+            if shared or not (
+                any(int(size) for size in CHANGED.findall(mapping))
+                or any(low < stop and start < high for low, high in private)
+            ):
+                found.append((start, stop))
+        found.sort()
+        return cls(tuple(start for start, _ in found), tuple(stop for _, stop in found))
+
+    def release(self, low: int, high: int) -> None:
+        """Release the pages of these addresses, where they belong to a mapped file."""
+        at = bisect_right(self.starts, low) - 1
+        if at >= 0 and low < self.stops[at]:
+            low = max(self.starts[at], low - low % NEIGHBOURS)
+            high = min(self.stops[at], high + -high % NEIGHBOURS)
+            _madvise()(low, high - low, DONTNEED)  # advice: if it can't be followed, nothing is lost
+
+
+def span(array: Array) -> tuple[int, int]:
+    """Addresses of the first byte of an array and of the byte after its last."""
+    return np.lib.array_utils.byte_bounds(array)
+
+
+@cache
+def _madvise() -> Callable[[int, int, int], int]:
+    call = ctypes.CDLL(None).madvise
+    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return call
+
+
 class ColumnPass:
     """Memory budget, page release and progress of one pass over the columns.
 
@@ -55,11 +119,14 @@ class ColumnPass:
         self.stage, self.done, self.total = "", 0, 0
 
     @classmethod
-    def of(cls, memory: int | str | None, progress: Progress | None, written: Iterable[Array] = ()) -> ColumnPass:
+    def of(cls, memory: int | str | None, progress: Progress | None = None, out: Any = None) -> ColumnPass:
         """For this budget and the files that are mapped now; call `limit` before the first pass."""
         if memory is None:
             return cls(progress=progress)
-        return cls(as_bytes(memory), MappedPages.now(written=written), progress)
+        written: list[Array] = []
+        with suppress(TypeError, RuntimeError):  # `Updates.prepared` says what is wrong with `out`
+            written = [] if out is None else [as_numpy(leaf) for leaf in leaves_of(out).values()]
+        return cls(as_bytes(memory), MappedPages.now(written), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:
         """Subtract what is needed besides blocks from the budget; an error lists it where too little is left."""

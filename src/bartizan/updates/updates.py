@@ -12,10 +12,10 @@ import numpy as np
 from bartizan._util.types import Array
 from bartizan.errors import TooFewClientsError
 from bartizan.kernels.protocol import ColumnBlock
-from bartizan.updates.column_pass import UNLIMITED, ColumnPass
-from bartizan.updates.columns import Columns, HostRows, Row, UpdateRows, numbers
-from bartizan.updates.layout import Layout
-from bartizan.updates.target import Target
+from bartizan.updates.column_pass import UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
+from bartizan.updates.columns import GRANULE, Columns, HostRows, Row, UpdateRows, numbers
+from bartizan.updates.layout import Layout, itemsize_of
+from bartizan.updates.server_inputs import Target
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,38 @@ class Updates:
     target: Target | None = field(default=None, repr=False)  # the caller's arrays for the result, if any
     column_pass: ColumnPass = field(default=UNLIMITED, repr=False)
     first: int = 0  # coordinate of the whole update that column 0 is: these may be a shard
+
+    def prepared(self, out: Any, sketch_size: int, unit: int | None) -> Updates:
+        """The same updates with `out` as checked target, and blocks that fit the memory budget.
+
+        `sketch_size` numbers are kept of each client. A sketch that reads rows in place reads `unit` columns at a time.
+        """
+        column_pass = self.column_pass
+        if self.on_gpu and (out is not None or column_pass.spare is not None):
+            given = "memory" if out is None else "out"
+            raise ValueError(f"{given} is for updates in host memory; these are on {self.layout.entries[0].device}.")
+        target = None if out is None else Target.of(out, self.layout, self._all_arrays())
+        if column_pass.spare is not None:
+            M, itemsize = len(self.all_rows), self.columns.widest.itemsize
+            least = gathered_bytes(M, GRANULE, itemsize)
+            if unit is not None:
+                least = max(least, in_place_bytes(1 if self.trusted is None else 2, unit, itemsize))
+            widened = [a for row in (self.reference, self.trusted) if row for a in row.floats if a.base is None]
+            needs = {
+                "sketches": 2 * 8 * M * sketch_size,
+                "distances": 16 * 8 * M * M,
+                "result": 0 if target else sum(e.size * itemsize_of(e.dtype) for e in self.layout.entries),
+                "widened reference and trusted update": sum(array.nbytes for array in widened),
+            }
+            column_pass.limit(needs, least)
+        return self if target is None else replace(self, target=target)
+
+    def _all_arrays(self) -> Iterator[Array]:
+        """The arrays of all clients and of the trusted update."""
+        for m in range(len(self)):
+            yield from (*self.rows.arrays[m], *self.integers[m])
+        if self.trusted is not None:
+            yield from (*self.trusted.floats, *self.trusted.integers)
 
     def without(self, quarantined: Mapping[int, str]) -> Updates:
         """The same round with these clients quarantined for these reasons."""
