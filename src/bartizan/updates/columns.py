@@ -94,16 +94,17 @@ class UpdateRows(Protocol):
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterable[tuple[int, ColumnBlock]]:
-        """Blocks of columns: (first coordinate, the block's rows)."""
+        """Blocks of columns: (first coordinate, the block's rows).
+
+        Every block but the last has a width that is a multiple of `multiple_of`, a power of two (and of `tile`, what
+        kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller passes only few rows.
+        """
 
     def row(self, index: int, start: int, stop: int) -> Any:
         """These columns of one row, in one contiguous array."""
 
     def zeros(self, *shape: int) -> Any:
         """A float64 array for the kernels' sums."""
-
-    def blank_sketches(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
-        """Zeros for sketches, squared norms and, with a trusted row, inner products with it."""
 
     def inner_products(self, sketches: Any) -> Any:
         """The Gram matrix of these sketches."""
@@ -166,12 +167,6 @@ class HostRows:
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterator[tuple[int, Rows]]:
-        """Blocks of columns: (first coordinate, the block's rows).
-
-        Every block but the last has a width that is a multiple of `multiple_of`, a power of two (and of `tile`, what
-        kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller passes
-        only few rows.
-        """
         granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
         copied = self.needs_copy and narrow
         width = SCRATCH // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
@@ -180,17 +175,10 @@ class HostRows:
             yield start, self.part(start, min(start + width, p))
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """These columns of one row, copied into one array."""
         return self.part(start, stop)[index]
 
     def zeros(self, *shape: int) -> Floats:
-        """An array for the kernels' sums."""
         return np.zeros(shape)
-
-    def blank_sketches(self, k: int, trusted: bool) -> tuple[Floats, Floats, Floats | None]:
-        """Zeros for sketches, squared norms and inner products with a trusted row."""
-        M = len(self)
-        return self.zeros(M, k), self.zeros(M), self.zeros(M) if trusted else None
 
     def inner_products(self, sketches: Floats) -> Floats:
         rows = Rows.of(sketches)
@@ -199,7 +187,6 @@ class HostRows:
         return gram
 
     def host(self, *arrays: Any) -> tuple[Any, ...]:
-        """Sums as NumPy's arrays."""
         return arrays
 
     def part(self, start: int, stop: int) -> Rows:

@@ -46,7 +46,7 @@ def open_update(
         if not stat.S_ISREG(path.stat().st_mode):  # opening a named pipe would wait for its writer
             raise ValueError("it is no regular file")
         if dtype is not None and shape is not None:
-            return _raw(path, np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
+            return _array(path, np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
         if path.suffix == ".npy":
             return _npy(path)
         if path.suffix == ".safetensors":
@@ -135,27 +135,26 @@ def map_file(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
 
 
-def _raw(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
-    _check_numbers(dtype)
-    size, wanted = path.stat().st_size, dtype.itemsize * math.prod(shape)
+def _array(
+    path: Path, dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
+) -> Array:
+    """The one array of a file, whose numbers begin at byte `start`."""
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise ValueError(f"its numbers are {dtype}; wanted floats, integers or booleans of at most 64 bits")
+    size, wanted = path.stat().st_size, start + dtype.itemsize * math.prod(shape)
     if size != wanted or min(shape, default=0) < 0:
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
-    return _view(map_file(path), dtype, shape, 0) if size else np.empty(shape, dtype)
+    return _view(map_file(path), dtype, shape, start, order) if size else np.empty(shape, dtype)
 
 
 def _npy(path: Path) -> Array:
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
         header = read_npy_header(file.read(LONGEST_HEADER + 12))
     try:
         dtype = np.dtype(header.dtype)
     except TypeError:
         raise ValueError(f"its .npy header has the unknown dtype {header.dtype!r}") from None
-    _check_numbers(dtype)
-    wanted = header.start + dtype.itemsize * math.prod(header.shape)
-    if size != wanted:
-        raise ValueError(f"{dtype} of shape {header.shape} would make {wanted:,} bytes, and the file has {size:,}")
-    return _view(map_file(path), dtype, header.shape, header.start, header.order)
+    return _array(path, dtype, header.shape, header.start, header.order)
 
 
 def _safetensors(path: Path) -> dict[str, Any]:
@@ -201,8 +200,3 @@ def _as_leaf(memory: mmap.mmap, place: Tensor, like: Any) -> Any:
 
 def _is_name(key: tuple[Any, ...]) -> bool:
     return len(key) == 1 and isinstance(key[0], str) and key[0] not in ("", "__metadata__")
-
-
-def _check_numbers(dtype: np.dtype) -> None:
-    if dtype.kind not in "fiub" or dtype.itemsize > 8:
-        raise ValueError(f"its numbers are {dtype}; wanted floats, integers or booleans of at most 64 bits")

@@ -60,7 +60,6 @@ class GpuRows:
         return FLOAT64 if self.wide == torch.float64 else FLOAT32
 
     def take(self, indices: Sequence[int] | Array) -> GpuRows:
-        """Some of the rows."""
         return GpuRows([self.arrays[int(i)] for i in indices], self.ends)
 
     def with_row(self, other: GpuRows) -> GpuRows:
@@ -71,7 +70,7 @@ class GpuRows:
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> gpu.Placed:
-        """Blocks of columns: (first coordinate, the block's rows); the kernels choose their widths."""
+        """Blocks of columns; the kernels choose their widths."""
         tile = max(TILE, tile)
         if tile not in self.placed:
             self.placed[tile] = gpu.walk(
@@ -80,7 +79,6 @@ class GpuRows:
         return self.placed[tile]
 
     def row(self, index: int, start: int, stop: int) -> torch.Tensor:
-        """These columns of one row, in one tensor."""
         first, last = np.searchsorted(self.ends, [start, stop - 1], side="right")
         begins = np.append(0, self.ends)
         pieces = [self.arrays[index][e][max(0, start - begins[e]) : stop - begins[e]] for e in range(first, last + 1)]
@@ -88,13 +86,6 @@ class GpuRows:
 
     def zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
-
-    def blank_sketches(self, k: int, trusted: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Zeros for sketches, squared norms and inner products with a trusted row, in one allocation."""
-        M = len(self)
-        flat = self.zeros(M * (k + 1 + trusted))
-        sketches, norms = flat[: M * k].view(M, k), flat[M * k : M * (k + 1)]
-        return sketches, norms, flat[M * (k + 1) :] if trusted else None
 
     def inner_products(self, sketches: torch.Tensor) -> torch.Tensor:
         return sketches @ sketches.T

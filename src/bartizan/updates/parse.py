@@ -90,10 +90,8 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
         raise TooFewClientsError("Wanted at least one client's update, got none.")
     columns = _one_entry(tuple(updates.shape[1:]), dtype_name(updates), device_of(updates))
     layout = columns.layout
-    if not layout.entries[0].is_float:
-        raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
     if not columns.dim:
-        raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
+        raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype} and shape {tuple(updates.shape)}.")
     return Updates(
         columns=columns,
         rows=_matrix_rows(updates, columns),

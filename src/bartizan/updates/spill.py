@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -19,14 +18,13 @@ import numpy as np
 
 from bartizan._util.atomic import atomic_file
 from bartizan._util.locks import SUPPORTED, try_lock
-from bartizan._util.types import Array
+from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.files import map_file
 from bartizan.updates.layout import Path as Place
 from bartizan.updates.layout import as_numpy, leaves_of, like_leaf, on_gpu, rebuild
 
 PREFIX = "bartizan-round-"
 ALIGNED = 64
-CHUNK = 2**20  # numbers that are written at a time
 
 
 class Spill:
@@ -49,14 +47,17 @@ class Spill:
                 f"client {client!r}'s update is on a GPU; spill is for updates in host memory. Call .cpu()."
             )
         stored = {path: as_numpy(leaf) for path, leaf in leaves.items()}
-        places, size = _places(stored)
+        places, size = {}, 0
+        for key, array in stored.items():
+            places[key] = size
+            size += array.nbytes + -array.nbytes % ALIGNED
         path = self.folder / f"{secrets.token_hex(8)}.update"
         try:
             with atomic_file(path, size) as file:
                 for key, array in stored.items():
                     file.seek(places[key])
-                    for piece in _pieces(array):
-                        file.write(piece)
+                    for _, piece in UNLIMITED.pieces(array):
+                        file.write(np.ascontiguousarray(piece).data.cast("B"))
         except OSError as full:
             raise OSError(
                 full.errno,
@@ -98,19 +99,3 @@ def _remove(folder: Path, lock_path: Path, lock: IO[bytes], owner: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     lock_path.unlink(missing_ok=True)
     lock.close()
-
-
-def _places(stored: dict[Place, Array]) -> tuple[dict[Place, int], int]:
-    """The aligned position of each array in the file, and the file's size."""
-    places, at = {}, 0
-    for key, array in stored.items():
-        places[key] = at
-        at += array.nbytes + -array.nbytes % ALIGNED
-    return places, at
-
-
-def _pieces(array: Array) -> Iterator[Any]:
-    """An array's bytes, a part at a time; parts that are not contiguous are copied."""
-    flat = array if array.ndim == 1 else array.flat
-    for low in range(0, array.size, CHUNK):
-        yield np.ascontiguousarray(flat[low : low + CHUNK]).data.cast("B")
