@@ -189,10 +189,9 @@ def aggregate(
     aggregator = Aggregator(rule, sketch)
     if isinstance(rule, Rule):
         rule.check_trusted(trusted is not None)
-    column_pass = ColumnPass.of(memory, progress, out)
-    clients = parse_updates(
-        open_paths(updates), reference=reference, trusted=trusted, strict=strict, column_pass=column_pass
-    )
+    updates = open_paths(updates)
+    column_pass = ColumnPass.of(memory, progress, out)  # it knows the files that are mapped by now
+    clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
     S = client_sizes(sizes, clients.n_sent)
     chosen = aggregator.sketch_for(clients)
     effective = effective_sketch(rule, chosen)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -183,9 +182,7 @@ class Round(Generic[U]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._state != "closing")
             if self._result is None:
@@ -313,11 +310,8 @@ class Round(Generic[U]):
             return sketch.gram_stats(clients, self._seed)
         readings = []
         for row, client in enumerate(clients.clients):
-            one = stored[client]
-            if one.reading is None or one.layout != clients.layout:
-                readings.append(sketch.sketch_part(clients.only([row]), self._seed))
-            else:
-                readings.append(one.reading)
+            reading = stored[client].reading if stored[client].layout == clients.layout else None
+            readings.append(reading or sketch.sketch_part(clients.only([row]), self._seed))
         return sketch.stats_from(clients, SketchedRows.stacked(readings), self._seed)
 
 

@@ -129,8 +129,6 @@ class Unreadable(Mapping[Any, Any]):
 def map_file(path: Path) -> mmap.mmap:
     """Map a file into memory, privately: it is never written to."""
     with open(path, "rb") as file:
-        if not hasattr(mmap, "MAP_PRIVATE"):
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         flags, access = mmap.MAP_PRIVATE | NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
         return mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from bartizan._util.atomic import atomic_file
-from bartizan._util.locks import SUPPORTED, try_lock
+from bartizan._util.locks import try_lock
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.files import map_file
 from bartizan.updates.layout import Path as Place
@@ -77,7 +77,7 @@ def remove_leftovers(place: Path) -> list[Path]:
     removed = []
     for lock_path in sorted(place.glob(f"{PREFIX}*.lock")):
         with suppress(OSError), open(lock_path, "r+b") as lock:  # it may be gone by now, or belong to another user
-            if SUPPORTED and try_lock(lock):
+            if try_lock(lock):
                 _remove(lock_path.with_suffix(""), lock_path, lock, os.getpid())
                 removed.append(lock_path.with_suffix(""))
     return removed
