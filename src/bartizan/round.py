@@ -242,7 +242,7 @@ class Round(Generic[U]):
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return StoredUpdate(update, size, alone.layout, reason=reason)
         reading = sketch.sketch_part(alone, self._seed)
-        fit = reading.squared_norms[0] <= norm_limit(alone.columns.widest)
+        fit = reading.squared_norms[0] <= norm_limit(alone.layout.widest)
         return StoredUpdate(update, size, alone.layout, reading, None if fit else alone.fault(0))
 
     def _without_floats(self, update: Any, size: float) -> StoredUpdate:

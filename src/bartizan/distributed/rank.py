@@ -148,7 +148,7 @@ class Rank:
     def _all_faults(self, rows: Sequence[int]) -> list[list[str | None]]:
         first, width = (each[self._ranks.rank] for each in (self._agreement.firsts, self._agreement.widths))
         where = f"rank {self._ranks.global_rank}, columns {first} to {first + width}"
-        limit = norm_limit(self._clients.columns.widest)
+        limit = norm_limit(self._clients.layout.widest)
         norms = np.zeros(len(self._clients)) if self._norms is None else self._norms
         own = [None if norms[row] <= limit else f"{where}: {self._clients.fault(row)}" for row in rows]
         return self._ranks.gather(own, list)

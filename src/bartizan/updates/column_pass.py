@@ -16,8 +16,8 @@ import numpy as np
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.kernels.rows import UNIT, Rows
-from bartizan.updates.columns import GRANULE, SCRATCH, Columns, HostRows
-from bartizan.updates.layout import as_numpy, is_tensor, leaves_of
+from bartizan.updates.columns import GRANULE, SCRATCH, HostRows
+from bartizan.updates.layout import Layout, as_numpy, is_tensor, leaves_of
 
 Progress = Callable[[str, int, int], None]
 
@@ -169,12 +169,12 @@ class ColumnPass:
         return max(granule, min(fits, most or UNIT) // granule * granule)
 
     def gathered(
-        self, columns: Columns, rows: HostRows, multiple_of: int, most: int | None
+        self, layout: Layout, rows: HostRows, multiple_of: int, most: int | None
     ) -> Iterator[tuple[int, Rows]]:
         """Blocks within the budget, copied row by row into one buffer, so that few pages are mapped at a time."""
-        width = self.most(len(rows), columns.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
-        p = int(columns.ends[-1])
-        buffer = np.empty((len(rows), min(width, p)), columns.widest)
+        width = self.most(len(rows), layout.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
+        p = int(layout.ends[-1])
+        buffer = np.empty((len(rows), min(width, p)), layout.widest)
         single = [rows.take([r]) for r in range(len(rows))]
         for start in range(0, p, width):
             stop = min(start + width, p)
@@ -182,23 +182,23 @@ class ColumnPass:
             for r, row in enumerate(single):
                 part = row.part(start, stop)
                 part.copy_into(block[r : r + 1])
-                self.release(columns, row.arrays, start, stop)
+                self.release(layout, row.arrays, start, stop)
             yield start, Rows.of(block)
 
-    def advance(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
+    def advance(self, layout: Layout, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
         """Record that these columns of these rows were read: release their pages and report progress."""
-        self.release(columns, rows, start, stop)
+        self.release(layout, rows, start, stop)
         if self.progress is not None:
             self.done += len(rows) * (stop - start)
             self.progress(self.stage, self.done, max(self.done, self.total))
 
-    def release(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
+    def release(self, layout: Layout, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
         """Release the mapped pages of these columns; they are read from the file again when needed."""
         if self.pages is None:
             return
-        first, last = np.searchsorted(columns.ends, [start, stop - 1], side="right")
+        first, last = np.searchsorted(layout.ends, [start, stop - 1], side="right")
         for e in range(first, last + 1):
-            begin = int(columns.ends[e]) - columns.entries[e].size
+            begin = int(layout.ends[e]) - layout.float_entries[e].size
             for arrays in rows:
                 self.pages.release(*_part(arrays[e], max(start - begin, 0), stop - begin))
 

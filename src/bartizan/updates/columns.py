@@ -1,10 +1,9 @@
-"""The p floating-point coordinates of a layout, and rows of them in host memory, read in place in blocks."""
+"""Rows of the p floating-point coordinates of a layout, in host memory, read in place in blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
 import numpy as np
@@ -31,36 +30,13 @@ class Row(NamedTuple):
     integers: tuple[Array, ...]
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Coordinates 0 to p of a layout, and the entry that each of them is in."""
+def stack(rows: Sequence[Row], layout: Layout) -> UpdateRows:
+    """These rows, in host memory or on a GPU."""
+    if is_tensor(rows[0].floats[0]):
+        from bartizan.updates.gpu_rows import GpuRows
 
-    layout: Layout
-
-    @cached_property
-    def entries(self) -> tuple[Entry, ...]:
-        return tuple(entry for entry in self.layout.entries if entry.is_float)
-
-    @cached_property
-    def dim(self) -> int:
-        return self.layout.dim
-
-    @cached_property
-    def ends(self) -> Array:
-        return np.cumsum([entry.size for entry in self.entries])
-
-    @cached_property
-    def widest(self) -> np.dtype:
-        """The precision that the updates are read in: float64 if any entry is, else float32."""
-        return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
-
-    def stack(self, rows: Sequence[Row]) -> UpdateRows:
-        """These rows, in host memory or on a GPU."""
-        if is_tensor(rows[0].floats[0]):
-            from bartizan.updates.gpu_rows import GpuRows
-
-            return GpuRows.of(rows, self)
-        return HostRows.of(rows, self)
+        return GpuRows.of(rows, layout)
+    return HostRows.of(rows, layout)
 
 
 class UpdateRows(Protocol):
@@ -129,7 +105,7 @@ class HostRows:
     on_gpu: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, rows: Sequence[Row], columns: Columns) -> HostRows:
+    def of(cls, rows: Sequence[Row], layout: Layout) -> HostRows:
         arrays = [row.floats for row in rows]
         if len(rows) == len(arrays[0]) == 1 and _place(arrays[0][0])[1]:
             return cls(table_of(arrays[0][0][None]), working(arrays[0][0].dtype), arrays)
@@ -137,7 +113,7 @@ class HostRows:
         table = Table(
             np.array([[address for address, _ in row] for row in places]),
             np.array([[step for _, step in row] for row in places]),
-            columns.ends,
+            layout.ends,
             np.array([[code_of(array.dtype) for array in floats] for floats in arrays], dtype=np.uint8),
         )
         dtype = FLOAT64 if (table.codes == DOUBLE).any() else FLOAT32

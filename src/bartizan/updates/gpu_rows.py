@@ -13,7 +13,8 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels import gpu
 from bartizan.kernels.gpu.device_rows import TILE
 from bartizan.kernels.rows import FLOAT32, FLOAT64
-from bartizan.updates.columns import Columns, MatrixRows, Row, UpdateRows
+from bartizan.updates.columns import MatrixRows, Row, UpdateRows
+from bartizan.updates.layout import Layout
 
 MANY = 2**16  # numbers of a Gram matrix from which on the device makes it symmetric faster than the host
 
@@ -31,13 +32,13 @@ class GpuRows:
     needs_copy: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, rows: Sequence[Row], columns: Columns) -> GpuRows:
-        return cls([row.floats for row in rows], columns.ends)
+    def of(cls, rows: Sequence[Row], layout: Layout) -> GpuRows:
+        return cls([row.floats for row in rows], layout.ends)
 
     @classmethod
-    def of_matrix(cls, x: torch.Tensor, columns: Columns) -> GpuRows:
+    def of_matrix(cls, x: torch.Tensor, layout: Layout) -> GpuRows:
         x = x.detach().reshape(len(x), -1)
-        return cls(MatrixRows(x), columns.ends, x)
+        return cls(MatrixRows(x), layout.ends, x)
 
     def __len__(self) -> int:
         return len(self.arrays)

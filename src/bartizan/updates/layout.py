@@ -7,7 +7,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import count
 from typing import Any, TypeGuard
 
@@ -45,13 +45,30 @@ class Entry:
 
 @dataclass(frozen=True)
 class Layout:
-    """The entries that every client of a round must send, in the order in which coordinates are counted."""
+    """The entries that every client of a round must send, in the order in which coordinates are counted.
+
+    Coordinates 0 to p = `dim` are those of the floating-point entries.
+    """
 
     entries: tuple[Entry, ...]
 
-    @property
+    @cached_property
+    def float_entries(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if entry.is_float)
+
+    @cached_property
     def dim(self) -> int:
-        return sum(entry.size for entry in self.entries if entry.is_float)
+        return sum(entry.size for entry in self.float_entries)
+
+    @cached_property
+    def ends(self) -> Array:
+        """The coordinate after the last one of each floating-point entry."""
+        return np.cumsum([entry.size for entry in self.float_entries])
+
+    @cached_property
+    def widest(self) -> np.dtype:
+        """The precision that the updates are read in: float64 if any entry is, else float32."""
+        return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
     def misfit(self, other: Layout) -> str | None:
         """Why `other` is not an update of this layout (in any key order); None if it is."""
