@@ -154,7 +154,7 @@ class Registry(Mapping[str, Any]):
         return iter(dict.fromkeys([*self.built_in, *(plugin.name for plugin in self.plugins())]))
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)
 
 
 def imported(target: str) -> Any:
