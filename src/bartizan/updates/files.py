@@ -1,4 +1,4 @@
-"""Open updates from files by mapping them into memory, and write them so that no incomplete file is ever found."""
+"""Open updates in files by mapping them into memory, and write them atomically."""
 
 from __future__ import annotations
 
