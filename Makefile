@@ -27,9 +27,11 @@ test-generic: $(VENV)/dev
 test-slow: $(VENV)/slow
 	$(BIN)/python -m pytest -m slow
 
+# Most of its time is compiling, one kernel a process at a time.
+GPU_PROCESSES ?= 8
 test-gpu:
-	PYTHONPATH=src $(PYTHON_GPU) -m pytest tests/kernels/test_gpu.py tests/updates/test_ongpu.py tests/distributed/test_distributed_gpu.py \
-		tests/attacks/test_attacks.py tests/lab/test_clients.py tests/lab/test_images.py
+	PYTHONPATH=src $(PYTHON_GPU) -m pytest -p no:benchmark -n $(GPU_PROCESSES) --dist worksteal tests/kernels/test_gpu.py \
+		tests/updates/test_ongpu.py tests/distributed/test_distributed_gpu.py tests/attacks/test_attacks.py tests/lab/test_clients.py tests/lab/test_images.py
 
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers

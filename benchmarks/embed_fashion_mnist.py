@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bartizan.lab.data import Images, load
-from bartizan.lab.data.embedded_images import PATH
+from bartizan.lab.data.idx import EMBEDDED
 
 SEED = 20170825  # the day Fashion-MNIST was published
 PER_CLASS = {"train": 1000, "test": 200}
@@ -33,11 +33,11 @@ def main(folder: Path) -> None:
         images = drawn(getattr(whole, part), count, rng)
         arrays |= {f"{part}_pixels": images.pixels, f"{part}_labels": images.labels.astype(np.uint8)}
     # 4.5 MB by LZMA, 5.3 by deflate; PNG, WebP and predicted pixels come to 4.6 MB and more.
-    with zipfile.ZipFile(PATH, "w", zipfile.ZIP_LZMA) as archive:
+    with zipfile.ZipFile(EMBEDDED, "w", zipfile.ZIP_LZMA) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w") as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
-    print(f"wrote {PATH.name}, {PATH.stat().st_size:,} bytes")
+    print(f"wrote {EMBEDDED.name}, {EMBEDDED.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from bartizan.geometry import GramStats
 from bartizan.kernels.rows import Rows
 from bartizan.sketch import pairwise_distortion
 from bartizan.sketch.choose import costs_of
-from bartizan.studies.plan.plan import TYPICAL
+from bartizan.studies.plan import TYPICAL
 
 SEED = 2**90 + 1
 AT_ONCE = 100

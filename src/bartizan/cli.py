@@ -23,7 +23,7 @@ COMMANDS = {
     "sweep": ("bartizan.lab.runs.command", "run all experiments of an experiment.toml's [grid]"),
     "report": ("bartizan.lab.report.command", "one HTML page of a folder of runs"),
     "list": ("bartizan.cli", "show the rules, sketches, attacks, data sets and models, with plug-ins"),
-    "plan": ("bartizan.studies.plan.command", "which sketch, which k, what it promises and what it costs here"),
+    "plan": ("bartizan.studies.plan", "which sketch, which k, what it promises and what it costs here"),
     "bench": ("bartizan.studies.bench.command", "measure the speed beside other libraries"),
     "paper": ("bartizan.studies.paper.command", "run the paper's experiments and compare"),
     "theory": ("bartizan.studies.theory.command", "measure what the theorems promise"),

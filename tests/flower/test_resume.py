@@ -17,6 +17,7 @@ import bartizan as bz
 from bartizan import records as results
 from bartizan._util import jsonl
 from bartizan.flower import RobustStrategy, resume
+from bartizan.flower.replies import Model
 from bartizan.lab.report import load as report
 from bartizan.lab.report.finding import reputation_of
 from flower_nodes import ATTACKERS, LocalGrid, arrays, as_record, fails, run, steps_by_one
@@ -244,7 +245,7 @@ def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
     found = results.read(tmp_path)
     assert [line["round"] for line in found.rounds] == [1, 2, 3]
     assert found.end["status"] == "finished"
-    assert resume.load(tmp_path).round == 3
+    assert resume.load(tmp_path, Model(arrays()), {}).round == 3
 
 
 def test_a_folder_of_another_model_or_a_broken_checkpoint_is_an_error(tmp_path):

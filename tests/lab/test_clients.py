@@ -10,14 +10,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bartizan.lab import models  # noqa: E402
+from bartizan.lab.config.sections import Clients as Work  # noqa: E402
+from bartizan.lab.config.sections import Server as ServerSettings  # noqa: E402
 from bartizan.lab.data import Images  # noqa: E402
 from bartizan.lab.data.device_images import OnDevice  # noqa: E402
-from bartizan.lab.training import gradients as passes  # noqa: E402
 from bartizan.lab.training import reproducible  # noqa: E402
-from bartizan.lab.training.clients import Clients, LocalWork, batches  # noqa: E402
+from bartizan.lab.training.clients import Clients, batches  # noqa: E402
 from bartizan.lab.training.evaluation import backdoor_rate, evaluate  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 from bartizan.lab.training.gradients import Captured, Grouped, Loop, Vmapped  # noqa: E402
+from bartizan.lab.training.gradients.choice import clients_at_once  # noqa: E402
 from bartizan.lab.training.server import Server  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -91,7 +93,7 @@ def test_a_convolution_of_any_form_is_torchs(stride, kernel, padding, groups, sh
 def test_a_model_with_layers_of_another_kind_is_vmapped():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(144, 4), torch.nn.PReLU())
     assert not Grouped.fits(model)
-    clients = Clients(model, pictures(), parts(), batch=4)
+    clients = Clients(model, pictures(), parts(), Work(batch=4))
     assert isinstance(clients.shared, Vmapped)
     assert clients.updates(FlatLayout.of(model).read(model), [0, 2], 1).updates.isfinite().all()
 
@@ -123,12 +125,14 @@ def test_gradients_on_a_gpu_are_the_loops(kind, name, norm, shape, shared):
 
 def test_what_only_a_gpu_can_do_is_refused_on_a_processor():
     with pytest.raises(ValueError, match="are for a GPU; these clients are on cpu"):
-        Clients(models.build("cnn", 4, (1, 12, 12)), pictures(), parts(), compiled=True)
-    with pytest.raises(ValueError, match="precision must be one of float32, bfloat16, got 'float8'"):
-        Clients(models.build("cnn", 4, (1, 12, 12)), pictures(), parts(), precision="float8")
+        Clients(models.build("cnn", 4, (1, 12, 12)), pictures(), parts(), Work(compiled=True))
 
 
-WORKS = [LocalWork(), LocalWork("steps", 3, step_size=0.1, momentum=0.9), LocalWork("epochs", 2, step_size=0.1)]
+WORKS = [
+    Work(batch=16),
+    Work(batch=16, work="steps", local=3, step_size=0.1, momentum=0.9),
+    Work(batch=16, work="epochs", local=2, step_size=0.1),
+]
 
 
 def by_torch(model, images, indices, work):
@@ -150,10 +154,10 @@ def by_torch(model, images, indices, work):
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_local_work_is_torchs_sgd(work, norm):
     model, images = models.build("cnn", 4, (1, 12, 12), norm), pictures()
-    clients = Clients(model, images, parts(), batch=16, work=work, at_once=3)
+    clients = Clients(model, images, parts(), work, at_once=3)
     sent = clients.updates(FlatLayout.of(model).read(model), [0, 1, 2, 3], 5)
     for m, part in enumerate(parts()):
-        indices = batches(part.numpy(), 16, work, reproducible.generator(0, "batches", 5, m))
+        indices = batches(part.numpy(), work, reproducible.generator(0, "batches", 5, m))
         wanted, loss = by_torch(model, images, indices, work)
         torch.testing.assert_close(sent.updates[m], wanted, rtol=1e-4, atol=2e-5)
         assert sent.losses[m].item() == pytest.approx(loss, rel=1e-4)
@@ -163,9 +167,7 @@ def test_local_work_is_torchs_sgd(work, norm):
 def test_a_client_sends_the_same_whoever_else_takes_part(work):
     model = models.build("cnn", 4, (1, 12, 12), "batch")
     weights = FlatLayout.of(model).read(model)
-    together, in_twos = (
-        Clients(model, pictures(), parts(), batch=16, work=work, augment=True, at_once=n) for n in (4, 2)
-    )
+    together, in_twos = (Clients(model, pictures(), parts(), work, augment=True, at_once=n) for n in (4, 2))
     whole = together.updates(weights, [0, 1, 2, 3], 5)
     few = in_twos.updates(weights, [3, 1, 2], 5)
     torch.testing.assert_close(few.updates, whole.updates[[3, 1, 2]], rtol=1e-4, atol=2e-5)
@@ -178,7 +180,7 @@ def test_what_is_sent_is_a_function_of_seed_and_round(work):
     weights = FlatLayout.of(model).read(model)
 
     def sent(seed=0, round=5):
-        clients = Clients(model, pictures(), parts(), batch=16, work=work, augment=True, seed=seed)
+        clients = Clients(model, pictures(), parts(), work, augment=True, seed=seed)
         return clients.updates(weights, [0, 1, 2, 3], round).updates
 
     global_before = torch.get_rng_state()
@@ -191,10 +193,8 @@ def test_what_is_sent_is_a_function_of_seed_and_round(work):
 def test_the_statistics_of_one_gradient_move_as_batch_norms_do():
     model, images = models.build("cnn", 4, (1, 12, 12), "batch"), pictures()
     weights, n = FlatLayout.of(model).read(model), FlatLayout.of(model).n_parameters
-    sent = Clients(model, images, parts(), batch=16).updates(weights, [2], 1)
-    where = torch.from_numpy(
-        batches(parts()[2].numpy(), 16, LocalWork(), reproducible.generator(0, "batches", 1, 2))[0]
-    )
+    sent = Clients(model, images, parts(), Work(batch=16)).updates(weights, [2], 1)
+    where = torch.from_numpy(batches(parts()[2].numpy(), Work(batch=16), reproducible.generator(0, "batches", 1, 2))[0])
     alone = copy.deepcopy(model).train()
     alone(images.batch(where))
     torch.testing.assert_close(
@@ -205,7 +205,7 @@ def test_the_statistics_of_one_gradient_move_as_batch_norms_do():
 @pytest.mark.parametrize(("n", "batch"), [(40, 8), (41, 8), (8, 8), (5, 8), (3, 10)])
 def test_batches_take_every_example_before_any_comes_again(n, batch):
     part = np.arange(100, 100 + n)
-    taken = batches(part, batch, LocalWork("epochs", 1), np.random.default_rng(0))
+    taken = batches(part, Work(batch=batch, work="epochs", local=1), np.random.default_rng(0))
     assert taken.shape == (max(1, n // batch), batch)
     counts = np.bincount(taken.ravel() - 100, minlength=n)
     assert counts.sum() == taken.size
@@ -214,22 +214,24 @@ def test_batches_take_every_example_before_any_comes_again(n, batch):
 
 def test_epochs_and_steps_are_counted():
     part, rng = np.arange(30), np.random.default_rng(0)
-    assert batches(part, 8, LocalWork("epochs", 2), rng).shape == (6, 8)
-    assert batches(part, 8, LocalWork("steps", 7), rng).shape == (7, 8)
-    assert batches(part, 8, LocalWork(), rng).shape == (1, 8)
+    assert batches(part, Work(batch=8, work="epochs", local=2), rng).shape == (6, 8)
+    assert batches(part, Work(batch=8, work="steps", local=7), rng).shape == (7, 8)
+    assert batches(part, Work(batch=8), rng).shape == (1, 8)
 
 
 def test_as_many_at_once_as_fit_and_at_least_one():
     cpu = torch.device("cpu")
     small, large = (models.build(name, 4, (3, 32, 32)) for name in ("logistic", "resnet18"))
-    assert passes.clients_at_once(small, 32, (3, 32, 32), cpu) > 50
-    assert passes.clients_at_once(large, 32, (3, 32, 32), cpu) == 1
+    assert clients_at_once(small, 32, (3, 32, 32), cpu) > 50
+    assert clients_at_once(large, 32, (3, 32, 32), cpu) == 1
 
 
 def test_training_learns_and_evaluation_says_so():
     model, images = models.build("cnn", 4, (1, 12, 12), "batch"), pictures()
-    clients = Clients(model, images, parts(), batch=16)
-    server = Server(FlatLayout.of(model).read(model), FlatLayout.of(model).n_parameters, "momentum", step_size=0.05)
+    clients = Clients(model, images, parts(), Work(batch=16))
+    server = Server(
+        FlatLayout.of(model).read(model), FlatLayout.of(model).n_parameters, ServerSettings("momentum"), step_size=0.05
+    )
     before, _ = evaluate(model, server.weights, images)
     losses = []
     for round in range(30):
@@ -252,15 +254,3 @@ def test_a_backdoor_counts_other_classes_only():
     weights[-4 + 2] = 1.0  # its bias: all images are of class 2
     assert backdoor_rate(model, weights, images, target=2) == 1.0
     assert backdoor_rate(model, weights, images, target=1) == 0.0
-
-
-def test_wrong_clients_say_what_is_wanted():
-    model = models.build("logistic", 4, (1, 12, 12))
-    with pytest.raises(ValueError, match="client 1 has none"):
-        Clients(model, pictures(), [torch.arange(3), torch.arange(0)])
-    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
-        Clients(model, pictures(), parts(), batch=0)
-    with pytest.raises(ValueError, match="count >= 1"):
-        LocalWork("steps", 0)
-    with pytest.raises(ValueError, match="step_size > 0"):
-        LocalWork("epochs", step_size=-1.0)

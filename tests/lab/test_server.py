@@ -10,10 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bartizan.lab.config.sections import Server as Settings  # noqa: E402
 from bartizan.lab.training.server import LEAST_VARIANCE, Server  # noqa: E402
 
 needs_prodigyopt = pytest.mark.skipif(find_spec("prodigyopt") is None, reason="needs prodigyopt")
 OPTIMISERS = ["sgd", "momentum", pytest.param("prodigy", marks=needs_prodigyopt)]
+COSINE = Settings(schedule="cosine")
 
 
 def gradient(w):
@@ -21,7 +23,7 @@ def gradient(w):
 
 
 def test_momentum_is_torchs():
-    server = Server(torch.ones(7), 7, "momentum", step_size=0.1, momentum=0.9)
+    server = Server(torch.ones(7), 7, Settings("momentum"), step_size=0.1)
     w = torch.ones(7, requires_grad=True)
     theirs = torch.optim.SGD([w], lr=0.1, momentum=0.9)
     for _ in range(5):
@@ -35,7 +37,7 @@ def test_momentum_is_torchs():
 def test_prodigy_is_prodigyopts():
     from prodigyopt import Prodigy
 
-    server = Server(torch.ones(7), 7, "prodigy")
+    server = Server(torch.ones(7), 7, Settings("prodigy"), step_size=1.0)
     w = torch.ones(7, requires_grad=True)
     theirs = Prodigy([w])
     for _ in range(30):
@@ -50,7 +52,7 @@ def test_prodigy_is_prodigyopts():
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_a_saved_server_goes_on_as_the_other_would(optimiser):
     def fresh():
-        return Server(torch.linspace(-1, 1, 9), 7, optimiser, schedule="cosine", rounds=20)
+        return Server(torch.linspace(-1, 1, 9), 7, Settings(optimiser, schedule="cosine"), step_size=0.1, rounds=20)
 
     one = fresh()
     for _ in range(5):
@@ -72,7 +74,7 @@ def test_a_saved_server_goes_on_as_the_other_would(optimiser):
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_an_update_that_is_not_finite_moves_nothing(optimiser, bad):
-    server, twin = (Server(torch.ones(4), 4, optimiser) for _ in range(2))
+    server, twin = (Server(torch.ones(4), 4, Settings(optimiser), step_size=0.1) for _ in range(2))
     assert server.step(torch.tensor([1.0, bad, 0.0, 0.0])) == 0.0
     assert torch.equal(server.weights, torch.ones(4))
     for each in (server, twin):
@@ -82,45 +84,31 @@ def test_an_update_that_is_not_finite_moves_nothing(optimiser, bad):
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_statistics_move_by_the_update_itself_and_variances_stay_positive(optimiser):
-    server = Server(torch.tensor([1.0, 0.0, 0.5, 1.0, 1.0]), 1, optimiser, step_size=0.01)
+    server = Server(torch.tensor([1.0, 0.0, 0.5, 1.0, 1.0]), 1, Settings(optimiser), step_size=0.01)
     server.step(torch.tensor([0.0, -0.25, 0.5, 0.5, 3.0]))
     torch.testing.assert_close(server.weights[1:], torch.tensor([0.25, 0.0, 0.5, LEAST_VARIANCE]))
 
 
 def test_a_round_without_an_aggregate_moves_the_schedule_on():
-    waited, stepped = (Server(torch.ones(2), 2, "sgd", schedule="cosine", rounds=4) for _ in range(2))
+    waited, stepped = (Server(torch.ones(2), 2, COSINE, step_size=0.1, rounds=4) for _ in range(2))
     waited.skip()
     stepped.step(torch.zeros(2))
     assert waited.factor == stepped.factor < 1
 
 
 def test_a_cosine_schedule_starts_whole_and_ends_at_nothing():
-    server = Server(torch.ones(2), 2, "sgd", step_size=2.0, schedule="cosine", rounds=4)
+    server = Server(torch.ones(2), 2, COSINE, step_size=2.0, rounds=4)
     used = [server.step(torch.zeros(2)) for _ in range(6)]
     assert used == pytest.approx([2 * (1 + math.cos(math.pi * min(t / 4, 1))) / 2 for t in range(6)])
 
 
 def test_the_given_weights_are_left_alone():
     weights = torch.ones(3)
-    Server(weights, 3).step(torch.ones(3))
+    Server(weights, 3, step_size=0.1).step(torch.ones(3))
     assert torch.equal(weights, torch.ones(3))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"optimiser": "adam"}, "server.optimiser must be one of sgd, momentum, prodigy, got 'adam'"),
-        ({"schedule": "step"}, "server.schedule must be one of constant, cosine"),
-        ({"schedule": "cosine"}, "needs to know the number of rounds"),
-        ({"step_size": 0.0}, "step_size > 0"),
-        ({"momentum": 1.0}, "momentum < 1"),
-    ],
-)
-def test_wrong_settings_say_what_is_wanted(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Server(torch.ones(3), 3, **settings)
-
-
 def test_a_state_of_another_server_is_refused():
+    other = Server(torch.ones(3), 3, Settings("momentum"), step_size=0.1)
     with pytest.raises(ValueError, match="a server with momentum and 3 coordinates, not with sgd and 4"):
-        Server(torch.ones(4), 4).load_state_dict(Server(torch.ones(3), 3, "momentum").state_dict())
+        Server(torch.ones(4), 4, step_size=0.1).load_state_dict(other.state_dict())

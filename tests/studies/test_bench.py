@@ -19,8 +19,8 @@ from bartizan.studies.bench import measure
 from bartizan.studies.bench import peak_memory as memory
 from bartizan.studies.bench.bench_rows import curves, longest
 from bartizan.studies.bench.benchmark import PEERS, Benchmark
-from bartizan.studies.bench.correctness import judged
 from bartizan.studies.bench.engines import Answer, Engine, Job, ours, rule_of
+from bartizan.studies.bench.measure import judged
 from bartizan.studies.bench.problem import Problem
 
 RULES = ["krum", "multi-krum", "bulyan", "geometric-median", "mca"]

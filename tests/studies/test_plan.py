@@ -12,8 +12,7 @@ from bartizan import cli
 from bartizan._util import machine
 from bartizan.sketch import choose, distortion, embedding_dimension, pairwise_distortion
 from bartizan.sketch.choose import COSTS
-from bartizan.studies.plan import plan as planning
-from bartizan.studies.plan.plan import TYPICAL, measured, plan
+from bartizan.studies.plan import NUMBERS, TYPICAL, measured, plan
 
 EXACT_IS_FREE = replace(COSTS["cpu"], gram=1e-9, gram_pair=0.0)
 ROTATED_IS_FREE = replace(COSTS["cpu"], draw=0.0, rotate=1e-9, cell=0.0, sketch_pair=0.0)
@@ -42,7 +41,6 @@ def test_one_client_is_combined_for_less_than_all():
     krum, median = (plan(50, 1_000_000, rule=rule).prices for rule in ("krum", "geometric-median"))
     assert krum[0].seconds == one.seconds
     assert median[0].seconds == every.seconds
-    assert plan(50, 1_000_000, rule=bz.Krum(5)).prices[0].seconds == one.seconds
     assert plan(50, 1_000_000, rule="nnm >> krum").prices[0].combine == every.combine  # mixing gives all weight
 
 
@@ -62,7 +60,7 @@ def test_the_promise_is_that_of_the_theorems_functions(clients, delta, rounds):
     else:
         assert planned.span_eps == promised
         assert f"whole span: squared lengths to 1 +- {promised:.3f}" in text
-    assert "are measured, not proven (docs/sketches.md)" in text
+    assert "are measured, not proven (docs/explanation/sketches.md)" in text
 
 
 @pytest.mark.usefixtures("projecting_is_free")
@@ -93,7 +91,7 @@ def test_nothing_is_projected_to_more_dimensions_than_it_has(settings):
 
 @pytest.mark.usefixtures("projecting_is_free")
 def test_a_rule_of_norms_needs_no_sketch():
-    planned = plan(50, 1_000_000, rule=bz.Mean())
+    planned = plan(50, 1_000_000, rule="mean")
     assert planned.sketch == bz.Exact()
     assert planned.rejected is None
     assert planned.prices[0].sketch == pytest.approx(planned.one_read, rel=0.1)
@@ -104,8 +102,7 @@ def test_a_rule_of_norms_needs_no_sketch():
     [
         ({"eps": 1.5}, "eps must be between 1e-06 and 1, got 1.5"),
         ({"delta": 0.0}, "delta must be between 0 and 1, got 0.0"),
-        ({"rounds": 0}, "rounds must be a positive whole number, got 0"),
-        ({"dtype": "int8"}, "dtype must be one of float16, bfloat16, float32, float64; got 'int8'"),
+        ({"rounds": 0}, "rounds must be"),
         ({"device": "abacus"}, "device must be 'cpu' or 'cuda', got 'abacus'"),
         ({"rule": "krumm"}, "Unknown rule 'krumm'. Did you mean 'krum'"),
         ({"rule": "median"}, "judges each coordinate by itself"),
@@ -116,9 +113,15 @@ def test_what_can_not_be_planned_is_refused(settings, message):
         plan(50, 1_000_000, **settings)
 
 
+@pytest.fixture
+def quickly(monkeypatch):
+    monkeypatch.setitem(NUMBERS, "cpu", 2**14)
+
+
+@pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_the_read_speed_of_this_machine_is_measured(dtype):
-    here = measured("cpu", dtype, numbers=2**14)
+    here = measured("cpu", dtype)
     assert here.name == machine.name_of("cpu")
     assert here.read > 0
     assert plan(50, 1_000_000, on=here).one_read == here.read * 50 * 1_000_000
@@ -130,11 +133,6 @@ def test_a_device_that_is_not_here_is_planned_for_with_typical_speeds(monkeypatc
 
     monkeypatch.setattr(machine, "checked_device", missing)
     assert measured("cuda", "float32") is TYPICAL["cuda"]
-
-
-@pytest.fixture
-def quickly(monkeypatch):
-    monkeypatch.setitem(planning.NUMBERS, "cpu", 2**14)
 
 
 @pytest.mark.usefixtures("quickly")

@@ -82,7 +82,8 @@ def decide(
         watch.lap("weigh")
     scores = None
     if rule.needs_distances:
-        scores = np.full(clients.n_sent, np.nan)
+        scores = np.empty(clients.n_sent)
+        scores.fill(np.nan)
         scores[list(clients.clients)] = geometry.distances_to_mean(decision.weights)
     return Verdict(decision, clients.quarantined, scores, seed, sketch, None if recheck is None else recheck.seed)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -55,6 +54,8 @@ class ColumnRange:
     @classmethod
     def of(cls, tensor: Any, ndim: int = 1) -> ColumnRange:
         """Of a DTensor whose last dimension is sharded over one axis of the mesh, and copied over the others."""
+        if not is_dtensor(tensor):
+            raise TypeError(f"wanted a DTensor, as others sent; got {type(tensor).__name__}")
         if tensor.ndim != ndim:
             wanted = "a flat DTensor, (p,)" if ndim == 1 else "a DTensor with a row a client, (M, p)"
             raise ValueError(
@@ -90,29 +91,27 @@ class ColumnRange:
         return f"columns from {self.first} on of {self.dim}, sharded over axis {self.axis} of {self.mesh}"
 
 
-def local_parts(updates: Sequence[Any]) -> tuple[list[Any], ColumnRange]:
-    """The local parts of one flat DTensor a client; one that is sharded otherwise than most becomes `Unreadable`."""
-    ranges: dict[int, ColumnRange] = {}
-    reasons: dict[int, ValueError] = {}
-    for client, update in enumerate(updates):
-        if is_dtensor(update):
-            try:
-                ranges[client] = ColumnRange.of(update)
-            except ValueError as misfit:
-                reasons[client] = misfit
-    if not ranges:
-        raise next(iter(reasons.values()))
-    usual = Counter(ranges.values()).most_common(1)[0][0]
+def local_parts(updates: Any) -> tuple[Any, ColumnRange]:
+    """The local part of an (M, p) DTensor, or those of one flat DTensor a client.
+
+    A client whose DTensor is sharded otherwise than most becomes `Unreadable`.
+    """
+    if is_dtensor(updates):
+        return updates.to_local(), ColumnRange.of(updates, ndim=2)
+    ranges: list[ColumnRange | str] = []
+    for update in updates:
+        try:
+            ranges.append(ColumnRange.of(update))
+        except (TypeError, ValueError) as misfit:
+            ranges.append(str(misfit))
+    counts = Counter(each for each in ranges if isinstance(each, ColumnRange))
+    if not counts:
+        raise ValueError(next(reason for update, reason in zip(updates, ranges, strict=True) if is_dtensor(update)))
+    usual = counts.most_common(1)[0][0]
     held = []
-    for client, update in enumerate(updates):
-        if ranges.get(client) == usual:
-            held.append(update.to_local())
-        elif client in ranges:
-            held.append(Unreadable(f"wanted {usual}; got {ranges[client]}"))
-        elif client in reasons:
-            held.append(Unreadable(str(reasons[client])))
-        else:
-            held.append(Unreadable(f"wanted a DTensor, as others sent; got {type(update).__name__}"))
+    for update, own in zip(updates, ranges, strict=True):
+        reason = own if isinstance(own, str) else f"wanted {usual}; got {own}"
+        held.append(update.to_local() if own == usual else Unreadable(reason))
     return held, usual
 
 

@@ -1,72 +1,115 @@
-"""From the partial sums of all ranks to one verdict: the first rank decides, the others answer its requests."""
+"""From the sums over each rank's columns to one verdict: the first rank decides, the others answer its requests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import NoneType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.types import Floats
 from bartizan.defense.decide import Verdict, decide
-from bartizan.distributed.agreement import Agreement
-from bartizan.distributed.collectives import RankError, RankGrid
-from bartizan.distributed.failure import Failure, RankFailed
-from bartizan.distributed.partial_gram import PartialSums
-from bartizan.geometry import norm_limit
+from bartizan.distributed.collectives import Failure, RankGrid
+from bartizan.distributed.shard import padded_to_block
+from bartizan.geometry import GramStats, norm_limit
+from bartizan.kernels.rows import Rows
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.sketch import Sketch
+from bartizan.sketch import Exact, Sketch
+from bartizan.sketch.base import Projection, StreamingSketch
 from bartizan.updates import Updates
+from bartizan.updates.layout import on_host
 
 
 @dataclass(frozen=True)
-class SumAbout:
-    """Request: sum the columns once more, about this row."""
+class PartialSums:
+    """Sums over the columns of one rank; those of all ranks add up to the Gram statistics of all columns."""
 
-    row: int
+    sketch: Sketch
+    clients: Updates
+    first: int  # coordinate of the whole update that the first column is
+    seed: int
+
+    @cached_property
+    def _padded(self) -> Updates:
+        if not isinstance(self.sketch, Projection):
+            return self.clients
+        return padded_to_block(self.clients, self.first, self.sketch.multiple_of)
+
+    def zeros(self) -> list[Any]:
+        """Zeros in place of the sums, from a rank that failed."""
+        M = len(self.clients) + (self.clients.trusted is not None)
+        if not isinstance(self.sketch, StreamingSketch):
+            return [np.zeros((M, M))]
+        k = self.sketch.k if isinstance(self.sketch, Projection) else 0
+        return [np.zeros((M, k)), np.zeros(M), np.zeros(M if self.clients.trusted is not None else 0)]
+
+    def sums(self, about: int | None = None) -> list[Any]:
+        """About the reference, or about a row."""
+        sketch, clients = self.sketch, self._padded
+        if isinstance(sketch, Exact):
+            return [sketch.gram(clients, about)]
+        if not isinstance(sketch, StreamingSketch):
+            raise TypeError(f"{sketch!r} can't read columns by themselves: wanted Exact() or a projection.")
+        rows = sketch.sketch_rows(clients, self.seed, None if about is None else clients.all_rows.take([about]))
+        dots = clients.all_rows.zeros(0) if rows.trusted_dots is None else rows.trusted_dots
+        return [rows.sketches, rows.squared_norms, dots]
+
+    def squared_norms(self, sums: Sequence[Any]) -> Floats:
+        """Of these columns alone, as a NumPy array."""
+        norms = sums[1] if isinstance(self.sketch, StreamingSketch) else sums[0].diagonal()
+        return np.array(on_host(norms))
+
+    def gram_stats(self, totals: Sequence[Any], totals_about: Callable[[int], Sequence[Any]]) -> GramStats:
+        """From the totals of all ranks; `totals_about` gives those about a row."""
+        gram = self._gram(totals[0])
+        if isinstance(self.sketch, StreamingSketch):
+            norms, dots = map(on_host, totals[1:])
+        else:
+            norms, dots = np.diag(gram).copy(), gram[-1]
+        trusted = self.clients.trusted is not None
+        return GramStats(gram, norms, lambda row: self._gram(totals_about(row)[0]), dots if trusted else None)
+
+    def _gram(self, total: Any) -> Floats:
+        """Symmetric to the last bit, which sums of several ranks need not be."""
+        if isinstance(self.sketch, StreamingSketch) and isinstance(total, np.ndarray):
+            rows, gram = Rows.of(total), np.zeros((len(total), len(total)))
+            rows.kernels.gram(rows, None, gram)
+            return gram
+        gram = on_host(total @ total.T if isinstance(self.sketch, StreamingSketch) else total)
+        return (gram + gram.T) / 2
 
 
 @dataclass(frozen=True)
-class DescribeFaults:
-    """Request: describe what is wrong with these rows in the rank's columns."""
+class Request:
+    """What the first rank asks of all: new sums about a row, what is wrong with rows, or the error of the last sum."""
 
-    rows: list[int]
-
-
-@dataclass(frozen=True)
-class ReportFailure:
-    """Request: report the error of the last sum, if there was one."""
-
-
-REQUESTS = (SumAbout, DescribeFaults, ReportFailure, Failure, Verdict)
+    wanted: Literal["sums", "faults", "error"]
+    rows: Sequence[int] = ()
 
 
 class Rank:
     """One rank's part in one round."""
 
-    def __init__(
-        self, ranks: RankGrid, partial: PartialSums, clients: Updates, agreement: Agreement, watch: Stopwatch
-    ) -> None:
-        self._ranks, self._partial, self._clients = ranks, partial, clients
-        self._agreement, self._watch = agreement, watch
-        self._norms: Floats | None = None
+    def __init__(self, ranks: RankGrid, partial: PartialSums, width: int, watch: Stopwatch) -> None:
+        self._ranks, self._partial, self._watch = ranks, partial, watch
+        self._where = f"rank {ranks.global_rank}, columns {partial.first} to {partial.first + width}"
+        self._norms = np.zeros(len(partial.clients))
         self._failure: Failure | None = None
 
     def verdict(
         self, rule: Rule | CoordinateWise, sketch: Sketch, sizes: Floats, history: tuple[float, ...], strict: bool
     ) -> Verdict:
         """The verdict, the same on all ranks; or the same error."""
-        totals = self._sum(None)
-        if not self._ranks.is_leader:
-            return self._answer_requests()
-        try:
-            verdict = decide(
+
+        def decided() -> Verdict:
+            return decide(
                 rule,
-                self._clients,
+                self._partial.clients,
                 self._partial.gram_stats(self._checked(totals), self._sum_about),
                 sketch=sketch,
                 sizes=sizes,
@@ -76,38 +119,28 @@ class Rank:
                 watch=self._watch,
                 find_faults=self._find_faults,
             )
-            self._request(verdict)
-        except RankError:
-            raise
-        except RankFailed as failed:
-            self._request(failed.failure)
-            raise failed.failure.error() from None
-        except Exception as wrong:
-            failure = Failure.of(wrong, self._ranks.global_rank, of_all_ranks=True)
-            self._request(failure)
-            raise failure.error() from wrong
+
+        totals = self._sum(None)
+        if self._ranks.is_leader:
+            verdict = self._request(self._ranks.attempt(decided, of_all_ranks=True))
+        else:
+            self._watch.lap("sketch")
+            while not isinstance(verdict := self._request(), Verdict):
+                self._answer(verdict)
         self._watch.lap("weigh")
         return verdict
 
-    def _answer_requests(self) -> Verdict:
-        self._watch.lap("sketch")
-        while True:
-            match self._request():
-                case SumAbout(row):
-                    self._sum(row)
-                case DescribeFaults(rows):
-                    self._all_faults(rows)
-                case ReportFailure():
-                    self._all_failures()
-                case Failure() as failure:
-                    raise failure.error()
-                case Verdict() as verdict:
-                    self._watch.lap("weigh")
-                    return verdict
+    def _request(self, request: Request | Verdict | Failure | None = None) -> Any:
+        """Send a request or the verdict, on the first rank; receive it, on the others."""
+        return self._ranks.broadcast(request, Request, Verdict)
 
-    def _request(self, request: Any = None) -> Any:
-        """Send a request, on the first rank; receive it, on the others."""
-        return self._ranks.broadcast(request, *REQUESTS)
+    def _answer(self, request: Request) -> None:
+        if request.wanted == "sums":
+            self._sum(request.rows[0])
+        elif request.wanted == "faults":
+            self._all_faults(request.rows)
+        else:
+            self._raise_failure()
 
     def _sum(self, about: int | None) -> list[Any]:
         """The totals of all ranks, on the first one. A rank that fails sends zeros, and counts as failed.
@@ -116,39 +149,38 @@ class Rank:
         """
         if not self._ranks.in_first_copy:
             return []
-        self._failure = None
-        try:
-            sums = self._partial.sums(about)
-            if about is None:
-                self._norms = self._partial.squared_norms(sums)
-        except Exception as wrong:
-            self._failure = Failure.of(wrong, self._ranks.global_rank)
-            sums = [np.zeros(shape) for shape in self._partial.shapes]
-        return self._ranks.sum_to_leader([*sums, np.array([float(self._failure is not None)])])
+        sums = self._ranks.attempt(lambda: self._own_sums(about))
+        self._failure = sums if isinstance(sums, Failure) else None
+        own = self._partial.zeros() if isinstance(sums, Failure) else sums
+        return self._ranks.sum_to_leader([*own, np.array([float(self._failure is not None)])])
+
+    def _own_sums(self, about: int | None) -> list[Any]:
+        sums = self._partial.sums(about)
+        if about is None:
+            self._norms = self._partial.squared_norms(sums)
+        return sums
 
     def _checked(self, totals: list[Any]) -> list[Any]:
         if float(totals[-1][0]):
-            self._request(ReportFailure())
-            raise RankFailed(next(failure for failure in self._all_failures() if failure is not None))
+            self._request(Request("error"))
+            self._raise_failure()
         return totals[:-1]
 
-    def _all_failures(self) -> list[Failure | None]:
-        return self._ranks.gather(self._failure, Failure, NoneType)
+    def _raise_failure(self) -> None:
+        self._ranks.gather(self._failure, NoneType)
 
     def _sum_about(self, row: int) -> list[Any]:
-        self._request(SumAbout(row))
+        self._request(Request("sums", [row]))
         return self._checked(self._sum(row))
 
     def _find_faults(self, clients: Updates, rows: Sequence[int]) -> list[str]:
-        self._request(DescribeFaults(list(rows)))
+        self._request(Request("faults", rows))
         overflow = "its values are so large that their squares, summed over all ranks, overflow"
         faults = zip(*self._all_faults(rows), strict=True)
         return [next((fault for fault in of_a_row if fault), overflow) for of_a_row in faults]
 
     def _all_faults(self, rows: Sequence[int]) -> list[list[str | None]]:
-        first, width = (each[self._ranks.rank] for each in (self._agreement.firsts, self._agreement.widths))
-        where = f"rank {self._ranks.global_rank}, columns {first} to {first + width}"
-        limit = norm_limit(self._clients.layout.widest)
-        norms = np.zeros(len(self._clients)) if self._norms is None else self._norms
-        own = [None if norms[row] <= limit else f"{where}: {self._clients.fault(row)}" for row in rows]
+        clients = self._partial.clients
+        limit = norm_limit(clients.layout.widest)
+        own = [None if self._norms[row] <= limit else f"{self._where}: {clients.fault(row)}" for row in rows]
         return self._ranks.gather(own, list)

@@ -77,11 +77,7 @@ class Shard:
         if dtensors_of(shard):
             if offset is not None:
                 raise ValueError("A DTensor knows where its columns are: leave offset out.")
-            if is_array(shard):
-                columns = ColumnRange.of(shard, ndim=2)
-                shard = shard.to_local()
-            else:
-                shard, columns = local_parts(shard)
+            shard, columns = local_parts(shard)
             offset = columns.first
         elif not is_array(shard) and any(map(_holds_dtensors, shard)):
             raise TypeError(
@@ -90,6 +86,7 @@ class Shard:
             )
         if offset is not None and (isinstance(offset, bool) or int(offset) != offset or offset < 0):
             raise ValueError(f"offset must be the coordinate of the shard's first column, 0 or more; got {offset!r}.")
+        offset = None if offset is None else int(offset)
         points = {name: local_part(name, p, columns) for name, p in (("reference", reference), ("trusted", trusted))}
         if has_no_columns(shard):
             empty = EmptyShard(list(shard), points)

@@ -11,15 +11,12 @@ import numpy.typing as npt
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
-from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.defense.decide import effective_sketch
-from bartizan.distributed.agreement import Agreement, Fingerprint, ShardInfo, agree
-from bartizan.distributed.collectives import RankGrid
+from bartizan.distributed.agreement import ShardInfo, agree, describe
+from bartizan.distributed.collectives import Failure, RankGrid, raising_failures
 from bartizan.distributed.dtensors import groups_of
-from bartizan.distributed.failure import Failure, raise_any
-from bartizan.distributed.partial_gram import PartialSums
-from bartizan.distributed.rank import Rank
+from bartizan.distributed.rank import PartialSums, Rank
 from bartizan.distributed.shard import Shard
 from bartizan.geometry import client_sizes
 from bartizan.result import Aggregation
@@ -45,6 +42,7 @@ class ShardedAggregator:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sketch", self._alone.sketch)
 
+    @raising_failures()
     def __call__(
         self,
         shard: Any,
@@ -76,85 +74,62 @@ class ShardedAggregator:
         """
         watch = Stopwatch()
         ranks = RankGrid(groups_of(shard) if group is None else [group])
-        mine: Shard | None = None
-        info: ShardInfo | Failure
-        try:
+
+        def read() -> tuple[Shard, ShardInfo]:
             if isinstance(self.rule, Rule):
                 self.rule.check_trusted(trusted is not None)
             mine = Shard.of(shard, offset, reference, trusted)
-            given = None if sizes is None else client_sizes(sizes, mine.clients.n_sent)
-            info = self._info(ranks.global_rank, mine, given, seed, history, strict)
-        except Exception as wrong:  # the other ranks wait for this one
-            info = Failure.of(wrong, ranks.global_rank)
-        infos = ranks.gather(info, ShardInfo, Failure)
-        agreement = agree(infos, ranks.n_shards)
-        assert mine is not None
-        mine = mine.with_dtypes(agreement.dtypes)
+            same = self._arguments(mine.clients, sizes, seed, history, strict)
+            place = (mine.dtypes, mine.first, mine.width, None if mine.columns is None else mine.columns.dim)
+            return mine, ShardInfo(ranks.global_rank, same, *place, mine.device, mine.clients.quarantined)
+
+        own = ranks.attempt(read)
+        infos = ranks.gather(own if isinstance(own, Failure) else own[1], ShardInfo)
+        assert not isinstance(own, Failure)
+        agreement = agree(infos, ranks.n_shards, strict)
+        mine = own[0].with_dtypes(agreement.dtypes)
         clients = mine.clients.without(agreement.quarantined)
         ranks.choose_sum_device([each.device for each in infos])
-        seed, sketch = self._seed_and_sketch(ranks, clients, agreement, seed)
+
+        def choose() -> tuple[int, Sketch]:
+            sketch = self._alone.sketch_for(clients, max(each.width for each in infos))
+            return fresh_seed() if seed is None else seed, sketch
+
+        # By the first rank, once all updates have arrived.
+        chosen = ranks.attempt(choose, of_all_ranks=True) if ranks.is_leader else None
+        seed, sketch = ranks.broadcast(chosen, tuple)
         watch.lap("agree")
 
         S = client_sizes(sizes, clients.n_sent)
         partial = PartialSums(effective_sketch(self.rule, sketch), clients, agreement.firsts[ranks.rank], seed)
-        rank = Rank(ranks, partial, clients, agreement, watch)
-        verdict = rank.verdict(self.rule, sketch, S, tuple(history), strict)
+        verdict = Rank(ranks, partial, mine.width, watch).verdict(self.rule, sketch, S, tuple(history), strict)
 
-        failure: Failure | None = None
-        try:
+        def result() -> Aggregation[Any]:
             decision = verdict.decision
             update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
             watch.lap("combine")
-            out = Aggregation.of(mine.result(update), verdict, range(clients.n_sent), watch.laps)
-        except Exception as wrong:
-            failure = Failure.of(wrong, ranks.global_rank)
-        raise_any(ranks.gather(failure, Failure, NoneType))
+            return Aggregation.of(mine.result(update), verdict, range(clients.n_sent), watch.laps)
+
+        out = ranks.attempt(result)
+        ranks.gather(out if isinstance(out, Failure) else None, NoneType)
+        assert not isinstance(out, Failure)
         return out
 
-    def _info(
-        self,
-        global_rank: int,
-        mine: Shard,
-        sizes: Floats | None,
-        seed: int | None,
-        history: tuple[float, ...],
-        strict: bool,
-    ) -> ShardInfo:
-        clients = mine.clients
-        return ShardInfo(
-            rank=global_rank,
-            rule=Fingerprint.of(self.rule),
-            sketch=Fingerprint.of(self.sketch),
-            n_clients=clients.n_sent,
-            dtypes=mine.dtypes,
-            reference=clients.reference is not None,
-            trusted=clients.trusted is not None,
-            history=Fingerprint.of(tuple(map(float, history))),
-            strict=bool(strict),
-            sizes=None if sizes is None else sizes.tobytes(),
-            seed=None if seed is None else checked_seed(seed),
-            first=None if mine.first is None else int(mine.first),
-            width=mine.width,
-            dim=None if mine.columns is None else mine.columns.dim,
-            device=mine.device,
-            quarantined=clients.quarantined,
-        )
-
-    def _seed_and_sketch(
-        self, ranks: RankGrid, clients: Updates, agreement: Agreement, seed: int | None
-    ) -> tuple[int, Sketch]:
-        """The seed and the sketch of this round, chosen by the first rank once all updates have arrived."""
-        chosen: Any = None
-        if ranks.is_leader:
-            try:
-                sketch = self._alone.sketch_for(clients, max(agreement.widths))
-                chosen = (fresh_seed() if seed is None else seed, sketch)
-            except Exception as wrong:
-                chosen = Failure.of(wrong, ranks.global_rank, of_all_ranks=True)
-        chosen = ranks.broadcast(chosen, tuple, Failure)
-        if isinstance(chosen, Failure):
-            raise chosen.error()
-        return chosen
+    def _arguments(
+        self, clients: Updates, sizes: Any, seed: int | None, history: tuple[float, ...], strict: bool
+    ) -> dict[str, Any]:
+        """What all ranks must pass alike, by name; as bytes what messages do not show."""
+        return {
+            "the rule": describe(self.rule),
+            "the sketch": describe(self.sketch),
+            "the number of clients": clients.n_sent,
+            "whether there is a reference": clients.reference is not None,
+            "whether there is a trusted update": clients.trusted is not None,
+            "the history": describe(tuple(map(float, history))),
+            "strict": bool(strict),
+            "the clients' sizes": b"" if sizes is None else client_sizes(sizes, clients.n_sent).tobytes(),
+            "the seed": b"" if seed is None else str(checked_seed(seed)).encode(),
+        }
 
     @cached_property
     def _alone(self) -> Aggregator:

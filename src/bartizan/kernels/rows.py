@@ -61,7 +61,7 @@ class Rows:
             np.array([[address_of(a)] for a in arrays]),
             np.array([[a.strides[0]] for a in arrays]),
             np.array([first.size]),
-            np.full((len(arrays), 1), code_of(first.dtype), dtype=np.uint8),
+            np.full((len(arrays), 1), CODES[first.dtype], dtype=np.uint8),
         )
         return cls(table, working(first.dtype), arrays)
 
@@ -101,14 +101,13 @@ class Rows:
 def table_of(x: Array) -> Table:
     """The rows of a 2-D array."""
     M, p = x.shape
-    pointers = np.arange(M, dtype=np.int64)[:, None]
+    # A few simple calls: this is most of what a call on small updates costs before its kernels run.
+    pointers, steps, codes = np.arange(M)[:, None], np.empty((M, 1), np.int64), np.empty((M, 1), np.uint8)
     pointers *= x.strides[0]
     pointers += address_of(x)
-    return Table(pointers, np.full((M, 1), x.strides[1]), np.array([p]), np.full((M, 1), code_of(x.dtype), np.uint8))
-
-
-def code_of(dtype: np.dtype) -> int:
-    return CODES[dtype]
+    steps.fill(x.strides[1])
+    codes.fill(CODES[x.dtype])
+    return Table(pointers, steps, np.array([p]), codes)
 
 
 def working(dtype: np.dtype) -> np.dtype:

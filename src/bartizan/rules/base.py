@@ -71,9 +71,10 @@ class Rule(Robust, ABC):
 
 def are_parts(values: object) -> bool:
     """Whether this is an array of floats, none negative or NaN, each row with a sum of at most 1 up to rounding."""
-    if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or not values.ndim:
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or not values.ndim or not values.size:
         return False
-    return bool((values >= 0).all() and (values.sum(axis=-1) <= 1 + 1e-6).all())
+    sums = values.sum() if values.ndim == 1 else values.sum(axis=-1).max()
+    return bool(values.min() >= 0 and sums <= 1 + 1e-6)  # False for NaN
 
 
 def averaged(chosen: Array, geometry: Geometry) -> Floats:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import ColumnBlock
-from bartizan.kernels.rows import DOUBLE, FLOAT32, FLOAT64, Rows, Table, address_of, code_of, table_of, working
+from bartizan.kernels.rows import CODES, DOUBLE, FLOAT32, FLOAT64, Rows, Table, address_of, table_of, working
 from bartizan.updates.layout import Entry, Layout, is_tensor, widen_bfloat16
 
 if TYPE_CHECKING:
@@ -107,17 +107,13 @@ class HostRows:
     @classmethod
     def of(cls, rows: Sequence[Row], layout: Layout) -> HostRows:
         arrays = [row.floats for row in rows]
-        if len(rows) == len(arrays[0]) == 1 and _place(arrays[0][0])[1]:
-            return cls(table_of(arrays[0][0][None]), working(arrays[0][0].dtype), arrays)
         places = [[_place(array) for array in floats] for floats in arrays]
-        table = Table(
-            np.array([[address for address, _ in row] for row in places]),
-            np.array([[step for _, step in row] for row in places]),
-            layout.ends,
-            np.array([[code_of(array.dtype) for array in floats] for floats in arrays], dtype=np.uint8),
-        )
-        dtype = FLOAT64 if (table.codes == DOUBLE).any() else FLOAT32
-        return cls(table, dtype, arrays, needs_copy=not table.steps.all())
+        addresses = [[address for address, _ in row] for row in places]
+        steps = [[step for _, step in row] for row in places]
+        codes = [[CODES[array.dtype] for array in floats] for floats in arrays]
+        table = Table(np.array(addresses), np.array(steps), layout.ends, np.array(codes, dtype=np.uint8))
+        dtype = FLOAT64 if any(DOUBLE in row for row in codes) else FLOAT32
+        return cls(table, dtype, arrays, needs_copy=any(0 in row for row in steps))
 
     @classmethod
     def of_matrix(cls, x: Array) -> HostRows | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from bartizan._util.types import Array
 from bartizan.lab.data.base import Images
 from bartizan.lab.training.torch_import import Tensor, functional, torch
 
@@ -27,25 +26,17 @@ class OnDevice:
         self,
         images: Images,
         device: torch.device | str = "cpu",
-        mean: Iterable[float] | None = None,
-        std: Iterable[float] | None = None,
+        moments: tuple[Array, Array] | None = None,
         *,
         flip: bool = True,
     ) -> None:
         """Copy the images to the device; without `flip`, as for digits, none is mirrored."""
-        if mean is None and std is None:
-            mean, std = images.moments()
-        if mean is None or std is None:
-            raise ValueError("wanted both mean and std, or neither (then they are computed), got one of them.")
-        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        self.moments = moments or images.moments()
         C = images.shape[0]
-        if not len(self.mean) == len(self.std) == C:
+        if not self.moments[1].all():
             raise ValueError(
-                f"images of {C} channels need {C} means and as many standard deviations, "
-                f"got {len(self.mean)} and {len(self.std)}."
+                f"std must be positive in every channel, got {self.moments[1]}: a channel may be constant."
             )
-        if not all(0 < one < float("inf") for one in self.std):
-            raise ValueError(f"std must be positive in every channel, got {self.std}: a channel may be constant.")
         self.flip = flip
         self.shape = images.shape
         self.device = torch.device(device)
@@ -54,7 +45,7 @@ class OnDevice:
         # For pixels from 0 to 255, so that a batch is subtracted from and divided once.
         self._mean, self._std = (
             (255 * torch.tensor(one, dtype=torch.float64)).float().reshape(C, 1, 1).to(self.device)
-            for one in (self.mean, self.std)
+            for one in self.moments
         )
 
     def batch(self, indices: Tensor, augment: torch.Generator | None = None) -> Tensor:

@@ -10,7 +10,7 @@ from bartizan.registry import Registry, callable_with
 DATASETS = Registry(
     "data set",
     {
-        "fashion-mnist-mini": "bartizan.lab.data.embedded_images:load",
+        "fashion-mnist-mini": "bartizan.lab.data.idx:load_embedded",
         "fashion-mnist": "bartizan.lab.data.idx:load_fashion_mnist",
         "mnist": "bartizan.lab.data.idx:load_mnist",
         "cifar10": "bartizan.lab.data.cifar:load10",

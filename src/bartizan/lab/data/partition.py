@@ -6,13 +6,13 @@ A split is a frozen dataclass, called with labels, a number of clients and a gen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from bartizan import registry as names
+from bartizan import registry
 
 Indices = npt.NDArray[np.int64]
 
@@ -105,10 +105,10 @@ class Similarity:
         return [rng.permutation(np.concatenate([alike[one], pieces[one]])) for one in dealt]
 
 
-SPLITS = names.Registry(
+SPLITS = registry.Registry(
     "split",
     {"dirichlet": Dirichlet, "iid": IID, "shards": Shards, "similarity": Similarity},
-    check=names.frozen_dataclass(object),
+    check=registry.frozen_dataclass(object),
 )
 
 
@@ -125,29 +125,22 @@ def split(
     >>> counts(parts, labels, 2).tolist()
     [[0, 4], [2, 2], [4, 0]]
     """
-    labels = _checked(labels)
+    labels = np.asarray(labels)
     found = SPLITS.find(kind)
-    known = [field.name for field in fields(found)]
-    for setting in settings:
-        if setting not in known:
-            raise TypeError(f"split {kind!r} has no setting {setting!r}; it takes {', '.join(known) or 'none'}.")
-    if n_clients < 1 or least < 0:
-        raise ValueError(f"wanted 1 client or more, and least of 0 or more; got n_clients={n_clients}, least={least}.")
+    registry.only_known(kind, settings, registry.settings_of(found))
     if n_clients * least > len(labels):
         raise ValueError(
             f"{n_clients} clients with at least {least} examples each need {n_clients * least}, got {len(labels)}. "
             f"With these there can be {len(labels) // least} clients, or {len(labels) // n_clients} examples each."
         )
-    parts: list[Indices] = names.build(found, settings)(labels, n_clients, rng)
+    parts: list[Indices] = registry.build(found, settings)(labels, n_clients, rng)
     return [np.sort(part).astype(np.int64) for part in _with_at_least(least, parts)]
 
 
 def counts(parts: Sequence[Indices], labels: Any, n_classes: int) -> npt.NDArray[np.int64]:
     """The number of examples of each class (column) that each client (row) holds."""
-    labels = _checked(labels)
-    if len(labels) and labels.max() >= n_classes:
-        raise ValueError(f"labels must lie below n_classes={n_classes}, got {labels.max()}.")
-    return np.array([np.bincount(labels[part], minlength=n_classes) for part in parts]).reshape(-1, n_classes)
+    labels = np.asarray(labels)
+    return np.array([np.bincount(labels[part], minlength=n_classes) for part in parts])
 
 
 def _by_label(labels: Indices, order: Indices) -> Indices:
@@ -169,12 +162,3 @@ def _with_at_least(least: int, parts: list[Indices]) -> list[Indices]:
             sizes[small] += 1
         received[small] = np.array(moved, np.int64)
     return [np.concatenate([part[:n], more]) for part, n, more in zip(parts, kept, received, strict=True)]
-
-
-def _checked(labels: Any) -> Indices:
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):
-        raise ValueError(
-            f"labels must be whole numbers from 0 on, one an example, got {labels.dtype}{list(labels.shape)}."
-        )
-    return labels.astype(np.int64, copy=False)

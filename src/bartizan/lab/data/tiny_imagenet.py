@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
 from bartizan.lab.data.base import Dataset, Images
-from bartizan.lab.data.image_cache import cached
 from bartizan.lab.data.source_files import Source
 
 FOLDER = "tiny-imagenet-200"
@@ -24,6 +26,7 @@ TEXT = 2**24  # bytes of one text file
 CHUNK = 64  # images that a thread decodes at a time
 
 Listed = tuple[list[Path], list[int]]
+Pixels = npt.NDArray[np.uint8]
 
 
 def load(name: str, folder: Path | None) -> Dataset:
@@ -103,10 +106,10 @@ def _jpegs(folder: Path) -> list[Path]:
 def _images(source: Source, name: str, listed: Listed) -> Images:
     files, labels = listed
     shape = (len(files), 3, SIDE, SIDE)
-    return Images(cached(name, files, shape, partial(_decoded, source, files)), labels)
+    return Images(_cached(name, files, shape, partial(_decoded, source, files)), labels)
 
 
-def _decoded(source: Source, files: Sequence[Path]) -> npt.NDArray[np.uint8]:
+def _decoded(source: Source, files: Sequence[Path]) -> Pixels:
     """Decode on all cores, since Pillow releases Python's lock."""
     try:
         from PIL import Image
@@ -132,7 +135,7 @@ def _decoded(source: Source, files: Sequence[Path]) -> npt.NDArray[np.uint8]:
     return pixels
 
 
-def _one(source: Source, path: Path, image_module: Any) -> npt.NDArray[np.uint8]:
+def _one(source: Source, path: Path, image_module: Any) -> Pixels:
     """One image, decoded after its size is checked; grey images become three equal channels."""
     found = path.stat().st_size
     if found > MOST:
@@ -146,3 +149,40 @@ def _one(source: Source, path: Path, image_module: Any) -> npt.NDArray[np.uint8]
     if pixels is None:
         raise source.corrupt(path, f"it has {size[0]} x {size[1]} pixels; wanted {SIDE} x {SIDE}.")
     return pixels.transpose(2, 0, 1)
+
+
+def _cached(name: str, files: Iterable[Path], shape: tuple[int, ...], make: Callable[[], Pixels]) -> Pixels:
+    """The images that `make` decodes from these files, from the cache if the files have not changed since.
+
+    If the cache can't be written, the images are decoded again the next time.
+    """
+    path = _cache_folder() / f"{name}-{_digest(files)}.npy"
+    found = _cached_pixels(path, shape)
+    if found is not None:
+        return found
+    pixels = make()
+    with suppress(OSError):
+        write_whole(path, lambda file: np.save(file, pixels, allow_pickle=False))
+    return pixels
+
+
+def _cached_pixels(path: Path, shape: tuple[int, ...]) -> Pixels | None:
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        return found if found.shape == shape and found.dtype == np.uint8 else None
+    except Exception:  # whatever is in the file, the images can be decoded again
+        return None
+
+
+def _digest(files: Iterable[Path]) -> str:
+    """A hash of the names, sizes and times of change of the files."""
+    digest = hashlib.sha256()
+    for path in files:
+        stat = path.stat()
+        digest.update(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "bartizan"

@@ -3,58 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bartizan._util.types import Array
+from bartizan.lab.config.sections import Clients as Work
 from bartizan.lab.training import reproducible
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.gradients import clients_at_once, fastest_passes
+from bartizan.lab.training.gradients.choice import clients_at_once, fastest_passes
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
 
 
-@dataclass(frozen=True)
-class LocalWork:
-    """What a client does in a round.
-
-    `gradient`: it sends the gradient on one batch, as in the paper's Algorithm 1. `steps` and `epochs`: it takes
-    `count` steps of SGD, or passes over all its examples, on its own copy of the model, and sends the server's weights
-    minus its own.
-    """
-
-    kind: str = "gradient"
-    count: int = 1
-    step_size: float = 0.1
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("gradient", "steps", "epochs"):
-            raise ValueError(f"Local work is one of gradient, steps and epochs, got {self.kind!r}.")
-        if self.count < 1 or not self.step_size > 0 or not 0 <= self.momentum < 1:
-            raise ValueError(f"Local work needs count >= 1, step_size > 0 and 0 <= momentum < 1, got {self}.")
-
-    def n_steps(self, batches_per_epoch: int) -> int:
-        return {"gradient": 1, "steps": self.count, "epochs": self.count * batches_per_epoch}[self.kind]
-
-
-def batches(part: Array, batch: int, work: LocalWork, rng: np.random.Generator) -> Array:
+def batches(part: Array, work: Work, rng: np.random.Generator) -> Array:
     """A client's examples for a round, (steps, batch): its part is shuffled anew for every pass over it.
 
     No example comes twice in a pass; what is left of a pass and fills no batch is dropped. All batches have one size,
     so a client with fewer examples than a batch goes through them again, in another order, until it is full.
 
     >>> rng = np.random.default_rng(0)
-    >>> batches(np.array([4, 5, 6]), 7, LocalWork(), rng).shape
+    >>> batches(np.array([4, 5, 6]), Work(batch=7), rng).shape
     (1, 7)
     """
-    n = len(part)
+    n, batch = len(part), work.batch
     in_part = max(1, n // batch)
-    steps = work.n_steps(in_part)
+    steps = {"gradient": 1, "steps": work.local, "epochs": work.local * in_part}[work.work]
     passes = []
     for _ in range(-(-steps // in_part)):
         orders = [rng.permutation(n) for _ in range(-(-batch * in_part // n))]
@@ -80,7 +56,9 @@ class _Group(NamedTuple):
 class Clients:
     """Clients that hold a part of the images each.
 
-    The part of a client with poisoned data points to poisoned copies, which follow the original images.
+    With work "gradient" a client sends the gradient on one batch, as in the paper's Algorithm 1. With "steps" or
+    "epochs" it takes `local` steps of SGD, or passes over all its examples, on its own copy of the model, and sends the
+    server's weights minus its own.
     """
 
     def __init__(
@@ -88,44 +66,33 @@ class Clients:
         model: nn.Module,
         images: OnDevice,
         parts: Sequence[Tensor],
+        work: Work = Work(),
         *,
-        batch: int = 32,
-        work: LocalWork = LocalWork(),
         seed: int = 0,
         augment: bool = False,
         at_once: int | None = None,
-        compiled: bool = False,
-        precision: str = "float32",
     ) -> None:
         """Hold the data of all clients.
 
         Args:
             model: The network; its own weights are not used.
             images: All images, on the device where clients compute.
-            parts: The indices of each client's images.
-            batch: Images in a batch.
-            work: What a client does in a round.
+            parts: The indices of each client's images; poisoned copies of images follow the original ones.
+            work: What a client does in a round, and in which precision.
             seed: Of the batches and the augmentation.
             augment: Shift and mirror the images at random.
             at_once: How many clients are computed together; by default as many as fit into the cache or the GPU.
-            compiled: Compile the passes, on a GPU.
-            precision: "float32", or on a GPU "bfloat16".
         """
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}.")
-        empty = [m for m, part in enumerate(parts) if not len(part)]
-        if empty:
-            raise ValueError(f"Every client needs at least one example, client {empty[0]} has none.")
         self.model, self.images, self.flat = model, images, FlatLayout.of(model)
         self.parts = [part.cpu().numpy() for part in parts]
-        self.batch, self.work, self.seed, self.augment = batch, work, seed, augment
+        self.work, self.seed, self.augment = work, seed, augment
         device = images.labels.device
-        self.shared, self.own = fastest_passes(model, device, compiled=compiled, precision=precision)
-        self.at_once = at_once or clients_at_once(model, batch, images.shape, device)
+        self.shared, self.own = fastest_passes(model, device, work)
+        self.at_once = at_once or clients_at_once(model, work.batch, images.shape, device)
 
     def updates(self, weights: Tensor, clients: Sequence[int], round: int) -> ClientUpdates:
         """The honest updates of these clients at the server's `weights`, which the server subtracts from them."""
-        drawn = [batches(self.parts[c], self.batch, self.work, self._rng("batches", round, c)) for c in clients]
+        drawn = [batches(self.parts[c], self.work, self._rng("batches", round, c)) for c in clients]
         # The most steps first, so that the clients that still have some are always the first rows.
         order = sorted(range(len(clients)), key=lambda i: -len(drawn[i]))
         sent = ClientUpdates(weights.new_empty(len(clients), self.flat.size), weights.new_empty(len(clients)))
@@ -144,7 +111,7 @@ class Clients:
         n, work = self.flat.n_parameters, self.work
         augments = [self._augment(group.round, client) for client in group.clients] if self.augment else []
         first = self.shared(weights, *self._batch(group, 0, augments), out=out)
-        if work.kind == "gradient":
+        if work.work == "gradient":
             torch.sub(weights[n:], out[:, n:], out=out[:, n:])
             return first.losses
         steps = np.array([len(examples) for examples in group.examples])

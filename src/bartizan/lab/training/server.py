@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from math import cos, inf, pi
+from math import cos, pi
 from typing import Any
 
+from bartizan.lab.config.sections import Server as Settings
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
-OPTIMISERS = ("sgd", "momentum", "prodigy")
-SCHEDULES = ("constant", "cosine")
 LEAST_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may push below zero
 
 
@@ -22,7 +21,7 @@ class Server:
 
     BatchNorm's statistics, the coordinates from `n_parameters` on, move by the aggregate itself.
 
-    >>> server = Server(torch.ones(3), 3, "sgd", step_size=0.5)
+    >>> server = Server(torch.ones(3), 3, step_size=0.5)
     >>> server.step(torch.tensor([1.0, 2.0, 0.0]))
     0.5
     >>> server.weights
@@ -30,32 +29,14 @@ class Server:
     """
 
     def __init__(
-        self,
-        weights: Tensor,
-        n_parameters: int,
-        optimiser: str = "sgd",
-        *,
-        step_size: float | None = None,
-        momentum: float = 0.9,
-        schedule: str = "constant",
-        rounds: int | None = None,
-        growth_rate: float = inf,
+        self, weights: Tensor, n_parameters: int, settings: Settings = Settings(), *, step_size: float, rounds: int = 1
     ) -> None:
-        """`rounds` is how long a cosine schedule takes to reach zero; `growth_rate` bounds Prodigy's estimate."""
-        for what, value, allowed in (("optimiser", optimiser, OPTIMISERS), ("schedule", schedule, SCHEDULES)):
-            if value not in allowed:
-                raise ValueError(f"server.{what} must be one of {', '.join(allowed)}, got {value!r}.")
-        if schedule == "cosine" and not rounds:
-            raise ValueError("The server's cosine schedule needs to know the number of rounds: pass rounds=.")
-        step_size = step_size if step_size is not None else 1.0 if optimiser == "prodigy" else 0.1
-        if not 0 < step_size < inf or not 0 <= momentum < 1:
-            raise ValueError(f"The server needs step_size > 0 and 0 <= momentum < 1, got {step_size} and {momentum}.")
+        """`rounds` is how long a cosine schedule takes to reach zero."""
         self.weights = weights.detach().clone()
-        self.n_parameters, self.optimiser, self.step_size = n_parameters, optimiser, step_size
-        self.momentum, self.schedule, self.rounds = momentum, schedule, rounds
+        self.n_parameters, self.settings, self.step_size, self.rounds = n_parameters, settings, step_size, rounds
         self.round = 0
-        self._velocity = torch.zeros_like(self._parameters) if optimiser == "momentum" else None
-        self._prodigy = _prodigy(self._parameters, step_size, growth_rate) if optimiser == "prodigy" else None
+        self._velocity = torch.zeros_like(self._parameters) if settings.optimiser == "momentum" else None
+        self._prodigy = _prodigy(self._parameters, step_size) if settings.optimiser == "prodigy" else None
 
     @property
     def _parameters(self) -> Tensor:
@@ -82,32 +63,28 @@ class Server:
     @property
     def factor(self) -> float:
         """The schedule's factor of the step size in this round."""
-        if self.schedule == "constant" or not self.rounds:
+        if self.settings.schedule == "constant":
             return 1.0
         return (1 + cos(pi * min(self.round / self.rounds, 1.0))) / 2
 
     def _move(self, gradient: Tensor, factor: float) -> float:
-        if self._prodigy is not None:
-            return self._move_by_prodigy(gradient, factor)
         used = self.step_size * factor
+        if self._prodigy is not None:
+            group = self._prodigy.param_groups[0]
+            group["lr"] = used
+            used = float(used * group["d"])  # a step is taken with the estimate from before it
+            group["params"][0].grad = gradient
+            self._prodigy.step()
+            group["params"][0].grad = None
+            return used
         if self._velocity is not None:
-            gradient = self._velocity.mul_(self.momentum).add_(gradient)
+            gradient = self._velocity.mul_(self.settings.momentum).add_(gradient)
         self._parameters.sub_(gradient, alpha=used)
         return used
 
-    def _move_by_prodigy(self, gradient: Tensor, factor: float) -> float:
-        assert self._prodigy is not None
-        group = self._prodigy.param_groups[0]
-        group["lr"] = self.step_size * factor
-        estimate = group["d"]  # a step is taken with the estimate from before it
-        group["params"][0].grad = gradient
-        self._prodigy.step()
-        group["params"][0].grad = None
-        return float(estimate * group["lr"])
-
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run needs: tensors, numbers and strings only."""
-        state: dict[str, Any] = {"optimiser": self.optimiser, "round": self.round, "weights": self.weights}
+        state: dict[str, Any] = {"optimiser": self.settings.optimiser, "round": self.round, "weights": self.weights}
         if self._velocity is not None:
             state["velocity"] = self._velocity
         if self._prodigy is not None:
@@ -116,10 +93,10 @@ class Server:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from such a state."""
-        if state["optimiser"] != self.optimiser or state["weights"].shape != self.weights.shape:
+        if state["optimiser"] != self.settings.optimiser or state["weights"].shape != self.weights.shape:
             raise ValueError(
                 f"This state is of a server with {state['optimiser']} and {len(state['weights'])} coordinates, "
-                f"not with {self.optimiser} and {len(self.weights)}."
+                f"not with {self.settings.optimiser} and {len(self.weights)}."
             )
         self.round = int(state["round"])
         self.weights.copy_(state["weights"])
@@ -129,7 +106,7 @@ class Server:
             self._prodigy.load_state_dict(deepcopy(state["prodigy"]))  # which would else share its tensors
 
 
-def _prodigy(parameters: Tensor, step_size: float, growth_rate: float) -> Any:
+def _prodigy(parameters: Tensor, step_size: float) -> Any:
     """prodigyopt's optimiser, which changes this view of the weights."""
     try:
         from prodigyopt import Prodigy  # type: ignore[import-untyped]
@@ -137,4 +114,4 @@ def _prodigy(parameters: Tensor, step_size: float, growth_rate: float) -> Any:
         raise ModuleNotFoundError(
             "server.optimiser 'prodigy' needs prodigyopt: pip install 'bartizan[lab]'"
         ) from missing
-    return Prodigy([nn.Parameter(parameters)], lr=step_size, growth_rate=growth_rate)
+    return Prodigy([nn.Parameter(parameters)], lr=step_size)

@@ -20,7 +20,7 @@ from bartizan.lab.data.device_images import OnDevice
 from bartizan.lab.data.population import Population
 from bartizan.lab.models import build
 from bartizan.lab.training import defence, reproducible
-from bartizan.lab.training.clients import Clients, LocalWork
+from bartizan.lab.training.clients import Clients
 from bartizan.lab.training.evaluation import backdoor_rate, evaluate
 from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
@@ -56,36 +56,25 @@ class Training:
         self.sketch = defence.sketch_of(experiment.sketch)
         dataset, seed = population.dataset, experiment.seed
         train, parts = population.poisoned(self.poison) if self.poison else (dataset.train, population.parts)
-        mean, std = dataset.train.moments()
-        images = OnDevice(train, device, mean, std, flip=dataset.flip)
-        self.test = OnDevice(dataset.test, device, mean, std)
+        moments = dataset.train.moments()
+        images = OnDevice(train, device, moments, flip=dataset.flip)
+        self.test = OnDevice(dataset.test, device, moments)
         self.backdoor: Any = attack if hasattr(attack, "trigger") else None
         if self.backdoor:
             triggered = Images(self.backdoor.trigger(dataset.test.pixels), dataset.test.labels)
-            self.triggered = OnDevice(triggered, device, mean, std)
-        network, asked = experiment.model, experiment.clients
+            self.triggered = OnDevice(triggered, device, moments)
+        network = experiment.model
         self.model = build(
             network.name, population.n_classes, dataset.train.shape, network.norm, fitted=network.fitted, seed=seed
         ).to(device)
-        self.clients = Clients(
-            self.model,
-            images,
-            [torch.from_numpy(part) for part in (*parts, population.trusted())],
-            batch=asked.batch,
-            work=LocalWork(asked.work, asked.local, asked.step_size, asked.momentum),
-            seed=seed,
-            augment=experiment.data.augment,
-            compiled=asked.compiled,
-            precision=asked.precision,
-        )
+        held = [torch.from_numpy(part) for part in (*parts, population.trusted())]
+        self.clients = Clients(self.model, images, held, experiment.clients, seed=seed, augment=experiment.data.augment)
         flat = self.clients.flat
         self.server = Server(
             flat.read(self.model),
             flat.n_parameters,
-            experiment.server.optimiser,
+            experiment.server,
             step_size=step_size_of(experiment),
-            momentum=experiment.server.momentum,
-            schedule=experiment.server.schedule,
             rounds=experiment.rounds,
         )
         published = self.attack is not None and "published" in needs(self.attack)

@@ -69,13 +69,6 @@ class BenchRow:
         return "not run" if self.judged.startswith("not run") else "fails"
 
 
-def merged(old: Iterable[BenchRow], new: Sequence[BenchRow]) -> list[BenchRow]:
-    """Return old and new rows; a new row replaces the old one of the same subject."""
-    fresh = {row.subject: row for row in new}
-    kept = [fresh.pop(row.subject, row) for row in old]
-    return [*kept, *fresh.values()]
-
-
 def save(path: Path, rows: Iterable[BenchRow]) -> None:
     jsonl.rewrite(path, map(typed_rows.as_row, rows))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import reduce
+from operator import rshift
 from typing import Any, Literal
 
 from bartizan import registry as names
@@ -92,9 +94,8 @@ def ours(sketch: str) -> Bartizan:
 def rule_of(name: str, n_byzantine: int) -> Rule:
     """Return a named rule, with the number of attackers if it takes one."""
     kinds = names.rule_classes(name)
-    takes_it = any(field.name == "n_byzantine" for kind in kinds for field in fields(kind))
     try:
-        rule = names.rule(name, **({"n_byzantine": n_byzantine} if takes_it else {}))
+        rule = reduce(rshift, (names.build(kind, {"n_byzantine": n_byzantine}) for kind in kinds))
     except TypeError as wrong:
         raise ValueError(f"The benchmark can't set {name!r} up: {wrong}") from None
     if not isinstance(rule, Rule):

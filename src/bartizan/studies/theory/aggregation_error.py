@@ -8,7 +8,6 @@ from typing import Any
 
 from bartizan import registry
 from bartizan.rules import Rule
-from bartizan.sketch import distortion
 from bartizan.studies.formatting import markdown_table, three_digits
 from bartizan.studies.plotting import COLOURS, GREY, new_figure
 from bartizan.studies.theory import simulated_round
@@ -18,6 +17,7 @@ from bartizan.studies.theory.simulated_round import (
     SIGMA,
     Attack,
     Result,
+    Setting,
     common_gradient,
     honest_clients,
     mean_errors,
@@ -28,7 +28,6 @@ from bartizan.studies.theory.simulated_round import (
 TITLE = "The aggregation's error: an empirical (b, c)"
 REQUIRED = ("spread", "exact")
 DIM, WIDE, K = 8192, 65_536, 4096
-DELTA = 0.05
 PAPER = ("krum", "bulyan", "geometric-median", "mca")
 RULES = (*registry.RULES.built_in, "nnm >> krum", "nnm >> geometric-median", *registry.COORDINATEWISE.built_in)
 ATTACKS = (*simulated_round.ATTACKS, "ipm factor=1000")
@@ -64,7 +63,7 @@ SCENES = (
 
 
 @dataclass(frozen=True)
-class AggregationCase:
+class AggregationCase(Setting):
     """One rule against all attacks, exact and projected; the rule knows the number of attackers."""
 
     rule: str
@@ -80,15 +79,6 @@ class AggregationCase:
     sketch: str = "rotated"
     tries: int = simulated_round.TRIES
     """Of the attacks that search: the result depends on it."""
-
-    @property
-    def b(self) -> float:
-        return self.n_byzantine / self.n_clients
-
-    @property
-    def eps(self) -> float:
-        """The theorem's distortion of a Gaussian projection in one round."""
-        return distortion(self.k, self.n_clients, DELTA)
 
 
 Results = Sequence[tuple[AggregationCase, Result]]

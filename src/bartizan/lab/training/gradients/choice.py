@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from bartizan.lab.config.sections import Clients
 from bartizan.lab.training.gradients.cuda_graphs import Captured
 from bartizan.lab.training.gradients.grouped import Grouped
 from bartizan.lab.training.gradients.passes import Pass, Vmapped
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 IN_CACHE = 2**27  # bytes: on a processor more clients at once are slower, as their images leave the cache
 
 
-def fastest_passes(model: nn.Module, device: torch.device, *, compiled: bool, precision: str) -> tuple[Pass, Pass]:
+def fastest_passes(model: nn.Module, device: torch.device, work: Clients) -> tuple[Pass, Pass]:
     """The pass for weights that all clients share, and the one for weights of their own (docs/reference/models.md)."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
-    plain = not compiled and precision == "float32"
+    plain = not work.compiled and work.precision == "float32"
     many = Grouped(model) if Grouped.fits(model) else Vmapped(model)
     if device.type != "cuda":
         if not plain:
-            raise ValueError(f"compiled=True and precision='bfloat16' are for a GPU; these clients are on {device}.")
+            raise ValueError(
+                f"clients.compiled and clients.precision = 'bfloat16' are for a GPU; these clients are on {device}."
+            )
         return many, many
-    captured = Captured(model, compiled=compiled, precision=PRECISIONS[precision])
+    captured = Captured(model, compiled=work.compiled, precision=getattr(torch, work.precision))
     return many if plain else captured, captured
 
 

@@ -29,8 +29,21 @@ class GroupedConv(GroupedLayer):
     def fits(layer: nn.Conv2d) -> bool:
         return layer.padding_mode == "zeros" and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return _Conv.apply(x.contiguous(memory_format=LAST), self.pass_buffers.anchor, self)  # type: ignore[no-untyped-call]
+    def compute(self, ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=LAST)
+        ctx.save_for_backward(x)
+        weight, bias = self.weight.weights, None if self.bias is None else self.bias.weights
+        if not self.pass_buffers.shared:
+            return self.with_own_weights(x, weight, bias).detach()  # no view, as the next layer may write to it
+        weight = weight.contiguous(memory_format=LAST)
+        return functional.conv2d(x, weight, bias, self.stride, self.padding, groups=self.groups)
+
+    def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor | None:
+        (x,), g = ctx.saved_tensors, gradient.contiguous(memory_format=LAST)
+        self.weight.rows.copy_(self.weights_gradient(g, x))
+        if self.bias is not None:
+            torch.sum(self.by_client(g.permute(0, 2, 3, 1)), 1, out=self.bias.rows)
+        return self.images_gradient(g, x, self.weight.weights) if ctx.needs_input_grad[0] else None
 
     def patches(self, x: Tensor) -> Tensor:
         return self.by_client(patches(x, self.kernel, self.stride, self.padding))
@@ -87,28 +100,6 @@ class GroupedConv(GroupedLayer):
         return torch.ops.aten.convolution_backward(
             g, x, weight, None, self.stride, self.padding, (1, 1), False, (0, 0), groups, wanted
         )[which]
-
-
-class _Conv(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: GroupedConv) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.layer = layer
-        weight, bias = layer.weight.weights, None if layer.bias is None else layer.bias.weights
-        if not layer.pass_buffers.shared:
-            return layer.with_own_weights(x, weight, bias).detach()  # no view, as the next layer may write to it
-        weight = weight.contiguous(memory_format=LAST)
-        return functional.conv2d(x, weight, bias, layer.stride, layer.padding, groups=layer.groups)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
-        (x,), layer = ctx.saved_tensors, ctx.layer
-        g = gradient.contiguous(memory_format=LAST)
-        layer.weight.rows.copy_(layer.weights_gradient(g, x))
-        if layer.bias is not None:
-            torch.sum(layer.by_client(g.permute(0, 2, 3, 1)), 1, out=layer.bias.rows)
-        dx = layer.images_gradient(g, x, layer.weight.weights) if ctx.needs_input_grad[0] else None
-        return dx, None, None
 
 
 def patches(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:

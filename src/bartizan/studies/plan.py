@@ -1,26 +1,54 @@
-"""Predict what a sketch promises, and how much memory and time a round takes with it."""
+"""`bartizan plan`: predict what a sketch promises, and how much memory and time a round takes with it."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bartizan import registry
 from bartizan._util import machine
-from bartizan.rules import Krum, Rule
+from bartizan._util.arguments import number
+from bartizan.rules import Krum
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators.base import Mixed
 from bartizan.sketch import Exact, Rotated, distortion, embedding_dimension, pairwise_distortion
 from bartizan.sketch.choose import USUAL_K, choose, costs_of
 from bartizan.sketch.norms_only import Norms
+from bartizan.studies.formatting import duration
 from bartizan.updates import parse_updates
 from bartizan.updates.layout import FLOATS
 
 NUMBERS = {"cpu": 2**24, "cuda": 2**28}  # more than any cache holds
+STAGES = ("sketch", "weigh", "combine")
+
+
+def add_to(commands: Any) -> None:
+    about = "which sketch, which k, what it promises and what it costs here"
+    parser = commands.add_parser("plan", help=about, description=f"Say {about}.")
+    parser.add_argument("--clients", type=number, required=True, metavar="M", help="how many clients")
+    parser.add_argument("--dim", type=number, required=True, metavar="P", help="coordinates, such as 11.2M")
+    parser.add_argument("--eps", type=float, help="distortion of the whole span to promise (default: that of k=4096)")
+    parser.add_argument("--delta", type=float, default=0.05, help="odds that the promise is broken (default 0.05)")
+    parser.add_argument("--rounds", type=number, default=100, help="the rounds for which it must hold (default 100)")
+    parser.add_argument("--rule", help="a rule, such as krum or 'nnm >> geometric-median' (default: two kinds)")
+    parser.add_argument("--dtype", choices=FLOATS, default="float32", help="of the updates (default float32)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="their device (default cpu)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    names = ("clients", "dim", "dtype", "device", "eps", "delta", "rounds", "rule")
+    asked = {name: getattr(options, name) for name in names}
+    plan(**asked)  # refuses what is wrong before anything is measured
+    chosen = plan(**asked, on=measured(options.device, options.dtype))
+    print(json.dumps(chosen.as_dict(), indent=1) if options.json else chosen)
 
 
 @dataclass(frozen=True)
@@ -43,18 +71,17 @@ TYPICAL = {
 }
 
 
-def measured(device: str, dtype: str, numbers: int | None = None) -> Machine:
+def measured(device: str, dtype: str) -> Machine:
     """This machine, with its read speed measured in a fraction of a second, or a typical one without the device."""
-    known = TYPICAL[device]
     try:
         machine.checked_device(device)
-        room = numbers or min(NUMBERS[device], machine.free_memory(device) // 64)
+        room = min(NUMBERS[device], machine.free_memory(device) // 64)
         clients = parse_updates(_filled(max(room // 16, 1) * 16, dtype, device).reshape(16, -1))
     except (ValueError, ModuleNotFoundError):  # no GPU here, or no torch for bfloat16
-        return known
+        return TYPICAL[device]
     seconds = [machine.timed(lambda: Norms().gram_stats(clients, 0), device)[1] for _ in range(5)]
     read = min(seconds[1:]) / (len(clients) * clients.layout.dim)  # the first call may compile
-    return Machine(machine.name_of(device), read, known.call, known.client, known.choose, known.iterate)
+    return replace(TYPICAL[device], name=machine.name_of(device), read=read)
 
 
 def _filled(numbers: int, dtype: str, device: str) -> Any:
@@ -69,25 +96,18 @@ def _filled(numbers: int, dtype: str, device: str) -> Any:
 
 @dataclass(frozen=True)
 class Price:
-    """Predicted seconds of a round's stages, for one kind of rule."""
+    """Predicted seconds of a round and of its stages, for one kind of rule."""
 
     rule: str
     sketch: float
     weigh: float
     combine: float
-    one_read: float
-
-    @property
-    def seconds(self) -> float:
-        return self.sketch + self.weigh + self.combine
-
-    @property
-    def reads(self) -> float:
-        return self.seconds / self.one_read
+    seconds: float
+    reads: float
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{name} {_seconds(getattr(self, name))}" for name in ("sketch", "weigh", "combine"))
-        return f"{self.rule}: {_seconds(self.seconds)} = {self.reads:.1f} reads ({parts})"
+        parts = ", ".join(f"{name} {duration(getattr(self, name))}" for name in STAGES)
+        return f"{self.rule}: {duration(self.seconds)} = {self.reads:.1f} reads ({parts})"
 
 
 @dataclass(frozen=True)
@@ -118,25 +138,23 @@ class Plan:
     machine: str
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; seconds and reads are spelt out."""
-        whole = asdict(self) | {"sketch": repr(self.sketch), "rejected": self.rejected and repr(self.rejected)}
-        for name, prices in (("prices", self.prices), ("rejected_prices", self.rejected_prices)):
-            whole[name] = [asdict(price) | {"seconds": price.seconds, "reads": price.reads} for price in prices]
-        return whole
+        """The plan for JSON."""
+        return asdict(self) | {"sketch": repr(self.sketch), "rejected": self.rejected and repr(self.rejected)}
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.clients:,} clients of {self.dim:,} coordinates, {self.dtype} on {self.device}",
-            "",
-            f"Take       {self.sketch!r}: {self.why}",
-            *_titled("Promise", self._promise()),
-            f"Memory     {_bytes(self.extra_bytes)} beside the updates and the result",
-            f"One read   {_seconds(self.one_read)}",
-            *_titled("Predicted", [*map(str, self.prices)]),
-        ]
-        if self.rejected is not None:
-            lines += _titled("Rejected", [f"{self.rejected!r}", *map(str, self.rejected_prices)])
-        return "\n".join([*lines, f"Machine    {self.machine}"])
+        parts = {
+            "Take": [f"{self.sketch!r}: {self.why}"],
+            "Promise": self._promise(),
+            "Memory": [f"{self.extra_bytes / 2**20:,.1f} MiB beside the updates and the result"],
+            "One read": [duration(self.one_read)],
+            "Predicted": self.prices,
+            "Rejected": [] if self.rejected is None else [self.rejected, *self.rejected_prices],
+            "Machine": [self.machine],
+        }
+        lines = [f"{self.clients:,} clients of {self.dim:,} coordinates, {self.dtype} on {self.device}", ""]
+        for title, said in parts.items():
+            lines += [f"{title if i == 0 else '':<10} {line}" for i, line in enumerate(said)]
+        return "\n".join(lines)
 
     def _promise(self) -> list[str]:
         if isinstance(self.sketch, Exact):
@@ -149,7 +167,7 @@ class Plan:
         if self.pairs_eps is not None:
             pairs = f"pairs: squared distances to 1 +- {self.pairs_eps:.3f} {odds}"
         proof = "These are theorems about matrices with independent Gaussian entries; for Rotated they"
-        return [span, pairs, proof, "are measured, not proven (docs/sketches.md)."]
+        return [span, pairs, proof, "are measured, not proven (docs/explanation/sketches.md)."]
 
 
 def plan(
@@ -161,62 +179,50 @@ def plan(
     eps: float | None = None,
     delta: float = 0.05,
     rounds: int = 100,
-    rule: Rule | CoordinateWise | str | None = None,
+    rule: str | None = None,
     on: Machine | None = None,
 ) -> Plan:
     """Choose between `Exact()` and `Rotated(k)` by their price, and say what the choice promises.
 
-    Args:
-        clients: The number of clients, M.
-        dim: The coordinates of one update, p.
-        dtype: The dtype of the updates.
-        device: "cpu" or "cuda".
-        eps: The distortion wanted for the whole span, below 1: k is then the theorem's, else 4096.
-        delta: The odds that the promise is broken in any of the `rounds`.
-        rounds: How many projections are drawn in all.
-        rule: The rule, or its name; without one, the prices of a rule that takes one client (Krum) and of one that
-            weighs all (the geometric median).
-        on: The machine to predict for, such as `measured("cpu", "float32")`; a typical one if not given.
+    The arguments are the options of the command, and `on`, the machine to predict for: a typical one if not given.
 
     >>> print(plan(200, 1_000_000).sketch)
     Rotated(k=4096, mixing=32)
     """
-    for name, count in (("clients", clients), ("dim", dim), ("rounds", rounds)):
-        if count < 1 or count != int(count):
-            raise ValueError(f"{name} must be a positive whole number, got {count!r}.")
-    if dtype not in FLOATS:
-        raise ValueError(f"dtype must be one of {', '.join(FLOATS)}; got {dtype!r}.")
     kinds, costs = _kinds(rule), costs_of(device)
     on = on or TYPICAL[device]
     # Checked here, so that a wrong eps or delta is refused also where Exact is taken in the end.
     needed = embedding_dimension(clients, 0.5 if eps is None else eps, delta, rounds)
     k = USUAL_K if eps is None else max(64, 2 ** math.ceil(math.log2(needed)))
-    reads = {"exact": costs.exact(clients, dim), "projected": costs.projected(clients, dim, k)}
-    fixed = on.call + on.client * clients
+    one_read = on.read * clients * dim
+    exact, projected = costs.exact(clients, dim), costs.projected(clients, dim, k)
 
-    def priced(which: str) -> tuple[Price, ...]:
-        return tuple(
-            Price(
-                rule=kind.name,
-                sketch=fixed + on.read * (reads[which] if kind.needs_distances else clients * dim),
-                weigh=kind.weights(on)[0] + kind.weights(on)[1] * clients**2,
-                combine=on.read * costs.combined(1 if kind.takes_one else clients, dim),
-                one_read=on.read * clients * dim,
+    def priced(numbers: float) -> tuple[Price, ...]:
+        """The prices where the distances cost as much as reading so many numbers."""
+        found = []
+        for kind in kinds:
+            fixed, pair = on.iterate if kind.iterates else on.choose
+            stages = (
+                on.call + on.client * clients + on.read * (numbers if kind.needs_distances else clients * dim),
+                fixed + pair * clients**2,
+                on.read * costs.combined(1 if kind.takes_one else clients, dim),
             )
-            for kind in kinds
-        )
+            found.append(Price(kind.name, *stages, seconds=sum(stages), reads=sum(stages) / one_read))
+        return tuple(found)
 
-    projected, chosen = Rotated(k=k, mixing=min(32, k)), choose(clients, dim, device, k)
-    rejected: Exact | Rotated | None = projected if isinstance(chosen, Exact) else Exact()
+    chosen = choose(clients, dim, device, k)
+    rejected: Exact | Rotated | None = None
+    prices = priced(exact if isinstance(chosen, Exact) else projected)
     if not kinds[0].needs_distances:
-        chosen, rejected, why = Exact(), None, "the rule needs norms only, which take one read"
-    elif k >= dim:
-        why = f"k={k} would not be fewer than the {dim:,} coordinates"
-    elif isinstance(chosen, Exact):
-        why = f"exact distances are {reads['projected'] / reads['exact']:.1f} times as fast as projected ones"
+        chosen, why = Exact(), "the rule needs norms only, which take one read"
+    elif isinstance(chosen, Rotated):
+        rejected = Exact()
+        why = f"projected distances are {exact / projected:.1f} times as fast as exact ones"
     else:
-        why = f"projected distances are {reads['exact'] / reads['projected']:.1f} times as fast as exact ones"
-    names = ("exact", "projected") if isinstance(chosen, Exact) else ("projected", "exact")
+        rejected = Rotated(k=k, mixing=min(32, k))
+        why = f"exact distances are {projected / exact:.1f} times as fast as projected ones"
+        if k >= dim:
+            why = f"k={k} would not be fewer than the {dim:,} coordinates"
     return Plan(
         clients=clients,
         dim=dim,
@@ -228,11 +234,12 @@ def plan(
         rounds=rounds,
         span_eps=_promised(distortion, chosen, clients, delta, rounds),
         pairs_eps=_promised(pairwise_distortion, chosen, clients, delta, rounds),
-        extra_bytes=_extra(chosen, clients),
-        one_read=on.read * clients * dim,
-        prices=priced(names[0]),
+        # The sketches, a handful of M x M matrices, and a block of columns.
+        extra_bytes=8 * (getattr(chosen, "k", 0) * clients + 8 * clients**2 + 2**20),
+        one_read=one_read,
+        prices=prices,
         rejected=rejected,
-        rejected_prices=() if rejected is None else priced(names[1]),
+        rejected_prices=priced(projected if isinstance(chosen, Exact) else exact) if rejected else (),
         why=why,
         machine=on.name,
     )
@@ -247,23 +254,15 @@ class _Kind:
     iterates: bool = True
     needs_distances: bool = True
 
-    def weights(self, on: Machine) -> tuple[float, float]:
-        return on.iterate if self.iterates else on.choose
 
-
-def _kinds(rule: Rule | CoordinateWise | str | None) -> list[_Kind]:
+def _kinds(rule: str | None) -> list[_Kind]:
     if rule is None:
         return [_Kind("one client (Krum)", takes_one=True, iterates=False), _Kind("all clients (geometric median)")]
-    if isinstance(rule, str):
-        classes = registry.rule_classes(rule)
-        name, kind = rule, Mixed if len(classes) > 1 else classes[-1]
-    elif isinstance(rule, (Rule, CoordinateWise)):
-        name, kind = repr(rule), type(rule)
-    else:
-        raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), or its name; got {rule!r}.")
+    classes = registry.rule_classes(rule)
+    kind = Mixed if len(classes) > 1 else classes[-1]
     if issubclass(kind, CoordinateWise):
-        raise ValueError(f"{name} judges each coordinate by itself: there is nothing to project, and no plan to make.")
-    return [_Kind(name, kind is Krum, not issubclass(kind, Krum), kind.needs_distances)]
+        raise ValueError(f"{rule} judges each coordinate by itself: there is nothing to project, and no plan to make.")
+    return [_Kind(rule, kind is Krum, not issubclass(kind, Krum), kind.needs_distances)]
 
 
 def _promised(
@@ -275,22 +274,3 @@ def _promised(
         return promise(sketch.k, clients, delta, rounds)
     except ValueError:  # eps would not be below 1
         return None
-
-
-def _extra(sketch: Exact | Rotated, clients: int) -> int:
-    """The sketches, a handful of M x M matrices, and a block of columns."""
-    sketches = 8 * clients * sketch.k if isinstance(sketch, Rotated) else 0
-    return sketches + 8 * 8 * clients**2 + 8 * 2**20
-
-
-def _titled(title: str, lines: list[str]) -> list[str]:
-    return [f"{title if i == 0 else '':<10} {line}" for i, line in enumerate(lines)]
-
-
-def _seconds(seconds: float) -> str:
-    scale, unit = next((pair for pair in ((1.0, "s"), (1e-3, "ms")) if seconds >= pair[0]), (1e-6, "us"))
-    return f"{seconds / scale:.3g} {unit}"
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.1f} GiB"
