@@ -67,7 +67,7 @@ SURFACES = {
         ),
     ),
     "checkpoints": Entry("lab.runs:checkpoints", 1, _under("lab.runs", "checkpoint")),
-    "flower": Entry("flower:surface", 2, _under("flower", "replies", "node_metrics"), "flwr"),
+    "flower": Entry("flower:surface", 2, _under("flower", "replies"), "flwr"),
 }
 
 

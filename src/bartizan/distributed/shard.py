@@ -77,11 +77,7 @@ class Shard:
         if dtensors_of(shard):
             if offset is not None:
                 raise ValueError("A DTensor knows where its columns are: leave offset out.")
-            if is_array(shard):
-                columns = ColumnRange.of(shard, ndim=2)
-                shard = shard.to_local()
-            else:
-                shard, columns = local_parts(shard)
+            shard, columns = local_parts(shard)
             offset = columns.first
         elif not is_array(shard) and any(map(_holds_dtensors, shard)):
             raise TypeError(

@@ -14,7 +14,7 @@ import numpy as np
 from bartizan import attacks, registry
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
-from bartizan.attacks import needs, needs_aggregator
+from bartizan.attacks import needs
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch, distortion
@@ -132,7 +132,7 @@ class Attack:
 
     @property
     def knows_the_rule(self) -> bool:
-        return needs_aggregator(self._function())
+        return "aggregator" in needs(self._function())
 
     def overwrite(self, gradients: Floats, n_byzantine: int, server: Server) -> None:
         """Overwrite the rows of the first `n_byzantine` clients; the attack never knows the sketch's seed."""
