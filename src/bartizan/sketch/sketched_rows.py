@@ -28,8 +28,10 @@ class SketchedRows:
 
     @classmethod
     def empty(cls, rows: UpdateRows, k: int, *, trusted: bool) -> SketchedRows:
-        """Zeros on the device of these rows, for kernels to add to."""
-        return cls(*rows.blank_sketches(k, trusted))
+        """Zeros on the device of these rows, for kernels to add to, in one allocation."""
+        M = len(rows)
+        flat = rows.zeros(M * (k + 1 + trusted))
+        return cls(flat[: M * k].reshape(M, k), flat[M * k : M * (k + 1)], flat[M * (k + 1) :] if trusted else None)
 
     @classmethod
     def stacked(cls, parts: Sequence[SketchedRows]) -> SketchedRows:
