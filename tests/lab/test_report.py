@@ -22,11 +22,10 @@ from bartizan import records as results
 from bartizan import registry as names
 from bartizan.attacks import ATTACKS
 from bartizan.lab.report import figures, pack, tables, write
-from bartizan.lab.report.content import content, data
+from bartizan.lab.report.content import content, data, embedded, page
 from bartizan.lab.report.factors import rule_styles
 from bartizan.lab.report.figures import pictures
 from bartizan.lab.report.load import load
-from bartizan.lab.report.page import embedded, page
 from report_runs import CLASSES, HARM, LEVEL, write_brief, write_run, write_sweep
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u2028$\\frac{{data}}"

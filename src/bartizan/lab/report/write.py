@@ -8,9 +8,8 @@ from pathlib import Path
 
 from bartizan._util.atomic import write_whole
 from bartizan.lab.report import figures, tables
-from bartizan.lab.report.content import content
+from bartizan.lab.report.content import content, page
 from bartizan.lab.report.load import Loaded, load
-from bartizan.lab.report.page import page
 
 MAKER = "bartizan report"
 """The software that the pictures name as their maker."""
