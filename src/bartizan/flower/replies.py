@@ -20,8 +20,8 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
+from bartizan.updates.headers import read_npy_header
 from bartizan.updates.layout import FLOATS
-from bartizan.updates.npy_header import read_header
 
 STYPE = "numpy.ndarray"
 MAX_BYTES = 2**20
@@ -35,6 +35,8 @@ class Model:
     """The arrays of the global model that was sent, which every reply must match."""
 
     arrays: dict[str, Array]
+    record: Any = None
+    """The arrays as Flower sends them."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Model:
@@ -42,7 +44,7 @@ class Model:
         arrays = {}
         for name, array in record.items():
             try:
-                header = read_header(array.data)
+                header = read_npy_header(array.data)
                 dtype = np.dtype(header.dtype)
                 if dtype.name not in FLOATS and dtype.kind not in "iub":
                     wanted = ", ".join(name for name in FLOATS if name != "bfloat16")  # .npy has no bfloat16
@@ -52,7 +54,7 @@ class Model:
                 raise ValueError(f"The global model's array {name!r} can't be aggregated: {wrong}.") from None
         if not any(array.dtype.kind == "f" for array in arrays.values()):
             raise ValueError("The global model holds no floating-point numbers to aggregate.")
-        return cls(arrays)
+        return cls(arrays, record)
 
     @property
     def dim(self) -> int:
@@ -82,7 +84,7 @@ def decoded(array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return a view of one of Flower's arrays; raise ValueError if it has another dtype, shape or size."""
     if array.stype != STYPE:
         raise ValueError(f"it was serialised as {quoted(array.stype, 60)}, not as {STYPE!r}")
-    header = read_header(array.data)
+    header = read_npy_header(array.data)
     if header.dtype != dtype.str or header.shape != shape:
         came = f"{quoted(header.dtype, 60)} of shape {quoted(header.shape, 60)}"
         raise ValueError(f"wanted {dtype.str!r} of shape {shape}, got {came}")

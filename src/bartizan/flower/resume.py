@@ -44,7 +44,7 @@ def save(folder: Path, saved: Saved) -> None:
     """Write the checkpoint of a folder, all or nothing."""
     state = {key: value for key, value in vars(saved).items() if key != "arrays"}
     # The names are stored apart: entries of a zip file can't have any name.
-    text = json.dumps({**state, "names": list(saved.arrays)})
+    text = json.dumps({**state, "history": list(map(float, saved.history)), "names": list(saved.arrays)})
     entries = {"about": np.frombuffer(text.encode(), dtype=np.uint8)}
     entries |= {str(i): array for i, array in enumerate(saved.arrays.values())}
 
@@ -54,33 +54,28 @@ def save(folder: Path, saved: Saved) -> None:
     write_whole(folder / NAME, write, settle=True)
 
 
-def load(folder: Path) -> Saved | None:
-    """Read the checkpoint of a folder; None if there is none."""
+def load(folder: Path, model: Model, settings: Mapping[str, str]) -> Saved:
+    """Read the checkpoint of a folder, if any; raise ValueError if its model or settings are others."""
     path = folder / NAME
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             state = json.loads(file["about"].tobytes())
             arrays = {name: file[str(i)] for i, name in enumerate(state.pop("names"))}
-        return Saved(**{**state, "history": tuple(state["history"])}, arrays=arrays)
+        saved = Saved(**{**state, "history": tuple(state["history"])}, arrays=arrays)
     except FileNotFoundError:
-        return None
+        return Saved()
     except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as wrong:
         raise CorruptFileError(
             f"{path} is not what RobustStrategy writes ({type(wrong).__name__}: {wrong}). {ADVICE}"
         ) from None
-
-
-def load_for(folder: Path, model: Model, settings: Mapping[str, str]) -> Saved | None:
-    """Read the checkpoint of a folder; raise ValueError if it is of another model or of other settings."""
-    saved = load(folder)
-    if saved is None:
-        return None
-    advice = "Take another folder, or delete that one."
-    if model.layout != Model(saved.arrays).layout:
-        raise ValueError(f"{folder} holds a run of another model. {advice}")
+    if model.layout != Model(arrays).layout:
+        raise ValueError(f"{folder} holds a run of another model. Take another folder, or delete that one.")
     for key, value in settings.items():
         if saved.settings.get(key) != value:
-            raise ValueError(f"{folder} holds a run with {key} {saved.settings.get(key)}, not {value}. {advice}")
+            raise ValueError(
+                f"{folder} holds a run with {key} {saved.settings.get(key)}, not {value}. Take another folder, or "
+                f"delete that one."
+            )
     return saved
 
 

@@ -111,7 +111,6 @@ class RobustStrategy(FedAvg):
         """Nodes that answered the last round with an error, such as an app that crashed."""
         self._history: tuple[float, ...] = ()
         self._model: Model | None = None
-        self._sent: ArrayRecord | None = None
         self._asked: list[int] = []
         self._asked_at = 0.0
         self._untrusted: set[int] = set()
@@ -142,15 +141,14 @@ class RobustStrategy(FedAvg):
         """Run as Flower does; with a `folder` that holds an unfinished run, continue after its last round."""
         began = time.monotonic()
         model = Model.of(initial_arrays)  # raises now if it can't be aggregated, not at the first reply
-        saved = None if self.folder is None else resume.load_for(self.folder, model, self._settings)
-        if saved is not None:
-            log.info("Going on with the run in %s after round %d.", self.folder, saved.round)
-            initial_arrays = as_record(saved.arrays)
-        saved = saved or resume.Saved()
+        saved = resume.Saved() if self.folder is None else resume.load(self.folder, model, self._settings)
         done = saved.round
+        if done:
+            log.info("Going on with the run in %s after round %d.", self.folder, done)
+            initial_arrays = as_record(saved.arrays)
         self.quarantined, self.failed, self._untrusted, self._line = {}, {}, set(), None
         self.reputation, self._history = Reputation.from_dict(saved.reputation), saved.history
-        self._set_model(initial_arrays)
+        self._model = Model.of(initial_arrays)
         record = None
         if done and done >= num_rounds:
             log.warning("The run in %s is done: nothing is trained. For another, take another folder.", self.folder)
@@ -169,14 +167,8 @@ class RobustStrategy(FedAvg):
                 for field, key in (("accuracy", "accuracy"), ("test_loss", "loss")):
                     if metrics is not None and isinstance(metrics.get(key), (int, float)):
                         line[field] = metrics[key]
-                state = (
-                    tuple(map(float, self._history)),
-                    self.reputation.as_dict(),
-                    self._settings,
-                    Model.of(arrays).arrays,
-                )
-                saved = resume.Saved(line["round"], seconds(), *state)
-                record.add(line, map(str, sorted(self._asked)), saved)
+                state = (self._history, self.reputation.as_dict(), self._settings, Model.of(arrays).arrays)
+                record.add(line, map(str, sorted(self._asked)), resume.Saved(line["round"], seconds(), *state))
             return metrics
 
         streaming: Any = StreamingGrid(grid, Limits.of(initial_arrays), self._on_send)
@@ -206,7 +198,7 @@ class RobustStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Configure the round as FedAvg does."""
-        self._set_model(arrays)
+        self._model = Model.of(arrays)
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
@@ -215,10 +207,10 @@ class RobustStrategy(FedAvg):
         """Add each reply to the round when it comes, then combine; if too few are usable, return the old model."""
         if self.fraction_train == 0.0:
             return None, None
-        sent, model = self._sent, self._model
-        if sent is None or model is None:
+        model = self._model
+        if model is None:
             raise RuntimeError("aggregate_train was called before configure_train: there is no model to measure from.")
-        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, sent))
+        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, model.record))
         outcome = RoundOutcome(server_round)
         try:
             opened = self.aggregator.round(
@@ -241,11 +233,10 @@ class RobustStrategy(FedAvg):
         metrics = aggregate_metrics(contents, self.weighted_by_key, self.train_metrics_aggr_fn)
         metrics.update(outcome.metrics(self.reputation.shares()))
         if outcome.result is None:
-            return sent, metrics
+            return model.record, metrics
         self._history = outcome.result.history
-        updated = as_record(outcome.result.update)
-        self._set_model(updated)
-        return updated, metrics
+        self._model = Model.of(as_record(outcome.result.update))
+        return self._model.record, metrics
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Aggregate the metrics of the nodes whose training was trusted: medians, or the app's own function."""
@@ -325,9 +316,6 @@ class RobustStrategy(FedAvg):
         assert self.size_cap is not None
         return min(reported_size(content, self.weighted_by_key), self.size_cap)
 
-    def _set_model(self, arrays: ArrayRecord) -> None:
-        self._sent, self._model = arrays, Model.of(arrays)
-
     def _on_send(self, messages: list[Message]) -> None:
         """Take the nodes and the model of a round from its messages, since a subclass may configure them."""
         asked = [message for message in messages if message.metadata.message_type.partition(".")[0] == "train"]
@@ -336,7 +324,7 @@ class RobustStrategy(FedAvg):
             self._asked_at = time.monotonic()
             arrays = records_of(asked[0].content, ArrayRecord)
             if len(arrays) == 1:
-                self._set_model(arrays[0])
+                self._model = Model.of(arrays[0])
 
     @property
     def _settings(self) -> dict[str, str]:
