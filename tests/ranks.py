@@ -24,7 +24,7 @@ import bartizan as bz
 from bartizan._util.seeds import fresh_seed
 from bartizan.distributed import ShardedAggregator, sharded
 from bartizan.rules import Rule
-from bartizan.rules.coordinatewise.base import CoordinateWise
+from bartizan.rules.coordinatewise import CoordinateWise
 
 PATIENCE = 200  # seconds until a rank that hangs is a failed test: with cold caches all of them compile first
 POINTS = ("reference", "trusted")

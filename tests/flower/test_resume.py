@@ -41,7 +41,7 @@ def test_the_report_shows_a_run(tmp_path):
     assert shown.quarantined[:, shown.clients.index("5")].all()
     assert reputation_of(shown).suspects()[0].record == strategy.suspects()[0].record == "quarantined in 3 of 3 rounds"
     made = subprocess.run(
-        [sys.executable, "-m", "bartizan.cli", "report", str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bartizan", "report", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert made.returncode == 0, made.stderr
 

@@ -35,7 +35,7 @@ from bartizan.studies.theory.simulated_round import (
     rule_named,
     servers_of,
 )
-from bartizan.studies.theory.spans import SPANS, basis
+from bartizan.studies.theory.subspace_embedding import SPANS, basis
 
 # By hand: b = 0.2, c = 3, eps = 0.6 (so a factor of 4), sigma^2 = 4, kappa^2 = 9.
 GIVEN = {"c": 3.0, "b": 0.2, "eps": 0.6, "sigma": 2.0, "kappa": 3.0}

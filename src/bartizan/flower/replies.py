@@ -20,8 +20,8 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
+from bartizan.updates.headers import read_npy_header
 from bartizan.updates.layout import FLOATS
-from bartizan.updates.npy_header import read_header
 
 STYPE = "numpy.ndarray"
 MAX_BYTES = 2**20
@@ -44,7 +44,7 @@ class Model:
         arrays = {}
         for name, array in record.items():
             try:
-                header = read_header(array.data)
+                header = read_npy_header(array.data)
                 dtype = np.dtype(header.dtype)
                 if dtype.name not in FLOATS and dtype.kind not in "iub":
                     wanted = ", ".join(name for name in FLOATS if name != "bfloat16")  # .npy has no bfloat16
@@ -84,7 +84,7 @@ def decoded(array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return a view of one of Flower's arrays; raise ValueError if it has another dtype, shape or size."""
     if array.stype != STYPE:
         raise ValueError(f"it was serialised as {quoted(array.stype, 60)}, not as {STYPE!r}")
-    header = read_header(array.data)
+    header = read_npy_header(array.data)
     if header.dtype != dtype.str or header.shape != shape:
         came = f"{quoted(header.dtype, 60)} of shape {quoted(header.shape, 60)}"
         raise ValueError(f"wanted {dtype.str!r} of shape {shape}, got {came}")

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bartizan._util import machine
+from bartizan._util import jsonl, machine
 from bartizan._util.arguments import short
 from bartizan.errors import TooFewClientsError
+from bartizan.studies import typed_rows
 from bartizan.studies.bench import measure
 from bartizan.studies.bench import other_libraries as peers
 from bartizan.studies.bench import torch_baselines as torches
-from bartizan.studies.bench.bench_rows import BenchRow, load, save
-from bartizan.studies.bench.engines import Engine, ours, rule_of
+from bartizan.studies.bench.bench_rows import BenchRow, load
+from bartizan.studies.bench.engines import Bartizan, Engine, rule_of
 from bartizan.studies.bench.problem import Problem
 
 PEERS: dict[str, type[Engine]] = {
@@ -53,7 +54,7 @@ class Benchmark:
         for name in self.peers:
             if name not in PEERS:
                 raise ValueError(f"Unknown peer {name!r}. Known: {', '.join(PEERS)}.")
-        return [*(ours(sketch) for sketch in self.sketches), *(PEERS[name]() for name in self.peers)]
+        return [*map(Bartizan, self.sketches), *(PEERS[name]() for name in self.peers)]
 
     def attackers(self, clients: int) -> int:
         if self.byzantine is not None:
@@ -94,6 +95,6 @@ class Benchmark:
         for row in self.rows(notice):
             done[row.subject] = row
             if json is not None:
-                save(json, done.values())
+                jsonl.rewrite(json, map(typed_rows.as_row, done.values()))
             show(row)
         return list(done.values())

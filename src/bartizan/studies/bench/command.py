@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> None:
         benchmark = Benchmark(**{one.name: getattr(options, one.name) for one in fields(Benchmark)})
         benchmark.check()
         with closing(bench_tables.RowPrinter()) as printer:
-            done = benchmark.run(printer.notice, printer.add, options.json, options.add)
+            done = benchmark.run(printer.progress.show, printer.add, options.json, options.add)
         print("\n".join(bench_tables.remarks(done)))
     if options.plot:
         plotting.save(bench_plot.draw(done), options.plot)

@@ -12,7 +12,7 @@ import numpy as np
 from bartizan import __version__
 from bartizan._util import machine
 from bartizan._util.types import Floats
-from bartizan.sketch.norms_only import Norms
+from bartizan.sketch.exact import Norms
 from bartizan.studies.bench import peak_memory as memory
 from bartizan.studies.bench.bench_rows import BenchRow
 from bartizan.studies.bench.engines import Answer, Engine, Job, rule_of

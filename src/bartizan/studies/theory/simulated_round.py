@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
+from operator import rshift
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ ATTACKS = tuple(
 """Attacks that know the honest updates and at most the rule; `projection_attacks` has those on the sketch."""
 SIGMA = KAPPA = 1.0
 DELTA = 0.05
-LIMITS = {"mda": {"max_nodes": 5000}}  # a search that would take minutes is refused here
+MAX_NODES = 5000  # of MDA: a search that would take minutes is refused here
 
 
 class Setting:
@@ -103,11 +103,11 @@ def rule_named(name: str, n_byzantine: int) -> Rule | CoordinateWise:
     >>> rule_named("nnm >> mca", 3)
     NNM(n_byzantine=3) >> MCA(width=None, tolerance=1e-08, max_steps=1000)
     """
-    settings: dict[str, Any] = LIMITS.get(name, {})
-    known = registry.RULES | registry.COORDINATEWISE
-    if name not in known or "n_byzantine" in inspect.signature(known[name]).parameters:
-        settings = settings | {"n_byzantine": n_byzantine}
-    return registry.rule(name, **settings)
+    settings = {"n_byzantine": n_byzantine, "max_nodes": MAX_NODES}
+    made: Rule | CoordinateWise = reduce(
+        rshift, (registry.build(kind, settings) for kind in registry.rule_classes(name))
+    )
+    return made
 
 
 @dataclass(frozen=True, eq=False)
