@@ -95,7 +95,9 @@ class Clients:
 
     def updates(self, weights: Tensor, clients: Sequence[int], round: int) -> ClientUpdates:
         """The honest updates of these clients at the server's `weights`, which the server subtracts from them."""
-        drawn = [batches(self.parts[c], self.work, self._rng("batches", round, c)) for c in clients]
+        drawn = [
+            batches(self.parts[c], self.work, reproducible.generator(self.seed, "batches", round, c)) for c in clients
+        ]
         # The most steps first, so that the clients that still have some are always the first rows.
         order = sorted(range(len(clients)), key=lambda i: -len(drawn[i]))
         sent = ClientUpdates(weights.new_empty(len(clients), self.flat.size), weights.new_empty(len(clients)))
@@ -138,9 +140,6 @@ class Clients:
             return self.images.batch(where), self.images.labels[where]
         rows = [self.images.batch(row, augment=rng) for row, rng in zip(where, augments, strict=False)]
         return torch.stack(rows), self.images.labels[where]
-
-    def _rng(self, purpose: str, round: int, client: int) -> np.random.Generator:
-        return reproducible.generator(self.seed, purpose, round, client)
 
     def _augment(self, round: int, client: int) -> torch.Generator:
         return reproducible.torch_generator(self.images.labels.device, self.seed, "augment", round, client)
