@@ -18,7 +18,7 @@ from bartizan.attacks.nullspace import hidden_part
 from bartizan.defense.quarantine import ODDS
 from bartizan.defense.recheck import RECHECK_SKETCH, Recheck
 from bartizan.geometry import Geometry
-from bartizan.sketch.norms_only import Norms
+from bartizan.sketch.exact import Norms
 from bartizan.updates import parse_updates
 
 H, F, P, LEAKED = 35, 15, 40_000, 2**90 + 5

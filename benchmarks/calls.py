@@ -12,7 +12,7 @@ import numpy as np
 import bartizan as bz
 from bartizan._util import machine
 from bartizan._util.arguments import number
-from bartizan.sketch.norms_only import Norms
+from bartizan.sketch.exact import Norms
 from bartizan.updates import combine, parse_updates
 
 

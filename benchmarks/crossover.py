@@ -13,7 +13,7 @@ from bartizan import Exact, Rotated
 from bartizan._util import machine
 from bartizan._util.arguments import listed, number, short
 from bartizan.sketch.choose import costs_of
-from bartizan.sketch.norms_only import Norms
+from bartizan.sketch.exact import Norms
 from bartizan.studies.bench.problem import Problem
 
 SKETCHES = [Norms(), Exact(), Rotated()]

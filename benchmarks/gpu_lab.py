@@ -201,15 +201,15 @@ def bench_layers(read):
     out, squares = (torch.zeros(s, dtype=torch.float64, device="cuda") for s in ((50, 4096), 50))
 
     def sketch():
-        for start, rows in gpu.walk(clients):
+        for start, rows in gpu.Placed.of(clients):
             gpu.rotated(rows, None, start, KEY, 32, out, squares)
 
     show(f"rotated, {len(LAYERS)} layers a client, table included", timed(sketch), read)
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    placed = gpu.walk(clients)
+    placed = gpu.Placed.of(clients)
     spent = time.perf_counter() - begin
-    print(f"  walk: {spent * 1e3:.2f} ms of Python, {len(placed.ranges)} ranges", flush=True)
+    print(f"  Placed.of: {spent * 1e3:.2f} ms of Python, {len(placed.ranges)} ranges", flush=True)
 
     def again():
         for start, rows in placed:

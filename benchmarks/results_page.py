@@ -24,8 +24,7 @@ from speed_tables import figure_panel, read_earlier, read_rows, sentence, tables
 from bartizan._util.atomic import write_whole
 from bartizan.studies import plotting
 from bartizan.studies.paper import comparison_tables, kept_runs, scatter_plot
-from bartizan.studies.paper.compare import compare
-from bartizan.studies.paper.summary import headline
+from bartizan.studies.paper.compare import compare, headline
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -8,9 +8,19 @@ from statistics import correlation, mean, median, variance
 
 from bartizan.studies.formatting import markdown_table
 from bartizan.studies.paper.cells import ABLATION, PaperValue
-from bartizan.studies.paper.compare import CellComparison, accuracy_text, printed
+from bartizan.studies.paper.compare import (
+    NOTHING,
+    CellComparison,
+    Summary,
+    accuracies,
+    accuracy_text,
+    cell_text,
+    failed,
+    printed,
+    seeds_text,
+    signed_spread,
+)
 from bartizan.studies.paper.kept_runs import RunSummary
-from bartizan.studies.paper.summary import NOTHING, Summary, accuracies, cell_text, failed, seeds_text, signed_spread
 
 DATA, SKETCH = "cifar10", "rotated"
 CELL = ("beta", "b", "attack", "rule")

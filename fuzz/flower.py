@@ -11,8 +11,15 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 import bartizan as bz
-from bartizan.flower.node_metrics import aggregate_metrics, medians, without_arrays
-from bartizan.flower.replies import Model, arrays_of, records_of, reported_size
+from bartizan.flower.replies import (
+    Model,
+    aggregate_metrics,
+    arrays_of,
+    medians,
+    records_of,
+    reported_size,
+    without_arrays,
+)
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes
 from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, require

@@ -7,7 +7,7 @@ from typing import Any
 
 import bartizan as bz
 from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
-from bartizan.rules.preaggregators.base import Mixed
+from bartizan.rules.preaggregators import Mixed
 from fuzz.draw import Draw
 
 RULES: dict[str, Callable[[int], Any]] = {

@@ -52,7 +52,7 @@ DATA, REPORT = "lab.data", "lab.report"
 SURFACES = {
     "aggregate": Entry("aggregate:surface", 6, _under("updates", "parse", "layout") + _under("defense", "quarantine")),
     "round": Entry("round:surface", 5, ("bartizan.round", *_under("updates", "parse", "spill"))),
-    "update-files": Entry("updates.files:surface", 2, _under("updates", "files", "safetensors_header"), "safetensors"),
+    "update-files": Entry("updates.files:surface", 2, _under("updates", "files", "headers"), "safetensors"),
     "cifar": Entry("lab.data:cifar", 2, _under(DATA, "safe_pickle", "cifar", "base"), "PIL"),
     "mnist": Entry("lab.data:mnist", 1, _under(DATA, "idx", "base"), "PIL"),
     "tiny-imagenet": Entry("lab.data:tiny_imagenet", 1, _under(DATA, "tiny_imagenet", "base"), "PIL"),
@@ -67,7 +67,7 @@ SURFACES = {
         ),
     ),
     "checkpoints": Entry("lab.runs:checkpoints", 1, _under("lab.runs", "checkpoint")),
-    "flower": Entry("flower:surface", 2, _under("flower", "replies", "node_metrics"), "flwr"),
+    "flower": Entry("flower:surface", 2, _under("flower", "replies"), "flwr"),
 }
 
 

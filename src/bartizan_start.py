@@ -1,7 +1,6 @@
 """The start of the console command `bartizan`, before the package and its dependencies are imported."""
 
 import signal
-import sys
 
 
 def main() -> int:
@@ -14,7 +13,3 @@ def main() -> int:
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, handler)
     return run()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -23,9 +23,8 @@ from torch.distributed.device_mesh import DeviceMesh
 import bartizan as bz
 from bartizan._util.seeds import fresh_seed
 from bartizan.distributed import ShardedAggregator, sharded
-from bartizan.distributed.collectives import RankGroup
 from bartizan.rules import Rule
-from bartizan.rules.coordinatewise.base import CoordinateWise
+from bartizan.rules.coordinatewise import CoordinateWise
 
 PATIENCE = 200  # seconds until a rank that hangs is a failed test: with cold caches all of them compile first
 POINTS = ("reference", "trusted")
@@ -225,7 +224,7 @@ def when_it_happened(group, arguments, shard, late, **call):
 def said_otherwise(group, n, said=None):
     """As an own all_gather of a count and of as many bytes would be, or as other numbers of such calls."""
     if said is not None:
-        RankGroup(group).gather(said)
+        dist.all_gather_object([None] * n, said, group=group)
         return "said"
     counts = [torch.empty(1, dtype=torch.int64) for _ in range(n)]
     dist.all_gather(counts, torch.tensor([0]), group=group)

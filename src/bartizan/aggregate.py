@@ -26,7 +26,6 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
 from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
-from bartizan.updates.budget import arrays_of, prepare
 from bartizan.updates.files import open_paths
 
 if TYPE_CHECKING:
@@ -76,44 +75,9 @@ class Aggregator:
     @overload
     def __call__(self, updates: Iterable[U], **options: Unpack[Options]) -> Aggregation[U]: ...
 
-    def __call__(
-        self,
-        updates: Any,
-        *,
-        sizes: npt.ArrayLike | None = None,
-        reference: Any = None,
-        trusted: Any = None,
-        seed: int | None = None,
-        history: tuple[float, ...] = (),
-        strict: bool = False,
-        out: Any = None,
-        memory: int | str | None = None,
-        progress: Progress | None = None,
-    ) -> Aggregation[Any]:
+    def __call__(self, updates: Any, **options: Unpack[Options]) -> Aggregation[Any]:
         """Aggregate one round of updates; see `aggregate` for the arguments."""
-        seed = None if seed is None else checked_seed(seed)
-        watch = Stopwatch()
-        if isinstance(self.rule, Rule):
-            self.rule.check_trusted(trusted is not None)
-        updates = open_paths(updates)
-        column_pass = ColumnPass.of(memory, progress, written=() if out is None else arrays_of(out))
-        clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
-        S = client_sizes(sizes, clients.n_sent)
-        sketch = self.sketch_for(clients)
-        effective = effective_sketch(self.rule, sketch)
-        clients = prepare(clients, out, *effective.working_set())
-
-        # Drawn only now: `updates` may be a generator that was still waiting for some of them.
-        seed = fresh_seed() if seed is None else seed
-        column_pass.begin("sketch")
-        stats = effective.gram_stats(clients, seed)
-        verdict = decide(
-            self.rule, clients, stats, sketch=sketch, sizes=S, seed=seed, history=history, strict=strict, watch=watch
-        )
-        decision = verdict.decision
-        update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
-        watch.lap("combine")
-        return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
+        return aggregate(updates, self.rule, sketch=self.sketch, **options)
 
     def round(
         self,
@@ -220,18 +184,30 @@ def aggregate(
     >>> out.update.tolist(), list(out.quarantined)
     ([1.0, 2.0], [3])
     """
-    return Aggregator(rule, sketch)(
-        updates,
-        sizes=sizes,
-        reference=reference,
-        trusted=trusted,
-        seed=seed,
-        history=history,
-        strict=strict,
-        out=out,
-        memory=memory,
-        progress=progress,
+    seed = None if seed is None else checked_seed(seed)
+    watch = Stopwatch()
+    aggregator = Aggregator(rule, sketch)
+    if isinstance(rule, Rule):
+        rule.check_trusted(trusted is not None)
+    updates = open_paths(updates)
+    column_pass = ColumnPass.of(memory, progress, out)  # it knows the files that are mapped by now
+    clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
+    S = client_sizes(sizes, clients.n_sent)
+    chosen = aggregator.sketch_for(clients)
+    effective = effective_sketch(rule, chosen)
+    clients = clients.prepared(out, *effective.working_set())
+
+    # Drawn only now: `updates` may be a generator that was still waiting for some of them.
+    seed = fresh_seed() if seed is None else seed
+    column_pass.begin("sketch")
+    stats = effective.gram_stats(clients, seed)
+    verdict = decide(
+        rule, clients, stats, sketch=chosen, sizes=S, seed=seed, history=history, strict=strict, watch=watch
     )
+    decision = verdict.decision
+    update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
+    watch.lap("combine")
+    return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
 
 
 class Options(TypedDict, total=False):

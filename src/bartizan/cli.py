@@ -11,10 +11,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import MISSING
+from typing import Any
 
-if TYPE_CHECKING:
-    from bartizan.registry import Registry
+from bartizan import __version__, registry
+from bartizan.attacks import ATTACKS, POISONS
+from bartizan.registry import Registry
 
 COMMANDS = {
     "demo": ("bartizan.studies.demo.command", "a sweep of training under attack, with its report"),
@@ -85,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     """The options, from the parser of the command that is called; the others' code is not imported."""
     parser = Parser(prog="bartizan", description="Byzantine-robust aggregation for federated learning.")
-    parser.add_argument("--version", action="version", version=f"bartizan {_version()}")
+    parser.add_argument("--version", action="version", version=f"bartizan {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     called = next((word for word in arguments if not word.startswith("-")), None)
     if called in COMMANDS:
@@ -94,20 +96,10 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         for name, (_, about) in COMMANDS.items():
             commands.add_parser(name, help=about)
         if called is not None:
-            _refuse(parser, called)
+            close = difflib.get_close_matches(called, COMMANDS, n=1)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            parser.error(f"invalid choice: {called!r}.{meant} Commands: {', '.join(COMMANDS)}.")
     return parser.parse_args(arguments)
-
-
-def _refuse(parser: argparse.ArgumentParser, called: str) -> NoReturn:
-    close = difflib.get_close_matches(called, COMMANDS, n=1)
-    meant = f" Did you mean {close[0]!r}?" if close else ""
-    parser.error(f"invalid choice: {called!r}.{meant} Commands: {', '.join(COMMANDS)}.")
-
-
-def _version() -> str:
-    from bartizan import __version__
-
-    return __version__
 
 
 def add_to(commands: Any) -> None:
@@ -122,13 +114,10 @@ def add_to(commands: Any) -> None:
 def _warm_up(options: argparse.Namespace) -> None:
     from bartizan.warmup import warm_up
 
-    seconds = warm_up(options.device)
-    print(f"The kernels are compiled ({seconds:.0f} s).")
+    print(f"The kernels are compiled ({warm_up(options.device):.0f} s).")
 
 
 def _list(options: argparse.Namespace) -> None:
-    from bartizan import registry
-    from bartizan.attacks import ATTACKS, POISONS
     from bartizan.lab.data.loaders import DATASETS
     from bartizan.lab.models.networks import MODELS
 
@@ -165,8 +154,6 @@ def _list_plugins(known: Registry) -> None:
 
 def _describe(known: Registry, name: str, note: str) -> None:
     """A name with its settings, `name` where one must be given and `name=default` otherwise, and a sentence."""
-    from dataclasses import MISSING
-
     settings = [key if value is MISSING else f"{key}={value}" for key, value in known.settings(name).items()]
     print(f"  {name}{'(' + ', '.join(settings) + ')' if settings else ''}{note}")
     about = (known.find(name).__doc__ or "").strip()
@@ -177,7 +164,3 @@ def _describe(known: Registry, name: str, note: str) -> None:
 def _print(text: str, indent: str = "      ") -> None:
     width = min(100, shutil.get_terminal_size().columns)
     print(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

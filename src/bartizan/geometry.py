@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ import numpy.typing as npt
 from bartizan._util.text import quoted
 from bartizan._util.types import Floats
 from bartizan.kernels import reference
+
+Distances: TypeAlias = tuple[Floats, int, float]
+"""Squared distances of all pairs, the medoid, and its median squared distance to the clients."""
 
 # Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
 SHORT_OF_DIGITS = 1e-9
@@ -55,15 +59,13 @@ class MeasuredPoints:
     """Clients with measured inner products about the origin; those about the medoid are computed on demand."""
 
     products: Floats  # about the origin: of the clients, and of a trusted update the last
-    squared_distances: Floats
-    medoid: int
-    spread: float
+    distances: Distances
     centre: int
-    about_centre: Floats | None  # from a second pass, where digits were short
+    about_centre: Floats | None = None  # from a second pass, where digits were short
 
     @property
     def n_clients(self) -> int:
-        return len(self.squared_distances)
+        return len(self.distances[0])
 
     @cached_property
     def inner(self) -> Floats:
@@ -112,22 +114,10 @@ class MixedPoints:
         return weigh.sandwich(np.ascontiguousarray(self.mixing), np.ascontiguousarray(self.points.gram))
 
     @cached_property
-    def _distances(self) -> tuple[Floats, int, float]:
+    def distances(self) -> Distances:
         from bartizan.kernels import weigh
 
         return weigh.distances(self.inner, self.n_clients)
-
-    @property
-    def squared_distances(self) -> Floats:
-        return self._distances[0]
-
-    @property
-    def medoid(self) -> int:
-        return self._distances[1]
-
-    @property
-    def spread(self) -> float:
-        return self._distances[2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,11 +174,11 @@ class Geometry:
         from bartizan.kernels import weigh
 
         G = np.ascontiguousarray(stats.gram)
-        distances, medoid, median = weigh.distances(G, n_clients)
-        points = MeasuredPoints(G, distances, medoid, median, medoid, None)
+        _, medoid, median = distances = weigh.distances(G, n_clients)
+        points = MeasuredPoints(G, distances, medoid)
         if n_clients > 1 and median < SHORT_OF_DIGITS * G[medoid, medoid]:
             again = np.ascontiguousarray(stats.about(medoid))
-            points = MeasuredPoints(G, *weigh.distances(again, n_clients), medoid, again)
+            points = MeasuredPoints(G, weigh.distances(again, n_clients), medoid, again)
         return cls(
             points,
             _checked_sizes(client_sizes(sizes, n_clients)),
@@ -228,17 +218,17 @@ class Geometry:
 
     @property
     def squared_distances(self) -> Floats:
-        return self.points.squared_distances
+        return self.points.distances[0]
 
     @property
     def medoid(self) -> int:
         """The client whose median distance to the others is least: no minority can make it one of theirs from afar."""
-        return self.points.medoid
+        return self.points.distances[1]
 
     @property
     def spread(self) -> float:
         """The medoid's median squared distance to the clients, its own 0 among them."""
-        return self.points.spread
+        return self.points.distances[2]
 
     @cached_property
     def norms(self) -> Floats:

@@ -18,7 +18,7 @@ from bartizan import sketch as sketches
 from bartizan._util.text import quoted
 from bartizan.rules import Rule, coordinatewise, preaggregators
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.rules.preaggregators.base import PreAggregator
+from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Sketch
 from bartizan.sketch.choose import USUAL_K
 
@@ -30,11 +30,6 @@ class Plugin:
     name: str
     target: str
     source: str
-
-    @classmethod
-    def of(cls, point: metadata.EntryPoint) -> Plugin:
-        source = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
-        return cls(_spelt(point.name), point.value, source)
 
 
 class Registry(Mapping[str, Any]):
@@ -76,7 +71,7 @@ class Registry(Mapping[str, Any]):
         if ":" in name:
             return name.strip()
         key = _spelt(name)
-        if self.is_built_in(key) or any(plugin.name == key for plugin in self.plugins()):
+        if key in self:
             return key
         close = difflib.get_close_matches(key[:200], self, n=1)
         meant = f" Did you mean {close[0]!r}?" if close else ""
@@ -159,7 +154,7 @@ class Registry(Mapping[str, Any]):
         return iter(dict.fromkeys([*self.built_in, *(plugin.name for plugin in self.plugins())]))
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
 
 def imported(target: str) -> Any:
@@ -322,5 +317,8 @@ def _spelt(name: str) -> str:
 @lru_cache(maxsize=16)
 def _installed(group: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
     """The plug-ins of a group; `path` is sys.path, which decides what is installed."""
-    found = {Plugin.of(point) for point in metadata.entry_points(group=group)}
+    found = {
+        Plugin(_spelt(one.name), one.value, f"{one.dist.name} {one.dist.version}" if one.dist else "an unknown package")
+        for one in metadata.entry_points(group=group)
+    }
     return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.source)))

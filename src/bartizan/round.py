@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -25,10 +24,8 @@ from bartizan.geometry import GramStats, norm_limit
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
-from bartizan.sketch.base import StreamingSketch
-from bartizan.sketch.sketched_rows import SketchedRows
+from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
-from bartizan.updates.budget import arrays_of, prepare
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import Unreadable, open_path
 from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
@@ -184,9 +181,7 @@ class Round(Generic[U]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._state != "closing")
             if self._result is None:
@@ -239,14 +234,14 @@ class Round(Generic[U]):
         sketch = self._effective_sketch
         if not isinstance(sketch, StreamingSketch):
             return StoredUpdate(update, size, alone.layout)
-        alone = replace(alone, column_pass=ColumnPass.of(self._memory, None))
+        alone = replace(alone, column_pass=ColumnPass.of(self._memory))
         try:
             alone = self._with_server_rows(alone)
         except ValueError:  # the reference and the trusted update were checked when the round was opened
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return StoredUpdate(update, size, alone.layout, reason=reason)
         reading = sketch.sketch_part(alone, self._seed)
-        fit = reading.squared_norms[0] <= norm_limit(alone.columns.widest)
+        fit = reading.squared_norms[0] <= norm_limit(alone.layout.widest)
         return StoredUpdate(update, size, alone.layout, reading, None if fit else alone.fault(0))
 
     def _without_floats(self, update: Any, size: float) -> StoredUpdate:
@@ -280,10 +275,10 @@ class Round(Generic[U]):
         if size and self._recheck:
             size += RECHECK_SKETCH.k
         try:
-            column_pass = ColumnPass.of(self._memory, progress, written=() if out is None else arrays_of(out))
+            column_pass = ColumnPass.of(self._memory, progress, out)
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
-            clients = prepare(clients, out, size, unit)
+            clients = clients.prepared(out, size, unit)
             column_pass.begin("sketch")
             verdict = decide(
                 rule,
@@ -314,11 +309,8 @@ class Round(Generic[U]):
             return sketch.gram_stats(clients, self._seed)
         readings = []
         for row, client in enumerate(clients.clients):
-            one = stored[client]
-            if one.reading is None or one.layout != clients.layout:
-                readings.append(sketch.sketch_part(clients.only([row]), self._seed))
-            else:
-                readings.append(one.reading)
+            reading = stored[client].reading if stored[client].layout == clients.layout else None
+            readings.append(reading or sketch.sketch_part(clients.only([row]), self._seed))
         return sketch.stats_from(clients, SketchedRows.stacked(readings), self._seed)
 
 

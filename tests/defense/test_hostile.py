@@ -143,7 +143,7 @@ LEAVES = {
     "empty array": (np.zeros(0, np.float32), "shape|empty"),
     "0-d array": (np.array(1, np.float32), "shape"),
     "a NumPy scalar": (np.float32(1), "shape"),
-    "a claim of terabytes": (np.broadcast_to(np.float32(0), (10**6, 10**7)), "shape"),
+    "a claim of terabytes": (np.broadcast_to(np.float32(0), (10**6, 10**7)), "which they repeat"),
     "None": (None, "NoneType"),
     "a plain int": (7, "int"),
     "a plain float": (7.5, "float"),
@@ -601,8 +601,14 @@ ATTACKERS = {
     "a key without a name": (lambda x: {Nameless(): x}, "missing"),
     "a key without a name, and text": (lambda x: {"w": {Nameless(): "text"}}, "<Nameless>"),
     "an error without words": (lambda x: Broken(w=x), "Unsaid: its message can't be read"),
-    "a number repeated for ever": (lambda x: {"w": np.broadcast_to(x[:1], (10**13,))}, "memory for 1 numbers"),
-    "a tensor repeated for ever": (lambda x: {"w": tensor(x[:1]).expand(10**9, 10**4)}, "memory for 1 numbers"),
+    "a number repeated for ever": (
+        lambda x: {"w": np.broadcast_to(x[:1], (10**13,))},
+        "memory for 4, which",
+    ),
+    "a tensor repeated for ever": (
+        lambda x: {"w": tensor(x[:1]).expand(10**9, 10**4)},
+        "memory for 4, which",
+    ),
 }
 
 

@@ -27,7 +27,7 @@ from bartizan.distributed.agreement import ShardInfo, agree  # noqa: E402
 from bartizan.distributed.rank import PartialSums  # noqa: E402
 from bartizan.distributed.shard import EmptyShard, padded_to_block  # noqa: E402
 from bartizan.kernels import reference  # noqa: E402
-from bartizan.sketch.norms_only import Norms  # noqa: E402
+from bartizan.sketch.exact import Norms  # noqa: E402
 from bartizan.updates import layout, parse, parse_updates  # noqa: E402
 from lost_ranks import survivors_raise  # noqa: E402
 from ranks import PATIENCE, Blind, Broken, Plain, Ranks, Sore, run_to_the_end  # noqa: E402
@@ -409,7 +409,7 @@ def test_ranks_that_disagree_hear_why_on_all(ranks, change, error, message):
     ("arguments", "message"),
     [
         ((bz.Krum(3), bz.Rotated(64)), r"the rule: rank 0 has bartizan.rules.krum.Krum\(n_byzantine=2\), rank 1 has"),
-        ((bz.Krum(2), bz.Rotated(128)), r"the sketch: rank 0 has bartizan.sketch.rotated.Rotated\(k=64"),
+        ((bz.Krum(2), bz.Rotated(128)), r"the sketch: rank 0 has bartizan.sketch.projections.Rotated\(k=64"),
     ],
 )
 def test_ranks_of_other_rules_or_sketches_hear_it_on_all(ranks, arguments, message):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
-from bartizan.updates.npy_header import read_header
+from bartizan.updates.headers import read_npy_header
 from flower_nodes import HOSTILE_ARRAYS, MODEL, LocalGrid, arrays, as_record, sends
 
 
@@ -55,7 +55,7 @@ def test_names_must_be_those_of_the_model():
 @given(st.binary(max_size=300), st.sampled_from([b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00", b"\x93NUMPY\x02\x00"]))
 def test_bytes_that_are_no_header_are_a_value_error(data, begin):
     try:
-        read_header(begin + data)
+        read_npy_header(begin + data)
     except ValueError:
         return
     raise AssertionError("random bytes are no header")
@@ -64,7 +64,7 @@ def test_bytes_that_are_no_header_are_a_value_error(data, begin):
 @given(st.lists(st.integers(0, 4), max_size=6), st.sampled_from(["<f2", "<f4", ">f8", "<i8", "|u1", "|b1"]))
 def test_every_header_that_numpy_writes_is_read(shape, dtype):
     array = np.zeros(shape, dtype)
-    header = read_header(Array(array).data)
+    header = read_npy_header(Array(array).data)
     assert (header.dtype, header.shape) == (array.dtype.str, array.shape)
 
 

@@ -17,6 +17,7 @@ import bartizan as bz
 from bartizan import records as results
 from bartizan._util import jsonl
 from bartizan.flower import RobustStrategy, resume
+from bartizan.flower.replies import Model
 from bartizan.lab.report import load as report
 from bartizan.lab.report.finding import reputation_of
 from flower_nodes import ATTACKERS, LocalGrid, arrays, as_record, fails, run, steps_by_one
@@ -40,7 +41,7 @@ def test_the_report_shows_a_run(tmp_path):
     assert shown.quarantined[:, shown.clients.index("5")].all()
     assert reputation_of(shown).suspects()[0].record == strategy.suspects()[0].record == "quarantined in 3 of 3 rounds"
     made = subprocess.run(
-        [sys.executable, "-m", "bartizan.cli", "report", str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bartizan", "report", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert made.returncode == 0, made.stderr
 
@@ -244,7 +245,7 @@ def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
     found = results.read(tmp_path)
     assert [line["round"] for line in found.rounds] == [1, 2, 3]
     assert found.end["status"] == "finished"
-    assert resume.load(tmp_path).round == 3
+    assert resume.load(tmp_path, Model(arrays()), {}).round == 3
 
 
 def test_a_folder_of_another_model_or_a_broken_checkpoint_is_an_error(tmp_path):

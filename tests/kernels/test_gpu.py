@@ -99,7 +99,7 @@ def test_a_kernel_adds_what_its_definition_adds(case, dtype):
     for i, (M, w) in enumerate(sizes if dtype in DTYPES[:2] else sizes[-2:]):  # each origin is one more to compile
         x = numbers((M, w), dtype)
         origin = [None, numbers(w, torch.float32, 1), numbers(w, torch.float64, 2)][(i + DTYPES.index(dtype)) % 3]
-        agree(name, gpu.walk(x), x, origin, arguments, shape(M))
+        agree(name, gpu.Placed.of(x), x, origin, arguments, shape(M))
 
 
 @pytest.mark.parametrize(("k", "mixing", "alignment"), LAYOUTS + [pytest.param(*c, marks=only_real) for c in LARGE])
@@ -144,20 +144,20 @@ def test_layers_that_lie_anywhere_are_one_row(name, dtypes, scratch, monkeypatch
     dtype = torch.float64 if torch.float64 in dtypes else torch.float32
     arguments, shape = ((512, KEY, 64), (2, 256)) if name == "rotated" else ((), (2,))
     origin = numbers(x.shape[1], seed=9)
-    agree(name, gpu.walk(rows), x.to(dtype), origin, arguments, shape)
+    agree(name, gpu.Placed.of(rows), x.to(dtype), origin, arguments, shape)
 
 
 def test_layers_are_used_in_place_in_the_fast_kernel_too():
     rows, x = layers([4097, 4095, 100], 1, [torch.float32] * 3)
-    agree("rotated", gpu.walk(rows), x.float(), None, (0, KEY, 32), (1, 4096))
+    agree("rotated", gpu.Placed.of(rows), x.float(), None, (0, KEY, 32), (1, 4096))
 
 
 def test_tensors_that_are_not_contiguous_are_read_in_their_own_order():
     rows = [[numbers((40, 30), seed=m).T, numbers(77, seed=m + 9)[::2]] for m in range(3)]
     x = torch.stack([torch.cat([entry.reshape(-1) for entry in row]) for row in rows])
-    agree("squared_norms", gpu.walk(rows), x, None, (), (3,))
+    agree("squared_norms", gpu.Placed.of(rows), x, None, (), (3,))
     x = numbers((50, 3)).T
-    agree("squared_norms", gpu.walk(x), x, None, (), (3,))
+    agree("squared_norms", gpu.Placed.of(x), x, None, (), (3,))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -178,7 +178,7 @@ def test_the_weighted_sum_is_that_of_its_definition_in_fresh_memory(dtype):
 def test_the_weighted_sum_of_layers_is_flat():
     rows, x = layers([5000, 3, 300, 9000, 701], 3, [torch.float32] * 5)
     weights, out = numbers(3, torch.float64), torch.full((x.shape[1],), torch.nan, device=DEVICE)
-    for start, some in gpu.walk(rows):
+    for start, some in gpu.Placed.of(rows):
         gpu.weighted_sum(some, weights, None, None, out[start : start + some.width])
     close(out, exact(weights) @ exact(x), torch.float32)
 
@@ -187,7 +187,7 @@ def test_placed_rows_can_be_walked_over_again(monkeypatch):
     rows, x = layers([5000, 3, 300, 9000, 701], 2, [torch.float32] * 5)
     for scratch in (1, 2**30):
         monkeypatch.setattr(placed, "SCRATCH", scratch)
-        again = gpu.walk(rows)
+        again = gpu.Placed.of(rows)
         for _ in range(2):
             agree("squared_norms", again, x.float(), None, (), (2,))
 
@@ -195,7 +195,7 @@ def test_placed_rows_can_be_walked_over_again(monkeypatch):
 def test_rows_of_other_sizes_or_dtypes_are_refused():
     for other in (numbers(8), numbers(7, torch.float64)):
         with pytest.raises(ValueError, match="of the same sizes and dtypes"):
-            gpu.walk([[numbers(7)], [other]])
+            gpu.Placed.of([[numbers(7)], [other]])
 
 
 def test_sketches_of_column_shards_add_up():
@@ -227,13 +227,6 @@ def test_what_is_not_finite_shows_in_its_own_row_and_nowhere_else(bad, name):
         out = exact(out)
         assert not np.isfinite(out[1]).any()
         assert np.isfinite(out[[[0], [2]], [0, 2]] if name == "gram" else out[[0, 2]]).all()
-
-
-def test_tf32_is_an_option_of_the_gram_matrix():
-    x, out, truth = numbers((5, 1100)), torch.zeros((5, 5), dtype=torch.float64, device=DEVICE), np.zeros((5, 5))
-    gpu.gram(gpu.DeviceRows.of(x), None, out, tf32=True)
-    reference.gram(exact(x), None, truth)
-    np.testing.assert_allclose(exact(out), truth, atol=2e-3 * truth.max())
 
 
 def test_a_missing_triton_names_the_extra():

@@ -12,7 +12,7 @@ from bartizan._util.seeds import key_of
 from bartizan.kernels import cpu, reference
 from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
-from bartizan.updates.columns import Columns, Row
+from bartizan.updates.columns import Row, stack
 from bartizan.updates.layout import Layout, widen_bfloat16
 
 KEY = key_of(2**200 + 12345)
@@ -172,11 +172,10 @@ def test_rows_are_read_where_they_lie_in_any_format_and_stride():
     layout = Layout(
         tuple(type(entry)(entry.path, entry.shape, k) for entry, k in zip(layout.entries, kinds, strict=True))
     )
-    columns = Columns(layout)
     for most in (None, 4096, 8192):
         fast, slow = (np.zeros((6, 4096)), np.zeros(6)), (np.zeros((6, 4096)), np.zeros(6))
         reference.rotated(truth, None, 0, KEY, 32, *slow)
-        for start, block in columns.stack(rows).blocks(4096, most):
+        for start, block in stack(rows, layout).blocks(4096, most):
             np.testing.assert_array_equal(np.asarray(block), truth[:, start : start + block.width])
             np.testing.assert_array_equal(block[2], truth[2, start : start + block.width])
             cpu.rotated(block, None, start, KEY, 32, *fast)

@@ -324,7 +324,7 @@ def test_objects_are_recorded_by_their_names_and_settings():
         ),
         ({"rule": {"name": "os:system"}}, "does not fit: wanted a class that derives from bartizan.rules"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_what_can_not_be_recorded_or_does_not_fit_is_refused(given, message):
     with pytest.raises(ConfigError, match=message):

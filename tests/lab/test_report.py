@@ -21,12 +21,11 @@ from bartizan import cli
 from bartizan import records as results
 from bartizan import registry as names
 from bartizan.attacks import ATTACKS
-from bartizan.lab.report import events, figures, pack, write
-from bartizan.lab.report.content import content, data
+from bartizan.lab.report import figures, pack, tables, write
+from bartizan.lab.report.content import content, data, embedded, page
 from bartizan.lab.report.factors import rule_styles
 from bartizan.lab.report.figures import pictures
 from bartizan.lab.report.load import load
-from bartizan.lab.report.page import embedded, page
 from report_runs import CLASSES, HARM, LEVEL, write_brief, write_run, write_sweep
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u2028$\\frac{{data}}"
@@ -569,7 +568,7 @@ def test_tensorboard_reads_back_what_was_written_once(tmp_path):
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     folder = write_run(tmp_path / "a", rounds=6)
     for _ in range(2):
-        events.write(load(folder).runs, tmp_path / "events")
+        tables.write_events(load(folder).runs, tmp_path / "events")
     (path,) = (tmp_path / "events").rglob("events.out.tfevents.*")
     found = {}
     for event in loader.LegacyEventFileLoader(str(path)).Load():

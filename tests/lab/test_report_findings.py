@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from bartizan import records as results
-from bartizan.lab.report.content import content, data
+from bartizan.lab.report.content import content, data, page
 from bartizan.lab.report.load import load
-from bartizan.lab.report.page import page
 from report_runs import write_brief, write_run
 
 

@@ -98,7 +98,7 @@ def test_a_killed_worker_is_replaced_its_run_goes_on_and_the_others_do_not_notic
 def started_sweep(folder):
     (folder / "e.toml").write_text(LONG.with_settings(["grid.seed=[0, 1]", "rounds=100000"]).to_toml())
     return subprocess.Popen(
-        [sys.executable, "-m", "bartizan.cli", "sweep", "e.toml", "--workers", "2", "--out", "out"],
+        [sys.executable, "-m", "bartizan", "sweep", "e.toml", "--workers", "2", "--out", "out"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -22,7 +22,7 @@ def test_a_peers_answer_is_judged_right(peer, rule):
     (row,) = measure.rows(problem, rule, [PEERS[peer]()], 2, 60, lambda text: None)
     assert row.ok, row.judged
     assert row.seconds > 0
-    assert row.repeats == 2
+    assert row.repeats in (1, 2)  # once where the first call took more than half of the limit
 
 
 def test_who_lacks_a_rule_gets_no_row():

@@ -19,8 +19,8 @@ from bartizan.studies.bench import measure
 from bartizan.studies.bench import peak_memory as memory
 from bartizan.studies.bench.bench_rows import curves, longest
 from bartizan.studies.bench.benchmark import PEERS, Benchmark
-from bartizan.studies.bench.correctness import judged
-from bartizan.studies.bench.engines import Answer, Engine, Job, ours, rule_of
+from bartizan.studies.bench.engines import Answer, Bartizan, Engine, Job, rule_of
+from bartizan.studies.bench.measure import judged
 from bartizan.studies.bench.problem import Problem
 
 RULES = ["krum", "multi-krum", "bulyan", "geometric-median", "mca"]
@@ -79,7 +79,9 @@ def test_distances_and_definition_are_those_of_numpy(problem):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("engine", [ours("exact"), PEERS["torch-cdist"](), PEERS["pair-loop"]()], ids=lambda e: e.label)
+@pytest.mark.parametrize(
+    "engine", [Bartizan("exact"), PEERS["torch-cdist"](), PEERS["pair-loop"]()], ids=lambda e: e.label
+)
 def test_exact_engines_meet_the_definition(engine, rule, problem):
     job = engine.job(rule, problem)
     verdict = judged(problem, engine, job.run(job.prepare()), problem.defined(rule_of(rule, 2)))
@@ -118,12 +120,12 @@ def test_an_engine_that_need_not_meet_the_definition_must_stay_among_the_honest(
 @pytest.mark.parametrize("sketch", ["exact", "rotated:256", "auto"])
 def test_ours_is_right_in_every_dtype(dtype, sketch):
     problem = Problem.draw(11, 2, 5000, dtype, "cpu")
-    for row in measure.rows(problem, "geometric-median", [ours(sketch)], 1, 60, quiet):
+    for row in measure.rows(problem, "geometric-median", [Bartizan(sketch)], 1, 60, quiet):
         assert row.ok, row.judged
 
 
 def test_who_fails_gets_a_row_that_says_so_and_the_others_go_on(problem):
-    engines = [Broken(failing), ours("exact")]
+    engines = [Broken(failing), Bartizan("exact")]
     failed, fine = measure.rows(problem, "krum", engines, 2, 60, quiet)
     assert (failed.seconds, failed.reads, failed.ok) == (None, None, False)
     assert failed.judged == "ZeroDivisionError: as expected"
@@ -134,7 +136,7 @@ def test_who_fails_gets_a_row_that_says_so_and_the_others_go_on(problem):
 
 
 def test_a_row_gives_the_median_between_least_and_most(problem):
-    (row,) = measure.rows(problem, "krum", [ours("rotated:256")], 5, 60, quiet)
+    (row,) = measure.rows(problem, "krum", [Bartizan("rotated:256")], 5, 60, quiet)
     assert 0 < row.seconds_min <= row.seconds <= row.seconds_max
     assert 0 < row.reads_min <= row.reads <= row.reads_max
     assert row.repeats == 5
@@ -142,7 +144,7 @@ def test_a_row_gives_the_median_between_least_and_most(problem):
 
 
 def test_who_is_beyond_the_limit_is_called_once(problem):
-    (row,) = measure.rows(problem, "krum", [ours("exact")], 5, 0.0, quiet)
+    (row,) = measure.rows(problem, "krum", [Bartizan("exact")], 5, 0.0, quiet)
     assert row.repeats == 1
     assert row.seconds == row.seconds_min == row.seconds_max
 
@@ -188,7 +190,7 @@ def test_a_first_call_that_compiled_is_not_the_one_that_counts():
 
 def test_who_fails_in_the_call_after_compiling_gets_a_row_too():
     problem = Problem.draw(11, 2, 64 * 5000, "float32", "cpu")
-    engines = [Broken(Compiling(problem.dim, fails_at=2)), ours("exact")]
+    engines = [Broken(Compiling(problem.dim, fails_at=2)), Bartizan("exact")]
     failed, fine = measure.rows(problem, "krum", engines, 1, 60, quiet)
     assert (failed.ok, failed.judged, fine.ok) == (False, "MemoryError: as expected", True)
 
@@ -205,7 +207,7 @@ def test_memory_beside_pythons_own_is_seen():
 
 
 def test_slopes_are_those_of_the_powers_that_made_the_times(problem):
-    (row,) = measure.rows(problem, "krum", [ours("exact")], 1, 60, quiet)
+    (row,) = measure.rows(problem, "krum", [Bartizan("exact")], 1, 60, quiet)
     grid = [
         replace(row, clients=M, dim=p, seconds=1e-9 * M**1.5 * p) for M in (10, 20, 40) for p in (1000, 4000, 16000)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
@@ -183,6 +184,8 @@ def test_ours_stand_beside_the_papers_with_difference_and_speedup(tmp_path):
     assert row.differences == [pytest.approx(1), pytest.approx(-1)]
     assert row.speedup == pytest.approx(16)
     assert (row.rounds, row.seeds, row.sketch) == ("3", 2, "rotated")
+    dash = replace(row.pdr[0], converged=False)
+    assert compare.accuracy_text([*row.pdr, dash]) == "63.00 ± 1.41 (1 of 3 -)"
 
 
 def test_a_run_that_did_not_converge_is_a_dash_and_an_unfinished_one_says_how_far_it_got(tmp_path):

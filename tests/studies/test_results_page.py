@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bartizan.studies.paper import compare, summary
+from bartizan.studies.paper import compare
 from paper_runs import cells_of, write
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -117,7 +117,7 @@ def test_differences_are_of_converged_pairs_and_raw_ones_of_all(page, four):
     assert len(all_.rows) == 4
     assert sorted(all_.differences) == pytest.approx([-2, 1])
     assert sorted(all_.raw_differences) == pytest.approx([-10, -2, -1, 1])
-    assert summary.cell_text(all_.worst) == "krum, foe, b=0.3, beta=0.6"
+    assert compare.cell_text(all_.worst) == "krum, foe, b=0.3, beta=0.6"
     assert all_.spread_over_seeds is None
 
 
@@ -140,13 +140,13 @@ def test_the_summary_says_what_was_computed(page, four):
     assert "**Worst and best pair**: -10.00 (krum, foe, b=0.3, beta=0.6), +1.00 (mca, lie, b=0.3, beta=0.6)." in said
     assert 'of 4 cells 1 are "-" in our base and 2 in our PDR; in the paper 1 and 1.' in said
     assert '7 of our 8 runs agree with the paper\'s on being "-" or not.' in said
-    head = summary.headline(four)
+    head = compare.headline(four)
     assert "On 4 of the paper's cells: cifar10, b=0.3, beta=0.6, one seed each." in head
     assert "by -0.50 points (mean over the 2 where both runs converge), at worst by -10.00" in head
     assert "In 3 of 4 either both runs converge or neither does." in head
     groups = page.groups(four)
     assert "| krum | 2 | 2 | -2.00 | -6.00 | -10.00 |" in groups
-    assert page.bullets([]) == summary.headline([]) == summary.NOTHING
+    assert page.bullets([]) == compare.headline([]) == compare.NOTHING
 
 
 def test_spread_over_seeds_is_that_within_cells(page, tmp_path):
@@ -165,7 +165,7 @@ def test_ranks_agree_where_the_order_is_the_same_and_a_dash_is_lowest(page, four
     all_ = page.PageSummary.of(four)
     assert all_.ranks_of_base_and_pdr == pytest.approx(page.spearman([60, 25, 0, 62], [58, 0, 0, 63]))
     theirs = [of[0].accuracy_percent or 0 for row in all_.rows for of in (row.paper_base, row.cell.values)]
-    assert [summary.cell_text(row).split(", ")[:2] for row in all_.rows] == [
+    assert [compare.cell_text(row).split(", ")[:2] for row in all_.rows] == [
         ["krum", "lie"],
         ["krum", "foe"],
         ["mca", "sign-flip"],
@@ -210,7 +210,7 @@ def test_two_runs_that_both_diverged_have_no_difference(page, tmp_path):
     for cell in cells_of("rule=bulyan,attack=sign-flip,b=0.3"):
         write(tmp_path, cell, [0.1], rounds=2, status="diverged")
     rows = compare.compare(tmp_path).rows
-    assert summary.headline(rows).endswith("one seed each. In it either both runs converge or neither does.")
+    assert compare.headline(rows).endswith("one seed each. In it either both runs converge or neither does.")
     assert "Worst" not in page.bullets(rows)
     assert "| bulyan | 1 | 1 |  |  |  |  | 1 of 1 | 1x |" in page.groups(rows)
 
@@ -221,11 +221,11 @@ def test_every_protocol_and_sketch_has_a_headline_of_its_own(tmp_path):
         for cell, accuracy in zip((base, pdr), accuracies, strict=True):
             write(tmp_path, cell, [accuracy], rounds=1, changes=changes)
     write(tmp_path, pdr, [0.3], rounds=1, sketch="achlioptas")
-    said = summary.headlines(compare.compare(tmp_path).rows)
+    said = compare.headlines(compare.compare(tmp_path).rows)
     assert {line[:1] for line in said} == {"A", "B"}
     assert sorted(line.split(":")[0][3:] for line in said) == ["achlioptas", "rotated", "rotated"]
     assert sum("by -10.00 points" in line for line in said) == sum("by +10.00 points" in line for line in said) == 1
-    assert summary.headlines([]) == [summary.NOTHING]
+    assert compare.headlines([]) == [compare.NOTHING]
 
 
 def test_the_weight_on_attackers_and_what_the_projection_moved_are_shown(page, tmp_path):

@@ -24,20 +24,18 @@ from bartizan.studies.theory import aggregation_error as aggregation
 from bartizan.studies.theory import bounds, breakdown, command, convergence, parts, simulated_round
 from bartizan.studies.theory import projection_attacks as adaptive
 from bartizan.studies.theory import subspace_embedding as embedding
-from bartizan.studies.theory import theory_report as report
-from bartizan.studies.theory.parts import Ledger
-from bartizan.studies.theory.problems import PROBLEMS
+from bartizan.studies.theory.convergence import PROBLEMS
 from bartizan.studies.theory.simulated_round import (
     Attack,
     HonestClients,
     Server,
     common_gradient,
-    errors_of,
     honest_clients,
+    mean_errors,
     rule_named,
     servers_of,
 )
-from bartizan.studies.theory.spans import SPANS, basis
+from bartizan.studies.theory.subspace_embedding import SPANS, basis
 
 # By hand: b = 0.2, c = 3, eps = 0.6 (so a factor of 4), sigma^2 = 4, kappa^2 = 9.
 GIVEN = {"c": 3.0, "b": 0.2, "eps": 0.6, "sigma": 2.0, "kappa": 3.0}
@@ -254,7 +252,7 @@ def test_a_search_also_tries_what_it_found_without_noise_on_the_projected_server
     assert found["projected"]["optimised-alie"] > 0.9 * found["exact"]["optimised-alie"]
     projected = {"projected": servers_of(rule_named("krum", 6), Rotated(1024))["projected"]}
     clients, common = honest_clients(20, cell.dim, cell.noisy), common_gradient(cell.dim, cell.length)
-    ((_, _, alone),) = errors_of(projected, cell.attacks, 6, clients, common, 0)
+    alone = mean_errors(projected, cell.attacks, 6, clients, common, [0])["projected"]["optimised-alie"]
     assert alone < 0.5 * found["exact"]["optimised-alie"]
 
 
@@ -316,7 +314,7 @@ def test_noise_in_all_coordinates_has_nothing_to_do_with_the_offsets():
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_problems_gradient_and_constants_are_right(name):
-    problem, rng = PROBLEMS[name].of(6), np.random.default_rng(0)
+    problem, rng = PROBLEMS[name](6), np.random.default_rng(0)
     for _ in range(50):
         u, v = rng.normal(size=(2, 6)) * 3
         slope = (problem.value(u + 1e-6 * v) - problem.value(u - 1e-6 * v)) / 2e-6
@@ -325,7 +323,7 @@ def test_a_problems_gradient_and_constants_are_right(name):
         assert gap <= problem.smoothness / 2 * ((v - u) ** 2).sum()
         if name == "strongly convex":
             assert gap >= problem.convexity / 2 * ((v - u) ** 2).sum() - 1e-9
-    assert problem.value(problem.start()) > 10
+    assert problem.value(problem.start) > 10
 
 
 TRAINING = convergence.TrainingCase(
@@ -476,22 +474,21 @@ def test_an_interrupt_keeps_the_measured_cases(toy, tmp_path):
     toy.measure = stopped
     with pytest.raises(KeyboardInterrupt):
         parts.run("toy", tmp_path, True)
-    with Ledger(tmp_path / "toy.jsonl") as ledger:
-        assert [ledger.get(case) for case in TOYS] == [{"k": math.inf}, None]
+    assert parts.finished("toy", tmp_path, True) == [(TOYS[0], {"k": math.inf})]
 
 
-def test_a_ledger_of_an_earlier_version_without_checksums_is_read(tmp_path):
+def test_a_ledger_of_an_earlier_version_without_checksums_is_read(tmp_path, monkeypatch):
     case = breakdown.BreakdownCase("krum", 11, 6, 4, 30.0, 2048, 1024, 1, LOUD)
     cell = {"rule": "krum", "n_clients": 11, "n_byzantine": 6, "told": 4, "length": 30.0, "dim": 2048, "k": 1024}
     line = json.dumps({"cell": {**cell, "draws": 1, "attacks": LOUD}, "result": {"exact": {"ipm": math.inf}}})
     (tmp_path / "breakdown.jsonl").write_text(line + "\n")
-    with Ledger(tmp_path / "breakdown.jsonl") as ledger:
-        assert ledger.get(case) == {"exact": {"ipm": math.inf}}
+    monkeypatch.setattr(breakdown, "cases", lambda quick: [case])
+    assert parts.finished("breakdown", tmp_path, False) == [(case, {"exact": {"ipm": math.inf}})]
 
 
 def test_a_report_of_nothing_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no results of a whole run of bartizan theory"):
-        report.write(tmp_path, quick=False)
+        parts.write(tmp_path, quick=False)
 
 
 @pytest.mark.parametrize("line", ['{"cell": 1}', '{"cell": 1, "result": {}}', '{"cell": {}, "result": []}', "[]"])
@@ -499,14 +496,16 @@ def test_a_malformed_line_is_named(tmp_path, line):
     path = tmp_path / "embedding.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(ValueError, match=r"embedding.jsonl, line 1, is not as expected.*Delete that line"):
-        Ledger(path)
+        parts.run("embedding", tmp_path, True)
 
 
-def test_a_result_that_lacks_something_is_named_and_not_reported(tmp_path):
-    with Ledger(tmp_path / "embedding.jsonl") as ledger:
-        ledger.add(embedding.cases(True)[0], {"median": 0.5})
+def test_a_result_that_lacks_something_is_named_and_not_reported(tmp_path, monkeypatch):
+    few = embedding.cases(True)[:1]
+    monkeypatch.setattr(embedding, "cases", lambda quick: few)
+    monkeypatch.setattr(embedding, "measure", lambda case: {"median": 0.5})
+    parts.run("embedding", tmp_path, True)
     with pytest.raises(ValueError, match=r"without failed_rounds, failed_trials, worst, of Emb.*Delete that line"):
-        report.write(tmp_path, quick=True)
+        parts.write(tmp_path, quick=True)
 
 
 def test_reading_results_changes_nothing_and_a_second_run_is_refused(toy, tmp_path):
@@ -519,8 +518,8 @@ def test_reading_results_changes_nothing_and_a_second_run_is_refused(toy, tmp_pa
     assert [found for _, found in parts.finished("toy", tmp_path, True)] == [{"k": 64}, {"k": 128}]
     assert path.read_bytes() == torn
     pytest.importorskip("fcntl")
-    with Ledger(path), pytest.raises(ValueError, match=r"Another run is writing .*toy.jsonl"):
-        Ledger(path)
+    with parts.opened(path), pytest.raises(ValueError, match=r"Another run is writing .*toy.jsonl"):
+        parts.run("toy", tmp_path, True)
 
 
 def test_a_file_is_no_folder_for_results(tmp_path, capsys):
@@ -565,7 +564,7 @@ def test_the_command_writes_tables_pictures_and_a_page(tmp_path, monkeypatch, ca
     assert "refuses" in page
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    written, missing = report.write(tmp_path, quick=True)
+    written, missing = parts.write(tmp_path, quick=True)
     assert missing == "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
     assert "![" not in written[-1].read_text()
 

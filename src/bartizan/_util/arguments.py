@@ -1,4 +1,4 @@
-"""Arguments as people write them: 64k, 11.2M, lists with commas."""
+"""Parse command-line arguments: counts such as 64k or 11.2M, seconds, and comma-separated lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def number(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A positive time."""
+    """A positive number of seconds."""
     try:
         value = float(text)
     except ValueError:
@@ -33,7 +33,7 @@ def seconds(text: str) -> float:
 
 
 def listed(one: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """One or more of a kind, with commas between, none twice."""
+    """A parser of comma-separated values, each read by `one`; repeated values are dropped."""
 
     def parse(text: str) -> list[T]:
         return list(dict.fromkeys(one(part.strip()) for part in text.split(",")))

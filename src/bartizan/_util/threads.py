@@ -39,7 +39,7 @@ def share(task: Callable[[int], None], n_tasks: int, threads: int) -> None:
     pool = _helpers()
     others: list[Future[None]] = []
     try:
-        with suppress(RuntimeError):  # no more threads are to be had: Python is about to end, or the system is short
+        with suppress(RuntimeError):  # no thread can be started: Python is about to end, or the system has none left
             others.extend(pool.submit(work) for _ in range(helpers))
         work()
     finally:

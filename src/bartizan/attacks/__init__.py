@@ -13,16 +13,16 @@ from bartizan.attacks.data_poisoning import Backdoor, LabelFlip, Poison
 from bartizan.attacks.formulas import (
     a_little_is_enough,
     fall_of_empires,
-    gaussian,
     inner_product_manipulation,
     little_is_enough,
+    mimic,
+    none,
     sign_flip,
 )
-from bartizan.attacks.malformed import garbage, infinity, not_a_number
-from bartizan.attacks.mimic import mimic, none
 from bartizan.attacks.min_max import min_max, min_sum
+from bartizan.attacks.noise import garbage, gaussian, infinity, not_a_number
 from bartizan.attacks.optimised import optimised_alie, optimised_ipm
-from bartizan.attacks.parameters import needs, needs_aggregator
+from bartizan.attacks.parameters import needs
 
 __all__ = [
     "ATTACKS",
@@ -43,7 +43,6 @@ __all__ = [
     "min_max",
     "min_sum",
     "needs",
-    "needs_aggregator",
     "none",
     "not_a_number",
     "null_space",

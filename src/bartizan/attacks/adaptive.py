@@ -8,88 +8,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.random import Generator
 
 from bartizan._util.types import Array, Floats
 from bartizan.attacks.honest_updates import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std
 from bartizan.attacks.nullspace import hidden_part
 from bartizan.attacks.optimised import GRID, Aggregate, most_harmful, trial
-from bartizan.attacks.parameters import (
-    AT_LEAST_ONE,
-    FUNCTION,
-    NUMBER,
-    SEED,
-    SEEDS,
-    SKETCH,
-    VECTOR,
-    Wanted,
-    attack,
-    is_whole,
-)
+from bartizan.attacks.parameters import AT_LEAST_ONE, FUNCTION, INDEX, NUMBER, SEEDS, SKETCH, VECTOR, Wanted, attack
 from bartizan.sketch import Projection, Rotated, Sketch
 from bartizan.updates.layout import on_host
 
 FAR = 100.0  # times the root mean square norm of the honest updates: every rule rejects it where it is visible
 # Moves of one length in different directions often do the same harm up to rounding: the first of them is sent.
 ROUNDING = 1 + 1e-6
-SIZES = Wanted("1, 2, 4 or 8 coordinates a half", lambda value: is_whole(value) and value in (1, 2, 4, 8))
+SIZES = Wanted("1, 2, 4 or 8 coordinates a half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))
 
 
-@attack(sketch=SKETCH, leaked_seed=SEED, distance=NUMBER)
+@attack(sketch=SKETCH, leaked_seed=INDEX, distance=NUMBER)
 def null_space(
-    honest: Matrix,
-    count: int,
-    rng: np.random.Generator,
-    *,
-    sketch: Sketch,
-    leaked_seed: int,
-    distance: float = FAR,
+    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, leaked_seed: int, distance: float = FAR
 ) -> Matrix:
     """Move the honest mean far inside the null space of the round's projection, whose seed is known.
 
     The move is `distance` times the honest updates' root mean square norm, and the projection maps it to zero up to
     rounding. Where there is no null space it is made against the mean.
     """
-    return _moved(honest, count, rng, sketch, (leaked_seed,), distance)
+    m = _mean(honest)
+    return _sent(m + _move(_opposite(m, rng), sketch, (leaked_seed,), distance * _norm(honest)), honest, count)
 
 
-@attack(sketch=SKETCH, leaked_seed=SEED)
-def null_space_mirror(
-    honest: Matrix, count: int, rng: np.random.Generator, *, sketch: Sketch, leaked_seed: int
-) -> Matrix:
+@attack(sketch=SKETCH, leaked_seed=INDEX)
+def null_space_mirror(honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, leaked_seed: int) -> Matrix:
     r"""Reverse the part of the honest mean in the null space of the round's projection, whose seed is known.
 
     :math:`m - 2 N m`, N the projector onto the null space: the sketch and the exact norm are those of the mean m, and
     with many more coordinates than k it is nearly -m.
     """
     m = _mean(honest)
-    return agreed(narrowed(m - 2 * hidden_part(m, sketch, (leaked_seed,)), honest), count)
+    return _sent(m - 2 * hidden_part(m, sketch, (leaked_seed,)), honest, count)
 
 
 @attack(sketch=SKETCH, past_seeds=SEEDS, distance=NUMBER)
 def replay(
-    honest: Matrix,
-    count: int,
-    rng: np.random.Generator,
-    *,
-    sketch: Sketch,
-    past_seeds: Sequence[int],
-    distance: float = FAR,
+    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, past_seeds: Sequence[int], distance: float = FAR
 ) -> Matrix:
     """Move the honest mean inside the null space of the last round's projection; in the first round send the mean."""
+    m = _mean(honest)
     if not len(past_seeds):
-        return agreed(narrowed(_mean(honest), honest), count)
-    return _moved(honest, count, rng, sketch, (int(past_seeds[-1]),), distance)
+        return _sent(m, honest, count)
+    return _sent(m + _move(_opposite(m, rng), sketch, past_seeds[-1:], distance * _norm(honest)), honest, count)
 
 
 @attack(sketch=SKETCH, past_seeds=SEEDS, published=VECTOR)
 def observer(
-    honest: Matrix,
-    count: int,
-    rng: np.random.Generator,
-    *,
-    sketch: Sketch,
-    past_seeds: Sequence[int],
-    published: Vector,
+    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, past_seeds: Sequence[int], published: Vector
 ) -> Matrix:
     """Push against the sum of all published aggregates, inside the null space of the earlier projections.
 
@@ -101,15 +73,13 @@ def observer(
     k = sketch.k if isinstance(sketch, Projection) else len(m)
     room = min(4, (len(m) - 1) // (2 * k))  # so many projections leave at least half of the coordinates as null space
     against = -course if course.any() else _opposite(m, rng)
-    d = hidden_part(against, sketch, [int(seed) for seed in past_seeds][-room:] if room else ())
-    d = d if d.any() else against
     spread = float(np.linalg.norm(on_host(by_columns(honest, std, wide=True))))
-    return agreed(narrowed(m + spread / np.linalg.norm(d) * d, honest), count)
+    return _sent(m + _move(against, sketch, past_seeds[-room:] if room else (), spread), honest, count)
 
 
 @attack(sketch=SKETCH, size=SIZES, distance=NUMBER)
 def blind_collision(
-    honest: Matrix, count: int, rng: np.random.Generator, *, sketch: Sketch, size: int = 8, distance: float = FAR
+    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, size: int = 8, distance: float = FAR
 ) -> Matrix:
     """Add to the honest mean a large multiple of a vector that the sketch may map to zero; no seed is known.
 
@@ -128,13 +98,7 @@ def blind_collision(
 
 @attack(sketch=SKETCH, aggregator=FUNCTION, tries=AT_LEAST_ONE)
 def optimised_null_space(
-    honest: Matrix,
-    count: int,
-    rng: np.random.Generator,
-    *,
-    sketch: Sketch,
-    aggregator: Aggregate,
-    tries: int = 24,
+    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, aggregator: Aggregate, tries: int = 24
 ) -> Matrix:
     """Guess a seed, try three moves of several lengths on the server, and send the most harmful.
 
@@ -160,17 +124,19 @@ def optimised_null_space(
         length = most_harmful(harms, GRID, (tries + nth) // len(directions))
         if known[length] > ROUNDING * worst:
             worst, sent = known[length], m + length * unit
-    return agreed(narrowed(sent, honest), count)
+    return _sent(sent, honest, count)
 
 
-def _moved(
-    honest: Matrix, count: int, rng: np.random.Generator, sketch: Sketch, seeds: tuple[int, ...], distance: float
-) -> Matrix:
-    m = _mean(honest)
-    against = _opposite(m, rng)
-    d = hidden_part(against, sketch, seeds)
-    d = d if d.any() else against
-    return agreed(narrowed(m + distance * _norm(honest) / np.linalg.norm(d) * d, honest), count)
+def _sent(row: Floats, honest: Matrix, count: int) -> Matrix:
+    return agreed(narrowed(row, honest), count)
+
+
+def _move(direction: Floats, sketch: Sketch, seeds: Sequence[int], length: float) -> Floats:
+    """A vector of this length along the part of a direction that is hidden; along all of it where nothing is."""
+    hidden = hidden_part(direction, sketch, [int(seed) for seed in seeds])
+    d = hidden if hidden.any() else direction
+    moved: Floats = length / np.linalg.norm(d) * d
+    return moved
 
 
 def _mean(honest: Matrix) -> Floats:
@@ -183,12 +149,12 @@ def _norm(honest: Matrix) -> float:
     return float(np.sqrt(np.sum(squares)))
 
 
-def _opposite(m: Floats, rng: np.random.Generator) -> Floats:
+def _opposite(m: Floats, rng: Generator) -> Floats:
     """The direction against the mean; a random one where the mean is zero."""
     return -m if m.any() else rng.standard_normal(len(m))
 
 
-def _collision(sketch: Sketch, p: int, size: int, rng: np.random.Generator) -> Array:
+def _collision(sketch: Sketch, p: int, size: int, rng: Generator) -> Array:
     """Coordinates whose cells may cancel: rows of one lane in two blocks, or any where the sketch has no lanes."""
     if not isinstance(sketch, Rotated) or p < 2 * sketch.k:
         return rng.choice(p, min(p, 2 * size), replace=False)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bartizan.attacks import adaptive, formulas, malformed, optimised
+from bartizan.attacks import adaptive, formulas, noise, optimised
 from bartizan.attacks.data_poisoning import Backdoor, LabelFlip, Poison
-from bartizan.attacks.mimic import mimic, none
 from bartizan.attacks.min_max import min_max, min_sum
 from bartizan.attacks.parameters import HANDED, bordered, check
 from bartizan.registry import Registry, build, frozen_dataclass, only_known, settings_of
@@ -32,8 +31,8 @@ def _fits(part: Any) -> None:
 ATTACKS = Registry(
     "attack",
     {
-        "none": none,
-        "gaussian": formulas.gaussian,
+        "none": formulas.none,
+        "gaussian": noise.gaussian,
         "sign-flip": formulas.sign_flip,
         "lie": formulas.little_is_enough,
         "foe": formulas.fall_of_empires,
@@ -41,7 +40,7 @@ ATTACKS = Registry(
         "ipm": formulas.inner_product_manipulation,
         "optimised-alie": optimised.optimised_alie,
         "optimised-ipm": optimised.optimised_ipm,
-        "mimic": mimic,
+        "mimic": formulas.mimic,
         "min-max": min_max,
         "min-sum": min_sum,
         "null-space": adaptive.null_space,
@@ -50,9 +49,9 @@ ATTACKS = Registry(
         "observer": adaptive.observer,
         "blind-collision": adaptive.blind_collision,
         "optimised-null-space": adaptive.optimised_null_space,
-        "infinity": malformed.infinity,
-        "nan": malformed.not_a_number,
-        "garbage": malformed.garbage,
+        "infinity": noise.infinity,
+        "nan": noise.not_a_number,
+        "garbage": noise.garbage,
     },
     "bartizan.attacks",
     check=_fits,

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 from bartizan._util.types import Array
-from bartizan.attacks.parameters import AT_LEAST_ONE, FRACTION, INDEX, INDEX_OR_NONE, Wanted
+from bartizan.attacks.parameters import AT_LEAST_ONE, FRACTION, INDEX, INDEX_OR_NONE, Wanted, check
 
 BYTE = Wanted("a whole number from 0 to 255", lambda value: INDEX.fits(value) and value <= 255)
 
@@ -17,12 +18,8 @@ class Poison(ABC):
     """A change of one attacker's images, uint8 (N, C, H, W), and labels, (N,)."""
 
     @abstractmethod
-    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
         """The poisoned images and labels; the input is not modified, and is returned where nothing changes."""
-
-    def _check(self, **settings: Wanted) -> None:
-        for name, wanted in settings.items():
-            wanted.check(type(self).__name__, name, getattr(self, name))
 
     def _known_class(self, name: str, n_classes: int) -> None:
         value = getattr(self, name)
@@ -45,13 +42,13 @@ class LabelFlip(Poison):
     target: int | None = None
 
     def __post_init__(self) -> None:
-        self._check(source=INDEX_OR_NONE, target=INDEX_OR_NONE)
+        check("LabelFlip", {"source": INDEX_OR_NONE, "target": INDEX_OR_NONE}, vars(self))
         if (self.source is None) != (self.target is None) or (self.source is not None and self.source == self.target):
             raise ValueError(
                 f"LabelFlip needs source and target, two classes, or neither; got {self.source} and {self.target}."
             )
 
-    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
         if self.source is None or self.target is None:
             return pixels, (n_classes - 1 - labels).astype(labels.dtype, copy=False)
         self._known_class("source", n_classes)
@@ -77,9 +74,10 @@ class Backdoor(Poison):
     value: int = 255
 
     def __post_init__(self) -> None:
-        self._check(target=INDEX, fraction=FRACTION, size=AT_LEAST_ONE, value=BYTE)
+        wanted = {"target": INDEX, "fraction": FRACTION, "size": AT_LEAST_ONE, "value": BYTE}
+        check("Backdoor", wanted, vars(self))
 
-    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
         self._known_class("target", n_classes)
         chosen = rng.permutation(len(labels))[: round(self.fraction * len(labels))]
         pixels, labels = pixels.copy(), labels.copy()

@@ -1,32 +1,20 @@
-"""Attacks by a formula: noise, scaled sums and means, and the mean moved by standard deviations."""
+"""Attacks by a formula: scaled sums and means, the mean moved by standard deviations, and copies of honest updates."""
 
 from __future__ import annotations
 
 from statistics import NormalDist
 
 import numpy as np
+from numpy.random import Generator
 
-from bartizan.attacks.honest_updates import Matrix, agreed, by_columns, mean, std
-from bartizan.attacks.parameters import NOT_NEGATIVE, NUMBER, attack
-from bartizan.attacks.random_rows import AttackerRandom, random_rows
-
-
-@attack(variance=NOT_NEGATIVE)
-def gaussian(honest: Matrix, count: int, rng: np.random.Generator, *, variance: float = 90.0) -> Matrix:
-    """Send Gaussian noise of mean 0 and this variance in every coordinate.
-
-    The paper's N(0, 90) is read as a variance of 90, a standard deviation of 9.49.
-    """
-    deviation = float(np.sqrt(variance))
-
-    def noise(own: AttackerRandom, low: int, high: int) -> Matrix:
-        return own.normal(high - low) * deviation
-
-    return random_rows(honest, count, rng, noise)
+from bartizan._util.types import Floats
+from bartizan.attacks.honest_updates import Matrix, agreed, by_columns, copied, mean, squared_distances, std
+from bartizan.attacks.parameters import INDEX_OR_NONE, NUMBER, attack
+from bartizan.updates.layout import is_tensor
 
 
 @attack(factor=NUMBER)
-def sign_flip(honest: Matrix, count: int, rng: np.random.Generator, *, factor: float = -3.0) -> Matrix:
+def sign_flip(honest: Matrix, count: int, rng: Generator, *, factor: float = -3.0) -> Matrix:
     """Send -3 times the sum, not the mean, of the honest updates.
 
     >>> sign_flip([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
@@ -36,7 +24,7 @@ def sign_flip(honest: Matrix, count: int, rng: np.random.Generator, *, factor: f
 
 
 @attack(z=NUMBER)
-def little_is_enough(honest: Matrix, count: int, rng: np.random.Generator, *, z: float = 0.7) -> Matrix:
+def little_is_enough(honest: Matrix, count: int, rng: Generator, *, z: float = 0.7) -> Matrix:
     """LIE: send the honest mean plus 0.7 standard deviations in every coordinate (after Baruch et al., 2019).
 
     >>> little_is_enough([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
@@ -46,7 +34,7 @@ def little_is_enough(honest: Matrix, count: int, rng: np.random.Generator, *, z:
 
 
 @attack(factor=NUMBER)
-def fall_of_empires(honest: Matrix, count: int, rng: np.random.Generator, *, factor: float = -0.1) -> Matrix:
+def fall_of_empires(honest: Matrix, count: int, rng: Generator, *, factor: float = -0.1) -> Matrix:
     """FoE: send -0.1 times the honest mean (after Xie et al., 2020).
 
     The paper gives a second form, a sum over M' without B, and does not say what M' is: this is the first.
@@ -55,7 +43,7 @@ def fall_of_empires(honest: Matrix, count: int, rng: np.random.Generator, *, fac
 
 
 @attack(factor=NUMBER)
-def inner_product_manipulation(honest: Matrix, count: int, rng: np.random.Generator, *, factor: float = 2.0) -> Matrix:
+def inner_product_manipulation(honest: Matrix, count: int, rng: Generator, *, factor: float = 2.0) -> Matrix:
     """IPM: send minus `factor` times the honest mean (Xie et al., 2020); FoE is the same with 0.1.
 
     >>> inner_product_manipulation([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
@@ -65,7 +53,7 @@ def inner_product_manipulation(honest: Matrix, count: int, rng: np.random.Genera
 
 
 @attack()
-def a_little_is_enough(honest: Matrix, count: int, rng: np.random.Generator) -> Matrix:
+def a_little_is_enough(honest: Matrix, count: int, rng: Generator) -> Matrix:
     """ALIE: send the honest mean plus z standard deviations, with z from the counts (Baruch et al., 2019)."""
     z = hiding_z(len(honest), count)
     return agreed(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
@@ -85,3 +73,43 @@ def hiding_z(n_honest: int, count: int) -> float:
     s = M // 2 + 1 - count
     part = min(max((H - s) / H, 1 / (H + 1)), H / (H + 1))
     return NormalDist().inv_cdf(part)
+
+
+@attack(client=INDEX_OR_NONE)
+def mimic(honest: Matrix, count: int, rng: Generator, *, client: int | None = None) -> Matrix:
+    """Send copies of one honest client: row `client`, or the outermost one of the round (Karimireddy et al., 2022).
+
+    The outermost is farthest from the mean along the direction of largest variance. In the source it is chosen in the
+    first rounds and then kept; to keep one, give its row.
+
+    >>> mimic([[0.0, 0.0], [1.0, 5.0], [0.0, -1.0]], 2, np.random.default_rng(0)).tolist()
+    [[1.0, 5.0], [1.0, 5.0]]
+    """
+    if client is not None and client >= len(honest):
+        raise ValueError(f"mimic needs client, the row of an honest update, 0 to {len(honest) - 1}; got {client}.")
+    row = honest[_outermost(squared_distances(honest)) if client is None else client]
+    return agreed(copied(row), count)
+
+
+def _outermost(D: Floats) -> int:
+    """The row with the largest entry in the top eigenvector of -J D J / 2, the inner products about the mean."""
+    if not np.isfinite(D).all():
+        return 0  # a client has diverged, and there is no such direction
+    G = D.mean(axis=0) + D.mean(axis=1)[:, None] - D - D.mean()
+    return int(np.abs(np.linalg.eigh(G)[1][:, -1]).argmax())
+
+
+@attack()
+def none(honest: Matrix, count: int, rng: Generator) -> Matrix:
+    """Send copies of honest updates drawn at random: the baseline without an attack.
+
+    No update is drawn twice while there are enough. A run trains these clients instead: copies are closer to each
+    other than honest updates are.
+    """
+    H = len(honest)
+    drawn = np.concatenate([rng.permutation(H) for _ in range(-(-count // H))] or [np.empty(0, dtype=np.intp)])[:count]
+    if is_tensor(honest):
+        import torch
+
+        return honest[torch.from_numpy(drawn).to(honest.device)]
+    return honest[drawn]

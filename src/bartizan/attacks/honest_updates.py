@@ -129,5 +129,5 @@ def agreed(row: Vector, count: int) -> Matrix:
 
 def squared_distances(honest: Matrix) -> Floats:
     """Squared distances of all pairs, (H, H), in float64 in host memory."""
-    look = Exact().gram_stats(parse_updates(honest), seed=0)
-    return Geometry.from_stats(look, len(honest)).squared_distances
+    stats = Exact().gram_stats(parse_updates(honest), seed=0)
+    return Geometry.from_stats(stats, len(honest)).squared_distances

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.random import Generator
 
 from bartizan._util.types import Array, Floats
 from bartizan.attacks.honest_updates import (
@@ -26,7 +27,7 @@ from bartizan.attacks.honest_updates import (
     squared_distances,
     std,
 )
-from bartizan.attacks.parameters import among, attack
+from bartizan.attacks.parameters import Wanted, attack
 from bartizan.updates.layout import on_host
 
 DEVIATIONS: dict[str, Callable[[Matrix], Vector]] = {
@@ -34,10 +35,11 @@ DEVIATIONS: dict[str, Callable[[Matrix], Vector]] = {
     "unit": lambda x: -mean(x),  # gamma makes up for its length
     "sign": lambda x: -sign(mean(x)),
 }
+DEVIATION = Wanted("'std' or 'unit' or 'sign'", lambda value: isinstance(value, str) and value in DEVIATIONS)
 
 
-@attack(deviation=among(*DEVIATIONS))
-def min_max(honest: Matrix, count: int, rng: np.random.Generator, *, deviation: str = "std") -> Matrix:
+@attack(deviation=DEVIATION)
+def min_max(honest: Matrix, count: int, rng: Generator, *, deviation: str = "std") -> Matrix:
     """Min-Max: move the mean until its largest distance to an honest update is that between two honest ones.
 
     Shejwalkar and Houmansadr, 2021, section IV. The deviation is minus the standard deviations, minus the unit vector
@@ -50,8 +52,8 @@ def min_max(honest: Matrix, count: int, rng: np.random.Generator, *, deviation: 
     return _sent(honest, count, deviation, furthest)
 
 
-@attack(deviation=among(*DEVIATIONS))
-def min_sum(honest: Matrix, count: int, rng: np.random.Generator, *, deviation: str = "std") -> Matrix:
+@attack(deviation=DEVIATION)
+def min_sum(honest: Matrix, count: int, rng: Generator, *, deviation: str = "std") -> Matrix:
     """Min-Sum: move the mean until its squared distances to the honest sum up to the largest such sum of a client.
 
     Shejwalkar and Houmansadr, 2021, section IV. The deviation is minus the standard deviations, minus the unit vector

@@ -107,15 +107,12 @@ def _columns(sketch: Achlioptas | Gaussian, key: Array, start: int, width: int) 
     """Some columns of a dense matrix, one a row; a column's words fill whole ChaCha blocks."""
     from bartizan.kernels.random_matrices import fill_words
 
-    gaussian = isinstance(sketch, Gaussian)
-    count = sketch.k * (2 if gaussian else 1)
+    dense = isinstance(sketch, Gaussian)
+    stream, count = (reference.GAUSSIAN, 2 * sketch.k) if dense else (reference.ACHLIOPTAS, sketch.k)
     aligned = 16 * -(-count // 16)
     words = np.empty(width * aligned, np.uint32)
-    stream = reference.GAUSSIAN if gaussian else reference.ACHLIOPTAS
     fill_words(key, np.uint64(stream), np.uint64(start * aligned), words)
     own = words.reshape(width, aligned)[:, :count]
-    return (
-        reference.achlioptas_columns(own, sketch.s)
-        if isinstance(sketch, Achlioptas)
-        else reference.gaussian_columns(own)
-    )
+    if isinstance(sketch, Achlioptas):
+        return reference.achlioptas_columns(own, sketch.s)
+    return reference.gaussian_columns(own)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.random import Generator
 
 from bartizan.attacks.formulas import hiding_z
 from bartizan.attacks.honest_updates import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std, widened
@@ -21,9 +22,7 @@ GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
-def optimised_alie(
-    honest: Matrix, count: int, rng: np.random.Generator, *, aggregator: Aggregate, tries: int = 16
-) -> Matrix:
+def optimised_alie(honest: Matrix, count: int, rng: Generator, *, aggregator: Aggregate, tries: int = 16) -> Matrix:
     """ALIE with the z that moves the server's own rule farthest from the honest mean.
 
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. ALIE's own z is the first try.
@@ -34,9 +33,7 @@ def optimised_alie(
 
 
 @attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
-def optimised_ipm(
-    honest: Matrix, count: int, rng: np.random.Generator, *, aggregator: Aggregate, tries: int = 16
-) -> Matrix:
+def optimised_ipm(honest: Matrix, count: int, rng: Generator, *, aggregator: Aggregate, tries: int = 16) -> Matrix:
     """IPM with the factor that moves the server's own rule farthest from the honest mean.
 
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. The first are 2 and FoE's 0.1.

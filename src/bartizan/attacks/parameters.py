@@ -27,10 +27,6 @@ class Wanted:
     words: str
     fits: Callable[[Any], bool]
 
-    def check(self, of: str, name: str, value: Any) -> None:
-        if not self.fits(value):
-            raise ValueError(f"{of} needs {name}, {self.words}; got {value!r}.")
-
 
 def is_number(value: Any) -> bool:
     known = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
@@ -48,18 +44,12 @@ AT_LEAST_ONE = Wanted("a whole number from 1 up", lambda value: is_whole(value) 
 INDEX = Wanted("a whole number from 0 up", lambda value: is_whole(value) and value >= 0)
 INDEX_OR_NONE = Wanted("a whole number from 0 up or None", lambda value: value is None or INDEX.fits(value))
 SKETCH = Wanted("a sketch such as Rotated(k=4096)", lambda value: isinstance(value, Sketch))
-SEED = Wanted("a whole number from 0 up", INDEX.fits)
 SEEDS = Wanted(
     "a list of whole numbers from 0 up, the latest last",
     lambda value: isinstance(value, (list, tuple)) and all(map(INDEX.fits, value)),
 )
 VECTOR = Wanted("a vector, (p,)", lambda value: getattr(value, "ndim", 0) == 1)
 FUNCTION = Wanted("a function from all updates, (M, p), to one, (p,)", callable)
-
-
-def among(*values: str) -> Wanted:
-    listed = " or ".join(map(repr, values))
-    return Wanted(listed, lambda value: isinstance(value, str) and value in values)
 
 
 def attack(**wanted: Wanted) -> Callable[[F], F]:
@@ -70,8 +60,7 @@ def attack(**wanted: Wanted) -> Callable[[F], F]:
 
         @wraps(function)
         def call(honest: Any, count: int, rng: np.random.Generator, **settings: Any) -> Any:
-            check(name, wanted, settings)
-            INDEX.check(name, "count", count)
+            check(name, {"count": INDEX, **wanted}, {"count": count, **settings})
             if not isinstance(rng, np.random.Generator):
                 raise TypeError(f"{name} needs rng, a numpy.random.Generator; got {rng!r}.")
             honest = checked(honest)
@@ -105,8 +94,8 @@ def _checked_rows(name: str, sent: Any, honest: Any, count: int) -> Any:
 def check(name: str, wanted: Mapping[str, Wanted], given: Mapping[str, Any]) -> None:
     """Raise on the first setting with a value that is not permitted; unknown settings are not checked here."""
     for setting, value in given.items():
-        if setting in wanted:
-            wanted[setting].check(name, setting, value)
+        if setting in wanted and not wanted[setting].fits(value):
+            raise ValueError(f"{name} needs {setting}, {wanted[setting].words}; got {value!r}.")
 
 
 def needs(attack: Callable[..., Any]) -> frozenset[str]:
@@ -123,13 +112,3 @@ def needs(attack: Callable[..., Any]) -> frozenset[str]:
     return frozenset(
         name for name in HANDED if name in parameters and parameters[name].default is inspect.Parameter.empty
     )
-
-
-def needs_aggregator(attack: Callable[..., Any]) -> bool:
-    """Whether an attack (or a `functools.partial` of one) must still be passed the server's rule, `aggregator`.
-
-    >>> from bartizan.attacks import attack
-    >>> needs_aggregator(attack("optimised-ipm")), needs_aggregator(attack("ipm"))
-    (True, False)
-    """
-    return "aggregator" in needs(attack)

@@ -1,1 +1,1 @@
-"""Who takes part and with which weight: quarantine, recheck, reputation."""
+"""Decide which clients take part and with which weights: quarantine, recheck, reputation."""

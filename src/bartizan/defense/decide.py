@@ -15,7 +15,7 @@ from bartizan.geometry import Geometry, GramStats
 from bartizan.rules.base import CoordinateStage, Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.base import Projection, Sketch
-from bartizan.sketch.norms_only import Norms
+from bartizan.sketch.exact import Norms
 from bartizan.updates import Updates
 
 

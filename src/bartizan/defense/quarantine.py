@@ -33,11 +33,11 @@ def quarantine(clients: Updates, stats: GramStats, reasons: dict[int, str], stri
 def unusable_numbers(clients: Updates, stats: GramStats, find_faults: FindFaults) -> dict[int, str]:
     """Clients whose numbers are not finite or overflow, by their squared norms; the faults are searched only then."""
     M = len(clients)
-    fit = stats.squared_norms <= norm_limit(clients.columns.widest)  # False for NaN
+    fit = stats.squared_norms <= norm_limit(clients.layout.widest)  # False for NaN
     if fit.all():
         return {}
     if not fit[M:].all():
-        raise ValueError(f"trusted is too large: its squares overflow {clients.columns.widest}.")
+        raise ValueError(f"trusted is too large: its squares overflow {clients.layout.widest}.")
     rows = np.flatnonzero(~fit).tolist()
     return {clients.clients[row]: fault for row, fault in zip(rows, find_faults(clients, rows), strict=True)}
 
@@ -60,7 +60,7 @@ def distorted_norms(clients: Updates, stats: GramStats, sketch: Sketch) -> dict[
     exact, shown = stats.squared_norms[:M], np.diag(stats.gram)[:M]
     outside = (shown < (1 - 1e-4) * least * exact) | (shown > (1 + 1e-4) * most * exact)
     # Below the smallest normal numbers the digits are gone, and the ratio means nothing.
-    outside &= exact > clients.columns.dim * SMALLEST**2
+    outside &= exact > clients.layout.dim * SMALLEST**2
     return {
         clients.clients[r]: f"the projection shows {shown[r] / exact[r]:.2g} of its squared norm {exact[r]:.3g}, where "
         f"an update that does not know the seed keeps {least:.2g} to {most:.2g}: it "

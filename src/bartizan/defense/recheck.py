@@ -13,9 +13,8 @@ from bartizan.defense.quarantine import ODDS
 from bartizan.geometry import Geometry, GramStats, MeasuredPoints
 from bartizan.rules.base import Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.sketch.base import Projection, Sketch
-from bartizan.sketch.rotated import Rotated
-from bartizan.sketch.sketched_rows import SketchedRows
+from bartizan.sketch.base import Projection, Sketch, SketchedRows
+from bartizan.sketch.projections import Rotated
 from bartizan.updates import Updates
 
 # It costs one read: with a smaller k the kernels take longer, not less (`benchmarks/adaptive.py cost`).

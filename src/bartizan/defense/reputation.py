@@ -35,11 +35,13 @@ class Standing:
 
     @property
     def odds(self) -> float:
-        r"""Upper bound on the probability that chance alone leaves a node out so often.
+        r"""Upper bound on the probability that chance alone leaves a node out so often; 0 if it was quarantined.
 
         Chernoff's bound :math:`e^{-n D(o/n \| e/n)}` for o times left out of n where e were expected; it holds for
         chances that differ from round to round (Hoeffding, 1956).
         """
+        if self.quarantined:
+            return 0.0
         n, o, e = self.judged, self.left_out, self.expected
         if o <= e:
             return 1.0
@@ -133,17 +135,9 @@ class Reputation:
         A hint, not a proof: a node whose data are unlike all others' is left out too, and quarantine may be a bug.
         """
         found = [
-            Suspect(
-                node,
-                0.0 if standing.quarantined else standing.odds,
-                standing.rounds,
-                standing.left_out,
-                standing.quarantined,
-                standing.mean_share,
-                standing.reason,
-            )
-            for node, standing in self.nodes.items()
-            if standing.quarantined or standing.odds <= odds
+            Suspect(node, one.odds, one.rounds, one.left_out, one.quarantined, one.mean_share, one.reason)
+            for node, one in self.nodes.items()
+            if one.odds <= odds
         ]
         return sorted(found, key=lambda one: (-one.quarantined, one.odds, one.node))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -92,8 +91,13 @@ class ColumnRange:
         return f"columns from {self.first} on of {self.dim}, sharded over axis {self.axis} of {self.mesh}"
 
 
-def local_parts(updates: Sequence[Any]) -> tuple[list[Any], ColumnRange]:
-    """The local parts of one flat DTensor a client; one that is sharded otherwise than most becomes `Unreadable`."""
+def local_parts(updates: Any) -> tuple[Any, ColumnRange]:
+    """The local part of an (M, p) DTensor, or those of one flat DTensor a client.
+
+    A client whose DTensor is sharded otherwise than most becomes `Unreadable`.
+    """
+    if is_dtensor(updates):
+        return updates.to_local(), ColumnRange.of(updates, ndim=2)
     ranges: list[ColumnRange | str] = []
     for update in updates:
         try:

@@ -181,6 +181,6 @@ class Rank:
 
     def _all_faults(self, rows: Sequence[int]) -> list[list[str | None]]:
         clients = self._partial.clients
-        limit = norm_limit(clients.columns.widest)
+        limit = norm_limit(clients.layout.widest)
         own = [None if self._norms[row] <= limit else f"{self._where}: {clients.fault(row)}" for row in rows]
         return self._ranks.gather(own, list)

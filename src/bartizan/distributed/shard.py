@@ -11,7 +11,7 @@ import numpy as np
 
 from bartizan.distributed.dtensors import ColumnRange, dtensors_of, is_dtensor, local_part, local_parts
 from bartizan.updates import Updates, parse_updates
-from bartizan.updates.columns import Columns, Row
+from bartizan.updates.columns import Row, stack
 from bartizan.updates.files import open_paths
 from bartizan.updates.layout import FLOATS, Entry, Layout, Path, dtype_name, is_array, is_tensor, leaves_of
 from bartizan.updates.parse import as_list
@@ -77,11 +77,7 @@ class Shard:
         if dtensors_of(shard):
             if offset is not None:
                 raise ValueError("A DTensor knows where its columns are: leave offset out.")
-            if is_array(shard):
-                columns = ColumnRange.of(shard, ndim=2)
-                shard = shard.to_local()
-            else:
-                shard, columns = local_parts(shard)
+            shard, columns = local_parts(shard)
             offset = columns.first
         elif not is_array(shard) and any(map(_holds_dtensors, shard)):
             raise TypeError(
@@ -96,13 +92,13 @@ class Shard:
             empty = EmptyShard(list(shard), points)
             return cls(empty.clients(), offset, 0, columns, empty)
         clients = parse_updates(shard, **points)
-        return cls(clients, offset, clients.columns.dim, columns)
+        return cls(clients, offset, clients.layout.dim, columns)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
         if self.empty is not None:
             return self.empty.dtypes
-        return tuple(sorted({entry.dtype for entry in self.clients.columns.entries}))
+        return tuple(sorted({entry.dtype for entry in self.clients.layout.float_entries}))
 
     @property
     def device(self) -> str:
@@ -144,13 +140,13 @@ def padded_to_block(clients: Updates, first: int, multiple_of: int) -> Updates:
     lead = first % multiple_of
     if not lead:
         return replace(clients, first=first)
-    arrays, own = clients.rows.arrays, clients.columns.entries[0]
+    arrays, own = clients.rows.arrays, clients.layout.float_entries[0]
     zeros = zeros_like(arrays[0][0], lead)
-    columns = Columns(Layout((Entry(("lead",), (lead,), own.dtype, own.device), *clients.layout.entries)))
+    layout = Layout((Entry(("lead",), (lead,), own.dtype, own.device), *clients.layout.entries))
     return replace(
         clients,
-        columns=columns,
-        rows=columns.stack([Row((zeros, *arrays[m]), ()) for m in range(len(clients))]),
+        layout=layout,
+        rows=stack([Row((zeros, *arrays[m]), ()) for m in range(len(clients))], layout),
         reference=_padded(clients.reference, lead),
         trusted=_padded(clients.trusted, lead),
         first=first - lead,

@@ -1,26 +1,33 @@
-"""Decode untrusted replies of nodes: every array is checked against the model before anything is allocated for it.
+"""Read untrusted replies of nodes: their arrays, sizes and metrics.
 
+Every array is checked against the model before anything is allocated for it.
 An array travels as a .npy file. Its header is compared with the model that was sent; the shape and dtype that the
 message states beside it are not used. An accepted array is a view of the bytes that arrived.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-from bartizan._util.text import quoted
+from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
+from bartizan.updates.headers import read_npy_header
 from bartizan.updates.layout import FLOATS
-from bartizan.updates.npy_header import read_header
 
 STYPE = "numpy.ndarray"
+MAX_BYTES = 2**20
+"""Bytes of one node's metrics that are kept until the round is over."""
+log = logging.getLogger("flwr")
+MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,8 @@ class Model:
     """The arrays of the global model that was sent, which every reply must match."""
 
     arrays: dict[str, Array]
+    record: Any = None
+    """The arrays as Flower sends them."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Model:
@@ -35,7 +44,7 @@ class Model:
         arrays = {}
         for name, array in record.items():
             try:
-                header = read_header(array.data)
+                header = read_npy_header(array.data)
                 dtype = np.dtype(header.dtype)
                 if dtype.name not in FLOATS and dtype.kind not in "iub":
                     wanted = ", ".join(name for name in FLOATS if name != "bfloat16")  # .npy has no bfloat16
@@ -45,7 +54,7 @@ class Model:
                 raise ValueError(f"The global model's array {name!r} can't be aggregated: {wrong}.") from None
         if not any(array.dtype.kind == "f" for array in arrays.values()):
             raise ValueError("The global model holds no floating-point numbers to aggregate.")
-        return cls(arrays)
+        return cls(arrays, record)
 
     @property
     def dim(self) -> int:
@@ -75,7 +84,7 @@ def decoded(array: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return a view of one of Flower's arrays; raise ValueError if it has another dtype, shape or size."""
     if array.stype != STYPE:
         raise ValueError(f"it was serialised as {quoted(array.stype, 60)}, not as {STYPE!r}")
-    header = read_header(array.data)
+    header = read_npy_header(array.data)
     if header.dtype != dtype.str or header.shape != shape:
         came = f"{quoted(header.dtype, 60)} of shape {quoted(header.shape, 60)}"
         raise ValueError(f"wanted {dtype.str!r} of shape {shape}, got {came}")
@@ -114,3 +123,57 @@ def reported_size(content: Any, key: str) -> float:
     if len(values) != 1 or isinstance(values[0], list) or not 0 < values[0] < math.inf:
         raise ValueError(f"its metrics must give {key!r} once, as a positive number; got {quoted(values, 60)}")
     return float(values[0])
+
+
+def medians(contents: list[RecordDict], key: str) -> MetricRecord:
+    """Return the median of every number that most nodes report, except the number of examples under `key`.
+
+    No minority of the nodes can move a median beyond the others' values.
+    """
+    reports = [_numbers(content) for content in contents]
+    names = dict.fromkeys(name for report in reports for name in report if name != key)
+    values = {name: [report[name] for report in reports if name in report] for name in names}
+    return MetricRecord({name: float(median(found)) for name, found in values.items() if 2 * len(found) > len(reports)})
+
+
+def without_arrays(content: RecordDict, function: MetricsFunction) -> RecordDict:
+    """Return the part of a reply that the function needs; nothing if that is larger than `MAX_BYTES`."""
+    if function is medians:
+        kept = RecordDict({"metrics": MetricRecord(_numbers(content))})
+    else:
+        kept = RecordDict({name: record for name, record in content.items() if not isinstance(record, ArrayRecord)})
+    size = sum(_size(name) + _size(value) for record in kept.values() for name, value in record.items())
+    return kept if size <= MAX_BYTES else RecordDict()
+
+
+def aggregate_metrics(contents: list[RecordDict], key: str, function: MetricsFunction) -> MetricRecord:
+    """Call the function; an app's function that raises, or returns no MetricRecord, is logged and gives no metrics."""
+    if not contents:
+        return MetricRecord()
+    try:
+        metrics = function(contents, key)
+    except Exception as wrong:  # nodes choose its arguments
+        reason = short(f"{type(wrong).__name__}: {wrong}")
+        log.warning("The app's function for metrics raised %s; this round has none.", reason)
+        return MetricRecord()
+    if isinstance(metrics, MetricRecord):
+        return metrics
+    if metrics is not None:
+        log.warning("The app's function for metrics gave a %s, not a MetricRecord: dropped.", type(metrics).__name__)
+    return MetricRecord()
+
+
+def _numbers(content: RecordDict) -> dict[str, Any]:
+    return {
+        name: value
+        for record in records_of(content, MetricRecord)
+        for name, value in record.items()
+        if isinstance(value, (int, float)) and math.isfinite(value)
+    }
+
+
+def _size(value: Any) -> int:
+    """Return about how many bytes a value has; at least those of a number."""
+    if isinstance(value, list):
+        return sum(map(_size, value)) if value and isinstance(value[0], (str, bytes)) else 8 * len(value)
+    return max(8, len(value)) if isinstance(value, (str, bytes)) else 8

@@ -11,7 +11,6 @@ import numpy as np
 from flwr.app import RecordDict
 
 from bartizan._util.types import Floats
-from bartizan.defense.reputation import Reputation
 from bartizan.errors import TooFewClientsError
 from bartizan.flower.replies import Model
 from bartizan.result import Aggregation
@@ -20,26 +19,19 @@ log = logging.getLogger("flwr")
 
 
 @dataclass
-class ReplyMetadata:
-    """What is kept of a round's replies besides their arrays, by node."""
-
-    metrics: dict[int, RecordDict] = field(default_factory=dict)
-    sizes: dict[int, float] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class RoundOutcome:
-    """The nodes that replied in one round, and the rule's result or why there is none."""
+    """What is kept of one round's replies besides their arrays, and the rule's result or why there is none."""
 
     round: int
-    result: Aggregation[Any] | None
-    refused: TooFewClientsError | None
+    result: Aggregation[Any] | None = None
+    refused: TooFewClientsError | None = None
     nodes: list[int] = field(default_factory=list)
     """Nodes whose replies were read, in ascending order."""
+    contents: dict[int, RecordDict] = field(default_factory=dict)
+    """The replies' metrics, by node."""
     failed: dict[int, str] = field(default_factory=dict)
-    sizes: dict[int, float] | None = None
-    """How much each node counted; None where all counted alike."""
+    sizes: dict[int, float] = field(default_factory=dict)
+    """How much each node counted; empty where all counted alike."""
     waiting: float = 0.0
     """Seconds from the request to the last reply, without those spent on reading replies."""
     reading: float = 0.0
@@ -48,27 +40,24 @@ class RoundOutcome:
 
     @property
     def quarantined(self) -> dict[int, str]:
-        source = self.result if self.refused is None else self.refused
+        source = self.result or self.refused
         return {} if source is None else dict(source.quarantined)
 
     @property
     def weights(self) -> dict[int, float] | None:
         """Weights by node; None for a coordinate-wise rule, and where the round was refused."""
-        return self._by_node(None if self.result is None else self.result.weights)
+        return None if self.result is None else self._by_node(self.result.weights)
 
     @property
     def scores(self) -> dict[int, float] | None:
         """Distances to the weighted centre by node; None where the rule took no distances."""
-        return self._by_node(None if self.result is None else self.result.scores)
+        return None if self.result is None else self._by_node(self.result.scores)
 
     @property
     def trusted(self) -> list[int]:
         """Nodes whose metrics are used: those neither quarantined nor without weight."""
         quarantined, weights = self.quarantined, self.weights
         return [node for node in self.nodes if node not in quarantined and (weights is None or weights[node] > 0)]
-
-    def add_to(self, reputation: Reputation) -> None:
-        reputation.add(self.weights, self.quarantined, took_part=self.nodes, sizes=self.sizes)
 
     def _by_node(self, values: Floats | None) -> dict[int, float] | None:
         if self.result is None or values is None:
@@ -114,7 +103,7 @@ class RoundOutcome:
             "quarantined": {str(node): reason for node, reason in self.quarantined.items()},
             "seconds": {"train": self.waiting},
         }
-        if self.sizes is not None:
+        if self.sizes:
             line["sizes"] = [self.sizes[node] for node in self.nodes]
         notes = [f"Failed: {', '.join(map(str, sorted(self.failed)))}."] if self.failed else []
         if result is not None:

@@ -20,11 +20,20 @@ from bartizan.aggregate import Aggregator
 from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import TooFewClientsError
 from bartizan.flower import resume
-from bartizan.flower.node_metrics import MetricsFunction, aggregate_metrics, medians, without_arrays
-from bartizan.flower.replies import Model, arrays_of, as_record, records_of, reported_size
+from bartizan.flower.replies import (
+    MetricsFunction,
+    Model,
+    aggregate_metrics,
+    arrays_of,
+    as_record,
+    medians,
+    records_of,
+    reported_size,
+    without_arrays,
+)
 from bartizan.flower.reply_limits import Limits
-from bartizan.flower.round_outcome import ReplyMetadata, RoundOutcome
-from bartizan.flower.run_record import RunRecord, log_full_disk, run_line, settings
+from bartizan.flower.resume import RunRecord, run_line
+from bartizan.flower.round_outcome import RoundOutcome
 from bartizan.flower.streaming_grid import StreamingGrid, UnusableReply
 from bartizan.round import Round
 from bartizan.rules.base import Rule
@@ -102,7 +111,6 @@ class RobustStrategy(FedAvg):
         """Nodes that answered the last round with an error, such as an app that crashed."""
         self._history: tuple[float, ...] = ()
         self._model: Model | None = None
-        self._sent: ArrayRecord | None = None
         self._asked: list[int] = []
         self._asked_at = 0.0
         self._untrusted: set[int] = set()
@@ -133,15 +141,14 @@ class RobustStrategy(FedAvg):
         """Run as Flower does; with a `folder` that holds an unfinished run, continue after its last round."""
         began = time.monotonic()
         model = Model.of(initial_arrays)  # raises now if it can't be aggregated, not at the first reply
-        saved = None if self.folder is None else resume.load_for(self.folder, model, self._settings)
-        if saved is not None:
-            log.info("Going on with the run in %s after round %d.", self.folder, saved.round)
-            initial_arrays = as_record(saved.arrays)
-        saved = saved or resume.Saved()
+        saved = resume.Saved() if self.folder is None else resume.load(self.folder, model, self._settings)
         done = saved.round
+        if done:
+            log.info("Going on with the run in %s after round %d.", self.folder, done)
+            initial_arrays = as_record(saved.arrays)
         self.quarantined, self.failed, self._untrusted, self._line = {}, {}, set(), None
         self.reputation, self._history = Reputation.from_dict(saved.reputation), saved.history
-        self._set_model(initial_arrays)
+        self._model = Model.of(initial_arrays)
         record = None
         if done and done >= num_rounds:
             log.warning("The run in %s is done: nothing is trained. For another, take another folder.", self.folder)
@@ -160,7 +167,8 @@ class RobustStrategy(FedAvg):
                 for field, key in (("accuracy", "accuracy"), ("test_loss", "loss")):
                     if metrics is not None and isinstance(metrics.get(key), (int, float)):
                         line[field] = metrics[key]
-                self._save(record, line, seconds(), arrays)
+                state = (self._history, self.reputation.as_dict(), self._settings, Model.of(arrays).arrays)
+                record.add(line, map(str, sorted(self._asked)), resume.Saved(line["round"], seconds(), *state))
             return metrics
 
         streaming: Any = StreamingGrid(grid, Limits.of(initial_arrays), self._on_send)
@@ -175,8 +183,7 @@ class RobustStrategy(FedAvg):
                 evaluate_fn=evaluate,
             )
             if record is not None:
-                with log_full_disk():
-                    record.end(seconds())
+                record.end(seconds())
         finally:
             if record is not None:
                 record.close()
@@ -191,7 +198,7 @@ class RobustStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Configure the round as FedAvg does."""
-        self._set_model(arrays)
+        self._model = Model.of(arrays)
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
@@ -200,11 +207,11 @@ class RobustStrategy(FedAvg):
         """Add each reply to the round when it comes, then combine; if too few are usable, return the old model."""
         if self.fraction_train == 0.0:
             return None, None
-        sent, model = self._sent, self._model
-        if sent is None or model is None:
+        model = self._model
+        if model is None:
             raise RuntimeError("aggregate_train was called before configure_train: there is no model to measure from.")
-        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, sent))
-        metadata = ReplyMetadata()
+        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, model.record))
+        outcome = RoundOutcome(server_round)
         try:
             opened = self.aggregator.round(
                 reference=model.arrays, trusted=trusted, history=self._history, spill=self.spill
@@ -212,26 +219,24 @@ class RobustStrategy(FedAvg):
         except OSError as full:
             if full.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            refused = TooFewClientsError(f"there is no room to keep replies in {self.spill}.")
-            outcome = RoundOutcome(server_round, None, refused)
+            outcome.refused = TooFewClientsError(f"there is no room to keep replies in {self.spill}.")
         else:
             with opened:
-                outcome = self._read_replies(server_round, replies, opened, model, metadata)
+                self._read_replies(replies, opened, model, outcome)
         outcome.log()
-        outcome.add_to(self.reputation)
         self.quarantined, self.failed = outcome.quarantined, outcome.failed
+        self.reputation.add(outcome.weights, self.quarantined, took_part=outcome.nodes, sizes=outcome.sizes or None)
         self._untrusted = set(outcome.nodes) - set(outcome.trusted)
         if self.folder is not None:
             self._line = outcome.line(model)
-        contents = [metadata.metrics[node] for node in outcome.trusted]
+        contents = [outcome.contents[node] for node in outcome.trusted]
         metrics = aggregate_metrics(contents, self.weighted_by_key, self.train_metrics_aggr_fn)
         metrics.update(outcome.metrics(self.reputation.shares()))
         if outcome.result is None:
-            return sent, metrics
+            return model.record, metrics
         self._history = outcome.result.history
-        updated = as_record(outcome.result.update)
-        self._set_model(updated)
-        return updated, metrics
+        self._model = Model.of(as_record(outcome.result.update))
+        return self._model.record, metrics
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Aggregate the metrics of the nodes whose training was trusted: medians, or the app's own function."""
@@ -256,41 +261,31 @@ class RobustStrategy(FedAvg):
         return aggregate_metrics([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
     def _read_replies(
-        self, server_round: int, replies: Iterable[Message], opened: Round[Any], model: Model, metadata: ReplyMetadata
-    ) -> RoundOutcome:
+        self, replies: Iterable[Message], opened: Round[Any], model: Model, outcome: RoundOutcome
+    ) -> None:
         seen: set[int] = set()
-        reading = 0.0
         for reply in replies:
             begin = time.monotonic()
             node = reply.metadata.src_node_id
             if node in seen:
                 log.warning("Node %d replied again; its first reply counts.", node)
             else:
-                self._read_reply(node, reply, opened, model, metadata)
+                self._read_reply(node, reply, opened, model, outcome)
             seen.add(node)
-            reading += time.monotonic() - begin
+            outcome.reading += time.monotonic() - begin
             del reply  # frees the bytes of a reply that was refused or spilled
         last = time.monotonic()
-        result, refused = None, None
         try:
-            result = opened.close()
+            outcome.result = opened.close()
         except TooFewClientsError as too_few:
-            refused = too_few
-        return RoundOutcome(
-            server_round,
-            result,
-            refused,
-            sorted(opened.clients),
-            metadata.failed,
-            None if self.sizes is None else metadata.sizes,
-            waiting=last - self._asked_at - reading,
-            reading=reading,
-            after=time.monotonic() - last,
-        )
+            outcome.refused = too_few
+        outcome.nodes = sorted(opened.clients)
+        outcome.waiting = last - self._asked_at - outcome.reading
+        outcome.after = time.monotonic() - last
 
-    def _read_reply(self, node: int, reply: Message, opened: Round[Any], model: Model, metadata: ReplyMetadata) -> None:
+    def _read_reply(self, node: int, reply: Message, opened: Round[Any], model: Model, outcome: RoundOutcome) -> None:
         if reply.has_error() and not isinstance(reply.error, UnusableReply):
-            metadata.failed[node] = short(reply.error.reason)
+            outcome.failed[node] = short(reply.error.reason)
             return
         update: Any
         size = 1.0
@@ -304,11 +299,12 @@ class RobustStrategy(FedAvg):
         try:
             quarantined = opened.add(update, node, size)
         except OSError as full:  # no room in `spill`: the node is absent, and the round goes on
-            metadata.failed[node] = short(full)
+            outcome.failed[node] = short(full)
             return
-        metadata.sizes[node] = size
+        if self.sizes is not None:
+            outcome.sizes[node] = size
         kept = RecordDict() if quarantined else without_arrays(reply.content, self.train_metrics_aggr_fn)
-        metadata.metrics[node] = kept
+        outcome.contents[node] = kept
 
     def _size(self, node: int, content: RecordDict) -> float:
         if self.sizes is None:
@@ -320,9 +316,6 @@ class RobustStrategy(FedAvg):
         assert self.size_cap is not None
         return min(reported_size(content, self.weighted_by_key), self.size_cap)
 
-    def _set_model(self, arrays: ArrayRecord) -> None:
-        self._sent, self._model = arrays, Model.of(arrays)
-
     def _on_send(self, messages: list[Message]) -> None:
         """Take the nodes and the model of a round from its messages, since a subclass may configure them."""
         asked = [message for message in messages if message.metadata.message_type.partition(".")[0] == "train"]
@@ -331,19 +324,15 @@ class RobustStrategy(FedAvg):
             self._asked_at = time.monotonic()
             arrays = records_of(asked[0].content, ArrayRecord)
             if len(arrays) == 1:
-                self._set_model(arrays[0])
-
-    def _save(self, record: RunRecord, line: dict[str, Any], seconds: float, arrays: ArrayRecord) -> None:
-        assert self.folder is not None
-        history, reputation = tuple(map(float, self._history)), self.reputation.as_dict()
-        model = Model.of(arrays).arrays
-        with log_full_disk():
-            record.add(line, map(str, sorted(self._asked)))
-            resume.save(self.folder, resume.Saved(line["round"], seconds, history, reputation, self._settings, model))
+                self._model = Model.of(arrays[0])
 
     @property
     def _settings(self) -> dict[str, str]:
-        return settings(self.aggregator, self.sizes, self.size_cap)
+        """How the run aggregates, in words that can be shown and compared."""
+        sizes = "one a node" if self.sizes is None else "as given"
+        if self.sizes == "reported" and self.size_cap is not None:
+            sizes = f"as reported, {float(self.size_cap)} at most"
+        return {"rule": repr(self.aggregator.rule), "sketch": str(self.aggregator.sketch), "sizes": sizes}
 
 
 def least_clients(rule: Rule | CoordinateWise) -> int:

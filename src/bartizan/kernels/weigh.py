@@ -29,45 +29,6 @@ summing = njit(cache=True, nogil=True, error_model="numpy", fastmath=SUMS)
 
 
 @loop
-def _select(x, k):
-    """The k-th smallest of x, which is left with nothing larger before it and nothing smaller behind it."""
-    low, high = 0, len(x) - 1
-    while low < high:
-        a, b, c = x[low], x[(low + high) >> 1], x[high]
-        pivot = max(min(a, b), min(max(a, b), c))
-        i, j = low, high
-        while i <= j:
-            while x[i] < pivot:
-                i += 1
-            while x[j] > pivot:
-                j -= 1
-            if i <= j:
-                x[i], x[j] = x[j], x[i]
-                i += 1
-                j -= 1
-        if k <= j:
-            high = j
-        elif k >= i:
-            low = i
-        else:
-            break
-    return x[k]
-
-
-@loop
-def _median(x):
-    """The median of x, which is left in another order."""
-    k = len(x) // 2
-    upper = _select(x, k)
-    if len(x) % 2:
-        return upper
-    lower = x[0]
-    for i in range(1, k):
-        lower = max(lower, x[i])
-    return (lower + upper) / 2
-
-
-@loop
 def _distances(inner, first, last, out):
     """One pass over rows for their distances and the medoid among them: a row's median is sought only if enough of it
     lies below the least so far.
@@ -86,7 +47,7 @@ def _distances(inner, first, last, out):
             to[j] = row[j] = d
             below += d < least
         if below >= (M + 1) // 2:
-            median = _median(row)
+            median = np.median(row)
             if median < least:
                 medoid, least = i, median
     return medoid, least
@@ -189,6 +150,16 @@ def _times(C, w, out):
         out[i] = _dot(C[i], w, len(w))
 
 
+@loop
+def _moved(C, w, Cw, step, Cstep):
+    """The distance between the centres of weights w and `step`; Cstep = C step comes out too."""
+    _times(C, step, Cstep)
+    square = 0.0
+    for i in range(len(w)):
+        square += (step[i] - w[i]) * (Cstep[i] - Cw[i])
+    return np.sqrt(max(square, 0.0))
+
+
 @summing
 def _distance_sums(C, D, shares, pivot, out):
     """Each client's distances to all, by shares, less those of the pivot; of a pair the root is taken once.
@@ -229,7 +200,7 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
         for i in range(M):
             distances[i] = np.sqrt(max(C[i, i] - 2.0 * Cw[i] + square, 0.0))
             scratch[i] = distances[i]
-        scale = _median(scratch)
+        scale = np.median(scratch)
         pull = met = 0.0
         for i in range(M):
             here[i] = distances[i] <= 1e-8 * scale
@@ -254,12 +225,9 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
         else:
             for i in range(M):
                 step[i] /= pull
-        _times(C, step, Cstep)
-        moved = 0.0
-        for i in range(M):
-            moved += (step[i] - w[i]) * (Cstep[i] - Cw[i])
+        moved = _moved(C, w, Cw, step, Cstep)
         w, step, Cw, Cstep = step, w, Cstep, Cw
-        if np.sqrt(max(moved, 0.0)) <= tolerance * scale:
+        if moved <= tolerance * scale:
             break
     return w
 
@@ -290,12 +258,9 @@ def _correntropy(C, start, shares, width, tolerance, max_steps):
             total += step[i]
         for i in range(M):
             step[i] /= total
-        _times(C, step, Cstep)
-        moved = 0.0
-        for i in range(M):
-            moved += (step[i] - w[i]) * (Cstep[i] - Cw[i])
+        moved = _moved(C, w, Cw, step, Cstep)
         w, step, Cw, Cstep = step, w, Cstep, Cw
-        if np.sqrt(max(moved, 0.0)) <= tolerance * width:
+        if moved <= tolerance * width:
             break
     return w
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Rule, averaged
-from bartizan.rules.robust import Bounded
+from bartizan.rules.base import Bounded, Rule, averaged, positive
 
 
 def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
@@ -78,8 +77,7 @@ class SpectralDnC(Bounded, Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.removal > 0:
-            raise ValueError(f"SpectralDnC needs removal, a positive multiple of n_byzantine; got {self.removal!r}.")
+        positive(self, "removal", self.removal, "multiple of n_byzantine")
 
     def weigh(self, geometry: Geometry) -> Floats:
         kept = np.arange(geometry.n_clients)

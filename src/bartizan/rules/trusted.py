@@ -8,8 +8,7 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Rule, averaged, shortening, smallest
-from bartizan.rules.robust import Bounded
+from bartizan.rules.base import Bounded, Rule, averaged, shortening, smallest
 
 
 @dataclass(frozen=True)

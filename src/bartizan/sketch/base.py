@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -14,10 +16,60 @@ from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.kernels.rows import UNIT
-from bartizan.sketch.sketched_rows import SketchedRows
 from bartizan.updates import UpdateRows, Updates, parse_updates
+from bartizan.updates.layout import is_tensor
 
 TWICE = 2**15  # columns of a block that is read twice, for the sketch and for the dots: it stays in cache
+
+
+@dataclass(frozen=True)
+class SketchedRows:
+    """Sketches of updates, one a row, a trusted update last; `trusted_dots` are the exact inner products with it.
+
+    A row depends on the update, its layout and the seed, never on the other rows: a round that sketches updates as
+    they arrive keeps the same numbers, to the bit, as one call that has them all.
+    """
+
+    sketches: Floats
+    squared_norms: Floats
+    trusted_dots: Floats | None = None
+
+    @classmethod
+    def empty(cls, rows: UpdateRows, k: int, *, trusted: bool) -> SketchedRows:
+        """Zeros on the device of these rows, for kernels to add to, in one allocation."""
+        M = len(rows)
+        flat = rows.zeros(M * (k + 1 + trusted))
+        return cls(flat[: M * k].reshape(M, k), flat[M * k : M * (k + 1)], flat[M * (k + 1) :] if trusted else None)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[SketchedRows]) -> SketchedRows:
+        """The clients of all parts, in this order, and the last one's trusted update."""
+        if len(parts) == 1:
+            return parts[0]
+        clients = slice(None) if parts[-1].trusted_dots is None else slice(-1)
+        return cls.concatenated([*(part.part(clients) for part in parts[:-1]), parts[-1]])
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[SketchedRows]) -> SketchedRows:
+        """The rows of all parts, in order."""
+        return cls(
+            joined([part.sketches for part in parts]),
+            joined([part.squared_norms for part in parts]),
+            None if parts[-1].trusted_dots is None else joined([part.trusted_dots for part in parts]),
+        )
+
+    def part(self, rows: slice) -> SketchedRows:
+        return SketchedRows(
+            self.sketches[rows],
+            self.squared_norms[rows],
+            None if self.trusted_dots is None else self.trusted_dots[rows],
+        )
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    if is_tensor(parts[0]):
+        return sys.modules["torch"].cat(list(parts))
+    return np.concatenate(parts)
 
 
 class Sketch(ABC):
@@ -41,12 +93,28 @@ class StreamingSketch(Sketch):
 
     unit: ClassVar[int] = UNIT  # columns of a row that are summed separately
 
+    # Widths of the blocks of columns that `add` takes: a multiple of `multiple_of`, at most `most` (None: by memory).
+    multiple_of: ClassVar[int] = 1
+    most: ClassVar[int | None] = None
+
     @abstractmethod
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
+        """Add the contribution of these columns to the rows' sketches and to their exact squared norms."""
+
     def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
         """Sketch as many clients as may be held at a time, a trusted update last, in one pass over the columns.
 
         Rows are centred at the reference, or at the row `about`.
         """
+        trusted, (k, _) = clients.trusted is not None, self.working_set()
+        sketched = SketchedRows.empty(clients.all_rows, k, trusted=trusted)
+        most = self.most or (TWICE if trusted and k else None)
+        multiple_of = self.unit if most is None else self.multiple_of
+        for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
+            self.add(rows, origin, start, seed, sketched.sketches, sketched.squared_norms)
+            if sketched.trusted_dots is not None:
+                rows.kernels.dots(rows, origin, sketched.trusted_dots)
+        return sketched
 
     @abstractmethod
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
@@ -76,10 +144,6 @@ class Projection(StreamingSketch):
     def working_set(self) -> tuple[int, int | None]:
         return self.k, self.unit
 
-    @abstractmethod
-    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
-        """Add the contribution of these columns to the rows' sketches and to their exact squared norms."""
-
     def norm_ratio_range(self, odds: float) -> tuple[float, float]:
         """The range of |Px|^2 / |x|^2 for a vector x that was chosen without the seed.
 
@@ -91,10 +155,6 @@ class Projection(StreamingSketch):
         """The same range for vectors that were not fitted to the structure of the sketch."""
         return self.norm_ratio_range(odds)
 
-    # Widths of the blocks of columns that `add` takes: a multiple of `multiple_of`, at most `most` (None: by memory).
-    multiple_of: ClassVar[int] = 1
-    most: ClassVar[int | None] = None
-
     def __call__(self, updates: Any, *, seed: int | None = None) -> Floats:
         """
         >>> from bartizan import Rotated
@@ -104,17 +164,6 @@ class Projection(StreamingSketch):
         clients = parse_updates(updates, strict=True)
         sketched = self.sketch_rows(clients, fresh_seed() if seed is None else checked_seed(seed))
         return clients.rows.host(sketched.sketches)[0]
-
-    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
-        trusted = clients.trusted is not None
-        sketched = SketchedRows.empty(clients.all_rows, self.k, trusted=trusted)
-        most = self.most or (TWICE if trusted else None)
-        multiple_of = self.unit if most is None else self.multiple_of
-        for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
-            self.add(rows, origin, start, seed, sketched.sketches, sketched.squared_norms)
-            if sketched.trusted_dots is not None:
-                rows.kernels.dots(rows, origin, sketched.trusted_dots)
-        return sketched
 
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
         @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again

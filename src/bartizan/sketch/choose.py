@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bartizan.sketch.exact import Exact
-from bartizan.sketch.rotated import Rotated
+from bartizan.sketch.projections import Rotated
 from bartizan.updates import Updates
 from bartizan.updates.layout import leaves_of
 
@@ -20,22 +20,14 @@ class StageCosts:
     With M clients, p coordinates and k dimensions one read of the updates costs M p.
     """
 
-    gram: float
-    """A number in the exact Gram matrix: M p of them."""
-    gram_pair: float
-    """A product in the exact Gram matrix: M^2 p."""
-    draw: float
-    """The random signs of a coordinate, which all clients share: p."""
-    rotate: float
-    """A number that `Rotated` projects: M p."""
-    cell: float
-    """A cell of a sketch: M k."""
-    sketch_pair: float
-    """A product in the Gram matrix of the sketches: M^2 k."""
-    write: float
-    """A coordinate of the result: p."""
-    combine: float
-    """A number of a client with positive weight: p for each."""
+    gram: float  # a number in the exact Gram matrix: M p of them
+    gram_pair: float  # a product in the exact Gram matrix: M^2 p
+    draw: float  # the random signs of a coordinate, which all clients share: p
+    rotate: float  # a number that `Rotated` projects: M p
+    cell: float  # a cell of a sketch: M k
+    sketch_pair: float  # a product in the Gram matrix of the sketches: M^2 k
+    write: float  # a coordinate of the result: p
+    combine: float  # a number of a client with positive weight: p for each
 
     def exact(self, M: int, p: int) -> float:
         """The Gram matrix of all coordinates."""

@@ -1,4 +1,4 @@
-"""No projection: the exact Gram matrix, which every other sketch approximates."""
+"""No projection: the exact Gram matrix, or the exact norms alone for rules that need no distances."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
-from bartizan.sketch.base import Sketch
+from bartizan.kernels.protocol import ColumnBlock, Vector
+from bartizan.sketch.base import Sketch, SketchedRows, StreamingSketch
 from bartizan.updates import Updates, parse_updates
 
 
@@ -44,3 +45,20 @@ class Exact(Sketch):
                 origin = every.row(about, start, start + rows.width)
             rows.kernels.gram(rows, origin, gram)
         return gram
+
+
+@dataclass(frozen=True)
+class Norms(StreamingSketch):
+    """The exact norms of the updates, at the cost of one read."""
+
+    def __call__(self, updates: Any, *, seed: int | None = None) -> Array:
+        clients = parse_updates(updates, strict=True)
+        return np.sqrt(clients.rows.host(self.sketch_rows(clients, 0).squared_norms)[0])[:, None]
+
+    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
+        rows.kernels.squared_norms(rows, origin, norms)
+
+    def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
+        norms, dots = clients.all_rows.host(sketched.squared_norms, sketched.trusted_dots)
+        nothing = np.zeros((len(norms), len(norms)))
+        return GramStats(nothing, norms, lambda row: nothing, dots)

@@ -83,11 +83,7 @@ def pairwise_distortion(k: int, n_clients: int, delta: float, rounds: int = 1) -
             f"k={k} promises nothing for the pairs of {n_clients} clients: eps would not be below 1. "
             f"Take k of at least {least}."
         )
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _exponent(middle) < wanted else (low, middle)
-    return high
+    return _crossing(lambda eps: _exponent(eps) < wanted, 0.0, 1.0)
 
 
 def _pairs(n_clients: int, delta: float, rounds: int) -> float:

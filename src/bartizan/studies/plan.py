@@ -16,10 +16,10 @@ from bartizan._util import machine
 from bartizan._util.arguments import number
 from bartizan.rules import Krum
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.rules.preaggregators.base import Mixed
+from bartizan.rules.preaggregators import Mixed
 from bartizan.sketch import Exact, Rotated, distortion, embedding_dimension, pairwise_distortion
 from bartizan.sketch.choose import USUAL_K, choose, costs_of
-from bartizan.sketch.norms_only import Norms
+from bartizan.sketch.exact import Norms
 from bartizan.studies.formatting import duration
 from bartizan.updates import parse_updates
 from bartizan.updates.layout import FLOATS

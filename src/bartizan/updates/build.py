@@ -9,8 +9,7 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
-from bartizan.updates.integer_entries import medians
-from bartizan.updates.layout import Path, like_leaf, rebuild
+from bartizan.updates.layout import Path, like_leaf, on_host, rebuild
 from bartizan.updates.updates import Updates
 
 
@@ -30,7 +29,7 @@ def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = Non
     integers = _integers(clients, weights)
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
-    arrays = dict(zip((entry.path for entry in clients.columns.entries), floats, strict=True)) | integers
+    arrays = dict(zip((entry.path for entry in clients.layout.float_entries), floats, strict=True)) | integers
     return rebuild(clients.like, lambda path, leaf: like_leaf(arrays[path], leaf))
 
 
@@ -44,11 +43,11 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
     if on_device(clients.rows):
         return clients.rows.weighted_sum(weights, rest, clients.reference_row)
     out = _empty_result(clients)
-    written = HostRows.of([out], clients.columns)
+    written = HostRows.of([out], clients.layout)
     for start, rows, origin in clients.blocks(clients.rows.take(chosen)):
         part = written.part(start, start + rows.width)
         rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
-        clients.column_pass.release(clients.columns, [out.floats], start, start + rows.width)
+        clients.column_pass.release(clients.layout, [out.floats], start, start + rows.width)
     return out.floats
 
 
@@ -65,30 +64,45 @@ def _reduce(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
     if on_device(rows_chosen):
         return rows_chosen.reduce(then.reduce, mixing, rest, clients.reference_row, most)
     out = _empty_result(clients)
-    written = HostRows.of([out], clients.columns)
+    written = HostRows.of([out], clients.layout)
     for start, rows, origin in clients.blocks(rows_chosen, most=most):
         x = np.asarray(rows)
         if not identity:
             x = mixing @ x.astype(np.float64) + (0 if origin is None else rest * origin)
         result = Rows.of(np.asarray(then.reduce(x), dtype=np.float64)[None])
         result.kernels.weighted_sum(result, np.ones(1), 0.0, None, written.part(start, start + rows.width))
-        clients.column_pass.release(clients.columns, [out.floats], start, start + rows.width)
+        clients.column_pass.release(clients.layout, [out.floats], start, start + rows.width)
     return out.floats
 
 
 def _empty_result(clients: Updates) -> Row:
     """Flat arrays of the entries' dtypes, bfloat16 as uint16; the caller's own if kernels can write to them."""
-    columns, target = clients.columns, clients.target
-    if target is not None and not HostRows.of([target.row], columns).needs_copy:
+    layout, target = clients.layout, clients.target
+    if target is not None and not HostRows.of([target.row], layout).needs_copy:
         return target.row
-    dtypes = ["uint16" if e.dtype == "bfloat16" else e.dtype for e in columns.entries]
-    return Row(tuple(np.empty(e.size, dtype) for e, dtype in zip(columns.entries, dtypes, strict=True)), ())
+    dtypes = ["uint16" if e.dtype == "bfloat16" else e.dtype for e in layout.float_entries]
+    return Row(tuple(np.empty(e.size, dtype) for e, dtype in zip(layout.float_entries, dtypes, strict=True)), ())
 
 
 def _integers(clients: Updates, weights: Floats) -> dict[Path, Array]:
-    """Integer entries as the weighted median of the clients (and of the reference, for what stays there)."""
+    """Integer entries as the weighted median of the clients (and of the reference, for what stays there), flat."""
     rows = list(clients.integers)
     if clients.reference is not None:
         rows.append(clients.reference.integers)
         weights = np.append(weights, max(0.0, 1 - weights.sum()))
-    return medians([entry for entry in clients.layout.entries if not entry.is_float], rows, weights)
+    out = {}
+    for i, entry in enumerate(entry for entry in clients.layout.entries if not entry.is_float):
+        arrays = [np.asarray(on_host(row[i])).reshape(-1) for row in rows]
+        out[entry.path] = np.empty(entry.size, arrays[0].dtype)
+        for low in range(0, entry.size, GRANULE):
+            columns = np.stack([array[low : low + GRANULE] for array in arrays])
+            out[entry.path][low : low + GRANULE] = weighted_median(columns, weights)
+    return out
+
+
+def weighted_median(values: Array, weights: Floats) -> Array:
+    """The weighted lower median of each column; equal weights where all are 0."""
+    weights = weights if weights.sum() > 0 else np.ones(len(values))
+    order = np.argsort(values, axis=0, kind="stable")
+    reached = np.cumsum(weights[order], axis=0) >= weights.sum() / 2 * (1 - 1e-12)
+    return np.take_along_axis(values, np.take_along_axis(order, reached.argmax(axis=0)[None], axis=0), axis=0)[0]

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.kernels.rows import UNIT, Rows
-from bartizan.updates.columns import GRANULE, SCRATCH, Columns, HostRows
-from bartizan.updates.layout import is_tensor
-from bartizan.updates.pages import NEIGHBOURS, MappedPages, span
+from bartizan.updates.columns import GRANULE, SCRATCH, HostRows
+from bartizan.updates.layout import Layout, as_numpy, is_tensor, leaves_of
 
 Progress = Callable[[str, int, int], None]
 
+NEIGHBOURS = 2**21  # bytes that the kernel may map at a time around the page that was asked for
+DONTNEED = 4  # MADV_DONTNEED on Linux
+MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ (\d+)")
+CHANGED = re.compile(r"(?:Anonymous|Swap): +(\d+) kB")
 SUMS = 32  # bytes a column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
 UNITS = {"": 1, "B": 1}
 UNITS |= {f"{letter}iB": 2 ** (10 * (i + 1)) for i, letter in enumerate("KMGT")}
@@ -40,6 +49,61 @@ def as_bytes(memory: int | str) -> int:
     return int(amount)
 
 
+@dataclass(frozen=True)
+class MappedPages:
+    """The mapped files of this process, [start, stop), whose pages hold nothing but what the file holds.
+
+    On systems other than Linux none are known, and none are released.
+    """
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    @classmethod
+    def now(cls, written: Iterable[Array]) -> MappedPages:
+        """The files that are mapped now; private mappings of the arrays that will be `written` are left out."""
+        try:
+            with open("/proc/self/smaps") as smaps:
+                text = smaps.read()
+        except OSError:
+            return cls((), ())
+        private = [span(array) for array in written]
+        found = []
+        for mapping in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.MULTILINE)[1:]:
+            head = MAPPING.match(mapping)
+            if head is None or head[4] == "0":  # no file
+                continue
+            start, stop, shared = int(head[1], 16), int(head[2], 16), head[3][3] == "s"
+            # A page of a private mapping that was written to is nowhere but in memory: dropping it would undo that.
+            if shared or not (
+                any(int(size) for size in CHANGED.findall(mapping))
+                or any(low < stop and start < high for low, high in private)
+            ):
+                found.append((start, stop))
+        found.sort()
+        return cls(tuple(start for start, _ in found), tuple(stop for _, stop in found))
+
+    def release(self, low: int, high: int) -> None:
+        """Release the pages of these addresses, where they belong to a mapped file."""
+        at = bisect_right(self.starts, low) - 1
+        if at >= 0 and low < self.stops[at]:
+            low = max(self.starts[at], low - low % NEIGHBOURS)
+            high = min(self.stops[at], high + -high % NEIGHBOURS)
+            _madvise()(low, high - low, DONTNEED)  # advice: if it can't be followed, nothing is lost
+
+
+def span(array: Array) -> tuple[int, int]:
+    """Addresses of the first byte of an array and of the byte after its last."""
+    return np.lib.array_utils.byte_bounds(array)
+
+
+@cache
+def _madvise() -> Callable[[int, int, int], int]:
+    call = ctypes.CDLL(None).madvise
+    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return call
+
+
 class ColumnPass:
     """Memory budget, page release and progress of one pass over the columns.
 
@@ -55,11 +119,14 @@ class ColumnPass:
         self.stage, self.done, self.total = "", 0, 0
 
     @classmethod
-    def of(cls, memory: int | str | None, progress: Progress | None, written: Iterable[Array] = ()) -> ColumnPass:
+    def of(cls, memory: int | str | None, progress: Progress | None = None, out: Any = None) -> ColumnPass:
         """For this budget and the files that are mapped now; call `limit` before the first pass."""
         if memory is None:
             return cls(progress=progress)
-        return cls(as_bytes(memory), MappedPages.now(written=written), progress)
+        written: list[Array] = []
+        with suppress(TypeError, RuntimeError):  # `Updates.prepared` says what is wrong with `out`
+            written = [] if out is None else [as_numpy(leaf) for leaf in leaves_of(out).values()]
+        return cls(as_bytes(memory), MappedPages.now(written), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:
         """Subtract what is needed besides blocks from the budget; an error lists it where too little is left."""
@@ -102,12 +169,12 @@ class ColumnPass:
         return max(granule, min(fits, most or UNIT) // granule * granule)
 
     def gathered(
-        self, columns: Columns, rows: HostRows, multiple_of: int, most: int | None
+        self, layout: Layout, rows: HostRows, multiple_of: int, most: int | None
     ) -> Iterator[tuple[int, Rows]]:
         """Blocks within the budget, copied row by row into one buffer, so that few pages are mapped at a time."""
-        width = self.most(len(rows), columns.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
-        p = int(columns.ends[-1])
-        buffer = np.empty((len(rows), min(width, p)), columns.widest)
+        width = self.most(len(rows), layout.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
+        p = int(layout.ends[-1])
+        buffer = np.empty((len(rows), min(width, p)), layout.widest)
         single = [rows.take([r]) for r in range(len(rows))]
         for start in range(0, p, width):
             stop = min(start + width, p)
@@ -115,23 +182,23 @@ class ColumnPass:
             for r, row in enumerate(single):
                 part = row.part(start, stop)
                 part.copy_into(block[r : r + 1])
-                self.release(columns, row.arrays, start, stop)
+                self.release(layout, row.arrays, start, stop)
             yield start, Rows.of(block)
 
-    def advance(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
+    def advance(self, layout: Layout, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
         """Record that these columns of these rows were read: release their pages and report progress."""
-        self.release(columns, rows, start, stop)
+        self.release(layout, rows, start, stop)
         if self.progress is not None:
             self.done += len(rows) * (stop - start)
             self.progress(self.stage, self.done, max(self.done, self.total))
 
-    def release(self, columns: Columns, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
+    def release(self, layout: Layout, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
         """Release the mapped pages of these columns; they are read from the file again when needed."""
         if self.pages is None:
             return
-        first, last = np.searchsorted(columns.ends, [start, stop - 1], side="right")
+        first, last = np.searchsorted(layout.ends, [start, stop - 1], side="right")
         for e in range(first, last + 1):
-            begin = int(columns.ends[e]) - columns.entries[e].size
+            begin = int(layout.ends[e]) - layout.float_entries[e].size
             for arrays in rows:
                 self.pages.release(*_part(arrays[e], max(start - begin, 0), stop - begin))
 

@@ -1,10 +1,9 @@
-"""The p floating-point coordinates of a layout, and rows of them in host memory, read in place in blocks."""
+"""Rows of the p floating-point coordinates of a layout, in host memory, read in place in blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
 import numpy as np
@@ -31,36 +30,13 @@ class Row(NamedTuple):
     integers: tuple[Array, ...]
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Coordinates 0 to p of a layout, and the entry that each of them is in."""
+def stack(rows: Sequence[Row], layout: Layout) -> UpdateRows:
+    """These rows, in host memory or on a GPU."""
+    if is_tensor(rows[0].floats[0]):
+        from bartizan.updates.gpu_rows import GpuRows
 
-    layout: Layout
-
-    @cached_property
-    def entries(self) -> tuple[Entry, ...]:
-        return tuple(entry for entry in self.layout.entries if entry.is_float)
-
-    @cached_property
-    def dim(self) -> int:
-        return self.layout.dim
-
-    @cached_property
-    def ends(self) -> Array:
-        return np.cumsum([entry.size for entry in self.entries])
-
-    @cached_property
-    def widest(self) -> np.dtype:
-        """The precision that the updates are read in: float64 if any entry is, else float32."""
-        return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
-
-    def stack(self, rows: Sequence[Row]) -> UpdateRows:
-        """These rows, in host memory or on a GPU."""
-        if is_tensor(rows[0].floats[0]):
-            from bartizan.updates.gpu_rows import GpuRows
-
-            return GpuRows.of(rows, self)
-        return HostRows.of(rows, self)
+        return GpuRows.of(rows, layout)
+    return HostRows.of(rows, layout)
 
 
 class UpdateRows(Protocol):
@@ -94,16 +70,17 @@ class UpdateRows(Protocol):
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterable[tuple[int, ColumnBlock]]:
-        """Blocks of columns: (first coordinate, the block's rows)."""
+        """Blocks of columns: (first coordinate, the block's rows).
+
+        Every block but the last has a width that is a multiple of `multiple_of`, a power of two (and of `tile`, what
+        kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller passes only few rows.
+        """
 
     def row(self, index: int, start: int, stop: int) -> Any:
         """These columns of one row, in one contiguous array."""
 
     def zeros(self, *shape: int) -> Any:
         """A float64 array for the kernels' sums."""
-
-    def blank_sketches(self, k: int, trusted: bool) -> tuple[Any, Any, Any]:
-        """Zeros for sketches, squared norms and, with a trusted row, inner products with it."""
 
     def inner_products(self, sketches: Any) -> Any:
         """The Gram matrix of these sketches."""
@@ -128,13 +105,13 @@ class HostRows:
     on_gpu: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, rows: Sequence[Row], columns: Columns) -> HostRows:
+    def of(cls, rows: Sequence[Row], layout: Layout) -> HostRows:
         arrays = [row.floats for row in rows]
         places = [[_place(array) for array in floats] for floats in arrays]
         addresses = [[address for address, _ in row] for row in places]
         steps = [[step for _, step in row] for row in places]
         codes = [[CODES[array.dtype] for array in floats] for floats in arrays]
-        table = Table(np.array(addresses), np.array(steps), columns.ends, np.array(codes, dtype=np.uint8))
+        table = Table(np.array(addresses), np.array(steps), layout.ends, np.array(codes, dtype=np.uint8))
         dtype = FLOAT64 if any(DOUBLE in row for row in codes) else FLOAT32
         return cls(table, dtype, arrays, needs_copy=any(0 in row for row in steps))
 
@@ -162,12 +139,6 @@ class HostRows:
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterator[tuple[int, Rows]]:
-        """Blocks of columns: (first coordinate, the block's rows).
-
-        Every block but the last has a width that is a multiple of `multiple_of`, a power of two (and of `tile`, what
-        kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller passes
-        only few rows.
-        """
         granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
         copied = self.needs_copy and narrow
         width = SCRATCH // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
@@ -176,17 +147,10 @@ class HostRows:
             yield start, self.part(start, min(start + width, p))
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """These columns of one row, copied into one array."""
         return self.part(start, stop)[index]
 
     def zeros(self, *shape: int) -> Floats:
-        """An array for the kernels' sums."""
         return np.zeros(shape)
-
-    def blank_sketches(self, k: int, trusted: bool) -> tuple[Floats, Floats, Floats | None]:
-        """Zeros for sketches, squared norms and inner products with a trusted row."""
-        M = len(self)
-        return self.zeros(M, k), self.zeros(M), self.zeros(M) if trusted else None
 
     def inner_products(self, sketches: Floats) -> Floats:
         rows = Rows.of(sketches)
@@ -195,7 +159,6 @@ class HostRows:
         return gram
 
     def host(self, *arrays: Any) -> tuple[Any, ...]:
-        """Sums as NumPy's arrays."""
         return arrays
 
     def part(self, start: int, stop: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Open updates from files by mapping them into memory, and write them so that no incomplete file is ever found."""
+"""Open updates in files by mapping them into memory, and write them atomically."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import math
 import mmap
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterator, Mapping, ValuesView
@@ -16,10 +15,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bartizan._util.atomic import atomic_file
 from bartizan._util.types import Array
-from bartizan.updates import npy_header
-from bartizan.updates import safetensors_header as tensorfile
-from bartizan.updates.layout import dtype_name, is_tensor, leaves_of
+from bartizan.updates.headers import (
+    LONGEST_HEADER,
+    Tensor,
+    read_npy_header,
+    read_safetensors_header,
+    write_npy_header,
+    write_safetensors_header,
+)
+from bartizan.updates.layout import dtype_name, is_tensor, leaves_of, like_leaf
 
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside
 
@@ -40,7 +46,7 @@ def open_update(
         if not stat.S_ISREG(path.stat().st_mode):  # opening a named pipe would wait for its writer
             raise ValueError("it is no regular file")
         if dtype is not None and shape is not None:
-            return _raw(path, np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
+            return _array(path, np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
         if path.suffix == ".npy":
             return _npy(path)
         if path.suffix == ".safetensors":
@@ -67,9 +73,13 @@ def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
     path = Path(path)
     leaves = leaves_of(like)
     if path.suffix == ".npy" and set(leaves) == {()}:
-        head, places = _npy_head(leaves[()])
+        leaf, name = leaves[()], dtype_name(leaves[()])
+        if name == "bfloat16":
+            raise ValueError("A .npy file can't hold bfloat16: make it a dict in a .safetensors file.")
+        head = write_npy_header(np.dtype(name) if is_tensor(leaf) else leaf.dtype, tuple(leaf.shape))
+        places = [Tensor("", name, tuple(leaf.shape), len(head), len(head) + leaf.nbytes)]
     elif path.suffix == ".safetensors" and isinstance(like, Mapping) and all(_is_name(key) for key in leaves):
-        head, places = tensorfile.write_header(
+        head, places = write_safetensors_header(
             [(name, dtype_name(leaf), tuple(leaf.shape)) for (name,), leaf in leaves.items()]
         )
     else:
@@ -79,26 +89,9 @@ def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
         file.write(head)
         file.flush()
         memory = mmap.mmap(file.fileno(), size)
-        built = {place.name: _as_leaf(memory, place, leaves[_key(place)]) for place in places}
+        built = {place.name: _as_leaf(memory, place, leaves[(place.name,) if place.name else ()]) for place in places}
         yield built if isinstance(like, Mapping) else built[""]
         memory.flush()
-
-
-@contextlib.contextmanager
-def atomic_file(path: Path, size: int = 0) -> Iterator[Any]:
-    """A binary file with room for `size` bytes, that gets its name when the block ends without an error."""
-    hidden = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        with open(hidden, "x+b") as file:
-            if size and hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, not a crash at some page
-            elif size:
-                file.truncate(size)
-            yield file
-        os.replace(hidden, path)
-    except BaseException:
-        hidden.unlink(missing_ok=True)
-        raise
 
 
 def open_paths(updates: Any) -> Any:
@@ -136,43 +129,40 @@ class Unreadable(Mapping[Any, Any]):
 def map_file(path: Path) -> mmap.mmap:
     """Map a file into memory, privately: it is never written to."""
     with open(path, "rb") as file:
-        if not hasattr(mmap, "MAP_PRIVATE"):
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         flags, access = mmap.MAP_PRIVATE | NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
         return mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
 
 
-def _raw(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
-    _check_numbers(dtype)
-    size, wanted = path.stat().st_size, dtype.itemsize * math.prod(shape)
+def _array(
+    path: Path, dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
+) -> Array:
+    """The one array of a file, whose numbers begin at byte `start`."""
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise ValueError(f"its numbers are {dtype}; wanted floats, integers or booleans of at most 64 bits")
+    size, wanted = path.stat().st_size, start + dtype.itemsize * math.prod(shape)
     if size != wanted or min(shape, default=0) < 0:
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
-    return _view(map_file(path), dtype, shape, 0) if size else np.empty(shape, dtype)
+    return _view(map_file(path), dtype, shape, start, order) if size else np.empty(shape, dtype)
 
 
 def _npy(path: Path) -> Array:
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        header = npy_header.read_header(file.read(npy_header.LONGEST_HEADER + 12))
+        header = read_npy_header(file.read(LONGEST_HEADER + 12))
     try:
         dtype = np.dtype(header.dtype)
     except TypeError:
         raise ValueError(f"its .npy header has the unknown dtype {header.dtype!r}") from None
-    _check_numbers(dtype)
-    wanted = header.start + dtype.itemsize * math.prod(header.shape)
-    if size != wanted:
-        raise ValueError(f"{dtype} of shape {header.shape} would make {wanted:,} bytes, and the file has {size:,}")
-    return _view(map_file(path), dtype, header.shape, header.start, header.order)
+    return _array(path, dtype, header.shape, header.start, header.order)
 
 
 def _safetensors(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
-        tensors = tensorfile.read_header(file, os.fstat(file.fileno()).st_size)
+        tensors = read_safetensors_header(file, os.fstat(file.fileno()).st_size)
     memory = map_file(path)
     return {tensor.name: _entry(memory, tensor) for tensor in tensors}
 
 
-def _entry(memory: mmap.mmap, tensor: tensorfile.Tensor) -> Any:
+def _entry(memory: mmap.mmap, tensor: Tensor) -> Any:
     if tensor.dtype != "bfloat16":
         return _view(memory, np.dtype(tensor.dtype).newbyteorder("<"), tensor.shape, tensor.start)
     bits = np.ndarray(tensor.shape, np.dtype("<u2"), memory, tensor.start)
@@ -197,40 +187,14 @@ def _view(
     return array
 
 
-def _npy_head(leaf: Any) -> tuple[bytes, list[tensorfile.Tensor]]:
-    """The first bytes of a .npy file of an array like this one, and the position of its numbers."""
-    import io
-
-    name, shape = dtype_name(leaf), tuple(leaf.shape)
-    if name == "bfloat16":
-        raise ValueError("A .npy file can't hold bfloat16: make it a dict in a .safetensors file.")
-    dtype = np.dtype(name) if is_tensor(leaf) else leaf.dtype
-    head = io.BytesIO()
-    descr = np.lib.format.dtype_to_descr(dtype)
-    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
-    begin = head.tell()
-    stop = begin + dtype.itemsize * math.prod(shape)
-    return head.getvalue(), [tensorfile.Tensor("", name, shape, begin, stop)]
-
-
-def _as_leaf(memory: mmap.mmap, place: tensorfile.Tensor, like: Any) -> Any:
+def _as_leaf(memory: mmap.mmap, place: Tensor, like: Any) -> Any:
     """This place of the map as an array of the library that `like` is of."""
-    if is_tensor(like):
-        torch = sys.modules["torch"]
-        stored = np.dtype("<u2" if place.dtype == "bfloat16" else place.dtype)
-        return torch.from_numpy(np.ndarray(place.shape, stored, memory, place.start)).view(like.dtype)
-    dtype = like.dtype if place.name == "" or place.dtype == "bfloat16" else np.dtype(place.dtype).newbyteorder("<")
-    return np.ndarray(place.shape, dtype, memory, place.start)
-
-
-def _key(place: tensorfile.Tensor) -> tuple[Any, ...]:
-    return (place.name,) if place.name else ()
+    stored = "uint16" if place.dtype == "bfloat16" else place.dtype
+    # A .npy file keeps the byte order of `like`; a .safetensors file is little-endian.
+    dtype = np.dtype(stored).newbyteorder("<") if place.name or is_tensor(like) else like.dtype
+    array: Array = np.ndarray(place.shape, dtype, memory, place.start)
+    return like_leaf(array, like) if is_tensor(like) or place.dtype == "bfloat16" else array
 
 
 def _is_name(key: tuple[Any, ...]) -> bool:
     return len(key) == 1 and isinstance(key[0], str) and key[0] not in ("", "__metadata__")
-
-
-def _check_numbers(dtype: np.dtype) -> None:
-    if dtype.kind not in "fiub" or dtype.itemsize > 8:
-        raise ValueError(f"its numbers are {dtype}; wanted floats, integers or booleans of at most 64 bits")

@@ -13,7 +13,8 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels import gpu
 from bartizan.kernels.gpu.device_rows import TILE
 from bartizan.kernels.rows import FLOAT32, FLOAT64
-from bartizan.updates.columns import Columns, MatrixRows, Row, UpdateRows
+from bartizan.updates.columns import MatrixRows, Row, UpdateRows
+from bartizan.updates.layout import Layout
 
 MANY = 2**16  # numbers of a Gram matrix from which on the device makes it symmetric faster than the host
 
@@ -31,13 +32,13 @@ class GpuRows:
     needs_copy: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, rows: Sequence[Row], columns: Columns) -> GpuRows:
-        return cls([row.floats for row in rows], columns.ends)
+    def of(cls, rows: Sequence[Row], layout: Layout) -> GpuRows:
+        return cls([row.floats for row in rows], layout.ends)
 
     @classmethod
-    def of_matrix(cls, x: torch.Tensor, columns: Columns) -> GpuRows:
+    def of_matrix(cls, x: torch.Tensor, layout: Layout) -> GpuRows:
         x = x.detach().reshape(len(x), -1)
-        return cls(MatrixRows(x), columns.ends, x)
+        return cls(MatrixRows(x), layout.ends, x)
 
     def __len__(self) -> int:
         return len(self.arrays)
@@ -60,7 +61,6 @@ class GpuRows:
         return FLOAT64 if self.wide == torch.float64 else FLOAT32
 
     def take(self, indices: Sequence[int] | Array) -> GpuRows:
-        """Some of the rows."""
         return GpuRows([self.arrays[int(i)] for i in indices], self.ends)
 
     def with_row(self, other: GpuRows) -> GpuRows:
@@ -71,16 +71,15 @@ class GpuRows:
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> gpu.Placed:
-        """Blocks of columns: (first coordinate, the block's rows); the kernels choose their widths."""
+        """Blocks of columns; the kernels choose their widths."""
         tile = max(TILE, tile)
         if tile not in self.placed:
-            self.placed[tile] = gpu.walk(
+            self.placed[tile] = gpu.Placed.of(
                 self.matrix if self.matrix is not None else [self.arrays[m] for m in range(len(self))], tile
             )
         return self.placed[tile]
 
     def row(self, index: int, start: int, stop: int) -> torch.Tensor:
-        """These columns of one row, in one tensor."""
         first, last = np.searchsorted(self.ends, [start, stop - 1], side="right")
         begins = np.append(0, self.ends)
         pieces = [self.arrays[index][e][max(0, start - begins[e]) : stop - begins[e]] for e in range(first, last + 1)]
@@ -88,13 +87,6 @@ class GpuRows:
 
     def zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
-
-    def blank_sketches(self, k: int, trusted: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Zeros for sketches, squared norms and inner products with a trusted row, in one allocation."""
-        M = len(self)
-        flat = self.zeros(M * (k + 1 + trusted))
-        sketches, norms = flat[: M * k].view(M, k), flat[M * k : M * (k + 1)]
-        return sketches, norms, flat[M * (k + 1) :] if trusted else None
 
     def inner_products(self, sketches: torch.Tensor) -> torch.Tensor:
         return sketches @ sketches.T

@@ -7,7 +7,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import count
 from typing import Any, TypeGuard
 
@@ -45,13 +45,30 @@ class Entry:
 
 @dataclass(frozen=True)
 class Layout:
-    """The entries that every client of a round must send, in the order in which coordinates are counted."""
+    """The entries that every client of a round must send, in the order in which coordinates are counted.
+
+    Coordinates 0 to p = `dim` are those of the floating-point entries.
+    """
 
     entries: tuple[Entry, ...]
 
-    @property
+    @cached_property
+    def float_entries(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if entry.is_float)
+
+    @cached_property
     def dim(self) -> int:
-        return sum(entry.size for entry in self.entries if entry.is_float)
+        return sum(entry.size for entry in self.float_entries)
+
+    @cached_property
+    def ends(self) -> Array:
+        """The coordinate after the last one of each floating-point entry."""
+        return np.cumsum([entry.size for entry in self.float_entries])
+
+    @cached_property
+    def widest(self) -> np.dtype:
+        """The precision that the updates are read in: float64 if any entry is, else float32."""
+        return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
     def misfit(self, other: Layout) -> str | None:
         """Why `other` is not an update of this layout (in any key order); None if it is."""
@@ -118,8 +135,6 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
         raise TypeError(f"the update has more than {MOST_NODES:,} parts")
     kind = type(node)
     if kind is np.ndarray or is_tensor(node):
-        if node.nbytes > LARGE:
-            _check_repetition(node, path)
         leaves[path] = node
         return node
     if issubclass(kind, np.ma.MaskedArray):
@@ -148,23 +163,12 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
     raise TypeError(f"{_where(path)} is a {kind.__name__}, not a NumPy array or torch tensor")
 
 
-def _check_repetition(leaf: Any, path: Path) -> None:
-    """Raise on a large array that repeats a few numbers (stride 0), which would take too long to read or copy."""
-    steps = leaf.stride() if is_tensor(leaf) else [step // leaf.itemsize for step in leaf.strides]
-    held = 1 + sum((n - 1) * abs(step) for n, step in zip(leaf.shape, steps, strict=True))
-    if math.prod(leaf.shape) > PADDED * held:
-        raise TypeError(
-            f"{_where(path)} has shape {tuple(leaf.shape)} and memory for {held:,} numbers, which it repeats; "
-            "send an array that holds all of its own"
-        )
-
-
 def _memory(leaves: Iterable[Any]) -> int:
     """Bytes of memory that these arrays use; shared memory counts once."""
     spans = sorted(_span(leaf) for leaf in leaves if leaf.nbytes)
     held, reached = 0, ("", 0)
     for device, start, stop in spans:
-        if not start:
+        if not start:  # of a sharded tensor other ranks hold parts too
             held += stop
             continue
         reached = max(reached, (device, start))
@@ -177,8 +181,6 @@ def _span(leaf: Any) -> tuple[str, int, int]:
     """Device, first byte and end of the memory of an array."""
     if is_tensor(leaf):
         first, steps = leaf.data_ptr(), [step * leaf.element_size() for step in leaf.stride()]
-        if not first:  # of a sharded tensor other ranks hold parts too
-            return device_of(leaf), 0, leaf.nbytes
     else:
         first, steps = leaf.__array_interface__["data"][0], leaf.strides
     ends = [(n - 1) * step for n, step in zip(leaf.shape, steps, strict=True)]
@@ -200,15 +202,11 @@ def shown_path(path: Path, most: int = 200) -> str:
 
 
 def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> Any:
-    """A container like `like`, each array replaced by `build(path, array)`."""
-    if isinstance(like, np.generic):
-        return build(path, np.asarray(like))
+    """A container like `like`, which is of plain containers, each array replaced by `build(path, array)`."""
     if isinstance(like, Mapping):
         items = [(key, rebuild(child, build, (*path, key))) for key, child in like.items()]
         return OrderedDict(items) if isinstance(like, OrderedDict) else dict(items)
     if isinstance(like, (list, tuple)):
-        if _plain_numbers(like):
-            return build(path, np.asarray(like, dtype=np.float64))
         children = [rebuild(child, build, (*path, index)) for index, child in enumerate(like)]
         if isinstance(like, list):
             return children
@@ -217,13 +215,10 @@ def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> An
 
 
 def form_of(update: Any) -> Any:
-    """The kinds of containers and arrays that an update is made of, as something to compare and to count."""
+    """The kinds of containers and arrays that a plain update is made of, as something to compare and to count."""
     if isinstance(update, Mapping):
-        items = frozenset((key, form_of(child)) for key, child in update.items())
-        return "ordered" if isinstance(update, OrderedDict) else "dict", items
+        return type(update), frozenset((key, form_of(child)) for key, child in update.items())
     if isinstance(update, (list, tuple)):
-        if _plain_numbers(update):
-            return "numbers"
         return type(update), tuple(map(form_of, update))
     return "tensor" if is_tensor(update) else update.dtype.str
 
@@ -272,6 +267,11 @@ def dtype_name(leaf: Any, path: Path = ()) -> str:
     if not known:
         raise TypeError(f"{_where(path)} has dtype {name}; wanted one of {', '.join(FLOATS)}, or integers for counters")
     return name
+
+
+def itemsize_of(dtype: str) -> int:
+    """Bytes of one number, by the name of its dtype."""
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass
-from bartizan.updates.columns import Columns, HostRows, Row, UpdateRows
+from bartizan.updates.columns import HostRows, Row, UpdateRows, stack
 from bartizan.updates.layout import (
     Entry,
     Layout,
@@ -63,10 +63,10 @@ def parse_updates(
     if strict and quarantined:
         raise BadClientError(*next(iter(quarantined.items())))
     kept = [client for client in parsed if client not in quarantined]
-    rows, columns = [_row(parsed[client].leaves, layout) for client in kept], Columns(layout)
+    rows = [_row(parsed[client].leaves, layout) for client in kept]
     return Updates(
-        columns=columns,
-        rows=columns.stack(rows),
+        layout=layout,
+        rows=stack(rows, layout),
         integers=tuple(row.integers for row in rows),
         clients=tuple(kept),
         n_sent=len(sent),
@@ -88,15 +88,12 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
     M = len(updates)
     if not M:
         raise TooFewClientsError("Wanted at least one client's update, got none.")
-    columns = _one_entry(tuple(updates.shape[1:]), dtype_name(updates), device_of(updates))
-    layout = columns.layout
-    if not layout.entries[0].is_float:
-        raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype}.")
-    if not columns.dim:
-        raise ValueError(f"{NO_FLOATS} Got an array of shape {tuple(updates.shape)}.")
+    layout = _one_entry(tuple(updates.shape[1:]), dtype_name(updates), device_of(updates))
+    if not layout.dim:
+        raise ValueError(f"{NO_FLOATS} Got an array of {updates.dtype} and shape {tuple(updates.shape)}.")
     return Updates(
-        columns=columns,
-        rows=_matrix_rows(updates, columns),
+        layout=layout,
+        rows=_matrix_rows(updates, layout),
         integers=((),) * M,
         clients=tuple(range(M)),
         n_sent=M,
@@ -109,18 +106,18 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
 
 
 @lru_cache(maxsize=16)
-def _one_entry(shape: tuple[int, ...], dtype: str, device: str) -> Columns:
-    """The columns of updates that are one array each, cached: small rounds are called often."""
-    return Columns(Layout((Entry((), shape, dtype, device),)))
+def _one_entry(shape: tuple[int, ...], dtype: str, device: str) -> Layout:
+    """The layout of updates that are one array each, cached: small rounds are called often."""
+    return Layout((Entry((), shape, dtype, device),))
 
 
-def _matrix_rows(x: Any, columns: Columns) -> UpdateRows:
+def _matrix_rows(x: Any, layout: Layout) -> UpdateRows:
     if on_gpu(x):
         from bartizan.updates.gpu_rows import GpuRows
 
-        return GpuRows.of_matrix(x, columns)
+        return GpuRows.of_matrix(x, layout)
     x = as_numpy_matrix(x)
-    return HostRows.of_matrix(x) or columns.stack([Row((as_numpy(row),), ()) for row in x])
+    return HostRows.of_matrix(x) or stack([Row((as_numpy(row),), ()) for row in x], layout)
 
 
 def as_list(updates: Any) -> Sequence[Any]:

@@ -1,15 +1,30 @@
-"""Check the updates that the server itself supplies: the reference and the trusted update."""
+"""Check what the server itself supplies: the reference, the trusted update, and arrays for the result (`out=`)."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.updates.column_pass import ColumnPass
+from bartizan.updates.column_pass import ColumnPass, span
 from bartizan.updates.columns import Row, numbers
-from bartizan.updates.layout import Layout, Path, flat_of, is_tensor, leaves_of, moved, on_host, shown_path
+from bartizan.updates.layout import (
+    Layout,
+    Path,
+    as_numpy,
+    dtype_name,
+    flat_of,
+    is_tensor,
+    leaves_of,
+    moved,
+    on_host,
+    shown_path,
+)
 
 
 def server_row(name: str, update: Any, layout: Layout, column_pass: ColumnPass) -> Row | None:
@@ -49,11 +64,59 @@ def _finite(piece: Any) -> bool:
     return bool(piece.isfinite().all() if is_tensor(piece) else np.isfinite(piece).all())
 
 
+@dataclass(frozen=True)
+class Target:
+    """The caller's container, like one client's update, and its arrays in the order of the layout."""
+
+    container: Any
+    row: Row
+
+    @classmethod
+    def of(cls, out: Any, layout: Layout, updates: Iterable[Array]) -> Target:
+        """Check that a result fits into `out`, and that writing it there changes no client's update."""
+        leaves = server_leaves("out", out)
+        if misfit := layout.misfit(Layout.of(leaves)) if leaves else "it is empty":
+            raise ValueError(f"out must have the names, shapes and dtypes of a client's update: {misfit}.")
+        arrays = {path: as_numpy(leaf) for path, leaf in leaves.items()}
+        for entry in layout.entries:
+            if not arrays[entry.path].flags.writeable:
+                raise ValueError(f"out must be writable, but {entry} is not. Map files with mode 'r+', or copy it.")
+        floats, integers = ([e for e in layout.entries if e.is_float is kind] for kind in (True, False))
+        row = Row(tuple(arrays[e.path] for e in floats), tuple(arrays[e.path] for e in integers))
+        if _overlaps(row, updates):
+            raise ValueError("out must not be a client's update: those are never changed. Pass other arrays.")
+        return cls(out, row)
+
+    def filled(self, floats: Iterable[Array], counters: Iterable[Array]) -> Any:
+        """The container, with these numbers and integers written into its arrays."""
+        for own, array in zip(self.row.floats, floats, strict=True):
+            if own is not array:
+                own[...] = array.reshape(own.shape)
+        for own, counts in zip(self.row.integers, counters, strict=True):
+            own[...] = counts.reshape(own.shape)
+        return self.container
+
+
+def _overlaps(row: Row, updates: Iterable[Array]) -> bool:
+    """Whether any array of the updates may share memory with any of the row's, whatever their names."""
+    own = sorted(span(array) for array in row.floats + row.integers if array.size)
+    starts = [start for start, _ in own]
+    ends = list(accumulate((stop for _, stop in own), max))  # of those that begin so far
+    for low, high in map(span, updates):
+        before = bisect_left(starts, high)
+        if low < high and before and ends[before - 1] > low:
+            return True
+    return False
+
+
 def server_leaves(name: str, update: Any) -> dict[Path, Any]:
     try:
-        return leaves_of(update)
+        leaves = leaves_of(update)
+        for path, leaf in leaves.items():
+            dtype_name(leaf, path)
     except TypeError as unfit:
         raise ValueError(f"{name} must be like a client's update: {unfit}.") from None
+    return leaves
 
 
 def shapes(leaves: dict[Path, Any]) -> dict[Path, tuple[int, ...]]:

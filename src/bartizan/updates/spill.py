@@ -9,24 +9,22 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import sys
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from bartizan._util.locks import SUPPORTED, try_lock
-from bartizan._util.types import Array
-from bartizan.updates.files import atomic_file, map_file
+from bartizan._util.atomic import atomic_file
+from bartizan._util.locks import try_lock
+from bartizan.updates.column_pass import UNLIMITED
+from bartizan.updates.files import map_file
 from bartizan.updates.layout import Path as Place
-from bartizan.updates.layout import as_numpy, is_tensor, leaves_of, on_gpu, rebuild
+from bartizan.updates.layout import as_numpy, leaves_of, like_leaf, on_gpu, rebuild
 
 PREFIX = "bartizan-round-"
 ALIGNED = 64
-CHUNK = 2**20  # numbers that are written at a time
 
 
 class Spill:
@@ -49,14 +47,17 @@ class Spill:
                 f"client {client!r}'s update is on a GPU; spill is for updates in host memory. Call .cpu()."
             )
         stored = {path: as_numpy(leaf) for path, leaf in leaves.items()}
-        places, size = _places(stored)
+        places, size = {}, 0
+        for key, array in stored.items():
+            places[key] = size
+            size += array.nbytes + -array.nbytes % ALIGNED
         path = self.folder / f"{secrets.token_hex(8)}.update"
         try:
             with atomic_file(path, size) as file:
                 for key, array in stored.items():
                     file.seek(places[key])
-                    for piece in _pieces(array):
-                        file.write(piece)
+                    for _, piece in UNLIMITED.pieces(array):
+                        file.write(np.ascontiguousarray(piece).data.cast("B"))
         except OSError as full:
             raise OSError(
                 full.errno,
@@ -65,13 +66,10 @@ class Spill:
             ) from full
         memory = map_file(path) if size else None
 
-        def built(key: Place, leaf: Any) -> Any:
-            flat = np.ndarray(stored[key].size, stored[key].dtype, memory, places[key])
-            if is_tensor(leaf):
-                return sys.modules["torch"].from_numpy(flat).view(leaf.dtype).reshape(tuple(leaf.shape))
-            return flat.view(leaf.dtype).reshape(leaf.shape)
+        def mapped(key: Place, leaf: Any) -> Any:
+            return like_leaf(np.ndarray(stored[key].size, stored[key].dtype, memory, places[key]), leaf)
 
-        return rebuild(update, built)
+        return rebuild(update, mapped)
 
 
 def remove_leftovers(place: Path) -> list[Path]:
@@ -79,7 +77,7 @@ def remove_leftovers(place: Path) -> list[Path]:
     removed = []
     for lock_path in sorted(place.glob(f"{PREFIX}*.lock")):
         with suppress(OSError), open(lock_path, "r+b") as lock:  # it may be gone by now, or belong to another user
-            if SUPPORTED and try_lock(lock):
+            if try_lock(lock):
                 _remove(lock_path.with_suffix(""), lock_path, lock, os.getpid())
                 removed.append(lock_path.with_suffix(""))
     return removed
@@ -101,19 +99,3 @@ def _remove(folder: Path, lock_path: Path, lock: IO[bytes], owner: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     lock_path.unlink(missing_ok=True)
     lock.close()
-
-
-def _places(stored: dict[Place, Array]) -> tuple[dict[Place, int], int]:
-    """The aligned position of each array in the file, and the file's size."""
-    places, at = {}, 0
-    for key, array in stored.items():
-        places[key] = at
-        at += array.nbytes + -array.nbytes % ALIGNED
-    return places, at
-
-
-def _pieces(array: Array) -> Iterator[Any]:
-    """An array's bytes, a part at a time; parts that are not contiguous are copied."""
-    flat = array if array.ndim == 1 else array.flat
-    for low in range(0, array.size, CHUNK):
-        yield np.ascontiguousarray(flat[low : low + CHUNK]).data.cast("B")

@@ -12,10 +12,10 @@ import numpy as np
 from bartizan._util.types import Array
 from bartizan.errors import TooFewClientsError
 from bartizan.kernels.protocol import ColumnBlock
-from bartizan.updates.column_pass import UNLIMITED, ColumnPass
-from bartizan.updates.columns import Columns, HostRows, Row, UpdateRows, numbers
-from bartizan.updates.layout import Layout
-from bartizan.updates.target import Target
+from bartizan.updates.column_pass import UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
+from bartizan.updates.columns import GRANULE, HostRows, Row, UpdateRows, numbers, stack
+from bartizan.updates.layout import Layout, itemsize_of
+from bartizan.updates.server_inputs import Target
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Updates:
     `clients[r]` is the caller's index of row r. The row of a trusted update, if any, comes after all clients.
     """
 
-    columns: Columns
+    layout: Layout
     rows: UpdateRows = field(repr=False)
     integers: tuple[tuple[Array, ...], ...] = field(repr=False)
     clients: tuple[int, ...]
@@ -38,6 +38,38 @@ class Updates:
     target: Target | None = field(default=None, repr=False)  # the caller's arrays for the result, if any
     column_pass: ColumnPass = field(default=UNLIMITED, repr=False)
     first: int = 0  # coordinate of the whole update that column 0 is: these may be a shard
+
+    def prepared(self, out: Any, sketch_size: int, unit: int | None) -> Updates:
+        """The same updates with `out` as checked target, and blocks that fit the memory budget.
+
+        `sketch_size` numbers are kept of each client. A sketch that reads rows in place reads `unit` columns at a time.
+        """
+        column_pass = self.column_pass
+        if self.on_gpu and (out is not None or column_pass.spare is not None):
+            given = "memory" if out is None else "out"
+            raise ValueError(f"{given} is for updates in host memory; these are on {self.layout.entries[0].device}.")
+        target = None if out is None else Target.of(out, self.layout, self._all_arrays())
+        if column_pass.spare is not None:
+            M, itemsize = len(self.all_rows), self.layout.widest.itemsize
+            least = gathered_bytes(M, GRANULE, itemsize)
+            if unit is not None:
+                least = max(least, in_place_bytes(1 if self.trusted is None else 2, unit, itemsize))
+            widened = [a for row in (self.reference, self.trusted) if row for a in row.floats if a.base is None]
+            needs = {
+                "sketches": 2 * 8 * M * sketch_size,
+                "distances": 16 * 8 * M * M,
+                "result": 0 if target else sum(e.size * itemsize_of(e.dtype) for e in self.layout.entries),
+                "widened reference and trusted update": sum(array.nbytes for array in widened),
+            }
+            column_pass.limit(needs, least)
+        return self if target is None else replace(self, target=target)
+
+    def _all_arrays(self) -> Iterator[Array]:
+        """The arrays of all clients and of the trusted update."""
+        for m in range(len(self)):
+            yield from (*self.rows.arrays[m], *self.integers[m])
+        if self.trusted is not None:
+            yield from (*self.trusted.floats, *self.trusted.integers)
 
     def without(self, quarantined: Mapping[int, str]) -> Updates:
         """The same round with these clients quarantined for these reasons."""
@@ -63,37 +95,33 @@ class Updates:
         return len(self.clients)
 
     @property
-    def layout(self) -> Layout:
-        return self.columns.layout
-
-    @property
     def on_gpu(self) -> bool:
         return self.rows.on_gpu
 
     @cached_property
     def all_rows(self) -> UpdateRows:
         """The rows of the clients, and after them that of the trusted update if there is one."""
-        return self.rows if self.trusted is None else self.rows.with_row(self.columns.stack([self.trusted]))
+        return self.rows if self.trusted is None else self.rows.with_row(stack([self.trusted], self.layout))
 
     def blocks(
         self, rows: UpdateRows, multiple_of: int = 1, most: int | None = None
     ) -> Iterator[tuple[int, ColumnBlock, Array | None]]:
         """Pass over the columns of these rows: (first coordinate, the block's rows, the reference's part or None)."""
-        self.column_pass.expect(len(rows) * self.columns.dim)
+        self.column_pass.expect(len(rows) * self.layout.dim)
         blocks: Iterable[tuple[int, ColumnBlock]] = rows.blocks(multiple_of, most)
         if self.column_pass.spare is not None and isinstance(rows, HostRows):
-            blocks = self.column_pass.gathered(self.columns, rows, multiple_of, most)
+            blocks = self.column_pass.gathered(self.layout, rows, multiple_of, most)
         for start, block in blocks:
             yield start, block, self._origin(start, start + block.width)
-            self.column_pass.advance(self.columns, rows.arrays, start, start + block.width)
+            self.column_pass.advance(self.layout, rows.arrays, start, start + block.width)
 
     def parts(self, unit: int) -> Iterator[Updates]:
         """These clients in groups that fit the memory budget in whole units, each group with the trusted update."""
-        few = self.column_pass.rows_at_a_time(unit, self.columns.widest.itemsize, copied=self.rows.needs_copy)
+        few = self.column_pass.rows_at_a_time(unit, self.layout.widest.itemsize, copied=self.rows.needs_copy)
         n_trusted = 0 if self.trusted is None else 1
         few = len(self) if few is None else max(1, few - n_trusted)
         starts = range(0, len(self), few)
-        self.column_pass.expect((len(self) + n_trusted * len(starts)) * self.columns.dim)
+        self.column_pass.expect((len(self) + n_trusted * len(starts)) * self.layout.dim)
         for start in starts:
             yield self if len(starts) == 1 else self.only(range(start, min(start + few, len(self))))
 
@@ -111,13 +139,13 @@ class Updates:
             stop = start + block.width
             origin = self._origin(start, stop) if about is None else about.row(0, start, stop)
             yield self.first + start, block, origin
-            self.column_pass.advance(self.columns, self.all_rows.arrays, start, stop)
+            self.column_pass.advance(self.layout, self.all_rows.arrays, start, stop)
             if about is not None:
-                self.column_pass.release(self.columns, about.arrays, start, stop)
+                self.column_pass.release(self.layout, about.arrays, start, stop)
 
     @cached_property
     def reference_row(self) -> UpdateRows | None:
-        return None if self.reference is None else self.columns.stack([self.reference])
+        return None if self.reference is None else stack([self.reference], self.layout)
 
     def with_contiguous_reference(self) -> Updates:
         """The same, with the reference in one contiguous array: its own memory if it is one, else a copy."""
@@ -133,12 +161,12 @@ class Updates:
         if self.reference_row is None:
             return None
         origin = self.reference_row.row(0, start, stop)
-        self.column_pass.release(self.columns, self.reference_row.arrays, start, stop)
+        self.column_pass.release(self.layout, self.reference_row.arrays, start, stop)
         return origin
 
     def fault(self, row: int) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
-        for entry, array in zip(self.columns.entries, self.rows.arrays[row], strict=True):
+        for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):
                 values = numbers(piece, entry)
@@ -149,4 +177,4 @@ class Updates:
             if n_bad:
                 return f"{entry} holds {kind}, first at {first}; {n_bad} of {entry.size} values are not finite"
         where = "" if self.reference is None else ", taken from the reference,"
-        return f"its values{where} are so large that their squares overflow {self.columns.widest}"
+        return f"its values{where} are so large that their squares overflow {self.layout.widest}"

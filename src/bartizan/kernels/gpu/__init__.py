@@ -14,7 +14,7 @@ from bartizan.kernels.gpu.combine import weighted_sum
 from bartizan.kernels.gpu.dense import achlioptas, gaussian
 from bartizan.kernels.gpu.device_rows import DeviceRows
 from bartizan.kernels.gpu.pairs import gram
-from bartizan.kernels.gpu.placed import Placed, walk
+from bartizan.kernels.gpu.placed import Placed
 from bartizan.kernels.gpu.rotation import rotated
 from bartizan.kernels.gpu.squared_norms import dots, squared_norms
 
@@ -27,6 +27,5 @@ __all__ = [
     "gram",
     "rotated",
     "squared_norms",
-    "walk",
     "weighted_sum",
 ]

@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, tile_at
 from bartizan.kernels.gpu.launch import Launcher
@@ -15,13 +16,7 @@ COLUMNS = 1024  # that a program sums up, over all rows
 AT_ONCE = 8  # rows that it reads before it adds
 
 
-def weighted_sum(
-    rows: DeviceRows,
-    weights: torch.Tensor,
-    rest: torch.Tensor | None,
-    origin: torch.Tensor | None,
-    out: torch.Tensor,
-) -> None:
+def weighted_sum(rows: DeviceRows, weights: Tensor, rest: Tensor | None, origin: Tensor | None, out: Tensor) -> None:
     """out = sum_m weights[m] rows[m], + rest * origin if given, in the dtype of `out`, a flat tensor of `rows.width`.
 
     Rows of weight 0 are not read, whatever they hold; the device selects them, so the host does not wait for it.
@@ -84,6 +79,7 @@ def _combine(
     WIDE: tl.constexpr,
 ):
     """One range of columns; only the last needs a mask, which would make all loads narrow."""
+    rows = (table, base, step, n_tiles)
     first = tl.program_id(0).to(tl.int64) * COLUMNS
     i = tl.arange(0, COLUMNS)
     count = tl.load(chosen).to(tl.int32)
@@ -95,13 +91,13 @@ def _combine(
             x = ()
             for j in tl.static_range(AT_ONCE):
                 m = tl.load(which + start + j).to(tl.int64)
-                place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+                place = tile_at(rows, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
                 x = x + (tl.load(tl.multiple_of(place, ALIGN) + i, eviction_policy="evict_first"),)
             for j in tl.static_range(AT_ONCE):
                 total += tl.load(factors + start + j).to(WIDE) * x[j].to(WIDE)
         for j in range(count // AT_ONCE * AT_ONCE, count):
             m = tl.load(which + j).to(tl.int64)
-            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            place = tile_at(rows, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
             x = tl.load(tl.multiple_of(place, ALIGN) + i, eviction_policy="evict_first")
             total += tl.load(factors + j).to(WIDE) * x.to(WIDE)
         if origin is not None:
@@ -111,7 +107,7 @@ def _combine(
         here = first + i < width
         for j in range(count):
             m = tl.load(which + j).to(tl.int64)
-            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            place = tile_at(rows, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
             total += tl.load(factors + j).to(WIDE) * tl.load(place + i, mask=here, other=0.0).to(WIDE)
         if origin is not None:
             total += tl.load(rest).to(WIDE) * tl.load(origin + first + i, mask=here, other=0.0).to(WIDE)

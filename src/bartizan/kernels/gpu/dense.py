@@ -13,6 +13,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan._util.types import Array
 from bartizan.kernels import reference
@@ -30,13 +31,7 @@ MATRIX = 2**21  # numbers of P written out at a time: 16 MiB
 
 
 def achlioptas(
-    rows: DeviceRows,
-    origin: torch.Tensor | None,
-    start: int,
-    key: Array,
-    s: int,
-    out: torch.Tensor,
-    norms: torch.Tensor,
+    rows: DeviceRows, origin: Tensor | None, start: int, key: Array, s: int, out: Tensor, norms: Tensor
 ) -> None:
     M, k = out.shape
     squared_norms(rows, origin, norms)
@@ -47,45 +42,21 @@ def achlioptas(
     parts = max(1, min(PROGRAMS * multiprocessors(rows.device) // (groups * sides), steps, PARTS // (M * k)))
     each = triton.cdiv(steps, parts)
     sums = torch.empty((parts, M, k), dtype=torch.float32, device=rows.device)
-    _signs[(groups, sides, parts)](
-        *rows.place,
-        origin,
-        sums,
-        M,
-        rows.width,
-        each,
-        start,
-        k,
-        2**32 // (2 * s),
-        reference.ACHLIOPTAS,
-        *key_words(key),
-        **rows.form,
-        EXACT=rows.dtype != torch.float32 and origin is None,
-        ROWS=ROWS,
-        GROUPS=GROUPS,
-        COLUMNS=COLUMNS,
-        num_warps=4,
-    )
+    drawn = (start, k, 2**32 // (2 * s), reference.ACHLIOPTAS, *key_words(key))
+    exact = rows.dtype != torch.float32 and origin is None
+    form = {**rows.form, "EXACT": exact, "ROWS": ROWS, "GROUPS": GROUPS, "COLUMNS": COLUMNS}
+    _signs[(groups, sides, parts)](*rows.place, origin, sums, M, rows.width, each, *drawn, **form, num_warps=4)
     out += sums.sum(0, dtype=torch.float64) * math.sqrt(s / k)
     return None
 
 
-def gaussian(
-    rows: DeviceRows, origin: torch.Tensor | None, start: int, key: Array, out: torch.Tensor, norms: torch.Tensor
-) -> None:
+def gaussian(rows: DeviceRows, origin: Tensor | None, start: int, key: Array, out: Tensor, norms: Tensor) -> None:
     squared_norms(rows, origin, norms)
     _written_out(rows, origin, start, key, reference.GAUSSIAN, 0, 1 / math.sqrt(out.shape[1]), out)
 
 
 def _written_out(
-    rows: DeviceRows,
-    origin: torch.Tensor | None,
-    start: int,
-    key: Array,
-    stream: int,
-    half: int,
-    scale: float,
-    out: torch.Tensor,
+    rows: DeviceRows, origin: Tensor | None, start: int, key: Array, stream: int, half: int, scale: float, out: Tensor
 ) -> None:
     """out += scale * rows @ P in float64, with P written out for a few columns at a time."""
     k = out.shape[1]
@@ -129,6 +100,7 @@ def _signs(
     COLUMNS: tl.constexpr,
 ):
     """256 cells of 64 rows over one part of the columns."""
+    rows = (table, base, step, n_tiles)
     group, part = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[None, :], tl.program_id(2)
     m = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     total = ()
@@ -139,16 +111,8 @@ def _signs(
     for s in range(part * each, tl.minimum((part + 1) * each, tl.cdiv(width, COLUMNS).to(tl.int32))):
         at = wide(s) * COLUMNS + i
         here = at < width
-        place = tile_at(
-            table,
-            base,
-            step,
-            n_tiles,
-            tl.minimum(m, n_rows - 1)[:, None],
-            tl.minimum(at, width - 1)[None, :],
-            TILE,
-            BYTES,
-        )
+        row, column = tl.minimum(m, n_rows - 1)[:, None], tl.minimum(at, width - 1)[None, :]
+        place = tile_at(rows, row, column, TILE, BYTES)
         x = tl.load(place.to(tl.pointer_type(DTYPE)), mask=here[None, :], other=0.0).to(tl.float32)
         if origin is not None:
             x = (x - tl.load(origin + at, mask=here, other=0.0)[None, :]).to(tl.float32)

@@ -49,7 +49,7 @@ class DeviceRows:
         if matrix.ndim != 2 or (matrix.stride(1) != 1 and matrix.shape[1] > 1) or matrix.dtype not in FLOATS:
             raise ValueError(
                 f"Wanted an (M, p) matrix of floating-point numbers with contiguous rows; got {matrix.dtype} of shape "
-                f"{tuple(matrix.shape)} and strides {matrix.stride()}. Use walk(...) for other containers."
+                f"{tuple(matrix.shape)} and strides {matrix.stride()}. Use Placed.of(...) for other containers."
             )
         base, step = matrix.data_ptr(), matrix.stride(0) * matrix.element_size()
         return cls(
@@ -77,7 +77,7 @@ class DeviceRows:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """The first arguments of `tile_at`."""
+        """The first arguments of a kernel, which passes them to `tile_at`."""
         return self.table, self.base, self.step, self.table_tiles
 
     @property
@@ -104,8 +104,12 @@ def wide(i):
 
 
 @triton.jit
-def tile_at(table, base, step, n_tiles, m, coordinate, TILE: tl.constexpr, BYTES: tl.constexpr):
-    """The address of a coordinate of row m; from there to the end of its tile the row is contiguous."""
+def tile_at(rows, m, coordinate, TILE: tl.constexpr, BYTES: tl.constexpr):
+    """The address of a coordinate of row m; from there to the end of its tile the row is contiguous.
+
+    `rows` is the tuple `DeviceRows.place`.
+    """
+    table, base, step, n_tiles = rows
     coordinate = coordinate.to(tl.int64)
     if table is None:
         return base + m.to(tl.int64) * step + coordinate * BYTES

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan._util.types import Array
 from bartizan.kernels import reference
@@ -19,8 +20,8 @@ BLOCK = 4096
 
 
 def copied(
-    rows: DeviceRows, origin: torch.Tensor | None, multiple_of: int = 1, most: int = COPIED
-) -> Iterator[tuple[int, torch.Tensor]]:
+    rows: DeviceRows, origin: Tensor | None, multiple_of: int = 1, most: int = COPIED
+) -> Iterator[tuple[int, Tensor]]:
     """(first coordinate, the rows about the origin in float64, filled up with zeros to a multiple of `multiple_of`)."""
     step = max(multiple_of, most // len(rows) // multiple_of * multiple_of)
     for start in range(0, rows.width, step):
@@ -32,13 +33,7 @@ def copied(
 
 
 def rotated_by_torch(
-    rows: DeviceRows,
-    origin: torch.Tensor | None,
-    start: int,
-    key: Array,
-    mixing: int,
-    out: torch.Tensor,
-    norms: torch.Tensor,
+    rows: DeviceRows, origin: Tensor | None, start: int, key: Array, mixing: int, out: Tensor, norms: Tensor
 ) -> None:
     """`reference.rotated`, many blocks at a time."""
     (M, k), n = out.shape, mixing
@@ -76,10 +71,11 @@ def _copy(
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    rows = (table, base, step, n_tiles)
     m = tl.program_id(1)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = start + at < width
-    place = tile_at(table, base, step, n_tiles, m, tl.minimum(start + at, width - 1), TILE, BYTES)
+    place = tile_at(rows, m, tl.minimum(start + at, width - 1), TILE, BYTES)
     x = tl.load(place.to(tl.pointer_type(DTYPE)), mask=here, other=0.0).to(tl.float32 if BYTES < 8 else tl.float64)
     x = x.to(tl.float64)
     if origin is not None:

@@ -112,11 +112,6 @@ class Placed:
             _gatherer()((count, len(rows), 1), rows.table, self.scratch, begin, rows.step, self.scratch.stride(0))
 
 
-def walk(rows: torch.Tensor | Sequence[Entries], tile: int = TILE) -> Placed:
-    """(first coordinate, rows) for column ranges that cover the rows: a matrix, or one list of entries a row."""
-    return Placed.of(rows, tile)
-
-
 @dataclass(frozen=True, eq=False)
 class _Layout:
     """What follows from the sizes alone: tiles' entries and offsets, then pieces; (first tile, width, ...) a range."""
@@ -168,14 +163,7 @@ def _gatherer() -> Launcher:
 
 
 @triton.jit(do_not_specialize=["begin", "step", "row_size"])
-def _gather(
-    table,
-    scratch,
-    begin: tl.int64,
-    step: tl.int64,
-    row_size: tl.int64,
-    PIECE: tl.constexpr,
-):
+def _gather(table, scratch, begin: tl.int64, step: tl.int64, row_size: tl.int64, PIECE: tl.constexpr):
     """Copy one piece of one row into its scratch tile, from whatever dtype it has."""
     m = tl.program_id(1).to(tl.int64)
     piece = table + begin + 5 * tl.program_id(0)

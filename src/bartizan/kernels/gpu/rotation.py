@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan._util.types import Array
 from bartizan.kernels import reference
@@ -45,13 +47,7 @@ class _Plan:
 
 
 def rotated(
-    rows: DeviceRows,
-    origin: torch.Tensor | None,
-    start: int,
-    key: Array,
-    mixing: int,
-    out: torch.Tensor,
-    norms: torch.Tensor,
+    rows: DeviceRows, origin: Tensor | None, start: int, key: Array, mixing: int, out: Tensor, norms: Tensor
 ) -> None:
     k = out.shape[1]
     if rows.dtype == torch.float64 or shape_of(k, mixing) is None:
@@ -83,54 +79,16 @@ def rotated(
             tails = M * k * rows.dtype.itemsize if rest else 0
             sizes = [4 * blocks * count, tails, 8 * k if rest and origin is not None else 0, 4 * k * n_parts]
             scratch = torch.empty(sum(sizes) + 8 * n_parts, dtype=torch.uint8, device=rows.device)
-            words_at = scratch.data_ptr()
-            tail_at = words_at + sizes[0]
-            origin_tail_at = tail_at + sizes[1]
-            parts_at = origin_tail_at + sizes[2]
-            norms_at = parts_at + sizes[3]
+            words_at, tail_at, origin_tail_at, parts_at, norms_at = accumulate(sizes, initial=scratch.data_ptr())
             drawers = -(-blocks * count // (16 * COUNTERS))
-            plan.prepare(
-                (drawers + (M if rest else 0) + (1 if sizes[2] else 0), 1, 1),
-                *rows.place,
-                words_at,
-                (start // k + first) * count // 16,
-                blocks * count // 16,
-                reference.ROTATED,
-                *key_words(key),
-                tail_at,
-                origin_at,
-                origin_tail_at,
-                M,
-                rows.width,
-                drawers,
-            )
-            plan.sketch(
-                (programs, 1, 1),
-                *rows.place,
-                words_at,
-                tail_at,
-                origin_at,
-                origin_tail_at,
-                parts_at,
-                norms_at,
-                row,
-                some,
-                first,
-                blocks,
-                rows.width,
-            )
-            plan.reduce(
-                (some, -(-k // REDUCED), 1),
-                parts_at,
-                norms_at,
-                out,
-                norms,
-                row,
-                out.stride(0),
-                groups,
-                blocks,
-                programs,
-            )
+            drawn = ((start // k + first) * count // 16, blocks * count // 16, reference.ROTATED, *key_words(key))
+            padded = (tail_at, origin_at, origin_tail_at)
+            copiers = (M if rest else 0) + (1 if sizes[2] else 0)
+            plan.prepare((drawers + copiers, 1, 1), *rows.place, words_at, *drawn, *padded, M, rows.width, drawers)
+            part = (row, some, first, blocks, rows.width)
+            plan.sketch((programs, 1, 1), *rows.place, words_at, *padded, parts_at, norms_at, *part)
+            run = (row, out.stride(0), groups, blocks, programs)
+            plan.reduce((some, -(-k // REDUCED), 1), parts_at, norms_at, out, norms, *run)
     return None
 
 
@@ -222,6 +180,7 @@ def _prepare(
     TILE: tl.constexpr,
 ):
     """One launch for all that has to be there before the blocks: every launch costs as much as 2% of a read."""
+    rows = (table, base, step, n_tiles)
     program = tl.program_id(0)
     if program < drawers:
         at = program.to(tl.int64) * COUNTERS + tl.arange(0, COUNTERS)
@@ -233,7 +192,7 @@ def _prepare(
         m = program - drawers
         i, first = tl.arange(0, K), width // K * K
         if m < n_rows:
-            place = tile_at(table, base, step, n_tiles, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
+            place = tile_at(rows, m, first, TILE, BYTES).to(tl.pointer_type(DTYPE))
             tail = tail_at.to(tl.pointer_type(DTYPE))
             tl.store(tail + m.to(tl.int64) * K + i, tl.load(place + i, mask=first + i < width, other=0.0))
         elif ORIGIN is not None:

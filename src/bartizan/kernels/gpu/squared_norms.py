@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, multiprocessors, tile_at, wide
 from bartizan.kernels.gpu.launch import Launcher
@@ -15,15 +16,15 @@ BLOCK = 4096  # numbers that a program reads at a time
 PROGRAMS = 32  # a multiprocessor: many, so that the last ones leave it idle only for a moment
 
 
-def squared_norms(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor) -> None:
+def squared_norms(rows: DeviceRows, origin: Tensor | None, out: Tensor) -> None:
     _launch(rows, origin, out, last=False)
 
 
-def dots(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor) -> None:
+def dots(rows: DeviceRows, origin: Tensor | None, out: Tensor) -> None:
     _launch(rows, origin, out, last=True)
 
 
-def _launch(rows: DeviceRows, origin: torch.Tensor | None, out: torch.Tensor, last: bool) -> None:
+def _launch(rows: DeviceRows, origin: Tensor | None, out: Tensor, last: bool) -> None:
     n_blocks = -(-rows.width // BLOCK)
     parts = min(n_blocks, max(1, PROGRAMS * multiprocessors(rows.device) // len(rows)))
     each = -(-n_blocks // parts)
@@ -58,6 +59,7 @@ def _dots(
     BLOCK: tl.constexpr,
 ):
     """Blocks `each * program` to `each * (program + 1)` of a row: whole ones, then the last of the row."""
+    rows = (table, base, step, n_tiles)
     WIDE: tl.constexpr = tl.float64 if BYTES == 8 else tl.float32
     part, m = tl.program_id(0), tl.program_id(1)
     i = tl.arange(0, BLOCK)
@@ -66,12 +68,12 @@ def _dots(
     total = tl.zeros((BLOCK,), WIDE)
     for b in range(first, tl.minimum(end, whole)):
         at = wide(b) * BLOCK
-        place = tile_at(table, base, step, n_tiles, m, at, TILE, BYTES).to(tl.pointer_type(DTYPE))
+        place = tile_at(rows, m, at, TILE, BYTES).to(tl.pointer_type(DTYPE))
         x = tl.load(tl.multiple_of(place, ALIGN) + i, eviction_policy="evict_first").to(WIDE)
         if origin is not None:
             x = (x - tl.load(origin + at + i)).to(WIDE)
         if LAST:
-            place = tile_at(table, base, step, n_tiles, tl.num_programs(1) - 1, at, TILE, BYTES)
+            place = tile_at(rows, tl.num_programs(1) - 1, at, TILE, BYTES)
             y = tl.load(tl.multiple_of(place.to(tl.pointer_type(DTYPE)), ALIGN) + i).to(WIDE)
             if origin is not None:
                 y = (y - tl.load(origin + at + i)).to(WIDE)
@@ -81,11 +83,11 @@ def _dots(
     for b in range(tl.maximum(first, whole), end):
         at = wide(b) * BLOCK
         here = at + i < width
-        place = tile_at(table, base, step, n_tiles, m, at, TILE, BYTES).to(tl.pointer_type(DTYPE))
+        place = tile_at(rows, m, at, TILE, BYTES).to(tl.pointer_type(DTYPE))
         x = tl.load(place + i, mask=here, other=0.0).to(WIDE)
         y = x
         if LAST:
-            place = tile_at(table, base, step, n_tiles, tl.num_programs(1) - 1, at, TILE, BYTES)
+            place = tile_at(rows, tl.num_programs(1) - 1, at, TILE, BYTES)
             y = tl.load(place.to(tl.pointer_type(DTYPE)) + i, mask=here, other=0.0).to(WIDE)
         if origin is not None:
             z = tl.load(origin + at + i, mask=here, other=0.0)

@@ -11,7 +11,7 @@ from bartizan.attacks.by_name import ATTACKS, POISONS
 from bartizan.lab.config.keys import ConfigError, full, name_in, number_like, refuse_unknown, shown
 from bartizan.lab.data.partition import SPLITS
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES, SKETCHES, Registry, settings_of
-from bartizan.rules.preaggregators.base import Chain, Mixed
+from bartizan.rules.preaggregators import Chain, Mixed
 
 
 @dataclass(frozen=True)

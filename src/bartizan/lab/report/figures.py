@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.lab.report.content import Content
+from bartizan.lab.report.content import Content, asset
 from bartizan.lab.report.factors import order
 from bartizan.lab.report.pack import top_weight
-from bartizan.lab.report.page import asset
 from bartizan.lab.report.run_data import SERVER, Run
 
 MARKS = (None, "o", "s", "^")

@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bartizan._util.jsonl import flatten
-from bartizan._util.text import text
 from bartizan._util.types import Floats
-from bartizan.lab.report.fields import Fields, positions
-from bartizan.records import NAME, CorruptFileError, Recorded
 
 Flags = npt.NDArray[np.bool_]
 Singles = npt.NDArray[np.float32]
@@ -124,102 +120,5 @@ def median(*values: Floats) -> float:
     return float(np.median(finite)) if finite.size else math.nan
 
 
-def of(recorded: Recorded, folder: str) -> Run:
-    """Check the lines of a run and turn them into arrays."""
-    where = str(recorded.folder / NAME)
-    run, end = Fields(recorded.run, where), Fields(recorded.end or {}, where)
-    ids = recorded.run.get("clients")
-    if not isinstance(ids, list) or not ids or not all(isinstance(one, (str, int, float)) for one in ids):
-        raise CorruptFileError(f"{where}: 'clients' must be a list of numbers or strings.")
-    index = {one: i for i, one in enumerate(ids)}
-    if len(index) != len(ids):
-        raise CorruptFileError(f"{where}: 'clients' names a client twice.")
-    byzantine = None
-    if run.values.get("byzantine") is not None:
-        byzantine = np.isin(np.arange(len(ids)), run.clients("byzantine", index))
-    split, classes = run.table("split", len(ids)), run.texts("classes")
-    if classes is not None and split is not None and len(classes) != split.shape[1]:
-        raise CorruptFileError(f"{where}: 'classes' must name the {split.shape[1]} columns of 'split'.")
-    run.numbers("sizes", len(ids))  # not drawn, only checked
-    ratio, dim, config = run.nested("ratio"), run.number("dim"), flatten(run.nested("config").values)
-    rounds = _rounds(recorded.rounds, where, index)
-    accuracy = rounds["series"]["accuracy"]
-    known = accuracy[np.isfinite(accuracy)]
-    status = end.values.get("status")
-    return Run(
-        folder=folder,
-        id=text(run.values.get("id")),
-        name=text(run.values.get("name")),
-        config={text(key): text(one) if isinstance(one, str) else one for key, one in config.items()},
-        clients=tuple(map(text, ids)),
-        byzantine=byzantine,
-        ratio=(ratio.number("count"), ratio.number("data")),
-        split=split,
-        classes=classes,
-        dim=None if math.isnan(dim) else int(dim),
-        versions={key: text(run.values[key]) for key in ("bartizan", "torch", "machine") if run.values.get(key)},
-        status="unfinished" if recorded.end is None else text(status) or "finished",
-        torn=text(recorded.torn),
-        converged=bool(end.values.get("converged", True)) and status != "diverged",
-        best=_first(end.number("best"), known.max(initial=-math.inf)),
-        last=_first(end.number("last"), *known[-1:]),
-        seconds=end.number("seconds"),
-        **rounds,
-    )
-
-
-def _rounds(lines: list[dict[str, Any]], where: str, index: dict[Any, int]) -> dict[str, Any]:
-    """Return the round lines of a file as arrays, by the names of the fields of `Run`."""
-    by_text = {str(one): i for one, i in index.items()}  # keys of JSON objects are strings
-    shape = (len(lines), len(index))
-    series = {name: np.full(len(lines), math.nan) for name in (*ROUND, *SECONDS)}
-    weights, sizes = np.full(shape, math.nan, dtype=np.float32), np.full(shape, math.nan)
-    present, quarantined = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-    exact_rounds, exact, notes, sketch = [], [], [], ""
-    ids: Any = None
-    took_part: list[int] = []
-    for t, line in enumerate(lines):
-        fields = Fields(line, f"{where}: round {t + 1}")
-        if ids is None or line.get("clients") != ids:  # most rounds have the clients of the one before
-            took_part, ids = fields.clients("clients", index), line["clients"]
-        present[t, took_part] = True
-        given = fields.numbers("weights", len(took_part))
-        compared = fields.numbers("exact_weights", len(took_part))
-        counted = fields.numbers("sizes", len(took_part))
-        if given is not None:
-            weights[t, took_part] = given
-        if counted is not None:
-            sizes[t, took_part] = counted
-        if given is not None and compared is not None:
-            exact_rounds.append(t)
-            exact.append(np.full(len(index), math.nan, dtype=np.float32))
-            exact[-1][took_part] = compared
-        gone = fields.nested("quarantined")
-        quarantined[t, positions(gone.values, by_text, gone.where)] = True
-        seconds = fields.nested("seconds")
-        for name in ROUND:
-            series[name][t] = fields.number(name)
-        for name in SECONDS:
-            series[name][t] = seconds.number(name)
-        sketch = sketch or text(line.get("sketch"))
-        if line.get("note"):
-            notes.append((t + 1, text(line["note"])))
-    return {
-        "series": series,
-        "weights": weights,
-        "present": present,
-        "quarantined": quarantined,
-        "sizes": sizes if np.isfinite(sizes).any() else None,
-        "exact_rounds": np.array(exact_rounds, dtype=np.intp),
-        "exact": np.array(exact, dtype=np.float32).reshape(len(exact), len(index)),
-        "sketch": sketch,
-        "notes": tuple(notes),
-    }
-
-
 def _ratio(above: Any, below: Any) -> Floats:
     return np.divide(above, below, out=np.full(np.shape(below), math.nan), where=below > 0)
-
-
-def _first(*values: float) -> float:
-    return next((float(value) for value in values if math.isfinite(value)), math.nan)

@@ -1,11 +1,14 @@
-"""The runs as CSV: one row for each run, and one row for each round of each run."""
+"""The runs as CSV, one row for each run or one for each round, and their rounds as TensorBoard scalars."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ from bartizan.lab.report.factors import Factors, setting
 from bartizan.lab.report.run_data import ROUND, SECONDS, Run, mean, median
 
 ROUNDS = ("run", "round", *ROUND, *(f"{name}_seconds" for name in SECONDS), "server_reads", "weight_on_attackers")
+EVENTS = ".bartizan"
+"""The end of the names of the event files."""
 
 
 def summary(run: Run, factors: Factors) -> dict[str, Any]:
@@ -78,3 +83,42 @@ def _field(value: Any) -> Any:
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
         return f"'{value}"
     return float(value) if isinstance(value, np.floating) else value
+
+
+def tensorboard() -> list[ModuleType]:
+    """Return TensorBoard's writer and messages, or raise an error that says what to install."""
+    names = ("summary.writer.event_file_writer", "compat.proto.event_pb2", "compat.proto.summary_pb2")
+    try:
+        return [import_module(f"tensorboard.{name}") for name in names]
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError("--tensorboard needs tensorboard: pip install 'bartizan[tensorboard]'") from missing
+
+
+def write_events(runs: Sequence[Run], folder: Path, notice: Callable[[str], None] = lambda text: None) -> None:
+    """Write TensorBoard scalars of each run to a folder of its own; those of an earlier report are replaced."""
+    writers, events, summaries = tensorboard()
+    for n, run in enumerate(runs, start=1):
+        notice(f"writing the events of run {n} of {len(runs)}")
+        target = folder / run.folder
+        target.mkdir(parents=True, exist_ok=True)
+        old = list(target.glob(f"events.out.tfevents.*{EVENTS}"))
+        writer = writers.EventFileWriter(str(target), filename_suffix=EVENTS)
+        scalars = {
+            **{name: run.series[name] for name in ("accuracy", "test_loss", "backdoor", "loss", "norm", "step")},
+            "server/seconds": run.server,
+            "server/reads": run.reads,
+            "weight on attackers": run.on_attackers(),
+        }
+        # The record has durations, not times of day: the clock starts at 0.
+        clock = np.cumsum(np.nan_to_num(run.server) + np.nan_to_num(run.series["train"]))
+        for t in range(run.n_rounds):
+            values = [
+                summaries.Summary.Value(tag=tag, simple_value=float(values[t]))
+                for tag, values in scalars.items()
+                if np.isfinite(values[t])
+            ]
+            summary = summaries.Summary(value=values)
+            writer.add_event(events.Event(wall_time=float(clock[t]), step=t + 1, summary=summary))
+        writer.close()
+        for path in old:
+            path.unlink()

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bartizan._util.atomic import write_whole
-from bartizan.lab.report import events, figures, tables
-from bartizan.lab.report.content import content
+from bartizan.lab.report import figures, tables
+from bartizan.lab.report.content import content, page
 from bartizan.lab.report.load import Loaded, load
-from bartizan.lab.report.page import page
 
 MAKER = "bartizan report"
 """The software that the pictures name as their maker."""
@@ -41,7 +40,7 @@ def write(
     if target.suffix.lower() not in (".html", ".htm") or target.is_dir():
         raise ValueError(f"--out wants a file that ends in .html, got {str(target)!r}.")
     if tensorboard is not None:
-        events.modules()  # fail before anything is read or written
+        tables.tensorboard()  # fail before anything is read or written
     loaded = load(Path(folder), notice)
     made = content(loaded, title)
     notice("drawing")
@@ -62,7 +61,7 @@ def write(
     for name in set(figures.PICTURES) - set(beside):
         _remove_old(target.parent / name)
     if tensorboard is not None:
-        events.write(made.runs, Path(tensorboard), notice)
+        tables.write_events(made.runs, Path(tensorboard), notice)
     return Written(target, [target.parent / name for name in beside], loaded, missing)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bartizan import records as results
 from bartizan._util.jsonl import flatten
-from bartizan._util.locks import SUPPORTED, try_lock
+from bartizan._util.locks import try_lock
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import shown
 from bartizan.lab.runs import checkpoint
@@ -70,16 +70,15 @@ def locked(folder: Path) -> Iterator[None]:
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY) if SUPPORTED else None  # Windows opens no folders
+        handle = os.open(folder, os.O_RDONLY)
     except OSError as wrong:
         raise _unusable(folder, wrong) from None
     try:
-        if handle is not None and not try_lock(handle):
+        if not try_lock(handle):
             raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.")
         yield
     finally:
-        if handle is not None:
-            os.close(handle)
+        os.close(handle)
         for one in made:
             with suppress(OSError):  # not empty
                 one.rmdir()

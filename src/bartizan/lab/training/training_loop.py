@@ -29,7 +29,7 @@ from bartizan.lab.training.torch_import import Tensor, torch
 from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact
-from bartizan.sketch.norms_only import Norms
+from bartizan.sketch.exact import Norms
 from bartizan.updates import parse_updates
 
 

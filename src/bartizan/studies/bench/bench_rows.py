@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -67,17 +67,6 @@ class BenchRow:
     def failure(self) -> str:
         """Why there is no time: "not run" or "fails"."""
         return "not run" if self.judged.startswith("not run") else "fails"
-
-
-def merged(old: Iterable[BenchRow], new: Sequence[BenchRow]) -> list[BenchRow]:
-    """Return old and new rows; a new row replaces the old one of the same subject."""
-    fresh = {row.subject: row for row in new}
-    kept = [fresh.pop(row.subject, row) for row in old]
-    return [*kept, *fresh.values()]
-
-
-def save(path: Path, rows: Iterable[BenchRow]) -> None:
-    jsonl.rewrite(path, map(typed_rows.as_row, rows))
 
 
 def load(path: Path) -> list[BenchRow]:

@@ -25,9 +25,6 @@ class RowPrinter:
         self.progress = ProgressLine("bench")
         self.last: BenchRow | None = None
 
-    def notice(self, text: str) -> None:
-        self.progress.show(text)
-
     def add(self, row: BenchRow) -> None:
         self.progress.close()
         if self.last is None or (self.last.clients, self.last.dim) != (row.clients, row.dim):

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bartizan._util import machine
+from bartizan._util import jsonl, machine
 from bartizan._util.arguments import short
 from bartizan.errors import TooFewClientsError
+from bartizan.studies import typed_rows
 from bartizan.studies.bench import measure
 from bartizan.studies.bench import other_libraries as peers
 from bartizan.studies.bench import torch_baselines as torches
-from bartizan.studies.bench.bench_rows import BenchRow, load, merged, save
-from bartizan.studies.bench.engines import Engine, ours, rule_of
+from bartizan.studies.bench.bench_rows import BenchRow, load
+from bartizan.studies.bench.engines import Bartizan, Engine, rule_of
 from bartizan.studies.bench.problem import Problem
 
 PEERS: dict[str, type[Engine]] = {
@@ -24,10 +25,10 @@ PEERS: dict[str, type[Engine]] = {
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The sizes, rules and engines to be measured."""
+    """The sizes, rules and engines to be measured, as the options of `bartizan bench`."""
 
     clients: Sequence[int]
-    dims: Sequence[int]
+    dim: Sequence[int]
     rules: Sequence[str]
     sketches: Sequence[str] = ("exact", "rotated")
     peers: Sequence[str] = ()
@@ -38,7 +39,6 @@ class Benchmark:
     repeats: int = 5
     limit: float = 60.0
     """Seconds for the repeats of one engine and rule; slower ones are called once, or not at all: see `measure`."""
-    seed: int = 0
 
     def check(self) -> None:
         """Raise before anything is drawn if a name is unknown, a library missing or a rule can't be run."""
@@ -54,7 +54,7 @@ class Benchmark:
         for name in self.peers:
             if name not in PEERS:
                 raise ValueError(f"Unknown peer {name!r}. Known: {', '.join(PEERS)}.")
-        return [*(ours(sketch) for sketch in self.sketches), *(PEERS[name]() for name in self.peers)]
+        return [*map(Bartizan, self.sketches), *(PEERS[name]() for name in self.peers)]
 
     def attackers(self, clients: int) -> int:
         if self.byzantine is not None:
@@ -75,10 +75,10 @@ class Benchmark:
 
     def rows(self, notice: Callable[[str], None]) -> Iterator[BenchRow]:
         engines = self.engines()
-        for dim in self.dims:
+        for dim in self.dim:
             for clients in self.clients:
                 notice(f"drawing {clients} clients of {short(dim)} coordinates")
-                problem = Problem.draw(clients, self.attackers(clients), dim, self.dtype, self.device, self.seed)
+                problem = Problem.draw(clients, self.attackers(clients), dim, self.dtype, self.device)
                 for rule in self.rules:
                     yield from measure.rows(problem, rule, engines, self.repeats, self.limit, notice)
                 del problem
@@ -90,10 +90,11 @@ class Benchmark:
 
         With `add` the file's rows are kept and returned too, except those that are measured again.
         """
-        done = load(json) if add and json is not None and json.exists() else []
+        old = load(json) if add and json is not None and json.exists() else []
+        done = {row.subject: row for row in old}
         for row in self.rows(notice):
-            done = merged(done, [row])
+            done[row.subject] = row
             if json is not None:
-                save(json, done)
+                jsonl.rewrite(json, map(typed_rows.as_row, done.values()))
             show(row)
-        return done
+        return list(done.values())

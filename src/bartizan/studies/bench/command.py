@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +74,10 @@ def _run(options: argparse.Namespace) -> None:
         done = [row for path in options.markdown for row in load(path)]
         print(bench_tables.markdown(done))
     else:
-        benchmark = Benchmark(
-            clients=options.clients,
-            dims=options.dim,
-            rules=options.rules,
-            sketches=options.sketches,
-            peers=options.peers,
-            byzantine=options.byzantine,
-            dtype=options.dtype,
-            device=options.device,
-            repeats=options.repeats,
-            limit=options.limit,
-        )
+        benchmark = Benchmark(**{one.name: getattr(options, one.name) for one in fields(Benchmark)})
         benchmark.check()
         with closing(bench_tables.RowPrinter()) as printer:
-            done = benchmark.run(printer.notice, printer.add, options.json, options.add)
+            done = benchmark.run(printer.progress.show, printer.add, options.json, options.add)
         print("\n".join(bench_tables.remarks(done)))
     if options.plot:
         plotting.save(bench_plot.draw(done), options.plot)

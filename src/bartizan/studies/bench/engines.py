@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import reduce
+from operator import rshift
 from typing import Any, Literal
 
 from bartizan import registry as names
@@ -60,13 +62,20 @@ class Engine:
 
 
 class Bartizan(Engine):
-    """bartizan's public call, from updates to update."""
+    """bartizan's public call, from updates to update, with a named sketch; `rotated:8192` has another k than 4096."""
 
     name = "bartizan"
 
-    def __init__(self, sketch: str, how: Sketch | Literal["auto"]) -> None:
-        self.sketch, self.how = sketch, how
-        self.exact = isinstance(how, Exact)
+    how: Sketch | Literal["auto"]
+
+    def __init__(self, sketch: str) -> None:
+        name, _, k = sketch.partition(":")
+        if k and not k.isdecimal():
+            raise ValueError(f"Wanted a sketch and its k, such as rotated:8192; got {sketch!r}.")
+        self.sketch, self.how = sketch, "auto"
+        if sketch != "auto":
+            self.how = names.build(names.SKETCHES.find(name), {"k": int(k or 4096)})
+        self.exact = isinstance(self.how, Exact)
 
     def job(self, rule: str, problem: Problem) -> Job:
         aggregator = Aggregator(rule_of(rule, problem.byzantine), self.how)
@@ -78,23 +87,11 @@ class Bartizan(Engine):
         return Job(run, lambda: problem.x)
 
 
-def ours(sketch: str) -> Bartizan:
-    """Return bartizan with a named sketch; `rotated:8192` has another k than 4096."""
-    name, _, k = sketch.partition(":")
-    if name == "auto" and not k:
-        return Bartizan("auto", "auto")
-    kind = names.SKETCHES.find(name)
-    if k and not k.isdecimal():
-        raise ValueError(f"Wanted a sketch and its k, such as rotated:8192; got {sketch!r}.")
-    return Bartizan(sketch, names.build(kind, {"k": int(k or 4096)}))
-
-
 def rule_of(name: str, n_byzantine: int) -> Rule:
     """Return a named rule, with the number of attackers if it takes one."""
     kinds = names.rule_classes(name)
-    takes_it = any(field.name == "n_byzantine" for kind in kinds for field in fields(kind))
     try:
-        rule = names.rule(name, **({"n_byzantine": n_byzantine} if takes_it else {}))
+        rule = reduce(rshift, (names.build(kind, {"n_byzantine": n_byzantine}) for kind in kinds))
     except TypeError as wrong:
         raise ValueError(f"The benchmark can't set {name!r} up: {wrong}") from None
     if not isinstance(rule, Rule):

@@ -1,26 +1,38 @@
-"""Time several engines on one problem: answers are checked first, then calls are timed by turns, each after a read."""
+"""Check the answers of several engines on one problem, then time their calls by turns, each after a read."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
+
+import numpy as np
 
 from bartizan import __version__
 from bartizan._util import machine
 from bartizan._util.types import Floats
-from bartizan.sketch.norms_only import Norms
+from bartizan.sketch.exact import Norms
 from bartizan.studies.bench import peak_memory as memory
 from bartizan.studies.bench.bench_rows import BenchRow
-from bartizan.studies.bench.correctness import Verdict, judged
-from bartizan.studies.bench.engines import Engine, Job, rule_of
+from bartizan.studies.bench.engines import Answer, Engine, Job, rule_of
 from bartizan.studies.bench.problem import Problem
 
 PAUSE = 0.01
 SMALL = 5000  # coordinates to warm up on: what is compiled depends on types, not on sizes
 PART, FAR = 64, 10  # engines that would take 10 times the limit, by a 64th of the coordinates, are not run
+FACTOR = 1.05  # how much farther from the honest mean than the definition, or an honest client, an answer may be
 Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is right and why; errors are relative to the honest spread."""
+
+    ok: bool
+    judged: str
+    definition_error: float | None = None
+    mean_error: float | None = None
 
 
 @dataclass
@@ -34,11 +46,9 @@ class Entry:
     first: tuple[float, float] | None = None  # seconds of the first call, and of the read before it
     times: list[tuple[float, float]] = field(default_factory=list)
 
-    def wants_more(self, repeats: int, limit: float) -> bool:
-        """Whether repeats are left, and the next would not exceed the limit of seconds."""
-        if self.first is None:
-            return False
-        return len(self.times) < repeats and (len(self.times) + 1) * self.first[0] <= limit
+    def fits(self, repeats: int, limit: float) -> bool:
+        """Whether so many calls do not exceed the limit of seconds."""
+        return self.first is not None and repeats * self.first[0] <= limit
 
 
 def rows(
@@ -56,7 +66,7 @@ def rows(
         entries.append(_checked(problem, rule, engine, job, defined, limit))
     for turn in range(repeats):
         for entry in entries:
-            if entry.wants_more(repeats, limit):
+            if entry.fits(turn + 1, limit):
                 notice(f"{rule}: timing {entry.engine.label}, {turn + 1} of {repeats}")
                 entry.times.append(_timed(problem, entry.job))
     for entry in entries:
@@ -137,10 +147,41 @@ def _row(problem: Problem, rule: str, entry: Entry) -> BenchRow:
         read_seconds=median(read for _, read in times) if times else None,
         repeats=len(times),
         extra_bytes=entry.extra,
-        ok=entry.verdict.ok,
-        judged=entry.verdict.judged,
-        definition_error=entry.verdict.definition_error,
-        mean_error=entry.verdict.mean_error,
+        **asdict(entry.verdict),
         machine=machine.name_of(problem.device),
         version=__version__,
     )
+
+
+def judged(problem: Problem, engine: Engine, answer: Answer, defined: Floats) -> Verdict:
+    """Judge an answer: an exact engine must meet the definition, `defined` weights; others may instead be as close to
+    the honest mean as an honest client.
+
+    If the engine returns weights, they must combine to its update, whatever the sketch.
+    """
+    if tuple(answer.update.shape) != (problem.dim,):
+        return Verdict(False, f"wrong shape: {tuple(answer.update.shape)}")
+    tolerance = 1e-2 if "16" in problem.dtype else 1e-4
+    own = [] if answer.weights is None else [answer.weights]
+    distances = problem.distances(answer.update, np.stack([defined, problem.mean_weights, *own])) / problem.spread
+    to_definition, to_mean = float(distances[0]), float(distances[1])
+    if not np.isfinite(distances).all():
+        return Verdict(False, "not finite")
+
+    def verdict(ok: bool, why: str) -> Verdict:
+        return Verdict(ok, why, to_definition, to_mean)
+
+    if own:
+        w = own[0]
+        if w.shape != (problem.clients,) or (w < 0).any() or w.sum() > 1 + 1e-9:
+            return verdict(False, "the weights are not one a client, none negative, with a sum of at most 1")
+        if distances[2] > tolerance:
+            return verdict(False, f"the update is {distances[2]:.2g} spreads from what its own weights make")
+    if to_definition <= tolerance:
+        return verdict(True, "meets the definition")
+    if engine.exact:
+        return verdict(False, f"{to_definition:.2g} spreads from the definition")
+    bound = FACTOR * max(1.0, problem.distance_to_mean(defined))
+    if to_mean <= bound:
+        return verdict(True, "as close to the honest mean as an honest client")
+    return verdict(False, f"{to_mean:.2g} spreads from the honest mean, wanted {bound:.2g} at most")

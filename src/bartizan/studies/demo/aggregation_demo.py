@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -39,28 +39,13 @@ honest updates, where distances do not tell them apart: their harm is bounded by
 the honest spread. reads: time of a whole round, in reads of all updates."""
 
 
-@dataclass(frozen=True)
-class Score:
-    """The result of one rule under one attack with one sketch."""
-
-    error: float  # distance to the honest mean, relative to the honest clients' own
-    on_attackers: float  # weight
-    share: float  # of attackers among the clients
-    reads: float  # time, in reads of all updates
-
-    def __str__(self) -> str:
-        """The columns of the table; bad values are marked by "!", and in red where stdout has colours."""
-
-        def marked(text: str, bad: bool) -> str:
-            return f"\033[1;31m{text}!\033[0m" if bad and has_colour(sys.stdout) else f"{text}{'!' if bad else ' '}"
-
-        error = marked(f"{self.error:>11,.2f}", self.error > 1.05)
-        on_attackers = marked(f"{self.on_attackers:>9.0%}", self.on_attackers > self.share + 0.005)
-        return f"{error} {on_attackers} {self.reads:>6.1f}"
+def _marked(text: str, bad: bool) -> str:
+    """A bad value is marked by "!", and in red where stdout has colours."""
+    return f"\033[1;31m{text}!\033[0m" if bad and has_colour(sys.stdout) else f"{text}{'!' if bad else ' '}"
 
 
-def scores(problem: Problem, rules: list[Rule]) -> Iterator[tuple[str, str, list[Score]]]:
-    """Yield (attack, rule, a score for each sketch); all rules share one sketch of the updates."""
+def scores(problem: Problem, rules: list[Rule]) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield (attack, rule, the columns of each sketch); all rules share one sketch of the updates."""
     f, x, rng = problem.byzantine, problem.x, np.random.default_rng(0)
     mean = x[f:].mean(axis=0)
     spread = float(np.linalg.norm(x[f] - mean))
@@ -76,9 +61,11 @@ def scores(problem: Problem, rules: list[Rule]) -> Iterator[tuple[str, str, list
             for geometry, sketching in geometries:
                 weights, weighing = machine.timed(partial(rule, geometry))
                 update, combining = machine.timed(partial(combine, updates, weights))
-                error = float(np.linalg.norm(update - mean)) / spread
+                error, on_attackers = float(np.linalg.norm(update - mean)) / spread, float(weights[:f].sum())
                 seconds = (sketching if rule.needs_distances else read) + weighing + combining
-                line.append(Score(error, float(weights[:f].sum()), f / len(x), seconds / read))
+                line += [_marked(f"{error:>11,.2f}", error > 1.05)]
+                line += [_marked(f"{on_attackers:>9.0%}", on_attackers > f / len(x) + 0.005)]
+                line += [f"{seconds / read:>6.1f}"]
             yield name, type(rule).__name__, line
 
 

@@ -11,9 +11,16 @@ from typing import Any
 from bartizan._util.jsonl import flatten
 from bartizan.studies.formatting import csv_text, markdown_table, text_table
 from bartizan.studies.paper.cells import ABLATION, cells, labels, tables, twice
-from bartizan.studies.paper.compare import CellComparison, Comparison, accuracy_text, printed, spread
+from bartizan.studies.paper.compare import (
+    CellComparison,
+    Comparison,
+    accuracies,
+    accuracy_text,
+    headlines,
+    printed,
+    spread,
+)
 from bartizan.studies.paper.paper_protocol import CHOICES, MODELS, ROUNDS, experiment, split_config
-from bartizan.studies.paper.summary import accuracies, headlines
 
 LEGEND = """Accuracies are the best on the test set, in percent; "-": did not converge. diff: PDR minus base.
 speed: the server's time without PDR over that with it. Two values: the paper prints both."""

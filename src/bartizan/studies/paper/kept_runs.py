@@ -19,7 +19,7 @@ from bartizan.studies.paper.paper_protocol import completed, positions, split_co
 
 KIND, VERSION = "kept", 1
 DIGITS = 5  # of times and weights
-STEPS = ("train", "sketch", "weigh", "combine")
+STEPS = ("train", "sketch", "weigh", "combine")  # all but the first are the server's
 UNFINISHED = "unfinished"
 ADVICE = "Put back a copy, or delete the line and keep the run again."
 
@@ -68,9 +68,10 @@ class RunSummary:
         curve = [(line["round"], line["accuracy"]) for line in rounds if line.get("accuracy") is not None]
         sizes, attackers = run.get("sizes"), run.get("byzantine")
         weighed = [line for line in rounds if line.get("weights")]
+        exact = [line for line in weighed if line.get("exact_weights")]
         seconds = {step: _median(line["seconds"].get(step) for line in rounds) for step in STEPS}
         seconds["read"] = _median(line.get("read") for line in rounds)
-        seconds["server"] = _median(_server_seconds(line["seconds"]) for line in rounds)
+        seconds["server"] = _median(sum(line["seconds"].get(step) or 0.0 for step in STEPS[1:]) for line in rounds)
         seconds["run"] = _rounded(end.get("seconds"))
         row = {
             "id": run["id"],
@@ -83,7 +84,7 @@ class RunSummary:
             "accuracy": curve,
             "seconds": seconds,
             "on_liars": None if attackers is None else _mean(_on_attackers(line, attackers) for line in weighed),
-            "moved": _mean(_moved(line) for line in weighed if line.get("exact_weights")),
+            "moved": _mean(_differ(line["weights"], line["exact_weights"]) for line in exact),
             "images": sum(sizes) if sizes else None,
             "data": run.get("data"),
             "ratio": run.get("ratio"),
@@ -201,18 +202,13 @@ def read(file: Path) -> list[RunSummary]:
     return jsonl.read(file, parsed, advice=ADVICE, appended=False).rows
 
 
-def _server_seconds(seconds: Mapping[str, Any]) -> float:
-    """The server's time in a round; 0 if the round was refused."""
-    return sum(seconds.get(step) or 0.0 for step in ("sketch", "weigh", "combine"))
-
-
 def _on_attackers(line: Mapping[str, Any], byzantine: list[int]) -> float:
     return sum(weight for client, weight in zip(line["clients"], line["weights"], strict=True) if client in byzantine)
 
 
-def _moved(line: Mapping[str, Any]) -> float:
+def _differ(some: list[float], others: list[float]) -> float:
     """Half the sum of the differences between the weights: 1 if no client kept any."""
-    return sum(abs(a - b) for a, b in zip(line["weights"], line["exact_weights"], strict=True)) / 2
+    return sum(abs(a - b) for a, b in zip(some, others, strict=True)) / 2
 
 
 def _median(numbers: Iterable[float | None]) -> float | None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from bartizan.studies.paper.compare import CellComparison
-from bartizan.studies.paper.summary import Summary, failed
+from bartizan.studies.paper.compare import CellComparison, Summary, failed
 from bartizan.studies.plotting import COLOURS, DARK, GREY, LIGHT, new_figure
 
 RULES = dict(zip(("krum", "bulyan", "geometric-median", "mca"), COLOURS, strict=False))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bartizan import registry
 from bartizan.rules import Rule
-from bartizan.sketch import distortion
 from bartizan.studies.formatting import markdown_table, three_digits
 from bartizan.studies.plotting import COLOURS, GREY, new_figure
 from bartizan.studies.theory import simulated_round
@@ -18,6 +17,7 @@ from bartizan.studies.theory.simulated_round import (
     SIGMA,
     Attack,
     Result,
+    Setting,
     common_gradient,
     honest_clients,
     mean_errors,
@@ -28,7 +28,6 @@ from bartizan.studies.theory.simulated_round import (
 TITLE = "The aggregation's error: an empirical (b, c)"
 REQUIRED = ("spread", "exact")
 DIM, WIDE, K = 8192, 65_536, 4096
-DELTA = 0.05
 PAPER = ("krum", "bulyan", "geometric-median", "mca")
 RULES = (*registry.RULES.built_in, "nnm >> krum", "nnm >> geometric-median", *registry.COORDINATEWISE.built_in)
 ATTACKS = (*simulated_round.ATTACKS, "ipm factor=1000")
@@ -39,32 +38,21 @@ GROWS = 10.0
 """A rule has no c if a common gradient ten times as long needs one this many times as large: nu is the same."""
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """The length of the common gradient, and the noise in `noisy` of `dim` coordinates."""
 
     length: float
-    noisy: int
-    dim: int
-    searched: bool
-    """Whether attacks that try the rule are included; they cost as much as all others together."""
-    calibrated: bool
-    """Whether c is measured in it too."""
+    noisy: int = DIM
+    dim: int = DIM
 
 
-NEAR = Scene(3.0, DIM, DIM, searched=True, calibrated=True)
-FAR = Scene(30.0, DIM, DIM, searched=False, calibrated=True)
-SCENES = (
-    Scene(0.0, DIM, DIM, searched=False, calibrated=True),
-    NEAR,
-    FAR,
-    Scene(3.0, 8, DIM, searched=False, calibrated=True),
-    Scene(3.0, WIDE, WIDE, searched=False, calibrated=False),
-)
+# Attacks that try the rule, which cost as much as all others together, are in the first only.
+NEAR, FAR = Scene(3.0), Scene(30.0)
+SCENES = (Scene(0.0), NEAR, FAR, Scene(3.0, noisy=8), Scene(3.0, WIDE, WIDE))
 
 
 @dataclass(frozen=True)
-class AggregationCase:
+class AggregationCase(Setting):
     """One rule against all attacks, exact and projected; the rule knows the number of attackers."""
 
     rule: str
@@ -81,21 +69,12 @@ class AggregationCase:
     tries: int = simulated_round.TRIES
     """Of the attacks that search: the result depends on it."""
 
-    @property
-    def b(self) -> float:
-        return self.n_byzantine / self.n_clients
-
-    @property
-    def eps(self) -> float:
-        """The theorem's distortion of a Gaussian projection in one round."""
-        return distortion(self.k, self.n_clients, DELTA)
-
 
 Results = Sequence[tuple[AggregationCase, Result]]
 
 
 def cases(quick: bool) -> list[AggregationCase]:
-    """Return every rule in every scene; the wide scene is for the paper's rules.
+    """Return every rule in every scene; the wide scene is for the paper's rules, and no c is measured in it.
 
     Rules that can't be projected have no bound, and need no c for it. SMEA goes through every subset of clients, so it
     gets 10 of them, and the others the paper's 50.
@@ -105,13 +84,11 @@ def cases(quick: bool) -> list[AggregationCase]:
             rule,
             M,
             round(b * M),
-            scene.length,
-            scene.noisy,
-            scene.dim,
+            *scene,
             K,
             1 if quick else 3,
             attacks_in(scene, quick) if b else ("none",),
-            bool(b) and scene.calibrated and rule not in registry.COORDINATEWISE,
+            bool(b) and scene.dim < WIDE and rule not in registry.COORDINATEWISE,
         )
         for rule in RULES
         for M in [10 if rule == "smea" else 50]
@@ -123,14 +100,14 @@ def cases(quick: bool) -> list[AggregationCase]:
         return found
     # The theorem's own Gaussian matrix is slow: the paper's rules, one draw, two attacks.
     return found + [
-        AggregationCase(rule, 50, f, NEAR.length, DIM, DIM, K, 1, ("foe", "min-max"), False, "gaussian")
+        AggregationCase(rule, 50, f, *NEAR, K, 1, ("foe", "min-max"), False, "gaussian")
         for rule, f in (("krum", 15), ("bulyan", 5), ("geometric-median", 15), ("mca", 15))
     ]
 
 
 def attacks_in(scene: Scene, quick: bool) -> tuple[str, ...]:
     every = ("ipm", "alie", "gaussian") if quick else ATTACKS
-    return tuple(name for name in every if scene.searched or not Attack(name).knows_the_rule)
+    return tuple(name for name in every if scene == NEAR or not Attack(name).knows_the_rule)
 
 
 def measure(case: AggregationCase) -> Result:

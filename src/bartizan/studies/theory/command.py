@@ -26,11 +26,11 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from bartizan.studies.theory import parts, theory_report
+    from bartizan.studies.theory import parts
 
     out = options.out or (QUICK_OUT if options.quick else OUT)
     for name in NAMES if options.part == "all" else (options.part,):
         parts.run(name, out, options.quick)
     print("writing the report ...", file=sys.stderr, flush=True)
-    written, missing = theory_report.write(out, options.quick)
+    written, missing = parts.write(out, options.quick)
     print(f"{written[-1]}{f' ({missing})' if missing else ''}")

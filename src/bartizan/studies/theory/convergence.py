@@ -16,9 +16,9 @@ from bartizan.studies.formatting import markdown_table, three_digits
 from bartizan.studies.plotting import COLOURS, RED, new_figure
 from bartizan.studies.theory import aggregation_error
 from bartizan.studies.theory.bounds import convex_bound, convex_step, error_floor, nonconvex_bound, nonconvex_step
-from bartizan.studies.theory.problems import PROBLEMS, Problem, Quadratic
 from bartizan.studies.theory.simulated_round import (
     ATTACKS,
+    DELTA,
     KAPPA,
     SIGMA,
     TRIES,
@@ -26,12 +26,13 @@ from bartizan.studies.theory.simulated_round import (
     HonestClients,
     Result,
     Server,
+    Setting,
     rule_named,
 )
 
 TITLE = "Convergence: measured curves under their bounds"
 REQUIRED = ("c", "spread", "measured", "losses", "errors")
-M, DIM, K, DELTA = 50, 4096, 2048, 0.05
+M, DIM, K = 50, 4096, 2048
 NOISY = 512  # coordinates of the noise
 LENGTHS = (0.0, 3.0, 10.0, 30.0)  # of the common gradients that c is measured on; a training begins at 26 or 5
 RULES = ("krum", "bulyan", "geometric-median", "mca")
@@ -40,8 +41,52 @@ HORIZONS = (16, 32, 64, 128)
 LONG = 4 * HORIZONS[-1]
 
 
+class Quadratic:
+    """f(w) = sum_i h_i w_i^2 / 2, h from mu to L: strongly convex, least at 0."""
+
+    convexity, smoothness = 1.0, 4.0
+
+    def __init__(self, dim: int) -> None:
+        self.curvatures = np.linspace(self.convexity, self.smoothness, dim)
+        self.start = np.full(dim, 10 / np.sqrt(dim))  # at squared distance 100 from the minimum
+
+    def value(self, w: Floats) -> float:
+        return float(self.curvatures @ (w * w) / 2)
+
+    def gradient(self, w: Floats) -> Floats:
+        return self.curvatures * w
+
+    def step(self, t: int, rounds: int) -> float:
+        return convex_step(t, self.convexity, self.smoothness)
+
+
+class Bumps:
+    """f(w) = h sum_i u_i^2 / (1 + u_i^2), u = w / sqrt(h): smooth with L = 2, concave where |u| > 1 / sqrt(3)."""
+
+    smoothness = 2.0
+
+    def __init__(self, dim: int) -> None:
+        self.height = 100 / dim
+        self.start = np.full(dim, np.sqrt(self.height))  # in the concave part, at u = 1
+
+    def value(self, w: Floats) -> float:
+        squares = w * w / self.height
+        return float(self.height * (squares / (1 + squares)).sum())
+
+    def gradient(self, w: Floats) -> Floats:
+        return 2 * w / (1 + w * w / self.height) ** 2
+
+    def step(self, t: int, rounds: int) -> float:
+        return nonconvex_step(self.smoothness, rounds)
+
+
+PROBLEMS: dict[str, type[Quadratic] | type[Bumps]] = {"strongly convex": Quadratic, "non-convex": Bumps}
+r"""The f of the losses :math:`F_m(w) = f(w) + \langle v_m, w \rangle` with :math:`\sum_m v_m = 0`: clients differ in a
+linear term only, so their gradients differ by :math:`v_m` everywhere, and kappa is the longest."""
+
+
 @dataclass(frozen=True)
-class TrainingCase:
+class TrainingCase(Setting):
     """One training; its curves are means over the seeds."""
 
     problem: str
@@ -59,10 +104,6 @@ class TrainingCase:
     noisy: int = NOISY
     tries: int = TRIES
     """Of the attacks that search: the result depends on it."""
-
-    @property
-    def b(self) -> float:
-        return self.n_byzantine / self.n_clients
 
     @property
     def eps(self) -> float:
@@ -137,10 +178,10 @@ def calibrated(rule: str, n_clients: int, n_byzantine: int, dim: int, noisy: int
 
 def _train(case: TrainingCase, clients: HonestClients, seed: int) -> Floats:
     """(3, rounds + 1): the squared distance or gradient, the loss, and the squared error of the next round."""
-    problem, rng = PROBLEMS[case.problem].of(case.dim), np.random.default_rng(seed)
+    problem, rng = PROBLEMS[case.problem](case.dim), np.random.default_rng(seed)
     server = Server(rule_named(case.rule, case.n_byzantine), Rotated(case.k) if case.projected else Exact(), rng)
     attack, f = Attack(case.attack), case.n_byzantine
-    w, found = problem.start(), np.zeros((3, case.rounds + 1))
+    w, found = problem.start, np.zeros((3, case.rounds + 1))
     for t in range(case.rounds + 1):
         common = problem.gradient(w)
         found[:2, t] = (w @ w if isinstance(problem, Quadratic) else common @ common), problem.value(w)
@@ -151,16 +192,10 @@ def _train(case: TrainingCase, clients: HonestClients, seed: int) -> Floats:
         attack.overwrite(gradients, f, server)
         update = server(gradients)
         found[2, t] = ((update - mean) ** 2).sum()
-        eta = step(problem, t, case.rounds)
+        eta = problem.step(t, case.rounds)
         assert eta <= 1 / problem.smoothness, "the theorems suppose eta <= 1/L"
         w = w - eta * update
     return found
-
-
-def step(problem: Problem, t: int, rounds: int) -> float:
-    if isinstance(problem, Quadratic):
-        return convex_step(t, problem.convexity, problem.smoothness)
-    return nonconvex_step(problem.smoothness, rounds)
 
 
 def needed(case: TrainingCase, found: Result) -> float:
@@ -170,14 +205,14 @@ def needed(case: TrainingCase, found: Result) -> float:
 
 def curves(case: TrainingCase, found: Result) -> tuple[Floats, Floats]:
     """Return the theorem's quantity and its bound after 1 to T rounds."""
-    problem = PROBLEMS[case.problem].of(case.dim)
+    problem = PROBLEMS[case.problem](case.dim)
     floor = case.floor(found["c"])
     measured, losses = np.array(found["measured"]), found["losses"]
     rounds = range(1, case.rounds + 1)
     if isinstance(problem, Quadratic):
         bound = [convex_bound(t, measured[0], problem.convexity, problem.smoothness, floor) for t in rounds]
         return measured[1:], np.array(bound)
-    eta = nonconvex_step(problem.smoothness, case.rounds)
+    eta = problem.step(0, case.rounds)
     bound = [nonconvex_bound(losses[0] - losses[t], eta, t, floor) for t in rounds]
     return np.cumsum(measured[:-1]) / np.arange(1, case.rounds + 1), np.array(bound)
 
@@ -270,8 +305,7 @@ def _rates(results: Results) -> list[str]:
             continue
         averages = [curves(*pair)[0][-1] for pair in horizons]
         measured, late = curves(*long[0])[0], slice(3 * LONG // 4, None)
-        problem = Quadratic.of(long[0][0].dim)
-        gamma = 4 * problem.smoothness / problem.convexity
+        gamma = 4 * Quadratic.smoothness / Quadratic.convexity
         rate = slope(np.arange(gamma, gamma + LONG)[late], measured[late])  # the bound falls with t + gamma - 1
         lines.append(
             f"{rule}, b={b:g}, {attack}: non-convex, mean squared gradient after T = {', '.join(map(str, HORIZONS))} "

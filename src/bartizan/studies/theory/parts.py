@@ -1,17 +1,21 @@
-"""The parts of `bartizan theory`, and how each is measured and recorded."""
+"""The parts of `bartizan theory`: measure their cases, record them, and write the report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Protocol
 
+from bartizan import __version__
 from bartizan._util import jsonl
+from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
 from bartizan._util.locks import try_lock
-from bartizan.studies import typed_rows
+from bartizan.studies import plotting, typed_rows
+from bartizan.studies.formatting import csv_text
 from bartizan.studies.theory import aggregation_error, breakdown, convergence, projection_attacks, subspace_embedding
 from bartizan.studies.theory.simulated_round import Result
 
@@ -21,30 +25,19 @@ ADVICE = "Delete that line, and it is measured again."
 
 
 class Part(Protocol):
-    """One experiment: a module with these functions."""
+    """A module with one experiment: its cases, how one is measured, and the results as CSV, Markdown and a figure."""
 
     @property
-    def TITLE(self) -> str:
-        """The title of its section in the report."""
-
+    def TITLE(self) -> str: ...
     @property
     def REQUIRED(self) -> Sequence[str]:
         """The keys of a result, unless the rule refused."""
 
-    def cases(self, quick: bool) -> Sequence[Any]:
-        """Return all cases, or those of a quick run."""
-
-    def measure(self, case: Any) -> Result:
-        """Measure one case."""
-
-    def rows(self, results: Any) -> list[dict[str, Any]]:
-        """Return the lines of the CSV file."""
-
-    def section(self, results: Any) -> str:
-        """Return the section of the report, in Markdown."""
-
-    def draw(self, results: Any) -> Any:
-        """Return a matplotlib figure."""
+    def cases(self, quick: bool) -> Sequence[Any]: ...
+    def measure(self, case: Any) -> Result: ...
+    def rows(self, results: Any) -> list[dict[str, Any]]: ...
+    def section(self, results: Any) -> str: ...
+    def draw(self, results: Any) -> Any: ...
 
 
 PARTS: dict[str, Part] = {
@@ -54,43 +47,6 @@ PARTS: dict[str, Part] = {
     "breakdown": breakdown,
     "adaptive": projection_attacks,
 }
-
-
-class Ledger:
-    """The measured cases of one part in a JSON-lines file, so that a stopped run continues where it was.
-
-    A case is identified by its settings: with other settings it is another case, never an outdated result. The version
-    of the code is not recorded.
-    """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise ValueError(f"Results need a folder, and {path.parent} is a file. Name another with --out.") from None
-        self._lock = open(path, "ab")  # noqa: SIM115 - closed by `close`
-        try:
-            if not try_lock(self._lock):
-                raise ValueError(f"Another run is writing {path}. Wait for it, or name another folder with --out.")
-            self._done, size = read(path)
-            self._file = jsonl.Appender(path, size)
-        except BaseException:
-            self._lock.close()
-            raise
-
-    def get(self, case: Any) -> Result | None:
-        return self._done.get(_key(typed_rows.as_row(case)))
-
-    def add(self, case: Any, result: Result) -> None:
-        self._file.append({"cell": typed_rows.as_row(case), "result": result}, allow_nan=True)
-        self._done[_key(typed_rows.as_row(case))] = result
-
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._file.close()
-        self._lock.close()
 
 
 def read(path: Path) -> tuple[dict[str, Result], int]:
@@ -108,16 +64,37 @@ def read(path: Path) -> tuple[dict[str, Result], int]:
     return dict(found.rows), found.size
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[dict[str, Result], jsonl.Appender]]:
+    """Lock a file of measured cases; yield the results in it by case, and the object that appends lines.
+
+    A case is identified by its settings: with other settings it is another case, never an outdated result. The version
+    of the code is not recorded.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(f"Results need a folder, and {path.parent} is a file. Name another with --out.") from None
+    with open(path, "ab") as lock:
+        if not try_lock(lock):
+            raise ValueError(f"Another run is writing {path}. Wait for it, or name another folder with --out.")
+        done, size = read(path)
+        with jsonl.Appender(path, size) as file:
+            yield done, file
+
+
 def run(name: str, out: Path, quick: bool) -> None:
     """Measure the cases of a part that are not in its file yet; each is written before the next begins."""
     part = PARTS[name]
     cases = part.cases(quick)
-    with Ledger(out / f"{name}.jsonl") as ledger, ProgressLine(name, len(cases)) as progress:
+    with opened(out / f"{name}.jsonl") as (done, file), ProgressLine(name, len(cases)) as progress:
         for case in cases:
-            known = ledger.get(case) is not None
+            row = typed_rows.as_row(case)
+            known = _key(row) in done
             if not known:
                 progress.show(", ".join(map(str, astuple(case)[:5])))
-                ledger.add(case, part.measure(case))
+                done[_key(row)] = result = part.measure(case)
+                file.append({"cell": row, "result": result}, allow_nan=True)
             progress.advance(skipped=known)
 
 
@@ -131,6 +108,45 @@ def finished(name: str, out: Path, quick: bool) -> Results:
         if "refused" not in result and (missing := [key for key in part.REQUIRED if key not in result]):
             raise ValueError(f"{path} has a result without {', '.join(missing)}, of {case}. {ADVICE}")
     return found
+
+
+def write(out: Path, quick: bool) -> tuple[list[Path], str]:
+    """Write a CSV file and a figure for each part with results, and one Markdown page.
+
+    Return the files, and why there are no figures if so.
+    """
+    found = {name: results for name in PARTS if (results := finished(name, out, quick))}
+    if not found:
+        raise ValueError(f"{out} holds no results of {'a quick' if quick else 'a whole'} run of bartizan theory.")
+    files: dict[str, str | bytes] = {f"{name}.csv": csv_text(PARTS[name].rows(of)) for name, of in found.items()}
+    missing = ""
+    try:
+        files |= {f"{name}.png": plotting.encoded(PARTS[name].draw(of)) for name, of in found.items()}
+    except ModuleNotFoundError as absent:
+        if absent.name != "matplotlib":
+            raise
+        missing = "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
+    files["report.md"] = page(found, quick, figures=not missing)
+    for name, content in files.items():
+        write_whole(out / name, content)
+    return [out / name for name in files], missing
+
+
+def page(found: dict[str, Results], quick: bool, *, figures: bool) -> str:
+    """Return the Markdown page."""
+    parts = [
+        f"# The paper's theorems, measured\n\nbartizan {__version__}, `bartizan theory{' --quick' if quick else ''}`. "
+        "What the numbers mean: docs/theory.md."
+    ]
+    for name, results in found.items():
+        total = len(PARTS[name].cases(quick))
+        parts.append(f"## {PARTS[name].TITLE}")
+        if len(results) < total:
+            parts.append(f"Not complete: {len(results)} of {total} cases. The same command continues.")
+        if figures:
+            parts.append(f"![{name}]({name}.png)")
+        parts.append(PARTS[name].section(results))
+    return "\n\n".join(parts) + "\n"
 
 
 def _key(case: dict[str, Any]) -> str:

@@ -15,10 +15,10 @@ from bartizan.attacks import needs
 from bartizan.geometry import Geometry
 from bartizan.result import Aggregation
 from bartizan.rules import Rule
-from bartizan.sketch import Exact, Rotated, distortion
+from bartizan.sketch import Exact, Rotated
 from bartizan.studies.formatting import markdown_table, three_digits
 from bartizan.studies.plotting import COLOURS, RED, new_figure
-from bartizan.studies.theory.aggregation_error import DELTA, NEAR, ROUNDING, attacks_in
+from bartizan.studies.theory.aggregation_error import NEAR, ROUNDING, attacks_in
 from bartizan.studies.theory.bounds import aggregation_bound
 from bartizan.studies.theory.simulated_round import (
     KAPPA,
@@ -26,6 +26,7 @@ from bartizan.studies.theory.simulated_round import (
     TRIES,
     HonestClients,
     Result,
+    Setting,
     common_gradient,
     honest_clients,
     mean_errors,
@@ -47,7 +48,7 @@ SMALLEST = 1e-4  # parts of a bound below it are drawn as this
 
 
 @dataclass(frozen=True)
-class ProjectionCase:
+class ProjectionCase(Setting):
     """One rule against one attack on the sketch; or, for the rule's c, against another attack without a sketch."""
 
     rule: str
@@ -61,15 +62,6 @@ class ProjectionCase:
     draws: int
     tries: int = TRIES
     """Of the attacks that search: the result depends on it."""
-
-    @property
-    def b(self) -> float:
-        return self.n_byzantine / self.n_clients
-
-    @property
-    def eps(self) -> float:
-        """The theorem's distortion in one round."""
-        return distortion(self.k, self.n_clients, DELTA)
 
 
 Results = Sequence[tuple[ProjectionCase, Result]]

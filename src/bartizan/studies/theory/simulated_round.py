@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
+from operator import rshift
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,10 @@ import numpy as np
 from bartizan import attacks, registry
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
-from bartizan.attacks import needs, needs_aggregator
+from bartizan.attacks import needs
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.sketch import Exact, Sketch
+from bartizan.sketch import Exact, Sketch, distortion
 
 Result = dict[str, Any]
 """What was measured of one case; JSON has it as an object."""
@@ -27,7 +27,25 @@ ATTACKS = tuple(
 )
 """Attacks that know the honest updates and at most the rule; `projection_attacks` has those on the sketch."""
 SIGMA = KAPPA = 1.0
-LIMITS = {"mda": {"max_nodes": 5000}}  # a search that would take minutes is refused here
+DELTA = 0.05
+MAX_NODES = 5000  # of MDA: a search that would take minutes is refused here
+
+
+class Setting:
+    """The settings that cases have in common."""
+
+    n_clients: int
+    n_byzantine: int
+    k: int
+
+    @property
+    def b(self) -> float:
+        return self.n_byzantine / self.n_clients
+
+    @property
+    def eps(self) -> float:
+        """The theorem's distortion of a Gaussian projection in one round."""
+        return distortion(self.k, self.n_clients, DELTA)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +103,11 @@ def rule_named(name: str, n_byzantine: int) -> Rule | CoordinateWise:
     >>> rule_named("nnm >> mca", 3)
     NNM(n_byzantine=3) >> MCA(width=None, tolerance=1e-08, max_steps=1000)
     """
-    settings: dict[str, Any] = LIMITS.get(name, {})
-    known = registry.RULES | registry.COORDINATEWISE
-    if name not in known or "n_byzantine" in inspect.signature(known[name]).parameters:
-        settings = settings | {"n_byzantine": n_byzantine}
-    return registry.rule(name, **settings)
+    settings = {"n_byzantine": n_byzantine, "max_nodes": MAX_NODES}
+    made: Rule | CoordinateWise = reduce(
+        rshift, (registry.build(kind, settings) for kind in registry.rule_classes(name))
+    )
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +132,7 @@ class Attack:
 
     @property
     def knows_the_rule(self) -> bool:
-        return needs_aggregator(self._function())
+        return "aggregator" in needs(self._function())
 
     def overwrite(self, gradients: Floats, n_byzantine: int, server: Server) -> None:
         """Overwrite the rows of the first `n_byzantine` clients; the attack never knows the sketch's seed."""
@@ -138,40 +156,6 @@ def servers_of(rule: Rule | CoordinateWise, sketch: Sketch) -> dict[str, Callabl
     return servers
 
 
-def errors_of(
-    servers: Mapping[str, Callable[..., Server]],
-    attacks: Sequence[str],
-    f: int,
-    clients: HonestClients,
-    common: Floats,
-    seed: int,
-) -> Iterator[tuple[str, str, float]]:
-    """Yield (server, attack, squared distance to the honest mean), all on the same honest gradients.
-
-    An attack that tries the rule searches against each server. What it found against the first one, which is exact, is
-    also tried on the others, and the larger error counts: a search against sketches that are drawn afresh at every try
-    is misled by their noise.
-    """
-    gradients = clients.gradients(common, np.random.default_rng(seed))
-    mean = gradients[f:].mean(axis=0)
-    trusted = clients.trusted(common, np.random.default_rng((seed, 1)))
-
-    def error(server: Server) -> float:
-        squared = float(((server(gradients) - mean) ** 2).sum())
-        return squared if math.isfinite(squared) else math.inf
-
-    for name in attacks:
-        attack, rng, found = Attack(name), np.random.default_rng((seed, 3)), False
-        for kind, made in servers.items():
-            server, worst = made(rng=rng, trusted=trusted), 0.0
-            if found:
-                worst = error(server)
-            if not found or attack.knows_the_rule:
-                attack.overwrite(gradients, f, server)
-                worst, found = max(worst, error(server)), True
-            yield kind, name, worst
-
-
 def mean_errors(
     servers: Mapping[str, Callable[..., Server]],
     attack_names: Sequence[str],
@@ -180,9 +164,30 @@ def mean_errors(
     common: Floats,
     seeds: Sequence[int],
 ) -> dict[str, dict[str, float]]:
-    """Return the errors of `errors_of`, mean over the seeds, by server and attack."""
+    """Return squared distances to the honest mean by server and attack, mean over the seeds.
+
+    All servers get the same honest gradients. An attack that tries the rule searches against each server. What it found
+    against the first one, which is exact, is also tried on the others, and the larger error counts: a search against
+    sketches that are drawn afresh at every try is misled by their noise.
+    """
     errors = {server: dict.fromkeys(attack_names, 0.0) for server in servers}
+
+    def error(server: Server) -> float:
+        squared = float(((server(gradients) - mean) ** 2).sum())
+        return squared if math.isfinite(squared) else math.inf
+
     for seed in seeds:
-        for server, attack, error in errors_of(servers, attack_names, f, clients, common, seed):
-            errors[server][attack] += error / len(seeds)
+        gradients = clients.gradients(common, np.random.default_rng(seed))
+        mean = gradients[f:].mean(axis=0)
+        trusted = clients.trusted(common, np.random.default_rng((seed, 1)))
+        for name in attack_names:
+            attack, rng, found = Attack(name), np.random.default_rng((seed, 3)), False
+            for kind, made in servers.items():
+                server, worst = made(rng=rng, trusted=trusted), 0.0
+                if found:
+                    worst = error(server)
+                if not found or attack.knows_the_rule:
+                    attack.overwrite(gradients, f, server)
+                    worst, found = max(worst, error(server)), True
+                errors[kind][name] += worst / len(seeds)
     return errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,7 +16,6 @@ from bartizan.sketch import Achlioptas, Gaussian, Rotated, distortion, embedding
 from bartizan.studies.formatting import markdown_table
 from bartizan.studies.plotting import COLOURS, GREY, RED, new_figure
 from bartizan.studies.theory.simulated_round import Result
-from bartizan.studies.theory.spans import SPANS, basis
 
 TITLE = "The embedding: 1 +- eps over the whole span"
 REQUIRED = ("failed_rounds", "failed_trials", "median", "worst")
@@ -25,6 +25,81 @@ Sketching = Callable[[Floats, int], Floats]
 M, EPS, DELTA, ROUNDS = 8, 0.5, 0.05, 10
 SPARSITIES = (8, 16, 32)
 WIDEST = ("dense", "common part", "heavy-tailed", "64 coordinates")  # spans of so many coordinates that s=8 is slow
+WIDE = 2**14  # coordinates that a span fills, or is scattered over
+# Entries of Gaussian and Achlioptas matrices are independent: which coordinates a span has does not matter to them,
+# and how many there are hardly does.
+FEW = 256
+
+
+def sparse(each: int) -> Callable[[int, np.random.Generator, int], Floats]:
+    """Every vector has coordinates of its own, `each` of them."""
+
+    def draw(n: int, rng: np.random.Generator, p: int) -> Floats:
+        x = np.zeros((n, p))
+        places = rng.choice(p, n * each, replace=False).reshape(n, each)
+        np.put_along_axis(x, places, rng.normal(size=(n, each)), axis=1)
+        return x
+
+    return draw
+
+
+def shared(n: int, rng: np.random.Generator, p: int) -> Floats:
+    """All vectors have the same 64 coordinates."""
+    x = np.zeros((n, p))
+    x[:, rng.choice(p, 64, replace=False)] = rng.normal(size=(n, 64))
+    return x
+
+
+def common_part(n: int, rng: np.random.Generator, p: int) -> Floats:
+    """Holds the vector of ones, as gradients do that share a part: all its coordinates have the same sign."""
+    x = rng.normal(size=(n, p))
+    x[0] = 1
+    return x
+
+
+@lru_cache(maxsize=8)
+def gradients(n: int, draw: int) -> Floats:
+    """Return gradients of n clients: the network `cnn` on the embedded images, batches of 32."""
+    from bartizan.lab import data
+    from bartizan.lab.data import partition
+    from bartizan.lab.data.device_images import OnDevice
+    from bartizan.lab.models.networks import build
+    from bartizan.lab.training.clients import Clients
+    from bartizan.lab.training.flat_model import FlatLayout
+    from bartizan.lab.training.torch_import import torch
+
+    images = data.load("fashion-mnist-mini").train
+    rng = np.random.default_rng(draw)
+    parts = partition.split("dirichlet", images.labels, n, rng, least=32, beta=0.6)
+    model = build("cnn", 10, images.shape, seed=draw)
+    clients = Clients(model, OnDevice(images), [torch.from_numpy(part) for part in parts], seed=draw)
+    weights = FlatLayout.of(model).read(model)
+    return clients.updates(weights, range(n), round=1).updates.double().numpy()
+
+
+SPANS: dict[str, Callable[[int, np.random.Generator, int], Floats]] = {
+    "dense": lambda n, rng, p: rng.normal(size=(n, p)),
+    "common part": common_part,
+    # Student's t with 1.5 degrees of freedom: no variance, so a few coordinates carry most of each vector.
+    "heavy-tailed": lambda n, rng, p: rng.standard_t(1.5, size=(n, p)),
+    "1 coordinate": sparse(1),
+    "8 coordinates": sparse(8),
+    "64 coordinates": sparse(64),
+    "64 shared": shared,
+    "gradients": lambda n, rng, p: gradients(n, int(rng.integers(4))),  # p is the network's
+}
+FULL = ("dense", "common part", "heavy-tailed", "gradients")
+
+
+def basis(name: str, n: int, rng: np.random.Generator, *, independent: bool) -> Floats:
+    """Return an orthonormal basis of a named span, by rows; `independent` for sketches with independent entries."""
+    if name == "any":
+        return np.eye(n)
+    p = FEW if independent and name in FULL else WIDE
+    x = SPANS[name](n, rng, p)
+    if independent and name not in FULL:
+        x = x[:, x.any(axis=0)]
+    return np.ascontiguousarray(np.linalg.qr(x.T)[0].T)
 
 
 @dataclass(frozen=True)
@@ -53,22 +128,17 @@ class EmbeddingCase:
 Results = Sequence[tuple[EmbeddingCase, Result]]
 
 
-def worst_distortion(sketch: Sketching, rows: Floats, seed: int) -> float:
-    """Return how far |Pv|^2 gets from 1 over all unit v of a span, given an orthonormal basis of it by rows.
+def distortions(sketch: Sketching, case: EmbeddingCase, *, independent: bool) -> Floats:
+    """Return how far |Pv|^2 gets from 1 over all unit v of a span, in every round of every trial: (trials, rounds).
 
     That is the extreme eigenvalue of the projected Gram matrix, a maximum over all vectors and not over a sample.
     """
-    y = sketch(rows, seed)
-    return float(np.abs(np.linalg.eigvalsh(y @ y.T) - 1).max())
-
-
-def distortions(sketch: Sketching, case: EmbeddingCase, *, independent: bool) -> Floats:
-    """Return the worst distortion of every round of every trial, (trials, rounds)."""
     found = np.empty((case.trials, case.rounds))
     for trial in range(case.trials):
         rows = basis(case.span, case.n_clients, np.random.default_rng(trial), independent=independent)
         for t in range(case.rounds):
-            found[trial, t] = worst_distortion(sketch, rows, trial * case.rounds + t)
+            y = sketch(rows, trial * case.rounds + t)
+            found[trial, t] = np.abs(np.linalg.eigvalsh(y @ y.T) - 1).max()
     return found
 
 

@@ -1,23 +1,28 @@
-"""Read and write the header of a safetensors file; when read, every number is checked against the file's size.
-
-Eight bytes say how long the header is; it is a JSON object from names to dtype, shape and place; the numbers follow,
-without holes and without overlap. Nothing in the file is ever executed.
-"""
+"""Read and write the headers of .npy and .safetensors files; a header that is read comes from an untrusted source."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
 
 from bartizan._util.text import quoted
+from bartizan.updates.layout import itemsize_of
 
-ITEMSIZES = {
-    **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
-    **{"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1},
-}
+MAGIC = b"\x93NUMPY"
+LONGEST_HEADER = 4096  # bytes: NumPy writes 128 for fewer than a dozen dimensions
+# Only the form that NumPy writes is read, and nothing is evaluated. A text matches in one way at most, so that no
+# hostile one takes long to refuse.
+HEADER = re.compile(
+    rb"\{'descr': '([<>|=]?[A-Za-z]+\d*)', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,19}(?:, ?|(?=\))))*)\), ?\} *\n"
+)
 DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
@@ -28,8 +33,45 @@ MOST_DIMENSIONS = 32
 
 
 @dataclass(frozen=True)
+class NpyHeader:
+    """The header of a .npy file; the numbers begin at byte `start`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    start: int
+
+
+def read_npy_header(data: bytes) -> NpyHeader:
+    """Read the header from the first bytes of a .npy file; raise ValueError if it is not one."""
+    if data[:6] != MAGIC or len(data) < 12:
+        raise ValueError("it is no .npy file")
+    width = {(1, 0): 2, (2, 0): 4}.get((data[6], data[7]))
+    if width is None:
+        raise ValueError(f"its .npy format has version {data[6]}.{data[7]}; 1.0 and 2.0 are read")
+    length = int.from_bytes(data[8 : 8 + width], "little")
+    start = 8 + width + length
+    if length > LONGEST_HEADER or start > len(data):
+        raise ValueError(f"its .npy header would be {length:,} bytes long")
+    found = HEADER.fullmatch(data, 8 + width, start)
+    if found is None:
+        raise ValueError("its .npy header is not as NumPy writes it for an array of numbers")
+    dtype, fortran, shape = found.groups()
+    order: Literal["C", "F"] = "F" if fortran == b"True" else "C"
+    return NpyHeader(dtype.decode(), tuple(map(int, re.findall(rb"\d+", shape))), order, start)
+
+
+def write_npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """The first bytes of a .npy file of an array of this dtype and shape."""
+    head = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
+    return head.getvalue()
+
+
+@dataclass(frozen=True)
 class Tensor:
-    """Position of one array in the file: bytes from `start` to `stop`."""
+    """Position of one array in a file: bytes from `start` to `stop`."""
 
     name: str
     dtype: str
@@ -38,8 +80,12 @@ class Tensor:
     stop: int
 
 
-def read_header(file: BinaryIO, size: int) -> list[Tensor]:
-    """The arrays of a file of this many bytes, in the order of their names there; ValueError on what is not sound."""
+def read_safetensors_header(file: BinaryIO, size: int) -> list[Tensor]:
+    """The arrays of a file of this many bytes, in the order of their names there; ValueError on what is not sound.
+
+    Eight bytes say how long the header is; it is a JSON object from names to dtype, shape and place; the numbers
+    follow, without holes and without overlap.
+    """
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= size - 8:
@@ -63,14 +109,14 @@ def read_header(file: BinaryIO, size: int) -> list[Tensor]:
     return tensors
 
 
-def write_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes, list[Tensor]]:
+def write_safetensors_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes, list[Tensor]]:
     """The first bytes of a file of these arrays (name, dtype, shape), and the position of each."""
     codes = {dtype: code for code, dtype in DTYPES.items()}
     tensors = list(tensors)
     places, at = {}, 0
     # The widest numbers come first, so that each array is aligned.
-    for name, dtype, shape in sorted(tensors, key=lambda tensor: -ITEMSIZES[codes[tensor[1]]]):
-        places[name] = (at, at + math.prod(shape) * ITEMSIZES[codes[dtype]])
+    for name, dtype, shape in sorted(tensors, key=lambda tensor: -itemsize_of(tensor[1])):
+        places[name] = (at, at + math.prod(shape) * itemsize_of(dtype))
         at = places[name][1]
     header = {
         name: {"dtype": codes[dtype], "shape": list(shape), "data_offsets": list(places[name])}
@@ -101,14 +147,14 @@ def _tensor(name: str, about: Any, begin: int) -> Tensor:
     if not isinstance(about, dict) or set(about) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{quoted(name)} must have dtype, shape and data_offsets, and nothing else")
     code, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
-    if not isinstance(code, str) or code not in ITEMSIZES:
-        raise ValueError(f"{quoted(name)} has dtype {quoted(code)}; known are {', '.join(ITEMSIZES)}")
+    if not isinstance(code, str) or code not in DTYPES:
+        raise ValueError(f"{quoted(name)} has dtype {quoted(code)}; known are {', '.join(DTYPES)}")
     if not _counts(shape) or len(shape) > MOST_DIMENSIONS:
         raise ValueError(f"{quoted(name)} has shape {quoted(shape)}, not a list of sizes")
     if not _counts(offsets) or len(offsets) != 2:
         raise ValueError(f"{quoted(name)} has data_offsets {quoted(offsets)}, not a begin and an end")
     low, high = offsets
-    if high - low != math.prod(shape) * ITEMSIZES[code]:
+    if high - low != math.prod(shape) * itemsize_of(DTYPES[code]):
         raise ValueError(f"{quoted(name)} has {high - low} bytes where {code} of shape {shape} takes another number")
     return Tensor(name, DTYPES[code], tuple(shape), begin + low, begin + high)
 

@@ -1,4 +1,4 @@
-"""Base class of the pre-aggregators, and their composition with rules."""
+"""Pre-aggregators: they replace clients by mixtures of clients before a rule is applied."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import overload
 
+import numpy as np
+
+from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import CoordinateStage, Decision, Rule, are_parts
-from bartizan.rules.coordinatewise.base import CoordinateWise
-from bartizan.rules.robust import Robust
+from bartizan.rules.base import (
+    Bounded,
+    CoordinateStage,
+    CoordinateWise,
+    Decision,
+    Robust,
+    Rule,
+    are_parts,
+    positive,
+    shortening,
+    whole_number,
+)
 
 
 class PreAggregator(Robust, ABC):
@@ -117,3 +129,81 @@ class Mixed(Rule):
 
 def _least(*parts: Robust) -> int | None:
     return min((n for n in (part.max_byzantine() for part in parts) if n is not None), default=None)
+
+
+@dataclass(frozen=True)
+class NNM(Bounded, PreAggregator):
+    """Replace each client by the average, by sizes, of its M - f nearest, itself among them (Allouah et al., 2023).
+
+    >>> NNM(n_byzantine=1)(Geometry.of([[0.0], [1.0], [90.0]])).tolist()
+    [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    """
+
+    def mixing(self, geometry: Geometry) -> Floats:
+        from bartizan.kernels import weigh
+
+        # A client is its own nearest even where another has distance 0.
+        return weigh.nearest(geometry.squared_distances, geometry.n_clients - self.n_byzantine, geometry.sizes)
+
+
+@dataclass(frozen=True)
+class Bucketing(PreAggregator):
+    """Shuffle the clients and replace each `size` of them by their average, by sizes (Karimireddy et al., 2022).
+
+    The shuffle comes from the round's seed. One attacker spoils one bucket, so the rule behind it still meets up to f
+    attackers, but among only M / size buckets.
+
+    >>> A = Bucketing(size=2)(Geometry.of([[0.0], [1.0], [2.0], [3.0]], seed=0))
+    >>> A.shape, A.sum(axis=1).tolist(), A.sum(axis=0).tolist()
+    ((2, 4), [1.0, 1.0], [0.5, 0.5, 0.5, 0.5])
+    """
+
+    size: int = 2
+
+    def __post_init__(self) -> None:
+        whole_number(self, "size", self.size)
+
+    def n_mixed(self, n_clients: int) -> int:
+        return -(-n_clients // self.size)
+
+    def mixing(self, geometry: Geometry) -> Floats:
+        if geometry.seed is None:
+            raise ValueError("Bucketing shuffles, and needs randomness: pass seed=... to Geometry.of.")
+        M = geometry.n_clients
+        shuffled = generator_of(geometry.seed, geometry.n_mixings).permutation(M)
+        A = np.zeros((self.n_mixed(M), M))
+        A[np.arange(M) // self.size, shuffled] = geometry.sizes[shuffled]
+        return A / A.sum(axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Clipping(PreAggregator):
+    """Shorten every client farther from the origin than `radius` to that length.
+
+    >>> Clipping(radius=2.0)(Geometry.of([[1.0], [4.0]])).tolist()
+    [[1.0, 0.0], [0.0, 0.5]]
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        positive(self, "radius", self.radius, "length")
+
+    def mixing(self, geometry: Geometry) -> Floats:
+        return np.diag(shortening(geometry.norms, self.radius))
+
+
+@dataclass(frozen=True)
+class ARC(Bounded, PreAggregator):
+    """Shorten the floor(2 f/M (M - f)) longest clients to the length of the next: adaptive robust clipping.
+
+    Allouah et al., 2025, algorithm 2. Norms are exact also under a projection.
+
+    >>> ARC(n_byzantine=1)(Geometry.of([[1.0], [2.0], [4.0]])).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.5]]
+    """
+
+    def mixing(self, geometry: Geometry) -> Floats:
+        M, f = geometry.n_clients, self.n_byzantine
+        n_clipped = 2 * f * (M - f) // M
+        return np.diag(shortening(geometry.norms, np.sort(geometry.norms)[M - n_clipped - 1]))
