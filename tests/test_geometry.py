@@ -9,7 +9,7 @@ import pytest
 
 import bartizan as bz
 from bartizan.geometry import Geometry, gram_stats_of
-from bartizan.rules.clipped_averages import cosine_distances
+from bartizan.rules.clipped_clustering import cosine_distances
 from bartizan.updates import parse_updates
 from tests import oracle
 

@@ -409,7 +409,7 @@ def test_ranks_that_disagree_hear_why_on_all(ranks, change, error, message):
     ("arguments", "message"),
     [
         ((bz.Krum(3), bz.Rotated(64)), r"the rule: rank 0 has bartizan.rules.krum.Krum\(n_byzantine=2\), rank 1 has"),
-        ((bz.Krum(2), bz.Rotated(128)), r"the sketch: rank 0 has bartizan.sketch.projections.Rotated\(k=64"),
+        ((bz.Krum(2), bz.Rotated(128)), r"the sketch: rank 0 has bartizan.sketch.rotated.Rotated\(k=64"),
     ],
 )
 def test_ranks_of_other_rules_or_sketches_hear_it_on_all(ranks, arguments, message):

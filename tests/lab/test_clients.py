@@ -15,11 +15,10 @@ from bartizan.lab.config.sections import Server as ServerSettings  # noqa: E402
 from bartizan.lab.data import Images  # noqa: E402
 from bartizan.lab.data.device_images import OnDevice  # noqa: E402
 from bartizan.lab.training import reproducible  # noqa: E402
-from bartizan.lab.training.clients import Clients, batches  # noqa: E402
+from bartizan.lab.training.clients import Clients, batches, clients_at_once  # noqa: E402
 from bartizan.lab.training.evaluation import backdoor_rate, evaluate  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 from bartizan.lab.training.gradients import Captured, Grouped, Loop, Vmapped  # noqa: E402
-from bartizan.lab.training.gradients.choice import clients_at_once  # noqa: E402
 from bartizan.lab.training.server import Server  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -242,7 +241,7 @@ def test_training_learns_and_evaluation_says_so():
     assert losses[-1] < losses[0] / 2
     assert after > max(0.8, before)
     loaded = copy.deepcopy(model)
-    FlatLayout.of(model).write(loaded, server.weights)
+    loaded.load_state_dict(FlatLayout.of(model).named(server.weights), strict=False)
     outputs = loaded.eval()(images.batch(torch.arange(len(images))))
     assert after == pytest.approx((outputs.argmax(1) == images.labels).float().mean().item())
     assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, images.labels).item(), rel=1e-4)

@@ -133,7 +133,7 @@ def test_a_model_comes_back_from_its_vector():
     one, other = (build("cnn", 10, norm="batch", seed=seed) for seed in (0, 1))
     one(torch.randn(4, 3, 32, 32))
     flat = FlatLayout.of(one)
-    flat.write(other, flat.read(one))
+    other.load_state_dict(flat.named(flat.read(one)), strict=False)
     assert torch.equal(flat.read(other), flat.read(one))
     assert torch.equal(one.eval()(torch.ones(1, 3, 32, 32)), other.eval()(torch.ones(1, 3, 32, 32)))
 

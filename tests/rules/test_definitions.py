@@ -8,7 +8,7 @@ import pytest
 import bartizan as bz
 from bartizan._util.seeds import generator_of
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
-from bartizan.rules.clipped_averages import larger_cluster
+from bartizan.rules.clipped_clustering import larger_cluster
 from tests import oracle
 
 SEEDS = range(12)

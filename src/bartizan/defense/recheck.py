@@ -14,7 +14,7 @@ from bartizan.geometry import Geometry, GramStats, MeasuredPoints
 from bartizan.rules.base import Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.base import Projection, Sketch, SketchedRows
-from bartizan.sketch.projections import Rotated
+from bartizan.sketch.rotated import Rotated
 from bartizan.updates import Updates
 
 # It costs one read: with a smaller k the kernels take longer, not less (`benchmarks/adaptive.py cost`).

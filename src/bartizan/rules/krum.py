@@ -1,4 +1,4 @@
-"""Krum, Multi-Krum and Bulyan: select the clients with the closest neighbours."""
+"""Krum and Multi-Krum: select the clients that sit closest to their neighbours."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import numpy as np
 from bartizan._util.types import Floats
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Bounded, CoordinateStage, Decision, Rule, averaged, smallest, whole_number
-from bartizan.rules.coordinatewise import MeaMed
+from bartizan.rules.base import Bounded, Rule, averaged, smallest, whole_number
 
-# Number of clients from which on a bound first rules out clients whose score can't be the least.
 MANY = 128
 
 
@@ -91,42 +89,3 @@ class MultiKrum(Krum):
                 f"With {M} clients n_selected can be at most {M - f}."
             )
         return averaged(smallest(krum_scores(geometry.squared_distances, M - f - 2), n_selected), geometry)
-
-
-@dataclass(frozen=True)
-class Bulyan(Bounded, Rule):
-    """Average the M - 2f clients that repeated Krum selects, by their sizes.
-
-    Each time the client of least Krum score among those left is taken out and selected (El Mhamdi et al., 2018,
-    section 4); of R clients left, R - f - 2 neighbours count, and at least f (and one) to the end: with f - 1, as the
-    formula has it for the last selection, f attackers who send the same vector are each other's neighbours at distance
-    0 and one of them gets in. Withstands f attackers among M >= 4f + 3 clients.
-
-    `trim=True` adds the paper's second stage on the selected updates themselves: in each coordinate, the mean of the
-    M - 4f values closest to the median. That stage can't be projected, and the weights are then those of the selection.
-
-    >>> Bulyan(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [3.0], [4.0], [5.0], [90.0]])).round(2).tolist()
-    [0.2, 0.2, 0.2, 0.2, 0.2, 0.0, 0.0]
-    """
-
-    trim: bool = False
-
-    @staticmethod
-    def least_clients(n_byzantine: int) -> int:
-        return 4 * n_byzantine + 3
-
-    def weigh(self, geometry: Geometry) -> Floats:
-        from bartizan.kernels import weigh
-
-        M, f = geometry.n_clients, self.n_byzantine
-        return averaged(weigh.repeated_krum(geometry.squared_distances, f, M - 2 * f), geometry)
-
-    def _decide(self, geometry: Geometry) -> Decision:
-        weights = self.weigh(geometry)
-        if not self.trim:
-            return Decision(weights, geometry.history)
-        selected = np.flatnonzero(weights)
-        rest = CoordinateStage(
-            MeaMed(n_byzantine=2 * self.n_byzantine), np.eye(geometry.n_clients)[selected], geometry.sizes[selected]
-        )
-        return Decision(weights, geometry.history, rest)

@@ -1,7 +1,9 @@
 """Sketches: linear maps from p coordinates to k, and their guarantees."""
 
+from bartizan.sketch.achlioptas import Achlioptas
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.sketch.exact import Exact
+from bartizan.sketch.gaussian import Gaussian
 from bartizan.sketch.guarantees import (
     collision_bound,
     collision_odds,
@@ -10,7 +12,7 @@ from bartizan.sketch.guarantees import (
     pairwise_dimension,
     pairwise_distortion,
 )
-from bartizan.sketch.projections import Achlioptas, Gaussian, Rotated
+from bartizan.sketch.rotated import Rotated
 
 __all__ = [
     "Achlioptas",

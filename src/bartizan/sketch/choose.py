@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bartizan.sketch.exact import Exact
-from bartizan.sketch.projections import Rotated
+from bartizan.sketch.rotated import Rotated
 from bartizan.updates import Updates
 from bartizan.updates.layout import leaves_of
 

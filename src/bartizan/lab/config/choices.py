@@ -19,7 +19,7 @@ class Chosen:
     """The name of a part, and its settings with their defaults filled in."""
 
     name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,10 @@ class Choice:
         return Chosen(name, settings)
 
     def found(self, asked: Any) -> str:
-        """A name, as the registry spells it; a class or function is recorded by its own."""
-        parts = asked.split(">>") if self.before is not None and isinstance(asked, str) else [asked]
-        return self._named(parts)
-
-    def _named(self, parts: Sequence[Any]) -> str:
-        key = full(self.section, self.word)
+        """The name of a part, or of the list of parts of a chain, as the registry spells it."""
+        if isinstance(asked, str) and self.before is not None:
+            asked = asked.split(">>")
+        key, parts = full(self.section, self.word), asked if isinstance(asked, list) else [asked]
         return " >> ".join(name_in(known, key, part) for known, part in self._each(parts))
 
     def _each(self, parts: Sequence[Any]) -> Iterator[tuple[Registry, Any]]:
@@ -71,8 +69,8 @@ class Choice:
             yield self.registries[-1] if n < len(parts) else self.known, part
 
     @property
-    def registries(self) -> tuple[Registry, ...]:
-        return (self.known, self.before) if self.before is not None else (self.known,)
+    def registries(self) -> list[Registry]:
+        return [self.known] if self.before is None else [self.known, self.before]
 
     def takes(self, name: str) -> dict[str, Any]:
         """The settings of a part and their defaults; MISSING or None where there is none."""
@@ -100,11 +98,7 @@ class Choice:
                 if settings.setdefault(key, value) != value:
                     differ = f"{key} = {settings[key]!r} and {value!r}"
                     raise ConfigError(f"{self.section} {part!r} can't be recorded: its parts have {differ}.")
-        for key, value in settings.items():
-            if not isinstance(value, (bool, int, float, str)):
-                wanted = "only numbers, texts, true and false can be"
-                raise ConfigError(f"{self.section} {part!r} can't be recorded: {key} is {value!r}, and {wanted}.")
-        return {self.word: self._named([kind for kind, _ in links]), **settings}
+        return {self.word: self.found([kind for kind, _ in links]), **settings}
 
     def as_dict(self, chosen: Chosen) -> dict[str, Any]:
         return {self.word: chosen.name, **chosen.settings}

@@ -9,7 +9,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,7 @@ from bartizan.lab.config.sections import Clients, Data, Evaluation, Model, Serve
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.models.networks import MODELS
 from bartizan.lab.training import defence
-from bartizan.registry import Registry
 
-SECTIONS: dict[str, type[Any]] = {
-    "data": Data,
-    "model": Model,
-    "clients": Clients,
-    "server": Server,
-    "evaluation": Evaluation,
-}
 MOST_RUNS = 100_000
 # Its name, its device and the folder of its data change no number of it.
 NO_PART_OF_THE_ID = ("name", "device", "grid")
@@ -70,19 +62,18 @@ class Experiment:
         From Python a section can also be the object itself, such as `{"rule": Krum(5), "attack": my_attack}`: it is
         recorded by its name or as "module:qualname" with its settings, or refused with a ConfigError.
         """
-        known = [one.name for one in fields(cls)]
         values: dict[str, Any] = {}
         plain: dict[str, Any] = {}
         for name, content in given.items():
-            refuse_unknown(name, known, "")
-            if name not in SECTIONS and name not in CHOICES and name != "grid":
-                plain[name] = content
-                continue
-            content = _section(name, content)
-            if name in SECTIONS:
-                values[name] = SECTIONS[name](**checked(name, SECTIONS[name], content))
+            refuse_unknown(name, [one.name for one in fields(cls)], "")
+            if name in CHOICES:
+                values[name] = CHOICES[name].of(content)
+            elif name in SECTIONS:
+                values[name] = SECTIONS[name](**checked(name, SECTIONS[name], _section(name, content)))
+            elif name == "grid":
+                values[name] = dict(_section(name, content))
             else:
-                values[name] = dict(content) if name == "grid" else CHOICES[name].of(content)
+                plain[name] = content
         experiment = cls(**checked("", cls, plain), **values)
         if experiment.name in ("", ".", "..") or any(letter in experiment.name for letter in "/\\\0"):
             raise ConfigError(f"name must be fit for a folder, without slashes; got {experiment.name!r}.")
@@ -97,10 +88,9 @@ class Experiment:
 
         What stands in a run folder may come from anyone, so no code that it names is imported.
         """
-        parts: dict[tuple[str, str], tuple[Registry, ...]]
-        parts = {(section, "name"): (registry,) for section, registry in NAMED.items()}
-        parts |= {(section, one.word): one.registries for section, one in CHOICES.items()}
-        for (section, word), registries in parts.items():
+        parts = [(section, "name", [registry]) for section, registry in NAMED.items()]
+        parts += [(section, one.word, one.registries) for section, one in CHOICES.items()]
+        for section, word, registries in parts:
             content = given.get(section, {})
             names = str(content.get(word, "")).split(">>") if isinstance(content, Mapping) else []
             if any(name.strip() and not any(one.is_built_in(name) for one in registries) for name in names):
@@ -122,9 +112,7 @@ class Experiment:
             raise FileNotFoundError(f"There is no file {path}. `bartizan init {path}` writes one.") from None
         except IsADirectoryError:
             raise ConfigError(f"{path} is a folder; wanted an experiment's TOML file.") from None
-        except UnicodeDecodeError as wrong:
-            raise ConfigError(f"{path} is no text in UTF-8: {wrong}.") from None
-        except (tomllib.TOMLDecodeError, RecursionError) as wrong:
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as wrong:
             raise ConfigError(f"{path} is no TOML: {wrong}.") from None
         except ConfigError as wrong:
             raise ConfigError(f"{path}: {wrong}") from None
@@ -163,12 +151,9 @@ class Experiment:
         whole = self.as_dict() | {"grid": dict(self.grid)}
         for section, content in nested.items():
             before = whole.get(section)
-            if section in CHOICES and isinstance(content, Mapping) and isinstance(before, Mapping):
-                whole[section] = CHOICES[section].changed(before, content)
-            elif isinstance(content, Mapping) and isinstance(before, Mapping):
-                whole[section] = {**before, **content}
-            else:
-                whole[section] = content
+            if isinstance(content, Mapping) and isinstance(before, Mapping):
+                content = CHOICES[section].changed(before, content) if section in CHOICES else {**before, **content}
+            whole[section] = content
         return whole
 
     def runs(self) -> list[Experiment]:
@@ -231,18 +216,20 @@ class Experiment:
         return f"{words[:150].rstrip('-')}-seed{self.seed}-{self.id}"
 
 
+SECTIONS: dict[str, type[Any]] = {
+    one.name: type(one.default) for one in fields(Experiment) if is_dataclass(one.default)
+}
+"""The sections with fixed keys."""
+
+
 def _section(name: str, content: Any) -> Mapping[str, Any]:
     """A section as a mapping, from a mapping or from the object of Python that stands for it."""
     if isinstance(content, Mapping):
         return content
-    if name in CHOICES:
-        return CHOICES[name].described(content)
     if name in NAMED and callable(content):
         return {"name": content}
-    if name in NAMED and not isinstance(content, (str, int, float, list)):
-        wanted = "pass the function that makes it, which can be recorded by name"
-        raise ConfigError(f"{name} can't be recorded from {type(content).__name__}: {wanted}.")
-    raise ConfigError(f"{name} must be a section, [{name}]; got {shown(content)}.")
+    function = ", or the function that makes it" if name in NAMED else ""
+    raise ConfigError(f"{name} must be a section, [{name}]{function}; got {shown(content)}.")
 
 
 def _texts() -> set[str]:

@@ -15,11 +15,9 @@ def value(thing: Any) -> str:
     >>> value(True), value(1e-3), value("a\\n"), value([1, 2]), value({"name": "krum", "a.b": 1})
     ('true', '0.001', '"a\\\\n"', '[1, 2]', '{name = "krum", "a.b" = 1}')
     """
-    if isinstance(thing, bool):
-        return str(thing).lower()
-    if isinstance(thing, (int, float)):
+    if isinstance(thing, float):
         return repr(thing)
-    if isinstance(thing, str):
+    if isinstance(thing, (bool, int, str)):
         return json.dumps(thing, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(thing, Mapping):
         return "{" + ", ".join(f"{name(key)} = {value(one)}" for key, one in thing.items()) + "}"

@@ -1,16 +1,18 @@
-"""Data sets: labelled images to train and to test with."""
+"""Data sets: labelled images to train and to test with, and the files that they are read from."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 CACHED = 100_000  # pixels counted at a time: `bincount` makes int64 of them, which still fits a cache
+TEXT = 2**24  # bytes of one text file, at most
 
 
 class DataError(ValueError):
@@ -108,3 +110,54 @@ class Dataset:
     @property
     def n_classes(self) -> int:
         return len(self.classes)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The archive of a data set and the project that publishes it."""
+
+    name: str
+    archive: str
+    project: str
+
+    def __str__(self) -> str:
+        return f"{self.archive} from the {self.project} page"
+
+    def folder(self, given: Path | None) -> Path:
+        """The given folder, if it is one."""
+        if given is None:
+            raise DataError(
+                f"{self.name} needs its files: download {self}, unpack, and say in which folder they are "
+                "(folder=..., or --data DIR)."
+            )
+        if not given.is_dir():
+            raise DataError(f"{self.name}: {given} is no folder; wanted the one that holds {self}, unpacked.")
+        return given
+
+    def missing(self, path: Path, size: str) -> DataError:
+        return DataError(f"{self.name}: {path} is missing ({size}). Download {self}, and unpack.")
+
+    def corrupt(self, path: Path, why: str) -> DataError:
+        return DataError(f"{self.name}: {path} is corrupt: {why} Download {self} again.")
+
+    def bytes_of(self, path: Path, size: str, most: int) -> bytes:
+        """The content of a file of at most `most` bytes; `size` is the usual size, for messages."""
+        try:
+            found = path.stat().st_size
+            if not path.is_file():
+                raise self.corrupt(path, "it is no regular file.")
+            if found > most:
+                raise self.corrupt(path, f"it has {found:,} bytes, which is more than {most:,}; wanted {size}.")
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise self.missing(path, size) from None
+        except OSError as unreadable:
+            raise DataError(f"{self.name}: {path} can't be read: {unreadable.strerror}.") from unreadable
+
+    def lines(self, path: Path, size: str) -> list[str]:
+        """The lines of a text file that are not empty."""
+        text = self.bytes_of(path, size, TEXT).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if not lines:
+            raise self.corrupt(path, f"it is empty; wanted {size}.")
+        return lines

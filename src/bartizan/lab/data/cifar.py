@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan.lab.data import safe_pickle
-from bartizan.lab.data.base import Dataset, Images
-from bartizan.lab.data.source_files import Source
+from bartizan.lab.data.base import Dataset, Images, Source
 
 PIXELS = 3 * 32 * 32
 MOST = 2**30  # bytes of one file
@@ -103,12 +102,13 @@ def _classes(source: Source, form: Form, folder: Path, n_classes: int) -> tuple[
     if not form.names:
         return NAMES10
     path = folder / form.names
-    data = source.bytes_of(path, "about 2 kB", 2**20)
     if form.key:
-        listed = _unpickled(source, path, data).get("fine_label_names")
+        listed = _unpickled(source, path, source.bytes_of(path, "a pickle of about 2 kB", 2**20)).get(
+            "fine_label_names"
+        )
         names = [_safely(source, path, safe_pickle.text, name) for name in (listed if type(listed) is list else [])]
     else:
-        names = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+        names = source.lines(path, "about 1 kB")
     if len(names) != n_classes:
         raise source.corrupt(path, f"it has {len(names)} names for {n_classes} classes.")
     return tuple(names)

@@ -13,14 +13,14 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from bartizan.lab.data.base import DataError, Dataset, Images
-from bartizan.lab.data.source_files import Source
+from bartizan.lab.data.base import DataError, Dataset, Images, Source
 
 FASHION = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 DIGITS = tuple("0123456789")
+FILES = "the four files train-images-idx3-ubyte.gz, ..."
 SIDE = 28
 EMBEDDED = Path(__file__).parent / "embedded" / "fashion-mnist-mini.npz"
 MOST = 1_000_000  # images in one file
@@ -28,12 +28,12 @@ DEFLATE = 1032  # bytes that one byte of gz can become, at most
 
 
 def load_fashion_mnist(name: str, folder: Path | None) -> Dataset:
-    source = Source(name, "the four files train-images-idx3-ubyte.gz, ...", "Fashion-MNIST")
+    source = Source(name, FILES, "Fashion-MNIST")
     return _load(source, folder, ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"), FASHION, flip=True)
 
 
 def load_mnist(name: str, folder: Path | None) -> Dataset:
-    source = Source(name, "the four files train-images-idx3-ubyte.gz, ...", "MNIST")
+    source = Source(name, FILES, "MNIST")
     return _load(source, folder, ("mnist", "MNIST/raw", "MNIST"), DIGITS, flip=False)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,6 @@ import numpy.typing as npt
 from bartizan import registry
 
 Indices = npt.NDArray[np.int64]
-
-
-class Split(Protocol):
-    """A function from labels to index arrays, one for each client."""
-
-    def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]: ...
 
 
 @dataclass(frozen=True)
@@ -34,12 +28,10 @@ class Dirichlet:
     """
 
     beta: float
-    RANGE: ClassVar[tuple[float, float]] = (1e-6, 1e6)
 
     def __post_init__(self) -> None:
-        low, high = self.RANGE
-        if not low <= self.beta <= high:
-            raise ValueError(f"beta must lie from {low:g} to {high:g} (large is nearly IID), got {self.beta!r}.")
+        if not 1e-6 <= self.beta <= 1e6:
+            raise ValueError(f"beta must lie from 1e-06 to 1e+06 (large is nearly IID), got {self.beta!r}.")
 
     def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
         parts: list[list[Indices]] = [[] for _ in range(n_clients)]

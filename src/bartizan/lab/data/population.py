@@ -52,10 +52,6 @@ class Population:
     def sizes(self) -> Array:
         return np.array([len(part) for part in self.parts])
 
-    @property
-    def n_classes(self) -> int:
-        return len(self.dataset.classes)
-
     def taking_part(self, round: int) -> list[int]:
         """The clients that take part in a round, in order."""
         M, m = self.experiment.clients.count, self.experiment.clients.taking_part
@@ -72,10 +68,6 @@ class Population:
             "data": float(self.sizes[attackers].sum() / self.sizes.sum()),
         }
 
-    def counts(self) -> Array:
-        """The number of examples of each client (row) and class (column)."""
-        return partition.counts(self.parts, self.dataset.train.labels, self.n_classes)
-
     def trusted(self) -> Array:
         """Indices of the images that the server holds itself, drawn from the training images."""
         n = min(self.experiment.clients.trusted, len(self.dataset.train.labels))
@@ -88,7 +80,7 @@ class Population:
         pixels, labels, length = [train.pixels], [train.labels], len(train.labels)
         for attacker in sorted(self.byzantine):
             mine, rng = parts[attacker], generator(self.experiment.seed, "poison", attacker)
-            p, y = poison.poison(train.pixels[mine], train.labels[mine], self.n_classes, rng)
+            p, y = poison.poison(train.pixels[mine], train.labels[mine], self.dataset.n_classes, rng)
             pixels.append(p)
             labels.append(y)
             parts[attacker] = np.arange(length, length + len(y))

@@ -16,13 +16,10 @@ import numpy.typing as npt
 
 from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
-from bartizan.lab.data.base import Dataset, Images
-from bartizan.lab.data.source_files import Source
+from bartizan.lab.data.base import Dataset, Images, Source
 
 FOLDER = "tiny-imagenet-200"
 SIDE = 64
-MOST = 2**20  # bytes of one image; they have about 2 kB
-TEXT = 2**24  # bytes of one text file
 CHUNK = 64  # images that a thread decodes at a time
 
 Listed = tuple[list[Path], list[int]]
@@ -34,14 +31,12 @@ def load(name: str, folder: Path | None) -> Dataset:
     source = Source(name, "tiny-imagenet-200.zip", "Tiny ImageNet (Stanford CS231n)")
     root = source.folder(folder)
     root = root / FOLDER if (root / FOLDER).is_dir() else root
-    ids = _lines(source, root / "wnids.txt", "2,000 bytes: 200 names of classes")
+    ids = source.lines(root / "wnids.txt", "2,000 bytes: 200 names of classes")
     classes = {one: number for number, one in enumerate(ids)}
     if len(classes) < len(ids) or not all(one.isalnum() for one in ids):
         raise source.corrupt(root / "wnids.txt", "it must name a folder of 'train' in each line, each once.")
-    train, test = (
-        _images(source, f"{name}-{part}", listed)
-        for part, listed in (("train", _train(source, root, classes)), ("val", _validation(source, root, classes)))
-    )
+    train = _images(source, f"{name}-train", *_train(source, root, classes))
+    test = _images(source, f"{name}-val", *_validation(source, root, classes))
     return Dataset(name, _words(source, root, ids), train, test)
 
 
@@ -61,7 +56,7 @@ def _validation(source: Source, root: Path, classes: dict[str, int]) -> Listed:
     """`val/images/val_0.JPEG` and so on; `val/val_annotations.txt` says what each is."""
     notes = root / "val" / "val_annotations.txt"
     label_of = {}
-    for number, line in enumerate(_lines(source, notes, "10,000 lines: file, class and box"), start=1):
+    for number, line in enumerate(source.lines(notes, "10,000 lines: file, class and box"), start=1):
         file, _, rest = line.partition("\t")
         one = rest.partition("\t")[0]
         if one not in classes:
@@ -80,31 +75,18 @@ def _words(source: Source, root: Path, ids: Sequence[str]) -> tuple[str, ...]:
     """The first word for each class, or its id where there is none."""
     if not (root / "words.txt").exists():
         return tuple(ids)
-    pairs = (line.split("\t", 1) for line in _lines(source, root / "words.txt", "about 2.7 MB"))
+    pairs = (line.split("\t", 1) for line in source.lines(root / "words.txt", "about 2.7 MB"))
     words = {pair[0]: pair[-1].split(",")[0] for pair in pairs}
     return tuple(words.get(one, one) for one in ids)
 
 
-def _lines(source: Source, path: Path, size: str) -> list[str]:
-    text = source.bytes_of(path, size, TEXT).decode("utf-8", "replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise source.corrupt(path, f"it is empty; wanted {size}.")
-    return lines
-
-
 def _jpegs(folder: Path) -> list[Path]:
     """The JPEG files of a folder, shorter names first: val_2 before val_10."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [one.name for one in entries if one.name.lower().endswith((".jpeg", ".jpg")) and one.is_file()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [folder / name for name in sorted(found, key=lambda name: (len(name), name))]
+    found = [path for path in folder.glob("*") if path.suffix.lower() in (".jpeg", ".jpg")]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
-def _images(source: Source, name: str, listed: Listed) -> Images:
-    files, labels = listed
+def _images(source: Source, name: str, files: list[Path], labels: list[int]) -> Images:
     shape = (len(files), 3, SIDE, SIDE)
     return Images(_cached(name, files, shape, partial(_decoded, source, files)), labels)
 
@@ -137,9 +119,6 @@ def _decoded(source: Source, files: Sequence[Path]) -> Pixels:
 
 def _one(source: Source, path: Path, image_module: Any) -> Pixels:
     """One image, decoded after its size is checked; grey images become three equal channels."""
-    found = path.stat().st_size
-    if found > MOST:
-        raise source.corrupt(path, f"it has {found:,} bytes; wanted about 2,000.")
     try:
         with image_module.open(path, formats=["JPEG"]) as image:
             size = image.size

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
 
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
-Norm = Literal["batch", "group", "none"]
 Layer = Callable[[int], nn.Module]
 
 
@@ -19,7 +17,7 @@ def norm_layer(norm: str, **batch_settings: float) -> Layer:
         return lambda channels: nn.GroupNorm(groups(channels), channels, eps=batch_settings.get("eps", 1e-5))
     if norm == "none":
         return lambda channels: nn.Identity()
-    raise ValueError(f"norm must be one of {', '.join(get_args(Norm))}, got {norm!r}.")
+    raise ValueError(f"norm must be one of batch, group, none, got {norm!r}.")
 
 
 def groups(channels: int, most: int = 32, least_channels: int = 8) -> int:

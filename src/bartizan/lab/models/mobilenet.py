@@ -90,21 +90,21 @@ class MobileNetV3(nn.Module):
     """A stem, the blocks of the table, one more convolution, and two linear layers."""
 
     def __init__(
-        self, rows: tuple[Row, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: Layer
+        self, rows: tuple[Row, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: str
     ) -> None:
         """Published for 224 pixels, which it halves five times; it halves 64 pixels four times, 32 three times."""
         super().__init__()
-        side = min(image[1:])
+        side, make = min(image[1:]), norm_layer(norm, eps=0.001, momentum=0.01)
         skipped = 0 if side >= 128 else 1 if side >= 48 else 2  # how many of the first halvings are left out
         strides = [2, *(row.stride for row in rows)]
         for at in [i for i, stride in enumerate(strides) if stride == 2][:skipped]:
             strides[at] = 1
-        layers: list[nn.Module] = [convolution(image[0], 16, 3, strides[0], norm, nn.Hardswish)]
+        layers: list[nn.Module] = [convolution(image[0], 16, 3, strides[0], make, nn.Hardswish)]
         channels = 16
         for row, stride in zip(rows, strides[1:], strict=True):
-            layers.append(Inverted(channels, row, stride, norm))
+            layers.append(Inverted(channels, row, stride, make))
             channels = row.wide
-        layers.append(convolution(channels, 6 * channels, 1, 1, norm, nn.Hardswish))
+        layers.append(convolution(channels, 6 * channels, 1, 1, make, nn.Hardswish))
         self.features = nn.Sequential(*layers)
         self.avgpool = GlobalPool()
         self.classifier = nn.Sequential(
@@ -134,9 +134,5 @@ def rounded(channels: int) -> int:
     return nearest if nearest >= 0.9 * channels else nearest + 8
 
 
-def mobilenet_v3(rows: tuple[Row, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
-    return MobileNetV3(rows, last, n_classes, image, norm_layer(norm, eps=0.001, momentum=0.01))
-
-
-small = partial(mobilenet_v3, SMALL, 1024)
-large = partial(mobilenet_v3, LARGE, 1280)
+small = partial(MobileNetV3, SMALL, 1024)
+large = partial(MobileNetV3, LARGE, 1280)

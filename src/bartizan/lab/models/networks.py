@@ -20,8 +20,8 @@ MODELS = Registry(
     {
         "cnn": "bartizan.lab.models.small:cnn",
         "logistic": "bartizan.lab.models.small:logistic",
-        "resnet18": "bartizan.lab.models.resnet:resnet18",
-        "vgg16": "bartizan.lab.models.vgg:vgg16",
+        "resnet18": "bartizan.lab.models.resnet:ResNet18",
+        "vgg16": "bartizan.lab.models.vgg:VGG16",
         "mobilenet-v3-small": "bartizan.lab.models.mobilenet:small",
         "mobilenet-v3-large": "bartizan.lab.models.mobilenet:large",
     },

@@ -29,21 +29,21 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """Eight blocks, two at each of four sizes."""
 
-    def __init__(self, n_classes: int, image: tuple[int, int, int], norm: Layer) -> None:
+    def __init__(self, n_classes: int, image: tuple[int, int, int], norm: str) -> None:
         """The stem makes an image of 224 pixels four times smaller, one of 64 twice, one of 32 not at all."""
         super().__init__()
-        channels, side = image[0], min(image[1:])
+        channels, side, make = image[0], min(image[1:]), norm_layer(norm)
         wide_stem = side >= 48
         self.conv1 = nn.Conv2d(
             channels, 64, 7 if wide_stem else 3, 2 if wide_stem else 1, padding=3 if wide_stem else 1, bias=False
         )
-        self.bn1 = norm(64)
+        self.bn1 = make(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if side >= 128 else nn.Identity()
-        self.layer1 = nn.Sequential(Block(64, 64, 1, norm), Block(64, 64, 1, norm))
-        self.layer2 = nn.Sequential(Block(64, 128, 2, norm), Block(128, 128, 1, norm))
-        self.layer3 = nn.Sequential(Block(128, 256, 2, norm), Block(256, 256, 1, norm))
-        self.layer4 = nn.Sequential(Block(256, 512, 2, norm), Block(512, 512, 1, norm))
+        self.layer1 = nn.Sequential(Block(64, 64, 1, make), Block(64, 64, 1, make))
+        self.layer2 = nn.Sequential(Block(64, 128, 2, make), Block(128, 128, 1, make))
+        self.layer3 = nn.Sequential(Block(128, 256, 2, make), Block(256, 256, 1, make))
+        self.layer4 = nn.Sequential(Block(256, 512, 2, make), Block(512, 512, 1, make))
         self.avgpool = GlobalPool()
         self.fc = nn.Linear(512, n_classes)
         initialise(self)
@@ -52,7 +52,3 @@ class ResNet18(nn.Module):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(self.avgpool(x).flatten(1))
-
-
-def resnet18(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
-    return ResNet18(n_classes, image, norm_layer(norm))

@@ -44,7 +44,3 @@ class VGG16(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
-
-
-def vgg16(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
-    return VGG16(n_classes, image, norm)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 import math
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from bartizan import records as results
@@ -16,7 +20,6 @@ from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs import checkpoint
 from bartizan.lab.runs.checkpoint import Checkpoint, CheckpointTimer
 from bartizan.lab.runs.folder import CONFIG, AnotherRunError, clear, locked, recorded, refuse_foreign, require_writable
-from bartizan.lab.runs.interrupts import Interrupts
 from bartizan.records import CorruptFileError, Recorded, Writer
 
 if TYPE_CHECKING:
@@ -93,35 +96,24 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
                     opening = {"version": results.VERSION, "id": experiment.id, "name": experiment.name}
                     _write(lines, watch, "run", **opening, **training.opening())
                 write_whole(folder / CONFIG, experiment.to_toml())
-                _Rounds(training, folder, lines, watch, save_every, before, saved).run(interrupts)
+                _Rounds(training, folder, lines, watch, save_every, saved).run(interrupts)
 
 
 class _Rounds:
     """Train the rounds that are left; write each one's line, and checkpoints now and then."""
 
     def __init__(
-        self,
-        training: Training,
-        folder: Path,
-        lines: Writer,
-        watch: Watch,
-        save_every: float,
-        before: Recorded | None,
-        saved: Checkpoint | None,
+        self, training: Training, folder: Path, lines: Writer, watch: Watch, save_every: float, saved: Checkpoint | None
     ) -> None:
         self.training, self.folder, self.lines, self.watch = training, folder, lines, watch
         self.done = saved.round if saved else 0
-        self.spent = saved.seconds if saved else 0.0
-        self.accuracies = [line["accuracy"] for line in before.rounds if "accuracy" in line] if before else []
-        self.started = time.monotonic()
+        self.started = time.monotonic() - (saved.seconds if saved else 0.0)
         self.checkpoints = CheckpointTimer(self.save, save_every)
 
     def run(self, interrupts: Interrupts) -> None:
         while self.done < self.training.experiment.rounds and not self.training.diverged:
             line = self.training.round(self.done + 1)
             self.done += 1
-            if "accuracy" in line:
-                self.accuracies.append(line["accuracy"])
             self.lines.write("round", **line)
             self.checkpoints.if_due()
             try:
@@ -137,22 +129,50 @@ class _Rounds:
 
     @property
     def seconds(self) -> float:
-        return self.spent + time.monotonic() - self.started
+        return time.monotonic() - self.started
 
     def save(self) -> None:
         id, length = self.training.experiment.id, self.lines.sync()
         Checkpoint(id, self.done, length, self.seconds, *self.training.state()).save(self.folder)
 
     def end(self) -> dict[str, Any]:
-        best = max((a for a in self.accuracies if a is not None and math.isfinite(a)), default=math.nan)
+        accuracies = [line["accuracy"] for line in results.read(self.folder).rounds if "accuracy" in line]
+        best = max((one for one in accuracies if one is not None), default=math.nan)
         diverged = self.training.diverged
         return {
             "status": "diverged" if diverged else "finished",
             "converged": not diverged and best >= self.training.converged_accuracy,
             "best": best,
-            "last": self.accuracies[-1] if self.accuracies else math.nan,
+            "last": accuracies[-1] if accuracies else math.nan,
             "seconds": self.seconds,
         }
+
+
+class Interrupts:
+    """Set `requested` on the first Ctrl-C or SIGTERM; a second Ctrl-C raises KeyboardInterrupt at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for which in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(which) not in (signal.SIG_IGN, None):
+                    self._before[which] = signal.signal(which, self._handle)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for which, before in self._before.items():
+            signal.signal(which, before)
+
+    def _handle(self, which: int, frame: FrameType | None) -> None:
+        if which == signal.SIGINT:
+            if self.requested:
+                raise KeyboardInterrupt
+            # Not print: the signal may have come while something was being printed.
+            os.write(2, b"\nStopping once this round is done and saved; Ctrl-C again stops at once.\n")
+        self.requested = True
 
 
 def _lines_of(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recorded:

@@ -11,11 +11,14 @@ from bartizan._util.types import Array
 from bartizan.lab.config.sections import Clients as Work
 from bartizan.lab.training import reproducible
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.gradients.choice import clients_at_once, fastest_passes
-from bartizan.lab.training.torch_import import Tensor, nn, torch
+from bartizan.lab.training.gradients import Captured, Grouped, Vmapped
+from bartizan.lab.training.gradients.passes import Pass
+from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
+
+IN_CACHE = 2**27  # bytes: on a processor more clients at once are slower, as their images leave the cache
 
 
 def batches(part: Array, work: Work, rng: np.random.Generator) -> Array:
@@ -87,12 +90,14 @@ class Clients:
         self.parts = [part.cpu().numpy() for part in parts]
         self.work, self.seed, self.augment = work, seed, augment
         device = images.labels.device
-        self.shared, self.own = fastest_passes(model, device, work)
+        self.shared, self.own = _fastest_passes(model, device, work)
         self.at_once = at_once or clients_at_once(model, work.batch, images.shape, device)
 
     def updates(self, weights: Tensor, clients: Sequence[int], round: int) -> ClientUpdates:
         """The honest updates of these clients at the server's `weights`, which the server subtracts from them."""
-        drawn = [batches(self.parts[c], self.work, self._rng("batches", round, c)) for c in clients]
+        drawn = [
+            batches(self.parts[c], self.work, reproducible.generator(self.seed, "batches", round, c)) for c in clients
+        ]
         # The most steps first, so that the clients that still have some are always the first rows.
         order = sorted(range(len(clients)), key=lambda i: -len(drawn[i]))
         sent = ClientUpdates(weights.new_empty(len(clients), self.flat.size), weights.new_empty(len(clients)))
@@ -136,8 +141,58 @@ class Clients:
         rows = [self.images.batch(row, augment=rng) for row, rng in zip(where, augments, strict=False)]
         return torch.stack(rows), self.images.labels[where]
 
-    def _rng(self, purpose: str, round: int, client: int) -> np.random.Generator:
-        return reproducible.generator(self.seed, purpose, round, client)
-
     def _augment(self, round: int, client: int) -> torch.Generator:
         return reproducible.torch_generator(self.images.labels.device, self.seed, "augment", round, client)
+
+
+def _fastest_passes(model: nn.Module, device: torch.device, work: Work) -> tuple[Pass, Pass]:
+    """The pass for weights that all clients share, and the one for weights of their own (docs/reference/models.md)."""
+    plain = not work.compiled and work.precision == "float32"
+    many = Grouped(model) if Grouped.fits(model) else Vmapped(model)
+    if device.type != "cuda":
+        if not plain:
+            raise ValueError(
+                f"clients.compiled and clients.precision = 'bfloat16' are for a GPU; these clients are on {device}."
+            )
+        return many, many
+    captured = Captured(model, compiled=work.compiled, precision=getattr(torch, work.precision))
+    return many if plain else captured, captured
+
+
+def clients_at_once(model: nn.Module, batch: int, image: tuple[int, int, int], device: torch.device) -> int:
+    """The number of clients whose pass fits into the cache, or into a third of a GPU's memory.
+
+    The free memory of the GPU does not matter, as the number must be the same when a run is resumed.
+    """
+    most = torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else IN_CACHE
+    return max(1, most // _bytes_of_pass(model, batch, image))
+
+
+def _bytes_of_pass(model: nn.Module, batch: int, image: tuple[int, int, int]) -> int:
+    """Peak memory of one client's pass: tensors saved for the backward pass, and the patches of one layer."""
+    kept, patches = 0, 0
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        whole = tensor if tensor._base is None else tensor._base
+        if not (whole.is_leaf and whole.requires_grad):  # weights are not of the pass
+            kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    def count_patches(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        nonlocal patches
+        if isinstance(module, nn.Conv2d) and module.groups == 1:
+            seen = out[:, 0].numel() * module.weight[0].numel()
+            patches = max(patches, seen * out.element_size())
+
+    hooks = [module.register_forward_hook(count_patches) for module in model.modules()]
+    tensors = {n: torch.empty_like(p, device="meta", requires_grad=True) for n, p in model.named_parameters()}
+    tensors |= {n: torch.empty_like(b, device="meta") for n, b in model.named_buffers()}
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            out = torch.func.functional_call(model, tensors, torch.empty(batch, *image, device="meta"))
+            functional.cross_entropy(out, torch.zeros(batch, dtype=torch.long, device="meta"))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return kept + 2 * patches

@@ -73,19 +73,13 @@ def is_coordinatewise(rule: Any) -> bool:
     return len(kinds) == 1 and issubclass(kinds[0], CoordinateWise)
 
 
+@lru_cache(maxsize=1024)
 def rule_for(chosen: Chosen, n_clients: int, n_byzantine: int) -> tuple[Rule | CoordinateWise, str]:
     """The rule for a round of so many clients and attackers, and a note where its n_byzantine was lowered.
 
     A rule with n_byzantine gets the true number, or the most that it can take with so many clients.
     """
-    return _rule_for(chosen.name, tuple(chosen.settings.items()), n_clients, n_byzantine)
-
-
-@lru_cache(maxsize=1024)
-def _rule_for(
-    name: str, given: tuple[tuple[str, Any], ...], n_clients: int, n_byzantine: int
-) -> tuple[Rule | CoordinateWise, str]:
-    settings = dict(given)
+    name, settings = chosen.name, chosen.settings
     if "n_byzantine" in settings or "n_byzantine" not in CHOICES["rule"].takes(name):
         return _tried(names.rule(name, **settings), n_clients), ""
     too_few: TooFewClientsError | None = None

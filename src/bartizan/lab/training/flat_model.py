@@ -62,15 +62,8 @@ class FlatLayout:
 
     def read(self, model: nn.Module) -> Tensor:
         """A copy of the model's tensors as a vector."""
-        tensors = _tensors(model)
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         return torch.cat([tensors[entry.name].detach().reshape(-1) for entry in self])
-
-    def write(self, model: nn.Module, vector: Tensor) -> None:
-        """Copy a vector into the model."""
-        tensors = _tensors(model)
-        with torch.no_grad():
-            for entry in self:
-                tensors[entry.name].copy_(entry.of(vector))
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """The model's tensors as views of a vector, for `torch.func.functional_call`."""
@@ -84,7 +77,3 @@ class FlatLayout:
         """BatchNorm's statistics as views of the vector's second part."""
         n = self.n_parameters
         return {e.name: replace(e, start=e.start - n).of(part) for e in self if e.start >= n}
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}

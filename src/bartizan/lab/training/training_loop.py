@@ -17,6 +17,7 @@ from bartizan.errors import TooFewClientsError
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.data.base import Images
 from bartizan.lab.data.device_images import OnDevice
+from bartizan.lab.data.partition import counts
 from bartizan.lab.data.population import Population
 from bartizan.lab.models import build
 from bartizan.lab.training import defence, reproducible
@@ -65,7 +66,7 @@ class Training:
             self.triggered = OnDevice(triggered, device, moments)
         network = experiment.model
         self.model = build(
-            network.name, population.n_classes, dataset.train.shape, network.norm, fitted=network.fitted, seed=seed
+            network.name, dataset.n_classes, dataset.train.shape, network.norm, fitted=network.fitted, seed=seed
         ).to(device)
         held = [torch.from_numpy(part) for part in (*parts, population.trusted())]
         self.clients = Clients(self.model, images, held, experiment.clients, seed=seed, augment=experiment.data.augment)
@@ -98,16 +99,16 @@ class Training:
 
     def opening(self) -> dict[str, Any]:
         """The fields of the run's first line."""
-        population = self.population
+        population, dataset = self.population, self.population.dataset
         return {
             "config": self.experiment.as_dict(),
             "clients": list(range(len(population.parts))),
             "byzantine": sorted(population.byzantine),
             "ratio": population.ratio(),
             "sizes": population.sizes,
-            "split": population.counts(),
-            "classes": population.dataset.classes,
-            "data": population.dataset.digest,
+            "split": counts(population.parts, dataset.train.labels, dataset.n_classes),
+            "classes": dataset.classes,
+            "data": dataset.digest,
             "dim": self.clients.flat.size,
             "bartizan": __version__,
             "torch": str(torch.__version__),

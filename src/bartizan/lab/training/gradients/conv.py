@@ -45,9 +45,6 @@ class GroupedConv(GroupedLayer):
             torch.sum(self.by_client(g.permute(0, 2, 3, 1)), 1, out=self.bias.rows)
         return self.images_gradient(g, x, self.weight.weights) if ctx.needs_input_grad[0] else None
 
-    def patches(self, x: Tensor) -> Tensor:
-        return self.by_client(patches(x, self.kernel, self.stride, self.padding))
-
     def with_own_weights(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution where each client has weights of its own."""
         if self.groups > 1:
@@ -56,13 +53,10 @@ class GroupedConv(GroupedLayer):
             beside = channels_of_all(x, self.pass_buffers.m)
             out = functional.conv2d(beside, weight.flatten(0, 1), flat, self.stride, self.padding, groups=groups)
             return images_of_each(out, self.pass_buffers.m)
-        H, W = (
-            (side + 2 * pad - kernel) // stride + 1
-            for side, pad, kernel, stride in zip(x.shape[2:], self.padding, self.kernel, self.stride, strict=True)
-        )
-        out = x.new_empty(len(x), H, W, weight.shape[1])
+        seen = patches(x, self.kernel, self.stride, self.padding)
+        out = x.new_empty(*seen.shape[:3], weight.shape[1])
         rows = self.by_client(out)
-        torch.bmm(self.patches(x), by_patch(weight).mT, out=rows)
+        torch.bmm(self.by_client(seen), by_patch(weight).mT, out=rows)
         if bias is not None:
             rows += bias[:, None]
         return out.permute(0, 3, 1, 2)
@@ -74,7 +68,8 @@ class GroupedConv(GroupedLayer):
             like = g.new_empty(m * shape[0], *shape[1:])
             beside = channels_of_all(g, m), channels_of_all(x, m)
             return self.by_torch(*beside, like, m * self.groups, 1).view(m, *shape)
-        product = self.by_client(g.permute(0, 2, 3, 1)).mT @ self.patches(x)
+        seen = self.by_client(patches(x, self.kernel, self.stride, self.padding))
+        product = self.by_client(g.permute(0, 2, 3, 1)).mT @ seen
         return product.view(m, shape[0], *self.kernel, shape[1]).permute(0, 1, 4, 2, 3)
 
     def images_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from bartizan.lab.training.gradients.passes import Gradients, Pass, rows_for
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
+LANES = 8  # passes in parallel: one client's batch does not fill a large GPU
+
 
 class Lane(NamedTuple):
     """A captured pass of one client, and the tensors that it reads and writes."""
@@ -24,21 +26,21 @@ class Lane(NamedTuple):
 class Captured(Pass):
     """The pass of `Loop`, captured once for each lane and replayed for every client.
 
-    One client's batch does not fill a large GPU, so several lanes run in parallel. `compiled` fuses norms and
-    activations; compiling takes half a minute, and pays off from about a thousand steps of all clients on.
+    `compiled` fuses norms and activations; compiling takes half a minute, and pays off from about a thousand steps of
+    all clients on.
     """
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        lanes: int = 8,
         compiled: bool = False,
         precision: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(model)
-        self.n_lanes, self.precision = lanes, precision
-        self._loss = torch.compile(self.loss) if compiled else self.loss
+        self.precision = precision
+        if compiled:
+            self.loss = torch.compile(self.loss)  # type: ignore[method-assign]
         self._lanes: dict[tuple[torch.Size, torch.dtype], list[Lane]] = {}
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
@@ -66,7 +68,7 @@ class Captured(Pass):
         if kind not in self._lanes:
             self.set_training_mode()
             gc.collect()  # freeing an older graph during a capture breaks it
-            self._lanes[kind] = [self._captured(weights, images, labels) for _ in range(self.n_lanes)]
+            self._lanes[kind] = [self._captured(weights, images, labels) for _ in range(LANES)]
         return self._lanes[kind]
 
     def _captured(self, weights: Tensor, images: Tensor, labels: Tensor) -> Lane:
@@ -75,16 +77,8 @@ class Captured(Pass):
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):  # what libraries choose and allocate at first must not be captured
-                self._pass(*buffers)
+                self.one(*buffers)
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, stream=stream):
-            row, loss = self._pass(*buffers)
+            row, loss = self.one(*buffers)
         return Lane(stream, graph, *buffers, row, loss)
-
-    def _pass(self, weights: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        n = self.flat.n_parameters
-        leaves = {name: part.detach().requires_grad_() for name, part in self.flat.parameters(weights).items()}
-        with torch.enable_grad():
-            loss, after = self._loss(leaves, weights[n:], images, labels)
-            gradients = torch.autograd.grad(loss, list(leaves.values()))
-        return torch.cat([*(gradient.reshape(-1) for gradient in gradients), after]), loss.detach()

@@ -55,10 +55,13 @@ class Pass(ABC):
         after = [buffers[name].reshape(-1) for name in self.flat.statistics(statistics)]
         return functional.cross_entropy(outputs, labels), torch.cat(after) if after else statistics
 
-    def write(self, gradients: Tensors, rows: Tensor) -> None:
-        """Copy the parameters' gradients, (m, ...) each, into the rows."""
-        for name, place in self.flat.parameters(rows).items():
-            place.copy_(gradients[name])
+    def one(self, weights: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """One client's row, and its loss."""
+        leaves = {name: part.detach().requires_grad_() for name, part in self.flat.parameters(weights).items()}
+        with torch.enable_grad():
+            loss, after = self.loss(leaves, weights[self.flat.n_parameters :], images, labels)
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
+        return torch.cat([*(gradient.reshape(-1) for gradient in gradients), after]), loss.detach()
 
 
 def rows_for(weights: Tensor, images: Tensor, out: Tensor | None) -> Tensor:
@@ -71,14 +74,10 @@ class Loop(Pass):
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
         self.set_training_mode()
-        n, rows = self.flat.n_parameters, rows_for(weights, images, out)
+        rows = rows_for(weights, images, out)
         losses = weights.new_empty(len(rows))
         for m, own in enumerate(weights.expand(len(rows), -1)):
-            parameters = {name: part.detach().requires_grad_() for name, part in self.flat.parameters(own).items()}
-            loss, rows[m, n:] = self.loss(parameters, own[n:], images[m], labels[m])
-            gradients = torch.autograd.grad(loss, list(parameters.values()))
-            self.write(dict(zip(parameters, gradients, strict=True)), rows[m])
-            losses[m] = loss.detach()
+            rows[m], losses[m] = self.one(own, images[m], labels[m])
         return Gradients(rows, losses)
 
 
@@ -93,5 +92,6 @@ class Vmapped(Pass):
         # Statistics are written to, so every client needs its own.
         statistics = weights[..., n:].expand(len(images), -1)
         gradients, (losses, rows[:, n:]) = many(self.flat.parameters(weights), statistics, images, labels)
-        self.write(gradients, rows)
+        for name, place in self.flat.parameters(rows).items():
+            place.copy_(gradients[name])
         return Gradients(rows, losses)

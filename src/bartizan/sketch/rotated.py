@@ -1,10 +1,9 @@
-"""The random projections: the fast one, the paper's sparse matrix and the dense Gaussian matrix."""
+"""The fast projection: signs, a short Hadamard transform and one rotated addition for each block."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from bartizan._util.seeds import key_of
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.kernels.rows import unit_of
 from bartizan.sketch.base import Projection
-from bartizan.sketch.guarantees import achlioptas_range, gaussian_range, rotated_range
+from bartizan.sketch.guarantees import gaussian_range, rotated_range
 
 
 @dataclass(frozen=True)
@@ -65,49 +64,3 @@ class Rotated(Projection):
 
     def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
         rows.kernels.rotated(rows, origin, start, key_of(seed), self.mixing, out, norms)
-
-
-@dataclass(frozen=True)
-class Achlioptas(Projection):
-    r"""The paper's sparse matrix: independent entries sqrt(s/k) {+1, 0, -1} with odds 1/2s, 1 - 1/s, 1/2s.
-
-    After Achlioptas (2003), who has s = 3. Each column holds about k/s non-zeros, so a sketch costs k/s additions a
-    coordinate (512 at the paper's k=4096, s=8), not one: the reference to compare `Rotated` with, not what to deploy.
-
-    >>> np.unique(Achlioptas(k=64, s=4)([[1.0]], seed=1)).tolist()
-    [-0.25, 0.0, 0.25]
-    """
-
-    s: int = 8
-
-    most: ClassVar[int | None] = 4096
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.s, (int, np.integer)) or not 1 <= self.s < 2**31:
-            raise ValueError(
-                f"Achlioptas needs s, a whole number from 1 on (one entry in s is not zero); got {self.s!r}."
-            )
-
-    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
-        return achlioptas_range(int(self.k), int(self.s), odds)
-
-    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
-        rows.kernels.achlioptas(rows, origin, start, key_of(seed), self.s, out, norms)
-
-
-@dataclass(frozen=True)
-class Gaussian(Projection):
-    """Entries N(0, 1/k), independent: what the embedding theorem is about, at k multiplications a coordinate.
-
-    >>> Gaussian(k=16)([[1.0, 2.0, 3.0]], seed=0).shape
-    (1, 16)
-    """
-
-    most: ClassVar[int | None] = 4096
-
-    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
-        return gaussian_range(int(self.k), odds)
-
-    def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
-        rows.kernels.gaussian(rows, origin, start, key_of(seed), out, norms)

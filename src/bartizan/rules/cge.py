@@ -1,4 +1,4 @@
-"""Averages of all clients, or of those with the smallest norms."""
+"""Comparative gradient elimination: drop the clients with the largest norms."""
 
 from __future__ import annotations
 
@@ -7,20 +7,6 @@ from dataclasses import dataclass
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged, smallest
-
-
-@dataclass(frozen=True)
-class Mean(Rule):
-    """Average all clients by their sizes (FedAvg, McMahan et al., 2017): no defence, for comparison.
-
-    >>> Mean()(Geometry.of([[0.0], [1.0]], sizes=[1, 3])).tolist()
-    [0.25, 0.75]
-    """
-
-    needs_distances = False
-
-    def weigh(self, geometry: Geometry) -> Floats:
-        return geometry.shares
 
 
 @dataclass(frozen=True)
