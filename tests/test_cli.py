@@ -124,3 +124,37 @@ def test_a_command_imports_only_its_own_code():
     code = "import sys; from bartizan.cli import main; main(['plan', '--clients', '5', '--dim', '9k']); "
     code += "print([name for name in sys.modules if name.startswith(('bartizan.lab', 'torch.', 'rich'))])"
     assert command(code=code, text=True).stdout.splitlines()[-1] == "[]"
+
+
+def test_without_a_command_the_commands_are_shown(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 2
+    assert "train a model under attack" in capsys.readouterr().err
+
+
+def test_ctrl_c_that_a_library_turns_into_another_error_is_no_traceback(monkeypatch, capsys):
+    def interrupted(options):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise AttributeError("half imported")
+
+    monkeypatch.setattr(cli, "_list", interrupted)
+    assert cli.main(["list"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_file_that_can_not_be_written_is_named_without_a_number(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert cli.main(["init", str(tmp_path / "file" / "experiment.toml")]) == 2
+    assert "Errno" not in (shown := capsys.readouterr().err)
+    assert "experiment.toml: " in shown
+
+
+def test_run_sets_keys_that_the_grid_of_its_file_would_not_fit(tmp_path, capsys):
+    file = tmp_path / "experiment.toml"
+    file.write_text('rounds = 1\n[attack]\nname = "sign-flip"\n[grid]\n"attack.factor" = [-1.0, -2.0]\n')
+    nowhere = str(file / "out")
+    assert cli.main(["run", str(file), "--set", "attack.name=none", "--out", nowhere]) == 2
+    assert nowhere in capsys.readouterr().err

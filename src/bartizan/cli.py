@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import logging
 import os
 import re
 import shutil
@@ -73,15 +74,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         print(f"{command}: stopped, since its output is no longer read.", file=sys.stderr)
         return 1
-    except (ValueError, OSError, MemoryError, ModuleNotFoundError) as wrong:
+    except KeyboardInterrupt:
+        return _interrupted()
+    except Exception as wrong:
+        if _came_of_an_interrupt(wrong):
+            return _interrupted()
+        if not isinstance(wrong, (ValueError, OSError, MemoryError, ModuleNotFoundError)):
+            raise
         extra = re.search(r"bartizan(\[\w+\])", str(wrong)) if isinstance(wrong, ModuleNotFoundError) else None
         checkout = f" (in a checkout: pip install '.{extra[1]}')" if extra else ""
-        print(f"{command}: {wrong}{checkout}", file=sys.stderr)
+        message = str(wrong)
+        if isinstance(wrong, OSError) and wrong.filename is not None:
+            message = f"{wrong.filename}: {wrong.strerror}"
+        print(f"{command}: {message}{checkout}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     return status or 0
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return 130
+
+
+def _came_of_an_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a library that is interrupted while it is imported may raise anything."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
@@ -95,6 +114,9 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     else:
         for name, (_, about) in COMMANDS.items():
             commands.add_parser(name, help=about)
+        if not arguments:
+            parser.print_help(sys.stderr)
+            raise SystemExit(2)
         if called is not None:
             close = difflib.get_close_matches(called, COMMANDS, n=1)
             meant = f" Did you mean {close[0]!r}?" if close else ""
@@ -114,6 +136,8 @@ def add_to(commands: Any) -> None:
 def _warm_up(options: argparse.Namespace) -> None:
     from bartizan.warmup import warm_up
 
+    logging.getLogger("bartizan").setLevel(logging.ERROR)  # which would advise to do what is being done
+    print("Compiling the kernels, up to a minute ...", flush=True)
     print(f"The kernels are compiled ({warm_up(options.device):.0f} s).")
 
 

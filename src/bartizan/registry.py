@@ -187,7 +187,7 @@ def build(kind: type[Any], settings: Mapping[str, Any]) -> Any:
     own = settings_of(kind)
     needed = [name for name, default in own.items() if default is MISSING and name not in settings]
     if needed:
-        raise TypeError(f"{kind.__name__} needs {', '.join(needed)}: pass {needed[0]}=...")
+        raise TypeError(f"{kind.__name__} needs {', '.join(needed)}: pass {needed[0]}.")
     return kind(**{name: value for name, value in settings.items() if name in own})
 
 

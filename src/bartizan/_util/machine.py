@@ -38,7 +38,7 @@ def name_of(device: str) -> str:
         return str(torch_for("device='cuda'").cuda.get_device_name())
     from bartizan._util.threads import n_threads
 
-    return f"{_processor()}, {n_threads()} threads"
+    return f"{_processor()}, {n_threads()} thread{'s' if n_threads() != 1 else ''}"
 
 
 def free_memory(device: str) -> int:

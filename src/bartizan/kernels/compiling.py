@@ -14,7 +14,7 @@ from numba.core import event
 from bartizan._util import stopwatch
 
 LINE = "bartizan: compiling {} (once on this machine, then cached) ..."
-LONG = "bartizan: compiling kernels, once on this machine; `bartizan warmup` does it ahead."
+LONG = "bartizan: compiling kernels that are not cached yet; `bartizan warmup` compiles the usual ones ahead."
 PATIENCE = 2.0  # seconds of compiling after which a program without a terminal reports it
 
 _log = logging.getLogger("bartizan")

@@ -65,10 +65,13 @@ def _init(options: argparse.Namespace) -> None:
     print(f"Wrote {options.file}. Edit it, then: bartizan run {shlex.quote(str(options.file))}")
 
 
-def _experiment(options: argparse.Namespace) -> Any:
+def _experiment(options: argparse.Namespace, *, grid: bool) -> Any:
     from bartizan.lab.config.experiment import Experiment
 
     experiment = Experiment.from_toml(options.file) if options.file else Experiment()
+    if experiment.grid and not grid:
+        print("Its [grid] is for `bartizan sweep`; this runs the experiment without it.")
+        experiment = experiment.without_grid()
     settings = dict[str, Any]()
     if options.data:
         settings["data.folder"] = str(options.data)
@@ -82,10 +85,7 @@ def _run(options: argparse.Namespace) -> None:
     from bartizan.lab.runs.progress_display import Display
     from bartizan.lab.runs.run import run
 
-    experiment = _experiment(options)
-    if experiment.grid:
-        print("Its [grid] is for `bartizan sweep`; this runs the experiment without it.")
-        experiment = experiment.without_grid()
+    experiment = _experiment(options, grid=False).without_grid()
     folder = options.out or Path("runs") / experiment.name / experiment.slug
     done = None if options.fresh else recorded(folder, experiment)
     if done is not None and done.end is not None:
@@ -114,7 +114,7 @@ def _sweep(options: argparse.Namespace) -> int:
     from bartizan.lab.runs.progress_display import Display
     from bartizan.lab.runs.sweep import sweep
 
-    experiment = _experiment(options)
+    experiment = _experiment(options, grid=True)
     folder = options.out or Path("runs") / experiment.name
     runs = experiment.runs()
     with Display({one.slug: one.rounds for one in runs}) as progress:
