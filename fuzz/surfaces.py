@@ -63,7 +63,7 @@ SURFACES = {
         (
             "bartizan.records",
             "bartizan._util.jsonl",
-            *_under(REPORT, "load", "run_data", "fields", "content", "finding", "factors", "pack"),
+            *_under(REPORT, "load", "run_data", "content", "finding", "factors", "pack"),
         ),
     ),
     "checkpoints": Entry("lab.runs:checkpoints", 1, _under("lab.runs", "checkpoint")),

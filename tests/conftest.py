@@ -13,6 +13,9 @@ else:
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# A background job inherits an ignored SIGINT, and would hand it on to every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def one_thread():
@@ -22,11 +25,3 @@ def one_thread():
     threaded.set_num_threads(1)
     yield
     threaded.set_num_threads(before)
-
-
-@pytest.fixture
-def ctrl_c():
-    """SIGINT as a terminal's programs have it, for the test and its children: a background job is started without."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)

@@ -383,7 +383,6 @@ def test_close_waits_for_adds_that_have_begun():
         assert closing.result(60).clients == ("amy",)
 
 
-@pytest.mark.usefixtures("ctrl_c")
 def test_a_close_that_is_interrupted_while_it_waits_leaves_the_round_open():
     slow = Slow()
     with bz.Aggregator(bz.Mean()).round() as r, ThreadPoolExecutor(1) as pool:

@@ -342,7 +342,6 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     assert facts(tmp_path / "parts") == facts(tmp_path / "whole"), f"seed {seed}"
 
 
-@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_leaves_a_checkpoint_of_the_last_round(tmp_path, which):
     with child(LONGER, tmp_path, every=1e9) as one:

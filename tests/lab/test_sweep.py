@@ -107,7 +107,6 @@ def started_sweep(folder):
     )
 
 
-@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
     parent = started_sweep(tmp_path)
     try:
@@ -166,7 +165,6 @@ def test_the_display_shows_what_the_lines_say(swept, monkeypatch, terminal):
     assert "\x1b" not in written
 
 
-@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_while_a_sweep_starts_shows_no_traceback(tmp_path):
     parent = started_sweep(tmp_path)
     try:
