@@ -136,9 +136,14 @@ def add_to(commands: Any) -> None:
 def _warm_up(options: argparse.Namespace) -> None:
     from bartizan.warmup import warm_up
 
-    logging.getLogger("bartizan").setLevel(logging.ERROR)  # which would advise to do what is being done
     print("Compiling the kernels, up to a minute ...", flush=True)
-    print(f"The kernels are compiled ({warm_up(options.device):.0f} s).")
+    log = logging.getLogger("bartizan")
+    log.disabled = True  # it would advise to do what is being done
+    try:
+        seconds = warm_up(options.device)
+    finally:
+        log.disabled = False
+    print(f"The kernels are compiled ({seconds:.0f} s).")
 
 
 def _list(options: argparse.Namespace) -> None:
