@@ -6,15 +6,19 @@ The file begins with a `run` line (clients and configuration), has one `round` l
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bartizan._util import jsonl
 from bartizan._util.jsonl import CorruptFileError, encode
+from bartizan._util.locks import try_lock
 from bartizan._util.text import quoted
 
-__all__ = ["CorruptFileError", "Recorded", "Writer", "encode", "explain", "find", "read"]
+__all__ = ["AnotherRunError", "CorruptFileError", "Recorded", "Writer", "encode", "explain", "find", "locked", "read"]
 
 VERSION = 1
 NAME = "results.jsonl"
@@ -22,6 +26,10 @@ KINDS = ("run", "round", "end")
 
 MALFORMED = (CorruptFileError, KeyError, TypeError, ValueError, AttributeError)
 """Errors of reading a run whose lines are complete but do not have the fields of a run."""
+
+
+class AnotherRunError(FileExistsError):
+    """The folder holds, or another process writes, a run that must not be replaced."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,37 @@ def read(folder: Path, keep: int | None = None) -> Recorded:
         raise CorruptFileError(f"{path}: rounds must be numbered from 1 on, each once.")
     ends = [line for line in others if line["kind"] == "end"]
     return Recorded(path.parent, run, rounds, ends[-1] if ends else None, found.torn)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Make the folder and lock it against other processes; remove it at the end if it is new and still empty.
+
+    Yields the descriptor of the locked folder, which stays the same folder if its name is deleted or given to another.
+    """
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as wrong:
+        raise unusable(folder, wrong) from None
+    try:
+        if not try_lock(handle):
+            raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.")
+        yield handle
+    finally:
+        os.close(handle)
+        for one in made:
+            with suppress(OSError):  # not empty
+                one.rmdir()
+
+
+def unusable(folder: Path, wrong: OSError) -> OSError:
+    """Return an error that says why results can't be written to a folder."""
+    if isinstance(wrong, (FileExistsError, NotADirectoryError)):
+        return NotADirectoryError(f"{folder} is not a folder; results need one. Take another folder.")
+    message = f"Results can't be written to {folder}: {wrong.strerror}. Take another folder."
+    return PermissionError(message) if isinstance(wrong, PermissionError) else OSError(message)
 
 
 def find(folder: Path) -> list[Path]:
