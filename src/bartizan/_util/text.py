@@ -30,5 +30,8 @@ def quoted(value: Any, most: int = 200) -> str:
     >>> quoted("krum"), len(quoted(list(range(10_000))))
     ("'krum'", 203)
     """
-    written = repr(value)
+    try:
+        written = repr(value)
+    except Exception as unreadable:  # of a foreign class, or of an integer of thousands of digits
+        written = f"a {type(value).__name__} that can't be written ({type(unreadable).__name__})"
     return written if len(written) <= most else f"{written[:most]}..."
