@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
-from bartizan._util.text import quoted
+from bartizan._util.text import quoted, short
 from bartizan.registry import Registry
 
 LONGEST = 200
@@ -51,7 +51,7 @@ def refuse_unknown(name: str, known: Iterable[str], section: str, of: str = "", 
     meant = f" Did you mean {full(section, close[0])}?" if close else ""
     takes = ", ".join(known) if known else "no settings"
     raise ConfigError(
-        f"Unknown key {full(section, name)[:LONGEST]}.{meant} {of or section or 'An experiment'} takes {takes}."
+        f"Unknown key {short(full(section, name), LONGEST)}.{meant} {of or section or 'An experiment'} takes {takes}."
     )
 
 

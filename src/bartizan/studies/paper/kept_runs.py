@@ -13,8 +13,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bartizan import records
-from bartizan._util import jsonl
-from bartizan.studies import typed_rows
+from bartizan._util import jsonl, schema
 from bartizan.studies.paper.paper_protocol import completed, positions, split_config
 
 KIND, VERSION = "kept", 1
@@ -40,7 +39,7 @@ class RunSummary:
     """(round, accuracy on the test set) of every evaluated round."""
     seconds: dict[str, float | None]
     """Of the median round: server, its steps, train, and one read of the updates. Of the whole run: run."""
-    on_attackers: float | None = field(metadata={typed_rows.KEY: "on_liars"})
+    on_attackers: float | None = field(metadata={schema.KEY: "on_liars"})
     """The weight on Byzantine clients, mean over the rounds; None where it is unknown who is Byzantine."""
     moved: float | None
     """The part of the weight that the projection gave to other clients than the exact rule, mean over the rounds."""
@@ -95,7 +94,7 @@ class RunSummary:
             "torch": run.get("torch") or "",
             "commit": commit,
         }
-        return typed_rows.parse(cls, row)
+        return schema.parse(cls, row)
 
     @property
     def identity(self) -> tuple[str, str, int, str | None]:
@@ -185,7 +184,7 @@ def write(file: Path, runs: Iterable[RunSummary]) -> None:
     ordered = sorted(
         runs, key=lambda one: (positions().get(one.identity[0], last), one.identity[0], *map(str, one.identity[1:]))
     )
-    jsonl.rewrite(file, ({"kind": KIND, "version": VERSION, **typed_rows.as_row(one)} for one in ordered))
+    jsonl.rewrite(file, ({"kind": KIND, "version": VERSION, **schema.as_row(one)} for one in ordered))
 
 
 def read(file: Path) -> list[RunSummary]:
@@ -197,7 +196,7 @@ def read(file: Path) -> list[RunSummary]:
             raise ValueError(f"it is of kind {kind!r}, not {KIND!r}")
         if version != VERSION:
             raise ValueError(f"it is of version {version!r}; this bartizan reads version {VERSION}")
-        return typed_rows.parse(RunSummary, row)
+        return schema.parse(RunSummary, row)
 
     return jsonl.read(file, parsed, advice=ADVICE, appended=False).rows
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bartizan._util.schema import KEY
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Rotated
 from bartizan.studies.formatting import markdown_table
@@ -19,7 +20,6 @@ from bartizan.studies.theory.simulated_round import (
     rule_named,
     servers_of,
 )
-from bartizan.studies.typed_rows import KEY
 
 TITLE = "Breakdown: the share of attackers at which a rule fails"
 REQUIRED = ("exact",)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bartizan import __version__
-from bartizan._util import jsonl
+from bartizan._util import jsonl, schema
 from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
 from bartizan._util.locks import try_lock
-from bartizan.studies import plotting, typed_rows
+from bartizan.studies import plotting
 from bartizan.studies.formatting import csv_text
 from bartizan.studies.theory import aggregation_error, breakdown, convergence, projection_attacks, subspace_embedding
 from bartizan.studies.theory.simulated_round import Result
@@ -89,7 +89,7 @@ def run(name: str, out: Path, quick: bool) -> None:
     cases = part.cases(quick)
     with opened(out / f"{name}.jsonl") as (done, file), ProgressLine(name, len(cases)) as progress:
         for case in cases:
-            row = typed_rows.as_row(case)
+            row = schema.as_row(case)
             known = _key(row) in done
             if not known:
                 progress.show(", ".join(map(str, astuple(case)[:5])))
@@ -102,7 +102,7 @@ def finished(name: str, out: Path, quick: bool) -> Results:
     """Return the measured cases of a part."""
     part, path = PARTS[name], out / f"{name}.jsonl"
     done = read(path)[0]
-    pairs = ((case, done.get(_key(typed_rows.as_row(case)))) for case in part.cases(quick))
+    pairs = ((case, done.get(_key(schema.as_row(case)))) for case in part.cases(quick))
     found = [(case, result) for case, result in pairs if result is not None]
     for case, result in found:
         if "refused" not in result and (missing := [key for key in part.REQUIRED if key not in result]):
