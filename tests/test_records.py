@@ -14,9 +14,8 @@ def written(folder, rounds=3, end=True):
     with Writer(folder) as lines:
         lines.write("run", version=results.VERSION, id="a", clients=[0, 1])
         for t in range(1, rounds + 1):
-            lines.write(
-                "round", round=t, clients=[0, 1], weights=np.array([0.25, 0.75]), accuracy=np.float32(0.5), norm=np.inf
-            )
+            numbers = {"weights": np.array([0.25, 0.75]), "accuracy": np.float32(0.5), "norm": np.inf}
+            lines.write("round", round=t, clients=[0, 1], **numbers)
         if end:
             lines.write("end", status="finished")
         return lines.sync()

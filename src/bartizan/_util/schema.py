@@ -46,7 +46,7 @@ class Between:
     most: float
 
 
-def check(kind: type[Any], row: Mapping[str, Any], name: str = "") -> None:
+def check(kind: Any, row: Mapping[str, Any], name: str = "") -> None:
     """Check a JSON object against a TypedDict; a missing or ill-typed field is a TypeError that names it.
 
     Fields that the TypedDict does not have are accepted.
@@ -79,7 +79,7 @@ def as_row(one: Any) -> dict[str, Any]:
 
 
 @cache
-def _typed(kind: type[Any]) -> dict[str, tuple[Any, bool]]:
+def _typed(kind: Any) -> dict[str, tuple[Any, bool]]:
     """The hint of each field of a TypedDict, and whether the field is required."""
     hints = get_type_hints(kind, include_extras=True).items()
     return {key: (get_args(one)[0], False) if get_origin(one) is NotRequired else (one, True) for key, one in hints}

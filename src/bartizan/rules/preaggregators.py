@@ -52,6 +52,9 @@ class PreAggregator(Robust, ABC):
     @overload
     def __rshift__(self, then: PreAggregator) -> Chain: ...
     def __rshift__(self, then: Rule | CoordinateWise | PreAggregator) -> Mixed | Chain:
+        if isinstance(self, Chain):
+            # One step at a time: the sizes and norms of mixed clients can't be told from the product of two matrices.
+            return self.first >> (self.then >> then)
         if isinstance(then, PreAggregator):
             return Chain(self, then)
         if isinstance(then, (Rule, CoordinateWise)):

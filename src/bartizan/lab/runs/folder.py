@@ -1,30 +1,24 @@
-"""The folder of a run: its lock, what it holds, and whether it can be written to."""
+"""The folder of a run: what it holds, and whether it can be written to."""
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bartizan import records as results
 from bartizan._util.jsonl import flatten
-from bartizan._util.locks import try_lock
 from bartizan._util.regular_files import open_regular
 from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import shown
 from bartizan.lab.runs import checkpoint
-from bartizan.records import CorruptFileError, Recorded
+from bartizan.records import AnotherRunError, CorruptFileError, Recorded, unusable
 
 CONFIG = "experiment.toml"
 ADVICE = "Put back a copy, or pass --fresh to begin again."
-
-
-class AnotherRunError(FileExistsError):
-    """The folder holds something that must not be replaced without --fresh."""
 
 
 def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
@@ -63,34 +57,7 @@ def require_writable(folder: Path) -> None:
     try:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as wrong:
-        raise _unusable(folder, wrong) from None
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make the folder and lock it against other processes; remove it at the end if it is new and still empty."""
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as wrong:
-        raise _unusable(folder, wrong) from None
-    try:
-        if not try_lock(handle):
-            raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.")
-        yield
-    finally:
-        os.close(handle)
-        for one in made:
-            with suppress(OSError):  # not empty
-                one.rmdir()
-
-
-def _unusable(folder: Path, wrong: OSError) -> OSError:
-    if isinstance(wrong, (FileExistsError, NotADirectoryError)):
-        return NotADirectoryError(f"{folder} is not a folder; results need one. Take another with --out.")
-    message = f"Results can't be written to {folder}: {wrong.strerror}. Take another folder with --out."
-    return PermissionError(message) if isinstance(wrong, PermissionError) else OSError(message)
+        raise unusable(folder, wrong) from None
 
 
 def _read(folder: Path) -> Recorded | None:
