@@ -20,7 +20,8 @@ LIBRARY = CALLS | {"aggregate", "round"}
 MAY_IMPORT = {
     "_util": set(),
     "errors": set(),
-    "records": BASE,
+    "result_lines": BASE,
+    "records": BASE | {"result_lines"},
     "kernels": BASE,
     "geometry": BASE | {"kernels"},
     "updates": BASE | {"kernels"},
