@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,9 +24,10 @@ pytest.importorskip("PIL")
 
 import bartizan as bz
 from bartizan import files
+from bartizan._util import schema
 from bartizan.defense import decide
 from bartizan.lab.data import cifar, idx
-from bartizan.lab.runs.checkpoint import Checkpoint
+from bartizan.lab.runs import checkpoint
 from bartizan.rules.krum import Krum
 from bartizan.updates import build as combining
 from bartizan.updates import parse_updates

@@ -11,6 +11,7 @@ TypeError: round must be a whole number from 1 to 100, got 1000000000
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,10 +41,14 @@ WORDS = {float: "a number", int: "a whole number", str: "a text", bool: "true or
 
 @dataclass(frozen=True)
 class Between:
-    """Limits of a number, both included."""
+    """Limits of a number, both included; NaN is within all."""
 
     least: float
     most: float
+
+
+AnyFloat = Annotated[float, Between(-math.inf, math.inf)]
+"""A number that may be infinite or NaN; `float` is finite."""
 
 
 def check(kind: Any, row: Mapping[str, Any], name: str = "") -> None:
@@ -106,7 +111,8 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
         if type(value) is int and abs(value) <= LARGEST_INT:
             return value
     elif origin is Annotated:
-        if inner[1].least <= _converted(value, inner[0], name) <= inner[1].most:
+        number = value if inner[0] is float and type(value) is float else _converted(value, inner[0], name)
+        if not (number < inner[1].least or number > inner[1].most):
             return value
     elif origin is Literal:
         if type(value) in map(type, inner) and value in inner:
