@@ -30,7 +30,6 @@ ATTACKS = tuple(
 """Attacks that know the honest updates and at most the rule; `projection_attacks` has those on the sketch."""
 SIGMA = KAPPA = 1.0
 DELTA = 0.05
-MAX_NODES = 5000  # of MDA: a search that would take minutes is refused here
 
 
 class Setting:
@@ -105,7 +104,7 @@ def rule_named(name: str, n_byzantine: int) -> Rule | CoordinateWise:
     >>> rule_named("nnm >> mca", 3)
     NNM(n_byzantine=3) >> MCA(width=None, tolerance=1e-08, max_steps=1000)
     """
-    settings = {"n_byzantine": n_byzantine, "max_nodes": MAX_NODES}
+    settings = {"n_byzantine": n_byzantine}
     made: Rule | CoordinateWise = reduce(
         rshift, (registry.build(kind, settings) for kind in registry.rule_classes(name))
     )
