@@ -34,8 +34,8 @@ FORGED = {
     "a client that is a list": (1, RUN | {"clients": [[0]]}, r"clients\[0\] must be a text or a whole number"),
     "an unknown attacker": (1, RUN | {"byzantine": [7]}, "byzantine names 7, which is no client"),
     "a config that is no object": (1, RUN | {"config": "none"}, "config must be an object, got 'none'"),
-    "a deep config": (1, RUN | {"config": {"a": deep(500)}}, "nested more than 32 levels deep"),
-    "a deep field of nobody": (1, RUN | {"mine": deep(500)}, "nested more than 32 levels deep"),
+    "a deep config": (1, RUN | {"config": {"a": deep(100)}}, "nested more than 32 levels deep"),
+    "a deep field of nobody": (1, RUN | {"mine": deep(100)}, "nested more than 32 levels deep"),
     "a negative size": (1, RUN | {"sizes": [1, 1, -1]}, r"sizes\[2\] must be a whole number from 0"),
     "sizes of other clients": (1, RUN | {"sizes": [1]}, "sizes must have 3 entries, got 1"),
     "a split of unequal rows": (

@@ -290,10 +290,10 @@ def test_a_forged_number_of_threads_ends_no_process(stopped):
         run(SMALL, stopped, resume=True)
 
 
-@pytest.mark.parametrize("line", [{"kind": "end"}, {"kind": "end", "status": "\x1b[31m" * 9999, "best": 0.5}], ids=str)
+@pytest.mark.parametrize("line", [{"kind": "end"}, {"kind": "end", "status": "\x1b[31m" * 9999, "best": 0.5}], ids=len)
 def test_a_finished_run_of_few_fields_is_told_cleanly(line, whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path / "run")
-    first = {"kind": "run", "version": 1, "id": SMALL.id, "clients": [0]}
+    first = {"kind": "run", "version": 1, "id": SMALL.id, "clients": [0], "config": {"data": {"folder": ""}}}
     rounds = [{"kind": "round", "round": 1, "clients": [0]}]
     (tmp_path / "run" / results.NAME).write_bytes(b"".join(map(results.encode, [first, *rounds, line])))
     config = tmp_path / "small.toml"
@@ -303,7 +303,7 @@ def test_a_finished_run_of_few_fields_is_told_cleanly(line, whole, tmp_path, cap
     assert "after 1 rounds" in told
     assert "\x1b" not in told
     assert len(told) < 1000
-    assert run(SMALL.changed({"data.folder": ""}), tmp_path / "run", watch=RunProgress(6).update).end
+    assert run(SMALL, tmp_path / "run", watch=RunProgress(6).update).end
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -316,7 +316,7 @@ def test_a_file_of_a_run_that_is_no_regular_file_is_named_and_not_waited_for(kin
     told = capsys.readouterr().err
     assert name in told
     assert len(told) < 600
-    if name == results.NAME:
+    if name == results.NAME and kind != "a link to itself":
         assert cli.main(["report", str(stopped)]) == 0
         assert f"not shown: {stopped.name}: " in capsys.readouterr().err
 

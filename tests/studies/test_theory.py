@@ -16,6 +16,7 @@ import pytest
 
 from bartizan import Rotated, attacks, cli
 from bartizan import registry as names
+from bartizan._util.schema import AnyFloat
 from bartizan._util.seeds import key_of
 from bartizan.attacks import needs
 from bartizan.geometry import Geometry
@@ -449,13 +450,12 @@ TOYS = [replace(SMALL, k=64), replace(SMALL, k=128)]
 @pytest.fixture
 def toy(monkeypatch):
     """A part with two cases, by name; its function `measure` is to be set."""
-    measured = TypedDict("measured", {"k": int})
+
+    class Measured(TypedDict):
+        k: AnyFloat
+
     part = SimpleNamespace(
-        cases=lambda quick: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys", Measured=measured
-    )
-        measure=lambda case: {"k": case.k},
-        TITLE="Toys",
-        Measured=TypedDict("Measured", {"k": int}),
+        cases=lambda quick: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys", Measured=Measured
     )
     monkeypatch.setitem(parts.PARTS, "toy", part)
     return part
