@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
+from bartizan._util.schema import LARGEST_INT
 from bartizan._util.text import quoted, short
 from bartizan.registry import Registry
 
@@ -71,6 +72,8 @@ def full(section: str, name: str) -> str:
 
 def number_like(name: str, default: Any, value: Any) -> Any:
     """The value if its type is that of the default; a whole number does where a float is wanted."""
+    if isinstance(value, int) and not isinstance(default, float) and abs(value) > LARGEST_INT:
+        raise ConfigError(f"{name} must be of at most 63 bits; got {shown(value)}.")
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(type(default))
     if wanted is None:
         return value
