@@ -463,11 +463,12 @@ def test_checkpoints_are_written_by_time_and_cost_little():
 
 
 def test_a_round_that_the_rule_refuses_keeps_the_model_and_says_why(tmp_path):
-    experiment = SMALL.with_settings(["attack.name=nan", "rule.n_byzantine=1", "rounds=2"])
+    bulyan = ["rule.name=bulyan", "rule.n_byzantine=1", "clients.byzantine=0.4"]
+    experiment = SMALL.with_settings(["attack.name=nan", *bulyan, "rounds=2"])
     run(experiment, tmp_path)
     recorded = results.read(tmp_path)
     for line in recorded.rounds:
-        assert line["note"].startswith("The round was refused and the model kept: 3 of 10 clients are quarantined")
+        assert line["note"].startswith("The round was refused and the model kept: 4 of 10 clients are out")
         assert sorted(line["quarantined"], key=int) == [str(attacker) for attacker in recorded.run["byzantine"]]
         assert line["weights"] is None
         assert line["step"] == 0

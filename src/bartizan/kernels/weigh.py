@@ -469,8 +469,10 @@ def _vertex_cover(far, most, max_passes, cover):
 
 
 def vertex_cover(far: Array, most: int, max_passes: int) -> tuple[Array | None, int]:
-    """At most `most` vertices that touch every edge of the graph `far`, or None; and the passes over all vertices
-    that the search took, more than `max_passes` where it was given up. Branches on the vertex of highest degree: it or all its neighbours.
+    """At most `most` vertices that touch every edge of the graph `far`, or None, and the passes over all vertices that
+    the search took: more than `max_passes` where it was given up.
+
+    Branches on the vertex of highest degree: the cover holds it or all its neighbours.
     """
     cover = np.empty(most, np.int64)
     size, passes = _vertex_cover(far.view(np.uint8), most, max_passes, cover)
