@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,7 +65,8 @@ def chernoff(n: int, observed: int, expected: float) -> float:
 class Suspect:
     """A node that should be inspected, and why."""
 
-    node: int
+    node: Any
+    """The id of a Flower node, or the name of an NVFlare site."""
     odds: float
     """Probability that chance alone left it out, or made it fail, so often; 0 if it was quarantined."""
     rounds: int
@@ -91,7 +92,7 @@ class Suspect:
 
 
 class Reputation:
-    """Sums over the rounds by node id.
+    """Sums over the rounds by node id, a number or a text.
 
     >>> reputation = Reputation()
     >>> for _ in range(5):
@@ -101,16 +102,16 @@ class Reputation:
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[int, Standing] = {}
+        self.nodes: dict[Any, Standing] = {}
 
     def add(
         self,
-        weights: Mapping[int, float] | None,
-        quarantined: Mapping[int, str],
-        failed: Mapping[int, str] | None = None,
+        weights: Mapping[Any, float] | None,
+        quarantined: Mapping[Any, str],
+        failed: Mapping[Any, str] | None = None,
         *,
-        took_part: Iterable[int] = (),
-        sizes: Mapping[int, float] | None = None,
+        took_part: Iterable[Any] = (),
+        sizes: Mapping[Any, float] | None = None,
     ) -> None:
         """Add one round: the weights of the nodes, and the reasons of those that were quarantined or failed.
 
@@ -142,7 +143,7 @@ class Reputation:
             standing.expected_failures += len(failed) / len(asked)
             standing.reason = quarantined.get(node) or failed.get(node) or standing.reason
 
-    def shares(self) -> dict[int, float]:
+    def shares(self) -> dict[Any, float]:
         """Each node's mean weight over its rounds, relative to its share of the data; without nodes never weighed."""
         return {node: one.mean_share for node, one in self.nodes.items() if one.judged + one.quarantined}
 
@@ -163,10 +164,11 @@ class Reputation:
         return {str(node): asdict(standing) for node, standing in self.nodes.items()}
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Reputation:
+    def from_dict(cls, saved: Mapping[str, Any], node: Callable[[str], Any] = int) -> Reputation:
+        """Read what `as_dict` gave; `node` makes an id of its text."""
         reputation = cls()
-        reputation.nodes = {int(node): Standing(**sums) for node, sums in saved.items()}
+        reputation.nodes = {node(name): Standing(**sums) for name, sums in saved.items()}
         return reputation
 
-    def _of(self, node: int) -> Standing:
+    def _of(self, node: Any) -> Standing:
         return self.nodes.setdefault(node, Standing())
