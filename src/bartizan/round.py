@@ -124,7 +124,8 @@ class Round(Generic[U]):
         is a BadClientError, and the client may send again.
         """
         if not _is_size(size):
-            raise ValueError(f"client {client!r}: size must be a positive number below 1e308, got {quoted(size)}.")
+            wanted = "size must be a positive number below 1e308"
+            raise ValueError(f"client {quoted(client, 60)}: {wanted}, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = isinstance(update, Path)
             held = open_path(update) if isinstance(update, Path) else _copied(update) if self._copy else update
@@ -220,16 +221,22 @@ class Round(Generic[U]):
         try:
             valid = hash(client) is not None and client == client  # arrays have no hash, and no single answer to ==
         except TypeError:
-            raise TypeError(f"A client's id must be hashable, such as a number or a text; got {client!r}.") from None
+            raise TypeError(
+                f"A client's id must be hashable, such as a number or a text; got {quoted(client, 60)}."
+            ) from None
         if not valid:
-            raise ValueError(f"A client's id must equal itself; got {client!r}.")
+            raise ValueError(f"A client's id must equal itself; got {quoted(client, 60)}.")
         with self._changed:
             if self._state != "open":
-                raise RuntimeError(f"client {client!r} came too late: the round is {self._state}.")
+                raise RuntimeError(f"client {quoted(client, 60)} came too late: the round is {self._state}.")
             if client in self._stored or client in self._adding:
-                raise ValueError(f"client {client!r} has sent an update in this round already; each counts once.")
+                raise ValueError(
+                    f"client {quoted(client, 60)} has sent an update in this round already; each counts once."
+                )
             if client in self._failed:
-                raise ValueError(f"client {client!r} has failed in this round already ({self._failed[client]}).")
+                raise ValueError(
+                    f"client {quoted(client, 60)} has failed in this round already ({self._failed[client]})."
+                )
             self._adding.add(client)
         try:
             yield
