@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bartizan._util.text import short
+
 
 class BadClientError(ValueError):
     """Raised under `strict=True`: this client's update can't take part."""
 
     def __init__(self, client: Any, reason: str) -> None:
-        super().__init__(f"client {client}: {reason} (strict=True; without it this client would be quarantined)")
+        said = f"client {short(client, 60)}: {short(reason)}"
+        super().__init__(f"{said} (strict=True; without it this client would be quarantined)")
         self.client = client
         self.reason = reason
 
@@ -18,25 +21,28 @@ class BadClientError(ValueError):
 class TooFewClientsError(ValueError):
     """The clients of this round are too few for the rule's condition: there is no robust result."""
 
-    def __init__(self, message: str, quarantined: Mapping[Any, str] | None = None) -> None:
+    def __init__(
+        self, message: str, quarantined: Mapping[Any, str] | None = None, failed: Mapping[Any, str] | None = None
+    ) -> None:
         self.problem = message
-        self.quarantined = dict(quarantined or {})
-        if self.quarantined:
-            message += f" Quarantined: {_grouped(self.quarantined)}."
+        self.quarantined, self.failed = dict(quarantined or {}), dict(failed or {})
+        for what, clients in (("Quarantined", self.quarantined), ("Failed", self.failed)):
+            if clients:
+                message += f" {what}: {_grouped(clients)}."
         super().__init__(message)
 
 
-def _grouped(quarantined: Mapping[Any, str], most: int = 10) -> str:
-    """The quarantined clients, grouped by reason."""
+def _grouped(reasons: Mapping[Any, str], most: int = 10) -> str:
+    """Clients by reason."""
     clients: dict[str, list[Any]] = {}
-    for client, reason in quarantined.items():
+    for client, reason in reasons.items():
         clients.setdefault(reason, []).append(client)
-    shown = [f"{_named(who)}: {reason}" for reason, who in list(clients.items())[:most]]
+    shown = [f"{_named(who)}: {short(reason)}" for reason, who in list(clients.items())[:most]]
     more = len(clients) - most
     return "; ".join(shown) + (f"; and {more} more reasons" if more > 0 else "")
 
 
 def _named(clients: list[Any], most: int = 5) -> str:
-    listed = ", ".join(map(str, clients[:most]))
+    listed = ", ".join(short(client, 60) for client in clients[:most])
     more = f" and {len(clients) - most} more" if len(clients) > most else ""
     return f"client{'s' if len(clients) > 1 else ''} {listed}{more}"

@@ -17,6 +17,7 @@ import numpy as np
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
+from bartizan._util.text import quoted, short
 from bartizan.defense.decide import decide, effective_sketch
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.errors import BadClientError, TooFewClientsError
@@ -57,7 +58,9 @@ class Round(Generic[U]):
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
     `spill`. `close` weighs and combines. Unless the recheck quarantines a client, the result is that of one call with
     the updates in the order of their clients' ids and the result's own `sketch` and `seed`, in host memory to the bit.
-    Clients that were not added are absent. `Exact` can't read updates one by one: all are read at `close`;
+    Clients that were asked and sent nothing are told by `fail`, and count with the quarantined ones: the rule then runs
+    with the largest `n_byzantine` that it admits for the rest (`Aggregation.n_byzantine`), or the round is refused with
+    a TooFewClientsError (docs/reliability.md). `Exact` can't read updates one by one: all are read at `close`;
     ``sketch="auto"`` is `Rotated` here.
 
     The seed of the projection is drawn when the round opens, and is part of its result. A client that learns it before
@@ -106,6 +109,7 @@ class Round(Generic[U]):
         self._recheck = recheck
         self._memory = None if memory is None else as_bytes(memory)
         self._stored: dict[Any, StoredUpdate] = {}
+        self._failed: dict[Any, str] = {}
         self._adding: set[Any] = set()
         self._changed = threading.Condition()
         self._state = "open"
@@ -120,7 +124,7 @@ class Round(Generic[U]):
         is a BadClientError, and the client may send again.
         """
         if isinstance(size, bool) or not (math.isfinite(size) and size > 0):
-            raise ValueError(f"client {client!r}: size must be a positive number, got {size!r}.")
+            raise ValueError(f"client {quoted(client, 60)}: size must be a positive number, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = isinstance(update, Path)
             stored = self._sketched(open_path(update) if isinstance(update, Path) else update, float(size))
@@ -135,6 +139,11 @@ class Round(Generic[U]):
             with self._changed:
                 self._stored[client] = stored
             return stored.reason
+
+    def fail(self, client: Hashable, reason: str) -> None:
+        """Record that a client was asked and sent no update: an error, no answer in time, a lost connection."""
+        with self._begin_add(client), self._changed:
+            self._failed[client] = short(reason)
 
     def close(self, *, out: Any = None, progress: Progress | None = None) -> Aggregation[U]:
         """Weigh and combine the updates added so far, after running calls of `add` have returned.
@@ -172,6 +181,12 @@ class Round(Generic[U]):
         with self._changed:
             return {client: one.reason for client, one in self._stored.items() if one.reason is not None}
 
+    @property
+    def failed(self) -> dict[Any, str]:
+        """Clients that sent no update and why, as told by `fail`."""
+        with self._changed:
+            return dict(self._failed)
+
     def __len__(self) -> int:
         return len(self._stored)
 
@@ -206,14 +221,22 @@ class Round(Generic[U]):
         try:
             valid = hash(client) is not None and client == client  # arrays have no hash, and no single answer to ==
         except TypeError:
-            raise TypeError(f"A client's id must be hashable, such as a number or a text; got {client!r}.") from None
+            raise TypeError(
+                f"A client's id must be hashable, such as a number or a text; got {quoted(client, 60)}."
+            ) from None
         if not valid:
-            raise ValueError(f"A client's id must equal itself; got {client!r}.")
+            raise ValueError(f"A client's id must equal itself; got {quoted(client, 60)}.")
         with self._changed:
             if self._state != "open":
-                raise RuntimeError(f"client {client!r} came too late: the round is {self._state}.")
+                raise RuntimeError(f"client {quoted(client, 60)} came too late: the round is {self._state}.")
             if client in self._stored or client in self._adding:
-                raise ValueError(f"client {client!r} has sent an update in this round already; each counts once.")
+                raise ValueError(
+                    f"client {quoted(client, 60)} has sent an update in this round already; each counts once."
+                )
+            if client in self._failed:
+                raise ValueError(
+                    f"client {quoted(client, 60)} has failed in this round already ({self._failed[client]})."
+                )
             self._adding.add(client)
         try:
             yield
@@ -267,7 +290,7 @@ class Round(Generic[U]):
     def _closed(self, out: Any, progress: Progress | None) -> Aggregation[U]:
         watch = Stopwatch()
         if not self._stored:
-            raise TooFewClientsError("No client's update was added to this round.")
+            raise TooFewClientsError("No client's update was added to this round.", failed=self._failed)
         ids = in_order(list(self._stored))
         stored = [self._stored[client] for client in ids]
         effective, rule = self._effective_sketch, self._aggregator.rule
@@ -278,7 +301,7 @@ class Round(Generic[U]):
             column_pass = ColumnPass.of(self._memory, progress, out)
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
-            clients = clients.prepared(out, size, unit)
+            clients = clients.prepared(out, self._points, size, unit)
             column_pass.begin("sketch")
             verdict = decide(
                 rule,
@@ -290,6 +313,7 @@ class Round(Generic[U]):
                 history=self._history,
                 strict=self._strict,
                 watch=watch,
+                n_failed=len(self._failed),
                 recheck_sketch=RECHECK_SKETCH if self._recheck else None,
             )
             decision = verdict.decision
@@ -298,9 +322,9 @@ class Round(Generic[U]):
             raise BadClientError(ids[bad.client], bad.reason) from None
         except TooFewClientsError as too_few:
             named = {ids[client]: reason for client, reason in too_few.quarantined.items()}
-            raise TooFewClientsError(too_few.problem, named) from None
+            raise TooFewClientsError(too_few.problem, named, self._failed) from None
         watch.lap("combine")
-        return Aggregation.of(update, verdict, ids, watch.laps)
+        return Aggregation.of(update, verdict, ids, watch.laps, self._failed)
 
     def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> GramStats:
         """From the sketches of `add`; updates whose entries are in another order are sketched again."""

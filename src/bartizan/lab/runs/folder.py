@@ -1,28 +1,24 @@
-"""The folder of a run: its lock, what it holds, and whether it can be written to."""
+"""The folder of a run: what it holds, and whether it can be written to."""
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bartizan import records as results
 from bartizan._util.jsonl import flatten
-from bartizan._util.locks import try_lock
+from bartizan._util.regular_files import open_regular
+from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import shown
 from bartizan.lab.runs import checkpoint
-from bartizan.records import CorruptFileError, Recorded
+from bartizan.records import AnotherRunError, CorruptFileError, Recorded, unusable
 
 CONFIG = "experiment.toml"
 ADVICE = "Put back a copy, or pass --fresh to begin again."
-
-
-class AnotherRunError(FileExistsError):
-    """The folder holds something that must not be replaced without --fresh."""
 
 
 def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
@@ -33,9 +29,9 @@ def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
         if (folder / checkpoint.NAME).exists():
             raise CorruptFileError(f"{folder} has a {checkpoint.NAME} but no {results.NAME}. {ADVICE}") from None
         return None
-    if found is not None and found.run["id"] != experiment.id:
+    if found is not None and found.run.get("id") != experiment.id:
         raise AnotherRunError(
-            f"{folder} holds another experiment: {_difference(found.run['config'], experiment.as_dict())}. "
+            f"{folder} holds another experiment: {_difference(found.run.get('config', {}), experiment.as_dict())}. "
             "Take another folder with --out, or pass --fresh to replace it."
         )
     return found
@@ -61,34 +57,7 @@ def require_writable(folder: Path) -> None:
     try:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as wrong:
-        raise _unusable(folder, wrong) from None
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make the folder and lock it against other processes; remove it at the end if it is new and still empty."""
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as wrong:
-        raise _unusable(folder, wrong) from None
-    try:
-        if not try_lock(handle):
-            raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.")
-        yield
-    finally:
-        os.close(handle)
-        for one in made:
-            with suppress(OSError):  # not empty
-                one.rmdir()
-
-
-def _unusable(folder: Path, wrong: OSError) -> OSError:
-    if isinstance(wrong, (FileExistsError, NotADirectoryError)):
-        return NotADirectoryError(f"{folder} is not a folder; results need one. Take another with --out.")
-    message = f"Results can't be written to {folder}: {wrong.strerror}. Take another folder with --out."
-    return PermissionError(message) if isinstance(wrong, PermissionError) else OSError(message)
+        raise unusable(folder, wrong) from None
 
 
 def _read(folder: Path) -> Recorded | None:
@@ -97,8 +66,9 @@ def _read(folder: Path) -> Recorded | None:
     except CorruptFileError:
         saved = checkpoint.Checkpoint.load(folder)
         if saved is None:
-            if b"\n" not in (folder / results.NAME).read_bytes():  # stopped while it wrote its first line
-                return None
+            with open_regular(folder / results.NAME) as file:
+                if b"\n" not in file.read():  # stopped while it wrote its first line
+                    return None
             raise
         return results.read(folder, saved.lines)
 
@@ -107,5 +77,7 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     one, other = flatten(there), flatten(here)
     no_part = ("name", "device", "data.folder")  # of the id
     keys = [key for key in {**one, **other} if repr(one.get(key)) != repr(other.get(key)) and key not in no_part]
-    differences = [f"{key} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]]
+    differences = [
+        f"{short(key, 60)} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]
+    ]
     return "; ".join(differences) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
