@@ -23,8 +23,7 @@ from bartizan import records as results
 from bartizan.lab import Experiment, run, sweep
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.runs.checkpoint import NAME, Checkpoint, CheckpointTimer
-from bartizan.records import AnotherRunError, locked
-from bartizan.records import CorruptFileError
+from bartizan.records import AnotherRunError, CorruptFileError, locked
 from laboratory import SMALL, child, facts
 
 torch = pytest.importorskip("torch")
