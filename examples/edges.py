@@ -10,6 +10,7 @@ import numpy as np
 
 import bartizan as bz
 from bartizan._util.seeds import fresh_seed
+from bartizan.defense.decide import rule_for_remaining
 from bartizan.geometry import norm_limit
 
 SKETCH, RULE = bz.Rotated(k=1024), bz.NNM(6) >> bz.GeometricMedian()
@@ -34,15 +35,12 @@ class Edge:
 
 def at_the_root(edges):
     """The seed is drawn when every client has sent its update, and no edge's rule comes in between."""
-    n_dropped = sum(edge.n_dropped for edge in edges)
-    if n_dropped > RULE.max_byzantine():
-        raise bz.TooFewClientsError(
-            f"{n_dropped} clients were dropped, and {RULE!r} withstands {RULE.max_byzantine()}."
-        )
+    n_left, n_dropped = sum(len(edge.updates) for edge in edges), sum(edge.n_dropped for edge in edges)
+    rule = rule_for_remaining(RULE, n_left, {}, n_dropped)
     seed = fresh_seed()
     geometry = bz.Geometry.of(np.vstack([edge.look(seed) for edge in edges]), seed=seed)
     geometry = replace(geometry, exact_squared_norms=np.concatenate([edge.norms for edge in edges]))
-    weights = RULE.with_fewer_byzantine(n_dropped)(geometry)  # who is out can't lie as well
+    weights = rule(geometry)
     cuts = np.cumsum([len(edge.updates) for edge in edges])[:-1]
     sums = [edge.combine(part) for edge, part in zip(edges, np.split(weights, cuts), strict=True)]
     return sum(sums), weights, seed

@@ -12,7 +12,7 @@ import bartizan as bz
 from bartizan.updates.layout import leaves_of
 from fuzz import compare
 from fuzz.draw import Draw
-from fuzz.rules import RULES, enough, rule_of
+from fuzz.rules import RULES, enough, lowered, rule_of
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, WrongError, documented, fair, on_purpose, require
 from fuzz.updates.clients import CLEAN, DTYPES, POOL, Clients, draw_clients, leaf, numbers, pack, stored, widened
 from fuzz.updates.malformed import BAD, EITHER, VALUES
@@ -81,7 +81,7 @@ def compared(clients: Clients, rule: Any, seen: compare.TookPart, aggregate: Any
         return ACCEPTED
     _check_quarantined(clients, gone)
     require(enough(rule, len(clients.known), len(gone)), f"{rule!r} answered with {len(kept)} of {len(clients.known)}")
-    rule = rule.with_fewer_byzantine(len(gone))
+    rule = lowered(rule, len(clients.known), len(gone))
     weights = None if out.weights is None else out.weights[kept]
     update = flat(out.update, clients.form)
     require(update.shape == clients.x.shape[1:], f"the result has shape {update.shape}")

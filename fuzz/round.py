@@ -15,7 +15,7 @@ from fuzz import compare
 from fuzz.aggregate import flat, rolls, server_update
 from fuzz.aggregate import warm as warm_aggregate
 from fuzz.draw import Draw
-from fuzz.rules import enough, rule_of
+from fuzz.rules import enough, lowered, rule_of
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, fair, on_purpose, require
 from fuzz.updates.clients import (
     CLEAN,
@@ -143,7 +143,7 @@ class Model:
         )
         kept = [m for m in range(len(ids)) if m not in gone]
         sizes = np.array([self.came[client][1] for client in ids])
-        rule = self.rule.with_fewer_byzantine(len(gone))
+        rule = lowered(self.rule, len(ids), len(gone))
         weights = None if out.weights is None else out.weights[kept]
         update = flat(out.update, self.form)
         seen = replace(self.seen, x=clients.x[kept], sizes=sizes[kept], sketch=out.sketch, seed=out.seed)

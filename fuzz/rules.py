@@ -9,6 +9,7 @@ import bartizan as bz
 from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
 from bartizan.rules.preaggregators import Mixed
 from fuzz.draw import Draw
+from tests import oracle
 
 RULES: dict[str, Callable[[int], Any]] = {
     "Mean": lambda f: bz.Mean(),
@@ -46,10 +47,22 @@ def rule_of(draw: Draw, M: int) -> Any:
 
 def enough(rule: Any, M: int, gone: int) -> bool:
     """Return whether the rule can aggregate when `gone` of M clients are quarantined, as documented."""
+    if rule.max_byzantine() is None:
+        return 2 * gone < M and _holds(rule, M - gone)
+    return _left(rule, M, gone) is not None
+
+
+def lowered(rule: Any, M: int, gone: int) -> Any:
+    """Return the rule as it runs when `gone` of M clients are quarantined."""
+    left = _left(rule, M, gone)
+    return rule if left is None else rule.with_fewer_byzantine(rule.max_byzantine() - left)
+
+
+def _left(rule: Any, M: int, gone: int) -> int | None:
     f = rule.max_byzantine()
-    if gone > f if f is not None else 2 * gone >= M:
-        return False
-    return _holds(rule.with_fewer_byzantine(gone), M - gone)
+    if f is None:
+        return None
+    return oracle.n_byzantine_left(f, gone, lambda g: _holds(rule.with_fewer_byzantine(f - g), M - gone))
 
 
 def _holds(rule: Any, M: int) -> bool:

@@ -29,6 +29,12 @@ def sizes_of(x, sizes=None):
     return np.ones(len(x)) if sizes is None else np.asarray(sizes, np.float64)
 
 
+def n_byzantine_left(f: int, n_out: int, admits) -> int | None:
+    """The largest g <= f that `admits` for the clients that are left, of which `n_out` are missing; None if unsafe."""
+    left = max((g for g in range(f + 1) if admits(g)), default=-1)
+    return left if left == f or (n_out <= f and left >= max(0, f - n_out)) else None
+
+
 # Rules that select clients.
 
 

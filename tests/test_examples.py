@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -19,7 +20,11 @@ EDGES = ROOT / "examples" / "edges.py"
 def test_edges_that_sketch_and_a_root_that_weighs_give_the_answer_of_one_server():
     run = subprocess.run([sys.executable, str(EDGES)], capture_output=True, text=True, timeout=200)
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "weight of the attackers 0.0000; mean of the answer 1.001, as from one server\n"
+    found = re.fullmatch(r"weight of the attackers (.*); mean of the answer (.*), as from one server\n", run.stdout)
+    assert found, run.stdout
+    weight, mean = map(float, found.groups())
+    assert weight < 0.002  # of 50 or so away: the geometric median gives them little, not nothing
+    assert abs(mean - 1) < 0.1
 
 
 @pytest.mark.parametrize(
@@ -34,10 +39,10 @@ def test_neither_a_huge_client_nor_an_edge_without_clients_ends_the_round(who, v
     np.testing.assert_allclose(answer, flat.update, atol=1e-6)
 
 
-def test_more_broken_clients_than_the_rule_withstands_are_an_error_at_the_root():
+def test_more_broken_clients_than_is_safe_for_the_rule_are_an_error_at_the_root():
     edges, updates = runpy.run_path(str(EDGES)), np.ones((20, 5000))
-    updates[::2][:7] = np.nan
-    with pytest.raises(bz.TooFewClientsError, match=r"7 clients were dropped, and .* withstands 6"):
+    updates[:8] = np.nan
+    with pytest.raises(bz.TooFewClientsError, match=r"8 of 20 clients are out \(0 quarantined, 8 failed\)"):
         edges["at_the_root"]([edges["Edge"](updates[:10]), edges["Edge"](updates[10:])])
 
 

@@ -516,3 +516,46 @@ def test_a_round_can_write_its_result_where_it_is_told(tmp_path):
         out = in_a_round(aggregator, updates, range(M), seed=1, out=place, memory="64 MiB")
         assert out.update is place
     assert_same(out, aggregator(updates, seed=1, out={key: value.clone() for key, value in updates[0].items()}))
+
+
+def test_failed_clients_count_with_the_quarantined_and_the_result_names_them():
+    x = np.random.default_rng(0).normal(size=(7, 40))
+    x[0] = 1e6
+    with bz.Aggregator(bz.MultiKrum(2)).round(seed=3) as r:
+        for client, row in enumerate(x[:6]):
+            r.add(row, client)
+        r.fail(6, "the app crashed\x1b[2J" + "!" * 10_000)
+        with pytest.raises(ValueError, match="failed in this round already"):
+            r.add(x[6], 6)
+        with pytest.raises(ValueError, match="has sent an update in this round already"):
+            r.fail(0, "late")
+        out = r.close()
+    assert (out.clients, out.n_byzantine, list(out.failed)) == (tuple(range(6)), 1, [6])
+    assert len(out.failed[6]) <= 500
+    assert out.failed[6].isprintable()
+    assert r.failed == out.failed
+    assert "1 failed" in repr(out)
+    np.testing.assert_array_equal(out.weights, bz.aggregate(x[:6], bz.MultiKrum(1)).weights)
+    assert not out.weights[0]
+
+
+def test_too_many_failures_refuse_the_round_which_stays_open():
+    x = np.random.default_rng(0).normal(size=(5, 40))
+    with bz.Aggregator(bz.MultiKrum(2)).round() as r:
+        r.fail("a", "no answer within 60 s")
+        with pytest.raises(bz.TooFewClientsError, match="Failed: client a: no answer"):
+            r.close()
+        for client, row in zip("bcdef", x, strict=True):
+            r.add(row, client)
+        r.fail("g", "no answer within 60 s")
+        assert r.close().n_byzantine == 1
+    with bz.Aggregator(bz.MultiKrum(2)).round() as r:
+        for client, row in zip("bcdef", x, strict=True):
+            r.add(row, client)
+        for client in "agh":
+            r.fail(client, "gone")
+        with pytest.raises(
+            bz.TooFewClientsError, match=r"3 of 8 clients are out \(0 quarantined, 3 failed\)"
+        ) as refused:
+            r.close()
+        assert refused.value.failed == dict.fromkeys("agh", "gone")

@@ -18,18 +18,21 @@ class BadClientError(ValueError):
 class TooFewClientsError(ValueError):
     """The clients of this round are too few for the rule's condition: there is no robust result."""
 
-    def __init__(self, message: str, quarantined: Mapping[Any, str] | None = None) -> None:
+    def __init__(
+        self, message: str, quarantined: Mapping[Any, str] | None = None, failed: Mapping[Any, str] | None = None
+    ) -> None:
         self.problem = message
-        self.quarantined = dict(quarantined or {})
-        if self.quarantined:
-            message += f" Quarantined: {_grouped(self.quarantined)}."
+        self.quarantined, self.failed = dict(quarantined or {}), dict(failed or {})
+        for what, clients in (("Quarantined", self.quarantined), ("Failed", self.failed)):
+            if clients:
+                message += f" {what}: {_grouped(clients)}."
         super().__init__(message)
 
 
-def _grouped(quarantined: Mapping[Any, str], most: int = 10) -> str:
-    """The quarantined clients, grouped by reason."""
+def _grouped(reasons: Mapping[Any, str], most: int = 10) -> str:
+    """Clients by reason."""
     clients: dict[str, list[Any]] = {}
-    for client, reason in quarantined.items():
+    for client, reason in reasons.items():
         clients.setdefault(reason, []).append(client)
     shown = [f"{_named(who)}: {reason}" for reason, who in list(clients.items())[:most]]
     more = len(clients) - most

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ class Aggregation(Generic[U]):
     weights: Floats | None
     """One weight per client, (M,): >= 0, sum 1 or less, 0 if quarantined. None for a coordinate-wise rule."""
     quarantined: dict[Any, str]
-    """Why a client could not take part, by its index, or by its id in a `Round`."""
+    """Why a client's update could not take part, by its index, or by its id in a `Round`."""
     seed: int
     """The seed of this round: with `sketch` it replays the round. Publish it after the round, never before."""
     seconds: dict[str, float]
@@ -42,9 +42,21 @@ class Aggregation(Generic[U]):
     recheck_seed: int | None = None
     """The seed that a `Round` drew at its close to sketch the selected clients again; None without a recheck. Equal to
     `seed` where all clients were sketched again, and so are weighed by that sketch."""
+    n_byzantine: int | None = None
+    """The number of Byzantine clients that the rule ran with: its own, or a smaller one where too many clients were
+    quarantined or failed. None for rules that name none."""
+    failed: dict[Any, str] = field(default_factory=dict)
+    """Why a client of a `Round` sent no update, by its id; these have no weight and are not among `clients`."""
 
     @classmethod
-    def of(cls, update: U, verdict: Verdict, clients: Sequence[Any], seconds: dict[str, float]) -> Aggregation[U]:
+    def of(
+        cls,
+        update: U,
+        verdict: Verdict,
+        clients: Sequence[Any],
+        seconds: dict[str, float],
+        failed: Mapping[Any, str] | None = None,
+    ) -> Aggregation[U]:
         """The result of a verdict on these clients, in their order."""
         decision, quarantined = verdict.decision, verdict.quarantined
         weights = None
@@ -62,6 +74,8 @@ class Aggregation(Generic[U]):
             clients=tuple(clients),
             scores=verdict.scores,
             recheck_seed=verdict.recheck_seed,
+            n_byzantine=verdict.n_byzantine,
+            failed=dict(failed or {}),
         )
 
     def __repr__(self) -> str:
@@ -69,4 +83,5 @@ class Aggregation(Generic[U]):
             "" if self.weights is None else f", {np.count_nonzero(self.weights)} of {len(self.weights)} have weight"
         )
         seconds = ", ".join(f"{stage} {time:.3g} s" for stage, time in self.seconds.items())
-        return f"<Aggregation{weights}, {len(self.quarantined)} quarantined; {seconds}>"
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"<Aggregation{weights}, {len(self.quarantined)} quarantined{failed}; {seconds}>"

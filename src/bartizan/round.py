@@ -17,6 +17,7 @@ import numpy as np
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
+from bartizan._util.text import short
 from bartizan.defense.decide import decide, effective_sketch
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.errors import BadClientError, TooFewClientsError
@@ -57,7 +58,9 @@ class Round(Generic[U]):
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
     `spill`. `close` weighs and combines. Unless the recheck quarantines a client, the result is that of one call with
     the updates in the order of their clients' ids and the result's own `sketch` and `seed`, in host memory to the bit.
-    Clients that were not added are absent. `Exact` can't read updates one by one: all are read at `close`;
+    Clients that were asked and sent nothing are told by `fail`, and count with the quarantined ones: the rule then runs
+    with the largest `n_byzantine` that it admits for the rest (`Aggregation.n_byzantine`), or the round is refused with
+    a TooFewClientsError (docs/reliability.md). `Exact` can't read updates one by one: all are read at `close`;
     ``sketch="auto"`` is `Rotated` here.
 
     The seed of the projection is drawn when the round opens, and is part of its result. A client that learns it before
@@ -106,6 +109,7 @@ class Round(Generic[U]):
         self._recheck = recheck
         self._memory = None if memory is None else as_bytes(memory)
         self._stored: dict[Any, StoredUpdate] = {}
+        self._failed: dict[Any, str] = {}
         self._adding: set[Any] = set()
         self._changed = threading.Condition()
         self._state = "open"
@@ -135,6 +139,11 @@ class Round(Generic[U]):
             with self._changed:
                 self._stored[client] = stored
             return stored.reason
+
+    def fail(self, client: Hashable, reason: str) -> None:
+        """Record that a client was asked and sent no update: an error, no answer in time, a lost connection."""
+        with self._begin_add(client), self._changed:
+            self._failed[client] = short(reason)
 
     def close(self, *, out: Any = None, progress: Progress | None = None) -> Aggregation[U]:
         """Weigh and combine the updates added so far, after running calls of `add` have returned.
@@ -171,6 +180,12 @@ class Round(Generic[U]):
         """Clients that can't take part and why, as far as it shows before the round is closed."""
         with self._changed:
             return {client: one.reason for client, one in self._stored.items() if one.reason is not None}
+
+    @property
+    def failed(self) -> dict[Any, str]:
+        """Clients that sent no update and why, as told by `fail`."""
+        with self._changed:
+            return dict(self._failed)
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -214,6 +229,8 @@ class Round(Generic[U]):
                 raise RuntimeError(f"client {client!r} came too late: the round is {self._state}.")
             if client in self._stored or client in self._adding:
                 raise ValueError(f"client {client!r} has sent an update in this round already; each counts once.")
+            if client in self._failed:
+                raise ValueError(f"client {client!r} has failed in this round already ({self._failed[client]}).")
             self._adding.add(client)
         try:
             yield
@@ -267,7 +284,7 @@ class Round(Generic[U]):
     def _closed(self, out: Any, progress: Progress | None) -> Aggregation[U]:
         watch = Stopwatch()
         if not self._stored:
-            raise TooFewClientsError("No client's update was added to this round.")
+            raise TooFewClientsError("No client's update was added to this round.", failed=self._failed)
         ids = in_order(list(self._stored))
         stored = [self._stored[client] for client in ids]
         effective, rule = self._effective_sketch, self._aggregator.rule
@@ -290,6 +307,7 @@ class Round(Generic[U]):
                 history=self._history,
                 strict=self._strict,
                 watch=watch,
+                n_failed=len(self._failed),
                 recheck_sketch=RECHECK_SKETCH if self._recheck else None,
             )
             decision = verdict.decision
@@ -298,9 +316,9 @@ class Round(Generic[U]):
             raise BadClientError(ids[bad.client], bad.reason) from None
         except TooFewClientsError as too_few:
             named = {ids[client]: reason for client, reason in too_few.quarantined.items()}
-            raise TooFewClientsError(too_few.problem, named) from None
+            raise TooFewClientsError(too_few.problem, named, self._failed) from None
         watch.lap("combine")
-        return Aggregation.of(update, verdict, ids, watch.laps)
+        return Aggregation.of(update, verdict, ids, watch.laps, self._failed)
 
     def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> GramStats:
         """From the sketches of `add`; updates whose entries are in another order are sketched again."""

@@ -3,6 +3,7 @@
 import collections
 import datetime
 import importlib.util
+import itertools
 import re
 import signal
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from hypothesis.extra import numpy as npst
 import bartizan as bz
 from bartizan import coordinatewise as cw
 from bartizan import records as results
+from bartizan.defense.decide import rule_for_remaining
+from tests import oracle
 
 M, P, SEED = 11, 24, 5
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -238,7 +241,13 @@ def rules(f):
 NAMES = [type(rule).__name__ if ">>" not in repr(rule) else repr(rule) for rule in rules(2)]
 SKETCHES = [bz.Exact(), bz.Rotated(k=64), bz.Gaussian(k=64), bz.Achlioptas(k=64)]
 FEW = [bz.MultiKrum(2), bz.GeometricMedian(), cw.TrimmedMean(2)]
-FEWER = [bz.MultiKrum(1), bz.GeometricMedian(), cw.TrimmedMean(1)]
+
+
+def left(rule, n_clients, n_out):
+    """The number of a rule in `rules`, for the clients that are left of 11 for two faulty ones."""
+    f = oracle.n_byzantine_left(2, n_out, lambda g: rules(g)[rule].admits(n_clients - n_out))
+    assert f is not None
+    return f
 
 
 def same(out, alone, kept):
@@ -256,7 +265,7 @@ def same(out, alone, kept):
 def test_one_bad_client_is_quarantined_with_a_reason_and_the_rest_proceed(case, pack):
     make, said, _ = CASES[case]
     x = honest()
-    for place, rule, left, sketch in zip((0, 5, M - 1), FEW, FEWER, (*SKETCHES[:2], SKETCHES[0]), strict=True):
+    for place, rule, sketch in zip((0, 5, M - 1), FEW, (*SKETCHES[:2], SKETCHES[0]), strict=True):
         clients = [PACKS[pack](row) for row in x]
         good = clients[:place] + clients[place + 1 :]
         clients[place] = make(PACKS[pack], x[place])
@@ -265,7 +274,7 @@ def test_one_bad_client_is_quarantined_with_a_reason_and_the_rest_proceed(case, 
         assert list(out.quarantined) == [place]
         assert re.search(said, out.quarantined[place]), out.quarantined
         assert len(out.quarantined[place]) < 500
-        same(out, bz.aggregate(good, left, sketch=sketch, seed=SEED), np.delete(np.arange(M), place))
+        same(out, bz.aggregate(good, rule, sketch=sketch, seed=SEED), np.delete(np.arange(M), place))
 
 
 # Coordinate-wise rules can't be projected.
@@ -278,7 +287,7 @@ RULE_AND_SKETCH = [
 
 @pytest.mark.parametrize(("rule", "sketch"), RULE_AND_SKETCH)
 @pytest.mark.parametrize("offset", [0, 1e5])
-def test_every_rule_goes_on_with_one_attacker_fewer(rule, sketch, offset):
+def test_every_rule_goes_on_with_the_most_byzantine_clients_that_the_rest_admits(rule, sketch, offset):
     x = honest(dtype=np.float64) + offset
     sizes = np.arange(1.0, M + 1)
     for bad in ({4: np.full(P, np.nan)}, {0: x[0, 1:], 7: np.full(P, 1e200)}, {1: None, 10: np.full(P, -np.inf)}):
@@ -288,13 +297,14 @@ def test_every_rule_goes_on_with_one_attacker_fewer(rule, sketch, offset):
         out = bz.aggregate(clients, rules(2)[rule], sketch=sketch, sizes=sizes, trusted=trusted, seed=SEED)
         alone = bz.aggregate(
             [clients[m] for m in kept],
-            rules(2 - len(bad))[rule],
+            rules(left(rule, M, len(bad)))[rule],
             sketch=sketch,
             sizes=sizes[kept],
             trusted=trusted,
             seed=SEED,
         )
         assert set(out.quarantined) == set(bad)
+        assert out.n_byzantine == alone.n_byzantine
         same(out, alone, kept)
 
 
@@ -308,7 +318,9 @@ def test_a_clients_nan_never_reaches_the_result_with_a_reference(rule, junk):
     assert list(out.quarantined) == [3]
     same(
         out,
-        bz.aggregate(np.delete(x, 3, axis=0), rules(1)[rule], reference=reference, trusted=x[0], seed=SEED),
+        bz.aggregate(
+            np.delete(x, 3, axis=0), rules(left(rule, M, 1))[rule], reference=reference, trusted=x[0], seed=SEED
+        ),
         np.delete(np.arange(M), 3),
     )
 
@@ -340,15 +352,42 @@ def test_large_finite_numbers_are_no_fault_and_do_no_harm(rule):
         assert np.abs(out.update).max() < 10
 
 
-@pytest.mark.parametrize("rule", [r for r in rules(2) if r.max_byzantine() is not None], ids=repr)
-def test_more_bad_clients_than_a_rule_withstands_are_an_error_with_counts_and_reasons(rule):
-    x = honest()
+def test_honest_clients_that_send_nan_let_no_attacker_in():
+    x = honest(dtype=np.float64)
+    x[:2], x[2:4] = 1e6, np.nan
+    out = bz.aggregate(x, bz.MultiKrum(2))
+    assert out.n_byzantine == 2
+    assert np.abs(out.update).max() < 10
+
+
+@pytest.mark.parametrize("rule", range(len(NAMES)), ids=NAMES)
+def test_the_round_goes_on_exactly_when_the_law_says_so(rule):
+    """Over every number of clients, of Byzantine and of missing ones, as far as they matter."""
+    for f, n_out, n_left in itertools.product(range(4), range(6), range(1, 16)):
+        made = rules(f)[rule]
+        n_failed = n_out // 2
+        out = dict.fromkeys(range(n_out - n_failed), "NaN"), n_failed
+        if made.max_byzantine() is None:
+            wanted = made if 2 * n_out < n_left + n_out and made.admits(n_left) else None
+        else:
+            g = oracle.n_byzantine_left(f, n_out, lambda g, n=n_left: rules(g)[rule].admits(n))
+            wanted = None if g is None else rules(g)[rule]
+        if n_out and wanted is None:
+            with pytest.raises(bz.TooFewClientsError, match=f"{n_out} of {n_left + n_out} clients are out"):
+                rule_for_remaining(made, n_left, *out)
+        elif n_out:
+            assert rule_for_remaining(made, n_left, *out) == wanted
+
+
+@pytest.mark.parametrize("rule", [bz.Krum(2), bz.Bulyan(1), bz.NNM(2) >> cw.Median(), cw.TrimmedMean(2)], ids=repr)
+def test_too_many_bad_clients_are_an_error_with_counts_and_reasons(rule):
+    x = honest(7)
     clients = [*x]
-    clients[1], clients[4], clients[8] = None, x[4] * np.nan, x[8][:-1]
-    with pytest.raises(bz.TooFewClientsError, match=r"3 of 11 .* 2") as error:
+    clients[1], clients[4], clients[6] = None, x[4] * np.nan, x[6][:-1]
+    with pytest.raises(bz.TooFewClientsError, match=r"3 of 7 clients are out \(3 quarantined, 0 failed\)") as error:
         bz.aggregate(clients, rule, trusted=x[0])
-    assert set(error.value.quarantined) == {1, 4, 8}
-    for client, reason in {1: "NoneType", 4: "NaN", 8: "shape"}.items():
+    assert set(error.value.quarantined) == {1, 4, 6}
+    for client, reason in {1: "NoneType", 4: "NaN", 6: "shape"}.items():
         assert f"client {client}: " in str(error.value)
         assert reason in error.value.quarantined[client]
 
@@ -361,7 +400,7 @@ def test_rules_that_fix_no_number_go_on_while_most_are_left(rule):
     assert set(out.quarantined) == {0, 2, 3}
     kept = np.array([1, 4, 5, 6])
     same(out, bz.aggregate(x[kept], rule, trusted=x[1]), kept)
-    with pytest.raises(bz.TooFewClientsError, match="4 of 7 clients are quarantined: no honest majority"):
+    with pytest.raises(bz.TooFewClientsError, match=r"4 of 7 clients are out .*: no honest majority"):
         bz.aggregate([*clients[:6], "gone"], rule, trusted=x[1])
 
 

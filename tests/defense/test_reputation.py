@@ -36,3 +36,15 @@ def test_a_large_node_is_no_suspect_where_the_rule_makes_nothing_of_sizes():
     for _ in range(9):
         reputation.add(dict.fromkeys(range(20), 0.05), {}, sizes={n: 1e6 if n == 0 else 1.0 for n in range(20)})
     assert not reputation.suspects()
+
+
+def test_a_node_that_fails_every_round_is_a_suspect_and_one_that_failed_once_is_not():
+    reputation = Reputation()
+    for number in range(6):
+        failed = {7: "the app crashed", **({1: "no answer"} if number == 0 else {})}
+        weights = dict.fromkeys(set(range(7)) - set(failed), 1 / 7)
+        reputation.add(weights, {}, failed)
+    (suspect,) = reputation.suspects()
+    assert str(suspect) == "node 7: failed in 6 of 6 rounds; last: the app crashed"
+    assert (suspect.failed, suspect.quarantined, reputation.nodes[1].failed) == (6, 0, 1)
+    assert Reputation.from_dict(json.loads(json.dumps(reputation.as_dict()))).suspects() == [suspect]

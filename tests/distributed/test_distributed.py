@@ -367,8 +367,8 @@ def test_strict_names_the_client_on_all_ranks(ranks):
 def test_too_many_out_is_an_error_on_all_ranks(ranks):
     x = numbers()
     x[:3, 8000] = np.nan
-    answers = ranks(calls(x, CUTS[3], (bz.Krum(2),)))
-    all_raise(answers, "TooFewClientsError", r"3 of 13 clients are quarantined, and Krum\(n_byzantine=2\) withstands 2")
+    answers = ranks(calls(x, CUTS[3], (bz.Bulyan(2),)))
+    all_raise(answers, "TooFewClientsError", r"3 of 13 clients are out .* Bulyan with n_byzantine=2 needs at least 11")
 
 
 # What is wrong on one rank is an error on all, and the group can go on.
@@ -539,4 +539,4 @@ def test_the_example_runs():
     code, said, complained = run_to_the_end([*command, "--dim", "9001"], PATIENCE)
     assert code == 0, complained
     assert "rank 1: columns 4,500 to 9,001, mean " in said
-    assert "weight of the attackers 0.0000; quarantined {4: 'rank 1, columns 4500 to 9001: " in said
+    assert re.search(r"weight of the attackers 0\.00\d\d; quarantined {4: 'rank 1, columns 4500 to 9001: ", said)

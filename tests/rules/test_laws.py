@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -199,6 +201,57 @@ def test_a_rule_behind_a_pre_aggregator_is_checked_before_any_geometry(rule, n_c
     rule.check(n_clients)
     with pytest.raises(bz.TooFewClientsError):
         rule.check(n_clients - 2)
+
+
+def grouped(links: list) -> list:
+    """Every way to put brackets into a >> b >> ... >> rule."""
+    if len(links) == 1:
+        return links
+    return [a >> b for cut in range(1, len(links)) for a in grouped(links[:cut]) for b in grouped(links[cut:])]
+
+
+PRES = [bz.NNM(2), bz.Bucketing(2), bz.Clipping(1.5), bz.ARC(2)]
+LAST = [TrimmedMean(2), *(case.rule for case in CASES if ">>" not in repr(case))]
+
+
+@pytest.mark.parametrize(
+    ("pres", "last"),
+    [
+        *((pres, rule) for pres in product(PRES, repeat=2) for rule in LAST),
+        *((pres, rule) for pres in product(PRES, repeat=3) for rule in (bz.Mean(), TrimmedMean(2))),
+    ],
+    ids=repr,
+)
+def test_composition_is_associative(pres, last):
+    """Weights, history and coordinate stage are those of the steps taken one by one, however they are bracketed."""
+    n = 44  # Bulyan(2) needs eleven, which is what Bucketing(2) leaves of them after two times
+    geometry = bz.Geometry.of(
+        updates(31, n), trusted=np.full(P, 0.5), seed=1, sizes=[1000.0, *range(1, n)], history=(1.0, 2.0)
+    )
+    mixing, mixed = np.eye(n), geometry
+    for pre in pres:
+        A = pre(mixed)
+        mixing, mixed = A @ mixing, mixed.mix(A)
+    is_rule = isinstance(last, Rule)
+    wanted = mixing.T @ (last(mixed) if is_rule else mixed.shares)
+    for rule in grouped([*pres, last]):
+        assert repr(rule) == " >> ".join(map(repr, [*pres, last]))
+        decision = rule.decide(geometry)
+        np.testing.assert_allclose(decision.weights, wanted, atol=1e-12)
+        assert decision.history == (last.decide(mixed).history if is_rule else geometry.history)
+        if not is_rule:
+            np.testing.assert_allclose(decision.coordinate_stage.mixing, mixing, atol=1e-12)
+            np.testing.assert_array_equal(decision.coordinate_stage.sizes, mixed.sizes)
+    for chain in grouped(list(pres)):
+        np.testing.assert_allclose(chain(geometry), mixing, atol=1e-12)
+
+
+def test_buckets_behind_another_pre_aggregator_own_the_sizes_of_their_clients():
+    for seed in range(5):
+        out = bz.aggregate(
+            np.ones((5, 2)), bz.NNM(1) >> bz.Bucketing(2) >> bz.Mean(), sizes=[1000, 1, 1, 1, 1], seed=seed
+        )
+        assert out.weights[0] > 0.99
 
 
 @pytest.mark.parametrize("rule", [bz.FLTrust(), bz.MoNNA(1), bz.NNM(1) >> bz.FLTrust()], ids=repr)

@@ -193,6 +193,25 @@ def test_an_unsound_npy_file_is_refused_by_name(content, message, tmp_path):
         open_update(path)
 
 
+@pytest.mark.parametrize("fortran", ["False", "True", "1", "None"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *("(True,)", "(1, True)", "(1.0,)", "(1e0,)", "(-1,)", "('1',)", "((1,),)", "[1]", "(None,)", "True"),
+        *("(0, 9999999999999999999)", f"({2**63}, 0)", f"({2**63 - 1}, 2)", f"({'1, ' * 65})", f"({'0, ' * 65})"),
+    ],
+)
+def test_an_odd_npy_header_is_quarantined(shape, fortran, tmp_path):
+    paths = [tmp_path / f"{m}.npy" for m in range(4)]
+    for path in paths:
+        np.save(path, np.ones(1, np.float32))
+    head = f"{{'descr': '<f4', 'fortran_order': {fortran}, 'shape': {shape}, }}\n".encode()
+    content = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+    for n_bytes in (0, 4):
+        paths[3].write_bytes(content + bytes(n_bytes))
+        assert list(bz.aggregate(paths, bz.Mean()).quarantined) == [3]
+
+
 @pytest.mark.parametrize(
     "array", [np.array([{}], dtype=object), np.ones(3, complex), np.array(["a"]), np.ones(2, "f4,f4")]
 )
@@ -204,8 +223,11 @@ def test_a_npy_file_of_anything_but_numbers_is_refused(array, tmp_path):
 
 def test_a_plain_file_must_have_the_size_that_was_said(tmp_path):
     np.ones(10).tofile(tmp_path / "x.bin")
-    for shape in (9, 11, (-5, -2), (2**40, 2**40)):
+    for shape in (9, 11, (2**40, 2**40), np.int64(9)):
         with pytest.raises(ValueError, match=r"x.bin .* takes .* bytes, and the file has 80"):
+            open_update(tmp_path / "x.bin", dtype=float, shape=shape)
+    for shape in (True, (10, True), (-5, -2), 10.0, "10", ("10",), [(10,)]):
+        with pytest.raises(ValueError, match=r"x.bin .* shape must be whole numbers from 0 up"):
             open_update(tmp_path / "x.bin", dtype=float, shape=shape)
     with pytest.raises(ValueError, match="dtype and shape belong together"):
         open_update(tmp_path / "x.bin", dtype=float)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,8 @@ class Verdict:
 
     decision: Decision
     """On the clients that are not quarantined."""
+    n_byzantine: int | None
+    """The number that the rule ran with; None for rules that name none."""
     quarantined: dict[int, str]
     scores: Floats | None
     """Distance of each client to the weighted centre, NaN if quarantined; None if the rule takes no distances."""
@@ -50,10 +53,11 @@ def decide(
     history: tuple[float, ...],
     strict: bool,
     watch: Stopwatch,
+    n_failed: int = 0,
     find_faults: FindFaults = local_faults,
     recheck_sketch: Projection | None = None,
 ) -> Verdict:
-    """Turn the Gram statistics of all clients into weights.
+    """Turn the Gram statistics of all clients into weights; `n_failed` more were asked and sent no update.
 
     The caller supplies what differs between one process and several: `find_faults` says what is wrong with rows whose
     norms are not finite, and `recheck_sketch`, if any, reads clients once more with a seed that is drawn here.
@@ -66,11 +70,12 @@ def decide(
     while True:
         own_sizes = sizes[list(clients.clients)]
         geometry = Geometry.from_stats(stats, len(clients), sizes=own_sizes, seed=seed, history=history)
-        decision = weigh(rule, geometry, clients)
+        rule_left = rule_for_remaining(rule, len(clients), clients.quarantined, n_failed)
+        decision = weigh(rule_left, geometry)
         watch.lap("weigh")
         if recheck is None:
             break
-        suspects = recheck.suspects(rule, decision, geometry, clients)
+        suspects = recheck.suspects(rule_left, decision, geometry, clients)
         watch.lap("recheck")
         if not suspects:
             break
@@ -78,35 +83,50 @@ def decide(
     if recheck is not None and recheck.has_read(clients):
         # No client could know the second seed, and the read is done already.
         geometry = recheck.geometry(clients, sizes=own_sizes, history=history)
-        decision, seed, sketch = weigh(rule, geometry, clients), recheck.seed, recheck.sketch
+        decision, seed, sketch = weigh(rule_left, geometry), recheck.seed, recheck.sketch
         watch.lap("weigh")
     scores = None
     if rule.needs_distances:
         scores = np.empty(clients.n_sent)
         scores.fill(np.nan)
         scores[list(clients.clients)] = geometry.distances_to_mean(decision.weights)
-    return Verdict(decision, clients.quarantined, scores, seed, sketch, None if recheck is None else recheck.seed)
+    n_byzantine, recheck_seed = rule_left.max_byzantine(), None if recheck is None else recheck.seed
+    return Verdict(decision, n_byzantine, clients.quarantined, scores, seed, sketch, recheck_seed)
 
 
-def weigh(rule: Rule | CoordinateWise, geometry: Geometry, clients: Updates) -> Decision:
-    """The rule's decision on the clients that are left; a coordinate-wise rule only checks that they are enough."""
-    quarantined, f = clients.quarantined, rule.max_byzantine()
-    n_bad, n_sent = len(quarantined), clients.n_sent
-    if f is not None and n_bad > f:
-        raise TooFewClientsError(
-            f"{n_bad} of {n_sent} clients are quarantined, and {rule!r} withstands {f}.", quarantined
-        )
-    if f is None and 2 * n_bad >= n_sent:
-        raise TooFewClientsError(
-            f"{n_bad} of {n_sent} clients are quarantined: no honest majority can be counted on.", quarantined
-        )
-    rule = rule.with_fewer_byzantine(n_bad)
-    try:
-        if isinstance(rule, Rule):
-            return rule.decide(geometry)
-        rule.check(geometry.n_clients)
-    except TooFewClientsError as too_few:
-        if not quarantined:
-            raise
-        raise TooFewClientsError(f"After {n_bad} of {n_sent} were quarantined: {too_few}", quarantined) from None
+def rule_for_remaining(
+    rule: Rule | CoordinateWise, n_left: int, quarantined: Mapping[int, str], n_failed: int = 0
+) -> Rule | CoordinateWise:
+    """The rule with the largest n_byzantine, up to its own, that it admits for the `n_left` remaining clients.
+
+    Raises TooFewClientsError unless that is safe: n_byzantine stays as it is, so that it does not matter who is out; or
+    at most n_byzantine clients are out and lower it by at most one each, which is safe if they count among the
+    n_byzantine. A rule that names no n_byzantine needs more than half of the clients.
+    """
+    n_out, f = len(quarantined) + n_failed, rule.max_byzantine()
+    n_asked = n_left + n_out
+    if not n_out:
+        return rule  # which says itself if there are too few
+    most_fewer = 0 if f is None or n_out > f else n_out
+    lowered = (rule.with_fewer_byzantine(fewer) for fewer in range(most_fewer + 1))
+    admitted = next((one for one in lowered if one.admits(n_left)), None)
+    if admitted is not None and (f is not None or 2 * n_out < n_asked):
+        return admitted
+    problem = "no honest majority can be counted on."
+    if admitted is None:
+        try:
+            rule.check(n_left)
+        except TooFewClientsError as too_few:
+            problem = too_few.problem
+        if f:
+            problem += f" It is lowered by at most one a client that is out, and only if at most {f} are."
+    counts = f"{len(quarantined)} quarantined, {n_failed} failed"
+    raise TooFewClientsError(f"{n_out} of {n_asked} clients are out ({counts}): {problem}", quarantined)
+
+
+def weigh(rule: Rule | CoordinateWise, geometry: Geometry) -> Decision:
+    """The rule's decision; a coordinate-wise rule only checks that the clients are enough."""
+    if isinstance(rule, Rule):
+        return rule.decide(geometry)
+    rule.check(geometry.n_clients)
     return Decision(geometry.shares, geometry.history, CoordinateStage(rule, None, geometry.sizes))

@@ -1,4 +1,4 @@
-"""Find clients that can't take part; each uses up one of the Byzantine clients that the rule withstands."""
+"""Find clients that can't take part in the round, and why."""
 
 from __future__ import annotations
 

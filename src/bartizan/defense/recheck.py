@@ -54,7 +54,7 @@ class Recheck:
         """Clients whose distances differ between the two sketches, and by how much."""
         if len(clients) < 3:  # of two clients no majority can be formed
             return {}
-        rows = rows_to_recheck(decision, geometry, rule.max_byzantine(), len(clients.quarantined))
+        rows = rows_to_recheck(decision, geometry, rule.max_byzantine())
         first, second = geometry, self.geometry(clients.only(rows))
         slack = np.add.outer(*[ROUNDING * (_squared_norms(first)[rows] + _squared_norms(second))] * 2)
         distances = first.squared_distances[np.ix_(rows, rows)] + slack
@@ -95,7 +95,7 @@ class Recheck:
         return self.stats[rows]
 
 
-def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | None, n_quarantined: int) -> list[int]:
+def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | None) -> list[int]:
     """All rows that enter the result, and as many others as an honest majority needs.
 
     With at most f attackers, 2f + 1 others have an honest majority; where f is not known all are taken. Those close to
@@ -103,7 +103,7 @@ def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | No
     """
     mixing = None if decision.coordinate_stage is None else decision.coordinate_stage.mixing
     used = np.asarray(decision.weights > 0 if mixing is None else mixing.any(axis=0))
-    enough = len(used) if withstands is None else 2 * max(0, withstands - n_quarantined) + 2
+    enough = len(used) if withstands is None else 2 * withstands + 2
     near = geometry.squared_distances[int(np.argmax(decision.weights))]
     order: Array = np.lexsort((near, ~used))
     return sorted(order[: max(enough, int(used.sum()), 3)].tolist())

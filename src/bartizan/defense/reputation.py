@@ -1,4 +1,4 @@
-"""Reputation of clients over the rounds: their mean weights, how often they were left out or quarantined."""
+"""Reputation of clients over the rounds: mean weights, and how often they were left out, quarantined or failed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,12 @@ class Standing:
     expected: float = 0.0
     """How often it would be left out by chance: the sum over rounds of the fraction of nodes that were."""
     quarantined: int = 0
+    failed: int = 0
+    """Rounds in which it was asked and sent no update."""
+    expected_failures: float = 0.0
+    """How often it would have failed by chance: the sum over rounds of the fraction of nodes that did."""
     reason: str = ""
-    """The last reason for quarantine."""
+    """The last reason for quarantine or failure."""
 
     @property
     def mean_share(self) -> float:
@@ -35,18 +39,24 @@ class Standing:
 
     @property
     def odds(self) -> float:
-        r"""Upper bound on the probability that chance alone leaves a node out so often; 0 if it was quarantined.
-
-        Chernoff's bound :math:`e^{-n D(o/n \| e/n)}` for o times left out of n where e were expected; it holds for
-        chances that differ from round to round (Hoeffding, 1956).
-        """
+        """Probability that chance alone leaves a node out, or makes it fail, so often; 0 if it was quarantined."""
         if self.quarantined:
             return 0.0
-        n, o, e = self.judged, self.left_out, self.expected
-        if o <= e:
-            return 1.0
-        a, b = o / n, e / n
-        return math.exp(-n * (a * math.log(a / b) + ((1 - a) * math.log((1 - a) / (1 - b)) if a < 1 else 0.0)))
+        return min(
+            chernoff(self.judged, self.left_out, self.expected),
+            chernoff(self.rounds, self.failed, self.expected_failures),
+        )
+
+
+def chernoff(n: int, observed: int, expected: float) -> float:
+    r"""Upper bound on the probability of as many events in n trials: :math:`e^{-n D(o/n \| e/n)}`.
+
+    It holds for chances that differ from trial to trial (Hoeffding, 1956).
+    """
+    if observed <= expected:
+        return 1.0
+    a, b = observed / n, expected / n
+    return math.exp(-n * (a * math.log(a / b) + ((1 - a) * math.log((1 - a) / (1 - b)) if a < 1 else 0.0)))
 
 
 @dataclass(frozen=True)
@@ -55,24 +65,26 @@ class Suspect:
 
     node: int
     odds: float
-    """Probability that chance alone left it out so often; 0 if it was quarantined."""
+    """Probability that chance alone left it out, or made it fail, so often; 0 if it was quarantined."""
     rounds: int
     left_out: int
     quarantined: int
     share: float
     """Its mean weight relative to its share of the data."""
     reason: str = ""
-    """The last reason for quarantine."""
+    """The last reason for quarantine or failure."""
+    failed: int = 0
 
     def __str__(self) -> str:
-        last = f"; last: {self.reason}" if self.quarantined else ""
+        last = f"; last: {self.reason}" if self.reason else ""
         return f"node {self.node}: {self.record}{last}"
 
     @property
     def record(self) -> str:
-        """How often it was left out, and how often quarantined."""
+        """How often it was left out, quarantined, and failed."""
         said = [f"left out of {self.left_out}"] if self.left_out else []
         said += [f"quarantined in {self.quarantined}"] if self.quarantined else []
+        said += [f"failed in {self.failed}"] if self.failed else []
         return f"{' and '.join(said)} of {self.rounds} round{'' if self.rounds == 1 else 's'}"
 
 
@@ -93,11 +105,12 @@ class Reputation:
         self,
         weights: Mapping[int, float] | None,
         quarantined: Mapping[int, str],
+        failed: Mapping[int, str] | None = None,
         *,
         took_part: Iterable[int] = (),
         sizes: Mapping[int, float] | None = None,
     ) -> None:
-        """Add one round: the weights of the nodes, and the reasons of those that were quarantined.
+        """Add one round: the weights of the nodes, and the reasons of those that were quarantined or failed.
 
         `took_part` names the nodes with a usable update where there are no weights. `sizes` are the data sizes that the
         rule used, equal if not given. A node was left out if its weight is small both relative to its share of the
@@ -117,25 +130,28 @@ class Reputation:
             standing.share += share
             standing.left_out += node in out
             standing.expected += len(out) / len(shares)
-        for node in {*judged, *took_part} - set(quarantined):
-            self._of(node).rounds += 1
-        for node, reason in quarantined.items():
+        failed = failed or {}
+        asked = {*judged, *took_part, *quarantined, *failed}
+        for node in asked:
             standing = self._of(node)
             standing.rounds += 1
-            standing.quarantined += 1
-            standing.reason = reason
+            standing.quarantined += node in quarantined
+            standing.failed += node in failed
+            standing.expected_failures += len(failed) / len(asked)
+            standing.reason = quarantined.get(node) or failed.get(node) or standing.reason
 
     def shares(self) -> dict[int, float]:
         """Each node's mean weight over its rounds, relative to its share of the data; without nodes never weighed."""
         return {node: one.mean_share for node, one in self.nodes.items() if one.judged + one.quarantined}
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
-        """Nodes that were quarantined, or left out more often than chance explains, the worst first.
+        """Nodes that were quarantined, or left out or failed more often than chance explains, the worst first.
 
-        A hint, not a proof: a node whose data are unlike all others' is left out too, and quarantine may be a bug.
+        A hint, not a proof: a node whose data are unlike all others' is left out too, quarantine may be a bug, and a
+        failure may be the network's.
         """
         found = [
-            Suspect(node, one.odds, one.rounds, one.left_out, one.quarantined, one.mean_share, one.reason)
+            Suspect(node, one.odds, one.rounds, one.left_out, one.quarantined, one.mean_share, one.reason, one.failed)
             for node, one in self.nodes.items()
             if one.odds <= odds
         ]

@@ -35,18 +35,26 @@ class Robust:
         """How many Byzantine clients are tolerated; None where no number is fixed beforehand."""
         return getattr(self, "n_byzantine", None)
 
-    def with_fewer_byzantine(self: R, gone: int) -> R:
-        """The same rule for the remaining clients, after `gone` Byzantine clients were quarantined."""
+    def with_fewer_byzantine(self: R, fewer: int) -> R:
+        """The same rule with `n_byzantine` lowered by `fewer`."""
         n_byzantine = self.max_byzantine()
-        return self if n_byzantine is None or not gone else replace(self, n_byzantine=n_byzantine - gone)  # type: ignore[type-var]
+        return self if n_byzantine is None or not fewer else replace(self, n_byzantine=n_byzantine - fewer)  # type: ignore[type-var]
 
     @staticmethod
     def least_clients(n_byzantine: int) -> int:
         """The breakdown condition: the least number of clients among which `n_byzantine` are tolerated."""
         return 2 * n_byzantine + 1
 
+    def admits(self, n_clients: int) -> bool:
+        """Whether the breakdown condition holds."""
+        try:
+            self.check(n_clients)
+        except TooFewClientsError:
+            return False
+        return True
+
     def check(self, n_clients: int) -> None:
-        """Raise unless the breakdown condition holds."""
+        """Raise TooFewClientsError unless the breakdown condition holds."""
         f = self.max_byzantine()
         least = self.least_clients(f or 0)
         if n_clients >= least:

@@ -80,12 +80,16 @@ class MultiKrum(Krum):
         if self.n_selected is not None:
             whole_number(self, "n_selected", self.n_selected)
 
+    def check(self, n_clients: int) -> None:
+        super().check(n_clients)
+        M, f, wanted = n_clients, self.n_byzantine, self.n_selected
+        if wanted is not None and wanted > M - f:
+            raise TooFewClientsError(
+                f"MultiKrum with n_selected={wanted} needs that many clients beside {f} Byzantine ones, got {M}. "
+                f"With {M} clients n_selected can be at most {M - f}."
+            )
+
     def weigh(self, geometry: Geometry) -> Floats:
         M, f = geometry.n_clients, self.n_byzantine
         n_selected = M - f if self.n_selected is None else self.n_selected
-        if n_selected > M - f:
-            raise TooFewClientsError(
-                f"MultiKrum with n_selected={n_selected} needs that many clients beside {f} Byzantine ones, got {M}. "
-                f"With {M} clients n_selected can be at most {M - f}."
-            )
         return averaged(smallest(krum_scores(geometry.squared_distances, M - f - 2), n_selected), geometry)

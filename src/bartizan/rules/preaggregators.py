@@ -52,6 +52,9 @@ class PreAggregator(Robust, ABC):
     @overload
     def __rshift__(self, then: PreAggregator) -> Chain: ...
     def __rshift__(self, then: Rule | CoordinateWise | PreAggregator) -> Mixed | Chain:
+        if isinstance(self, Chain):
+            # One step at a time: the sizes and norms of mixed clients can't be told from the product of two matrices.
+            return self.first >> (self.then >> then)
         if isinstance(then, PreAggregator):
             return Chain(self, then)
         if isinstance(then, (Rule, CoordinateWise)):
@@ -69,8 +72,8 @@ class Chain(PreAggregator):
     def max_byzantine(self) -> int | None:
         return _least(self.first, self.then)
 
-    def with_fewer_byzantine(self, gone: int) -> Chain:
-        return Chain(self.first.with_fewer_byzantine(gone), self.then.with_fewer_byzantine(gone))
+    def with_fewer_byzantine(self, fewer: int) -> Chain:
+        return Chain(self.first.with_fewer_byzantine(fewer), self.then.with_fewer_byzantine(fewer))
 
     def check(self, n_clients: int) -> None:
         self.first.check(n_clients)
@@ -101,8 +104,8 @@ class Mixed(Rule):
     def max_byzantine(self) -> int | None:
         return _least(self.pre, self.rule)
 
-    def with_fewer_byzantine(self, gone: int) -> Mixed:
-        return Mixed(self.pre.with_fewer_byzantine(gone), self.rule.with_fewer_byzantine(gone))
+    def with_fewer_byzantine(self, fewer: int) -> Mixed:
+        return Mixed(self.pre.with_fewer_byzantine(fewer), self.rule.with_fewer_byzantine(fewer))
 
     def check(self, n_clients: int) -> None:
         self.pre.check(n_clients)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.atomic import atomic_file
+from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.updates.headers import (
     LONGEST_HEADER,
@@ -46,7 +47,7 @@ def open_update(
         if not stat.S_ISREG(path.stat().st_mode):  # opening a named pipe would wait for its writer
             raise ValueError("it is no regular file")
         if dtype is not None and shape is not None:
-            return _array(path, np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
+            return _array(path, np.dtype(dtype), tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
         if path.suffix == ".npy":
             return _npy(path)
         if path.suffix == ".safetensors":
@@ -137,10 +138,12 @@ def _array(
     path: Path, dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
 ) -> Array:
     """The one array of a file, whose numbers begin at byte `start`."""
+    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in shape):
+        raise ValueError(f"its shape must be whole numbers from 0 up; got {quoted(shape)}")
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise ValueError(f"its numbers are {dtype}; wanted floats, integers or booleans of at most 64 bits")
     size, wanted = path.stat().st_size, start + dtype.itemsize * math.prod(shape)
-    if size != wanted or min(shape, default=0) < 0:
+    if size != wanted:
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
     return _view(map_file(path), dtype, shape, start, order) if size else np.empty(shape, dtype)
 
