@@ -105,6 +105,10 @@ FORGED = {
     "a standing with NaN": ({"reputation": {"5": {**STANDING, "share": float("nan")}}}, "share"),
     "left out more often than judged": ({"reputation": {"5": {**STANDING, "left_out": 7}}}, "left_out"),
     "failed more often than asked": ({"reputation": {"5": {**STANDING, "failed": 9}}}, "failed"),
+    "left out against all odds": (
+        {"reputation": {"5": {**STANDING, "left_out": 1, "expected": 0.0}}},
+        "expected must be above 0",
+    ),
     "rounds below 0": ({"reputation": {"5": {**STANDING, "rounds": -1}}}, "rounds"),
 }
 

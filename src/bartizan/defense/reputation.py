@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bartizan._util import schema
+from bartizan._util.text import quoted
+
 LITTLE = 0.1
 """A node with a weight below this part of its share was left out of the round."""
 
@@ -46,6 +49,18 @@ class Standing:
             chernoff(self.judged, self.left_out, self.expected),
             chernoff(self.rounds, self.failed, self.expected_failures),
         )
+
+    def checked(self) -> Standing:
+        """Itself, if some rounds could have given these sums; else ValueError."""
+        limits = {"rounds": 10**9, "judged": self.rounds, "quarantined": self.rounds, "failed": self.rounds}
+        limits |= {"left_out": self.judged, "expected": self.judged, "expected_failures": self.rounds}
+        for name, most in limits.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be from 0 to {most}, got {getattr(self, name)}")
+        for name, events in (("expected", self.left_out), ("expected_failures", self.failed)):
+            if events and not getattr(self, name):
+                raise ValueError(f"{name} must be above 0 after {events} events, got 0")
+        return self
 
 
 def chernoff(n: int, observed: int, expected: float) -> float:
@@ -162,8 +177,12 @@ class Reputation:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Reputation:
+        """The reputation that gave these with `as_dict`; raises ValueError or TypeError if none could."""
         reputation = cls()
-        reputation.nodes = {int(node): Standing(**sums) for node, sums in saved.items()}
+        for node, sums in saved.items():
+            if not (node.isascii() and node.isdecimal() and int(node) < 2**64):
+                raise ValueError(f"reputation must be by node ids, got {quoted(node, 60)}")
+            reputation.nodes[int(node)] = schema.parse(Standing, sums).checked()
         return reputation
 
     def _of(self, node: int) -> Standing:

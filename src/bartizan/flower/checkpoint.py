@@ -31,7 +31,7 @@ class About:
     """All of a checkpoint but its arrays, as it is in the file."""
 
     round: Annotated[int, Between(1, 10**9)]
-    seconds: Annotated[float, Between(0, 1e12)]
+    seconds: float
     history: tuple[float, ...]
     reputation: dict[str, dict[str, Any]]
     settings: dict[str, str]
@@ -98,6 +98,8 @@ def _saved(file: BinaryIO) -> Saved:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise ValueError("it is compressed")  # a few bytes could become gigabytes
         about = schema.parse(About, json.loads(archive.read(ABOUT)))  # `read` compares the checksum
+        if about.seconds < 0:
+            raise ValueError(f"seconds must be 0 or more, got {about.seconds}")
         if len(set(about.names)) < len(about.names):
             raise ValueError("names has one twice")
         data = {name: archive.read(f"{i}.npy") for i, name in enumerate(about.names)}
