@@ -17,7 +17,7 @@ import numpy as np
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
-from bartizan._util.text import short
+from bartizan._util.text import quoted, short
 from bartizan.defense.decide import decide, effective_sketch
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.errors import BadClientError, TooFewClientsError
@@ -124,7 +124,7 @@ class Round(Generic[U]):
         is a BadClientError, and the client may send again.
         """
         if isinstance(size, bool) or not (math.isfinite(size) and size > 0):
-            raise ValueError(f"client {client!r}: size must be a positive number, got {size!r}.")
+            raise ValueError(f"client {quoted(client, 60)}: size must be a positive number, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = isinstance(update, Path)
             stored = self._sketched(open_path(update) if isinstance(update, Path) else update, float(size))
@@ -221,16 +221,22 @@ class Round(Generic[U]):
         try:
             valid = hash(client) is not None and client == client  # arrays have no hash, and no single answer to ==
         except TypeError:
-            raise TypeError(f"A client's id must be hashable, such as a number or a text; got {client!r}.") from None
+            raise TypeError(
+                f"A client's id must be hashable, such as a number or a text; got {quoted(client, 60)}."
+            ) from None
         if not valid:
-            raise ValueError(f"A client's id must equal itself; got {client!r}.")
+            raise ValueError(f"A client's id must equal itself; got {quoted(client, 60)}.")
         with self._changed:
             if self._state != "open":
-                raise RuntimeError(f"client {client!r} came too late: the round is {self._state}.")
+                raise RuntimeError(f"client {quoted(client, 60)} came too late: the round is {self._state}.")
             if client in self._stored or client in self._adding:
-                raise ValueError(f"client {client!r} has sent an update in this round already; each counts once.")
+                raise ValueError(
+                    f"client {quoted(client, 60)} has sent an update in this round already; each counts once."
+                )
             if client in self._failed:
-                raise ValueError(f"client {client!r} has failed in this round already ({self._failed[client]}).")
+                raise ValueError(
+                    f"client {quoted(client, 60)} has failed in this round already ({self._failed[client]})."
+                )
             self._adding.add(client)
         try:
             yield

@@ -18,6 +18,7 @@ from bartizan.flower import RobustStrategy, checkpoint
 from bartizan.flower.checkpoint import Saved
 from bartizan.flower.replies import Model
 from flower_nodes import ATTACKERS, MODEL, LocalGrid, arrays, as_record, run, steps_by_one
+from places import KINDS, put
 
 SETTINGS = {"rule": "Mean()"}
 
@@ -59,6 +60,13 @@ def test_a_file_that_was_cut_is_noticed(tmp_path, cut):
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(results.CorruptFileError, match=r"checkpoint\.npz is not what RobustStrategy writes"):
         state_of(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_regular_file_is_an_error_and_not_waited_for(tmp_path, kind):
+    put(kind, tmp_path / checkpoint.NAME)
+    with pytest.raises(results.CorruptFileError, match=r"checkpoint\.npz is not what RobustStrategy writes"):
+        state_of(tmp_path / checkpoint.NAME)
 
 
 def forge(path: Path, about=None, arrays=None, method: int = zipfile.ZIP_STORED) -> None:

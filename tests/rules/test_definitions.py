@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import numpy as np
 import pytest
 
 import bartizan as bz
 from bartizan._util.seeds import generator_of
+from bartizan.kernels import weigh
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
 from bartizan.rules.clipped_clustering import larger_cluster
 from tests import oracle
@@ -116,8 +119,36 @@ def test_mda_is_exact_where_subsets_can_not_be_counted():
 
 
 def test_mda_refuses_what_it_can_not_search():
-    with pytest.raises(ValueError, match="gave up after 5 search nodes"):
-        bz.MDA(6, max_nodes=5)(bz.Geometry.of(draw(0, 20)))
+    with pytest.raises(ValueError, match="gave up after max_work=100 steps"):
+        bz.MDA(6, max_work=100)(bz.Geometry.of(draw(0, 20)))
+
+
+def test_mda_answers_or_refuses_with_a_thousand_attackers():
+    x = draw(0, 2001)
+    with pytest.raises(ValueError, match="gave up after max_work="):
+        bz.MDA(1000)(bz.Geometry.of(x))
+    x[:1000] += 50
+    weights = bz.MDA(1000)(bz.Geometry.of(x))
+    assert weights[:1000].sum() == 0
+    np.testing.assert_allclose(weights[1000:], 1 / 1001)
+    assert np.count_nonzero(bz.MDA(1000)(bz.Geometry.of(np.ones((2001, 2))))) == 1001
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_vertex_cover_is_found_exactly_where_there_is_one(seed):
+    rng = np.random.default_rng(seed)
+    for n, share in product((3, 5, 8), (0.2, 0.5, 0.9)):
+        far = np.triu(rng.random((n, n)) < share, 1)
+        far |= far.T
+        edges = np.argwhere(far).tolist()
+        for most in range(n):
+            cover, _ = weigh.vertex_cover(far, most, 10**6)
+            sets = (set(chosen) for chosen in combinations(range(n), most))
+            possible = any(all(i in chosen or j in chosen for i, j in edges) for chosen in sets)
+            assert possible == (cover is not None)
+            if cover is not None:
+                assert len(set(cover)) == len(cover) <= most
+                assert all(i in cover or j in cover for i, j in edges)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -388,7 +388,7 @@ def test_a_folder_that_can_not_be_written_is_refused_once_before_the_first_run(t
     assert cli.main(["paper", "run", "cifar10-0.6", "--out", str(tmp_path / "file")]) == 2
     told = capsys.readouterr()
     assert "[1 of" not in told.out
-    assert "--out" in told.err
+    assert "is not a folder; results need one. Take another folder" in told.err
     assert len(told.err.splitlines()) == 1
 
 

@@ -317,8 +317,8 @@ def test_a_file_that_needs_a_library_we_do_not_have_ends_no_round(tmp_path, monk
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "x.npy")
     (tmp_path / "x.safetensors").mkdir()
-    for name in ("x.npy", "x.safetensors"):
-        with pytest.raises(ValueError, match=f"{name} can't be opened as an update: it is no regular file"):
+    for name, kind in {"x.npy": "a named pipe", "x.safetensors": "a folder"}.items():
+        with pytest.raises(ValueError, match=f"{name} can't be opened as an update: it is {kind}, not a regular file"):
             open_update(tmp_path / name)
 
 

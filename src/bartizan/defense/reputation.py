@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bartizan._util import schema
-from bartizan._util.text import quoted
+from bartizan._util.text import quoted, short
 
 LITTLE = 0.1
 """A node with a weight below this part of its share was left out of the round."""
@@ -91,8 +91,8 @@ class Suspect:
     failed: int = 0
 
     def __str__(self) -> str:
-        last = f"; last: {self.reason}" if self.reason else ""
-        return f"node {self.node}: {self.record}{last}"
+        last = f"; last: {short(self.reason)}" if self.reason else ""
+        return f"node {short(self.node, 60)}: {self.record}{last}"
 
     @property
     def record(self) -> str:

@@ -15,6 +15,7 @@ from flwr.app import Array as FlowerArray
 
 from bartizan._util import schema
 from bartizan._util.atomic import write_whole
+from bartizan._util.regular_files import open_regular
 from bartizan._util.schema import Between
 from bartizan._util.text import short
 from bartizan.defense.reputation import Reputation
@@ -71,17 +72,15 @@ def load(folder: Path, model: Model, settings: Mapping[str, str]) -> Saved:
     """Read the checkpoint of a folder, if any; raise ValueError if its model or settings are others."""
     path = folder / NAME
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below
+        with open_regular(path) as file:
+            saved = _saved(file)
     except FileNotFoundError:
         return Saved()
-    with file:
-        try:
-            saved = _saved(file)
-        except Exception as wrong:  # any content is possible
-            why = f"{wrong}" if isinstance(wrong, (TypeError, ValueError)) else f"{type(wrong).__name__}: {wrong}"
-            raise CorruptFileError(
-                f"{path} is not what RobustStrategy writes: {short(why).rstrip('.')}. {ADVICE}"
-            ) from None
+    except Exception as wrong:  # any content is possible
+        why = (wrong.strerror if isinstance(wrong, OSError) else str(wrong)) or type(wrong).__name__
+        raise CorruptFileError(
+            f"{path} is not what RobustStrategy writes: {short(why).rstrip('.')}. {ADVICE}"
+        ) from None
     if model.layout != Model.of(saved.arrays).layout:
         raise ValueError(f"{folder} holds a run of another model. Take another folder, or delete that one.")
     for key, value in settings.items():

@@ -23,6 +23,8 @@ MANY = 512
 STRIPE = 64
 # Up to so many multiplications BLAS too stays on one thread.
 FEW = 2**18
+# More than any degree: subtracted from the degree of a vertex that is taken out of a graph.
+OUT = 2**30
 # No division here is by zero, and none is checked for it.
 loop = njit(cache=True, nogil=True, error_model="numpy")
 summing = njit(cache=True, nogil=True, error_model="numpy", fastmath=SUMS)
@@ -397,6 +399,84 @@ def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
     selected = np.empty(n_selected, np.int64)
     _repeated_krum(D, by_distance(D), f, selected)
     return selected
+
+
+@loop
+def _change_degrees(degrees, far, vertex, step):
+    """Take a vertex out of the graph (step -1) or put it back (1); the degree of one that is out is below 0."""
+    neighbours = far[vertex]
+    for i in range(u64(len(degrees))):
+        degrees[i] += step * neighbours[i]
+    degrees[vertex] += step * OUT
+
+
+@loop
+def _vertex_cover(far, most, max_passes, cover):
+    """Depth first, with the vertices that are out as the only state: `branches` and `sizes` say where to go back to."""
+    M = len(far)
+    degrees = np.zeros(M, np.int32)
+    for i in range(M):
+        degrees += far[i]
+    branches, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
+    size, depth, passes = 0, 0, 0
+    while passes < max_passes:
+        passes += 1
+        ends, highest = 0, 0  # twice the number of edges, and the highest degree
+        for i in range(u64(M)):
+            degree = max(degrees[i], 0)
+            ends += degree
+            highest = max(highest, degree)
+        if ends == 0:
+            return size, passes
+        if ends <= 2 * (most - size) * highest:
+            vertex = 0
+            while degrees[vertex] != highest:
+                vertex += 1
+            if highest > 2:
+                branches[depth], sizes[depth] = vertex, size
+                depth += 1
+            else:  # paths and cycles: the neighbour of an end is always right; a cycle may be cut anywhere
+                end = 0
+                while end < M and degrees[end] != 1:
+                    end += 1
+                if end < M:
+                    vertex = 0
+                    while not far[end, vertex] or degrees[vertex] < 0:
+                        vertex += 1
+            cover[size] = vertex
+            size += 1
+            passes += 2  # it may have to be put back
+            _change_degrees(degrees, far, vertex, -1)
+            continue
+        # That many edges can't be touched by so few vertices: back to a vertex that may stay, without its neighbours.
+        while True:
+            if depth == 0:
+                return -1, passes
+            depth -= 1
+            vertex = branches[depth]
+            while size > sizes[depth]:
+                size -= 1
+                _change_degrees(degrees, far, cover[size], 1)
+            if degrees[vertex] <= most - size:
+                break
+        for i in range(M):
+            if far[vertex, i] and degrees[i] > 0:
+                cover[size] = i
+                size += 1
+                passes += 2
+                _change_degrees(degrees, far, i, -1)
+    return -1, max_passes + 1
+
+
+def vertex_cover(far: Array, most: int, max_passes: int) -> tuple[Array | None, int]:
+    """At most `most` vertices that touch every edge of the graph `far`, or None, and the passes over all vertices that
+    the search took: more than `max_passes` where it was given up.
+
+    Branches on the vertex of highest degree: the cover holds it or all its neighbours.
+    """
+    cover = np.empty(most, np.int64)
+    size, passes = _vertex_cover(far.view(np.uint8), most, max_passes, cover)
+    return None if size < 0 else cover[:size], passes
 
 
 @summing

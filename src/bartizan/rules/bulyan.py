@@ -21,6 +21,10 @@ class Bulyan(Bounded, Rule):
     formula has it for the last selection, f attackers who send the same vector are each other's neighbours at distance
     0 and one of them gets in. Withstands f attackers among M >= 4f + 3 clients.
 
+    Of clients with equal scores the first in the list is taken. With n_byzantine=1 that decides most rounds: when few
+    clients are left only the nearest neighbour counts, and two clients that are each other's nearest have the same
+    score, so the result depends on the clients' order. From n_byzantine=2 on it does so only where distances are equal.
+
     `trim=True` adds the paper's second stage on the selected updates themselves: in each coordinate, the mean of the
     M - 4f values closest to the median. That stage can't be projected, and the weights are then those of the selection.
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bartizan import attacks, registry
+from bartizan._util.schema import AnyFloat
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
@@ -20,6 +21,7 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch, distortion
 
 Result = dict[str, Any]
+ByAttack = dict[str, AnyFloat]
 """What was measured of one case; JSON has it as an object."""
 TRIES = 16  # of the attacks that try their factors on the server's own rule
 ATTACKS = tuple(
@@ -28,7 +30,6 @@ ATTACKS = tuple(
 """Attacks that know the honest updates and at most the rule; `projection_attacks` has those on the sketch."""
 SIGMA = KAPPA = 1.0
 DELTA = 0.05
-MAX_NODES = 5000  # of MDA: a search that would take minutes is refused here
 
 
 class Setting:
@@ -103,7 +104,7 @@ def rule_named(name: str, n_byzantine: int) -> Rule | CoordinateWise:
     >>> rule_named("nnm >> mca", 3)
     NNM(n_byzantine=3) >> MCA(width=None, tolerance=1e-08, max_steps=1000)
     """
-    settings = {"n_byzantine": n_byzantine, "max_nodes": MAX_NODES}
+    settings = {"n_byzantine": n_byzantine}
     made: Rule | CoordinateWise = reduce(
         rshift, (registry.build(kind, settings) for kind in registry.rule_classes(name))
     )
