@@ -86,7 +86,7 @@ def load(folder: Path, model: Model, settings: Mapping[str, str]) -> Saved:
     for key, value in settings.items():
         if saved.settings.get(key) != value:
             raise ValueError(
-                f"{folder} holds a run with {key} {saved.settings.get(key)}, not {value}. Take another folder, or "
+                f"{folder} holds a run with {key} {short(saved.settings.get(key), 200)}, not {value}. Take another folder, or "
                 f"delete that one."
             )
     return saved
