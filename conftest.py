@@ -6,7 +6,7 @@ from _pytest.doctest import DoctestModule
 EXTRAS = {
     **{"torch": "torch", "triton": "gpu", "rich": "cli", "matplotlib": "plot", "tensorboard": "tensorboard"},
     **{"PIL": "lab", "prodigyopt": "lab", "flwr": "flower", "httpx": "flower", "ray": "simulation"},
-    **{"hypothesis": "dev", "safetensors": "dev", "playwright": "dev", "griffe": "docs"},
+    **{"hypothesis": "dev", "safetensors": "dev", "playwright": "dev", "griffe": "docs", "nvflare": "nvflare"},
 }
 collect_ignore = ["tests/flower_app"]  # an app for Flower's processes, not tests
 

@@ -1,4 +1,4 @@
-"""Surface: checkpoints of Flower runs; a damaged one is refused or read as it was written, a forged one does no harm."""
+"""Surface: checkpoints of Flower runs. A damaged one is refused, or read as it was written; a forged one does no harm."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "attacks": LIBRARY,
     "distributed": LIBRARY,
     "flower": LIBRARY,
+    "nvflare": LIBRARY,
     "lab": LIBRARY | {"attacks"},
     "studies": LIBRARY | {"attacks", "lab"},
     "cli": LIBRARY | {"attacks", "lab", "warmup"},  # studies by their names only

@@ -107,8 +107,8 @@ def locked(folder: Path) -> Iterator[int]:
 def unusable(folder: Path, wrong: OSError) -> OSError:
     """Return an error that says why results can't be written to a folder."""
     if isinstance(wrong, (FileExistsError, NotADirectoryError)):
-        return NotADirectoryError(f"{folder} is not a folder; results need one. Take another with --out or folder=.")
-    message = f"Results can't be written to {folder}: {wrong.strerror}. Take another folder with --out or folder=."
+        return NotADirectoryError(f"{folder} is not a folder; results need one. Take another folder.")
+    message = f"Results can't be written to {folder}: {wrong.strerror}. Take another folder."
     return PermissionError(message) if isinstance(wrong, PermissionError) else OSError(message)
 
 

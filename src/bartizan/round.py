@@ -301,7 +301,7 @@ class Round(Generic[U]):
             column_pass = ColumnPass.of(self._memory, progress, out)
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
-            clients = clients.prepared(out, size, unit)
+            clients = clients.prepared(out, self._points, size, unit)
             column_pass.begin("sketch")
             verdict = decide(
                 rule,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bartizan.lab.data import DataError, load
 from bartizan.lab.data import safe_pickle as pickled
+from places import KINDS, put
 
 RNG = np.random.default_rng(0)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bartizan._util import schema
-from bartizan._util.text import quoted, short
+from bartizan._util.text import short
 
 LITTLE = 0.1
 """A node with a weight below this part of its share was left out of the round."""
@@ -78,7 +78,8 @@ def chernoff(n: int, observed: int, expected: float) -> float:
 class Suspect:
     """A node that should be inspected, and why."""
 
-    node: int
+    node: Any
+    """The id of a Flower node, or the name of an NVFlare site."""
     odds: float
     """Probability that chance alone left it out, or made it fail, so often; 0 if it was quarantined."""
     rounds: int
@@ -104,7 +105,7 @@ class Suspect:
 
 
 class Reputation:
-    """Sums over the rounds by node id.
+    """Sums over the rounds by node id, a number or a text.
 
     >>> reputation = Reputation()
     >>> for _ in range(5):
@@ -114,16 +115,16 @@ class Reputation:
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[int, Standing] = {}
+        self.nodes: dict[Any, Standing] = {}
 
     def add(
         self,
-        weights: Mapping[int, float] | None,
-        quarantined: Mapping[int, str],
-        failed: Mapping[int, str] | None = None,
+        weights: Mapping[Any, float] | None,
+        quarantined: Mapping[Any, str],
+        failed: Mapping[Any, str] | None = None,
         *,
-        took_part: Iterable[int] = (),
-        sizes: Mapping[int, float] | None = None,
+        took_part: Iterable[Any] = (),
+        sizes: Mapping[Any, float] | None = None,
     ) -> None:
         """Add one round: the weights of the nodes, and the reasons of those that were quarantined or failed.
 
@@ -155,7 +156,7 @@ class Reputation:
             standing.expected_failures += len(failed) / len(asked)
             standing.reason = quarantined.get(node) or failed.get(node) or standing.reason
 
-    def shares(self) -> dict[int, float]:
+    def shares(self) -> dict[Any, float]:
         """Each node's mean weight over its rounds, relative to its share of the data; without nodes never weighed."""
         return {node: one.mean_share for node, one in self.nodes.items() if one.judged + one.quarantined}
 
@@ -176,14 +177,14 @@ class Reputation:
         return {str(node): asdict(standing) for node, standing in self.nodes.items()}
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Reputation:
-        """The reputation that gave these with `as_dict`; raises ValueError or TypeError if none could."""
+    def from_dict(cls, saved: Mapping[str, Any], node: Callable[[str], Any] = int) -> Reputation:
+        """Read what `as_dict` gave; raise ValueError or TypeError if that is something else.
+
+        `node` makes an id of its text.
+        """
         reputation = cls()
-        for node, sums in saved.items():
-            if not (node.isascii() and node.isdecimal() and int(node) < 2**64):
-                raise ValueError(f"reputation must be by node ids, got {quoted(node, 60)}")
-            reputation.nodes[int(node)] = schema.parse(Standing, sums).checked()
+        reputation.nodes = {node(name): schema.parse(Standing, sums).checked() for name, sums in saved.items()}
         return reputation
 
-    def _of(self, node: int) -> Standing:
+    def _of(self, node: Any) -> Standing:
         return self.nodes.setdefault(node, Standing())

@@ -17,7 +17,7 @@ from bartizan._util import schema
 from bartizan._util.atomic import write_whole
 from bartizan._util.regular_files import open_regular
 from bartizan._util.schema import Between
-from bartizan._util.text import short
+from bartizan._util.text import quoted, short
 from bartizan.defense.reputation import Reputation
 from bartizan.flower.replies import STYPE, Model, as_record
 from bartizan.records import CorruptFileError
@@ -86,8 +86,8 @@ def load(folder: Path, model: Model, settings: Mapping[str, str]) -> Saved:
     for key, value in settings.items():
         if saved.settings.get(key) != value:
             raise ValueError(
-                f"{folder} holds a run with {key} {short(saved.settings.get(key), 200)}, not {value}. Take another folder, or "
-                f"delete that one."
+                f"{folder} holds a run with {key} {short(saved.settings.get(key), 200)}, not {value}. "
+                f"Take another folder, or delete that one."
             )
     return saved
 
@@ -106,5 +106,11 @@ def _saved(file: BinaryIO) -> Saved:
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError(f"array {name!r} holds NaN or infinite numbers")
-    reputation = Reputation.from_dict(about.reputation)
+    reputation = Reputation.from_dict(about.reputation, _node_id)
     return Saved(about.round, about.seconds, about.history, reputation, about.settings, as_record(arrays))
+
+
+def _node_id(name: str) -> int:
+    if not (name.isascii() and name.isdecimal() and len(name) <= 20 and int(name) < 2**64):
+        raise ValueError(f"reputation must be by node ids, got {quoted(name, 60)}")
+    return int(name)

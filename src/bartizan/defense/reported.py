@@ -1,0 +1,71 @@
+"""What clients report beside their updates, used with care: data sizes and metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from bartizan._util.text import quoted
+
+
+@dataclass(frozen=True)
+class SizePolicy:
+    """How much each client counts.
+
+    Args:
+        sizes: None counts all alike; ``"reported"`` takes what the clients report; a mapping gives each id's size.
+        cap: The largest size that a client can claim; needed with ``"reported"``.
+    """
+
+    sizes: Literal["reported"] | Mapping[Any, float] | None = None
+    cap: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sizes, str) and self.sizes != "reported":
+            raise ValueError(f"sizes must be None, 'reported' or a mapping from client ids, got {quoted(self.sizes)}.")
+        if self.sizes == "reported" and not (self.cap is not None and self.cap > 0):
+            raise ValueError(
+                "sizes='reported' needs size_cap, the most examples that a client can have: "
+                "without it, one that claims a billion would own every average."
+            )
+
+    def of(self, client: Any, reported: Callable[[], Any]) -> float:
+        """Return the size of a client; raise ValueError if there is no valid one. `reported` gives its own claim."""
+        if self.sizes is None:
+            return 1.0
+        if isinstance(self.sizes, Mapping):
+            if client not in self.sizes:
+                raise ValueError("sizes gives no number for this client")
+            return float(self.sizes[client])
+        claim = reported()
+        if isinstance(claim, bool) or not isinstance(claim, (int, float)) or not 0 < claim < math.inf:
+            raise ValueError(f"it must report its number of examples, a positive number; got {quoted(claim, 60)}")
+        assert self.cap is not None
+        return float(min(claim, self.cap))
+
+    def __str__(self) -> str:
+        if self.sizes == "reported" and self.cap is not None:
+            return f"as reported, {float(self.cap)} at most"
+        return "one a node" if self.sizes is None else "as given"
+
+
+def median_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the median of every finite number that most clients report.
+
+    No minority of the clients can move a median beyond the others' values.
+
+    >>> median_metrics([{"loss": 1.0}, {"loss": 3.0, "x": 1}, {"loss": 1e9, "accuracy": float("nan")}])
+    {'loss': 3.0}
+    """
+    numbers = [finite_numbers(report) for report in reports]
+    names = dict.fromkeys(name for report in numbers for name in report)
+    values = {name: [report[name] for report in numbers if name in report] for name in names}
+    return {name: float(median(found)) for name, found in values.items() if 2 * len(found) > len(reports)}
+
+
+def finite_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a report that are finite numbers."""
+    return {name: n for name, n in report.items() if isinstance(n, (int, float)) and math.isfinite(n)}

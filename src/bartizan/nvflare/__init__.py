@@ -1,0 +1,12 @@
+"""Robust aggregation inside an NVFlare job: one aggregator, for a recipe's `aggregator=`."""
+
+try:
+    import nvflare as _nvflare  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("bartizan.nvflare needs NVFlare: pip install 'bartizan[nvflare]'") from missing
+
+from bartizan.defense.reputation import Reputation, Suspect
+from bartizan.nvflare.aggregator import RobustAggregator
+from bartizan.nvflare.job_record import load_reputation
+
+__all__ = ["Reputation", "RobustAggregator", "Suspect", "load_reputation"]

@@ -1,0 +1,311 @@
+"""NVFlare's ModelAggregator with a robust rule: results are checked as they arrive, and none can end the job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, FLMetaKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+from bartizan import registry
+from bartizan._util.text import short
+from bartizan.aggregate import Aggregator
+from bartizan.defense.reported import SizePolicy, median_metrics
+from bartizan.defense.reputation import Reputation, Suspect
+from bartizan.errors import TooFewClientsError
+from bartizan.nvflare.job_record import write_record
+from bartizan.nvflare.running_job import RunningJob
+from bartizan.nvflare.site_results import check_layout, in_library_of, mapped, n_bytes, zeros_like
+from bartizan.result import Aggregation
+from bartizan.round import Round
+from bartizan.rules.base import Rule
+from bartizan.updates.column_pass import as_bytes
+from bartizan.updates.files import Unreadable
+from bartizan.updates.parse import reason_of
+
+BESIDE_MODEL = 192 * 2**20
+"""Bytes besides the result that a round may use where NVFlare keeps the tensors on disk."""
+
+
+@dataclass
+class SiteRound:
+    """The results of one round: a `Round` for whole models, one for differences; most sites use one of them only."""
+
+    number: int | None = None
+    model: Any = None
+    """The parameters that were sent."""
+    asked: set[str] = field(default_factory=set)
+    rounds: dict[ParamsType, Round[Any]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    closed: bool = False
+
+    @property
+    def seen(self) -> set[str]:
+        return {site for opened in self.rounds.values() for site in opened.clients}
+
+
+class RobustAggregator(ModelAggregator):
+    """Aggregates the results of sites by any of bartizan's rules, exact or projected.
+
+    For the `aggregator=` of a recipe. All arguments are names, numbers and dicts of them, since NVFlare exports jobs
+    as JSON. Each result is compared with the model that was sent and sketched when it arrives. One that can't be used
+    is quarantined with a reason; a site that answers with an error, or not at all, has failed. If too few are left for
+    the rule, the old model is kept and the job goes on.
+
+    Args:
+        rule: The name of a rule, ``"pre >> rule"`` included, such as ``"multi-krum"``; see `bartizan.rule`.
+        n_byzantine: How many of the sites of one round may be Byzantine, for the rules that take it.
+        sketch: The name of a sketch; ``"auto"`` is `Rotated`, which reads results on arrival.
+        rule_settings: Other settings of the rule, such as ``{"n_selected": 4}``.
+        sketch_settings: Settings of the sketch, such as ``{"k": 1024}``.
+        sizes: None counts every site alike; ``"reported"`` takes their NUM_STEPS_CURRENT_ROUND, up to `size_cap`; a
+            dict gives the size of each site by its name (others are quarantined).
+        size_cap: The most steps that a site can claim; needed with ``sizes="reported"``.
+        timeout: Seconds from the first request of a round after which it ends without the sites that have not
+            answered; NVFlare's FedAvg has no such limit.
+        spill: A folder on the server to keep results in instead of memory. Not needed where NVFlare keeps tensors on
+            disk (`enable_tensor_disk_offload`): those are mapped.
+        memory: The most memory that a round may use, as in `aggregate`; by default no limit, and where NVFlare keeps
+            tensors on disk the size of the model and 192 MiB.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        n_byzantine: int | None = None,
+        sketch: str = "auto",
+        rule_settings: dict[str, Any] | None = None,
+        sketch_settings: dict[str, Any] | None = None,
+        sizes: str | dict[str, float] | None = None,
+        size_cap: float | None = None,
+        timeout: float | None = None,
+        spill: str | None = None,
+        memory: int | str | None = None,
+    ) -> None:
+        super().__init__()
+        # NVFlare exports an argument only if there is an attribute of its name.
+        self.rule, self.n_byzantine, self.sketch = rule, n_byzantine, sketch
+        self.rule_settings, self.sketch_settings = rule_settings, sketch_settings
+        self.sizes, self.size_cap, self.timeout = sizes, size_cap, timeout
+        self.spill, self.memory = None if spill is None else os.fspath(spill), memory
+        for name, text in (("rule", rule), ("sketch", sketch)):
+            if not isinstance(text, str):
+                raise TypeError(f"{name} must be a name, since NVFlare exports jobs as JSON; got {text!r}.")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+        if memory is not None:
+            as_bytes(memory)
+        known = {} if n_byzantine is None else {"n_byzantine": n_byzantine}
+        chosen = registry.rule(rule, **known, **(rule_settings or {}))
+        if isinstance(chosen, Rule):
+            chosen.check_trusted(False)
+        # "auto" takes no settings
+        named = sketch if sketch == "auto" and not sketch_settings else registry.sketch(sketch, **sketch_settings or {})
+        self._aggregator = Aggregator(chosen, named)
+        self._size_policy = SizePolicy(sizes, size_cap)  # type: ignore[arg-type]
+        self._job = RunningJob(timeout)
+        self._round = SiteRound()
+        self._kind = ParamsType.FULL
+        self._history: tuple[float, ...] = ()
+        self._rounds: list[dict[str, Any]] = []
+        self.reputation = Reputation()
+
+    def suspects(self, odds: float = 0.05) -> list[Suspect]:
+        """Return the sites that were quarantined, or left out or failed more often than chance explains."""
+        return self.reputation.suspects(odds)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Learn from NVFlare's events which model was sent to which sites, and which of them failed."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN:
+            load_kernels(self._aggregator)
+        elif event_type == AppEventType.BEFORE_TRAIN_TASK:
+            if self._job.attach(self, fl_ctx) and self._round.model is None:
+                sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
+                self._round.model, self._round.number = sent.params, sent.current_round
+                self._job.start_clock()
+            self._round.asked |= self._job.targets()
+        elif event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
+            accepted, site = fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED), self._job.sender(fl_ctx)
+            if accepted is False and site is not None:
+                code = fl_ctx.get_prop(FLContextKey.TASK_RESULT).get_return_code()
+                self._round.failed.setdefault(
+                    site, f"its result holds no usable parameters (return code {short(code)})"
+                )
+
+    def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
+        """Take a result from ScatterAndGather, which also passes on results of finished rounds."""
+        self.fl_ctx = fl_ctx
+        site = self._job.sender(fl_ctx)  # what the result itself says of its sender is not trusted
+        if site is None:
+            self.warning("A result came after its round was over, and is not used.")
+            return False
+        try:
+            model = FLModelUtils.from_shareable(shareable)
+        except Exception as error:  # of a site's making
+            self._round.failed.setdefault(site, short(reason_of(error)))
+            return False
+        model.meta["client_name"] = site
+        return self.accept_model(model)
+
+    def accept_model(self, model: FLModel) -> bool:
+        """Check and sketch one site's result; say whether it can take part."""
+        now, site = self._round, str(model.meta.get("client_name", AppConstants.CLIENT_UNKNOWN))
+        if now.closed or site in now.seen:  # controllers pass on one result at a time
+            why = "came after its round was over" if now.closed else "is not its first one"
+            self.warning(f"A result of site {short(site)} {why}, and is not used.")
+            return False
+        if None not in (now.number, model.current_round) and now.number != model.current_round:
+            now.failed[site] = f"its result is of round {model.current_round}"
+            return False
+        size, update = 1.0, mapped_or_unreadable(model.params, self._sent())
+        try:
+            size = self._size_policy.of(site, lambda: model.meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND))
+        except ValueError as wrong:
+            update = Unreadable(short(wrong))
+        try:
+            reason = self._opened(now, model.params_type or ParamsType.FULL).add(update, site, size)
+        except OSError as full:  # no room in `spill`: the site has failed, and the round goes on
+            now.failed[site] = short(full)
+            return False
+        now.sizes[site] = size
+        now.metrics[site] = model.metrics if isinstance(model.metrics, dict) else {}
+        return reason is None
+
+    def aggregate_model(self) -> FLModel:
+        """Weigh and combine the results of the round; if too few are usable, return the old model."""
+        self._job.stop_clock()
+        now, sent = self._round, self._sent()
+        now.closed = True
+        kind = max(now.rounds, key=lambda kind: (len(now.rounds[kind]), kind == self._kind), default=self._kind)
+        if not now.rounds:
+            now.rounds[kind] = self._aggregator.round()
+        opened = now.rounds[kind]
+        for site in sorted(now.seen - set(opened.clients)):
+            opened.add(Unreadable(f"it did not send {kind.value} parameters, as most sites did"), site)
+        for site in sorted((now.asked | set(now.failed)) - now.seen):
+            opened.fail(site, now.failed.get(site, "it sent no result"))
+        result, problem = None, ""
+        try:
+            result = opened.close()
+            quarantined = result.quarantined
+        except TooFewClientsError as few:
+            problem, quarantined = few.problem, few.quarantined
+        except (ValueError, OSError) as wrong:  # such as a limit on memory that is too low for this model
+            problem, quarantined = short(wrong), opened.quarantined
+        weights = None
+        if result is not None and result.weights is not None:
+            weights = dict(zip(result.clients, result.weights.tolist(), strict=True))
+        self._log(now, opened, quarantined, problem)
+        self._record(now, opened, result, weights, quarantined, problem)
+        trusted = [s for s in opened.clients if s not in quarantined and (weights is None or weights[s] > 0)]
+        metrics = median_metrics([now.metrics[site] for site in trusted])
+        self._kind = kind
+        self._discard(now)
+        if result is not None:
+            self._history = result.history
+            return FLModel(kind, in_library_of(sent, result.update), metrics=metrics or None)
+        if sent is None:
+            raise RuntimeError(f"The round was refused, and there is no global model to keep: {problem}")
+        return FLModel(kind, sent if kind == ParamsType.FULL else zeros_like(sent))
+
+    def reset_stats(self) -> None:
+        """Forget what came in this round, and begin another."""
+        self._job.stop_clock()
+        self._discard(self._round)
+        self._round = SiteRound()
+
+    def _sent(self) -> Any:
+        """The model that the sites were sent; None where NVFlare does not tell."""
+        if self._round.model is not None or self.fl_ctx is None:
+            return self._round.model
+        return (self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) or {}).get("weights")
+
+    def _opened(self, now: SiteRound, kind: ParamsType) -> Round[Any]:
+        if kind not in now.rounds:
+            memory, reference = self.memory, self._sent() if n_bytes(self._sent()) else None
+            if memory is None and self._job.tensors_on_disk():
+                memory = n_bytes(reference) + BESIDE_MODEL
+            now.rounds[kind] = self._aggregator.round(
+                reference=reference if kind == ParamsType.FULL else None,
+                history=self._history,
+                spill=self.spill,
+                memory=memory,
+            )
+        return now.rounds[kind]
+
+    def _discard(self, now: SiteRound) -> None:
+        now.closed = True
+        for opened in now.rounds.values():
+            opened.__exit__()
+        now.rounds, now.model = {}, None
+
+    def _log(self, now: SiteRound, opened: Round[Any], quarantined: Mapping[str, str], problem: str) -> None:
+        counts = f"judged {len(opened) - len(quarantined)} results, quarantined {len(quarantined)}"
+        self.info(f"Round {now.number}: {counts}; {len(opened.failed)} sites failed")
+        for what, sites in (("Quarantined", quarantined), ("Failed", opened.failed)):
+            for site, reason in sites.items():
+                self.warning(f"{what}: site {short(site)}: {reason}")
+        if problem:
+            self.warning(f"Round {now.number} was refused and the model kept: {problem}")
+
+    def _record(
+        self,
+        now: SiteRound,
+        opened: Round[Any],
+        result: Aggregation[Any] | None,
+        weights: dict[str, float] | None,
+        quarantined: Mapping[str, str],
+        problem: str,
+    ) -> None:
+        """Add the round to the reputation, and write both into the job's results."""
+        sizes = None if self.sizes is None else {site: now.sizes.get(site, 1.0) for site in opened.clients}
+        self.reputation.add(weights, quarantined, opened.failed, took_part=opened.clients, sizes=sizes)
+        line: dict[str, Any] = {"round": now.number, "weights": weights, "sizes": sizes}
+        line |= {"quarantined": dict(quarantined), "failed": opened.failed, "refused": problem or None}
+        if result is not None:
+            line |= {"n_byzantine": result.n_byzantine, "sketch": repr(result.sketch), "seed": str(result.seed)}
+        self._rounds.append(line)
+        folder = self._job.result_folder(self.fl_ctx)
+        if folder is not None:
+            settings = {"rule": repr(self._aggregator.rule), "sizes": str(self._size_policy)}
+            try:
+                write_record(Path(folder), settings, self._rounds, self.reputation)
+            except OSError as full:
+                self.error(f"The record of the rounds can't be written: {full}")
+
+
+def load_kernels(aggregator: Aggregator) -> None:
+    """Run a small round, since compiling kernels on the first result would keep all sites waiting for the server."""
+    n_clients = 4 * (aggregator.rule.max_byzantine() or 1) + 3
+    updates = np.random.default_rng(0).normal(size=(n_clients, 64)).astype(np.float32)
+    with suppress(ValueError), aggregator.round(reference=updates[0]) as opened:
+        for client, update in enumerate(updates):
+            opened.add(update, client)
+        opened.close()
+
+
+def mapped_or_unreadable(params: Any, sent: Any) -> Any:
+    """The parameters, mapped where they are on disk; if they do not fit the model that was sent, why."""
+    try:
+        update = mapped(params)
+        if n_bytes(sent):
+            check_layout(update, sent)
+        return update
+    except Exception as error:  # a site's container may raise anything
+        return Unreadable(reason_of(error))

@@ -1,0 +1,27 @@
+"""Write what was decided in each round, and the sites' reputation, into the job's results on the server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bartizan._util.atomic import write_whole
+from bartizan.defense.reputation import Reputation
+
+NAME = "bartizan.json"
+
+
+def write_record(folder: Path, settings: dict[str, Any], rounds: list[dict[str, Any]], reputation: Reputation) -> None:
+    """Write the record of a job into a folder, all or nothing."""
+    suspects = {suspect.node: suspect.record for suspect in reputation.suspects()}
+    record = {**settings, "suspects": suspects, "reputation": reputation.as_dict(), "rounds": rounds}
+    write_whole(folder / NAME, json.dumps(record, indent=1))
+
+
+def load_reputation(folder: str | Path) -> Reputation:
+    """Return the sites' reputation after a job, from its result folder (such as `run.get_result()`)."""
+    found = sorted(Path(folder).rglob(NAME))
+    if len(found) != 1:
+        raise FileNotFoundError(f"{folder} should hold one {NAME}, the record of a job; it holds {len(found)}.")
+    return Reputation.from_dict(json.loads(found[0].read_text())["reputation"], node=str)

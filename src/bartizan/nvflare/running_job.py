@@ -1,0 +1,73 @@
+"""What an aggregator knows of its job: the controller, the sites of a round, its time limit, the folder of results."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+
+
+class RunningJob:
+    """What NVFlare tells an aggregator of its job, and the two things that are changed in it.
+
+    A controller that is left at its default ends the job when a site answers with an error; it is set to ignore such
+    results. And a round ends after `timeout` seconds, which FedAvg has no setting for.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout
+        self.controller: Any = None
+        self.clock: threading.Timer | None = None
+
+    def attach(self, aggregator: Any, fl_ctx: FLContext) -> bool:
+        """Find the controller that uses this aggregator and is running now; say whether there is one."""
+        workflow = getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None)
+        controller = getattr(workflow, "controller", None)
+        if getattr(controller, "aggregator", None) is not aggregator:
+            return False
+        self.controller = controller
+        for name in ("_ignore_result_error", "ignore_result_error"):  # of FedAvg, of ScatterAndGather
+            if getattr(controller, name, False) is None:
+                setattr(controller, name, True)
+        return True
+
+    def targets(self) -> set[str]:
+        """The sites that the standing tasks were sent to."""
+        tasks = getattr(getattr(self.controller, "communicator", None), "_tasks", ())
+        return {site for task in tasks for site in task.targets or ()}
+
+    def sender(self, fl_ctx: FLContext) -> str | None:
+        """The site that was given the task whose result is being processed; None if that task is over."""
+        communicator = getattr(self.controller, "communicator", None)
+        if communicator is None:
+            return None
+        client_task = communicator.process_task_check(fl_ctx.get_prop(FLContextKey.TASK_ID), fl_ctx)
+        return None if client_task is None else str(client_task.client.name)
+
+    def tensors_on_disk(self) -> bool:
+        return bool(getattr(self.controller, "enable_tensor_disk_offload", False))
+
+    def start_clock(self) -> None:
+        """End the round's tasks after the timeout, if one is set."""
+        if self.timeout is not None:
+            self.stop_clock()
+            status = TaskCompletionStatus.TIMEOUT
+            self.clock = threading.Timer(self.timeout, self.controller.cancel_all_tasks, (status,))
+            self.clock.daemon = True
+            self.clock.start()
+
+    def stop_clock(self) -> None:
+        if self.clock is not None:
+            self.clock.cancel()
+            self.clock = None
+
+    @staticmethod
+    def result_folder(fl_ctx: FLContext | None) -> str | None:
+        """The folder that NVFlare keeps the job's results in; None outside of a job."""
+        if fl_ctx is None or fl_ctx.get_engine() is None:
+            return None
+        folder: str = fl_ctx.get_engine().get_workspace().get_result_root(fl_ctx.get_job_id())
+        return folder

@@ -1,0 +1,63 @@
+"""Read untrusted results of sites: their parameters, in memory or on disk, compared with the model that was sent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bartizan.updates.files import open_update
+from bartizan.updates.layout import Layout, is_tensor, leaves_of, plain_and_leaves, rebuild, shown_path
+
+
+def mapped(params: Any) -> Any:
+    """The parameters, with tensors that NVFlare keeps on disk mapped into memory instead of loaded."""
+    # NVFlare makes these references itself; while their module is not imported there are none.
+    lazy = getattr(sys.modules.get("nvflare.app_opt.pt.lazy_tensor_dict"), "_LazyRef", None)
+    if lazy is None or not isinstance(params, Mapping):
+        return params
+    return {
+        name: open_update(Path(value.file_path))[value.key] if isinstance(value, lazy) else value
+        for name, value in params.items()
+    }
+
+
+def check_layout(params: Any, model: Any) -> None:
+    """Raise TypeError unless the parameters have the names, shapes and kinds of numbers of the model that was sent."""
+    wanted = {entry.path: entry for entry in Layout.of(leaves_of(model)).entries}
+    came = {entry.path: entry for entry in Layout.of(leaves_of(params)).entries}
+    for path, entry in wanted.items():
+        if path not in came:
+            raise TypeError(f"{entry} is missing")
+        if came[path].shape != entry.shape or came[path].is_float != entry.is_float:
+            raise TypeError(f"wanted {entry}, got {came[path].dtype} of shape {came[path].shape}")
+    for path in came:
+        if path not in wanted:
+            raise TypeError(f"entry {shown_path(path)!r} is not part of the model")
+
+
+def in_library_of(model: Any, params: Any) -> Any:
+    """The parameters as torch tensors where the model has tensors, and as NumPy arrays where it has arrays."""
+    if not isinstance(model, Mapping) or not isinstance(params, Mapping):
+        return params
+    return {name: _converted(array, is_tensor(model.get(name, array))) for name, array in params.items()}
+
+
+def _converted(array: Any, to_tensor: bool) -> Any:
+    if is_tensor(array) == to_tensor:
+        return array
+    return sys.modules["torch"].from_numpy(array) if to_tensor else array.numpy()
+
+
+def n_bytes(model: Any) -> int:
+    """Bytes of a model's numbers; 0 where there is no model, or an empty one."""
+    return 0 if model is None else sum(leaf.nbytes for leaf in leaves_of(model).values())
+
+
+def zeros_like(model: Any) -> Any:
+    """The difference that leaves the model as it is."""
+    plain, _ = plain_and_leaves(model)
+    return rebuild(plain, lambda _, leaf: leaf.new_zeros(leaf.shape) if is_tensor(leaf) else np.zeros_like(leaf))
