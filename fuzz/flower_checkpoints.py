@@ -1,4 +1,4 @@
-"""Surface: checkpoints of Flower runs. A damaged one is refused, or read as it was written; a forged one does no harm."""
+"""Surface: checkpoints of Flower runs. A damaged one is refused or read as it was written; a forged one is harmless."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from bartizan.defense.reputation import Reputation
-from bartizan.flower import checkpoint
-from bartizan.flower.checkpoint import Saved
+from bartizan.flower import saved_state
 from bartizan.flower.replies import Model
+from bartizan.flower.saved_state import Saved
 from bartizan.records import CorruptFileError
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes, mutated_value
@@ -47,8 +47,8 @@ def _forged(whole: bytes, draw: Draw) -> bytes:
     if draw.chance(3):
         entries["0.npy"] = mutated_bytes(entries["0.npy"], draw)
     else:
-        about = mutated_value(json.loads(entries[checkpoint.ABOUT]), draw)
-        entries[checkpoint.ABOUT] = json.dumps(about).encode("utf-8", "surrogatepass")
+        about = mutated_value(json.loads(entries[saved_state.ABOUT]), draw)
+        entries[saved_state.ABOUT] = json.dumps(about).encode("utf-8", "surrogatepass")
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name, data in entries.items():
@@ -58,12 +58,12 @@ def _forged(whole: bytes, draw: Draw) -> bytes:
 
 def surface(folder: Path) -> Surface:
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / checkpoint.NAME
+    path = folder / saved_state.NAME
 
     def case(data: bytes) -> str:
         draw = Draw(data)
         kind, written = draw.below(4), _saved(draw)
-        checkpoint.save(folder, written)
+        saved_state.save(folder, written)
         try:
             if kind == 1:
                 path.write_bytes(mutated_bytes(path.read_bytes(), draw))
@@ -75,7 +75,7 @@ def surface(folder: Path) -> Surface:
             raise RefusedError from None
         try:
             with documented(CorruptFileError, ValueError):  # a model of other shapes is a ValueError
-                found = checkpoint.load(folder, MODEL, {"rule": "Mean()"})
+                found = saved_state.load(folder, MODEL, {"rule": "Mean()"})
         except RefusedError as refused:
             require(kind, f"a valid checkpoint was refused: {refused.__cause__}")
             raise

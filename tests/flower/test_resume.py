@@ -18,7 +18,7 @@ from flwr.app import MetricRecord
 import bartizan as bz
 from bartizan import records as results
 from bartizan._util import jsonl
-from bartizan.flower import RobustStrategy, checkpoint
+from bartizan.flower import RobustStrategy, saved_state
 from bartizan.lab.report import load as report
 from bartizan.lab.report.finding import reputation_of
 from flower_nodes import ATTACKERS, MODEL, LocalGrid, arrays, as_record, fails, run, steps_by_one
@@ -72,7 +72,7 @@ def test_a_kill_between_the_record_and_the_checkpoint_loses_nothing(tmp_path, mo
             raise Killed
         save(folder, saved)
 
-    save = checkpoint.save
+    save = saved_state.save
     desk = LocalGrid(dict.fromkeys(range(7), steps_by_one))
 
     def go():
@@ -85,7 +85,7 @@ def test_a_kill_between_the_record_and_the_checkpoint_loses_nothing(tmp_path, mo
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", kill)
+        patch.setattr(saved_state, "save", kill)
         with pytest.raises(Killed):
             go()
     assert len(results.read(tmp_path).rounds) == 3
@@ -239,7 +239,7 @@ def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
         return steps_by_one(message)
 
     bad = 1 if what == "first line" else 2
-    target = {"checkpoint": (checkpoint, "save"), "line": (results.Writer, "write"), "first line": (jsonl, "rewrite")}
+    target = {"checkpoint": (saved_state, "save"), "line": (results.Writer, "write"), "first line": (jsonl, "rewrite")}
     target = target[what]
     with monkeypatch.context() as patch:
         _, result = run(dict.fromkeys(range(7), node), rounds=3, folder=tmp_path)
@@ -248,7 +248,7 @@ def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
     found = results.read(tmp_path)
     assert [line["round"] for line in found.rounds] == [1, 2, 3]
     assert found.end["status"] == "finished"
-    assert checkpoint.load(tmp_path, MODEL, {}).round == 3
+    assert saved_state.load(tmp_path, MODEL, {}).round == 3
 
 
 def test_a_folder_of_another_model_is_an_error(tmp_path):
@@ -294,7 +294,7 @@ def test_a_folder_that_is_deleted_is_noticed_and_made_again_in_the_same_round(tm
     recorded = results.read(folder)
     assert [line["round"] for line in recorded.rounds] == [1, 2, 3, 4]
     assert recorded.end["status"] == "finished"
-    assert checkpoint.load(folder, MODEL, {}).round == 4
+    assert saved_state.load(folder, MODEL, {}).round == 4
     with results.locked(folder):  # free again
         pass
 

@@ -15,9 +15,9 @@ from bartizan import __version__, records
 from bartizan._util import jsonl, machine
 from bartizan._util.locks import is_at
 from bartizan.aggregate import Aggregator
-from bartizan.flower import checkpoint
-from bartizan.flower.checkpoint import ADVICE, Saved
+from bartizan.flower import saved_state
 from bartizan.flower.replies import Model
+from bartizan.flower.saved_state import ADVICE, Saved
 from bartizan.records import CorruptFileError
 
 log = logging.getLogger("flwr")
@@ -57,17 +57,17 @@ class RunRecord:
 
     def load(self, model: Model, settings: Mapping[str, str]) -> Saved:
         """Return the state of an earlier run in the folder, which is continued; raise ValueError if it can't be."""
-        saved = Saved() if self.folder is None else checkpoint.load(self.folder, model, settings)
+        saved = Saved() if self.folder is None else saved_state.load(self.folder, model, settings)
         if saved.round and self.folder is not None:
             try:
                 recorded = records.read(self.folder)
             except FileNotFoundError:
                 raise CorruptFileError(
-                    f"{self.folder} has a {checkpoint.NAME} but no {records.NAME}. {ADVICE}"
+                    f"{self.folder} has a {saved_state.NAME} but no {records.NAME}. {ADVICE}"
                 ) from None
             if len(recorded.rounds) < saved.round:
                 raise CorruptFileError(
-                    f"{self.folder / checkpoint.NAME} is of round {saved.round}, and {records.NAME} beside it has "
+                    f"{self.folder / saved_state.NAME} is of round {saved.round}, and {records.NAME} beside it has "
                     f"{len(recorded.rounds)} rounds: one of them was changed or cut. {ADVICE}"
                 )
             # Rounds after the checkpoint are run again. They are counted, since their bytes move when a client joins.
@@ -92,7 +92,7 @@ class RunRecord:
             else:
                 self._writer.write("round", **line)
                 self._writer.sync()
-            checkpoint.save(self.folder, saved)
+            saved_state.save(self.folder, saved)
 
     def end(self, seconds: float, status: str) -> None:
         """Write the last line, if any round was added."""

@@ -19,7 +19,6 @@ from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
 from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import TooFewClientsError
-from bartizan.flower.checkpoint import Saved
 from bartizan.flower.connected_nodes import MissingNodesError, wait_for_nodes
 from bartizan.flower.replies import (
     MetricsFunction,
@@ -35,6 +34,7 @@ from bartizan.flower.replies import (
 from bartizan.flower.reply_limits import Limits
 from bartizan.flower.resume import Ended, RunRecord, resumed, run_line
 from bartizan.flower.round_outcome import RoundOutcome
+from bartizan.flower.saved_state import Saved
 from bartizan.flower.streaming_grid import StreamingGrid, UnusableReply
 from bartizan.round import Round
 from bartizan.rules.base import Rule

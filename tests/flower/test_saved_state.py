@@ -14,9 +14,9 @@ from flwr.app import Array
 import bartizan as bz
 from bartizan import records as results
 from bartizan.defense.reputation import Reputation
-from bartizan.flower import RobustStrategy, checkpoint
-from bartizan.flower.checkpoint import Saved
+from bartizan.flower import RobustStrategy, saved_state
 from bartizan.flower.replies import Model
+from bartizan.flower.saved_state import Saved
 from flower_nodes import ATTACKERS, MODEL, LocalGrid, arrays, as_record, run, steps_by_one
 from places import KINDS, put
 
@@ -27,13 +27,13 @@ def saved(folder: Path) -> Path:
     reputation = Reputation()
     reputation.add(None, {}, {2**63: "no reply within 60 s"})
     state = Saved(1, 1.5, (0.25, 3.0), reputation, SETTINGS, as_record({"w": np.float32([[1, 2]])}))
-    checkpoint.save(folder, state)
-    return folder / checkpoint.NAME
+    saved_state.save(folder, state)
+    return folder / saved_state.NAME
 
 
 def state_of(path: Path) -> tuple:
     model = Model.of(as_record({"w": np.zeros((1, 2), np.float32)}))
-    found = checkpoint.load(path.parent, model, SETTINGS)
+    found = saved_state.load(path.parent, model, SETTINGS)
     data = {name: array.data for name, array in found.arrays.items()}
     return found.round, found.seconds, found.history, found.reputation.as_dict(), found.settings, data
 
@@ -64,16 +64,16 @@ def test_a_file_that_was_cut_is_noticed(tmp_path, cut):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_regular_file_is_an_error_and_not_waited_for(tmp_path, kind):
-    put(kind, tmp_path / checkpoint.NAME)
+    put(kind, tmp_path / saved_state.NAME)
     with pytest.raises(results.CorruptFileError, match=r"checkpoint\.npz is not what RobustStrategy writes"):
-        state_of(tmp_path / checkpoint.NAME)
+        state_of(tmp_path / saved_state.NAME)
 
 
 def forge(path: Path, about=None, arrays=None, method: int = zipfile.ZIP_STORED) -> None:
     """Change fields of a checkpoint, with the right checksums."""
     with zipfile.ZipFile(path) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
-    entries[checkpoint.ABOUT] = json.dumps({**json.loads(entries[checkpoint.ABOUT]), **(about or {})}).encode()
+    entries[saved_state.ABOUT] = json.dumps({**json.loads(entries[saved_state.ABOUT]), **(about or {})}).encode()
     entries |= arrays or {}
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, data in entries.items():
@@ -169,7 +169,7 @@ def test_a_compressed_checkpoint_is_refused_unread(tmp_path):
 def test_a_round_that_the_record_does_not_have_is_an_error_also_if_the_run_seems_done(tmp_path, about, rounds):
     nodes = {**dict.fromkeys(range(7), steps_by_one), 9: ATTACKERS["NaN"]}
     run(nodes, rounds=2, folder=tmp_path)
-    forge(tmp_path / checkpoint.NAME, about)
+    forge(tmp_path / saved_state.NAME, about)
     with pytest.raises(
         results.CorruptFileError, match=r"checkpoint.npz is of round \d+, and results.jsonl .* 2 rounds"
     ):
@@ -182,7 +182,7 @@ def test_a_round_that_the_record_does_not_have_is_an_error_also_if_the_run_seems
 def test_numpy_reads_the_model_of_a_checkpoint(tmp_path):
     nodes = dict.fromkeys(range(7), steps_by_one)
     _, result = run(nodes, folder=tmp_path)
-    with np.load(io.BytesIO((tmp_path / checkpoint.NAME).read_bytes()), allow_pickle=False) as file:
+    with np.load(io.BytesIO((tmp_path / saved_state.NAME).read_bytes()), allow_pickle=False) as file:
         for i, array in enumerate(result.arrays.values()):
             np.testing.assert_array_equal(file[str(i)], array.numpy())
     strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path)
