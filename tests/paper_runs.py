@@ -33,6 +33,7 @@ def write(
             name=one.name,
             config=one.as_dict(),
             machine=machine,
+            clients=list(range(len(sizes or weights[0] or "ab"))),
             sizes=sizes,
             byzantine=[1],
         )

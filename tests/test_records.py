@@ -14,7 +14,8 @@ def written(folder, rounds=3, end=True):
     with Writer(folder) as lines:
         lines.write("run", version=results.VERSION, id="a", clients=[0, 1])
         for t in range(1, rounds + 1):
-            lines.write("round", round=t, weights=np.array([0.25, 0.75]), accuracy=np.float32(0.5), norm=np.inf)
+            numbers = {"weights": np.array([0.25, 0.75]), "accuracy": np.float32(0.5), "norm": np.inf}
+            lines.write("round", round=t, clients=[0, 1], **numbers)
         if end:
             lines.write("end", status="finished")
         return lines.sync()
@@ -95,9 +96,9 @@ def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
     ("kinds", "message"),
     [
         ([], "holds no complete line"),
-        ([("round", {"round": 1})], "must begin with a line of kind 'run'"),
+        ([("round", {"round": 1})], "line 1, .* must begin with a line of kind 'run'"),
         ([("run", {"version": 99})], "is of version 99"),
-        ([("run", {"version": 1}), ("round", {"round": 2})], "numbered from 1"),
+        ([("run", {"version": 1, "clients": [0]}), ("round", {"round": 2, "clients": [0]})], "numbered from 1"),
     ],
 )
 def test_a_file_that_is_no_run_is_refused(tmp_path, kinds, message):

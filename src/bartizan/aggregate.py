@@ -174,7 +174,8 @@ def aggregate(
         seed: Seed of this round's randomness; fresh secret entropy if not given.
         history: The `history` of the last round's result, for the rules that have a memory.
         strict: Raise on the first client that can't take part, instead of quarantining it.
-        out: A container like one update, whose arrays the result is written into; it is the result's `update`.
+        out: A container like one update, whose arrays the result is written into; it is the result's `update`. It must
+            not share memory with any of the updates, the reference or the trusted update.
         memory: The most memory to use at a time, in bytes or as "512 MiB", pages of mapped files included: updates may
             be larger than RAM.
         progress: Called as progress(stage, done, total) after each block of columns; both count numbers.
@@ -195,7 +196,7 @@ def aggregate(
     S = client_sizes(sizes, clients.n_sent)
     chosen = aggregator.sketch_for(clients)
     effective = effective_sketch(rule, chosen)
-    clients = clients.prepared(out, *effective.working_set())
+    clients = clients.prepared(out, {"reference": reference, "trusted": trusted}, *effective.working_set())
 
     # Drawn only now: `updates` may be a generator that was still waiting for some of them.
     seed = fresh_seed() if seed is None else seed

@@ -16,6 +16,7 @@ from dataclasses import MISSING
 from typing import Any
 
 from bartizan import __version__, registry
+from bartizan._util.text import short
 from bartizan.attacks import ATTACKS, POISONS
 from bartizan.registry import Registry
 
@@ -32,6 +33,8 @@ COMMANDS = {
     "theory": ("bartizan.studies.theory.command", "measure what the theorems promise"),
     "warmup": ("bartizan.cli", "compile the kernels now, so that the first call does not"),
 }
+LONGEST = 4000
+"""Characters of an error that are printed."""
 LONG_RUNNING = ("run", "sweep", "paper", "demo", "bench", "theory")
 
 
@@ -86,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(wrong)
         if isinstance(wrong, OSError) and wrong.filename is not None:
             message = f"{wrong.filename}: {wrong.strerror}"
-        print(f"{command}: {message}{checkout}", file=sys.stderr)
+        print(f"{command}: {short(message, LONGEST)}{checkout}", file=sys.stderr)
         return 2
     return status or 0
 

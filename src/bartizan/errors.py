@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bartizan._util.text import short
+
 
 class BadClientError(ValueError):
     """Raised under `strict=True`: this client's update can't take part."""
 
     def __init__(self, client: Any, reason: str) -> None:
-        super().__init__(f"client {client}: {reason} (strict=True; without it this client would be quarantined)")
+        said = f"client {short(client, 60)}: {short(reason)}"
+        super().__init__(f"{said} (strict=True; without it this client would be quarantined)")
         self.client = client
         self.reason = reason
 
@@ -34,12 +37,12 @@ def _grouped(reasons: Mapping[Any, str], most: int = 10) -> str:
     clients: dict[str, list[Any]] = {}
     for client, reason in reasons.items():
         clients.setdefault(reason, []).append(client)
-    shown = [f"{_named(who)}: {reason}" for reason, who in list(clients.items())[:most]]
+    shown = [f"{_named(who)}: {short(reason)}" for reason, who in list(clients.items())[:most]]
     more = len(clients) - most
     return "; ".join(shown) + (f"; and {more} more reasons" if more > 0 else "")
 
 
 def _named(clients: list[Any], most: int = 5) -> str:
-    listed = ", ".join(map(str, clients[:most]))
+    listed = ", ".join(short(client, 60) for client in clients[:most])
     more = f" and {len(clients) - most} more" if len(clients) > most else ""
     return f"client{'s' if len(clients) > 1 else ''} {listed}{more}"

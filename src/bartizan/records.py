@@ -1,7 +1,8 @@
 """Write and read `results.jsonl`, the record of one training run in the laboratory or in a deployment.
 
 The file begins with a `run` line (clients and configuration), has one `round` line for each round, and closes with an
-`end` line. `docs/reference/results-format.md` lists the fields of each. The report reads nothing else.
+`end` line. `result_lines` declares the fields of each, and `docs/reference/results-format.md` explains them. The report
+reads nothing else.
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ from typing import Any
 
 from bartizan._util import jsonl
 from bartizan._util.jsonl import CorruptFileError, encode
-from bartizan._util.locks import try_lock
-from bartizan._util.text import quoted
+from bartizan._util.locks import is_at, try_lock
+from bartizan.result_lines import VERSION, LineChecker, known_kind
 
-__all__ = ["AnotherRunError", "CorruptFileError", "Recorded", "Writer", "encode", "explain", "find", "locked", "read"]
+__all__ = [
+    "VERSION",
+    "AnotherRunError",
+    "CorruptFileError",
+    "Recorded",
+    "Writer",
+    "encode",
+    "find",
+    "locked",
+    "read",
+    "unusable",
+]
 
-VERSION = 1
 NAME = "results.jsonl"
-KINDS = ("run", "round", "end")
-
-MALFORMED = (CorruptFileError, KeyError, TypeError, ValueError, AttributeError)
-"""Errors of reading a run whose lines are complete but do not have the fields of a run."""
 
 
 class AnotherRunError(FileExistsError):
@@ -56,27 +63,19 @@ class Writer(jsonl.Appender):
         super().__init__(folder / NAME, keep)
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one line of a kind in `KINDS`."""
-        self.append({"kind": _known(kind), **fields})
+        """Append one line of a kind in `result_lines.LINES`."""
+        self.append({"kind": known_kind(kind), **fields})
 
 
 def read(folder: Path, keep: int | None = None) -> Recorded:
-    """Read a run's file, or its first `keep` bytes, and check every complete line."""
+    """Read a run's file, or its first `keep` bytes, and check every complete line and all its fields."""
     path = Path(folder) / NAME
     advice = "Put back a copy, or delete the run's folder and run again."
-    found = jsonl.read(path, _line, advice=advice, size=keep)
+    found = jsonl.read(path, LineChecker(), advice=advice, size=keep)
     if not found.rows:
         raise CorruptFileError(f"{path} holds no complete line. Delete its folder and run again.")
     run, *others = found.rows
-    if run["kind"] != "run":
-        raise CorruptFileError(f"{path} must begin with a line of kind 'run', got {run['kind']!r}.")
-    if run.get("version") != VERSION:
-        raise CorruptFileError(
-            f"{path} is of version {quoted(run.get('version'))}; this bartizan reads version {VERSION}."
-        )
     rounds = [line for line in others if line["kind"] == "round"]
-    if [line.get("round") for line in rounds] != list(range(1, len(rounds) + 1)):
-        raise CorruptFileError(f"{path}: rounds must be numbered from 1 on, each once.")
     ends = [line for line in others if line["kind"] == "end"]
     return Recorded(path.parent, run, rounds, ends[-1] if ends else None, found.torn)
 
@@ -98,8 +97,9 @@ def locked(folder: Path) -> Iterator[int]:
             raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.")
         yield handle
     finally:
+        ours = is_at(handle, folder)
         os.close(handle)
-        for one in made:
+        for one in made if ours else []:
             with suppress(OSError):  # not empty
                 one.rmdir()
 
@@ -118,22 +118,3 @@ def find(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; wanted one that `bartizan run` or `sweep` wrote.")
     return sorted(path.parent for path in folder.rglob(NAME))
-
-
-def explain(path: Path, wrong: Exception) -> str:
-    """Return in one line why a run can't be used, for an exception in `MALFORMED`."""
-    if isinstance(wrong, CorruptFileError):
-        return str(wrong)
-    why = f"field {wrong} is missing" if isinstance(wrong, KeyError) else str(wrong)
-    return f"{path} is not the record of a run: {why}"
-
-
-def _line(row: dict[str, Any]) -> dict[str, Any]:
-    _known(row.get("kind"))
-    return row
-
-
-def _known(kind: Any) -> str:
-    if kind not in KINDS:
-        raise ValueError(f"the kind of a line is one of {', '.join(KINDS)}, got {quoted(kind)}")
-    return str(kind)

@@ -17,7 +17,7 @@ import numpy as np
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
-from bartizan._util.text import short
+from bartizan._util.text import quoted, short
 from bartizan.defense.decide import decide, effective_sketch
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.errors import BadClientError, TooFewClientsError
@@ -123,19 +123,19 @@ class Round(Generic[U]):
         Returns the reason if the update can't take part, as far as it shows by itself, else None. Under ``strict`` that
         is a BadClientError, and the client may send again.
         """
-        if isinstance(size, bool) or not (math.isfinite(size) and size > 0):
-            raise ValueError(f"client {client!r}: size must be a positive number, got {size!r}.")
+        if not _is_size(size):
+            wanted = "size must be a positive number below 1e308"
+            raise ValueError(f"client {quoted(client, 60)}: {wanted}, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = isinstance(update, Path)
-            stored = self._sketched(open_path(update) if isinstance(update, Path) else update, float(size))
+            held = open_path(update) if isinstance(update, Path) else _copied(update) if self._copy else update
+            stored = self._sketched(held, float(size))
             if stored.reason is not None and self._strict:
                 raise BadClientError(client, stored.reason)
             if stored.layout is None:
                 stored = replace(stored, update=Unreadable(stored.reason or ""))
             elif self._spill is not None and not on_disk:
                 stored = replace(stored, update=self._spill.keep(stored.update, client))
-            elif self._copy and not on_disk:
-                stored = replace(stored, update=_copied(stored.update))
             with self._changed:
                 self._stored[client] = stored
             return stored.reason
@@ -221,16 +221,22 @@ class Round(Generic[U]):
         try:
             valid = hash(client) is not None and client == client  # arrays have no hash, and no single answer to ==
         except TypeError:
-            raise TypeError(f"A client's id must be hashable, such as a number or a text; got {client!r}.") from None
+            raise TypeError(
+                f"A client's id must be hashable, such as a number or a text; got {quoted(client, 60)}."
+            ) from None
         if not valid:
-            raise ValueError(f"A client's id must equal itself; got {client!r}.")
+            raise ValueError(f"A client's id must equal itself; got {quoted(client, 60)}.")
         with self._changed:
             if self._state != "open":
-                raise RuntimeError(f"client {client!r} came too late: the round is {self._state}.")
+                raise RuntimeError(f"client {quoted(client, 60)} came too late: the round is {self._state}.")
             if client in self._stored or client in self._adding:
-                raise ValueError(f"client {client!r} has sent an update in this round already; each counts once.")
+                raise ValueError(
+                    f"client {quoted(client, 60)} has sent an update in this round already; each counts once."
+                )
             if client in self._failed:
-                raise ValueError(f"client {client!r} has failed in this round already ({self._failed[client]}).")
+                raise ValueError(
+                    f"client {quoted(client, 60)} has failed in this round already ({self._failed[client]})."
+                )
             self._adding.add(client)
         try:
             yield
@@ -295,7 +301,7 @@ class Round(Generic[U]):
             column_pass = ColumnPass.of(self._memory, progress, out)
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
-            clients = clients.prepared(out, size, unit)
+            clients = clients.prepared(out, self._points, size, unit)
             column_pass.begin("sketch")
             verdict = decide(
                 rule,
@@ -353,4 +359,17 @@ def _kind(client: Any) -> str:
 
 
 def _copied(update: Any) -> Any:
-    return rebuild(update, lambda _, leaf: leaf.clone() if on_gpu(leaf) else like_leaf(as_numpy(leaf).copy(), leaf))
+    """A copy in plain containers, taken before any number is read; the reason for quarantine if there can't be one."""
+    try:
+        plain, leaves = plain_and_leaves(update)
+        Layout.of(leaves)
+        return rebuild(plain, lambda _, leaf: leaf.clone() if on_gpu(leaf) else like_leaf(as_numpy(leaf).copy(), leaf))
+    except Exception as error:  # a client's container may raise anything
+        return Unreadable(reason_of(error))
+
+
+def _is_size(size: Any) -> bool:
+    try:
+        return not isinstance(size, (bool, np.bool_)) and math.isfinite(size) and float(size) > 0
+    except (TypeError, ValueError, ArithmeticError):  # no number, or an integer beyond floats
+        return False

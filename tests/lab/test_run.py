@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +24,10 @@ from bartizan import records as results
 from bartizan.lab import Experiment, run, sweep
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.runs.checkpoint import NAME, Checkpoint, CheckpointTimer
+from bartizan.lab.runs.progress_display import RunProgress
 from bartizan.records import AnotherRunError, CorruptFileError, locked
 from laboratory import SMALL, child, facts
+from places import KINDS, put
 
 torch = pytest.importorskip("torch")
 
@@ -237,6 +240,85 @@ def test_a_checkpoint_of_a_stranger_executes_nothing(stopped):
     with pytest.raises(CorruptFileError, match="not a checkpoint of this version"):
         Checkpoint.load(stopped)
     assert not (stopped / "was-here").exists()
+
+
+FORGED = {
+    "round -1": ({"round": -1}, "round must be a whole number from 0"),
+    "round 99": ({"round": 99}, "does not belong to"),
+    "a round of the server's own": ({"server": {"round": 7}}, "does not belong to"),
+    "lines before the file": ({"lines": -5}, "lines must be a whole number from 0"),
+    "a field of nobody": ({"extra": 1}, "extra is no field of it"),
+    "seconds that are NaN": ({"seconds": float("nan")}, "seconds must be a number, got nan"),
+    "a history of texts": ({"history": ("x",)}, "history must be a number"),
+    "diverged by a text": ({"diverged": "yes"}, "diverged must be true or false"),
+    "another optimiser": ({"server": {"optimiser": "adam"}}, "of a server with 'adam', not with"),
+    "no weights": ({"server": {"weights": None}}, "weights must be a tensor"),
+    "weights of another model": ({"server": {"weights": torch.zeros(3)}}, r"weights must be .* got .* shape \(3,\)"),
+    "weights of another dtype": ({"server": {"weights": torch.zeros(7850, dtype=torch.int64)}}, "weights must be"),
+    "weights in four bytes": ({"server": {"weights": torch.zeros(1).expand(10**13)}}, "weights must be a tensor"),
+    "no velocity": ({"server": {"velocity": None}}, "velocity must be a tensor"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_checkpoint_is_named_with_its_field(name, tmp_path):
+    changes, message = FORGED[name]
+    momentum = SMALL.with_settings(["server.optimiser=momentum"])
+    with pytest.raises(Enough):
+        run(momentum, tmp_path, watch=stopping_after(1))
+    saved = vars(Checkpoint.load(tmp_path))
+    server = saved["server"] | changes.get("server", {})
+    torch.save(saved | changes | {"server": server}, tmp_path / NAME)
+    with pytest.raises(CorruptFileError, match=rf"checkpoint\.pt .*{message}"):
+        run(momentum, tmp_path, resume=True)
+
+
+def test_a_compressed_checkpoint_is_not_unpacked(stopped):
+    with zipfile.ZipFile(stopped / NAME, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(10**6))
+    with pytest.raises(CorruptFileError, match="its parts are compressed"):
+        Checkpoint.load(stopped)
+
+
+def test_a_forged_number_of_threads_ends_no_process(stopped):
+    lines = [json.loads(line) for line in (stopped / results.NAME).read_bytes().splitlines()]
+    lines[0]["threads"] = 10**9
+    for line in lines:
+        del line["crc"]
+    (stopped / results.NAME).write_bytes(b"".join(map(results.encode, lines)))
+    with pytest.raises(CorruptFileError, match=r"results\.jsonl, line 1, .*threads must be .* from 1 to 1,024"):
+        run(SMALL, stopped, resume=True)
+
+
+@pytest.mark.parametrize("line", [{"kind": "end"}, {"kind": "end", "status": "\x1b[31m" * 9999, "best": 0.5}], ids=len)
+def test_a_finished_run_of_few_fields_is_told_cleanly(line, whole, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path / "run")
+    first = {"kind": "run", "version": 1, "id": SMALL.id, "clients": [0], "config": {"data": {"folder": ""}}}
+    rounds = [{"kind": "round", "round": 1, "clients": [0]}]
+    (tmp_path / "run" / results.NAME).write_bytes(b"".join(map(results.encode, [first, *rounds, line])))
+    config = tmp_path / "small.toml"
+    config.write_text(SMALL.to_toml())
+    assert cli.main(["run", str(config), "--out", str(tmp_path / "run")]) == 0
+    told = capsys.readouterr().out
+    assert "after 1 rounds" in told
+    assert "\x1b" not in told
+    assert len(told) < 1000
+    assert run(SMALL, tmp_path / "run", watch=RunProgress(6).update).end
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [results.NAME, NAME])
+def test_a_file_of_a_run_that_is_no_regular_file_is_named_and_not_waited_for(kind, name, stopped, tmp_path, capsys):
+    config = tmp_path / "small.toml"
+    config.write_text(SMALL.to_toml())
+    put(kind, stopped / name)
+    assert cli.main(["run", str(config), "--out", str(stopped), "--resume"]) == 2
+    told = capsys.readouterr().err
+    assert name in told
+    assert len(told) < 600
+    if name == results.NAME and kind != "a link to itself":
+        assert cli.main(["report", str(stopped)]) == 0
+        assert f"not shown: {stopped.name}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("keep", [None, 0, 30], ids=["deleted", "empty", "cut in the first line"])

@@ -9,12 +9,14 @@ import math
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import TypedDict
 
 import numpy as np
 import pytest
 
 from bartizan import Rotated, attacks, cli
 from bartizan import registry as names
+from bartizan._util.schema import AnyFloat
 from bartizan._util.seeds import key_of
 from bartizan.attacks import needs
 from bartizan.geometry import Geometry
@@ -448,7 +450,13 @@ TOYS = [replace(SMALL, k=64), replace(SMALL, k=128)]
 @pytest.fixture
 def toy(monkeypatch):
     """A part with two cases, by name; its function `measure` is to be set."""
-    part = SimpleNamespace(cases=lambda quick: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys", REQUIRED=("k",))
+
+    class Measured(TypedDict):
+        k: AnyFloat
+
+    part = SimpleNamespace(
+        cases=lambda quick: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys", Measured=Measured
+    )
     monkeypatch.setitem(parts.PARTS, "toy", part)
     return part
 
@@ -504,7 +512,7 @@ def test_a_result_that_lacks_something_is_named_and_not_reported(tmp_path, monke
     monkeypatch.setattr(embedding, "cases", lambda quick: few)
     monkeypatch.setattr(embedding, "measure", lambda case: {"median": 0.5})
     parts.run("embedding", tmp_path, True)
-    with pytest.raises(ValueError, match=r"without failed_rounds, failed_trials, worst, of Emb.*Delete that line"):
+    with pytest.raises(ValueError, match=r"of which failed_rounds is missing, of Emb.*Delete that line"):
         parts.write(tmp_path, quick=True)
 
 

@@ -317,8 +317,8 @@ def test_a_file_that_needs_a_library_we_do_not_have_ends_no_round(tmp_path, monk
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "x.npy")
     (tmp_path / "x.safetensors").mkdir()
-    for name in ("x.npy", "x.safetensors"):
-        with pytest.raises(ValueError, match=f"{name} can't be opened as an update: it is no regular file"):
+    for name, kind in {"x.npy": "a named pipe", "x.safetensors": "a folder"}.items():
+        with pytest.raises(ValueError, match=f"{name} can't be opened as an update: it is {kind}, not a regular file"):
             open_update(tmp_path / name)
 
 
@@ -459,12 +459,28 @@ def test_a_result_is_written_where_each_number_of_its_place_lies():
             assert (ground == 7).all()  # and nowhere else
 
 
-def test_a_result_may_take_the_place_of_the_reference():
-    """The last model becomes the next one, in place: each block is written after it was read."""
-    x, model = RNG.normal(size=(7, 90_000)), RNG.normal(size=90_000)
-    wanted = bz.aggregate(x, bz.CenteredClipping(), reference=model.copy()).update
-    bz.aggregate(x, bz.CenteredClipping(), reference=model, out=model)
-    np.testing.assert_array_equal(model, wanted)
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda x: x,
+        lambda x: torch.from_numpy(x) if x.strides[0] > 0 else x,
+        lambda x: {"a": x.astype(np.float16), "n": x.view(np.int64)},
+    ],
+)
+@pytest.mark.parametrize("name", ["reference", "trusted"])
+def test_a_result_is_never_written_over_the_reference_or_the_trusted_update(name, wrap):
+    x, ground = RNG.normal(size=(7, 900)), RNG.normal(size=2000)
+    updates, before = [wrap(row) for row in x], ground.copy()
+    for part in (slice(0, 900), slice(899, None, -1), slice(850, 1750)):  # itself, backwards, a part of it
+        with pytest.raises(ValueError, match=f"out must not overlap {name}, which is never changed"):
+            bz.aggregate(updates, bz.Mean(), out=wrap(ground[:900]), **{name: wrap(ground[part])})
+        with bz.Aggregator(bz.Mean()).round(**{name: wrap(ground[part])}) as r:
+            for client, update in enumerate(updates):
+                r.add(update, client)
+            with pytest.raises(ValueError, match=f"out must not overlap {name}"):
+                r.close(out=wrap(ground[:900]))
+    np.testing.assert_array_equal(ground, before)
+    bz.aggregate(updates, bz.Mean(), out=wrap(ground[:900]), **{name: wrap(ground[900:1800])})
 
 
 def read_only() -> np.ndarray:
@@ -484,6 +500,9 @@ def read_only() -> np.ndarray:
         ({}, "it is empty"),
         ("out.npy", "out must be like a client's update"),
         (read_only(), "out must be writable"),
+        (np.lib.stride_tricks.as_strided(np.empty(1), (9,), (0,)), "out must have memory for each number"),
+        (np.lib.stride_tricks.as_strided(np.empty(9), (9,), (4,)), "out must have memory for each number"),
+        (torch.empty(1, dtype=torch.float64).expand(9), "out must have memory for each number"),
     ],
 )
 def test_a_wrong_out_is_the_callers_mistake(out, message):
@@ -498,6 +517,36 @@ def test_a_result_is_never_written_over_an_update():
     pairs = [{"a": np.ones(9), "b": np.ones(9)} for _ in range(5)]
     with pytest.raises(ValueError, match="out must not be a client's update"):
         bz.aggregate(pairs, bz.Mean(), out={"a": pairs[3]["b"], "b": np.empty(9)})
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, torch.from_numpy])
+def test_entries_of_a_result_have_memory_of_their_own(wrap):
+    ground = np.full((9, 7), 5.0)
+    updates = [{"a": wrap(np.full((9, 3), m * 1.0)), "b": wrap(np.full(9, m * 1.0))} for m in range(5)]
+    for a, b in [(slice(0, 3), 2), (slice(0, 6, 2), 4)]:
+        with pytest.raises(ValueError, match="out must have memory of its own for each entry"):
+            bz.aggregate(updates, bz.Mean(), out={"a": wrap(ground)[:, a], "b": wrap(ground)[:, b]})
+    assert (ground == 5).all()
+    bz.aggregate(
+        updates, bz.Mean(), out={"a": wrap(ground)[:, 0:6:2], "b": wrap(ground)[:, 5]}
+    )  # in between, and apart
+    assert ground.sum(axis=0).tolist() == [18, 45, 18, 45, 18, 18, 45]
+
+
+@linux
+def test_a_result_is_never_written_into_the_file_of_an_update(tmp_path):
+    paths = [tmp_path / f"{m}.npy" for m in range(5)]
+    for path in paths:
+        np.save(path, np.ones(9000))
+    with pytest.raises(ValueError, match="out must not be a client's update"):
+        bz.aggregate(paths, bz.Mean(), out=np.load(paths[2], mmap_mode="r+"))
+    with pytest.raises(ValueError, match="out must not overlap reference"):
+        bz.aggregate(
+            np.ones((5, 9000)), bz.Mean(), reference=open_update(paths[0]), out=np.load(paths[0], mmap_mode="r+")
+        )
+    np.save(tmp_path / "out.npy", np.zeros(9000))
+    bz.aggregate(paths, bz.Mean(), out=np.load(tmp_path / "out.npy", mmap_mode="r+"))
+    assert np.load(tmp_path / "out.npy").sum() == 9000
 
 
 def test_pages_that_somebody_wrote_to_are_never_dropped(tmp_path):

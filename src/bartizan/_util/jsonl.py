@@ -14,10 +14,14 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from bartizan._util.atomic import write_whole
+from bartizan._util.regular_files import open_regular
+from bartizan._util.text import short
 
 T = TypeVar("T")
 Row = dict[str, Any]
 
+DEEPEST = 32
+"""Objects and lists within each other in one line: deeper ones could end a recursive function."""
 _CHECKSUM = b',"crc":"'
 
 
@@ -67,7 +71,8 @@ def read(
     line and ends in `advice`. Lines without a checksum are accepted only if it is not required. In a file that is
     `appended` to, an incomplete last line is left out; in one that is always written whole, it is a line like others.
     """
-    data = path.read_bytes()
+    with open_regular(path) as file:
+        data = file.read()
     if size is not None:
         if len(data) < size:
             raise CorruptFileError(f"{path} has {len(data)} bytes, and {size} were written: it was cut. {advice}")
@@ -88,9 +93,10 @@ def read(
             content = json.loads(body)
             if not isinstance(content, dict):
                 raise TypeError("it is not a JSON object")
+            _check_depth(content)
             rows.append(convert(content))
         except (ValueError, KeyError, TypeError, RecursionError) as wrong:
-            why = f"{wrong} is missing" if isinstance(wrong, KeyError) else str(wrong)
+            why = f"{wrong} is missing" if isinstance(wrong, KeyError) else short(wrong)
             raise CorruptFileError(
                 f"{path}, line {number}, is not as expected: {why} in {_preview(line)}. {advice}"
             ) from None
@@ -111,7 +117,7 @@ class Appender:
         """Start a new file, or continue one after its first `size` bytes; what follows them is removed."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = open(path, "r+b" if size else "wb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._file = open_regular(path, "r+b" if size else "wb", buffering=0)
         self._file.truncate(size)
         self._file.seek(size)
 
@@ -131,6 +137,9 @@ class Appender:
         """Wait until the disk has all lines; return the size of the file in bytes."""
         os.fsync(self._file.fileno())
         return self._file.tell()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
 
     def close(self) -> None:
         self._file.close()
@@ -152,6 +161,14 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in nested.items():
         found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
+
+
+def _check_depth(value: Any, deepest: int = DEEPEST) -> None:
+    if not deepest:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    for one in value.values() if isinstance(value, dict) else value:
+        if isinstance(one, (dict, list)):
+            _check_depth(one, deepest - 1)
 
 
 def _jsonable(value: Any, allow_nan: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -14,21 +15,32 @@ def text(value: Any) -> str:
     >>> text("bank\\n 7"), ascii(text("\\u202ebank-7"))
     ('bank 7', "'\\\\ufffdbank-7'")
     """
-    plain = value if isinstance(value, str) else "" if value is None else str(value)
-    line = " ".join(plain.encode("utf-8", "replace").decode().split())
-    return line if line.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in line)
+    plain = "" if value is None else _written(value, str)
+    return _printable(" ".join(plain.encode("utf-8", "replace").decode().split()))
 
 
 def short(value: Any, most: int = 500) -> str:
     """The first `most` characters of `text(value)`."""
-    return text(str("" if value is None else value)[: 4 * most])[:most]
+    return text(("" if value is None else _written(value, str))[: 4 * most])[:most]
 
 
 def quoted(value: Any, most: int = 200) -> str:
-    """The beginning of a value's repr, for error messages.
+    """The beginning of a value's repr, printable, for error messages.
 
-    >>> quoted("krum"), len(quoted(list(range(10_000))))
-    ("'krum'", 203)
+    >>> quoted("krum"), len(quoted(list(range(10_000)))), quoted(10**5000)
+    ("'krum'", 203, '<an int that can not be shown>')
     """
-    written = repr(value)
-    return written if len(written) <= most else f"{written[:most]}..."
+    written = _written(value, repr)
+    return _printable(written) if len(written) <= most else f"{_printable(written[:most])}..."
+
+
+def _printable(line: str) -> str:
+    return line if line.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in line)
+
+
+def _written(value: Any, by: Callable[[Any], str]) -> str:
+    """What `str` or `repr` makes of a value; numbers of thousands of digits and faulty classes have neither."""
+    try:
+        return by(value)
+    except Exception:
+        return f"<an {type(value).__name__} that can not be shown>"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,37 @@ class MappedPages:
             low = max(self.starts[at], low - low % NEIGHBOURS)
             high = min(self.stops[at], high + -high % NEIGHBOURS)
             _madvise()(low, high - low, DONTNEED)  # advice: if it can't be followed, nothing is lost
+
+
+@dataclass(frozen=True)
+class MappedFiles:
+    """Which part of which file is mapped where in this process; on systems other than Linux none is known."""
+
+    mappings: list[tuple[int, int, str, bool]]  # address, address of the file's first byte, file, shared
+
+    @classmethod
+    def now(cls) -> MappedFiles:
+        try:
+            with open("/proc/self/maps") as maps:
+                found = re.findall(r"^(\w+)-\w+ ...(.) (\w+) (\S+ \d+)", maps.read(), flags=re.MULTILINE)
+        except OSError:
+            found = []
+        return cls(
+            [
+                (int(start, 16), int(start, 16) - int(offset, 16), file, sharing == "s")
+                for start, sharing, offset, file in found
+            ]
+        )
+
+    def places(self, array: Array, *, shared: bool = False) -> Iterator[tuple[str, int, int]]:
+        """The memory of an array as ("", start, stop), and what it is of a file (if changes of it reach the file)."""
+        low, high = span(array)
+        yield "", low, high
+        at = bisect_right(self.mappings, low, key=itemgetter(0)) - 1
+        if at >= 0:
+            _, begin, file, is_shared = self.mappings[at]
+            if not file.endswith(" 0") and (is_shared or not shared):
+                yield file, low - begin, high - begin
 
 
 def span(array: Array) -> tuple[int, int]:

@@ -6,16 +6,16 @@ import contextlib
 import math
 import mmap
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping, ValuesView
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.atomic import atomic_file
+from bartizan._util.regular_files import NotRegularError, open_regular
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.updates.headers import (
@@ -44,15 +44,16 @@ def open_update(
     try:
         if (dtype is None) != (shape is None):
             raise ValueError("dtype and shape belong together: pass both, or neither")
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a named pipe would wait for its writer
-            raise ValueError("it is no regular file")
-        if dtype is not None and shape is not None:
-            return _array(path, np.dtype(dtype), tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
-        if path.suffix == ".npy":
-            return _npy(path)
-        if path.suffix == ".safetensors":
-            return _safetensors(path)
+        with open_regular(path) as file:
+            if dtype is not None and shape is not None:
+                return _array(file, np.dtype(dtype), tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
+            if path.suffix == ".npy":
+                return _npy(file)
+            if path.suffix == ".safetensors":
+                return _safetensors(file)
         raise ValueError("known are .npy and .safetensors; pass dtype and shape to read it as one plain array")
+    except NotRegularError as other:
+        raise ValueError(f"{path} can't be opened as an update: {other.strerror}.") from None
     except ValueError as unsound:
         raise ValueError(f"{path} can't be opened as an update: {unsound}.") from None
 
@@ -127,41 +128,38 @@ class Unreadable(Mapping[Any, Any]):
         raise TypeError(self.reason)
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """Map a file into memory, privately: it is never written to."""
-    with open(path, "rb") as file:
-        flags, access = mmap.MAP_PRIVATE | NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
-        return mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
+def map_file(file: BinaryIO) -> mmap.mmap:
+    """Map an open file into memory, privately: it is never written to."""
+    flags, access = mmap.MAP_PRIVATE | NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+    return mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
 
 
 def _array(
-    path: Path, dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
+    file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
 ) -> Array:
     """The one array of a file, whose numbers begin at byte `start`."""
     if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in shape):
         raise ValueError(f"its shape must be whole numbers from 0 up; got {quoted(shape)}")
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise ValueError(f"its numbers are {dtype}; wanted floats, integers or booleans of at most 64 bits")
-    size, wanted = path.stat().st_size, start + dtype.itemsize * math.prod(shape)
+    size, wanted = os.fstat(file.fileno()).st_size, start + dtype.itemsize * math.prod(shape)
     if size != wanted:
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
-    return _view(map_file(path), dtype, shape, start, order) if size else np.empty(shape, dtype)
+    return _view(map_file(file), dtype, shape, start, order) if size else np.empty(shape, dtype)
 
 
-def _npy(path: Path) -> Array:
-    with open(path, "rb") as file:
-        header = read_npy_header(file.read(LONGEST_HEADER + 12))
+def _npy(file: BinaryIO) -> Array:
+    header = read_npy_header(file.read(LONGEST_HEADER + 12))
     try:
         dtype = np.dtype(header.dtype)
     except TypeError:
         raise ValueError(f"its .npy header has the unknown dtype {header.dtype!r}") from None
-    return _array(path, dtype, header.shape, header.start, header.order)
+    return _array(file, dtype, header.shape, header.start, header.order)
 
 
-def _safetensors(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        tensors = read_safetensors_header(file, os.fstat(file.fileno()).st_size)
-    memory = map_file(path)
+def _safetensors(file: BinaryIO) -> dict[str, Any]:
+    tensors = read_safetensors_header(file, os.fstat(file.fileno()).st_size)
+    memory = map_file(file)
     return {tensor.name: _entry(memory, tensor) for tensor in tensors}
 
 

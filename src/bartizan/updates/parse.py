@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from bartizan._util.text import short
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass
 from bartizan.updates.columns import HostRows, Row, UpdateRows, stack
@@ -28,6 +29,8 @@ from bartizan.updates.layout import (
 from bartizan.updates.server_inputs import server_leaves, server_row, shapes, shown
 from bartizan.updates.updates import Updates
 
+LONGEST_REASON = 300
+"""Characters of a reason for quarantine."""
 NO_FLOATS = (
     "The updates hold no floating-point numbers to aggregate (convert integers with .astype(float) or .float())."
 )
@@ -180,7 +183,7 @@ def _misfit(layout: Layout, own: Layout) -> str | None:
         misfit = layout.misfit(own)
     except Exception as error:
         return reason_of(error)
-    return None if misfit is None else _short(misfit)
+    return None if misfit is None else short(misfit, LONGEST_REASON)
 
 
 def reason_of(error: Exception) -> str:
@@ -191,11 +194,7 @@ def reason_of(error: Exception) -> str:
         said = "its message can't be read"
     if not isinstance(error, TypeError):
         said = f"the update can't be read: {type(error).__name__}: {said}"
-    return _short(said)
-
-
-def _short(reason: str, most: int = 300) -> str:
-    return reason if len(reason) <= most else f"{reason[:most]} ..."
+    return short(said, LONGEST_REASON)
 
 
 def _usual_container(kept: Sequence[ParsedUpdate], layout: Layout) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.updates.column_pass import ColumnPass, span
+from bartizan.updates.column_pass import ColumnPass, MappedFiles, span
 from bartizan.updates.columns import Row, numbers
 from bartizan.updates.layout import (
     Layout,
@@ -22,6 +22,7 @@ from bartizan.updates.layout import (
     is_tensor,
     leaves_of,
     moved,
+    on_gpu,
     on_host,
     shown_path,
 )
@@ -72,8 +73,8 @@ class Target:
     row: Row
 
     @classmethod
-    def of(cls, out: Any, layout: Layout, updates: Iterable[Array]) -> Target:
-        """Check that a result fits into `out`, and that writing it there changes no client's update."""
+    def of(cls, out: Any, layout: Layout, updates: Iterable[Array], points: Mapping[str, Any]) -> Target:
+        """Check that a result fits into `out`, and that writing it changes no client's update and none of `points`."""
         leaves = server_leaves("out", out)
         if misfit := layout.misfit(Layout.of(leaves)) if leaves else "it is empty":
             raise ValueError(f"out must have the names, shapes and dtypes of a client's update: {misfit}.")
@@ -81,11 +82,19 @@ class Target:
         for entry in layout.entries:
             if not arrays[entry.path].flags.writeable:
                 raise ValueError(f"out must be writable, but {entry} is not. Map files with mode 'r+', or copy it.")
-        floats, integers = ([e for e in layout.entries if e.is_float is kind] for kind in (True, False))
-        row = Row(tuple(arrays[e.path] for e in floats), tuple(arrays[e.path] for e in integers))
-        if _overlaps(row, updates):
+            if _repeats(arrays[entry.path]):
+                raise ValueError(f"out must have memory for each number, but {entry} uses some for several. Copy it.")
+        if _share_memory(arrays.values()):
+            raise ValueError("out must have memory of its own for each entry, but two of them overlap. Copy them.")
+        overlap = _OverlapCheck.of(arrays.values())
+        if any(map(overlap, updates)):
             raise ValueError("out must not be a client's update: those are never changed. Pass other arrays.")
-        return cls(out, row)
+        for name, point in points.items():
+            leaves = {} if point is None else leaves_of(point)
+            if any(overlap(as_numpy(leaf)) for leaf in leaves.values() if not on_gpu(leaf)):
+                raise ValueError(f"out must not overlap {name}, which is never changed. Pass other arrays.")
+        floats, integers = ([e for e in layout.entries if e.is_float is kind] for kind in (True, False))
+        return cls(out, Row(tuple(arrays[e.path] for e in floats), tuple(arrays[e.path] for e in integers)))
 
     def filled(self, floats: Iterable[Array], counters: Iterable[Array]) -> Any:
         """The container, with these numbers and integers written into its arrays."""
@@ -97,16 +106,53 @@ class Target:
         return self.container
 
 
-def _overlaps(row: Row, updates: Iterable[Array]) -> bool:
-    """Whether any array of the updates may share memory with any of the row's, whatever their names."""
-    own = sorted(span(array) for array in row.floats + row.integers if array.size)
-    starts = [start for start, _ in own]
-    ends = list(accumulate((stop for _, stop in own), max))  # of those that begin so far
-    for low, high in map(span, updates):
-        before = bisect_left(starts, high)
-        if low < high and before and ends[before - 1] > low:
-            return True
+def _repeats(array: Array) -> bool:
+    """Whether several numbers of an array may be in the same memory: it is expanded, or has odd strides."""
+    reach = array.itemsize
+    for step, n in sorted((abs(step), n) for step, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if step < reach:
+            return bool(array.size)
+        reach += step * (n - 1)
     return False
+
+
+def _share_memory(arrays: Iterable[Array]) -> bool:
+    """Whether two of these arrays overlap; columns of one matrix do not."""
+    before: list[Array] = []
+    reached = 0
+    for array in sorted((array for array in arrays if array.size), key=span):
+        low, high = span(array)
+        try:
+            if low < reached and any(np.shares_memory(array, other, max_work=10**6) for other in before):  # type: ignore[arg-type]
+                return True
+        except np.exceptions.TooHardError:
+            return True
+        before.append(array)
+        reached = max(reached, high)
+    return False
+
+
+@dataclass(frozen=True)
+class _OverlapCheck:
+    """Whether an array may overlap any of given ones, in memory or in a file that both map, whatever their names."""
+
+    starts: list[tuple[str, int]]
+    ends: list[tuple[str, int]]  # of those that begin so far
+    files: MappedFiles
+
+    @classmethod
+    def of(cls, written: Iterable[Array]) -> _OverlapCheck:
+        files = MappedFiles.now()
+        places = sorted(place for array in written if array.size for place in files.places(array, shared=True))
+        ends = [(where, stop) for where, _, stop in places]
+        return cls([(where, start) for where, start, _ in places], list(accumulate(ends, max)), files)
+
+    def __call__(self, array: Array) -> bool:
+        for where, low, high in self.files.places(array) if array.size else ():
+            before = bisect_left(self.starts, (where, high))
+            if before and self.ends[before - 1] > (where, low):
+                return True
+        return False
 
 
 def server_leaves(name: str, update: Any) -> dict[Path, Any]:

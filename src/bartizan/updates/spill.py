@@ -18,6 +18,8 @@ import numpy as np
 
 from bartizan._util.atomic import atomic_file
 from bartizan._util.locks import try_lock
+from bartizan._util.regular_files import open_regular
+from bartizan._util.text import quoted
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.files import map_file
 from bartizan.updates.layout import Path as Place
@@ -44,7 +46,7 @@ class Spill:
         leaves = leaves_of(update)
         if any(on_gpu(leaf) for leaf in leaves.values()):
             raise ValueError(
-                f"client {client!r}'s update is on a GPU; spill is for updates in host memory. Call .cpu()."
+                f"client {quoted(client, 60)}'s update is on a GPU; spill is for updates in host memory. Call .cpu()."
             )
         stored = {path: as_numpy(leaf) for path, leaf in leaves.items()}
         places, size = {}, 0
@@ -61,10 +63,11 @@ class Spill:
         except OSError as full:
             raise OSError(
                 full.errno,
-                f"client {client!r}'s update of {size:,} bytes could not be written to {self.place} "
+                f"client {quoted(client, 60)}'s update of {size:,} bytes could not be written to {self.place} "
                 f"({full.strerror}). The round goes on without it: make room, and add it again",
             ) from full
-        memory = map_file(path) if size else None
+        with open_regular(path) as file:
+            memory = map_file(file) if size else None
 
         def mapped(key: Place, leaf: Any) -> Any:
             return like_leaf(np.ndarray(stored[key].size, stored[key].dtype, memory, places[key]), leaf)
@@ -76,7 +79,8 @@ def remove_leftovers(place: Path) -> list[Path]:
     """Remove and return the folders of processes that have ended."""
     removed = []
     for lock_path in sorted(place.glob(f"{PREFIX}*.lock")):
-        with suppress(OSError), open(lock_path, "r+b") as lock:  # it may be gone by now, or belong to another user
+        # It may be gone by now, or belong to another user.
+        with suppress(OSError), open_regular(lock_path, "r+b") as lock:
             if try_lock(lock):
                 _remove(lock_path.with_suffix(""), lock_path, lock, os.getpid())
                 removed.append(lock_path.with_suffix(""))

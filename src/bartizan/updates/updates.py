@@ -39,16 +39,17 @@ class Updates:
     column_pass: ColumnPass = field(default=UNLIMITED, repr=False)
     first: int = 0  # coordinate of the whole update that column 0 is: these may be a shard
 
-    def prepared(self, out: Any, sketch_size: int, unit: int | None) -> Updates:
+    def prepared(self, out: Any, points: Mapping[str, Any], sketch_size: int, unit: int | None) -> Updates:
         """The same updates with `out` as checked target, and blocks that fit the memory budget.
 
+        `points` are the reference and the trusted update as they were given: `out` must not overlap them.
         `sketch_size` numbers are kept of each client. A sketch that reads rows in place reads `unit` columns at a time.
         """
         column_pass = self.column_pass
         if self.on_gpu and (out is not None or column_pass.spare is not None):
             given = "memory" if out is None else "out"
             raise ValueError(f"{given} is for updates in host memory; these are on {self.layout.entries[0].device}.")
-        target = None if out is None else Target.of(out, self.layout, self._all_arrays())
+        target = None if out is None else Target.of(out, self.layout, self._arrays(), points)
         if column_pass.spare is not None:
             M, itemsize = len(self.all_rows), self.layout.widest.itemsize
             least = gathered_bytes(M, GRANULE, itemsize)
@@ -64,12 +65,9 @@ class Updates:
             column_pass.limit(needs, least)
         return self if target is None else replace(self, target=target)
 
-    def _all_arrays(self) -> Iterator[Array]:
-        """The arrays of all clients and of the trusted update."""
+    def _arrays(self) -> Iterator[Array]:
         for m in range(len(self)):
             yield from (*self.rows.arrays[m], *self.integers[m])
-        if self.trusted is not None:
-            yield from (*self.trusted.floats, *self.trusted.integers)
 
     def without(self, quarantined: Mapping[int, str]) -> Updates:
         """The same round with these clients quarantined for these reasons."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bartizan._util.regular_files import NotRegularError, open_regular
+from bartizan._util.text import quoted, short
 from bartizan.lab.config import toml
 from bartizan.lab.config.choices import CHOICES, Chosen
 from bartizan.lab.config.keys import ConfigError, checked, key, refuse_unknown, shown
@@ -76,7 +78,7 @@ class Experiment:
                 plain[name] = content
         experiment = cls(**checked("", cls, plain), **values)
         if experiment.name in ("", ".", "..") or any(letter in experiment.name for letter in "/\\\0"):
-            raise ConfigError(f"name must be fit for a folder, without slashes; got {experiment.name!r}.")
+            raise ConfigError(f"name must be fit for a folder, without slashes; got {quoted(experiment.name, 60)}.")
         if not experiment.grid:
             defence.check(experiment)
         experiment.runs()  # checks those of a grid
@@ -106,14 +108,16 @@ class Experiment:
         """An experiment from its file; an error names the file."""
         path = Path(path)
         try:
-            with open(path, "rb") as file:
-                return cls.of(tomllib.load(file))
+            with open_regular(path) as file:
+                given = tomllib.load(file)
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {path}. `bartizan init {path}` writes one.") from None
-        except IsADirectoryError:
-            raise ConfigError(f"{path} is a folder; wanted an experiment's TOML file.") from None
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as wrong:
-            raise ConfigError(f"{path} is no TOML: {wrong}.") from None
+        except NotRegularError as other:
+            raise ConfigError(f"{path} can't be read: {other.strerror}; wanted an experiment's TOML file.") from None
+        except (ValueError, RecursionError) as wrong:  # also a whole number of too many digits
+            raise ConfigError(f"{path} is no TOML: {short(wrong)}.") from None
+        try:
+            return cls.of(given)
         except ConfigError as wrong:
             raise ConfigError(f"{path}: {wrong}") from None
 
@@ -127,7 +131,7 @@ class Experiment:
         for setting in settings:
             name, equals, text = setting.partition("=")
             if not equals:
-                raise ConfigError(f"A setting is key=value, such as rule.name=krum; got {setting!r}.")
+                raise ConfigError(f"A setting is key=value, such as rule.name=krum; got {quoted(setting)}.")
             value = toml.parsed(text.strip())
             # An attack is called nan, and a name may be a number.
             changes[name.strip()] = text.strip() if name.strip() in _texts() and not isinstance(value, str) else value
@@ -160,9 +164,11 @@ class Experiment:
         """All experiments of the grid, each once; without a grid this one."""
         for name, choices in self.grid.items():
             if not isinstance(choices, list) or not choices:
-                raise ConfigError(f'grid."{name}" must be a list of values, such as [0, 1]; got {shown(choices)}.')
+                raise ConfigError(
+                    f'grid."{short(name, 60)}" must be a list of values, such as [0, 1]; got {shown(choices)}.'
+                )
             if name.partition(".")[0] in ("grid", "name", "device"):
-                raise ConfigError(f'grid."{name}" can\'t be varied.')
+                raise ConfigError(f'grid."{short(name, 60)}" can\'t be varied.')
         if (count := math.prod(map(len, self.grid.values()))) > MOST_RUNS:
             raise ConfigError(f"The grid has {count:,} runs; the most are {MOST_RUNS:,}. Vary fewer keys.")
         base = replace(self, grid={})

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
-from bartizan._util.text import quoted
+from bartizan._util.schema import LARGEST_INT
+from bartizan._util.text import quoted, short
 from bartizan.registry import Registry
 
 LONGEST = 200
@@ -51,7 +52,7 @@ def refuse_unknown(name: str, known: Iterable[str], section: str, of: str = "", 
     meant = f" Did you mean {full(section, close[0])}?" if close else ""
     takes = ", ".join(known) if known else "no settings"
     raise ConfigError(
-        f"Unknown key {full(section, name)[:LONGEST]}.{meant} {of or section or 'An experiment'} takes {takes}."
+        f"Unknown key {short(full(section, name), LONGEST)}.{meant} {of or section or 'An experiment'} takes {takes}."
     )
 
 
@@ -71,6 +72,8 @@ def full(section: str, name: str) -> str:
 
 def number_like(name: str, default: Any, value: Any) -> Any:
     """The value if its type is that of the default; a whole number does where a float is wanted."""
+    if isinstance(value, int) and not isinstance(default, float) and abs(value) > LARGEST_INT:
+        raise ConfigError(f"{name} must be of at most 63 bits; got {shown(value)}.")
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(type(default))
     if wanted is None:
         return value

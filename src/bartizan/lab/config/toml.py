@@ -47,6 +47,6 @@ def parsed(text: str) -> Any:
     """
     try:
         read = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # no TOML, or a whole number of too many digits
         return text
     return read["value"] if len(read) == 1 else text

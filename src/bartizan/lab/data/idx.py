@@ -13,6 +13,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from bartizan._util.regular_files import open_regular
 from bartizan.lab.data.base import DataError, Dataset, Images, Source
 
 FASHION = (
@@ -85,8 +86,8 @@ def _found(source: Source, folder: Path, stem: str, axes: int, size: int) -> Pat
 
 def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            return _parsed(source, path, file, axes)
+        with open_regular(path) as file, gzip.open(file) if path.suffix == ".gz" else file as content:
+            return _parsed(source, path, content, axes)
     except (EOFError, zlib.error, gzip.BadGzipFile) as broken:
         raise source.corrupt(path, f"it is no whole gz file ({broken}).") from broken
     except OSError as unreadable:

@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
-from bartizan.lab.data.base import Dataset, Images, Source
+from bartizan._util.regular_files import open_regular
+from bartizan.lab.data.base import DataError, Dataset, Images, Source
+from bartizan.updates.files import open_update
 
 FOLDER = "tiny-imagenet-200"
 SIDE = 64
@@ -88,7 +90,11 @@ def _jpegs(folder: Path) -> list[Path]:
 
 def _images(source: Source, name: str, files: list[Path], labels: list[int]) -> Images:
     shape = (len(files), 3, SIDE, SIDE)
-    return Images(_cached(name, files, shape, partial(_decoded, source, files)), labels)
+    try:
+        digest = _digest(files)
+    except OSError as unreadable:  # such as a link to nothing
+        raise DataError(f"{source.name}: {unreadable.filename} can't be read: {unreadable.strerror}.") from None
+    return Images(_cached(f"{name}-{digest}", shape, partial(_decoded, source, files)), labels)
 
 
 def _decoded(source: Source, files: Sequence[Path]) -> Pixels:
@@ -120,7 +126,7 @@ def _decoded(source: Source, files: Sequence[Path]) -> Pixels:
 def _one(source: Source, path: Path, image_module: Any) -> Pixels:
     """One image, decoded after its size is checked; grey images become three equal channels."""
     try:
-        with image_module.open(path, formats=["JPEG"]) as image:
+        with open_regular(path) as file, image_module.open(file, formats=["JPEG"]) as image:
             size = image.size
             pixels = np.asarray(image.convert("RGB")) if size == (SIDE, SIDE) else None
     except Exception as broken:  # Pillow raises many kinds
@@ -130,12 +136,12 @@ def _one(source: Source, path: Path, image_module: Any) -> Pixels:
     return pixels.transpose(2, 0, 1)
 
 
-def _cached(name: str, files: Iterable[Path], shape: tuple[int, ...], make: Callable[[], Pixels]) -> Pixels:
-    """The images that `make` decodes from these files, from the cache if the files have not changed since.
+def _cached(name: str, shape: tuple[int, ...], make: Callable[[], Pixels]) -> Pixels:
+    """The images that `make` decodes, from the cache if it has a file of this name.
 
     If the cache can't be written, the images are decoded again the next time.
     """
-    path = _cache_folder() / f"{name}-{_digest(files)}.npy"
+    path = _cache_folder() / f"{name}.npy"
     found = _cached_pixels(path, shape)
     if found is not None:
         return found
@@ -147,10 +153,10 @@ def _cached(name: str, files: Iterable[Path], shape: tuple[int, ...], make: Call
 
 def _cached_pixels(path: Path, shape: tuple[int, ...]) -> Pixels | None:
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        return found if found.shape == shape and found.dtype == np.uint8 else None
-    except Exception:  # whatever is in the file, the images can be decoded again
+        found: Pixels = open_update(path)
+    except (ValueError, OSError):  # whatever is in the file, the images can be decoded again
         return None
+    return found if found.shape == shape and found.dtype == np.uint8 else None
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bartizan._util.atomic import write_whole
+from bartizan._util.regular_files import open_regular
 from bartizan.lab.report import figures, tables
 from bartizan.lab.report.content import content, page
 from bartizan.lab.report.load import Loaded, load
@@ -68,7 +69,7 @@ def write(
 def _remove_old(picture: Path) -> None:
     """Remove a picture that an earlier report drew; a file of the same name that it did not write stays."""
     try:
-        with open(picture, "rb") as file:
+        with open_regular(picture) as file:
             ours = b"Software\0" + MAKER.encode() in file.read(256)
     except OSError:
         return

@@ -7,10 +7,14 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
+from bartizan._util import schema
 from bartizan._util.atomic import write_whole
 from bartizan._util.machine import torch_for
+from bartizan._util.regular_files import open_regular
+from bartizan._util.schema import Between
+from bartizan._util.text import short
 from bartizan.records import CorruptFileError
 
 NAME = "checkpoint.pt"
@@ -29,9 +33,9 @@ class Checkpoint:
 
     id: str
     """The experiment's."""
-    round: int
+    round: Annotated[int, Between(0, 10**9)]
     """The last finished round."""
-    lines: int
+    lines: Annotated[int, Between(0, 10**15)]
     """Bytes of results.jsonl up to this round."""
     seconds: float
     """Spent so far, resumed parts added up."""
@@ -41,13 +45,6 @@ class Checkpoint:
     """State of a rule that remembers earlier rounds."""
     diverged: bool = False
     """Whether that round was the last because the model is not finite any more."""
-
-    @property
-    def sound(self) -> bool:
-        """Whether its fields have the types above, which a file does not guarantee."""
-        counts = all(type(count) is int and count >= 0 for count in (self.round, self.lines))
-        numbers = all(isinstance(number, (int, float)) for number in (self.seconds, *self.history))
-        return counts and numbers and isinstance(self.id, str) and isinstance(self.server, dict)
 
     def save(self, folder: Path) -> None:
         """Write the folder's checkpoint; an interruption or a full disk leaves the previous one."""
@@ -68,25 +65,33 @@ class Checkpoint:
         """The checkpoint of a run's folder, if it has one; a damaged file is a `CorruptFileError`."""
         torch = torch_for("A checkpoint")
         path = Path(folder) / NAME
-        if not path.exists():
-            return None
         try:
-            with zipfile.ZipFile(path) as archive:
-                damaged = archive.testzip()  # torch does not compare its checksums when it loads
-            if damaged is not None:
-                raise zipfile.BadZipFile(f"the checksum of {damaged} does not fit")
-            # weights_only: a file from someone else must not execute code.
-            content = torch.load(path, map_location=device, weights_only=True)
-            found = cls(**{**content, "history": tuple(content["history"])})
-            if not found.sound:
-                raise TypeError("its fields have other types")
-            return found
+            with open_regular(path) as file:
+                with zipfile.ZipFile(file) as archive:
+                    if any(part.compress_type for part in archive.infolist()):
+                        raise zipfile.BadZipFile("its parts are compressed")  # small files could fill the memory
+                    damaged = archive.testzip()  # torch does not compare its checksums when it loads
+                if damaged is not None:
+                    raise zipfile.BadZipFile(f"the checksum of {damaged} does not fit")
+                file.seek(0)
+                # weights_only: a file from someone else must not execute code.
+                content = torch.load(file, map_location=device, weights_only=True)
+            if not isinstance(content, dict):
+                raise TypeError("it holds no dict")
+            return schema.parse(cls, content)
+        except FileNotFoundError:
+            return None
         except Exception as wrong:  # any content is possible, of other versions too
-            why = str(wrong).partition("\n")[0][:200] or type(wrong).__name__
-            raise CorruptFileError(
-                f"{path} is corrupt or not a checkpoint of this version: {why}. "
-                "Put back a copy, or delete it and pass --resume to begin that run again."
-            ) from None
+            raise corrupt(path, wrong) from None
+
+
+def corrupt(path: Path, wrong: Exception) -> CorruptFileError:
+    """The error for a checkpoint that can't be used, and why."""
+    why = (wrong.strerror if isinstance(wrong, OSError) else str(wrong).partition("\n")[0]) or type(wrong).__name__
+    return CorruptFileError(
+        f"{path} is corrupt or not a checkpoint of this version: {short(why, 200)}. "
+        "Put back a copy, or delete it and pass --resume to begin that run again."
+    )
 
 
 class CheckpointTimer:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bartizan._util.arguments import number
+from bartizan._util.text import short
 
 FILE = Path("experiment.toml")
 
@@ -104,9 +105,9 @@ def _run(options: argparse.Namespace) -> None:
                     progress.print(f"Stopped after round {progress.runs[name].round}; {how}.")
                 raise
     end = done.end or {}
-    best = "no accuracy was measured" if end["best"] is None else f"best accuracy {100 * end['best']:.1f}%"
-    converged = "" if end["converged"] else ", which counts as not converged"
-    print(f"{end['status'].capitalize()} after {len(done.rounds)} rounds: {best}{converged}.")
+    best = "no accuracy was measured" if end.get("best") is None else f"best accuracy {100 * end['best']:.1f}%"
+    converged = "" if end.get("converged") else ", which counts as not converged"
+    print(f"{short(end.get('status') or 'ended', 60).capitalize()} after {len(done.rounds)} rounds: {best}{converged}.")
     print(f"Results: {folder}\nbartizan report {shlex.quote(str(folder))}")
 
 
@@ -128,6 +129,6 @@ def _sweep(options: argparse.Namespace) -> int:
     print(f"{counts['finished']} runs finished{skipped}, {counts['failed']} failed.")
     for outcome in outcomes:
         if outcome.error:
-            print(f"  {outcome.folder.name}: {outcome.error}")
+            print(f"  {outcome.folder.name}: {short(outcome.error)}")
     print(f"Results: {folder}\nbartizan report {shlex.quote(str(folder))}")
     return 1 if counts["failed"] else 0

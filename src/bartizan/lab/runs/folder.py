@@ -10,6 +10,8 @@ from typing import Any
 
 from bartizan import records as results
 from bartizan._util.jsonl import flatten
+from bartizan._util.regular_files import open_regular
+from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import shown
 from bartizan.lab.runs import checkpoint
@@ -27,9 +29,9 @@ def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
         if (folder / checkpoint.NAME).exists():
             raise CorruptFileError(f"{folder} has a {checkpoint.NAME} but no {results.NAME}. {ADVICE}") from None
         return None
-    if found is not None and found.run["id"] != experiment.id:
+    if found is not None and found.run.get("id") != experiment.id:
         raise AnotherRunError(
-            f"{folder} holds another experiment: {_difference(found.run['config'], experiment.as_dict())}. "
+            f"{folder} holds another experiment: {_difference(found.run.get('config', {}), experiment.as_dict())}. "
             "Take another folder with --out, or pass --fresh to replace it."
         )
     return found
@@ -64,8 +66,9 @@ def _read(folder: Path) -> Recorded | None:
     except CorruptFileError:
         saved = checkpoint.Checkpoint.load(folder)
         if saved is None:
-            if b"\n" not in (folder / results.NAME).read_bytes():  # stopped while it wrote its first line
-                return None
+            with open_regular(folder / results.NAME) as file:
+                if b"\n" not in file.read():  # stopped while it wrote its first line
+                    return None
             raise
         return results.read(folder, saved.lines)
 
@@ -74,5 +77,7 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     one, other = flatten(there), flatten(here)
     no_part = ("name", "device", "data.folder")  # of the id
     keys = [key for key in {**one, **other} if repr(one.get(key)) != repr(other.get(key)) and key not in no_part]
-    differences = [f"{key} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]]
+    differences = [
+        f"{short(key, 60)} is {shown(one.get(key))} there and {shown(other.get(key))} here" for key in keys[:3]
+    ]
     return "; ".join(differences) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bartizan._util.console import ProgressLine, clock, encodable
+from bartizan._util.text import short
 
 Line = Mapping[str, Any]
 
@@ -36,17 +37,17 @@ class RunProgress:
         'accuracy  25.0%  loss 1.500'
         """
         if line["kind"] == "run":
-            self.byzantine = set(line["byzantine"] or ())
+            self.byzantine = set(line.get("byzantine") or ())
         elif line["kind"] == "round":
             self._times.append(time.monotonic())
-            self.round, self.loss = line["round"], line["loss"]
+            self.round, self.loss = line["round"], line.get("loss")
             self.accuracy = line.get("accuracy", self.accuracy)
-            note = line.get("note", "")
+            note = short(line.get("note"))
             self.note = "" if note in self._notes else note
             self._notes.add(note)
-            if line["weights"] is not None:
+            if line.get("weights") is not None:
                 weights = zip(line["clients"], line["weights"], strict=True)
-                self.attackers = float(sum(weight for client, weight in weights if client in self.byzantine))
+                self.attackers = float(sum(weight or 0 for client, weight in weights if client in self.byzantine))
 
     @property
     def pace(self) -> float | None:
@@ -123,7 +124,7 @@ class Display:
         elif line["kind"] == "run":
             self.print(f"{name}: begun")
         elif line["kind"] == "end":
-            self.print(f"{name}: {line['status']}, best accuracy {_percent(line['best'])}")
+            self.print(f"{name}: {short(line.get('status'), 60)}, best accuracy {_percent(line.get('best'))}")
         self._line.show(self.status)
 
     def print(self, text: str) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bartizan import records as results
 from bartizan._util.atomic import write_whole
+from bartizan._util.jsonl import flatten
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs import checkpoint
 from bartizan.lab.runs.checkpoint import Checkpoint, CheckpointTimer
@@ -65,7 +66,7 @@ def run(
         if before is None or before.end is None:
             _train(experiment, folder, before, watch, save_every)
         else:
-            if before.run["config"]["data"]["folder"] != experiment.data.folder:
+            if flatten(before.run.get("config", {})).get("data.folder") != experiment.data.folder:
                 from bartizan.lab.data.population import Population
 
                 _require_same_data(Population.of(experiment), before, folder)
@@ -85,12 +86,16 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
         training = Training(experiment, device)
         if before is not None:
             _require_same_data(training.population, before, folder)
+        if saved is not None:
+            try:
+                training.restore(saved.server, saved.history, saved.diverged)
+            except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as wrong:  # any state is possible
+                raise checkpoint.corrupt(folder / checkpoint.NAME, wrong) from None
         with Interrupts() as interrupts:
             if before is None:
                 clear(folder)  # not before the data is loaded: what fails until here leaves an older run in place
             with Writer(folder, keep=saved.lines if saved else 0) as lines:
-                if before is not None and saved is not None:
-                    training.restore(saved.server, saved.history, saved.diverged)
+                if before is not None:
                     _replay(before, watch)
                 else:
                     opening = {"version": results.VERSION, "id": experiment.id, "name": experiment.name}
@@ -178,7 +183,8 @@ class Interrupts:
 def _lines_of(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recorded:
     """The lines of the rounds up to the checkpoint."""
     before = results.read(folder, saved.lines)
-    if saved.id != experiment.id or len(before.rounds) != saved.round or before.torn or before.end:
+    rounds = {len(before.rounds), saved.round, saved.server.get("round")}
+    if saved.id != experiment.id or len(rounds) > 1 or before.torn or before.end:
         raise CorruptFileError(
             f"{folder / checkpoint.NAME} does not belong to {folder / results.NAME}: it was saved after round "
             f"{saved.round}, {saved.lines} bytes. Put back a copy of both, or pass --fresh to begin again."
@@ -190,7 +196,7 @@ def _require_same_data(population: Population, before: Recorded, folder: Path) -
     if before.run.get("data") != population.dataset.digest:
         raise AnotherRunError(
             f"{folder} holds this experiment on other images of {population.dataset.name}: "
-            f"{sum(before.run['sizes']):,} to train with, here {len(population.dataset.train):,}. "
+            f"{sum(before.run.get('sizes') or ()):,} to train with, here {len(population.dataset.train):,}. "
             "Take another folder with --out, or pass --fresh."
         )
 

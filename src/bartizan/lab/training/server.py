@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from math import cos, pi
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from bartizan._util import schema
+from bartizan._util.text import quoted
 from bartizan.lab.config.sections import Server as Settings
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 LEAST_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may push below zero
+
+
+class Estimates(TypedDict):
+    """What Prodigy changes in its group of parameters; all else there are settings."""
+
+    d: float
+    d_max: float
+    d_numerator: float
+    d_denom: NotRequired[float]
+    d_hat: NotRequired[float]
+    k: int
+
+
+class Steps(TypedDict):
+    """The number that Prodigy keeps beside its vectors."""
+
+    step: int
 
 
 class Server:
@@ -92,18 +110,36 @@ class Server:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state."""
-        if state["optimiser"] != self.settings.optimiser or state["weights"].shape != self.weights.shape:
+        """Continue from such a state; in one that is not sound, all that an optimiser uses is checked."""
+        if state["optimiser"] != self.settings.optimiser:
             raise ValueError(
-                f"This state is of a server with {state['optimiser']} and {len(state['weights'])} coordinates, "
-                f"not with {self.settings.optimiser} and {len(self.weights)}."
+                f"this state is of a server with {quoted(state['optimiser'], 60)}, not with {self.settings.optimiser}"
             )
-        self.round = int(state["round"])
-        self.weights.copy_(state["weights"])
+        self.weights.copy_(_copied(state, "weights", self.weights))
         if self._velocity is not None:
-            self._velocity.copy_(state["velocity"])
+            self._velocity.copy_(_copied(state, "velocity", self._velocity))
         if self._prodigy is not None:
-            self._prodigy.load_state_dict(deepcopy(state["prodigy"]))  # which would else share its tensors
+            (given,), states = state["prodigy"]["param_groups"], state["prodigy"]["state"]
+            (group,) = self._prodigy.param_groups
+            (parameters,) = group["params"]
+            schema.check(Estimates, given, "prodigy.")
+            group.update({name: given[name] for name in Estimates.__annotations__ if name in given})
+            if 0 in states:  # not before its first step
+                own = self._prodigy.state[parameters]
+                schema.check(Steps, states[0], "prodigy.")
+                own["step"] = states[0]["step"]
+                for name in ("s", "p0", "exp_avg", "exp_avg_sq"):
+                    own[name] = _copied(states[0], name, parameters.detach())
+        self.round = int(state["round"])
+
+
+def _copied(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
+    """A copy of a state's tensor, of the shape and dtype of `like`; Prodigy keeps one number for a vector of zeros."""
+    found, shapes = state[name], (like.shape, torch.Size()) if name == "p0" else (like.shape,)
+    if not isinstance(found, Tensor) or found.dtype != like.dtype or found.shape not in shapes:
+        got = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else quoted(found, 60)
+        raise ValueError(f"{name} must be a tensor, {like.dtype} of shape {tuple(like.shape)}, got {got}")
+    return torch.empty_like(like if found.shape else like.sum()).copy_(found)
 
 
 def _prodigy(parameters: Tensor, step_size: float) -> Any:

@@ -10,8 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from bartizan._util import jsonl
-from bartizan.studies import typed_rows
+from bartizan._util import jsonl, schema
 
 Axis = Literal["clients", "dim"]
 LETTER: dict[Axis, str] = {"clients": "M", "dim": "p"}
@@ -73,7 +72,7 @@ def load(path: Path) -> list[BenchRow]:
     """Read a file of rows; lines of earlier versions have no checksum."""
     parsed = jsonl.read(
         path,
-        lambda row: typed_rows.parse(BenchRow, row),
+        lambda row: schema.parse(BenchRow, row),
         advice="Wanted rows that `bartizan bench --json` wrote.",
         checksum_required=False,
         appended=False,

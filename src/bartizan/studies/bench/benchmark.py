@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bartizan._util import jsonl, machine
+from bartizan._util import jsonl, machine, schema
 from bartizan._util.arguments import short
 from bartizan.errors import TooFewClientsError
-from bartizan.studies import typed_rows
 from bartizan.studies.bench import measure
 from bartizan.studies.bench import other_libraries as peers
 from bartizan.studies.bench import torch_baselines as torches
@@ -95,6 +94,6 @@ class Benchmark:
         for row in self.rows(notice):
             done[row.subject] = row
             if json is not None:
-                jsonl.rewrite(json, map(typed_rows.as_row, done.values()))
+                jsonl.rewrite(json, map(schema.as_row, done.values()))
             show(row)
         return list(done.values())

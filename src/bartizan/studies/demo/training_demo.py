@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bartizan import records
+from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.sweep import sweep
@@ -71,7 +72,7 @@ def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) ->
         outcomes = sweep(runs, place(folder, runs), workers=workers, resume=False, watch=progress.update)
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
-        print(f"{outcome.folder.name}: {outcome.error}", file=sys.stderr)
+        print(f"{outcome.folder.name}: {short(outcome.error)}", file=sys.stderr)
     if len(failed) < len(outcomes):
         from bartizan.lab import report
 

@@ -11,6 +11,7 @@ from statistics import mean, median, stdev
 from typing import Any, Self
 
 from bartizan import records
+from bartizan._util.text import text
 from bartizan.studies.paper import kept_runs
 from bartizan.studies.paper.cells import ABLATION, PaperCell, PaperValue, bases, cells
 from bartizan.studies.paper.kept_runs import RunSummary
@@ -144,8 +145,8 @@ def _runs(where: Path, unread: list[str]) -> Iterator[RunSummary]:
     for path in records.find(where):
         try:
             yield RunSummary.of(records.read(path))
-        except records.MALFORMED as wrong:
-            unread.append(records.explain(path, wrong))
+        except (ValueError, OSError) as wrong:
+            unread.append(text(wrong))
 
 
 def _rows(found: Found, protocols: Iterable[str]) -> Iterator[CellComparison]:

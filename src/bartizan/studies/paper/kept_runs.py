@@ -13,8 +13,8 @@ from statistics import fmean, median
 from typing import Any
 
 from bartizan import records
-from bartizan._util import jsonl
-from bartizan.studies import typed_rows
+from bartizan._util import jsonl, schema
+from bartizan._util.text import quoted, text
 from bartizan.studies.paper.paper_protocol import completed, positions, split_config
 
 KIND, VERSION = "kept", 1
@@ -40,7 +40,7 @@ class RunSummary:
     """(round, accuracy on the test set) of every evaluated round."""
     seconds: dict[str, float | None]
     """Of the median round: server, its steps, train, and one read of the updates. Of the whole run: run."""
-    on_attackers: float | None = field(metadata={typed_rows.KEY: "on_liars"})
+    on_attackers: float | None = field(metadata={schema.KEY: "on_liars"})
     """The weight on Byzantine clients, mean over the rounds; None where it is unknown who is Byzantine."""
     moved: float | None
     """The part of the weight that the projection gave to other clients than the exact rule, mean over the rounds."""
@@ -63,21 +63,22 @@ class RunSummary:
 
     @classmethod
     def of(cls, recorded: records.Recorded, commit: str | None = None) -> RunSummary:
-        """Summarise a recorded run, finished or not; malformed lines raise one of `records.MALFORMED`."""
-        run, rounds, end = recorded.run, recorded.rounds, recorded.end or {"status": UNFINISHED, "converged": None}
+        """Summarise a recorded run, finished or not; one that is none of the laboratory's is a CorruptFileError."""
+        run, rounds, end = recorded.run, recorded.rounds, recorded.end or {"status": UNFINISHED}
         curve = [(line["round"], line["accuracy"]) for line in rounds if line.get("accuracy") is not None]
         sizes, attackers = run.get("sizes"), run.get("byzantine")
         weighed = [line for line in rounds if line.get("weights")]
         exact = [line for line in weighed if line.get("exact_weights")]
-        seconds = {step: _median(line["seconds"].get(step) for line in rounds) for step in STEPS}
+        spent = [line.get("seconds") or {} for line in rounds]
+        seconds = {step: _median(one.get(step) for one in spent) for step in STEPS}
         seconds["read"] = _median(line.get("read") for line in rounds)
-        seconds["server"] = _median(sum(line["seconds"].get(step) or 0.0 for step in STEPS[1:]) for line in rounds)
+        seconds["server"] = _median(sum(one.get(step) or 0.0 for step in STEPS[1:]) for one in spent)
         seconds["run"] = _rounded(end.get("seconds"))
         row = {
-            "id": run["id"],
-            "config": run["config"],
-            "status": end["status"],
-            "converged": end["converged"],
+            "id": run.get("id"),
+            "config": run.get("config"),
+            "status": end.get("status"),
+            "converged": end.get("converged"),
             "rounds": len(rounds),
             "best": max((accuracy for _, accuracy in curve), default=None),
             "last": curve[-1][1] if curve else None,
@@ -95,7 +96,11 @@ class RunSummary:
             "torch": run.get("torch") or "",
             "commit": commit,
         }
-        return typed_rows.parse(cls, row)
+        try:
+            return schema.parse(cls, row)
+        except (TypeError, ValueError) as wrong:
+            path = recorded.folder / records.NAME
+            raise records.CorruptFileError(f"{path} is not the record of an experiment: {wrong}") from None
 
     @property
     def identity(self) -> tuple[str, str, int, str | None]:
@@ -162,8 +167,8 @@ def keep(folder: Path, file: Path, commit: str | None = None) -> KeepResult:
     for path in paths:
         try:
             one = RunSummary.of(records.read(path), commit)
-        except records.MALFORMED as wrong:
-            unread.append(records.explain(path, wrong))
+        except (ValueError, OSError) as wrong:
+            unread.append(text(wrong))
             continue
         if one.identity[0] not in positions():
             others += 1
@@ -185,7 +190,7 @@ def write(file: Path, runs: Iterable[RunSummary]) -> None:
     ordered = sorted(
         runs, key=lambda one: (positions().get(one.identity[0], last), one.identity[0], *map(str, one.identity[1:]))
     )
-    jsonl.rewrite(file, ({"kind": KIND, "version": VERSION, **typed_rows.as_row(one)} for one in ordered))
+    jsonl.rewrite(file, ({"kind": KIND, "version": VERSION, **schema.as_row(one)} for one in ordered))
 
 
 def read(file: Path) -> list[RunSummary]:
@@ -194,21 +199,22 @@ def read(file: Path) -> list[RunSummary]:
     def parsed(row: dict[str, Any]) -> RunSummary:
         kind, version = row.pop("kind", None), row.pop("version", None)
         if kind != KIND:
-            raise ValueError(f"it is of kind {kind!r}, not {KIND!r}")
+            raise ValueError(f"it is of kind {quoted(kind, 60)}, not {KIND!r}")
         if version != VERSION:
-            raise ValueError(f"it is of version {version!r}; this bartizan reads version {VERSION}")
-        return typed_rows.parse(RunSummary, row)
+            raise ValueError(f"it is of version {quoted(version, 60)}; this bartizan reads version {VERSION}")
+        return schema.parse(RunSummary, row)
 
     return jsonl.read(file, parsed, advice=ADVICE, appended=False).rows
 
 
 def _on_attackers(line: Mapping[str, Any], byzantine: list[int]) -> float:
-    return sum(weight for client, weight in zip(line["clients"], line["weights"], strict=True) if client in byzantine)
+    given = zip(line["clients"], line["weights"], strict=True)
+    return sum(weight or 0.0 for client, weight in given if client in byzantine)
 
 
-def _differ(some: list[float], others: list[float]) -> float:
+def _differ(some: list[float | None], others: list[float | None]) -> float:
     """Half the sum of the differences between the weights: 1 if no client kept any."""
-    return sum(abs(a - b) for a, b in zip(some, others, strict=True)) / 2
+    return sum(abs((a or 0.0) - (b or 0.0)) for a, b in zip(some, others, strict=True)) / 2
 
 
 def _median(numbers: Iterable[float | None]) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from bartizan import registry
+from bartizan._util.schema import AnyFloat
 from bartizan.rules import Rule
 from bartizan.studies.formatting import markdown_table, three_digits
 from bartizan.studies.plotting import COLOURS, GREY, new_figure
@@ -16,6 +17,7 @@ from bartizan.studies.theory.simulated_round import (
     KAPPA,
     SIGMA,
     Attack,
+    ByAttack,
     Result,
     Setting,
     common_gradient,
@@ -26,7 +28,17 @@ from bartizan.studies.theory.simulated_round import (
 )
 
 TITLE = "The aggregation's error: an empirical (b, c)"
-REQUIRED = ("spread", "exact")
+
+
+class Measured(TypedDict):
+    """Mean squared errors by attack, the definition's nu^2, and c from other draws."""
+
+    spread: AnyFloat
+    exact: ByAttack
+    projected: NotRequired[ByAttack]
+    c: NotRequired[AnyFloat]
+
+
 DIM, WIDE, K = 8192, 65_536, 4096
 PAPER = ("krum", "bulyan", "geometric-median", "mca")
 RULES = (*registry.RULES.built_in, "nnm >> krum", "nnm >> geometric-median", *registry.COORDINATEWISE.built_in)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from bartizan._util.schema import KEY
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Rotated
 from bartizan.studies.formatting import markdown_table
 from bartizan.studies.plotting import COLOURS, GREY, new_figure
 from bartizan.studies.theory.aggregation_error import RULES
 from bartizan.studies.theory.simulated_round import (
+    ByAttack,
     Result,
     common_gradient,
     honest_clients,
@@ -19,10 +21,17 @@ from bartizan.studies.theory.simulated_round import (
     rule_named,
     servers_of,
 )
-from bartizan.studies.typed_rows import KEY
 
 TITLE = "Breakdown: the share of attackers at which a rule fails"
-REQUIRED = ("exact",)
+
+
+class Measured(TypedDict):
+    """Mean squared errors by attack, of the rule on exact and on projected distances."""
+
+    exact: ByAttack
+    projected: NotRequired[ByAttack]
+
+
 LENGTH = 30.0
 DIM, K = 32_768, 2048
 LOUD, LOUDER = "ipm factor=1e3", "ipm factor=1e6"

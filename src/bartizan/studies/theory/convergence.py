@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from bartizan._util.schema import AnyFloat
 from bartizan._util.types import Floats
 from bartizan.sketch import Exact, Rotated, distortion
 from bartizan.studies.formatting import markdown_table, three_digits
@@ -31,7 +32,18 @@ from bartizan.studies.theory.simulated_round import (
 )
 
 TITLE = "Convergence: measured curves under their bounds"
-REQUIRED = ("c", "spread", "measured", "losses", "errors")
+
+
+class Measured(TypedDict):
+    """Squared distances or gradients, losses and aggregation errors by round, and c."""
+
+    c: AnyFloat
+    spread: AnyFloat
+    measured: list[AnyFloat]
+    losses: list[AnyFloat]
+    errors: list[AnyFloat]
+
+
 M, DIM, K = 50, 4096, 2048
 NOISY = 512  # coordinates of the noise
 LENGTHS = (0.0, 3.0, 10.0, 30.0)  # of the common gradients that c is measured on; a training begins at 26 or 5

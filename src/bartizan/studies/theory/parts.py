@@ -7,14 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from bartizan import __version__
-from bartizan._util import jsonl
+from bartizan._util import jsonl, schema
 from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
+from bartizan._util.jsonl import CorruptFileError
 from bartizan._util.locks import try_lock
-from bartizan.studies import plotting, typed_rows
+from bartizan._util.regular_files import open_regular
+from bartizan._util.text import short
+from bartizan.studies import plotting
 from bartizan.studies.formatting import csv_text
 from bartizan.studies.theory import aggregation_error, breakdown, convergence, projection_attacks, subspace_embedding
 from bartizan.studies.theory.simulated_round import Result
@@ -24,14 +27,20 @@ Results = Sequence[tuple[Any, Result]]
 ADVICE = "Delete that line, and it is measured again."
 
 
+class Refused(TypedDict):
+    """A result where the rule refused."""
+
+    refused: str
+
+
 class Part(Protocol):
     """A module with one experiment: its cases, how one is measured, and the results as CSV, Markdown and a figure."""
 
     @property
     def TITLE(self) -> str: ...
     @property
-    def REQUIRED(self) -> Sequence[str]:
-        """The keys of a result, unless the rule refused."""
+    def Measured(self) -> type[Any]:
+        """The fields of a result, unless the rule refused."""
 
     def cases(self, quick: bool) -> Sequence[Any]: ...
     def measure(self, case: Any) -> Result: ...
@@ -75,7 +84,7 @@ def opened(path: Path) -> Iterator[tuple[dict[str, Result], jsonl.Appender]]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise ValueError(f"Results need a folder, and {path.parent} is a file. Name another with --out.") from None
-    with open(path, "ab") as lock:
+    with open_regular(path, "ab") as lock:
         if not try_lock(lock):
             raise ValueError(f"Another run is writing {path}. Wait for it, or name another folder with --out.")
         done, size = read(path)
@@ -89,7 +98,7 @@ def run(name: str, out: Path, quick: bool) -> None:
     cases = part.cases(quick)
     with opened(out / f"{name}.jsonl") as (done, file), ProgressLine(name, len(cases)) as progress:
         for case in cases:
-            row = typed_rows.as_row(case)
+            row = schema.as_row(case)
             known = _key(row) in done
             if not known:
                 progress.show(", ".join(map(str, astuple(case)[:5])))
@@ -102,11 +111,13 @@ def finished(name: str, out: Path, quick: bool) -> Results:
     """Return the measured cases of a part."""
     part, path = PARTS[name], out / f"{name}.jsonl"
     done = read(path)[0]
-    pairs = ((case, done.get(_key(typed_rows.as_row(case)))) for case in part.cases(quick))
+    pairs = ((case, done.get(_key(schema.as_row(case)))) for case in part.cases(quick))
     found = [(case, result) for case, result in pairs if result is not None]
     for case, result in found:
-        if "refused" not in result and (missing := [key for key in part.REQUIRED if key not in result]):
-            raise ValueError(f"{path} has a result without {', '.join(missing)}, of {case}. {ADVICE}")
+        try:
+            schema.check(Refused if "refused" in result else part.Measured, result)
+        except TypeError as wrong:
+            raise CorruptFileError(f"{path} has a result of which {wrong}, of {case}. {ADVICE}") from None
     return found
 
 
@@ -118,6 +129,17 @@ def write(out: Path, quick: bool) -> tuple[list[Path], str]:
     found = {name: results for name in PARTS if (results := finished(name, out, quick))}
     if not found:
         raise ValueError(f"{out} holds no results of {'a quick' if quick else 'a whole'} run of bartizan theory.")
+    try:
+        files, missing = _files(found, quick)
+    except (LookupError, ArithmeticError, TypeError, ValueError) as wrong:  # numbers that no case can give
+        why = f"{type(wrong).__name__}: {short(wrong, 100)}"
+        raise CorruptFileError(f"{out} holds results that can't be shown ({why}). Delete their lines.") from wrong
+    for name, content in files.items():
+        write_whole(out / name, content)
+    return [out / name for name in files], missing
+
+
+def _files(found: dict[str, Results], quick: bool) -> tuple[dict[str, str | bytes], str]:
     files: dict[str, str | bytes] = {f"{name}.csv": csv_text(PARTS[name].rows(of)) for name, of in found.items()}
     missing = ""
     try:
@@ -126,10 +148,7 @@ def write(out: Path, quick: bool) -> tuple[list[Path], str]:
         if absent.name != "matplotlib":
             raise
         missing = "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
-    files["report.md"] = page(found, quick, figures=not missing)
-    for name, content in files.items():
-        write_whole(out / name, content)
-    return [out / name for name in files], missing
+    return files | {"report.md": page(found, quick, figures=not missing)}, missing
 
 
 def page(found: dict[str, Results], quick: bool, *, figures: bool) -> str:

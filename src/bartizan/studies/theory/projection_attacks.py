@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
 from bartizan import attacks
+from bartizan._util.schema import AnyFloat
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
@@ -35,7 +36,19 @@ from bartizan.studies.theory.simulated_round import (
 )
 
 TITLE = "Attackers of the projection: a leaked seed beside a fresh one, checks off and on"
-REQUIRED = ("spread", "exact")
+
+
+class Measured(TypedDict):
+    """Mean squared errors by server, the share of attackers and the number of honest clients quarantined."""
+
+    spread: AnyFloat
+    exact: AnyFloat
+    unchecked: NotRequired[AnyFloat]
+    checked: NotRequired[AnyFloat]
+    caught: NotRequired[AnyFloat]
+    accused: NotRequired[AnyFloat]
+
+
 DIM, K = 16_384, 4096  # so that most of a change can be hidden
 RULES = ("krum", "multi-krum", "geometric-median", "mca")
 ATTACKS = tuple(name for name in attacks.ATTACKS.built_in if "sketch" in needs(attacks.attack(name)))

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
+from bartizan._util.schema import AnyFloat, Between
 from bartizan._util.types import Floats
 from bartizan.sketch import Achlioptas, Gaussian, Rotated, distortion, embedding_dimension
 from bartizan.studies.formatting import markdown_table
@@ -18,7 +19,17 @@ from bartizan.studies.plotting import COLOURS, GREY, RED, new_figure
 from bartizan.studies.theory.simulated_round import Result
 
 TITLE = "The embedding: 1 +- eps over the whole span"
-REQUIRED = ("failed_rounds", "failed_trials", "median", "worst")
+
+
+class Measured(TypedDict):
+    """How often 1 +- eps was left, and how far."""
+
+    failed_rounds: Annotated[int, Between(0, 10**6)]
+    failed_trials: Annotated[int, Between(0, 10**6)]
+    median: AnyFloat
+    worst: AnyFloat
+
+
 Sketching = Callable[[Floats, int], Floats]
 """(rows, seed) -> their sketches."""
 
