@@ -68,6 +68,7 @@ SURFACES = {
     ),
     "checkpoints": Entry("lab.runs:checkpoints", 1, _under("lab.runs", "checkpoint")),
     "flower": Entry("flower:surface", 2, _under("flower", "replies"), "flwr"),
+    "nvflare": Entry("nvflare_results:surface", 2, _under("nvflare", "aggregator", "site_results"), "nvflare"),
     "flower-checkpoints": Entry("flower_checkpoints:surface", 1, _under("flower", "saved_state"), "flwr"),
 }
 
