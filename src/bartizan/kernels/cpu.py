@@ -475,7 +475,7 @@ def _square_of_products(x, y, out, i, j):
 
 @njit(cache=True, nogil=True)
 def _gather(rows, m, low, origin, own, to):
-    """A strip of row m in float64, about the origin: in float32 a far origin would leave few digits of small numbers."""
+    """A strip of row m in float64, about the origin: in float32 a far one would leave few digits of small numbers."""
     x = tile(rows, m, low, None, own)
     for i in range(u64(STRIP)):
         to[i] = x[i]
