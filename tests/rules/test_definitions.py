@@ -175,6 +175,18 @@ def test_centered_clipping_averages_clipped_differences(seed, radius, steps):
     np.testing.assert_allclose(answer(bz.CenteredClipping(radius, steps), x), expected, rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.parametrize("offset", [1e4, 1e7])
+@pytest.mark.parametrize(("radius", "steps"), [(None, 2), (None, 5), (1e7, 3)])
+def test_centered_clipping_keeps_its_digits_far_from_the_origin(offset, radius, steps):
+    x = draw(4) + offset
+    weights, v = np.zeros(len(x)), np.zeros(x.shape[1], np.longdouble)
+    for _ in range(steps):
+        away = oracle.norms(x - v).astype(np.float64)
+        clipped = np.minimum(1, (np.median(away) if radius is None else radius) / away) / len(x)
+        weights, v = weights * (1 - clipped.sum()) + clipped, v + clipped @ (x - v)
+    np.testing.assert_allclose(bz.CenteredClipping(radius, steps)(bz.Geometry.of(x)), weights, atol=1e-7)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("n_clients", "f"), [(7, 0), (7, 2), (9, 4), (13, 3)])
 def test_mda_finds_the_least_diameter(seed, n_clients, f):

@@ -14,13 +14,8 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from llvmlite import binding as llvm
-from llvmlite import ir
-from numba import carray, njit, types  # type: ignore[attr-defined]
-from numba import uint64 as u64
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from bartizan._util.jit import carray, cgutils, intrinsic, ir, llvm, njit, types, u64
 from bartizan._util.threads import n_threads, share
 from bartizan._util.types import Array, Floats
 from bartizan.kernels import compiling, reference
@@ -475,7 +470,7 @@ def _square_of_products(x, y, out, i, j):
 
 @njit(cache=True, nogil=True)
 def _gather(rows, m, low, origin, own, to):
-    """A strip of row m in float64, about the origin: in float32 a far origin would leave few digits of small numbers."""
+    """A strip of row m in float64, about the origin: in float32 a far one would leave few digits of small numbers."""
     x = tile(rows, m, low, None, own)
     for i in range(u64(STRIP)):
         to[i] = x[i]
