@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-generic test-slow test-gpu test-peers bench-peers speedups fuzz check docs release clean
+.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers bench-peers speedups fuzz check docs release clean
 
 setup: $(VENV)/dev
 
@@ -26,6 +26,11 @@ test-generic: $(VENV)/dev
 
 test-slow: $(VENV)/slow
 	$(BIN)/python -m pytest -m slow
+
+# Flower's lowest and highest version that pyproject.toml admits, each in an environment of its own.
+FLOWERS := 1.41.0 1.42.0
+test-flower: $(FLOWERS:%=.venv-flower-%/ready)
+	for version in $(FLOWERS); do .venv-flower-$$version/bin/python -m pytest -m "not slow" tests/flower || exit 1; done
 
 # Most of its time is compiling, one kernel a process at a time.
 GPU_PROCESSES ?= 8
@@ -115,5 +120,16 @@ $(PEERS)/ready: pyproject.toml tests/peers/constraints.txt
 	$(PEERS_PIP) --no-deps byzfl byzpy --editable .
 	@touch $@
 
+# A package index may lack what a new Flower asks for; the dependencies of the lowest one serve it as well.
+.venv-flower-%/ready: pyproject.toml constraints.txt
+	@echo "Installing Flower $* and what its tests need ..."
+	$(PYTHON) -m venv .venv-flower-$*
+	grep -v "^flwr=" constraints.txt > .venv-flower-$*/constraints.txt
+	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --constraint .venv-flower-$*/constraints.txt \
+		--editable ".[flower,plot]" pytest flwr==$(firstword $(FLOWERS))
+	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet flwr==$* \
+		|| .venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --no-deps flwr==$*
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .venv-peers build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers .venv-flower-* build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

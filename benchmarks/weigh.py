@@ -56,7 +56,7 @@ def averaged(chosen, M):
 
 def mca(g, f):
     width = float(np.sqrt(np.median(g.D[g.medoid])))
-    return definition.correntropy(g.inner, g.medoid, g.shares, width, 1e-8, 1000)
+    return definition.correntropy(g.inner, g.medoid, g.shares, width, 1e-8, 1000)[0]
 
 
 def nnm(then):
@@ -89,7 +89,7 @@ def repeated_krum(D, f):
 
 
 def geometric_median(g, f):
-    return definition.weiszfeld(g.inner, g.D, g.shares, 1e-8, 1000)
+    return definition.weiszfeld(g.inner, g.D, g.medoid, g.shares, 1e-8, 1000)[0]
 
 
 RULES = [

@@ -140,6 +140,34 @@ def geometric_median_pull(x, z, sizes=None):
     return (sizes[~here, None] * (x[~here] - z) / away[~here, None]).sum(axis=0), sizes[here].sum()
 
 
+def geometric_median(x, sizes=None):
+    """The least sum of distances, in long double: the best client, or Newton's method from a point better than it."""
+    x, s = x.astype(np.longdouble), sizes_of(x, sizes).astype(np.longdouble)
+    D = np.sqrt(squared_distances(x))
+    best = (D @ s).argmin()
+    away = D[best] > 0
+    force = (s[away] / D[best, away]) @ (x[away] - x[best])
+    if np.sqrt(force @ force) <= s[~away].sum():
+        return x[best].astype(np.float64)
+
+    def derivatives(z):
+        d = norms(x - z)
+        unit = (x - z) / d[:, None]
+        return -s @ unit, np.eye(x.shape[1]) * (s / d).sum() - (unit.T * (s / d)) @ unit
+
+    z = x[best] + force / np.sqrt(force @ force) * np.median(D[best, away])
+    while derivatives(z)[0] @ force > 0:
+        z = (z + x[best]) / 2
+    for _ in range(200):
+        gradient, hessian = derivatives(z)
+        step = np.linalg.solve(hessian.astype(np.float64), -gradient.astype(np.float64))
+        # Along a line the slope of a convex sum only grows: as long as it is no steeper, the minimum is nearer.
+        while abs(derivatives(z + step)[0] @ step) > abs(gradient @ step) and (step @ step) > 0:
+            step /= 2
+        z = z + step
+    return z.astype(np.float64)
+
+
 def mca(x, width: float | None = None, steps: int = 20_000):
     """The fixed point of Gaussian weights around it, iterated from the medoid."""
     D = squared_distances(x)

@@ -60,6 +60,16 @@ def test_honest_distances_keep_their_digits(sketch, with_reference, dtype, offse
 
 
 @pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
+@pytest.mark.parametrize("ratio", [1e2, 1e3, 1e4, 1e5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_reference_far_from_small_updates_takes_none_of_their_digits(sketch, ratio, dtype):
+    rng = np.random.default_rng(9)
+    x, reference = rng.normal(size=(M, 300)).astype(dtype), (ratio * rng.normal(size=300)).astype(np.float32)
+    truth = true_squared_distances(sketch, x.astype(np.float64))
+    np.testing.assert_allclose(seen(sketch, x, reference=reference).squared_distances, truth, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
 @pytest.mark.parametrize("offset", [1e5, 1e6])
 def test_a_second_look_saves_what_float32_sums_lose(sketch, offset):
     """The clients are far from the origin and near each other: looked at again, about one of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import resource
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -276,17 +279,32 @@ def test_whoever_comes_twice_late_or_to_nobody_is_told_so():
 
 
 @pytest.mark.parametrize(
-    ("client", "size", "error", "message"),
+    ("client", "error", "message"),
     [
-        ([1], 1, TypeError, r"id must be hashable.* got \[1\]"),
-        (float("nan"), 1, ValueError, "id must equal itself"),
-        ("amy", 0, ValueError, "client 'amy': size must be a positive number, got 0"),
-        ("amy", float("inf"), ValueError, "size must be a positive number, got inf"),
+        ([1], TypeError, r"id must be hashable.* got \[1\]"),
+        (float("nan"), ValueError, "id must equal itself"),
     ],
 )
-def test_a_wrong_id_or_size_is_the_callers_mistake(client, size, error, message):
+def test_a_wrong_id_is_the_callers_mistake(client, error, message):
     with bz.Aggregator(bz.Mean()).round() as r, pytest.raises(error, match=message):
-        r.add([1.0], client, size)
+        r.add([1.0], client)
+
+
+def test_a_wrong_size_is_the_callers_mistake():
+    wrong = [0, math.inf, math.nan, -1, True, np.True_, "5", b"5", None, [5], 5j, 10**400, 10**6000]
+    wrong += [Fraction(10**400), Fraction(1, 10**400), Decimal("1e400"), Decimal("sNaN")]
+    with bz.Aggregator(bz.Mean()).round() as r:
+        for size in wrong:
+            with pytest.raises(ValueError, match=r"client 'amy': size must be a positive number below 1e308, got .+\."):
+                r.add([1.0], "amy", size)
+
+
+@pytest.mark.parametrize("size", [5, 5.0, np.int64(5), np.float32(5), np.array(5), Fraction(5), Decimal(5)])
+def test_a_size_may_be_any_number(size):
+    with bz.Aggregator(bz.Mean()).round() as r:
+        r.add([1.0], "amy", size)
+        r.add([0.0], "bob", 5)
+        assert r.close().update.tolist() == [0.5]
 
 
 def test_a_wrong_reference_does_not_wait_for_the_first_client():
@@ -328,6 +346,38 @@ def test_a_copied_or_spilled_update_may_be_written_over(tmp_path):
                 buffer[:] = x[m]
                 r.add(buffer, m)
             assert_same(r.close(), wanted)
+
+
+@pytest.mark.parametrize("kept", ["copy", "spill"])
+def test_with_copy_an_update_is_copied_before_it_is_read(kept, tmp_path, monkeypatch):
+    """Network code may write to its buffer as soon as it has called `add`: here, before the sketch is taken."""
+    x = numbers(500)
+    buffer = np.empty(500, np.float32)
+    sketch_part = bz.Rotated.sketch_part
+
+    def overwritten(self, clients, seed, *more):
+        buffer[:] = np.nan
+        return sketch_part(self, clients, seed, *more)
+
+    aggregator = bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64))
+    wanted = aggregator(x, seed=1)
+    with aggregator.round(seed=1, recheck=False, copy=True, spill=tmp_path if kept == "spill" else None) as r:
+        with monkeypatch.context() as patch:
+            patch.setattr(bz.Rotated, "sketch_part", overwritten)
+            for m in range(M):
+                buffer[:] = x[m]
+                assert r.add(buffer, m) is None
+        assert_same(r.close(), wanted)
+
+
+def test_with_copy_a_bad_container_is_quarantined_for_the_same_reason():
+    bad = [[], {"a": "text"}, np.ones(3, object), torch.eye(3).to_sparse(), {"a": [np.ones(3), None]}, np.zeros(0, str)]
+    reasons = []
+    for copy in (False, True):
+        with bz.Aggregator(bz.Mean()).round(copy=copy) as r:
+            reasons.append([r.add(update, m) for m, update in enumerate(bad)])
+    assert reasons[0] == reasons[1]
+    assert all(reasons[0])
 
 
 def test_threads_that_add_at_once_make_one_calls_answer(tmp_path):

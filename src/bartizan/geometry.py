@@ -25,6 +25,8 @@ Distances: TypeAlias = tuple[Floats, int, float]
 
 # Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
 SHORT_OF_DIGITS = 1e-9
+# The same where float32 differences from a reference are mixed, and where their products are summed in float32.
+SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS = 1e-4, 0.04
 
 
 def norm_limit(dtype: np.dtype) -> float:
@@ -37,13 +39,15 @@ class GramStats:
     """Gram matrix about the origin and exact squared norms of the updates, from one pass over the p coordinates.
 
     `about(i)` gives the inner products once more, about row i; both are symmetric to the last bit. A trusted update is
-    the last row, and `trusted_dots` are the exact inner products with it, its own the last.
+    the last row, and `trusted_dots` are the exact inner products with it, its own the last. `about` is asked where the
+    clients' squared distances are less than `short_of_digits` of their squared norms.
     """
 
     gram: Floats
     squared_norms: Floats
     about: Callable[[int], Floats]
     trusted_dots: Floats | None = None
+    short_of_digits: float = SHORT_OF_DIGITS
 
     def keep(self, rows: npt.NDArray[np.intp]) -> GramStats:
         return GramStats(
@@ -51,6 +55,7 @@ class GramStats:
             self.squared_norms[rows],
             lambda i: self.about(int(rows[i]))[np.ix_(rows, rows)],
             None if self.trusted_dots is None else self.trusted_dots[rows],
+            self.short_of_digits,
         )
 
 
@@ -176,7 +181,7 @@ class Geometry:
         G = np.ascontiguousarray(stats.gram)
         _, medoid, median = distances = weigh.distances(G, n_clients)
         points = MeasuredPoints(G, distances, medoid)
-        if n_clients > 1 and median < SHORT_OF_DIGITS * G[medoid, medoid]:
+        if n_clients > 1 and median < stats.short_of_digits * G[medoid, medoid]:
             again = np.ascontiguousarray(stats.about(medoid))
             points = MeasuredPoints(G, weigh.distances(again, n_clients), medoid, again)
         return cls(

@@ -16,7 +16,7 @@ from typing import Any
 
 from bartizan._util import jsonl
 from bartizan._util.jsonl import CorruptFileError, encode
-from bartizan._util.locks import try_lock
+from bartizan._util.locks import is_at, try_lock
 from bartizan.result_lines import VERSION, LineChecker, known_kind
 
 __all__ = [
@@ -97,8 +97,9 @@ def locked(folder: Path) -> Iterator[int]:
             raise AnotherRunError(f"Another process is at work in {folder}. Wait for it, or take another.")
         yield handle
     finally:
+        ours = is_at(handle, folder)
         os.close(handle)
-        for one in made:
+        for one in made if ours else []:
             with suppress(OSError):  # not empty
                 one.rmdir()
 

@@ -149,7 +149,8 @@ class LineChecker:
             self.took_part = line["clients"]
         for name in BY_CLIENT:
             _require_length(name, line.get(name), len(self.took_part))
-        _require_known("quarantined", line.get("quarantined") or [], self.texts)
+        for name in ("quarantined", "failed"):
+            _require_known(name, line.get(name) or [], self.texts)
 
 
 def known_kind(kind: Any) -> str:

@@ -123,19 +123,19 @@ class Round(Generic[U]):
         Returns the reason if the update can't take part, as far as it shows by itself, else None. Under ``strict`` that
         is a BadClientError, and the client may send again.
         """
-        if isinstance(size, bool) or not (math.isfinite(size) and size > 0):
-            raise ValueError(f"client {quoted(client, 60)}: size must be a positive number, got {quoted(size, 60)}.")
+        if not _is_size(size):
+            wanted = "size must be a positive number below 1e308"
+            raise ValueError(f"client {quoted(client, 60)}: {wanted}, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = isinstance(update, Path)
-            stored = self._sketched(open_path(update) if isinstance(update, Path) else update, float(size))
+            held = open_path(update) if isinstance(update, Path) else _copied(update) if self._copy else update
+            stored = self._sketched(held, float(size))
             if stored.reason is not None and self._strict:
                 raise BadClientError(client, stored.reason)
             if stored.layout is None:
                 stored = replace(stored, update=Unreadable(stored.reason or ""))
             elif self._spill is not None and not on_disk:
                 stored = replace(stored, update=self._spill.keep(stored.update, client))
-            elif self._copy and not on_disk:
-                stored = replace(stored, update=_copied(stored.update))
             with self._changed:
                 self._stored[client] = stored
             return stored.reason
@@ -359,4 +359,17 @@ def _kind(client: Any) -> str:
 
 
 def _copied(update: Any) -> Any:
-    return rebuild(update, lambda _, leaf: leaf.clone() if on_gpu(leaf) else like_leaf(as_numpy(leaf).copy(), leaf))
+    """A copy in plain containers, taken before any number is read; the reason for quarantine if there can't be one."""
+    try:
+        plain, leaves = plain_and_leaves(update)
+        Layout.of(leaves)
+        return rebuild(plain, lambda _, leaf: leaf.clone() if on_gpu(leaf) else like_leaf(as_numpy(leaf).copy(), leaf))
+    except Exception as error:  # a client's container may raise anything
+        return Unreadable(reason_of(error))
+
+
+def _is_size(size: Any) -> bool:
+    try:
+        return not isinstance(size, (bool, np.bool_)) and math.isfinite(size) and float(size) > 0
+    except (TypeError, ValueError, ArithmeticError):  # no number, or an integer beyond floats
+        return False

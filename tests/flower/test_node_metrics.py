@@ -42,7 +42,7 @@ def test_no_node_moves_the_median_of_the_metrics_or_ends_the_round():
 
 
 def test_metrics_are_those_of_trusted_nodes():
-    """Two who lie are quarantined, and two have no weight."""
+    """Two who lie are quarantined; of the other eight the rule leaves out the three longest, which two who lie are."""
     lies = {"loss": 9.0}
     nodes = {2**63 + n: sends(arrays(1.0), loss=0.5) for n in range(6)}
     nodes |= {n: sends(arrays(50.0), **lies) for n in (1, 2)} | {
@@ -55,7 +55,7 @@ def test_metrics_are_those_of_trusted_nodes():
         return MetricRecord()
 
     run(nodes, rule=bz.CGE(n_byzantine=4), train_metrics_aggr_fn=own)
-    assert heard == [[0.5] * 6]
+    assert heard == [[0.5] * 5]
 
 
 def test_an_own_function_for_metrics_may_give_nothing_be_set_later_and_sees_all_but_arrays():
@@ -129,3 +129,33 @@ def test_reported_accuracies_reach_the_metrics_function_and_not_the_record(tmp_p
     assert "accuracy" not in line
     assert "aggregate_evaluate: heard 6 nodes, 1 failed; 2 trained without being trusted" in caplog.text
     assert "Node 12 failed: the app crashed" in caplog.text
+
+
+def untrusted(how: str):
+    return {"an error": fails, "no reply": lambda message: None, "no weight": sends(arrays(90.0))}.get(
+        how
+    ) or ATTACKERS[how]
+
+
+@pytest.mark.parametrize("how", ["an error", "no reply", "NaN", "no weight"])
+def test_who_was_asked_to_train_and_is_not_trusted_is_not_heard_in_the_evaluation(how, caplog):
+    """With a function of its own, an app would else believe the one node that says -666."""
+    lowest = []
+
+    def own(contents, key):
+        lowest.append(min(content["metrics"]["accuracy"] for content in contents))
+        return MetricRecord({"accuracy": lowest[-1]})
+
+    nodes = {n: evaluates(0.5) for n in range(8)} | {9: evaluates(-666.0, untrusted(how))}
+    strategy = RobustStrategy(bz.MultiKrum(2), min_train_nodes=9, min_evaluate_nodes=9, evaluate_metrics_aggr_fn=own)
+    result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=2, timeout=0.2)
+    assert [told["accuracy"] for told in result.evaluate_metrics_clientapp.values()] == [0.5, 0.5]
+    assert "trained without being trusted" in caplog.text
+
+
+def test_of_a_refused_round_nobody_is_heard_in_the_evaluation():
+    nodes = {n: evaluates(0.5) for n in range(5)} | {n: evaluates(0.5, fails) for n in (5, 6, 7)}
+    strategy = RobustStrategy(bz.MultiKrum(2), min_train_nodes=8, min_evaluate_nodes=8)
+    result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=1, timeout=0.2)
+    assert result.train_metrics_clientapp[1]["bartizan-kept-old-model"] == 1
+    assert not result.evaluate_metrics_clientapp

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +18,10 @@ from flwr.app import MetricRecord
 import bartizan as bz
 from bartizan import records as results
 from bartizan._util import jsonl
-from bartizan.flower import RobustStrategy, resume
-from bartizan.flower.replies import Model
+from bartizan.flower import RobustStrategy, saved_state
 from bartizan.lab.report import load as report
 from bartizan.lab.report.finding import reputation_of
-from flower_nodes import ATTACKERS, LocalGrid, arrays, as_record, fails, run, steps_by_one
+from flower_nodes import ATTACKERS, MODEL, LocalGrid, arrays, as_record, fails, run, steps_by_one
 
 
 def test_the_report_shows_a_run(tmp_path):
@@ -39,7 +40,9 @@ def test_the_report_shows_a_run(tmp_path):
     assert shown.best == pytest.approx(0.3)
     assert set(shown.clients) == {str(n) for n in nodes}
     assert shown.quarantined[:, shown.clients.index("5")].all()
-    assert reputation_of(shown).suspects()[0].record == strategy.suspects()[0].record == "quarantined in 3 of 3 rounds"
+    drawn = [one.record for one in reputation_of(shown).suspects()]
+    assert drawn == [one.record for one in strategy.suspects()]
+    assert drawn[:2] == ["quarantined in 3 of 3 rounds", "failed in 3 of 3 rounds"]
     made = subprocess.run(
         [sys.executable, "-m", "bartizan", "report", str(tmp_path)], capture_output=True, text=True, check=False
     )
@@ -69,7 +72,7 @@ def test_a_kill_between_the_record_and_the_checkpoint_loses_nothing(tmp_path, mo
             raise Killed
         save(folder, saved)
 
-    save = resume.save
+    save = saved_state.save
     desk = LocalGrid(dict.fromkeys(range(7), steps_by_one))
 
     def go():
@@ -82,7 +85,7 @@ def test_a_kill_between_the_record_and_the_checkpoint_loses_nothing(tmp_path, mo
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(resume, "save", kill)
+        patch.setattr(saved_state, "save", kill)
         with pytest.raises(Killed):
             go()
     assert len(results.read(tmp_path).rounds) == 3
@@ -236,7 +239,7 @@ def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
         return steps_by_one(message)
 
     bad = 1 if what == "first line" else 2
-    target = {"checkpoint": (resume, "save"), "line": (results.Writer, "write"), "first line": (jsonl, "rewrite")}
+    target = {"checkpoint": (saved_state, "save"), "line": (results.Writer, "write"), "first line": (jsonl, "rewrite")}
     target = target[what]
     with monkeypatch.context() as patch:
         _, result = run(dict.fromkeys(range(7), node), rounds=3, folder=tmp_path)
@@ -245,15 +248,69 @@ def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
     found = results.read(tmp_path)
     assert [line["round"] for line in found.rounds] == [1, 2, 3]
     assert found.end["status"] == "finished"
-    assert resume.load(tmp_path, Model(arrays()), {}).round == 3
+    assert saved_state.load(tmp_path, MODEL, {}).round == 3
 
 
-def test_a_folder_of_another_model_or_a_broken_checkpoint_is_an_error(tmp_path):
+def test_a_folder_of_another_model_is_an_error(tmp_path):
     run(dict.fromkeys(range(7), steps_by_one), folder=tmp_path)
     strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path)
     with pytest.raises(ValueError, match="holds a run of another model"):
         strategy.start(LocalGrid({}), as_record({"w": np.zeros(3)}))
-    path = tmp_path / resume.NAME
-    path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(results.CorruptFileError, match=r"checkpoint\.npz is not what RobustStrategy writes"):
-        strategy.start(LocalGrid({}), as_record(arrays()))
+
+
+def test_a_folder_in_which_another_process_is_at_work_is_an_error(tmp_path):
+    def node(message):
+        with pytest.raises(results.AnotherRunError, match="Another process is at work in"):
+            run(dict.fromkeys(range(7), steps_by_one), folder=tmp_path / "run")
+        return steps_by_one(message)
+
+    strategy, _ = run(dict.fromkeys(range(7), node), rounds=2, folder=tmp_path / "run")
+    assert not strategy.quarantined
+    run(dict.fromkeys(range(7), steps_by_one), rounds=3, folder=tmp_path / "run")
+    assert len(results.read(tmp_path / "run").rounds) == 3
+
+
+@pytest.mark.parametrize("what", ["deleted", "moved", "replaced", "file deleted"])
+def test_a_folder_that_is_deleted_is_noticed_and_made_again_in_the_same_round(tmp_path, caplog, what):
+    folder = tmp_path / "run"
+    there = []
+
+    def remove(server_round, model):
+        there.append((folder / results.NAME).exists() and len(results.read(folder).rounds))
+        if server_round == 2 and what == "file deleted":
+            (folder / results.NAME).unlink()
+        elif server_round == 2:
+            folder.rename(tmp_path / "elsewhere")
+            if what == "deleted":
+                shutil.rmtree(tmp_path / "elsewhere")
+            elif what == "replaced":
+                shutil.copytree(tmp_path / "elsewhere", folder)
+
+    nodes = dict.fromkeys(range(7), steps_by_one)
+    strategy = RobustStrategy(bz.MultiKrum(2), folder=folder, fraction_evaluate=0.0)
+    strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=4, timeout=0.2, evaluate_fn=remove)
+    assert there == [0, 0, 1, 2, 3]
+    assert caplog.text.count("was deleted or moved while the run goes on") == 1
+    recorded = results.read(folder)
+    assert [line["round"] for line in recorded.rounds] == [1, 2, 3, 4]
+    assert recorded.end["status"] == "finished"
+    assert saved_state.load(folder, MODEL, {}).round == 4
+    with results.locked(folder):  # free again
+        pass
+
+
+def test_a_folder_that_another_run_took_meanwhile_is_left_to_it(tmp_path, caplog):
+    folder = tmp_path / "run"
+    with ExitStack() as other:
+
+        def take(server_round, model):
+            if server_round == 2:
+                shutil.rmtree(folder)
+                other.enter_context(results.locked(folder))
+
+        strategy = RobustStrategy(bz.MultiKrum(2), folder=folder, fraction_evaluate=0.0)
+        nodes = dict.fromkeys(range(7), steps_by_one)
+        result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=3, evaluate_fn=take)
+        assert not list(folder.iterdir())
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 3, atol=0.05)
+    assert "The run can't be recorded (Another process is at work" in caplog.text

@@ -26,9 +26,11 @@ from flower_nodes import (
     LocalGrid,
     arrays,
     as_record,
+    fails,
     honest,
     run,
     sends,
+    steps_by_one,
     traced_memory,
     train_message,
 )
@@ -63,6 +65,16 @@ def test_too_few_replies_keep_the_old_model_and_the_run_goes_on():
         np.testing.assert_array_equal(result.arrays[name].numpy(), array)
     assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 1]
     assert {suspect.node for suspect in strategy.suspects()} == {5, 6, 7}
+
+
+def test_one_node_that_fails_in_every_round_stops_no_training_and_becomes_a_suspect(tmp_path):
+    strategy, result = run({**dict.fromkeys(range(6), steps_by_one), 9: fails}, rounds=4, folder=tmp_path)
+    told = result.train_metrics_clientapp[4]
+    assert (told["bartizan-kept-old-model"], told["bartizan-n-byzantine"]) == (0, 1)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 4, atol=0.05)
+    assert str(strategy.suspects()[0]) == "node 9: failed in 4 of 4 rounds; last: the app crashed"
+    for line in results.read(tmp_path).rounds:
+        assert (line["failed"], line["n_byzantine"]) == ({"9": "the app crashed"}, 1)
 
 
 def test_no_replies_at_all_keep_the_old_model():

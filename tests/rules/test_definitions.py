@@ -78,6 +78,78 @@ def test_the_geometric_median_reaches_its_tolerance_in_the_steps_it_has(seed):
     assert np.linalg.norm(rough - fine) < 1e-6 * np.linalg.norm(x[20] - fine)
 
 
+def two_groups(rng):
+    """Two groups of the same size, which are 10 to 1000 times as far apart as they are wide."""
+    x = 10.0 ** -rng.integers(0, 3) * rng.normal(size=(2 * rng.integers(2, 8), rng.integers(2, 5)))
+    x[::2, 0] += 10
+    return x, None
+
+
+def nearly_on_a_line(rng):
+    x = 10.0 ** -rng.integers(1, 4) * rng.normal(size=(rng.choice([4, 4, 6, 9]), rng.integers(2, 5)))
+    x[:, 0] += rng.normal(size=len(x))
+    return x, None
+
+
+def nearly_at_a_client(rng):
+    """The first client's size is nearly the force of the others on it."""
+    x = rng.normal(size=(rng.integers(4, 16), rng.integers(2, 5)))
+    away = x[1:] - x[0]
+    force = np.linalg.norm((away / oracle.norms(away)[:, None]).sum(axis=0))
+    return x, np.array([force * (1 + rng.choice([-1, 1]) * 10.0 ** -rng.integers(1, 8)), *np.ones(len(x) - 1)])
+
+
+def nearly_equal_clients(rng):
+    x = rng.normal(size=(rng.integers(6, 16), rng.integers(2, 5)))
+    x[: len(x) // 3] = x[0] + 10.0 ** -rng.integers(2, 7) * rng.normal(size=x[: len(x) // 3].shape)
+    return x, None
+
+
+def giants(rng):
+    x = rng.normal(size=(rng.integers(5, 16), rng.integers(2, 5)))
+    x[: (len(x) - 1) // 2] *= 10.0 ** rng.integers(3, 15)
+    return x, rng.uniform(0.8, 1, size=len(x))
+
+
+def all_scales(rng):
+    M = rng.integers(4, 16)
+    return rng.normal(size=(M, 3)) * 10.0 ** rng.uniform(-4, 4, size=(M, 1)), rng.uniform(0.1, 3, size=M)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [two_groups, nearly_on_a_line, nearly_at_a_client, nearly_equal_clients, giants, all_scales],
+    ids=lambda kind: kind.__name__,
+)
+def test_the_geometric_median_is_reached_to_a_millionth_of_the_spread(kind):
+    for seed in range(60):
+        x, sizes = kind(np.random.default_rng(seed))
+        true = oracle.geometric_median(x, sizes)
+        error = np.linalg.norm(answer(bz.GeometricMedian(), x, sizes=sizes) - true)
+        assert error <= 1e-6 * np.median(oracle.norms(x - true)), seed
+
+
+@pytest.mark.parametrize(
+    ("line", "middle"),
+    [([1, 2, 3, 4], 2.5), ([0, 0, 0, 5, 5, 5], 2.5), ([-9, 0, 0, 1, 1, 1e6], 0.5), ([3, 3], 3), ([0, 1], 0.5)],
+    ids=str,
+)
+def test_of_several_geometric_medians_the_middle_is_chosen_in_any_order_and_place(line, middle):
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        order, shift, turned = rng.permutation(len(line)), rng.normal(size=4), rng.normal(size=4)
+        x = np.outer(line, turned / np.linalg.norm(turned)) + shift
+        weights = bz.GeometricMedian()(bz.Geometry.of(x[order]))
+        np.testing.assert_allclose(weights, bz.GeometricMedian()(bz.Geometry.of(x))[order], atol=1e-12)
+        np.testing.assert_allclose(weights @ np.array(line)[order], middle, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(max_steps=2), bz.MCA(max_steps=2)], ids=repr)
+def test_an_iteration_that_ends_too_early_says_so(rule):
+    with pytest.warns(RuntimeWarning, match=r"max_steps=2\) did not reach its tolerance .* Raise max_steps"):
+        rule(bz.Geometry.of(draw(0)))
+
+
 def test_the_geometric_median_of_a_line_is_the_middle():
     assert answer(bz.GeometricMedian(), np.array([[1.0], [2.0], [30.0], [-7.0], [4.0]]))[0] == pytest.approx(2.0)
 
@@ -101,6 +173,18 @@ def test_centered_clipping_averages_clipped_differences(seed, radius, steps):
     x = draw(seed)
     expected = oracle.centered_clipping(x, radius, steps)
     np.testing.assert_allclose(answer(bz.CenteredClipping(radius, steps), x), expected, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e7])
+@pytest.mark.parametrize(("radius", "steps"), [(None, 2), (None, 5), (1e7, 3)])
+def test_centered_clipping_keeps_its_digits_far_from_the_origin(offset, radius, steps):
+    x = draw(4) + offset
+    weights, v = np.zeros(len(x)), np.zeros(x.shape[1], np.longdouble)
+    for _ in range(steps):
+        away = oracle.norms(x - v).astype(np.float64)
+        clipped = np.minimum(1, (np.median(away) if radius is None else radius) / away) / len(x)
+        weights, v = weights * (1 - clipped.sum()) + clipped, v + clipped @ (x - v)
+    np.testing.assert_allclose(bz.CenteredClipping(radius, steps)(bz.Geometry.of(x)), weights, atol=1e-7)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bartizan as bz
@@ -68,6 +68,7 @@ def test_weights_follow_their_clients(case, seed):
 
 @pytest.mark.parametrize("case", having("shift"), ids=repr)
 @given(seed=st.integers(0, 10**6))
+@example(seed=9265)  # on some CPUs NNM makes clients that coincide only up to rounding
 @settings(max_examples=15, deadline=None)
 def test_no_common_shift_changes_the_weights(case, seed):
     x, shift = updates(seed), np.linspace(-40, 70, P)

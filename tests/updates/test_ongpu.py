@@ -74,6 +74,24 @@ def test_a_round_on_a_gpu_is_the_round_in_host_memory(rule, sketch):
     np.testing.assert_allclose(host(got.update), want.update, atol=2e-5)
 
 
+@pytest.mark.parametrize("reference", [False, True], ids=["no reference", "reference"])
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=64)], ids=repr)
+def test_neither_an_offset_nor_a_far_reference_takes_digits_of_distances(sketch, reference):
+    """Products summed in float32 have too few digits of clients that are 1000 times as far away as apart."""
+    rng = np.random.default_rng(1)
+    far = (1e3 * rng.normal(size=600)).astype(np.float32)
+    x = (rng.normal(size=(M, 600)) + (0 if reference else far)).astype(np.float32)
+    if not reference and not isinstance(sketch, bz.Exact):
+        pytest.skip("Rotated mixes float32: 1e-7 of the offset is lost, far less than a projection loses anyway")
+    clients = parse.parse_updates(
+        there(torch.from_numpy(x)), reference=there(torch.from_numpy(far)) if reference else None
+    )
+    D = bz.Geometry.from_stats(sketch.gram_stats(clients, SEED), M).squared_distances
+    i, j = np.triu_indices(M, 1)
+    truth = np.sum(np.square(sketch(x[i].astype(np.float64) - x[j], seed=SEED)), axis=1)
+    np.testing.assert_allclose(D[i, j], truth, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 def test_state_dicts_come_back_as_state_dicts(dtype):
     x = numbers(dtype)

@@ -34,7 +34,7 @@ SOUND = {"kind": "a", "count": 9}
         {"numbers": None},
         {"numbers": [1, 2.5, None]},
         {"names": ["a", 1]},
-        {"inner": {"share": 1, "other": object()}},
+        {"inner": {"share": 1, "other": {"deep": [{}]}}},
         {"reasons": {}},
         {"error": math.inf},
         {"error": math.nan},

@@ -137,6 +137,9 @@ class Appender:
         os.fsync(self._file.fileno())
         return self._file.tell()
 
+    def fileno(self) -> int:
+        return self._file.fileno()
+
     def close(self) -> None:
         self._file.close()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
+from pathlib import Path
 from typing import IO, Any
 
 
@@ -21,3 +23,11 @@ def try_lock(file: int | IO[Any]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file or folder is still the one of this name: not deleted, moved or replaced."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False

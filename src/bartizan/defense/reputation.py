@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bartizan._util import schema
 from bartizan._util.text import short
 
 LITTLE = 0.1
@@ -48,6 +49,18 @@ class Standing:
             chernoff(self.judged, self.left_out, self.expected),
             chernoff(self.rounds, self.failed, self.expected_failures),
         )
+
+    def checked(self) -> Standing:
+        """Itself, if some rounds could have given these sums; else ValueError."""
+        limits = {"rounds": 10**9, "judged": self.rounds, "quarantined": self.rounds, "failed": self.rounds}
+        limits |= {"left_out": self.judged, "expected": self.judged, "expected_failures": self.rounds}
+        for name, most in limits.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be from 0 to {most}, got {getattr(self, name)}")
+        for name, events in (("expected", self.left_out), ("expected_failures", self.failed)):
+            if events and not getattr(self, name):
+                raise ValueError(f"{name} must be above 0 after {events} events, got 0")
+        return self
 
 
 def chernoff(n: int, observed: int, expected: float) -> float:
@@ -165,9 +178,12 @@ class Reputation:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any], node: Callable[[str], Any] = int) -> Reputation:
-        """Read what `as_dict` gave; `node` makes an id of its text."""
+        """Read what `as_dict` gave; raise ValueError or TypeError if that is something else.
+
+        `node` makes an id of its text.
+        """
         reputation = cls()
-        reputation.nodes = {node(name): Standing(**sums) for name, sums in saved.items()}
+        reputation.nodes = {node(name): schema.parse(Standing, sums).checked() for name, sums in saved.items()}
         return reputation
 
     def _of(self, node: Any) -> Standing:

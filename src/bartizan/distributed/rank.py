@@ -72,7 +72,8 @@ class PartialSums:
         else:
             norms, dots = np.diag(gram).copy(), gram[-1]
         trusted = self.clients.trusted is not None
-        return GramStats(gram, norms, lambda row: self._gram(totals_about(row)[0]), dots if trusted else None)
+        short = self.sketch.short_of_digits(self.clients)
+        return GramStats(gram, norms, lambda row: self._gram(totals_about(row)[0]), dots if trusted else None, short)
 
     def _gram(self, total: Any) -> Floats:
         """Symmetric to the last bit, which sums of several ranks need not be."""

@@ -118,7 +118,9 @@ def limited(limits: Limits, end: float | None, deadline: float | None = None) ->
 
 def warn_if_unsupported() -> None:
     if not SUPPORTED:
-        log.warning("This Flower is built otherwise than 1.41: a reply's size is not limited before it is unpacked.")
+        log.warning(
+            "This Flower is built otherwise than 1.41 and 1.42: a reply's size is not limited before it is unpacked."
+        )
 
 
 def _count_users(step: int) -> None:

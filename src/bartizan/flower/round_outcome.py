@@ -29,7 +29,6 @@ class RoundOutcome:
     """Nodes whose replies were read, in ascending order."""
     contents: dict[int, RecordDict] = field(default_factory=dict)
     """The replies' metrics, by node."""
-    failed: dict[int, str] = field(default_factory=dict)
     sizes: dict[int, float] = field(default_factory=dict)
     """How much each node counted; empty where all counted alike."""
     waiting: float = 0.0
@@ -44,6 +43,11 @@ class RoundOutcome:
         return {} if source is None else dict(source.quarantined)
 
     @property
+    def failed(self) -> dict[int, str]:
+        source = self.result or self.refused
+        return {} if source is None else dict(source.failed)
+
+    @property
     def weights(self) -> dict[int, float] | None:
         """Weights by node; None for a coordinate-wise rule, and where the round was refused."""
         return None if self.result is None else self._by_node(self.result.weights)
@@ -55,7 +59,9 @@ class RoundOutcome:
 
     @property
     def trusted(self) -> list[int]:
-        """Nodes whose metrics are used: those neither quarantined nor without weight."""
+        """Nodes whose metrics are used: those neither quarantined nor without weight; none if the round was refused."""
+        if self.result is None:
+            return []
         quarantined, weights = self.quarantined, self.weights
         return [node for node in self.nodes if node not in quarantined and (weights is None or weights[node] > 0)]
 
@@ -67,7 +73,9 @@ class RoundOutcome:
     def log(self) -> None:
         quarantined = self.quarantined
         counts = (len(self.nodes) - len(quarantined), len(quarantined), len(self.failed))
-        log.info("aggregate_train: judged %d replies, quarantined %d; %d nodes failed", *counts)
+        f = None if self.result is None else self.result.n_byzantine
+        ran = "" if f is None else f"; the rule ran with n_byzantine={f}"
+        log.info("aggregate_train: judged %d replies, quarantined %d; %d nodes failed%s", *counts, ran)
         for node, reason in quarantined.items():
             log.warning("\t> Quarantined node %d: %s", node, reason)
         for node, reason in self.failed.items():
@@ -90,6 +98,8 @@ class RoundOutcome:
             if values is not None:
                 metrics[f"bartizan-{key}"] = [values[node] for node in self.nodes]
         if self.result is not None:
+            if self.result.n_byzantine is not None:
+                metrics["bartizan-n-byzantine"] = self.result.n_byzantine
             metrics["bartizan-seed"] = [self.result.seed >> 64, self.result.seed & (2**64 - 1)]
         return metrics
 
@@ -101,18 +111,23 @@ class RoundOutcome:
             "clients": [str(node) for node in self.nodes],
             "weights": None if weights is None else [weights[node] for node in self.nodes],
             "quarantined": {str(node): reason for node, reason in self.quarantined.items()},
+            "failed": {str(node): reason for node, reason in self.failed.items()},
             "seconds": {"train": self.waiting},
         }
         if self.sizes:
             line["sizes"] = [self.sizes[node] for node in self.nodes]
-        notes = [f"Failed: {', '.join(map(str, sorted(self.failed)))}."] if self.failed else []
         if result is not None:
             line["seconds"] |= {**result.seconds, "sketch": self.reading + result.seconds["sketch"]}
             line |= {} if scores is None else {"scores": [scores[node] for node in self.nodes]}
-            line |= {"seed": str(result.seed), "sketch": repr(result.sketch), "norm": _step(model, result.update)}
+            line |= {
+                "n_byzantine": result.n_byzantine,
+                "seed": str(result.seed),
+                "sketch": repr(result.sketch),
+                "norm": _step(model, result.update),
+            }
         if self.refused is not None:
-            notes.append(f"The round was refused and the model kept: {self.refused.problem}")
-        return line | ({"note": " ".join(notes)} if notes else {})
+            line["note"] = f"The round was refused and the model kept: {self.refused.problem}"
+        return line
 
 
 def _step(model: Model, update: Mapping[str, Any]) -> float:

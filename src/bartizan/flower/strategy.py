@@ -19,7 +19,7 @@ from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
 from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import TooFewClientsError
-from bartizan.flower import resume
+from bartizan.flower.connected_nodes import MissingNodesError, wait_for_nodes
 from bartizan.flower.replies import (
     MetricsFunction,
     Model,
@@ -32,8 +32,9 @@ from bartizan.flower.replies import (
     without_arrays,
 )
 from bartizan.flower.reply_limits import Limits
-from bartizan.flower.resume import RunRecord, run_line
+from bartizan.flower.resume import Ended, RunRecord, resumed, run_line
 from bartizan.flower.round_outcome import RoundOutcome
+from bartizan.flower.saved_state import Saved
 from bartizan.flower.streaming_grid import StreamingGrid, UnusableReply
 from bartizan.round import Round
 from bartizan.rules.base import Rule
@@ -48,8 +49,9 @@ class RobustStrategy(FedAvg):
     """FedAvg with any of bartizan's rules in place of the mean, exact or projected.
 
     Nodes send whole models, as they do for FedAvg. Each reply is checked against the model that was sent and sketched
-    when it arrives; distances are taken from that model. A reply that can't be used is quarantined with a reason and
-    uses up one of the rule's `n_byzantine`; if too few are left, the old model is kept and the run goes on.
+    when it arrives; distances are taken from that model. A reply that can't be used is quarantined with a reason; a
+    node that answers with an error, too late or not at all has failed. The rule runs with as many `n_byzantine` as it
+    admits for the others; if they are too few, the old model is kept and the run goes on.
 
     Args:
         rule: The rule that weighs the replies, such as ``MultiKrum(n_byzantine=3)``.
@@ -63,6 +65,8 @@ class RobustStrategy(FedAvg):
         name: The name of the run there.
         min_train_nodes: How many nodes to ask at least; by default the fewest that the rule needs.
         min_available_nodes: How many nodes must be connected; by default as many.
+        connect_timeout: Seconds that a round waits for them to connect; then the round keeps the old model.
+        max_missed_rounds: After so many rounds in a row with too few nodes the run ends.
         fedavg: FedAvg's other parameters.
     """
 
@@ -79,6 +83,8 @@ class RobustStrategy(FedAvg):
         name: str = "flower",
         min_train_nodes: int | None = None,
         min_available_nodes: int | None = None,
+        connect_timeout: float = 600.0,
+        max_missed_rounds: int = 5,
         train_metrics_aggr_fn: MetricsFunction | None = None,
         evaluate_metrics_aggr_fn: MetricsFunction | None = None,
         **fedavg: Any,
@@ -99,25 +105,34 @@ class RobustStrategy(FedAvg):
                 "sizes='reported' needs size_cap, the most examples that a node can have: "
                 "without it, one that claims a billion would own every average."
             )
+        if not connect_timeout >= 0:
+            raise ValueError(f"connect_timeout must be a number of seconds, 0 or more, got {connect_timeout!r}.")
+        if not max_missed_rounds >= 1:
+            raise ValueError(f"max_missed_rounds must be 1 or more, got {max_missed_rounds!r}.")
         if isinstance(rule, Rule):
             rule.check_trusted(trusted_fn is not None)
         self.sizes, self.size_cap, self.trusted_fn = sizes, size_cap, trusted_fn
         self.spill, self.name = spill, name
+        self.connect_timeout, self.max_missed_rounds = connect_timeout, max_missed_rounds
         self.folder = None if folder is None else Path(folder).expanduser()
         self.reputation = Reputation()
         self.quarantined: dict[int, str] = {}
         """Nodes whose reply of the last round could not be used, with the reason."""
         self.failed: dict[int, str] = {}
-        """Nodes that answered the last round with an error, such as an app that crashed."""
+        """Nodes that were asked in the last round and sent no reply, or an error, with the reason."""
         self._history: tuple[float, ...] = ()
         self._model: Model | None = None
         self._asked: list[int] = []
         self._asked_at = 0.0
         self._untrusted: set[int] = set()
         self._line: dict[str, Any] | None = None
+        self._missing = ""
+        """Why this round asked no nodes; empty where it did."""
+        self._missed = 0
+        """Rounds in a row that asked no nodes."""
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
-        """Return the nodes that were quarantined, or left out more often than chance explains, the worst first."""
+        """Return the nodes that were quarantined, or left out or failed more often than chance explains."""
         return self.reputation.suspects(odds)
 
     def summary(self) -> None:
@@ -141,65 +156,74 @@ class RobustStrategy(FedAvg):
         """Run as Flower does; with a `folder` that holds an unfinished run, continue after its last round."""
         began = time.monotonic()
         model = Model.of(initial_arrays)  # raises now if it can't be aggregated, not at the first reply
-        saved = resume.Saved() if self.folder is None else resume.load(self.folder, model, self._settings)
-        done = saved.round
-        if done:
-            log.info("Going on with the run in %s after round %d.", self.folder, done)
-            initial_arrays = as_record(saved.arrays)
-        self.quarantined, self.failed, self._untrusted, self._line = {}, {}, set(), None
-        self.reputation, self._history = Reputation.from_dict(saved.reputation), saved.history
-        self._model = Model.of(initial_arrays)
-        record = None
-        if done and done >= num_rounds:
-            log.warning("The run in %s is done: nothing is trained. For another, take another folder.", self.folder)
-        elif self.folder is not None and num_rounds:
-            if not self.folder.is_absolute():
+        with RunRecord(self.folder, run_line(self.name, self.aggregator, model.dim)) as record:
+            saved = record.load(model, self._settings)
+            done = saved.round
+            if done:
+                log.info("Going on with the run in %s after round %d.", self.folder, done)
+                initial_arrays = ArrayRecord(dict(saved.arrays))
+            if done and done >= num_rounds:
+                log.warning("The run in %s is done: nothing is trained. For another, take another folder.", self.folder)
+            elif self.folder is not None and num_rounds and not self.folder.is_absolute():
                 log.warning("The run is recorded in %s: say folder= as a whole path.", self.folder.absolute())
-            record = RunRecord(self.folder, run_line(self.name, self.aggregator, model.dim), done)
+            self.quarantined, self.failed, self._untrusted, self._line = {}, {}, set(), None
+            self.reputation, self._history, self._missed = saved.reputation, saved.history, 0
+            self._model = Model.of(initial_arrays)
+            loop = resumed(self, done, initial_arrays)
 
-        def seconds() -> float:
-            return saved.seconds + time.monotonic() - began
+            def seconds() -> float:
+                return saved.seconds + time.monotonic() - began
 
-        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            metrics = None if evaluate_fn is None else evaluate_fn(done + server_round, arrays)
-            if server_round and record is not None and self._line is not None:
-                line, self._line = self._line, None
-                for field, key in (("accuracy", "accuracy"), ("test_loss", "loss")):
-                    if metrics is not None and isinstance(metrics.get(key), (int, float)):
-                        line[field] = metrics[key]
-                state = (self._history, self.reputation.as_dict(), self._settings, Model.of(arrays).arrays)
-                record.add(line, map(str, sorted(self._asked)), resume.Saved(line["round"], seconds(), *state))
-            return metrics
+            def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+                metrics = None if evaluate_fn is None else evaluate_fn(done + server_round, arrays)
+                if metrics is not None:
+                    loop.result.evaluate_metrics_serverapp[done + server_round] = metrics
+                if server_round and self._line is not None:
+                    line, self._line = self._line, None
+                    for field, key in (("accuracy", "accuracy"), ("test_loss", "loss")):
+                        if metrics is not None and isinstance(metrics.get(key), (int, float)):
+                            line[field] = metrics[key]
+                    state = (self._history, self.reputation, self._settings, arrays)
+                    record.add(line, map(str, sorted(self._asked)), Saved(line["round"], seconds(), *state))
+                if server_round and self._missed >= self.max_missed_rounds:
+                    raise Ended
+                return metrics
 
-        streaming: Any = StreamingGrid(grid, Limits.of(initial_arrays), self._on_send)
-        try:
-            result = resume.resumed(self, done).start(
-                grid=streaming,
-                initial_arrays=initial_arrays,
-                num_rounds=max(0, num_rounds - done),
-                timeout=timeout,
-                train_config=train_config,
-                evaluate_config=evaluate_config,
-                evaluate_fn=evaluate,
-            )
-            if record is not None:
-                record.end(seconds())
-        finally:
-            if record is not None:
-                record.close()
-        if not result.arrays:
-            result.arrays = initial_arrays
-        resume.renumber(result, done)
+            streaming: Any = StreamingGrid(grid, Limits.of(initial_arrays), self._on_send)
+            status = "finished"
+            try:
+                loop.start(
+                    grid=streaming,
+                    initial_arrays=initial_arrays,
+                    num_rounds=max(0, num_rounds - done),
+                    timeout=timeout,
+                    train_config=train_config,
+                    evaluate_config=evaluate_config,
+                    evaluate_fn=evaluate,
+                )
+            except Ended:
+                status = "stopped"
+                log.error("The run ends: %d rounds in a row had too few nodes. %s", self._missed, self._missing)
+            record.end(seconds(), status)
         for suspect in self.suspects():
             log.warning("Suspect: %s", suspect)
-        return result
+        return loop.result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Configure the round as FedAvg does."""
-        self._model = Model.of(arrays)
-        return super().configure_train(server_round, arrays, config, grid)
+        """Configure the round as FedAvg does; ask nobody if too few nodes connect in time."""
+        self._model, self._asked, self._missing = Model.of(arrays), [], ""
+        connected = self._connected(grid, self.fraction_train, self.min_train_nodes)
+        return [] if connected is None else super().configure_train(server_round, arrays, config, connected)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Configure the evaluation as FedAvg does; ask nobody if too few nodes connect in time."""
+        only = self.fraction_train == 0.0
+        connected = self._connected(grid, self.fraction_evaluate, self.min_evaluate_nodes, counts=only)
+        return [] if connected is None else super().configure_evaluate(server_round, arrays, config, connected)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -210,23 +234,16 @@ class RobustStrategy(FedAvg):
         model = self._model
         if model is None:
             raise RuntimeError("aggregate_train was called before configure_train: there is no model to measure from.")
-        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, model.record))
         outcome = RoundOutcome(server_round)
-        try:
-            opened = self.aggregator.round(
-                reference=model.arrays, trusted=trusted, history=self._history, spill=self.spill
-            )
-        except OSError as full:
-            if full.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            outcome.refused = TooFewClientsError(f"there is no room to keep replies in {self.spill}.")
+        if self._missing:
+            outcome.refused = TooFewClientsError(self._missing)
         else:
-            with opened:
-                self._read_replies(replies, opened, model, outcome)
+            self._aggregate(replies, model, outcome)
         outcome.log()
         self.quarantined, self.failed = outcome.quarantined, outcome.failed
-        self.reputation.add(outcome.weights, self.quarantined, took_part=outcome.nodes, sizes=outcome.sizes or None)
-        self._untrusted = set(outcome.nodes) - set(outcome.trusted)
+        took_part, sizes = outcome.nodes, outcome.sizes or None
+        self.reputation.add(outcome.weights, self.quarantined, self.failed, took_part=took_part, sizes=sizes)
+        self._untrusted = {*self._asked, *outcome.nodes, *outcome.failed} - set(outcome.trusted)
         if self.folder is not None:
             self._line = outcome.line(model)
         contents = [outcome.contents[node] for node in outcome.trusted]
@@ -260,6 +277,36 @@ class RobustStrategy(FedAvg):
             return None
         return aggregate_metrics([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
+    def _connected(self, grid: Grid, fraction: float, least: int, *, counts: bool = True) -> Any:
+        """Wait for enough nodes and return a grid that has them; None, with `_missing` set, if they do not come."""
+        if fraction == 0.0:  # FedAvg asks nobody
+            return grid
+        # A round that has waited for its training does not wait again for its evaluation.
+        patience = 0.0 if self._missing else self.connect_timeout
+        try:
+            nodes = wait_for_nodes(grid, fraction, max(least, self.min_available_nodes), patience)
+        except MissingNodesError as missing:
+            self._missing = str(missing)
+            self._missed += counts
+            log.warning("Nobody is asked: %s", missing)
+            return None
+        self._missed = 0 if counts else self._missed
+        return nodes
+
+    def _aggregate(self, replies: Iterable[Message], model: Model, outcome: RoundOutcome) -> None:
+        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(outcome.round, model.record))
+        try:
+            opened = self.aggregator.round(
+                reference=model.arrays, trusted=trusted, history=self._history, spill=self.spill
+            )
+        except OSError as full:
+            if full.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            outcome.refused = TooFewClientsError(f"there is no room to keep replies in {self.spill}.")
+        else:
+            with opened:
+                self._read_replies(replies, opened, model, outcome)
+
     def _read_replies(
         self, replies: Iterable[Message], opened: Round[Any], model: Model, outcome: RoundOutcome
     ) -> None:
@@ -285,7 +332,7 @@ class RobustStrategy(FedAvg):
 
     def _read_reply(self, node: int, reply: Message, opened: Round[Any], model: Model, outcome: RoundOutcome) -> None:
         if reply.has_error() and not isinstance(reply.error, UnusableReply):
-            outcome.failed[node] = short(reply.error.reason)
+            opened.fail(node, short(reply.error.reason))
             return
         update: Any
         size = 1.0
@@ -298,8 +345,8 @@ class RobustStrategy(FedAvg):
             update = Unreadable(short(wrong))
         try:
             quarantined = opened.add(update, node, size)
-        except OSError as full:  # no room in `spill`: the node is absent, and the round goes on
-            outcome.failed[node] = short(full)
+        except OSError as full:  # no room in `spill`: the node counts as failed, and the round goes on
+            opened.fail(node, short(full))
             return
         if self.sizes is not None:
             outcome.sizes[node] = size

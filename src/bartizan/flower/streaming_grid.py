@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from flwr.app import Error, Message
@@ -32,7 +33,8 @@ class StreamingGrid:
     """A grid whose `send_and_receive` yields each reply when it arrives, under the id of the node that was asked.
 
     A reply that Flower can't unpack, that exceeds the limits, or that names another sender becomes an error of the node
-    that was asked; so does one that the SuperLink can't deliver. A broken network raises. `on_send` is called with the
+    that was asked; so does one that the SuperLink can't deliver, a message that can't be sent, and a reply that is not
+    there in time. So every node that is asked answers once. A broken network raises. `on_send` is called with the
     messages before they are sent. Everything else is left to the wrapped grid.
     """
 
@@ -50,10 +52,13 @@ class StreamingGrid:
         if self._on_send is not None:
             self._on_send(sent)
         self._tries = {}
-        return self._replies(self._pushed(sent), timeout)
+        pushed = self._pushed(sent)
+        reached = {id(message) for message in pushed.values()}
+        lost = [message for message in sent if id(message) not in reached]
+        return chain((_failed("it could not be reached", one) for one in lost), self._replies(pushed, timeout))
 
     def _pushed(self, sent: list[Message]) -> dict[str, Message]:
-        """Send messages and return them by the ids of their replies; a node that can't be reached is absent."""
+        """Send messages and return them by the ids of their replies, without those that could not be sent."""
         ids = list(self._grid.push_messages(sent)) if sent else []
         if len(ids) == len(sent):  # None where a message could not be sent
             return {key: message for key, message in zip(ids, sent, strict=True) if key}
@@ -79,6 +84,7 @@ class StreamingGrid:
                     yield reply
                     del reply
             if last:
+                yield from (_failed(f"no reply within {timeout:g} s", question) for question in asked.values())
                 return
             wait = SHORTEST_WAIT if len(asked) < before else min(1.5 * wait, LONGEST_WAIT)
             if asked:

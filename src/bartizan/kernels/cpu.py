@@ -474,28 +474,30 @@ def _square_of_products(x, y, out, i, j):
 
 
 @njit(cache=True, nogil=True)
+def _gather(rows, m, low, origin, own, to):
+    """A strip of row m in float64, about the origin: in float32 a far one would leave few digits of small numbers."""
+    x = tile(rows, m, low, None, own)
+    for i in range(u64(STRIP)):
+        to[i] = x[i]
+    if origin is not None:
+        for i in range(u64(min(STRIP, origin.size - low))):
+            to[i] -= origin[u64(low) + i]
+
+
+@njit(cache=True, nogil=True)
 def _gram(rows, own, origin, first, last, out):
     """Add the inner products over these strips; SIDE rows at a time, so the last ones of `out` may be padding."""
     M, padded = len(rows.pointers), len(out)
     strip = np.zeros((padded, STRIP))
     for s in range(first, last):
         for m in range(M):
-            x, to = tile(rows, m, s * STRIP, origin, own), strip[m]
-            for i in range(u64(STRIP)):
-                to[i] = x[i]
+            _gather(rows, m, s * STRIP, origin, own, strip[m])
         for i in range(0, padded, SIDE):
             for j in range(0, i + 1, SIDE):
                 _square_of_products(strip[i : i + SIDE], strip[j : j + SIDE], out, i, j)
     for i in range(padded):
         for j in range(i):
             out[j, i] = out[i, j]
-
-
-@njit(cache=True, nogil=True)
-def _gather(rows, m, low, origin, own, to):
-    x = tile(rows, m, low, origin, own)
-    for i in range(u64(STRIP)):
-        to[i] = x[i]
 
 
 @njit(cache=True, nogil=True)

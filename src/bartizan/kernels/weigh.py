@@ -185,60 +185,119 @@ def _distance_sums(C, D, shares, pivot, out):
         out[i] += total
 
 
+@summing
+def _slope(squares, along, length, shares, floor, a):
+    """First and second derivative by a of the sum of distances along a line."""
+    first = second = 0.0
+    for i in range(u64(len(shares))):
+        d = np.sqrt(max(squares[i] - a * (2.0 * along[i] - a * length), 0.0) + floor)
+        r = (a * length - along[i]) / d
+        first += shares[i] * r
+        second += shares[i] * (length - r * r) / d
+    return first, second
+
+
+@loop
+def _least_along(squares, along, length, shares, scale, a):
+    low, high, unit, floor = -np.inf, np.inf, scale / np.sqrt(length), 1e-20 * scale * scale + 1e-300
+    for _ in range(64):
+        first, second = _slope(squares, along, length, shares, floor, a)
+        if abs(first) <= 2e-15 * np.sqrt(length):
+            break
+        if first > 0.0:
+            high = a
+        else:
+            low = a
+        step = -first / second if second > 0.0 else -np.sign(first) * np.inf
+        farthest = 8.0 * (abs(a) + unit)
+        step = min(max(step, -farthest), farthest)
+        if not low < a + step < high and high - low < np.inf:
+            step = (low + high) / 2.0 - a
+        a += step
+        if abs(step) <= 1e-8 * unit:
+            break
+    return a
+
+
 @loop
 def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
     M = len(shares)
-    w, Cw, step, Cstep = np.zeros(M), np.empty(M), np.empty(M), np.empty(M)
-    distances, scratch, here = np.empty(M), np.empty(M), np.empty(M, np.bool_)
-    _distance_sums(C, D, shares, pivot, scratch)
+    sums, u, Ku, v, Kv = np.empty(M), np.zeros(M), np.zeros(M), np.zeros(M), np.empty(M)
+    z, Kz, distances, squares, along = np.empty(M), np.empty(M), np.empty(M), np.empty(M), np.empty(M)
+    _distance_sums(C, D, shares, pivot, sums)
     start = 0
     for i in range(M):
-        start = i if scratch[i] < scratch[start] else start
-    w[start] = 1.0
+        start = i if sums[i] < sums[start] else start
+    from_start = D[start]
     for i in range(M):
-        Cw[i] = C[start, i]
-    for _ in range(max_steps):
-        square = _dot(w, Cw, M)
-        for i in range(M):
-            distances[i] = np.sqrt(max(C[i, i] - 2.0 * Cw[i] + square, 0.0))
-            scratch[i] = distances[i]
-        scale = np.median(scratch)
-        pull = met = 0.0
-        for i in range(M):
-            here[i] = distances[i] <= 1e-8 * scale
-            if here[i]:
-                step[i] = 0.0
-                met += shares[i]
-            else:
-                step[i] = shares[i] / distances[i]
-                pull += step[i]
-        if pull == 0.0:
-            for i in range(M):
-                w[i] = shares[i] / met if here[i] else 0.0
-            return w
-        if met > 0.0:
-            for i in range(M):
-                scratch[i] = step[i] - (pull * shares[i] / met if here[i] else 0.0)
-            _times(C, scratch, Cstep)
-            force = np.sqrt(max(_dot(scratch, Cstep, M), 0.0))
-            stay = min(1.0, met / force) if force > 0.0 else 1.0
-            for i in range(M):
-                step[i] = stay * shares[i] / met if here[i] else (1.0 - stay) * step[i] / pull
+        distances[i] = np.sqrt(from_start[i])
+    scale = np.median(distances)
+    pull = met = 0.0
+    for i in range(M):
+        squares[i] = from_start[i]
+        if squares[i] <= 1e-14 * (scale * scale + abs(C[i, i]) + abs(C[start, start])):
+            squares[i], u[i] = 0.0, shares[i]
+            met += shares[i]
         else:
-            for i in range(M):
-                step[i] /= pull
-        moved = _moved(C, w, Cw, step, Cstep)
-        w, step, Cw, Cstep = step, w, Cstep, Cw
-        if moved <= tolerance * scale:
-            break
-    return w
+            v[i] = shares[i] / distances[i]
+            pull += v[i]
+    for i in range(M):
+        u[i] /= met
+        v[i] -= pull * u[i]
+    _times(C, v, Kv)
+    force = np.sqrt(max(_dot(v, Kv, M), 0.0))
+    if force <= met * (1.0 + 1e-13):
+        total = 0.0
+        for i in range(M):
+            u[i] = shares[i] if u[i] > 0.0 or sums[i] <= sums[start] + 1e-12 * scale else 0.0
+            total += u[i]
+        return u / total, True
+    for i in range(M):
+        along[i] = Kv[i] - Kv[start]
+    a = _least_along(squares, along, force * force, shares, scale, 1.0 / pull)
+    for i in range(M):
+        z[i], Kz[i] = u[i] + a * v[i], a * along[i]
+    for _ in range(max_steps):
+        own, pull = _dot(z, Kz, M), 0.0
+        for i in range(M):
+            distances[i] = np.sqrt(max(from_start[i] - 2.0 * Kz[i] + own, 1e-20 * scale * scale + 1e-300))
+            v[i] = shares[i] / distances[i]
+            pull += v[i]
+        scale = np.median(distances)
+        for i in range(M):
+            v[i] = v[i] / pull - u[i]
+            u[i] += v[i]
+        _times(C, v, Kv)
+        Kv -= Kv[start]
+        length, about = _dot(v, Kv, M), _dot(u, Kv, M)
+        if length <= (1e-14 * scale) ** 2:
+            return u, True
+        for i in range(M):
+            Ku[i] += Kv[i]
+            along[i] = Kv[i] - about
+        own = _dot(u, Ku, M)
+        for i in range(M):
+            squares[i] = from_start[i] - 2.0 * Ku[i] + own
+        a = _least_along(squares, along, length, shares, scale, 0.0)
+        moved = 0.0
+        for i in range(M):
+            to, Kto = u[i] + a * v[i], Ku[i] + a * Kv[i]
+            moved += (to - z[i]) * (Kto - Kz[i])
+            z[i], Kz[i] = to, Kto
+        if a == 0.0 or moved <= (tolerance * scale) ** 2:
+            return u, True
+    return u, False
 
 
-def weiszfeld(inner: Floats, D: Floats, pivot: int, shares: Floats, tolerance: float, max_steps: int) -> Floats:
-    """Weights of the geometric median, begun at the client of least summed distance; `pivot` is any client that is not
-    far from most. A step's length comes from the products that the next step needs anyway.
+def weiszfeld(
+    inner: Floats, D: Floats, pivot: int, shares: Floats, tolerance: float, max_steps: int
+) -> tuple[Floats, bool]:
+    """Weights of the geometric median, and whether it was reached; `pivot` is any client that is not far from most.
+
+    About the start K v = C v - (C v)_start for a v of sum 0, so no other matrix is formed.
     """
-    return _weiszfeld(inner, D, pivot, shares, tolerance, max_steps)
+    weights, reached = _weiszfeld(inner, D, pivot, shares, tolerance, max_steps)
+    return weights, bool(reached)
 
 
 @loop
@@ -263,13 +322,16 @@ def _correntropy(C, start, shares, width, tolerance, max_steps):
         moved = _moved(C, w, Cw, step, Cstep)
         w, step, Cw, Cstep = step, w, Cstep, Cw
         if moved <= tolerance * width:
-            break
-    return w
+            return w, True
+    return w, False
 
 
-def correntropy(inner: Floats, start: int, shares: Floats, width: float, tolerance: float, max_steps: int) -> Floats:
-    """Weights of the fixed point that the Gaussian kernel reaches from client `start`."""
-    return _correntropy(inner, start, shares, width, tolerance, max_steps)
+def correntropy(
+    inner: Floats, start: int, shares: Floats, width: float, tolerance: float, max_steps: int
+) -> tuple[Floats, bool]:
+    """Weights of the fixed point that the Gaussian kernel leads to from client `start`, and whether it was reached."""
+    weights, reached = _correntropy(inner, start, shares, width, tolerance, max_steps)
+    return weights, bool(reached)
 
 
 @loop

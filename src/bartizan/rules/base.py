@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -156,6 +157,13 @@ def are_parts(values: object) -> bool:
         return False
     sums = values.sum() if values.ndim == 1 else values.sum(axis=-1).max()
     return bool(values.min() >= 0 and sums <= 1 + 1e-6)  # False for NaN
+
+
+def warn_unless(reached: bool, rule: Rule) -> None:
+    """Warn of weights from an iteration that ended before it reached its tolerance."""
+    if not reached:
+        message = f"{rule!r} did not reach its tolerance within max_steps: the result is approximate. Raise max_steps."
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def averaged(chosen: Array, geometry: Geometry) -> Floats:

@@ -33,11 +33,17 @@ class CenteredClipping(Rule):
         whole_number(self, "steps", self.steps)
 
     def weigh(self, geometry: Geometry) -> Floats:
-        weights = np.zeros(geometry.n_clients)
+        M = geometry.n_clients
+        weights = np.zeros(M + 1)  # the last is the origin's
+        weights[M] = 1.0
         for step in range(self.steps):
-            # The first step's distances are the norms, which are exact also under a projection.
-            distances = geometry.norms if step == 0 else np.sqrt(squared_distances_to(geometry.gram, weights))
+            # The first step's distances are the norms, which are exact also under a projection. Later ones are about a
+            # client: about the origin a common part of the clients would take their digits.
+            distances = geometry.norms
+            if step:
+                distances = np.sqrt(squared_distances_to(geometry.inner[: M + 1, : M + 1], weights))[:M]
             radius = float(np.median(distances)) if self.radius is None else self.radius
             clipped = geometry.shares * shortening(distances, radius)
-            weights = weights * (1 - clipped.sum()) + clipped
-        return weights
+            weights *= max(1 - clipped.sum(), 0)
+            weights[:M] += clipped
+        return weights[:M]

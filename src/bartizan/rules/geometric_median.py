@@ -6,18 +6,20 @@ from dataclasses import dataclass
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Rule, whole_number
+from bartizan.rules.base import Rule, warn_unless, whole_number
 
 
 @dataclass(frozen=True)
 class GeometricMedian(Rule):
-    r"""Weigh clients by Weiszfeld's iteration, run on the Gram matrix alone.
+    r"""Weigh clients by the geometric median, computed on the Gram matrix alone.
 
     The median minimises :math:`\sum_i S_i \|x_i - z\|` and is :math:`z = \sum_i w_i x_i` with
     :math:`w_i \propto S_i / \|x_i - z\|`, so a step needs only
-    :math:`\|x_i - z\|^2 = G_{ii} - 2 (Gw)_i + w^\top G w`: never a p-vector. Where z meets a client it stays, or
-    leaves it, as Vardi and Zhang (2000) show. Stops when a step is shorter than `tolerance` times the median
-    distance. Withstands attackers with less than half of the sizes (Chen et al., 2017).
+    :math:`\|x_i - z\|^2 = G_{ii} - 2 (Gw)_i + w^\top G w`: never a p-vector. Begins at the best client and stays there
+    if it is the median (Vardi and Zhang, 2000); else each step of Weiszfeld's iteration is followed by a search along
+    the line through the last two, until a step is shorter than `tolerance` times the median distance. That takes 5 to
+    20 steps; if `max_steps` are too few, a warning says so. Between two equal groups the median is their average.
+    Withstands attackers with less than half of the sizes (Chen et al., 2017).
 
     >>> GeometricMedian()(Geometry.of([[0.0], [1.0], [90.0]])).round(6).tolist()
     [0.0, 1.0, 0.0]
@@ -32,12 +34,7 @@ class GeometricMedian(Rule):
     def weigh(self, geometry: Geometry) -> Floats:
         from bartizan.kernels import weigh
 
-        # If any client is the median it is the one of least summed distance: begun there, the first step shows it.
-        return weigh.weiszfeld(
-            geometry.inner,
-            geometry.squared_distances,
-            geometry.medoid,
-            geometry.shares,
-            self.tolerance,
-            self.max_steps,
-        )
+        D, medoid, shares = geometry.squared_distances, geometry.medoid, geometry.shares
+        weights, reached = weigh.weiszfeld(geometry.inner, D, medoid, shares, self.tolerance, self.max_steps)
+        warn_unless(reached, self)
+        return weights

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Rule, positive, whole_number
+from bartizan.rules.base import Rule, positive, warn_unless, whole_number
 
 
 @dataclass(frozen=True)
@@ -40,4 +40,6 @@ class MCA(Rule):
         if width == 0:
             here = geometry.squared_distances[medoid] == 0
             return shares * here / shares[here].sum()
-        return weigh.correntropy(geometry.inner, medoid, shares, width, self.tolerance, self.max_steps)
+        weights, reached = weigh.correntropy(geometry.inner, medoid, shares, width, self.tolerance, self.max_steps)
+        warn_unless(reached, self)
+        return weights

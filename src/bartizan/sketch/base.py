@@ -13,7 +13,7 @@ import numpy as np
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.types import Array, Floats
-from bartizan.geometry import GramStats
+from bartizan.geometry import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_DIGITS, GramStats
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.kernels.rows import UNIT
 from bartizan.updates import UpdateRows, Updates, parse_updates
@@ -82,6 +82,10 @@ class Sketch(ABC):
     @abstractmethod
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:
         """Compute the Gram matrix and the exact squared norms, in one pass over the p coordinates."""
+
+    def short_of_digits(self, clients: Updates) -> float:
+        """The least ratio of squared distance to squared norm for which the Gram matrix has enough digits."""
+        return SHORT_OF_DIGITS
 
     def working_set(self) -> tuple[int, int | None]:
         """Numbers that are kept of each update, and columns of a row that are read in place at a time, if any are."""
@@ -175,4 +179,8 @@ class Projection(StreamingSketch):
         gram, norms, dots = every.host(
             every.inner_products(sketched.sketches), sketched.squared_norms, sketched.trusted_dots
         )
-        return GramStats(gram, norms, about, dots)
+        return GramStats(gram, norms, about, dots, self.short_of_digits(clients))
+
+    def short_of_digits(self, clients: Updates) -> float:
+        narrow = clients.reference is not None and clients.layout.widest.itemsize < 8
+        return SHORT_OF_FLOAT32_DIGITS if narrow else SHORT_OF_DIGITS

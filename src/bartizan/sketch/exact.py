@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array, Floats
-from bartizan.geometry import GramStats
+from bartizan.geometry import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_SUMS, GramStats
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.sketch.base import Sketch, SketchedRows, StreamingSketch
 from bartizan.updates import Updates, parse_updates
@@ -34,7 +34,11 @@ class Exact(Sketch):
             return clients.all_rows.host(self.gram(clients, row))[0]
 
         gram = about(None)
-        return GramStats(gram, np.diag(gram).copy(), about, gram[-1] if clients.trusted is not None else None)
+        dots = gram[-1] if clients.trusted is not None else None
+        return GramStats(gram, np.diag(gram).copy(), about, dots, self.short_of_digits(clients))
+
+    def short_of_digits(self, clients: Updates) -> float:
+        return SHORT_OF_FLOAT32_SUMS if clients.on_gpu and clients.layout.widest.itemsize < 8 else SHORT_OF_DIGITS
 
     def gram(self, clients: Updates, about: int | None = None) -> Floats:
         """The inner products of all rows, about the reference or about a row, where the rows are."""

@@ -160,6 +160,7 @@ def reputation_of(run: Run) -> Reputation:
         reputation.add(
             judged,
             {int(i): "" for i in np.flatnonzero(quarantined)},
+            {int(i): "" for i in np.flatnonzero(run.failed[t])},
             took_part=map(int, np.flatnonzero(run.present[t])),
             sizes=sizes if sizes and all(size > 0 for size in sizes.values()) else None,
         )

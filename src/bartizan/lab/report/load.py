@@ -93,7 +93,7 @@ def _rounds(lines: list[dict[str, Any]], index: dict[Any, int]) -> dict[str, Any
     shape = (len(lines), len(index))
     series = {name: np.full(len(lines), math.nan) for name in (*ROUND, *SECONDS)}
     weights, sizes = np.full(shape, math.nan, dtype=np.float32), np.full(shape, math.nan)
-    present, quarantined = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    present, quarantined, failed = (np.zeros(shape, dtype=bool) for _ in range(3))
     exact_rounds, exact, notes, sketch = [], [], [], ""
     for t, line in enumerate(lines):
         took_part = [index[client] for client in line["clients"]]
@@ -106,7 +106,8 @@ def _rounds(lines: list[dict[str, Any]], index: dict[Any, int]) -> dict[str, Any
             exact_rounds.append(t)
             exact.append(np.full(len(index), math.nan, dtype=np.float32))
             exact[-1][took_part] = line["exact_weights"]
-        quarantined[t, [by_text[client] for client in line.get("quarantined") or ()]] = True
+        for flags, name in ((quarantined, "quarantined"), (failed, "failed")):
+            flags[t, [by_text[client] for client in line.get(name) or ()]] = True
         for name in ROUND:
             series[name][t] = _number(line, name)
         for name in SECONDS:
@@ -119,6 +120,7 @@ def _rounds(lines: list[dict[str, Any]], index: dict[Any, int]) -> dict[str, Any
         "weights": weights,
         "present": present,
         "quarantined": quarantined,
+        "failed": failed,
         "sizes": sizes if np.isfinite(sizes).any() else None,
         "exact_rounds": np.array(exact_rounds, dtype=np.intp),
         "exact": np.array(exact, dtype=np.float32).reshape(len(exact), len(index)),

@@ -52,6 +52,7 @@ class Run:
     """(T, M); NaN for clients that did not take part, and for rules without weights."""
     present: Flags
     quarantined: Flags
+    failed: Flags
     sizes: Floats | None
     """(T, M) the data size by which each client was weighed; None if all counted alike."""
     exact_rounds: npt.NDArray[np.intp]

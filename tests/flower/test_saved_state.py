@@ -1,0 +1,191 @@
+"""A checkpoint that was damaged or forged is an error that names the file and the field, or does no harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array
+
+import bartizan as bz
+from bartizan import records as results
+from bartizan.defense.reputation import Reputation
+from bartizan.flower import RobustStrategy, saved_state
+from bartizan.flower.replies import Model
+from bartizan.flower.saved_state import Saved
+from flower_nodes import ATTACKERS, MODEL, LocalGrid, arrays, as_record, run, steps_by_one
+from places import KINDS, put
+
+SETTINGS = {"rule": "Mean()"}
+
+
+def saved(folder: Path) -> Path:
+    reputation = Reputation()
+    reputation.add(None, {}, {2**63: "no reply within 60 s"})
+    state = Saved(1, 1.5, (0.25, 3.0), reputation, SETTINGS, as_record({"w": np.float32([[1, 2]])}))
+    saved_state.save(folder, state)
+    return folder / saved_state.NAME
+
+
+def state_of(path: Path) -> tuple:
+    model = Model.of(as_record({"w": np.zeros((1, 2), np.float32)}))
+    found = saved_state.load(path.parent, model, SETTINGS)
+    data = {name: array.data for name, array in found.arrays.items()}
+    return found.round, found.seconds, found.history, found.reputation.as_dict(), found.settings, data
+
+
+def test_every_bit_that_is_flipped_is_noticed_or_changes_nothing(tmp_path):
+    path = saved(tmp_path)
+    whole, expected = path.read_bytes(), state_of(path)
+    noticed = []
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            assert state_of(path) == expected, bit
+        except results.CorruptFileError as wrong:
+            noticed.append(str(wrong))
+    assert len(noticed) > 4 * len(whole)
+    assert all(str(path) in wrong for wrong in noticed)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, -1, -30])
+def test_a_file_that_was_cut_is_noticed(tmp_path, cut):
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(results.CorruptFileError, match=r"checkpoint\.npz is not what RobustStrategy writes"):
+        state_of(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_regular_file_is_an_error_and_not_waited_for(tmp_path, kind):
+    put(kind, tmp_path / saved_state.NAME)
+    with pytest.raises(results.CorruptFileError, match=r"checkpoint\.npz is not what RobustStrategy writes"):
+        state_of(tmp_path / saved_state.NAME)
+
+
+def forge(path: Path, about=None, arrays=None, method: int = zipfile.ZIP_STORED) -> None:
+    """Change fields of a checkpoint, with the right checksums."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    entries[saved_state.ABOUT] = json.dumps({**json.loads(entries[saved_state.ABOUT]), **(about or {})}).encode()
+    entries |= arrays or {}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+
+
+STANDING = Reputation()
+STANDING.add({5: 1.0}, {})
+STANDING = STANDING.as_dict()["5"]
+
+
+def npy(array: np.ndarray) -> bytes:
+    return Array(array).data
+
+
+FORGED = {
+    "round -1": ({"round": -1}, "round"),
+    "round 0": ({"round": 0}, "round"),
+    "round of another kind": ({"round": "1"}, "round"),
+    "round true": ({"round": True}, "round"),
+    "seconds below 0": ({"seconds": -1.0}, "seconds"),
+    "seconds NaN": ({"seconds": float("nan")}, "seconds"),
+    "history with strings": ({"history": [1.0, "2"]}, "history"),
+    "history with infinity": ({"history": [float("inf")]}, "history"),
+    "history no list": ({"history": 3}, "history"),
+    "settings no texts": ({"settings": {"rule": 3}}, "settings.rule"),
+    "names no texts": ({"names": [1, 2]}, "names"),
+    "a name twice": ({"names": ["w", "w"]}, "names"),
+    "a name too many": ({"names": ["w", "n"]}, "1.npy"),
+    "an unknown field": ({"pickle": "x"}, "pickle"),
+    "reputation no object": ({"reputation": []}, "reputation"),
+    "a node that is no number": ({"reputation": {"amy": STANDING}}, "amy"),
+    "a node beyond 64 bits": ({"reputation": {str(2**64): STANDING}}, str(2**64)),
+    "a standing without fields": ({"reputation": {"5": []}}, "reputation.5"),
+    "a standing with another field": ({"reputation": {"5": {**STANDING, "odds": 1}}}, "odds"),
+    "a standing with a text": ({"reputation": {"5": {**STANDING, "rounds": "9"}}}, "rounds"),
+    "a standing with NaN": ({"reputation": {"5": {**STANDING, "share": float("nan")}}}, "share"),
+    "left out more often than judged": ({"reputation": {"5": {**STANDING, "left_out": 7}}}, "left_out"),
+    "failed more often than asked": ({"reputation": {"5": {**STANDING, "failed": 9}}}, "failed"),
+    "left out against all odds": (
+        {"reputation": {"5": {**STANDING, "left_out": 1, "expected": 0.0}}},
+        "expected must be above 0",
+    ),
+    "rounds below 0": ({"reputation": {"5": {**STANDING, "rounds": -1}}}, "rounds"),
+}
+
+
+@pytest.mark.parametrize(("about", "field"), FORGED.values(), ids=FORGED)
+def test_a_forged_field_is_an_error_that_names_it(tmp_path, about, field):
+    path = saved(tmp_path)
+    forge(path, about)
+    with pytest.raises(results.CorruptFileError, match=r"checkpoint\.npz is not what RobustStrategy writes") as wrong:
+        state_of(path)
+    assert field in str(wrong.value).partition("writes: ")[2]
+    assert len(str(wrong.value)) < 1000
+
+
+ARRAYS = {
+    "NaN": npy(np.float32([[1, np.nan]])),
+    "objects": npy(np.float32([[1, 2]])).replace(b"<f4", b"|O8"),
+    "no file": b"x" * 200,
+    "cut": npy(np.float32([[1, 2]]))[:-1],
+    "too long": npy(np.float32([[1, 2]])) + b"x",
+}
+
+
+@pytest.mark.parametrize("data", ARRAYS.values(), ids=ARRAYS)
+def test_a_forged_array_is_an_error_that_names_it(tmp_path, data):
+    path = saved(tmp_path)
+    forge(path, arrays={"0.npy": data})
+    with pytest.raises(results.CorruptFileError, match="array 'w'"):
+        state_of(path)
+
+
+@pytest.mark.parametrize("other", [np.float64([[1, 2]]), np.float32([1, 2])], ids=repr)
+def test_an_array_of_another_type_is_another_model(tmp_path, other):
+    path = saved(tmp_path)
+    forge(path, arrays={"0.npy": npy(other)})
+    with pytest.raises(ValueError, match="holds a run of another model"):
+        state_of(path)
+
+
+def test_a_compressed_checkpoint_is_refused_unread(tmp_path):
+    """A few kilobytes could become gigabytes."""
+    path = saved(tmp_path)
+    forge(path, arrays={"0.npy": bytes(10**6)}, method=zipfile.ZIP_DEFLATED)
+    with pytest.raises(results.CorruptFileError, match="compressed"):
+        state_of(path)
+
+
+@pytest.mark.parametrize("about", [{"round": 99}, {"round": 3}], ids=repr)
+@pytest.mark.parametrize("rounds", [2, 200])
+def test_a_round_that_the_record_does_not_have_is_an_error_also_if_the_run_seems_done(tmp_path, about, rounds):
+    nodes = {**dict.fromkeys(range(7), steps_by_one), 9: ATTACKERS["NaN"]}
+    run(nodes, rounds=2, folder=tmp_path)
+    forge(tmp_path / saved_state.NAME, about)
+    with pytest.raises(
+        results.CorruptFileError, match=r"checkpoint.npz is of round \d+, and results.jsonl .* 2 rounds"
+    ):
+        run(nodes, rounds=rounds, folder=tmp_path)
+    (tmp_path / results.NAME).unlink()
+    with pytest.raises(results.CorruptFileError, match=r"has a checkpoint\.npz but no results\.jsonl"):
+        run(nodes, rounds=rounds, folder=tmp_path)
+
+
+def test_numpy_reads_the_model_of_a_checkpoint(tmp_path):
+    nodes = dict.fromkeys(range(7), steps_by_one)
+    _, result = run(nodes, folder=tmp_path)
+    with np.load(io.BytesIO((tmp_path / saved_state.NAME).read_bytes()), allow_pickle=False) as file:
+        for i, array in enumerate(result.arrays.values()):
+            np.testing.assert_array_equal(file[str(i)], array.numpy())
+    strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path)
+    again = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=1)
+    assert again.arrays == result.arrays
+    assert MODEL.layout == Model.of(again.arrays).layout
