@@ -9,7 +9,7 @@ from typing import Any
 
 from bartizan import records as results
 from bartizan._util.jsonl import flatten
-from bartizan._util.regular_files import open_regular
+from bartizan._util.regular_files import read_regular
 from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import shown
@@ -56,9 +56,8 @@ def _read(folder: Path) -> Recorded | None:
     except CorruptFileError:
         saved = checkpoint.Checkpoint.load(folder)
         if saved is None:
-            with open_regular(folder / results.NAME) as file:
-                if b"\n" not in file.read():  # stopped while it wrote its first line
-                    return None
+            if b"\n" not in read_regular(folder / results.NAME):  # stopped while it wrote its first line
+                return None
             raise
         return results.read(folder, saved.lines)
 
