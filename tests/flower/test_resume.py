@@ -258,6 +258,15 @@ def test_a_folder_of_another_model_is_an_error(tmp_path):
         strategy.start(LocalGrid({}), as_record({"w": np.zeros(3)}))
 
 
+def test_rounds_without_a_checkpoint_are_not_replaced(tmp_path):
+    nodes = dict.fromkeys(range(7), steps_by_one)
+    run(nodes, rounds=2, folder=tmp_path)
+    (tmp_path / saved_state.NAME).unlink()
+    with pytest.raises(results.AnotherRunError, match=r"holds 2 rounds and no checkpoint\.npz to go on from"):
+        run(nodes, rounds=3, folder=tmp_path)
+    assert len(results.read(tmp_path).rounds) == 2
+
+
 def test_a_folder_in_which_another_process_is_at_work_is_an_error(tmp_path):
     def node(message):
         with pytest.raises(results.AnotherRunError, match="Another process is at work in"):

@@ -18,7 +18,7 @@ from bartizan.aggregate import Aggregator
 from bartizan.flower import saved_state
 from bartizan.flower.replies import Model
 from bartizan.flower.saved_state import ADVICE, Saved
-from bartizan.records import CorruptFileError
+from bartizan.records import AnotherRunError, CorruptFileError
 
 log = logging.getLogger("flwr")
 
@@ -57,14 +57,18 @@ class RunRecord:
 
     def load(self, model: Model, settings: Mapping[str, str]) -> Saved:
         """Return the state of an earlier run in the folder, which is continued; raise ValueError if it can't be."""
-        saved = Saved() if self.folder is None else saved_state.load(self.folder, model, settings)
-        if saved.round and self.folder is not None:
-            try:
-                recorded = records.read(self.folder)
-            except FileNotFoundError:
+        if self.folder is None:
+            return Saved()
+        saved = saved_state.load(self.folder, model, settings)
+        try:
+            recorded = records.read(self.folder)
+        except FileNotFoundError:
+            if saved.round:
                 raise CorruptFileError(
                     f"{self.folder} has a {saved_state.NAME} but no {records.NAME}. {ADVICE}"
                 ) from None
+            return saved
+        if saved.round:
             if len(recorded.rounds) < saved.round:
                 raise CorruptFileError(
                     f"{self.folder / saved_state.NAME} is of round {saved.round}, and {records.NAME} beside it has "
@@ -72,6 +76,10 @@ class RunRecord:
                 )
             # Rounds after the checkpoint are run again. They are counted, since their bytes move when a client joins.
             self._lines = [recorded.run, *recorded.rounds[: saved.round]]
+        elif len(recorded.rounds) > 1:  # of one, its process may have been killed before it wrote the checkpoint
+            raise AnotherRunError(
+                f"{self.folder} holds {len(recorded.rounds)} rounds and no {saved_state.NAME} to go on from. {ADVICE}"
+            )
         return saved
 
     def add(self, line: Mapping[str, Any], clients: Iterable[str], saved: Saved) -> None:
