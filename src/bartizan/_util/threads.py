@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 
-from numba import config
+from bartizan._util.jit import config
 
 _pool: ThreadPoolExecutor | None = None
 

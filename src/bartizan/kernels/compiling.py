@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from numba.core import event
-
 from bartizan._util import stopwatch
+from bartizan._util.jit import event
 
 LINE = "bartizan: compiling {} (once on this machine, then cached) ..."
 LONG = "bartizan: compiling kernels that are not cached yet; `bartizan warmup` compiles the usual ones ahead."

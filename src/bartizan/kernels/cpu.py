@@ -14,13 +14,8 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from llvmlite import binding as llvm
-from llvmlite import ir
-from numba import carray, njit, types  # type: ignore[attr-defined]
-from numba import uint64 as u64
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from bartizan._util.jit import carray, cgutils, intrinsic, ir, llvm, njit, types, u64
 from bartizan._util.threads import n_threads, share
 from bartizan._util.types import Array, Floats
 from bartizan.kernels import compiling, reference

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
-from numba import uint64 as u64
 
+from bartizan._util.jit import njit, u64
 from bartizan.kernels.reference import ACHLIOPTAS, GAUSSIAN
 
 BLOCKS = 16  # ChaCha blocks drawn side by side, one a vector lane

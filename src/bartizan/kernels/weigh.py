@@ -9,9 +9,8 @@ from __future__ import annotations
 from operator import itemgetter
 
 import numpy as np
-from numba import njit
-from numba import uint64 as u64
 
+from bartizan._util.jit import njit, u64
 from bartizan._util.threads import n_threads, share
 from bartizan._util.types import Array, Floats
 

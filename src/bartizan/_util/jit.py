@@ -1,0 +1,73 @@
+"""numba, imported and compiling without interruption.
+
+A signal's handler may raise, as Ctrl-C does, anywhere in Python code. In the middle of numba's first import, or in
+LLVM's calls back to Python while a kernel is compiled or loaded, that loses the signal, makes numba unusable for the
+rest of the process, or ends it with a segmentation fault. So signals wait there until numba is done.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+
+@contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Handle signals that come inside the block at its end.
+
+    Only those with a handler in Python wait: it would run in the main thread, between two lines of the block.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    came: dict[int, None] = {}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, _: came.setdefault(number))
+        yield
+    finally:
+        for number, handler in reversed(handlers.items()):  # SIGINT, whose handler raises, after the others
+            signal.signal(number, handler)
+        with ExitStack() as rest:  # each is handled, also where the handler of another raises
+            for signum in reversed(came):
+                rest.callback(signal.raise_signal, signum)
+
+
+with deferred_signals():
+    from llvmlite import binding as llvm
+    from llvmlite import ir
+    from numba import carray, config, types  # type: ignore[attr-defined]
+    from numba import njit as _njit
+    from numba import uint64 as u64
+    from numba.core import cgutils, event
+    from numba.extending import intrinsic
+
+__all__ = [
+    "carray",
+    "cgutils",
+    "config",
+    "deferred_signals",
+    "event",
+    "intrinsic",
+    "ir",
+    "llvm",
+    "njit",
+    "types",
+    "u64",
+]
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """As numba's, but signals wait while the function is compiled or loaded from the cache."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher = _njit(**options)(function)
+        dispatcher.compile = deferred_signals()(dispatcher.compile)
+        return dispatcher
+
+    return decorate
