@@ -57,11 +57,12 @@ speedups: $(PEERS)/ready
 	$(PEERS)/bin/bartizan bench $(SPEEDUPS) --peers byzfl,pair-loop
 	$(PEERS)/bin/bartizan bench $(SPEEDUPS) --rules krum --sketches achlioptas
 
-# Hostile inputs, two processes at a time; CI runs a short one of its own.
+# Hostile inputs; CI runs a short campaign of its own.
 MINUTES ?= 12
 SEED ?= 1
+PROCESSES ?= 2
 fuzz: $(VENV)/fuzz
-	$(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED) --out build/hostile.json
+	$(BIN)/python -m fuzz --minutes $(MINUTES) --seed $(SEED) --processes $(PROCESSES) --out build/hostile.json
 
 # The documentation site, in build/site: open index.html there.
 docs: $(VENV)/docs

@@ -38,7 +38,7 @@ def _mutated_once(value: Any, draw: Draw) -> Any:
         if how == 7:
             return {name: child for name, child in value.items() if name != key}
         if how == 6:
-            return {**value, draw.pick(["", "extra", "kind", "name", key + "x"]): draw.pick(JUNK)()}
+            return {**value, draw.pick(["", "extra", "kind", "name", f"{key}x"]): draw.pick(JUNK)()}
         return {**value, key: _mutated_once(value[key], draw)}
     if isinstance(value, list) and value and not draw.chance(4):
         at, how = draw.below(len(value)), draw.below(8)

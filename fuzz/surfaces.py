@@ -62,14 +62,25 @@ SURFACES = {
         2,
         (
             "bartizan.records",
+            "bartizan.result_lines",
+            "bartizan._util.schema",
             "bartizan._util.jsonl",
             *_under(REPORT, "load", "run_data", "content", "finding", "factors", "pack"),
         ),
     ),
-    "checkpoints": Entry("lab.runs:checkpoints", 1, _under("lab.runs", "checkpoint")),
+    "checkpoints": Entry(
+        "lab.runs:checkpoints", 1, _under("lab.runs", "checkpoint") + _under("lab.training", "server")
+    ),
+    "file-kinds": Entry(
+        "file_kinds:surface",
+        1,
+        ("bartizan._util.regular_files", *_under("updates", "files"), *_under(DATA, "base")),
+        "PIL",
+    ),
     "flower": Entry("flower:surface", 2, _under("flower", "replies"), "flwr"),
     "nvflare": Entry("nvflare_results:surface", 2, _under("nvflare", "aggregator", "site_results"), "nvflare"),
     "flower-checkpoints": Entry("flower_checkpoints:surface", 1, _under("flower", "saved_state"), "flwr"),
+    "nvflare": Entry("nvflare:surface", 2, _under("nvflare", "aggregator", "site_results"), "nvflare"),
 }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zlib
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,21 @@ import numpy as np
 import torch
 
 from bartizan import records
+from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.config.sections import Server as Settings
 from bartizan.lab.report.content import content, data
 from bartizan.lab.report.load import load
 from bartizan.lab.runs.checkpoint import Checkpoint
-from bartizan.records import CorruptFileError
+from bartizan.lab.runs.folder import recorded as recorded_by
+from bartizan.lab.runs.progress_display import Display
+from bartizan.lab.training.server import Server
+from bartizan.records import AnotherRunError, CorruptFileError
+from bartizan.studies.paper.kept_runs import RunSummary
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes, mutated_value
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 
+EXPERIMENT = Experiment()
 M = 4
 RUN = {
     **{"kind": "run", "version": 1, "id": "abc", "name": "n", "config": {"seed": 1, "rule": {"name": "krum"}}},
@@ -64,6 +73,7 @@ def _results_case(folder: Path) -> Any:
         except (ValueError, RecursionError):  # JSON can't express the value
             raise RefusedError from None
         (run / records.NAME).write_bytes(text)
+        _read_by_all(run)
         found = load(folder / "runs")
         json.dumps(data(content(found)), allow_nan=False)
         require(len(found.runs) + len(found.broken) == 1, "the run is neither loaded nor listed as broken")
@@ -77,6 +87,24 @@ def _results_case(folder: Path) -> Any:
         return COMPARED
 
     return case
+
+
+def _read_by_all(run: Path) -> None:
+    """Pass a run's lines to whatever else reads them: `bartizan run`, which shows a finished run, and `paper`."""
+    try:
+        with documented(CorruptFileError):
+            recorded = records.read(run)
+    except RefusedError:
+        return
+    progress = Display({"run": 3, "other": 3})
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        for line in recorded.lines():
+            progress.update("run", line)
+        require(len(progress.runs["run"].summary) < 500, "the summary of a run is too long")
+    with suppress(RefusedError), documented(CorruptFileError):
+        RunSummary.of(recorded)
+    with suppress(RefusedError), documented(CorruptFileError, AnotherRunError):
+        recorded_by(run, EXPERIMENT)
 
 
 def _valid_results(draw: Draw) -> tuple[bytes, np.ndarray]:
@@ -123,7 +151,9 @@ def _checkpoint_case(folder: Path) -> Any:
 
     def case(data_: bytes) -> str:
         draw = Draw(data_)
-        kind = draw.below(4)
+        kind = draw.below(5)
+        if kind == 4:
+            return _restored(draw, folder)
         if kind == 3:
             body = _state(draw)
         else:
@@ -153,6 +183,43 @@ def _checkpoint_case(folder: Path) -> Any:
     return case
 
 
+TENSORS: list[Any] = [
+    *(torch.zeros(4), torch.ones(5), torch.zeros(4, dtype=torch.int64), torch.zeros(()), torch.tensor(float("nan"))),
+    *(torch.zeros(1).expand(4), torch.zeros(1).expand(10**13), torch.zeros(4).to_sparse(), torch.zeros(2, 2)),
+    *(torch.zeros(4, dtype=torch.complex64), torch.zeros(4, dtype=torch.float64), torch.zeros(8)[::2]),
+]
+
+
+def _restored(draw: Draw, folder: Path) -> str:
+    """A server goes on from a forged state, or refuses it: it does not fail in a later round."""
+    optimiser = draw.pick(["sgd", "momentum", "prodigy"])
+    one, other = (Server(torch.ones(6), 4, Settings(optimiser), step_size=0.1, rounds=5) for _ in range(2))
+    for _ in range(draw.below(3)):
+        one.step(torch.ones(6))
+    sound = draw.chance(4)
+    forged = one.state_dict() if sound else mutated_value(one.state_dict(), draw)
+    if not sound and isinstance(forged, dict) and forged and draw.chance(2):
+        forged = {**forged, draw.pick(list(forged)): draw.pick(TENSORS)}
+    try:
+        (folder / "checkpoint.pt").write_bytes(_saved({**STATE, "server": forged}))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise RefusedError from None
+    with documented(CorruptFileError):
+        found = Checkpoint.load(folder)
+    assert found is not None
+    try:
+        other.load_state_dict(found.server)
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as refused:  # `run` names the file
+        require(not sound, f"a valid state was refused: {refused}")
+        raise RefusedError from None
+    for _ in range(2):
+        other.step(torch.ones(6))
+        if sound:
+            one.step(torch.ones(6))
+    require(not sound or torch.equal(one.weights, other.weights), "a restored server takes other steps")
+    return COMPARED if sound else ACCEPTED
+
+
 def _state(draw: Draw) -> bytes:
     """Return a checkpoint as a run writes it."""
     weights = torch.tensor([float(draw.byte()) for _ in range(draw.below(9))])
@@ -175,4 +242,5 @@ def _same(one: Any, other: Any) -> bool:
 
 def checkpoints(folder: Path) -> Surface:
     seeds = [b"\2", b"\3" + bytes(range(30)), b"\2\1", b"\2\4", b"\0" + SAVED, b"\1" + bytes(range(40))]
+    seeds += [bytes([4, optimiser, 2, n]) + bytes(range(n, n + 30)) for optimiser in range(3) for n in (1, 2, 3)]
     return Surface(_checkpoint_case(folder), seeds, length=3000)

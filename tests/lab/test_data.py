@@ -247,3 +247,21 @@ def test_samples_of_the_real_sets_load(name, shape, n_classes, tmp_path, monkeyp
     assert np.all((std > 0.2) & (std < 0.35))
     step = np.diff(data.train.pixels.astype(float), axis=3)
     assert np.abs(step).mean() < 25
+
+
+def test_a_packed_file_with_a_tebibyte_of_zeros_behind_it_is_refused_at_once(tmp_path):
+    write_idx(tmp_path, end=".gz")
+    os.truncate(tmp_path / "train-labels-idx1-ubyte.gz", 2**40)
+    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte\.gz can't be read: it has 1,099,511,627,776 bytes"):
+        load("mnist", tmp_path)
+
+
+def test_zeros_behind_a_packed_file_are_padding_and_anything_else_is_refused(tmp_path):
+    write_idx(tmp_path, end=".gz")
+    path = tmp_path / "train-labels-idx1-ubyte.gz"
+    whole, wanted = path.read_bytes(), load("mnist", tmp_path).train.labels
+    path.write_bytes(whole + bytes(100))
+    assert np.array_equal(load("mnist", tmp_path).train.labels, wanted)
+    path.write_bytes(whole + b"x")
+    with pytest.raises(DataError, match="something follows its end"):
+        load("mnist", tmp_path)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bartizan._util.regular_files import NotRegularError, open_regular
+from bartizan._util.regular_files import NotRegularError, open_regular, read_regular
 from places import KINDS, put
 
 
@@ -37,3 +37,13 @@ def test_what_comes_into_the_place_of_a_file_after_the_first_look_is_found(tmp_p
     monkeypatch.setattr(os.path, "exists", lambda path: False)
     with pytest.raises(NotRegularError, match="it is a named pipe"):
         open_regular(path)
+
+
+def test_a_file_beyond_the_limit_is_not_read(tmp_path):
+    (tmp_path / "place").write_bytes(b"abc")
+    assert read_regular(tmp_path / "place", 3) == b"abc"
+    with pytest.raises(NotRegularError, match="it has 3 bytes, and up to 2 are read"):
+        read_regular(tmp_path / "place", 2)
+    os.truncate(tmp_path / "place", 2**40)
+    with pytest.raises(NotRegularError, match="it has 1,099,511,627,776 bytes"):
+        read_regular(tmp_path / "place")

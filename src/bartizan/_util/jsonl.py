@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from bartizan._util.atomic import write_whole
-from bartizan._util.regular_files import open_regular
+from bartizan._util.regular_files import open_regular, read_regular
 from bartizan._util.text import short
 
 T = TypeVar("T")
@@ -71,8 +71,7 @@ def read(
     line and ends in `advice`. Lines without a checksum are accepted only if it is not required. In a file that is
     `appended` to, an incomplete last line is left out; in one that is always written whole, it is a line like others.
     """
-    with open_regular(path) as file:
-        data = file.read()
+    data = read_regular(path)
     if size is not None:
         if len(data) < size:
             raise CorruptFileError(f"{path} has {len(data)} bytes, and {size} were written: it was cut. {advice}")

@@ -17,12 +17,22 @@ KINDS = {
 
 
 class NotRegularError(OSError):
-    """Something else is in the place of a file: a named pipe, a device, a socket or a folder."""
+    """Something else is in the place of a file, such as a named pipe or a folder; or the file is too large."""
 
 
 def open_regular(path: str | os.PathLike[str], mode: str = "rb", buffering: int = -1) -> Any:
     """Open a regular file; anything else is a `NotRegularError`, where `open` could wait or read without end."""
     return open(path, mode, buffering, opener=_regular)
+
+
+def read_regular(path: str | os.PathLike[str], most: int = 2**32) -> bytes:
+    """Return the content of a regular file of at most `most` bytes."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise NotRegularError(errno.EFBIG, f"it has {size:,} bytes, and up to {most:,} are read", os.fspath(path))
+        content: bytes = file.read()
+        return content
 
 
 def _regular(path: str, flags: int) -> int:

@@ -316,7 +316,8 @@ class RobustStrategy(FedAvg):
         try:
             outcome.result = opened.close()
         except TooFewClientsError as too_few:
-            outcome.refused = too_few
+            # A new one: the traceback of this one holds the round's updates.
+            outcome.refused = TooFewClientsError(too_few.problem, too_few.quarantined, too_few.failed)
         outcome.nodes = sorted(opened.clients)
         outcome.waiting = last - self._asked_at - outcome.reading
         outcome.after = time.monotonic() - last

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bartizan._util.atomic import write_whole
+from bartizan._util.jsonl import CorruptFileError
+from bartizan._util.regular_files import read_regular
+from bartizan._util.text import short
 from bartizan.defense.reputation import Reputation
 
 NAME = "bartizan.json"
@@ -24,4 +27,9 @@ def load_reputation(folder: str | Path) -> Reputation:
     found = sorted(Path(folder).rglob(NAME))
     if len(found) != 1:
         raise FileNotFoundError(f"{folder} should hold one {NAME}, the record of a job; it holds {len(found)}.")
-    return Reputation.from_dict(json.loads(found[0].read_text())["reputation"], node=str)
+    try:
+        return Reputation.from_dict(json.loads(read_regular(found[0]))["reputation"], node=str)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as wrong:
+        raise CorruptFileError(
+            f"{found[0]} is not the record of a job ({type(wrong).__name__}: {short(wrong)})."
+        ) from None

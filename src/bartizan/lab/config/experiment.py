@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bartizan._util.regular_files import NotRegularError, open_regular
+from bartizan._util.regular_files import NotRegularError, read_regular
 from bartizan._util.text import quoted, short
 from bartizan.lab.config import toml
 from bartizan.lab.config.choices import CHOICES, Chosen
@@ -24,6 +24,7 @@ from bartizan.lab.models.networks import MODELS
 from bartizan.lab.training import defence
 
 MOST_RUNS = 100_000
+LARGEST_FILE = 2**24  # bytes of TOML
 # Its name, its device and the folder of its data change no number of it.
 NO_PART_OF_THE_ID = ("name", "device", "grid")
 NAMED = {"data": DATASETS, "model": MODELS}
@@ -108,8 +109,7 @@ class Experiment:
         """An experiment from its file; an error names the file."""
         path = Path(path)
         try:
-            with open_regular(path) as file:
-                given = tomllib.load(file)
+            given = tomllib.loads(read_regular(path, LARGEST_FILE).decode())
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {path}. `bartizan init {path}` writes one.") from None
         except NotRegularError as other:

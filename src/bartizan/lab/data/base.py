@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bartizan._util.regular_files import open_regular
+from bartizan._util.regular_files import read_regular
 
 CACHED = 100_000  # pixels counted at a time: `bincount` makes int64 of them, which still fits a cache
 TEXT = 2**24  # bytes of one text file, at most
@@ -146,12 +145,7 @@ class Source:
     def bytes_of(self, path: Path, size: str, most: int) -> bytes:
         """The content of a file of at most `most` bytes; `size` is the usual size, for messages."""
         try:
-            with open_regular(path) as file:
-                found = os.fstat(file.fileno()).st_size
-                if found > most:
-                    raise self.corrupt(path, f"it has {found:,} bytes, which is more than {most:,}; wanted {size}.")
-                content: bytes = file.read()
-                return content
+            return read_regular(path, most)
         except FileNotFoundError:
             raise self.missing(path, size) from None
         except OSError as unreadable:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from bartizan._util.regular_files import open_regular
 from bartizan.lab.data.base import DataError, Dataset, Images, Source
 
 FASHION = (
@@ -25,7 +24,7 @@ FILES = "the four files train-images-idx3-ubyte.gz, ..."
 SIDE = 28
 EMBEDDED = Path(__file__).parent / "embedded" / "fashion-mnist-mini.npz"
 MOST = 1_000_000  # images in one file
-DEFLATE = 1032  # bytes that one byte of gz can become, at most
+LARGEST = MOST * SIDE**2 + 16  # bytes of one file
 
 
 def load_fashion_mnist(name: str, folder: Path | None) -> Dataset:
@@ -85,28 +84,39 @@ def _found(source: Source, folder: Path, stem: str, axes: int, size: int) -> Pat
 
 
 def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
-    try:
-        with open_regular(path) as file, gzip.open(file) if path.suffix == ".gz" else file as content:
-            return _parsed(source, path, content, axes)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as broken:
-        raise source.corrupt(path, f"it is no whole gz file ({broken}).") from broken
-    except OSError as unreadable:
-        raise DataError(f"{source.name}: {path} can't be read: {unreadable.strerror}.") from unreadable
-
-
-def _parsed(source: Source, path: Path, file: gzip.GzipFile | BinaryIO, axes: int) -> npt.NDArray[np.uint8]:
-    """The array in an idx file, allocated after its header is checked against the size of the file."""
+    """The array in an idx file; what its header claims is not allocated before it has come."""
+    take = _taken(source.bytes_of(path, "an idx file", LARGEST), packed=path.suffix == ".gz")
     length = 4 + 4 * axes
-    header = file.read(length)
-    if len(header) < length:
-        raise source.corrupt(path, f"it has {len(header)} bytes, and its header alone needs {length}.")
-    magic, *shape = struct.unpack(f">{1 + axes}I", header)
-    if magic != 2048 + axes:
-        raise source.corrupt(path, f"an idx file of {axes} axes begins with {2048 + axes}, this one with {magic}.")
-    if tuple(shape[1:]) != (SIDE, SIDE)[: axes - 1] or shape[0] > MOST:
-        raise source.corrupt(path, f"its header says {shape}; wanted up to {MOST:,} of {SIDE} x {SIDE}.")
-    size, room = prod(shape), path.stat().st_size * (DEFLATE if path.suffix == ".gz" else 1)
-    data = file.read(size) if length + size <= room else b""
-    if len(data) != size or file.read(1):
+    try:
+        header = take(length)
+        if len(header) < length:
+            raise source.corrupt(path, f"it has {len(header)} bytes, and its header alone needs {length}.")
+        magic, *shape = struct.unpack(f">{1 + axes}I", header)
+        if magic != 2048 + axes:
+            raise source.corrupt(path, f"an idx file of {axes} axes begins with {2048 + axes}, this one with {magic}.")
+        if tuple(shape[1:]) != (SIDE, SIDE)[: axes - 1] or shape[0] > MOST:
+            raise source.corrupt(path, f"its header says {shape}; wanted up to {MOST:,} of {SIDE} x {SIDE}.")
+        size = prod(shape)
+        data = take(size + 1)
+    except zlib.error as broken:
+        raise source.corrupt(path, f"it is no whole gz file ({broken}).") from broken
+    if len(data) != size:
         raise source.corrupt(path, f"its header {shape} needs {length + size:,} bytes, and it has others.")
     return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _taken(content: bytes, *, packed: bool) -> Callable[[int], bytes]:
+    """A function that returns the next bytes of a file, unpacked; the last call checks the end of a gz file."""
+    if not packed:
+        return io.BytesIO(content).read
+    unpack, rest = zlib.decompressobj(wbits=31), content
+
+    def take(count: int) -> bytes:
+        nonlocal rest
+        taken = unpack.decompress(rest, count)
+        rest = unpack.unconsumed_tail
+        if len(taken) < count and (not unpack.eof or unpack.unused_data.strip(b"\0")):
+            raise zlib.error("it is cut short, or something follows its end")
+        return taken
+
+    return take

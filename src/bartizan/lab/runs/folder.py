@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 from bartizan import records as results
 from bartizan._util.jsonl import flatten
-from bartizan._util.regular_files import open_regular
+from bartizan._util.regular_files import read_regular
 from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import shown
 from bartizan.lab.runs import checkpoint
-from bartizan.records import AnotherRunError, CorruptFileError, Recorded, unusable
+from bartizan.records import AnotherRunError, CorruptFileError, Recorded
 
 CONFIG = "experiment.toml"
 ADVICE = "Put back a copy, or pass --fresh to begin again."
@@ -51,24 +50,14 @@ def clear(folder: Path) -> None:
             (folder / name).unlink()
 
 
-def require_writable(folder: Path) -> None:
-    """Raise unless files can be written to the folder, or to where it would be made. Leaves nothing there."""
-    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-    try:
-        tempfile.TemporaryFile(dir=there).close()
-    except OSError as wrong:
-        raise unusable(folder, wrong) from None
-
-
 def _read(folder: Path) -> Recorded | None:
     try:
         return results.read(folder)
     except CorruptFileError:
         saved = checkpoint.Checkpoint.load(folder)
         if saved is None:
-            with open_regular(folder / results.NAME) as file:
-                if b"\n" not in file.read():  # stopped while it wrote its first line
-                    return None
+            if b"\n" not in read_regular(folder / results.NAME):  # stopped while it wrote its first line
+                return None
             raise
         return results.read(folder, saved.lines)
 

@@ -1,0 +1,177 @@
+"""Surface: named pipes, devices, sockets, folders, links and huge files in the place of every file that is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bartizan as bz
+from bartizan import files, records
+from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.data.loaders import load
+from bartizan.lab.report.load import load as load_report
+from bartizan.lab.report.write import _remove_old
+from bartizan.lab.runs.checkpoint import Checkpoint
+from bartizan.lab.runs.folder import recorded
+from bartizan.studies.bench import bench_rows
+from bartizan.studies.paper import kept_runs
+from bartizan.studies.theory import parts
+from bartizan.updates.spill import remove_leftovers
+from fuzz.draw import Draw
+from fuzz.lab.data import CIFAR10, IDX, PACKED, TINY
+from fuzz.lab.runs import END, EXPERIMENT, ROUNDS, RUN, SAVED, WHOLE, line_of
+from fuzz.surfaces import ACCEPTED, COMPARED, LONGEST_MESSAGE, RefusedError, Surface, fair, on_purpose, require
+from fuzz.updates.files import NPY, TENSORS
+from tests.places import KINDS
+
+OWN = b"".join(map(line_of, [RUN | {"id": EXPERIMENT.id}, *ROUNDS, END]))
+HONEST = [np.arange(6, dtype=np.float32) + m for m in range(3)]
+SPARSE = 2**40
+Put = Callable[[Path, bytes, Draw], Any]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Something that reads a file: the file's name, its sound content, the call, and the files beside it."""
+
+    name: str
+    content: bytes
+    read: Callable[[Path], Any]
+    beside: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def _aggregated(path: Path) -> None:
+    """Aggregate a client's file: it takes part or is quarantined, and no call fails."""
+    out = bz.aggregate([path, *HONEST], bz.Mean(), seed=1)
+    require(set(out.quarantined) <= {0} and np.isfinite(out.update).all(), "one file changed the fate of others")
+    require(all(map(fair, out.quarantined.values())), f"reasons: {out.quarantined}")
+    with bz.Aggregator(bz.Mean()).round(seed=1) as r:
+        for client, update in enumerate([path, *HONEST]):
+            r.add(update, client)
+        require(set(r.close().quarantined) == set(out.quarantined), "a round quarantines others than one call")
+    if out.quarantined:
+        raise RefusedError
+
+
+def _reported(path: Path) -> None:
+    found = load_report(path.parent)
+    require(len(found.runs) + len(found.broken) == 1, "the run is neither loaded nor listed as broken")
+    if found.broken:
+        require(
+            10 < len(found.broken[0][1]) < LONGEST_MESSAGE, "the message about a broken run is too long or too short"
+        )
+        raise RefusedError
+
+
+def _data_set(name: str, content: Mapping[str, bytes]) -> list[Reader]:
+    return [Reader(one, content[one], lambda path: load(name, _root(path)), content) for one in content]
+
+
+def _root(path: Path) -> Path:
+    return next(one for one in path.parents if one.name == "case")
+
+
+def _job(path: Path) -> None:
+    from bartizan.nvflare import load_reputation
+
+    load_reputation(path.parent)
+
+
+READERS = [
+    Reader("a.npy", NPY[0], _aggregated),
+    Reader("a.safetensors", TENSORS[1], files.open_update),
+    Reader("a.bin", bytes(24), lambda path: files.open_update(path, dtype="f4", shape=6)),
+    Reader("results.jsonl", WHOLE, _reported),
+    Reader("results.jsonl", WHOLE, lambda path: records.read(path.parent)),
+    Reader("results.jsonl", OWN, lambda path: recorded(path.parent, EXPERIMENT)),
+    Reader("checkpoint.pt", SAVED, lambda path: Checkpoint.load(path.parent)),
+    Reader("a.toml", b"rounds = 3", Experiment.from_toml),
+    Reader("bench.json", b"", bench_rows.load),
+    Reader("kept.jsonl", b"", kept_runs.read),
+    Reader("embedding.jsonl", b"", parts.read),
+    Reader("accuracy.png", b"", _remove_old),
+    Reader("bartizan-round-1.lock", b"", lambda path: remove_leftovers(path.parent)),
+    *_data_set("cifar10", CIFAR10),
+    *_data_set("mnist", IDX),
+    *_data_set("mnist", PACKED),
+    *_data_set("tiny-imagenet", TINY),
+    *([Reader("bartizan.json", json.dumps({"reputation": {}}).encode(), _job)] if find_spec("nvflare") else []),
+]
+
+
+def _beside(path: Path, content: bytes, draw: Draw) -> None:
+    path.with_name("elsewhere").write_bytes(content)
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def _unreadable(path: Path, content: bytes, draw: Draw) -> None:
+    path.write_bytes(content)
+    path.chmod(0)
+
+
+def _sparse(path: Path, content: bytes, draw: Draw) -> None:
+    path.write_bytes(content)
+    os.truncate(path, SPARSE)
+
+
+def _thing(kind: str) -> Put:
+    return lambda path, content, draw: KINDS[kind](path)
+
+
+SOUND: dict[str, Put] = {"the file": lambda path, content, draw: path.write_bytes(content), "a link to it": _beside}
+PLACES: dict[str, Put] = {
+    **SOUND,
+    **{kind: _thing(kind) for kind in KINDS},
+    "nothing": lambda path, content, draw: None,
+    "a link to nothing": lambda path, content, draw: path.symlink_to("nowhere"),
+    "an empty file": lambda path, content, draw: path.touch(),
+    "other bytes": lambda path, content, draw: path.write_bytes(draw.rest()),
+    "an unreadable file": _unreadable,
+    "a sparse file": _sparse,
+}
+
+
+def case_in(folder: Path) -> Callable[[bytes], str]:
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    root = folder / "case"
+
+    def case(data: bytes) -> str:
+        draw = Draw(data)
+        reader, kind = draw.pick(READERS), draw.pick(list(PLACES))
+        shutil.rmtree(root, ignore_errors=True)
+        for name, content in {**reader.beside, reader.name: reader.content}.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            if name != reader.name:
+                (root / name).write_bytes(content)
+        path = root / reader.name
+        PLACES[kind](path, reader.content, draw)
+        try:
+            reader.read(path)
+        except (ValueError, OSError) as error:
+            require(
+                kind not in SOUND or reader.content == b"", f"{kind} in place of {reader.name} was refused: {error}"
+            )
+            require(_explained(error, path), f"{kind} in place of {reader.name} gives {str(error)[:200]}")
+            raise RefusedError from None
+        return COMPARED if kind in SOUND else ACCEPTED
+
+    return case
+
+
+def _explained(error: Exception, path: Path) -> bool:
+    """Return whether an error names the file, and was raised by the library or by the system's `open`."""
+    named = path.name.removesuffix(".gz") in str(error) or (not path.is_symlink() and not path.exists())
+    return named and (on_purpose(error) or (isinstance(error, OSError) and error.errno is not None))
+
+
+def surface(folder: Path) -> Surface:
+    seeds = [bytes([reader, kind]) + bytes(range(20)) for reader in range(len(READERS)) for kind in range(len(PLACES))]
+    return Surface(case_in(folder), seeds)
