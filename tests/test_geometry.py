@@ -69,6 +69,61 @@ def test_a_reference_far_from_small_updates_takes_none_of_their_digits(sketch, r
     np.testing.assert_allclose(seen(sketch, x, reference=reference).squared_distances, truth, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=64), bz.Gaussian(k=64)], ids=repr)
+@pytest.mark.parametrize("exponent", [-380, -420, -565, -700, -1000])
+@pytest.mark.parametrize("rule", [bz.Krum(2), bz.CenteredClipping(), bz.NNM(2) >> bz.GeometricMedian()], ids=repr)
+def test_updates_whose_squares_underflow_are_weighed_like_others(sketch, exponent, rule):
+    rng, tiny = np.random.default_rng(3), 2.0**exponent
+    x, common = rng.normal(size=(9, 100)), rng.normal(size=100)
+    x[:2] *= 1e3
+    want = bz.aggregate(x, rule, sketch=sketch, seed=1, reference=common)
+    got = bz.aggregate(x * tiny, rule, sketch=sketch, seed=1, reference=common * tiny)
+    np.testing.assert_allclose(got.weights, want.weights, atol=1e-9)
+    np.testing.assert_allclose(got.scores / tiny, want.scores, rtol=1e-9)
+    open_round = bz.Aggregator(rule, sketch).round(seed=1, reference=common * tiny, recheck=False)
+    for client, update in enumerate(x * tiny):
+        open_round.add(update, client)
+    np.testing.assert_array_equal(open_round.close().weights, got.weights)
+
+
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=64)], ids=repr)
+@pytest.mark.parametrize("far", [1e-163, 1e-100, 1.0, 1e140])
+def test_no_attacker_chooses_in_which_unit_tiny_updates_are_measured(sketch, far):
+    """Honest clients near 1e-170, one attacker as near to them as 1e-163 and one anywhere."""
+    x = 1e-170 * np.random.default_rng(4).normal(size=(9, 100))
+    x[0], x[1] = 1e-163, far
+    for rule in (bz.Krum(2), bz.MultiKrum(2), bz.GeometricMedian()):
+        out = bz.aggregate(x, rule, sketch=sketch, seed=1)
+        assert np.abs(out.update).max() < 1e-168
+        assert set(out.quarantined) <= {1}
+
+
+def test_clients_that_are_all_zero_make_no_other_unit():
+    x = np.zeros((5, 30))
+    assert bz.Geometry.of(x).unit == 1
+    x[3] = 1e149
+    out = bz.aggregate(x, bz.MultiKrum(1))
+    assert not out.quarantined
+    assert out.weights.tolist() == [0.25, 0.25, 0.25, 0, 0.25]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [lambda s: bz.MCA(width=2 * s), lambda s: bz.CenteredClipping(2 * s, 3), lambda s: bz.Clipping(2 * s) >> bz.Mean()],
+    ids=["MCA", "CenteredClipping", "Clipping"],
+)
+def test_a_length_among_the_settings_is_in_the_unit_of_the_updates(of):
+    x, tiny = np.random.default_rng(5).normal(size=(9, 6)), 2.0**-600
+    np.testing.assert_allclose(of(tiny)(Geometry.of(x * tiny)), of(1.0)(Geometry.of(x)), atol=1e-12)
+
+
+def test_norms_in_a_history_are_in_the_unit_of_the_updates():
+    x, tiny = np.random.default_rng(6).normal(size=(9, 6)), 2.0**-600
+    now, small = (bz.ClippedClustering().decide(Geometry.of(x * s, history=(s, 2 * s))) for s in (1.0, tiny))
+    np.testing.assert_allclose(small.weights, now.weights)
+    np.testing.assert_allclose(np.array(small.history) / tiny, now.history)
+
+
 @pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
 @pytest.mark.parametrize("offset", [1e5, 1e6])
 def test_a_second_look_saves_what_float32_sums_lose(sketch, offset):

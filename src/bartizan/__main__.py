@@ -2,7 +2,7 @@
 
 import sys
 
-from bartizan.cli import main
+from bartizan_start import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,7 @@ mean: one client can move it, and never a mere sample: one spike can hide from i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -28,6 +28,33 @@ SHORT_OF_DIGITS = 1e-9
 # The same where float32 differences from a reference are mixed, and where their products are summed in float32.
 SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS = 1e-4, 0.04
 
+# Squared norms below this, of the client in the middle, may have lost the digits in which clients differ.
+SQUARES_UNDERFLOW = 1e-240
+# The same where float32 products are summed in float32, as on a GPU.
+FLOAT32_SQUARES_UNDERFLOW = 1e-24
+# Multiplied by this, the smallest numbers have squares, and those of a client in the middle still do not overflow.
+ENLARGED = 2.0**800
+# The norm that the client in the middle then gets: there is room for larger ones, and for the squares of digits.
+MIDDLE = 2.0**-250
+
+
+def enlargement(squared_norms: Floats, enlarged: Callable[[], Floats]) -> float:
+    """The power of two to multiply updates by so that their squares do not underflow; 1 for all but tiny ones.
+
+    It is chosen by the client in the middle, which less than half of the clients can't move. `enlarged` gives the
+    squared norms of the updates times `ENLARGED`: of updates that are all zero, these are zero too.
+    """
+    if not mostly_below(SQUARES_UNDERFLOW, squared_norms):
+        return 1.0
+    middle = float(np.median(enlarged()[np.isfinite(squared_norms)]))
+    if not 0 < middle < np.inf:
+        return 1.0
+    return float(ENLARGED * MIDDLE / 2.0 ** np.round(np.log2(middle) / 2))
+
+
+def mostly_below(limit: float, squared_norms: Floats) -> bool:
+    return 2 * int(np.count_nonzero(squared_norms < limit)) > len(squared_norms)
+
 
 def norm_limit(dtype: np.dtype) -> float:
     """Squared norms above this are not representable where the update came from, or would overflow in sums here."""
@@ -40,7 +67,8 @@ class GramStats:
 
     `about(i)` gives the inner products once more, about row i; both are symmetric to the last bit. A trusted update is
     the last row, and `trusted_dots` are the exact inner products with it, its own the last. `about` is asked where the
-    clients' squared distances are less than `short_of_digits` of their squared norms.
+    clients' squared distances are less than `short_of_digits` of their squared norms. All lengths are in multiples of
+    `unit`, which is 1 but for tiny updates.
     """
 
     gram: Floats
@@ -48,6 +76,7 @@ class GramStats:
     about: Callable[[int], Floats]
     trusted_dots: Floats | None = None
     short_of_digits: float = SHORT_OF_DIGITS
+    unit: float = 1.0
 
     def keep(self, rows: npt.NDArray[np.intp]) -> GramStats:
         return GramStats(
@@ -56,6 +85,7 @@ class GramStats:
             lambda i: self.about(int(rows[i]))[np.ix_(rows, rows)],
             None if self.trusted_dots is None else self.trusted_dots[rows],
             self.short_of_digits,
+            self.unit,
         )
 
 
@@ -130,6 +160,7 @@ class Geometry:
     """Distances and inner products of M clients, the origin and a trusted update: all that a rule may see.
 
     Sizes are the clients' data sizes S_m; `seed` and `history` are for the rules that ask for randomness or for a past.
+    All lengths are in multiples of `unit`, which is 1 but for updates so tiny that their squares would underflow.
 
     >>> square = Geometry.of([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]])
     >>> np.sqrt(square.squared_distances).tolist()
@@ -145,6 +176,7 @@ class Geometry:
     seed: int | None = None
     n_mixings: int = 0
     history: tuple[float, ...] = ()
+    unit: float = 1.0
 
     @classmethod
     def of(
@@ -163,7 +195,14 @@ class Geometry:
         n_clients = len(x)
         if trusted is not None:
             x = np.vstack([x, np.asarray(trusted, dtype=np.float64)])
-        return cls.from_stats(gram_stats_of(x, trusted is not None), n_clients, sizes=sizes, seed=seed, history=history)
+        stats = gram_stats_of(x, trusted is not None)
+        with np.errstate(over="ignore"):
+            scale = enlargement(
+                stats.squared_norms[:n_clients], lambda: np.square(ENLARGED * x[:n_clients]).sum(axis=1)
+            )
+            if scale != 1:
+                stats = replace(gram_stats_of(scale * x, trusted is not None), unit=1 / scale)
+        return cls.from_stats(stats, n_clients, sizes=sizes, seed=seed, history=history)
 
     @classmethod
     def from_stats(
@@ -191,6 +230,7 @@ class Geometry:
             stats.trusted_dots,
             seed,
             history=_past(history),
+            unit=stats.unit,
         )
 
     @property
@@ -290,6 +330,7 @@ class Geometry:
             self.seed,
             self.n_mixings + 1,  # the next one draws its own randomness
             self.history,
+            self.unit,
         )
 
 

@@ -8,6 +8,7 @@ reads nothing else.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ __all__ = [
     "find",
     "locked",
     "read",
+    "require_writable",
     "unusable",
 ]
 
@@ -110,6 +112,15 @@ def unusable(folder: Path, wrong: OSError) -> OSError:
         return NotADirectoryError(f"{folder} is not a folder; results need one. Take another folder.")
     message = f"Results can't be written to {folder}: {wrong.strerror}. Take another folder."
     return PermissionError(message) if isinstance(wrong, PermissionError) else OSError(message)
+
+
+def require_writable(folder: Path) -> None:
+    """Raise unless files can be written to the folder, or to where it would be made. Leaves nothing there."""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as wrong:
+        raise unusable(folder, wrong) from None
 
 
 def find(folder: Path) -> list[Path]:

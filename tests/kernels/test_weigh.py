@@ -220,3 +220,19 @@ def test_a_giant_takes_no_digits_from_the_others_sums_of_distances():
     honest = slice(M // 2, None)
     np.testing.assert_allclose(ours[honest], truth[honest], atol=1e-9)
     assert ours.argmin() == truth.argmin()
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("n", [1, 3, 5, 8])
+def test_a_vertex_cover_is_found_exactly_where_there_is_one(n, share):
+    for seed in range(20):
+        far = np.triu(np.random.default_rng(seed).random((n, n)) < share, 1)
+        far |= far.T
+        for most in range(n):
+            cover, passes = weigh.vertex_cover(far, most, 10**6)
+            assert passes <= 10**6
+            assert (cover is None) == (reference.vertex_cover(far, most) is None)
+            if cover is not None:
+                assert len(set(cover.tolist())) == len(cover) <= most
+                assert not np.delete(np.delete(far, cover, axis=0), cover, axis=1).any()
+    assert weigh.vertex_cover(~np.eye(9, dtype=bool), 5, max_passes=3)[1] > 3  # given up

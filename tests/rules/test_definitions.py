@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
-
 import numpy as np
 import pytest
 
 import bartizan as bz
 from bartizan._util.seeds import generator_of
-from bartizan.kernels import weigh
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
 from bartizan.rules.clipped_clustering import larger_cluster
 from tests import oracle
@@ -216,23 +213,6 @@ def test_mda_answers_or_refuses_with_a_thousand_attackers():
     assert weights[:1000].sum() == 0
     np.testing.assert_allclose(weights[1000:], 1 / 1001)
     assert np.count_nonzero(bz.MDA(1000)(bz.Geometry.of(np.ones((2001, 2))))) == 1001
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_vertex_cover_is_found_exactly_where_there_is_one(seed):
-    rng = np.random.default_rng(seed)
-    for n, share in product((3, 5, 8), (0.2, 0.5, 0.9)):
-        far = np.triu(rng.random((n, n)) < share, 1)
-        far |= far.T
-        edges = np.argwhere(far).tolist()
-        for most in range(n):
-            cover, _ = weigh.vertex_cover(far, most, 10**6)
-            sets = (set(chosen) for chosen in combinations(range(n), most))
-            possible = any(all(i in chosen or j in chosen for i, j in edges) for chosen in sets)
-            assert possible == (cover is not None)
-            if cover is not None:
-                assert len(set(cover)) == len(cover) <= most
-                assert all(i in cover or j in cover for i, j in edges)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

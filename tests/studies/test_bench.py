@@ -322,7 +322,7 @@ def test_as_many_lie_as_all_rules_withstand():
         (["--byzantine", "9"], "n_byzantine can be at most"),
         (["--rules", "mean", "--byzantine", "11"], "--byzantine must leave an honest client: at most 10 of 11, got 11"),
         (["--plot", "figure.doc"], "ends in .png or .svg, got 'figure.doc'"),
-        (["--json", f"{__file__}/rows.json"], "is no folder, or read-only"),
+        (["--json", f"{__file__}/rows.json"], "is not a folder"),
         (["--dim", "900G"], "Take a smaller --dim or fewer --clients"),
         (["--markdown", "/nowhere/rows.json"], "No such file"),
         pytest.param(

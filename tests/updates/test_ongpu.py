@@ -92,6 +92,17 @@ def test_neither_an_offset_nor_a_far_reference_takes_digits_of_distances(sketch,
     np.testing.assert_allclose(D[i, j], truth, rtol=1e-5)
 
 
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=64)], ids=repr)
+@pytest.mark.parametrize(("dtype", "exponent"), [(torch.float32, -100), (torch.bfloat16, -100), (torch.float64, -600)])
+def test_updates_whose_squares_underflow_are_weighed_like_others(sketch, dtype, exponent):
+    x = torch.from_numpy(np.random.default_rng(2).normal(size=(M, 200))).to(dtype)
+    x[0] *= 100
+    for rule in (bz.Krum(2), bz.CGE(2)):
+        want = bz.aggregate(there(x), rule, sketch=sketch, seed=SEED)
+        got = bz.aggregate(there(x * 2.0**exponent), rule, sketch=sketch, seed=SEED)
+        np.testing.assert_allclose(got.weights, want.weights, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 def test_state_dicts_come_back_as_state_dicts(dtype):
     x = numbers(dtype)

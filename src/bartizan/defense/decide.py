@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from bartizan._util.types import Floats
 from bartizan.defense.quarantine import FindFaults, distorted_norms, local_faults, quarantine, unusable_numbers
 from bartizan.defense.recheck import Recheck
 from bartizan.errors import TooFewClientsError
-from bartizan.geometry import Geometry, GramStats
+from bartizan.geometry import ENLARGED, FLOAT32_SQUARES_UNDERFLOW, Geometry, GramStats, enlargement, mostly_below
 from bartizan.rules.base import CoordinateStage, Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.base import Projection, Sketch
@@ -63,6 +63,10 @@ def decide(
     norms are not finite, and `recheck_sketch`, if any, reads clients once more with a seed that is drawn here.
     """
     effective = effective_sketch(rule, sketch)
+    if find_faults is local_faults:  # all columns are in this process
+        again = enlarged(clients, stats.squared_norms)
+        if again is not clients:
+            clients, stats = again, effective.gram_stats(again, seed)
     clients, stats = quarantine(clients, stats, unusable_numbers(clients, stats, find_faults), strict)
     clients, stats = quarantine(clients, stats, distorted_norms(clients, stats, effective), strict)
     watch.lap("sketch")
@@ -89,9 +93,27 @@ def decide(
     if rule.needs_distances:
         scores = np.empty(clients.n_sent)
         scores.fill(np.nan)
-        scores[list(clients.clients)] = geometry.distances_to_mean(decision.weights)
+        scores[list(clients.clients)] = geometry.unit * geometry.distances_to_mean(decision.weights)
     n_byzantine, recheck_seed = rule_left.max_byzantine(), None if recheck is None else recheck.seed
     return Verdict(decision, n_byzantine, clients.quarantined, scores, seed, sketch, recheck_seed)
+
+
+def enlarged(clients: Updates, squared_norms: Floats) -> Updates:
+    """The same updates, to be read times a power of two if most are so tiny that their squares underflow."""
+    norms = squared_norms[: len(clients)]
+    if clients.layout.widest.itemsize == 8:
+        scale = enlargement(norms, lambda: _squared_norms(clients.scaled(ENLARGED)))
+        return clients if scale == 1 else clients.scaled(scale)
+    if not (clients.on_gpu and mostly_below(FLOAT32_SQUARES_UNDERFLOW, norms)):
+        return clients
+    wide = clients.scaled(1.0)
+    return wide if np.median(_squared_norms(wide)) > 0 else clients
+
+
+def _squared_norms(clients: Updates) -> Floats:
+    clients = replace(clients, trusted=None)
+    norms: Floats = clients.rows.host(Norms().sketch_rows(clients, 0).squared_norms)[0]
+    return norms
 
 
 def rule_for_remaining(

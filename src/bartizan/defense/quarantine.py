@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bartizan.errors import BadClientError
-from bartizan.geometry import GramStats, norm_limit
+from bartizan.geometry import MIDDLE, GramStats, norm_limit
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.updates import Updates
 
@@ -39,7 +39,8 @@ def unusable_numbers(clients: Updates, stats: GramStats, find_faults: FindFaults
     if not fit[M:].all():
         raise ValueError(f"trusted is too large: its squares overflow {clients.layout.widest}.")
     rows = np.flatnonzero(~fit).tolist()
-    return {clients.clients[row]: fault for row, fault in zip(rows, find_faults(clients, rows), strict=True)}
+    beside = "" if stats.unit == 1 else f", next to the other clients' of about {stats.unit * MIDDLE:.0e}"
+    return {clients.clients[row]: fault + beside for row, fault in zip(rows, find_faults(clients, rows), strict=True)}
 
 
 def local_faults(clients: Updates, rows: Sequence[int]) -> list[str]:

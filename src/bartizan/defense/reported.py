@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
+import numpy as np
+
 from bartizan._util.text import quoted
+
+NUMBERS = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class SizePolicy:
                 raise ValueError("sizes gives no number for this client")
             return float(self.sizes[client])
         claim = reported()
-        if isinstance(claim, bool) or not isinstance(claim, (int, float)) or not 0 < claim < math.inf:
+        if isinstance(claim, bool) or not isinstance(claim, NUMBERS) or not 0 < claim < math.inf:
             raise ValueError(f"it must report its number of examples, a positive number; got {quoted(claim, 60)}")
         assert self.cap is not None
         return float(min(claim, self.cap))
@@ -67,5 +71,12 @@ def median_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def finite_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a report that are finite numbers."""
-    return {name: n for name, n in report.items() if isinstance(n, (int, float)) and math.isfinite(n)}
+    """The entries of a report that are finite numbers, without integers that no float can hold."""
+    return {name: n for name, n in report.items() if isinstance(n, NUMBERS) and _finite(n)}
+
+
+def _finite(n: Any) -> bool:
+    try:
+        return math.isfinite(n)
+    except OverflowError:
+        return False

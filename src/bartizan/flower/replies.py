@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
+from bartizan.defense.reported import finite_numbers, median_metrics
 from bartizan.updates.headers import read_npy_header
 from bartizan.updates.layout import FLOATS
 
@@ -130,10 +130,8 @@ def medians(contents: list[RecordDict], key: str) -> MetricRecord:
 
     No minority of the nodes can move a median beyond the others' values.
     """
-    reports = [_numbers(content) for content in contents]
-    names = dict.fromkeys(name for report in reports for name in report if name != key)
-    values = {name: [report[name] for report in reports if name in report] for name in names}
-    return MetricRecord({name: float(median(found)) for name, found in values.items() if 2 * len(found) > len(reports)})
+    found = median_metrics([_numbers(content) for content in contents])
+    return MetricRecord({name: value for name, value in found.items() if name != key})
 
 
 def without_arrays(content: RecordDict, function: MetricsFunction) -> RecordDict:
@@ -164,12 +162,8 @@ def aggregate_metrics(contents: list[RecordDict], key: str, function: MetricsFun
 
 
 def _numbers(content: RecordDict) -> dict[str, Any]:
-    return {
-        name: value
-        for record in records_of(content, MetricRecord)
-        for name, value in record.items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    }
+    records = records_of(content, MetricRecord)
+    return {name: value for record in records for name, value in finite_numbers(record).items()}
 
 
 def _size(value: Any) -> int:

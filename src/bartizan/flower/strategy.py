@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
+from bartizan.defense.reported import SizePolicy
 from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import TooFewClientsError
 from bartizan.flower.connected_nodes import MissingNodesError, wait_for_nodes
@@ -98,17 +99,7 @@ class RobustStrategy(FedAvg):
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
             **fedavg,
         )
-        if isinstance(sizes, str) and sizes != "reported":
-            raise ValueError(f"sizes must be None, 'reported' or a mapping from node ids, got {sizes!r}.")
-        if sizes == "reported" and not (size_cap is not None and size_cap > 0):
-            raise ValueError(
-                "sizes='reported' needs size_cap, the most examples that a node can have: "
-                "without it, one that claims a billion would own every average."
-            )
-        if not connect_timeout >= 0:
-            raise ValueError(f"connect_timeout must be a number of seconds, 0 or more, got {connect_timeout!r}.")
-        if not max_missed_rounds >= 1:
-            raise ValueError(f"max_missed_rounds must be 1 or more, got {max_missed_rounds!r}.")
+        self._size_policy = SizePolicy(sizes, size_cap)
         if isinstance(rule, Rule):
             rule.check_trusted(trusted_fn is not None)
         self.sizes, self.size_cap, self.trusted_fn = sizes, size_cap, trusted_fn
@@ -325,7 +316,8 @@ class RobustStrategy(FedAvg):
         try:
             outcome.result = opened.close()
         except TooFewClientsError as too_few:
-            outcome.refused = too_few
+            # A new one: the traceback of this one holds the round's updates.
+            outcome.refused = TooFewClientsError(too_few.problem, too_few.quarantined, too_few.failed)
         outcome.nodes = sorted(opened.clients)
         outcome.waiting = last - self._asked_at - outcome.reading
         outcome.after = time.monotonic() - last
@@ -339,7 +331,7 @@ class RobustStrategy(FedAvg):
         try:
             if reply.has_error():
                 raise ValueError(reply.error.reason)
-            size = self._size(node, reply.content)
+            size = self._size_policy.of(node, lambda: reported_size(reply.content, self.weighted_by_key))
             update = model.decode(arrays_of(reply.content))
         except ValueError as wrong:
             update = Unreadable(short(wrong))
@@ -352,16 +344,6 @@ class RobustStrategy(FedAvg):
             outcome.sizes[node] = size
         kept = RecordDict() if quarantined else without_arrays(reply.content, self.train_metrics_aggr_fn)
         outcome.contents[node] = kept
-
-    def _size(self, node: int, content: RecordDict) -> float:
-        if self.sizes is None:
-            return 1.0
-        if isinstance(self.sizes, Mapping):
-            if node not in self.sizes:
-                raise ValueError("sizes gives no number for this node")
-            return float(self.sizes[node])
-        assert self.size_cap is not None
-        return min(reported_size(content, self.weighted_by_key), self.size_cap)
 
     def _on_send(self, messages: list[Message]) -> None:
         """Take the nodes and the model of a round from its messages, since a subclass may configure them."""
@@ -376,10 +358,8 @@ class RobustStrategy(FedAvg):
     @property
     def _settings(self) -> dict[str, str]:
         """How the run aggregates, in words that can be shown and compared."""
-        sizes = "one a node" if self.sizes is None else "as given"
-        if self.sizes == "reported" and self.size_cap is not None:
-            sizes = f"as reported, {float(self.size_cap)} at most"
-        return {"rule": repr(self.aggregator.rule), "sketch": str(self.aggregator.sketch), "sizes": sizes}
+        rule, sketch = repr(self.aggregator.rule), str(self.aggregator.sketch)
+        return {"rule": rule, "sketch": sketch, "sizes": str(self._size_policy)}
 
 
 def least_clients(rule: Rule | CoordinateWise) -> int:

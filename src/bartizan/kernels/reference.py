@@ -9,6 +9,7 @@ the block's first coordinate among all. All sums are float64. The sketches also 
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -313,6 +314,15 @@ def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
         selected.append(int(scores.argmin()))
         left[selected[-1]] = False
     return np.array(selected)
+
+
+def vertex_cover(far: Array, most: int) -> Array | None:
+    """The first of the smallest sets of vertices that touch every edge, if one has at most `most`."""
+    for size in range(most + 1):
+        for cover in combinations(range(len(far)), size):
+            if not np.delete(np.delete(far, cover, axis=0), cover, axis=1).any():
+                return np.array(cover, dtype=np.int64)
+    return None
 
 
 def sandwich(B: Floats, S: Floats) -> Floats:

@@ -42,7 +42,7 @@ class CenteredClipping(Rule):
             distances = geometry.norms
             if step:
                 distances = np.sqrt(squared_distances_to(geometry.inner[: M + 1, : M + 1], weights))[:M]
-            radius = float(np.median(distances)) if self.radius is None else self.radius
+            radius = float(np.median(distances)) if self.radius is None else self.radius / geometry.unit
             clipped = geometry.shares * shortening(distances, radius)
             weights *= max(1 - clipped.sum(), 0)
             weights[:M] += clipped

@@ -27,14 +27,14 @@ class ClippedClustering(Rule):
         return Decision(self.weigh(geometry), self._norms_seen(geometry))
 
     def weigh(self, geometry: Geometry) -> Floats:
-        limit = float(np.median(self._norms_seen(geometry)))
+        limit = float(np.median(self._norms_seen(geometry))) / geometry.unit
         clipping = shortening(geometry.norms, limit)
         return averaged(larger_cluster(cosine_distances(geometry)), geometry) * clipping
 
     def _norms_seen(self, geometry: Geometry) -> tuple[float, ...]:
         if not all(0 <= norm < np.inf for norm in geometry.history):
             raise ValueError("history must hold norms, finite and not negative, as the last result's history does.")
-        return (*geometry.history, *geometry.norms.tolist())
+        return (*geometry.history, *(geometry.unit * geometry.norms).tolist())
 
 
 def cosine_distances(geometry: Geometry) -> Floats:

@@ -36,7 +36,7 @@ class MCA(Rule):
         from bartizan.kernels import weigh
 
         medoid, shares = geometry.medoid, geometry.shares
-        width = math.sqrt(geometry.spread) if self.width is None else self.width
+        width = math.sqrt(geometry.spread) if self.width is None else self.width / geometry.unit
         if width == 0:
             here = geometry.squared_distances[medoid] == 0
             return shares * here / shares[here].sum()

@@ -193,7 +193,7 @@ class Clipping(PreAggregator):
         positive(self, "radius", self.radius, "length")
 
     def mixing(self, geometry: Geometry) -> Floats:
-        return np.diag(shortening(geometry.norms, self.radius))
+        return np.diag(shortening(geometry.norms, self.radius / geometry.unit))
 
 
 @dataclass(frozen=True)

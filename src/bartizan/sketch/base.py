@@ -179,7 +179,7 @@ class Projection(StreamingSketch):
         gram, norms, dots = every.host(
             every.inner_products(sketched.sketches), sketched.squared_norms, sketched.trusted_dots
         )
-        return GramStats(gram, norms, about, dots, self.short_of_digits(clients))
+        return GramStats(gram, norms, about, dots, self.short_of_digits(clients), 1 / clients.scale)
 
     def short_of_digits(self, clients: Updates) -> float:
         narrow = clients.reference is not None and clients.layout.widest.itemsize < 8

@@ -35,7 +35,7 @@ class Exact(Sketch):
 
         gram = about(None)
         dots = gram[-1] if clients.trusted is not None else None
-        return GramStats(gram, np.diag(gram).copy(), about, dots, self.short_of_digits(clients))
+        return GramStats(gram, np.diag(gram).copy(), about, dots, self.short_of_digits(clients), 1 / clients.scale)
 
     def short_of_digits(self, clients: Updates) -> float:
         return SHORT_OF_FLOAT32_SUMS if clients.on_gpu and clients.layout.widest.itemsize < 8 else SHORT_OF_DIGITS
@@ -65,4 +65,4 @@ class Norms(StreamingSketch):
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
         norms, dots = clients.all_rows.host(sketched.squared_norms, sketched.trusted_dots)
         nothing = np.zeros((len(norms), len(norms)))
-        return GramStats(nothing, norms, lambda row: nothing, dots)
+        return GramStats(nothing, norms, lambda row: nothing, dots, unit=1 / clients.scale)

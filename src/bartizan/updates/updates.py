@@ -12,6 +12,7 @@ import numpy as np
 from bartizan._util.types import Array
 from bartizan.errors import TooFewClientsError
 from bartizan.kernels.protocol import ColumnBlock
+from bartizan.kernels.rows import Rows
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
 from bartizan.updates.columns import GRANULE, HostRows, Row, UpdateRows, numbers, stack
 from bartizan.updates.layout import Layout, itemsize_of
@@ -38,6 +39,7 @@ class Updates:
     target: Target | None = field(default=None, repr=False)  # the caller's arrays for the result, if any
     column_pass: ColumnPass = field(default=UNLIMITED, repr=False)
     first: int = 0  # coordinate of the whole update that column 0 is: these may be a shard
+    scale: float = 1.0  # what passes over the columns multiply all numbers by, in copies of float64
 
     def prepared(self, out: Any, points: Mapping[str, Any], sketch_size: int, unit: int | None) -> Updates:
         """The same updates with `out` as checked target, and blocks that fit the memory budget.
@@ -110,7 +112,7 @@ class Updates:
         if self.column_pass.spare is not None and isinstance(rows, HostRows):
             blocks = self.column_pass.gathered(self.layout, rows, multiple_of, most)
         for start, block in blocks:
-            yield start, block, self._origin(start, start + block.width)
+            yield start, *self._scaled(block, self._origin(start, start + block.width))
             self.column_pass.advance(self.layout, rows.arrays, start, start + block.width)
 
     def parts(self, unit: int) -> Iterator[Updates]:
@@ -136,10 +138,29 @@ class Updates:
         for start, block in self.all_rows.blocks(multiple_of, most, narrow=False, tile=tile):
             stop = start + block.width
             origin = self._origin(start, stop) if about is None else about.row(0, start, stop)
-            yield self.first + start, block, origin
+            yield self.first + start, *self._scaled(block, origin)
             self.column_pass.advance(self.layout, self.all_rows.arrays, start, stop)
             if about is not None:
                 self.column_pass.release(self.layout, about.arrays, start, stop)
+
+    def scaled(self, scale: float) -> Updates:
+        """The same updates, to be read in float64 and times a power of two; on a GPU they are copied at once."""
+        if not self.on_gpu:
+            return replace(self, scale=scale)
+
+        def wide(row: Row | None) -> Row | None:
+            return None if row is None else Row(tuple(scale * array.double() for array in row.floats), row.integers)
+
+        rows = [wide(Row(tuple(self.rows.arrays[m]), ())) for m in range(len(self))]
+        stacked = stack([row for row in rows if row is not None], self.layout)
+        return replace(self, rows=stacked, reference=wide(self.reference), trusted=wide(self.trusted), scale=scale)
+
+    def _scaled(self, block: ColumnBlock, origin: Array | None) -> tuple[ColumnBlock, Array | None]:
+        if self.scale == 1 or self.on_gpu:
+            return block, origin
+        with np.errstate(over="ignore"):  # clients that are too large beside the others are quarantined
+            rows = Rows.of(np.asarray(block, np.float64) * self.scale)
+            return rows, None if origin is None else np.float64(self.scale) * origin
 
     @cached_property
     def reference_row(self) -> UpdateRows | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import shown
 from bartizan.lab.runs import checkpoint
-from bartizan.records import AnotherRunError, CorruptFileError, Recorded, unusable
+from bartizan.records import AnotherRunError, CorruptFileError, Recorded
 
 CONFIG = "experiment.toml"
 ADVICE = "Put back a copy, or pass --fresh to begin again."
@@ -49,15 +48,6 @@ def clear(folder: Path) -> None:
     for name in (results.NAME, checkpoint.NAME, CONFIG):
         with suppress(FileNotFoundError):
             (folder / name).unlink()
-
-
-def require_writable(folder: Path) -> None:
-    """Raise unless files can be written to the folder, or to where it would be made. Leaves nothing there."""
-    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-    try:
-        tempfile.TemporaryFile(dir=there).close()
-    except OSError as wrong:
-        raise unusable(folder, wrong) from None
 
 
 def _read(folder: Path) -> Recorded | None:

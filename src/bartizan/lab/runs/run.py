@@ -20,8 +20,8 @@ from bartizan._util.jsonl import flatten
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs import checkpoint
 from bartizan.lab.runs.checkpoint import Checkpoint, CheckpointTimer
-from bartizan.lab.runs.folder import CONFIG, clear, recorded, refuse_foreign, require_writable
-from bartizan.records import AnotherRunError, CorruptFileError, Recorded, Writer, locked
+from bartizan.lab.runs.folder import CONFIG, clear, recorded, refuse_foreign
+from bartizan.records import AnotherRunError, CorruptFileError, Recorded, Writer, locked, require_writable
 
 if TYPE_CHECKING:
     from bartizan.lab.data.population import Population

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs.folder import recorded, require_writable
+from bartizan.lab.runs.folder import recorded
+from bartizan.records import require_writable
 
 Watch = Callable[[str, Mapping[str, Any]], None]
 TRIES = 2

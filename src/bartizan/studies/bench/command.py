@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from bartizan._util.arguments import listed, number, seconds
+from bartizan.records import require_writable
 from bartizan.updates.layout import FLOATS
 
 RULES = "krum,bulyan,geometric-median,mca"
@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.add and not options.json:
         raise ValueError("--add needs --json FILE, to whose rows it adds.")
     for path in filter(None, (options.json, options.plot)):
-        _check_writable(path)
+        require_writable(path.parent)  # before anything is measured
     if options.markdown:
         done = [row for path in options.markdown for row in load(path)]
         print(bench_tables.markdown(done))
@@ -81,13 +81,6 @@ def _run(options: argparse.Namespace) -> None:
         print("\n".join(bench_tables.remarks(done)))
     if options.plot:
         plotting.save(bench_plot.draw(done), options.plot)
-
-
-def _check_writable(path: Path) -> None:
-    """Raise before anything is measured if the file could not be written after it."""
-    folder = next(one for one in path.absolute().parents if one.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"{path} can't be written: {folder} is no folder, or read-only. Name another file.")
 
 
 def _count(text: str) -> int:

@@ -13,9 +13,10 @@ from typing import Any
 
 from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.runs.folder import recorded, require_writable
+from bartizan.lab.runs.folder import recorded
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.run import run
+from bartizan.records import require_writable
 from bartizan.studies.paper.cells import PaperCell
 from bartizan.studies.paper.kept_runs import RunSummary
 from bartizan.studies.paper.paper_protocol import ROUNDS, experiment, sketches_of
