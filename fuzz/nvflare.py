@@ -46,7 +46,7 @@ def case(data: bytes) -> str:
         site = f"site-{m}" if not draw.chance(20) else draw.pick(["\x1b[31m", "y" * 5000, "", "\ud800"]) + str(m)
         aggregator._round.asked.add(site)
         if form != clients.form:  # a site that sends no dict of arrays
-            sent, state = (sent, BAD) if draw.chance(2) else (pack(_row(clients, m), form), CLEAN)
+            sent, state = (sent, BAD) if draw.chance(6) else (pack(_row(clients, m), form), CLEAN)
         else:
             state = clients.known[m]
         if draw.chance(12):

@@ -78,7 +78,6 @@ SURFACES = {
         "PIL",
     ),
     "flower": Entry("flower:surface", 2, _under("flower", "replies"), "flwr"),
-    "nvflare": Entry("nvflare_results:surface", 2, _under("nvflare", "aggregator", "site_results"), "nvflare"),
     "flower-checkpoints": Entry("flower_checkpoints:surface", 1, _under("flower", "saved_state"), "flwr"),
     "nvflare": Entry("nvflare:surface", 2, _under("nvflare", "aggregator", "site_results"), "nvflare"),
 }

@@ -7,6 +7,7 @@ import json
 import os
 import zlib
 from contextlib import redirect_stdout, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ TENSORS: list[Any] = [
 
 def _restored(draw: Draw, folder: Path) -> str:
     """A server goes on from a forged state, or refuses it: it does not fail in a later round."""
-    optimiser = draw.pick(["sgd", "momentum", "prodigy"])
+    optimiser = draw.pick(["sgd", "momentum", *(["prodigy"] if find_spec("prodigyopt") else [])])
     one, other = (Server(torch.ones(6), 4, Settings(optimiser), step_size=0.1, rounds=5) for _ in range(2))
     for _ in range(draw.below(3)):
         one.step(torch.ones(6))

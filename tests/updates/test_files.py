@@ -197,6 +197,7 @@ def test_an_unsound_npy_file_is_refused_by_name(content, message, tmp_path):
 @pytest.mark.parametrize(
     "shape",
     [
+        *("(1)", "(01,)", "(1, 01)", "(,)", "(1,,1)"),
         *("(True,)", "(1, True)", "(1.0,)", "(1e0,)", "(-1,)", "('1',)", "((1,),)", "[1]", "(None,)", "True"),
         *("(0, 9999999999999999999)", f"({2**63}, 0)", f"({2**63 - 1}, 2)", f"({'1, ' * 65})", f"({'0, ' * 65})"),
     ],

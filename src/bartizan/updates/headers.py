@@ -19,9 +19,10 @@ MAGIC = b"\x93NUMPY"
 LONGEST_HEADER = 4096  # bytes: NumPy writes 128 for fewer than a dozen dimensions
 # Only the form that NumPy writes is read, and nothing is evaluated. A text matches in one way at most, so that no
 # hostile one takes long to refuse.
+SIZE = rb"(?:0|[1-9]\d{0,18})"
 HEADER = re.compile(
     rb"\{'descr': '([<>|=]?[A-Za-z]+\d*)', 'fortran_order': (True|False), "
-    rb"'shape': \(((?:\d{1,19}(?:, ?|(?=\))))*)\), ?\} *\n"
+    rb"'shape': \(((?:SIZE,(?: ?SIZE(?:, ?SIZE)*,?)? ?)?)\), ?\} *\n".replace(b"SIZE", SIZE)
 )
 DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},

@@ -24,6 +24,12 @@ class Estimates(TypedDict):
     k: int
 
 
+class ServerState(TypedDict):
+    """The number that every server keeps beside its vectors."""
+
+    round: int
+
+
 class Steps(TypedDict):
     """The number that Prodigy keeps beside its vectors."""
 
@@ -115,6 +121,7 @@ class Server:
             raise ValueError(
                 f"this state is of a server with {quoted(state['optimiser'], 60)}, not with {self.settings.optimiser}"
             )
+        schema.check(ServerState, state)
         self.weights.copy_(_copied(state, "weights", self.weights))
         if self._velocity is not None:
             self._velocity.copy_(_copied(state, "velocity", self._velocity))
@@ -130,7 +137,7 @@ class Server:
                 own["step"] = states[0]["step"]
                 for name in ("s", "p0", "exp_avg", "exp_avg_sq"):
                     own[name] = _copied(states[0], name, parameters.detach())
-        self.round = int(state["round"])
+        self.round = state["round"]
 
 
 def _copied(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
