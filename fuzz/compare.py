@@ -52,6 +52,7 @@ class TookPart:
             seen[:M], sizes=self.sizes, seed=self.seed, trusted=None if self.trusted is None else seen[M]
         )
         # Norms and inner products with the trusted update are exact under a projection, too.
+        rows = rows / geometry.unit
         dots = None if self.trusted is None else rows @ rows[M]
         geometry = replace(geometry, exact_squared_norms=(rows[:M] ** 2).sum(axis=1), trusted_dots=dots)
         return rule.decide(geometry)  # type: ignore[no-any-return]

@@ -169,6 +169,7 @@ def case_in(folder: Path) -> Callable[[bytes], str]:
 def _explained(error: Exception, path: Path) -> bool:
     """Return whether an error names the file, and was raised by the library or by the system's `open`."""
     named = path.name.removesuffix(".gz") in str(error) or (not path.is_symlink() and not path.exists())
+    named |= str(path.parent / "train") in str(error)  # a folder that TinyImageNet's wnids.txt names
     return named and (on_purpose(error) or (isinstance(error, OSError) and error.errno is not None))
 
 

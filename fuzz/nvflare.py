@@ -79,6 +79,8 @@ def _answered(
     if not draw.chance(3):
         require(type(aggregator.accept_model(result)) is bool, "accept_model must return a bool")
         return state
+    if result.params is None and result.metrics is None:
+        result.metrics = {}  # NVFlare sends no result without both
     with patch.object(DXO, "validate", return_value=""):  # a site need not
         content: Any = dict(FLModelUtils.to_shareable(result))
     if draw.chance(2):

@@ -234,3 +234,12 @@ def test_sizes_of_whoever_is_out_do_not_matter_and_huge_ones_do_not_overflow():
     sizes = np.full(9, 1e308)
     sizes[2] = -1
     assert bz.aggregate(x, bz.GeometricMedian(), sizes=sizes).weights.sum() == pytest.approx(1)
+
+
+def test_tiny_clients_are_zero_beside_a_trusted_update_of_another_size_and_end_no_round():
+    rng = np.random.default_rng(0)
+    tiny, trusted = 1e-310 * rng.normal(size=(5, 30)), rng.normal(size=30)
+    for rule in (bz.FLTrust(), bz.MoNNA(2)):
+        out = bz.aggregate(tiny, rule, trusted=trusted, seed=1)
+        assert not out.quarantined
+        assert np.isfinite(out.update).all()

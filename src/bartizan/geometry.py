@@ -38,15 +38,17 @@ ENLARGED = 2.0**800
 MIDDLE = 2.0**-250
 
 
-def enlargement(squared_norms: Floats, enlarged: Callable[[], Floats]) -> float:
+def enlargement(squared_norms: Floats, n_clients: int, enlarged: Callable[[], Floats]) -> float:
     """The power of two to multiply updates by so that their squares do not underflow; 1 for all but tiny ones.
 
     It is chosen by the client in the middle, which less than half of the clients can't move. `enlarged` gives the
-    squared norms of the updates times `ENLARGED`: of updates that are all zero, these are zero too.
+    clients' squared norms times `ENLARGED`: of updates that are all zero, these are zero too. Beside a trusted update
+    that is not tiny, tiny clients count as zero.
     """
-    if not mostly_below(SQUARES_UNDERFLOW, squared_norms):
+    clients, trusted = squared_norms[:n_clients], squared_norms[n_clients:]
+    if not mostly_below(SQUARES_UNDERFLOW, clients) or (trusted >= SQUARES_UNDERFLOW).any():
         return 1.0
-    middle = float(np.median(enlarged()[np.isfinite(squared_norms)]))
+    middle = float(np.median(enlarged()[np.isfinite(clients)]))
     if not 0 < middle < np.inf:
         return 1.0
     return float(ENLARGED * MIDDLE / 2.0 ** np.round(np.log2(middle) / 2))
@@ -197,9 +199,7 @@ class Geometry:
             x = np.vstack([x, np.asarray(trusted, dtype=np.float64)])
         stats = gram_stats_of(x, trusted is not None)
         with np.errstate(over="ignore"):
-            scale = enlargement(
-                stats.squared_norms[:n_clients], lambda: np.square(ENLARGED * x[:n_clients]).sum(axis=1)
-            )
+            scale = enlargement(stats.squared_norms, n_clients, lambda: np.square(ENLARGED * x[:n_clients]).sum(axis=1))
             if scale != 1:
                 stats = replace(gram_stats_of(scale * x, trusted is not None), unit=1 / scale)
         return cls.from_stats(stats, n_clients, sizes=sizes, seed=seed, history=history)

@@ -100,11 +100,10 @@ def decide(
 
 def enlarged(clients: Updates, squared_norms: Floats) -> Updates:
     """The same updates, to be read times a power of two if most are so tiny that their squares underflow."""
-    norms = squared_norms[: len(clients)]
     if clients.layout.widest.itemsize == 8:
-        scale = enlargement(norms, lambda: _squared_norms(clients.scaled(ENLARGED)))
+        scale = enlargement(squared_norms, len(clients), lambda: _squared_norms(clients.scaled(ENLARGED)))
         return clients if scale == 1 else clients.scaled(scale)
-    if not (clients.on_gpu and mostly_below(FLOAT32_SQUARES_UNDERFLOW, norms)):
+    if not (clients.on_gpu and mostly_below(FLOAT32_SQUARES_UNDERFLOW, squared_norms[: len(clients)])):
         return clients
     wide = clients.scaled(1.0)
     return wide if np.median(_squared_norms(wide)) > 0 else clients
