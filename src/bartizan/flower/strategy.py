@@ -99,6 +99,10 @@ class RobustStrategy(FedAvg):
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
             **fedavg,
         )
+        if not connect_timeout >= 0:
+            raise ValueError(f"connect_timeout must be a number of seconds, 0 or more, got {connect_timeout!r}.")
+        if not max_missed_rounds >= 1:
+            raise ValueError(f"max_missed_rounds must be 1 or more, got {max_missed_rounds!r}.")
         self._size_policy = SizePolicy(sizes, size_cap)
         if isinstance(rule, Rule):
             rule.check_trusted(trusted_fn is not None)
