@@ -1,7 +1,7 @@
 """Seven hospitals, one with half of the data: accuracy by rule, by the use of sizes, and by who lies.
 
 Run:  python benchmarks/few_sites.py
-Fashion-MNIST of the package, divided at random; each site takes 60 steps of SGD a round. A liar sends its step
+Fashion-MNIST of the package, divided at random; each site takes 60 steps of SGD a round. An attacker sends its step
 reversed, four times as long, or trains on false labels (three of the ten classes are called by another's name).
 Accuracy on the test set after five rounds, the mean over the seeds.
 """
@@ -30,7 +30,7 @@ RULES = {
     "Median": bz.Median(),
 }
 # who lies -> (sites that reverse their step, sites with false labels)
-LIARS = {
+ATTACKERS = {
     "nobody": ((), ()),
     "two small sites": ((1, 2), ()),
     "the large site": ((0,), ()),
@@ -70,16 +70,16 @@ def trained(state, data):
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 
-def accuracy(rule, weighted, liars, parts, test, rounds, seed):
+def accuracy(rule, weighted, attackers, parts, test, rounds, seed):
     torch.manual_seed(seed)
-    reversed_steps, false_labels = liars
+    reversed_steps, false_labels = attackers
     parts = [(images, FALSE[labels] if site in false_labels else labels) for site, (images, labels) in enumerate(parts)]
     state = network().state_dict()
     sizes = [len(labels) for _, labels in parts] if weighted else None
     for _ in range(rounds):
         sent = [trained(state, part) for part in parts]
-        for liar in reversed_steps:
-            sent[liar] = {name: state[name] - 4 * (new - state[name]) for name, new in sent[liar].items()}
+        for attacker in reversed_steps:
+            sent[attacker] = {name: state[name] - 4 * (new - state[name]) for name, new in sent[attacker].items()}
         state = bz.aggregate(sent, rule, sizes=sizes, reference=state, seed=seed).update
     model = network()
     model.load_state_dict(state)
@@ -97,13 +97,13 @@ def main() -> None:
     data = load("fashion-mnist-mini")
     train, test = examples(data.train), examples(data.test)
     rows = []
-    print("| rule | sizes |", " | ".join(LIARS), "|")
+    print("| rule | sizes |", " | ".join(ATTACKERS), "|")
     for name, rule in RULES.items():
         for weighted in (False, True):
             found = {}
-            for who, liars in LIARS.items():
+            for who, attackers in ATTACKERS.items():
                 parts = [divided(train, np.random.default_rng(seed)) for seed in range(options.seeds)]
-                runs = [accuracy(rule, weighted, liars, p, test, options.rounds, s) for s, p in enumerate(parts)]
+                runs = [accuracy(rule, weighted, attackers, p, test, options.rounds, s) for s, p in enumerate(parts)]
                 found[who] = runs
             rows.append({"rule": name, "sizes": weighted, **found})
             means = " | ".join(f"{np.mean(runs):.3f}" for runs in found.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--hostile", type=int, default=3, help="how many do")
     parser.add_argument("--sites", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workspace", type=Path, default=Path("/tmp/bartizan-nvflare"))
+    parser.add_argument("--workspace", type=Path, default=Path(tempfile.gettempdir(), "bartizan-nvflare"))
     options = parser.parse_args()
 
     aggregator = None if options.rule == "fedavg" else RobustAggregator(options.rule, options.n_byzantine)

@@ -47,7 +47,7 @@ def test_the_weight_on_attackers_and_what_the_projection_moved_are_kept(tmp_path
     assert (without.on_attackers, without.moved) == (0.25, None)
     assert (projected.on_attackers, projected.moved) == (0.5, 0.25)
     line = json.loads((tmp_path / "kept.jsonl").read_text().splitlines()[1])
-    assert (line["on_liars"], line["moved"]) == (0.5, 0.25)  # the keys of files already written
+    assert (line["on_attackers"], line["moved"]) == (0.5, 0.25)  # the keys of files already written
 
 
 def test_keeping_twice_changes_nothing_and_needs_no_order(runs, tmp_path):

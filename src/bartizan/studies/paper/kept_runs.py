@@ -7,7 +7,7 @@ The file has one line a run and nothing by client, so that a repository can hold
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -40,7 +40,7 @@ class RunSummary:
     """(round, accuracy on the test set) of every evaluated round."""
     seconds: dict[str, float | None]
     """Of the median round: server, its steps, train, and one read of the updates. Of the whole run: run."""
-    on_attackers: float | None = field(metadata={schema.KEY: "on_liars"})
+    on_attackers: float | None
     """The weight on Byzantine clients, mean over the rounds; None where it is unknown who is Byzantine."""
     moved: float | None
     """The part of the weight that the projection gave to other clients than the exact rule, mean over the rounds."""
@@ -84,7 +84,7 @@ class RunSummary:
             "last": curve[-1][1] if curve else None,
             "accuracy": curve,
             "seconds": seconds,
-            "on_liars": None if attackers is None else _mean(_on_attackers(line, attackers) for line in weighed),
+            "on_attackers": None if attackers is None else _mean(_on_attackers(line, attackers) for line in weighed),
             "moved": _mean(_differ(line["weights"], line["exact_weights"]) for line in exact),
             "images": sum(sizes) if sizes else None,
             "data": run.get("data"),
