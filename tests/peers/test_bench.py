@@ -9,10 +9,11 @@ from bartizan.studies.bench.problem import Problem
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own, as it is imported
 
 HAS = {
-    "byzfl": ["krum", "multi-krum", "geometric-median"],
-    "byzpy": ["krum", "multi-krum", "geometric-median"],
-    "flower": ["mean", "krum", "multi-krum", "bulyan"],
-    "flower-legacy": ["mean", "krum", "multi-krum", "bulyan"],
+    "byzfl": ["mean", "krum", "multi-krum", "geometric-median", "median", "trimmed-mean", "meamed"],
+    "byzfl-numpy": ["mean", "krum", "geometric-median", "median", "trimmed-mean", "meamed", "nnm >> geometric-median"],
+    "byzpy": ["krum", "multi-krum", "geometric-median", "median", "trimmed-mean", "meamed"],
+    "flower": ["mean", "krum", "multi-krum", "bulyan", "median", "trimmed-mean"],
+    "flower-legacy": ["mean", "krum", "multi-krum", "bulyan", "median", "trimmed-mean"],
 }
 
 

@@ -52,6 +52,8 @@ class BenchRow:
     """Distance to the honest mean, relative to the honest spread."""
     machine: str
     version: str
+    run: str = ""
+    """When the command that measured the row was started; times are compared within one run."""
 
     @property
     def label(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bartizan._util import jsonl, machine, schema
@@ -18,7 +19,10 @@ from bartizan.studies.bench.problem import Problem
 
 PEERS: dict[str, type[Engine]] = {
     engine.name: engine
-    for engine in (peers.ByzFL, peers.ByzPy, peers.Flower, peers.FlowerLegacy, torches.Cdist, torches.PairLoop)
+    for engine in (
+        *(peers.ByzFL, peers.ByzFLNumPy, peers.ByzPy, peers.Flower, peers.FlowerLegacy),
+        *(torches.Torch, torches.Cdist, torches.PairLoop),
+    )
 }
 
 
@@ -91,7 +95,9 @@ class Benchmark:
         """
         old = load(json) if add and json is not None and json.exists() else []
         done = {row.subject: row for row in old}
-        for row in self.rows(notice):
+        started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for measured in self.rows(notice):
+            row = replace(measured, run=started)
             done[row.subject] = row
             if json is not None:
                 jsonl.rewrite(json, map(schema.as_row, done.values()))

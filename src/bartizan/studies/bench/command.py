@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:
         type=words,
         default=[],
         metavar="PEER,...",
-        help="byzfl, byzpy, flower, flower-legacy, torch-cdist, pair-loop (default none)",
+        help="byzfl, byzfl-numpy, byzpy, flower, flower-legacy, torch, torch-cdist, pair-loop (default none)",
     )
     parser.add_argument(
         "--byzantine", type=_count, metavar="F", help="attackers (default: a fifth, if the rules allow it)"

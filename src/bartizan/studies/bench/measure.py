@@ -11,12 +11,11 @@ import numpy as np
 
 from bartizan import __version__
 from bartizan._util import machine
-from bartizan._util.types import Floats
 from bartizan.sketch.exact import Norms
 from bartizan.studies.bench import peak_memory as memory
 from bartizan.studies.bench.bench_rows import BenchRow
 from bartizan.studies.bench.engines import Answer, Engine, Job, rule_of
-from bartizan.studies.bench.problem import Problem
+from bartizan.studies.bench.problem import Coordinates, Point, Problem
 
 PAUSE = 0.01
 SMALL = 5000  # coordinates to warm up on: what is compiled depends on types, not on sizes
@@ -84,7 +83,7 @@ def one_read(problem: Problem) -> float:
     return machine.timed(lambda: Norms().gram_stats(problem.updates, 0), problem.device)[1]
 
 
-def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Floats, limit: float) -> Entry:
+def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Point, limit: float) -> Entry:
     expected = float("inf")
     try:
         _small_run(problem, rule, engine, SMALL)  # compiles
@@ -153,17 +152,18 @@ def _row(problem: Problem, rule: str, entry: Entry) -> BenchRow:
     )
 
 
-def judged(problem: Problem, engine: Engine, answer: Answer, defined: Floats) -> Verdict:
-    """Judge an answer: an exact engine must meet the definition, `defined` weights; others may instead be as close to
+def judged(problem: Problem, engine: Engine, answer: Answer, defined: Point) -> Verdict:
+    """Judge an answer: an exact engine must meet the definition, `defined`; others may instead be as close to
     the honest mean as an honest client.
 
-    If the engine returns weights, they must combine to its update, whatever the sketch.
+    If the engine returns weights, they must combine to its update, whatever the sketch; those in front of a
+    coordinate-wise stage do not.
     """
     if tuple(answer.update.shape) != (problem.dim,):
         return Verdict(False, f"wrong shape: {tuple(answer.update.shape)}")
     tolerance = 1e-2 if "16" in problem.dtype else 1e-4
-    own = [] if answer.weights is None else [answer.weights]
-    distances = problem.distances(answer.update, np.stack([defined, problem.mean_weights, *own])) / problem.spread
+    own = [] if answer.weights is None or isinstance(defined, Coordinates) else [answer.weights]
+    distances = problem.distances(answer.update, [defined, problem.mean_weights, *own]) / problem.spread
     to_definition, to_mean = float(distances[0]), float(distances[1])
     if not np.isfinite(distances).all():
         return Verdict(False, "not finite")

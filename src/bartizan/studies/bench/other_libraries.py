@@ -43,7 +43,7 @@ def _missing(name: str) -> ModuleNotFoundError:
 
 
 class ByzFL(Engine):
-    """ByzFL on one tensor: on an array its Krum uses SciPy's distances in float64, which take longer."""
+    """ByzFL on one tensor, the faster input for its distances; for other rules an array is: see `ByzFLNumPy`."""
 
     name = "byzfl"
     exact = False
@@ -58,10 +58,26 @@ class ByzFL(Engine):
             "mda": lambda x: rules.MDA(f)(x),
             "smea": lambda x: rules.SMEA(f)(x),
             "caf": lambda x: rules.CAF(f)(x),
+            "median": lambda x: rules.Median()(x),
+            "trimmed-mean": lambda x: rules.TrMean(f)(x),
+            "meamed": lambda x: rules.Meamed(f)(x),
+            "nnm >> geometric-median": lambda x: rules.GeometricMedian()(rules.NNM(f)(x)),
         }
 
     def prepare(self, problem: Problem) -> Any:
         return problem.tensor()
+
+
+class ByzFLNumPy(ByzFL):
+    """ByzFL on one array."""
+
+    name = "byzfl-numpy"
+
+    def rules(self, problem: Problem) -> Rules:
+        return super().rules(problem) if isinstance(problem.x, np.ndarray) else {}
+
+    def prepare(self, problem: Problem) -> Any:
+        return problem.x
 
 
 class ByzPy(Engine):
@@ -71,7 +87,9 @@ class ByzPy(Engine):
     exact = False
 
     def rules(self, problem: Problem) -> Rules:
-        geometric, norm_wise = (_import(f"byzpy.aggregators.{kind}") for kind in ("geometric_wise", "norm_wise"))
+        geometric, norm_wise, coordinate_wise = (
+            _import(f"byzpy.aggregators.{kind}_wise") for kind in ("geometric", "norm", "coordinate")
+        )
         f, M = problem.byzantine, problem.clients
         return {
             "krum": lambda rows: geometric.Krum(f).aggregate(rows),
@@ -81,6 +99,9 @@ class ByzPy(Engine):
             "smea": lambda rows: geometric.SMEA(f).aggregate(rows),
             "caf": lambda rows: norm_wise.CAF(f).aggregate(rows),
             "cge": lambda rows: norm_wise.ComparativeGradientElimination(f).aggregate(rows),
+            "median": lambda rows: coordinate_wise.CoordinateWiseMedian().aggregate(rows),
+            "trimmed-mean": lambda rows: coordinate_wise.CoordinateWiseTrimmedMean(f).aggregate(rows),
+            "meamed": lambda rows: coordinate_wise.MeanOfMedians(f).aggregate(rows),
         }
 
     def prepare(self, problem: Problem) -> Any:
@@ -109,6 +130,8 @@ class Flower(Engine):
                 strategies.MultiKrum(num_malicious_nodes=f, num_nodes_to_select=M - f), replies
             ),
             "bulyan": lambda replies: trained(strategies.Bulyan(num_malicious_nodes=f), replies),
+            "median": lambda replies: trained(strategies.FedMedian(), replies),
+            "trimmed-mean": lambda replies: trained(strategies.FedTrimmedAvg(beta=(f + 0.5) / M), replies),
         }
 
     def prepare(self, problem: Problem) -> Any:
@@ -149,6 +172,8 @@ class FlowerLegacy(Engine):
             "krum": lambda results: legacy.aggregate_krum(results, f, 0)[0],
             "multi-krum": lambda results: legacy.aggregate_krum(results, f, M - f)[0],
             "bulyan": lambda results: legacy.aggregate_bulyan(results, f, legacy.aggregate_krum, to_keep=0)[0],
+            "median": lambda results: legacy.aggregate_median(results)[0],
+            "trimmed-mean": lambda results: legacy.aggregate_trimmed_avg(results, (f + 0.5) / M)[0],
         }
 
     def prepare(self, problem: Problem) -> Any:

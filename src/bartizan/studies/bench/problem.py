@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bartizan._util import machine
 from bartizan._util.types import Array, Floats
+from bartizan.defense.decide import weigh
 from bartizan.geometry import Geometry, GramStats
 from bartizan.kernels.reference import squared_distances_to
-from bartizan.rules import Rule
+from bartizan.rules.base import CoordinateStage, CoordinateWise, Rule
 from bartizan.updates import Updates, parse_updates
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """A vector of p coordinates, in float64 where the updates are."""
+
+    values: Any
+
+
+Point: TypeAlias = Floats | Coordinates
+"""A vector given by its coordinates, or by weights, as the weighted sum of the clients."""
 
 WIDTH = 2**16  # columns widened to float64 at a time
 STEP = 64  # between the pieces of noise that two clients get
@@ -87,22 +99,26 @@ class Problem:
         """The largest distance of an honest client to the honest mean."""
         return float(np.sqrt(squared_distances_to(self.gram, self.mean_weights)[self.byzantine :].max()))
 
-    def defined(self, rule: Rule) -> Floats:
-        """Return the rule's weights on exact float64 inner products."""
+    def defined(self, rule: Rule | CoordinateWise) -> Point:
+        """Return the rule's answer on exact float64 inner products."""
         stats = GramStats(self.gram, np.diag(self.gram).copy(), self._gram)
-        return rule(Geometry.from_stats(stats, self.clients, seed=0))
+        decision = weigh(rule, Geometry.from_stats(stats, self.clients, seed=0))
+        stage = decision.coordinate_stage
+        return decision.weights if stage is None else Coordinates(self._reduced(stage))
 
-    def distances(self, update: Any, weights: Floats) -> Floats:
-        """Return the distances of an update to n weighted sums of the clients, (n, M) weights, in one pass."""
-        squares = np.zeros(len(weights))
+    def distances(self, update: Any, points: Sequence[Point]) -> Floats:
+        """Return the distances of an update to these points, in one pass over the coordinates."""
+        squares = np.zeros(len(points))
         for low, block in self._blocks():
             answer = _like(update[low : low + block.shape[1]], block)
-            squares += _numpy(((answer - _like(weights, block) @ block) ** 2).sum(1))
+            squares += [float(((answer - _at(point, low, block)) ** 2).sum()) for point in points]
         return np.sqrt(squares)
 
-    def distance_to_mean(self, weights: Floats) -> float:
-        """Return the distance of a weighted sum of the clients to the honest mean, relative to the honest spread."""
-        difference = weights - self.mean_weights
+    def distance_to_mean(self, point: Point) -> float:
+        """Return the distance of a point to the honest mean, relative to the honest spread."""
+        if isinstance(point, Coordinates):
+            return float(self.distances(point.values, [self.mean_weights])[0]) / self.spread
+        difference = point - self.mean_weights
         return float(np.sqrt(np.maximum(difference @ self.gram @ difference, 0))) / self.spread
 
     def _gram(self, row: int | None) -> Floats:
@@ -111,6 +127,14 @@ class Problem:
             about = block if row is None else block - block[row]
             total = total + about @ about.T
         return _numpy(total)
+
+    def _reduced(self, stage: CoordinateStage) -> Any:
+        values = np.empty(self.dim)
+        for low, block in self._blocks():
+            columns = _numpy(block)
+            mixed = columns if stage.mixing is None else stage.mixing @ columns
+            values[low : low + WIDTH] = stage.reduce(mixed)
+        return _like(values, self.x)
 
     def _blocks(self) -> Iterator[tuple[int, Any]]:
         for low in range(0, self.dim, WIDTH):
@@ -145,6 +169,13 @@ def _in_torch(dim: int, dtype: str, device: str, seed: int, gains: Array, shares
     return x
 
 
+def _at(point: Point, low: int, block: Any) -> Any:
+    """A point in the columns of a block, which begins at column `low`."""
+    if isinstance(point, Coordinates):
+        return point.values[low : low + block.shape[1]]
+    return _like(point, block) @ block
+
+
 def _wide(block: Any) -> Any:
     return block.double() if hasattr(block, "double") else np.asarray(block, dtype=np.float64)
 
@@ -153,7 +184,8 @@ def _like(values: Any, block: Any) -> Any:
     """In float64, in the library and on the device of the block."""
     if isinstance(block, np.ndarray):
         return _numpy(_wide(values))
-    return machine.torch_for("A tensor").as_tensor(values, dtype=block.dtype, device=block.device)
+    torch = machine.torch_for("A tensor")
+    return torch.as_tensor(values, dtype=torch.float64, device=block.device)
 
 
 def _numpy(result: Any) -> Floats:

@@ -12,6 +12,33 @@ from bartizan.studies.bench.problem import Problem
 STEPS, TOLERANCE = 1000, 1e-6  # of the iterations; float32 sums have no more digits
 
 
+class Torch(Engine):
+    """The mean and the coordinate-wise rules by torch's operations on one tensor."""
+
+    name = "torch"
+
+    def rules(self, problem: Problem) -> Rules:
+        f = problem.byzantine
+        return {
+            "mean": lambda x: x.mean(dim=0),
+            "median": lambda x: _median(x.sort(dim=0).values),
+            "trimmed-mean": lambda x: x.sort(dim=0).values[f : len(x) - f].mean(dim=0),
+            "meamed": partial(self._meamed, f),
+        }
+
+    def prepare(self, problem: Problem) -> Any:
+        return problem.tensor()
+
+    def _meamed(self, f: int, x: Any) -> Any:
+        away = (x - _median(x.sort(dim=0).values)).abs()
+        return x.gather(0, away.argsort(dim=0)[: len(x) - f]).mean(dim=0)
+
+
+def _median(ordered: Any) -> Any:
+    """The mean of the two middle rows."""
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
 class TorchRules(Engine):
     """The rules on one tensor; subclasses compute the distances."""
 
@@ -74,8 +101,7 @@ def _scores(D: Any, n_neighbours: int) -> Any:
 
 def _row_medians(D: Any) -> Any:
     """The mean of the two middle values of each row."""
-    ordered, n = D.sort(dim=1).values, D.shape[1]
-    return (ordered[:, (n - 1) // 2] + ordered[:, n // 2]) / 2
+    return _median(D.sort(dim=1).values.T)
 
 
 def _iterated(x: Any, z: Any, weights_at: Any) -> Any:
