@@ -1,4 +1,4 @@
-"""What clients report beside their updates, used with care: data sizes and metrics."""
+"""Data sizes and metrics that clients report beside their updates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SizePolicy:
         if self.sizes == "reported" and not (self.cap is not None and self.cap > 0):
             raise ValueError(
                 "sizes='reported' needs size_cap, the most examples that a client can have: "
-                "without it, one that claims a billion would own every average."
+                "without it, a client that claims a billion would decide every average."
             )
 
     def of(self, client: Any, reported: Callable[[], Any]) -> float:
