@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import warnings
@@ -20,6 +19,7 @@ from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
 from bartizan.defense.decide import decide, effective_sketch
 from bartizan.defense.recheck import RECHECK_SKETCH
+from bartizan.defense.reported import is_size
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import GramStats, norm_limit
 from bartizan.result import Aggregation
@@ -123,7 +123,7 @@ class Round(Generic[U]):
         Returns the reason if the update can't take part, as far as it shows by itself, else None. Under ``strict`` that
         is a BadClientError, and the client may send again.
         """
-        if not _is_size(size):
+        if not is_size(size):
             wanted = "size must be a positive number below 1e308"
             raise ValueError(f"client {quoted(client, 60)}: {wanted}, got {quoted(size, 60)}.")
         with self._begin_add(client):
@@ -366,10 +366,3 @@ def _copied(update: Any) -> Any:
         return rebuild(plain, lambda _, leaf: leaf.clone() if on_gpu(leaf) else like_leaf(as_numpy(leaf).copy(), leaf))
     except Exception as error:  # a client's container may raise anything
         return Unreadable(reason_of(error))
-
-
-def _is_size(size: Any) -> bool:
-    try:
-        return not isinstance(size, (bool, np.bool_)) and math.isfinite(size) and float(size) > 0
-    except (TypeError, ValueError, ArithmeticError):  # no number, or an integer beyond floats
-        return False
