@@ -32,6 +32,13 @@ class TooFewClientsError(ValueError):
         super().__init__(message)
 
 
+def nobody_left(n_quarantined: int, n_failed: int = 0) -> str:
+    """Why a round without a usable update is refused, with counts."""
+    n_out = n_quarantined + n_failed
+    counts = f"{n_quarantined} quarantined, {n_failed} failed"
+    return f"{n_out} of {n_out} clients are out ({counts}): there is no usable update."
+
+
 def _grouped(reasons: Mapping[Any, str], most: int = 10, longest: int = 1500) -> str:
     """Clients by reason, in at most about `longest` characters."""
     clients: dict[str, list[Any]] = {}
