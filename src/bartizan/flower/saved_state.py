@@ -38,7 +38,7 @@ class About:
     reputation: dict[str, dict[str, Any]]
     settings: dict[str, str]
     names: tuple[str, ...]
-    """Of the arrays, which are stored under numbers: entries of a zip file can't have any name."""
+    """Names of the arrays, which are stored under numbers, since not every name can be that of a zip entry."""
 
 
 @dataclass(frozen=True)

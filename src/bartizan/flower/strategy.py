@@ -65,7 +65,7 @@ class RobustStrategy(FedAvg):
         folder: Where the run is recorded, for `bartizan report`, and from where it continues after a restart.
         name: The name of the run there.
         min_train_nodes: How many nodes to ask at least; by default the fewest that the rule needs.
-        min_available_nodes: How many nodes must be connected; by default as many.
+        min_available_nodes: How many nodes must be connected; by default as many as `min_train_nodes`.
         connect_timeout: Seconds that a round waits for them to connect; then the round keeps the old model.
         max_missed_rounds: After so many rounds in a row with too few nodes the run ends.
         fedavg: FedAvg's other parameters.
