@@ -127,7 +127,7 @@ $(PEERS)/ready: pyproject.toml tests/peers/constraints.txt
 	$(PYTHON) -m venv .venv-flower-$*
 	grep -v "^flwr=" constraints.txt > .venv-flower-$*/constraints.txt
 	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --constraint .venv-flower-$*/constraints.txt \
-		--editable ".[flower,plot]" pytest flwr==$(firstword $(FLOWERS))
+		--editable ".[flower,plot,torch]" hypothesis pytest flwr==$(firstword $(FLOWERS))
 	.venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet flwr==$* \
 		|| .venv-flower-$*/bin/python -m pip --disable-pip-version-check install --quiet --no-deps flwr==$*
 	@touch $@

@@ -68,6 +68,14 @@ def test_errors_about_a_client_are_short_and_clean_whatever_its_id(name):
     assert [message for message in said if not clean(message)] == []
 
 
+def test_a_refused_round_of_many_clients_with_long_reasons_has_a_message_of_less_than_4000_letters():
+    reasons = {f"{client}{'z' * 99}": f"{client} {'y' * 10**4}" for client in range(40)}
+    error = TooFewClientsError("Too few.", reasons, reasons)
+    assert clean(str(error), 4000)
+    assert str(error).count("more reasons") == 2
+    assert error.quarantined == error.failed == reasons
+
+
 def test_a_key_of_a_client_is_shown_sanitised():
     honest = [{"w": np.ones(3)} for _ in range(4)]
     for key in IDS.values():

@@ -589,11 +589,26 @@ def test_failed_clients_count_with_the_quarantined_and_the_result_names_them():
     assert not out.weights[0]
 
 
+@pytest.mark.parametrize("bad", [np.full(3, np.nan), "text"], ids=["NaN", "text"])
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=64)], ids=repr)
+def test_a_round_without_any_usable_update_tells_counts_and_reasons(bad, sketch):
+    with bz.Aggregator(bz.Krum(1), sketch).round() as r:
+        for client in "abc":
+            r.add(bad, client)
+        r.fail("d", "gone")
+        with pytest.raises(bz.TooFewClientsError, match=r"^4 of 4 .* are out \(3 quarantined, 1 failed\)") as error:
+            r.close()
+    assert (set(error.value.quarantined), set(error.value.failed)) == (set("abc"), {"d"})
+    with pytest.raises(bz.TooFewClientsError, match=r"^3 of 3 clients are out \(3 quarantined, 0 failed\)"):
+        bz.aggregate([bad] * 3, bz.Krum(1), sketch=sketch)
+
+
 def test_too_many_failures_refuse_the_round_which_stays_open():
     x = np.random.default_rng(0).normal(size=(5, 40))
     with bz.Aggregator(bz.MultiKrum(2)).round() as r:
         r.fail("a", "no answer within 60 s")
-        with pytest.raises(bz.TooFewClientsError, match="Failed: client a: no answer"):
+        said = r"1 of 1 clients are out \(0 quarantined, 1 failed\): .* Failed: client a: no answer"
+        with pytest.raises(bz.TooFewClientsError, match=said):
             r.close()
         for client, row in zip("bcdef", x, strict=True):
             r.add(row, client)

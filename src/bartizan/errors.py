@@ -32,14 +32,23 @@ class TooFewClientsError(ValueError):
         super().__init__(message)
 
 
-def _grouped(reasons: Mapping[Any, str], most: int = 10) -> str:
-    """Clients by reason."""
+def nobody_left(n_quarantined: int, n_failed: int = 0) -> str:
+    """Why a round without a usable update is refused, with counts."""
+    n_out = n_quarantined + n_failed
+    counts = f"{n_quarantined} quarantined, {n_failed} failed"
+    return f"{n_out} of {n_out} clients are out ({counts}): there is no usable update."
+
+
+def _grouped(reasons: Mapping[Any, str], most: int = 10, longest: int = 1500) -> str:
+    """Clients by reason, in at most about `longest` characters."""
     clients: dict[str, list[Any]] = {}
     for client, reason in reasons.items():
         clients.setdefault(reason, []).append(client)
     shown = [f"{_named(who)}: {short(reason)}" for reason, who in list(clients.items())[:most]]
-    more = len(clients) - most
-    return "; ".join(shown) + (f"; and {more} more reasons" if more > 0 else "")
+    while len(shown) > 1 and sum(map(len, shown)) > longest:
+        shown.pop()
+    more = len(clients) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more else "")
 
 
 def _named(clients: list[Any], most: int = 5) -> str:

@@ -128,4 +128,5 @@ def find(folder: Path) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; wanted one that `bartizan run` or `sweep` wrote.")
-    return sorted(path.parent for path in folder.rglob(NAME))
+    # `rglob` leaves out links that lead nowhere; reading them says what is wrong.
+    return sorted(Path(one) for one, folders, files in os.walk(folder) if NAME in (*folders, *files))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import warnings
@@ -20,7 +19,8 @@ from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
 from bartizan.defense.decide import decide, effective_sketch
 from bartizan.defense.recheck import RECHECK_SKETCH
-from bartizan.errors import BadClientError, TooFewClientsError
+from bartizan.defense.reported import is_size
+from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
 from bartizan.geometry import GramStats, norm_limit
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
@@ -123,7 +123,7 @@ class Round(Generic[U]):
         Returns the reason if the update can't take part, as far as it shows by itself, else None. Under ``strict`` that
         is a BadClientError, and the client may send again.
         """
-        if not _is_size(size):
+        if not is_size(size):
             wanted = "size must be a positive number below 1e308"
             raise ValueError(f"client {quoted(client, 60)}: {wanted}, got {quoted(size, 60)}.")
         with self._begin_add(client):
@@ -290,7 +290,8 @@ class Round(Generic[U]):
     def _closed(self, out: Any, progress: Progress | None) -> Aggregation[U]:
         watch = Stopwatch()
         if not self._stored:
-            raise TooFewClientsError("No client's update was added to this round.", failed=self._failed)
+            none = "No client's update was added to this round."
+            raise TooFewClientsError(nobody_left(0, len(self._failed)) if self._failed else none, failed=self._failed)
         ids = in_order(list(self._stored))
         stored = [self._stored[client] for client in ids]
         effective, rule = self._effective_sketch, self._aggregator.rule
@@ -322,7 +323,8 @@ class Round(Generic[U]):
             raise BadClientError(ids[bad.client], bad.reason) from None
         except TooFewClientsError as too_few:
             named = {ids[client]: reason for client, reason in too_few.quarantined.items()}
-            raise TooFewClientsError(too_few.problem, named, self._failed) from None
+            problem = nobody_left(len(named), len(self._failed)) if len(named) == len(ids) else too_few.problem
+            raise TooFewClientsError(problem, named, self._failed) from None
         watch.lap("combine")
         return Aggregation.of(update, verdict, ids, watch.laps, self._failed)
 
@@ -366,10 +368,3 @@ def _copied(update: Any) -> Any:
         return rebuild(plain, lambda _, leaf: leaf.clone() if on_gpu(leaf) else like_leaf(as_numpy(leaf).copy(), leaf))
     except Exception as error:  # a client's container may raise anything
         return Unreadable(reason_of(error))
-
-
-def _is_size(size: Any) -> bool:
-    try:
-        return not isinstance(size, (bool, np.bool_)) and math.isfinite(size) and float(size) > 0
-    except (TypeError, ValueError, ArithmeticError):  # no number, or an integer beyond floats
-        return False

@@ -26,3 +26,24 @@ def test_given_sizes_are_not_asked_for():
     assert policy.of("a", lambda: 1 / 0) == 3
     with pytest.raises(ValueError, match="no number for this client"):
         policy.of("b", lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cap", "says"),
+    [
+        ({"a": 1, "b": -5}, None, "client 'b' has -5"),
+        ({"a": None}, None, "client 'a' has None"),
+        ({"a": float("nan")}, None, "client 'a' has nan"),
+        ({"a": 10**400}, None, "client 'a' has 1000"),
+        ({"\x1b" * 10**6: "many"}, None, "has 'many'"),
+        (np.ones(2), None, "a mapping from client ids, got"),
+        ([3, 4], None, "a mapping from client ids, got"),
+        (7, None, "a mapping from client ids, got 7"),
+        ("all", None, "a mapping from client ids, got 'all'"),
+        *(("reported", cap, "needs size_cap") for cap in (None, 0, -1, float("nan"), float("inf"), "9", True)),
+    ],
+)
+def test_sizes_that_can_not_be_used_are_refused_before_the_first_round(sizes, cap, says):
+    with pytest.raises(ValueError, match=says) as error:
+        SizePolicy(sizes, cap)
+    assert len(str(error.value)) < 600

@@ -201,7 +201,7 @@ def test_objects_that_keep_coming_end_with_the_rounds_time():
     link = many(900)
     link.__class__ = Slow
     reply = pulled(link, 16 * MIB, end=time.monotonic() + 0.1)
-    assert "still coming when the round's time was over" in reply.error.reason
+    assert "still arriving when the round's time was over" in reply.error.reason
     assert not isinstance(reply.error, UnusableReply)
     assert link.requests < 450
 

@@ -218,7 +218,7 @@ def test_a_relative_folder_is_logged_and_a_tilde_is_home(tmp_path, caplog, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     run(dict.fromkeys(range(7), steps_by_one), folder="here")
-    assert f"The run is recorded in {tmp_path / 'here'}: say folder= as a whole path." in caplog.text
+    assert f"The run is recorded in {tmp_path / 'here'}: give folder= as an absolute path." in caplog.text
     assert (tmp_path / "here" / results.NAME).exists()
     assert RobustStrategy(bz.Mean(), folder="~/runs").folder == tmp_path / "home" / "runs"
 

@@ -116,6 +116,13 @@ def test_three_hostile_sites_of_nine_do_not_move_the_model(tmp_path, rule, start
     assert suspects(tmp_path) == (set(SITES[:3]) if rule == "multi-krum" else {"site-3"})
 
 
+def test_a_model_of_arrays_takes_tensors_of_bfloat16(tmp_path):
+    answer = sends(lambda p: {**p, "weight": torch.from_numpy(p["weight"]).bfloat16()})
+    model = run(tmp_path, RobustAggregator("multi-krum", 2), numpy_model(), dict.fromkeys(SITES, answer))
+    assert moved(model)
+    assert model.params["weight"].dtype == np.float32
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("start", [numpy_model, torch_model])
 def test_no_answer_of_a_site_ends_the_job_or_moves_the_model(tmp_path, kind, start):

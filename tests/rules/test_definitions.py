@@ -126,6 +126,18 @@ def test_the_geometric_median_is_reached_to_a_millionth_of_the_spread(kind):
         assert error <= 1e-6 * np.median(oracle.norms(x - true)), seed
 
 
+@pytest.mark.parametrize("width", [1e-5, 1e-6, 1e-7, 1e-8, 1e-9])
+def test_of_clients_on_a_narrow_line_the_geometric_median_has_the_least_sum_to_a_millionth(width):
+    """Along the line the sum hardly changes, so that rounding moves its minimum."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x = width * rng.normal(size=(2 * rng.integers(2, 6), rng.integers(2, 20)))
+        x[:, 0] += rng.normal(size=len(x)) if seed % 2 else np.arange(len(x)) % 2
+        z = answer(bz.GeometricMedian(), x)
+        least = min(oracle.geometric_median_cost(x, (a + b) / 2) for a in x for b in x)
+        assert oracle.geometric_median_cost(x, z) <= (1 + 1e-6) * least, seed
+
+
 @pytest.mark.parametrize(
     ("line", "middle"),
     [([1, 2, 3, 4], 2.5), ([0, 0, 0, 5, 5, 5], 2.5), ([-9, 0, 0, 1, 1, 1e6], 0.5), ([3, 3], 3), ([0, 1], 0.5)],

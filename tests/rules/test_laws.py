@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import bartizan as bz
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
 from bartizan.rules import Rule
+from bartizan.rules.base import Bounded
 from bartizan.rules.coordinatewise import TrimmedMean
 from rule_cases import CASES, Case
 
@@ -253,6 +255,19 @@ def test_buckets_behind_another_pre_aggregator_own_the_sizes_of_their_clients():
             np.ones((5, 2)), bz.NNM(1) >> bz.Bucketing(2) >> bz.Mean(), sizes=[1000, 1, 1, 1, 1], seed=seed
         )
         assert out.weights[0] > 0.99
+
+
+def test_the_guide_says_of_every_rule_whether_a_far_site_with_most_of_the_data_decides():
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "few-sites.md").read_text()
+    rows = [line.split("|") for line in guide.split("## What it costs")[0].splitlines() if line.startswith("| ")][1:]
+    decides = {name.strip(): row[3].startswith(" decides") for row in rows for name in row[1].split(",")}
+    kinds = [kind for kind in {**RULES, **COORDINATEWISE}.values() if not kind.needs_trusted]
+    assert sorted(decides) == sorted(kind.__name__ for kind in kinds)
+    x = np.random.default_rng(0).normal(size=(7, 50))
+    x[0] += 100
+    for kind in kinds:
+        out = bz.aggregate(x, kind(1) if issubclass(kind, Bounded) else kind(), sizes=[13.0, *[1.5] * 6])
+        assert (out.update.mean() > 50) == decides[kind.__name__], kind
 
 
 @pytest.mark.parametrize("rule", [bz.FLTrust(), bz.MoNNA(1), bz.NNM(1) >> bz.FLTrust()], ids=repr)

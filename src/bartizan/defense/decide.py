@@ -140,7 +140,7 @@ def rule_for_remaining(
         except TooFewClientsError as too_few:
             problem = too_few.problem
         if f:
-            problem += f" It is lowered by at most one a client that is out, and only if at most {f} are."
+            problem += f" n_byzantine is lowered by at most one for each client that is out, if at most {f} are out."
     counts = f"{len(quarantined)} quarantined, {n_failed} failed"
     raise TooFewClientsError(f"{n_out} of {n_asked} clients are out ({counts}): {problem}", quarantined)
 

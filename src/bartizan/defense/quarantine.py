@@ -11,7 +11,7 @@ from bartizan.geometry import MIDDLE, GramStats, norm_limit
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.updates import Updates
 
-ODDS = 1e-9  # per round: the chance that the norms accuse a client that does not know the seed
+ODDS = 1e-9  # per round: the chance to quarantine a client, by its norms, that does not know the seed
 SMALLEST = float(np.finfo(np.float32).tiny)
 
 FindFaults = Callable[[Updates, Sequence[int]], Sequence[str]]
@@ -64,7 +64,7 @@ def distorted_norms(clients: Updates, stats: GramStats, sketch: Sketch) -> dict[
     outside &= exact > clients.layout.dim * SMALLEST**2
     return {
         clients.clients[r]: f"the projection shows {shown[r] / exact[r]:.2g} of its squared norm {exact[r]:.3g}, where "
-        f"an update that does not know the seed keeps {least:.2g} to {most:.2g}: it "
+        f"an update that does not depend on the seed keeps {least:.2g} to {most:.2g}: it "
         + ("hides from the projection" if shown[r] < exact[r] else "leaves out what the projection does not show")
         for r in np.flatnonzero(outside)
     }

@@ -37,7 +37,7 @@ class Recheck:
 
     sketch: Projection
     most: float
-    """The largest ratio of squared distances, second sketch over first, of an update that knows neither seed."""
+    """The largest ratio of squared distances, second sketch over first, of an update that depends on neither seed."""
     seed: int = field(default_factory=fresh_seed, repr=False)
     readings: dict[int, SketchedRows] = field(default_factory=dict, repr=False)
     stats: dict[tuple[int, ...], GramStats] = field(default_factory=dict, repr=False)
@@ -67,7 +67,7 @@ class Recheck:
     def _reason(self, ratio: float) -> str:
         return (
             f"its squared distances to most others are {ratio:.3g} times larger by the projection drawn at close than "
-            f"by the one drawn before, where {self.most:.2g} is the most of an update that knows neither"
+            f"by the one drawn before, where {self.most:.2g} is the most for an update that depends on neither"
         )
 
     def has_read(self, clients: Updates) -> bool:

@@ -1,4 +1,4 @@
-"""What clients report beside their updates, used with care: data sizes and metrics."""
+"""Data sizes and metrics that clients report beside their updates."""
 
 from __future__ import annotations
 
@@ -28,12 +28,17 @@ class SizePolicy:
     cap: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.sizes, str) and self.sizes != "reported":
+        if isinstance(self.sizes, Mapping):
+            for client, size in self.sizes.items():
+                if not is_size(size):
+                    wanted = "sizes must give each client a positive number"
+                    raise ValueError(f"{wanted}; client {quoted(client, 60)} has {quoted(size, 60)}.")
+        elif not (self.sizes is None or (isinstance(self.sizes, str) and self.sizes == "reported")):
             raise ValueError(f"sizes must be None, 'reported' or a mapping from client ids, got {quoted(self.sizes)}.")
-        if self.sizes == "reported" and not (self.cap is not None and self.cap > 0):
+        if self.sizes == "reported" and not is_size(self.cap):
             raise ValueError(
-                "sizes='reported' needs size_cap, the most examples that a client can have: "
-                "without it, one that claims a billion would own every average."
+                "sizes='reported' needs size_cap, the most examples that a client can have, a positive number: "
+                "without it, a client that claims a billion would decide every average."
             )
 
     def of(self, client: Any, reported: Callable[[], Any]) -> float:
@@ -54,6 +59,14 @@ class SizePolicy:
         if self.sizes == "reported" and self.cap is not None:
             return f"as reported, {float(self.cap)} at most"
         return "one a node" if self.sizes is None else "as given"
+
+
+def is_size(size: Any) -> bool:
+    """Whether this is a positive number that a float can hold."""
+    try:
+        return not isinstance(size, (bool, np.bool_)) and math.isfinite(size) and float(size) > 0
+    except (TypeError, ValueError, ArithmeticError):  # no number, or an integer beyond floats
+        return False
 
 
 def median_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -51,7 +51,7 @@ class Standing:
         )
 
     def checked(self) -> Standing:
-        """Itself, if some rounds could have given these sums; else ValueError."""
+        """Return the standing; raise ValueError if no rounds can have these sums."""
         limits = {"rounds": 10**9, "judged": self.rounds, "quarantined": self.rounds, "failed": self.rounds}
         limits |= {"left_out": self.judged, "expected": self.judged, "expected_failures": self.rounds}
         for name, most in limits.items():

@@ -79,7 +79,7 @@ class _Pull:
     def fetch(self, pull_object: Callable[[str], bytes], object_id: str) -> bytes:
         """Pull one object and count it; Flower calls this in several threads."""
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise LateError("it was still coming when the round's time was over")
+            raise LateError("it was still arriving when the round's time was over")
         content = pull_object(object_id)
         with self.lock:
             self.pulled += max(len(content), OBJECT_BYTES)
@@ -119,7 +119,7 @@ def limited(limits: Limits, end: float | None, deadline: float | None = None) ->
 def warn_if_unsupported() -> None:
     if not SUPPORTED:
         log.warning(
-            "This Flower is built otherwise than 1.41 and 1.42: a reply's size is not limited before it is unpacked."
+            "This version of Flower is neither 1.41 nor 1.42: a reply's size is not limited before it is unpacked."
         )
 
 

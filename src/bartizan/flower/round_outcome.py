@@ -90,7 +90,7 @@ class RoundOutcome:
             "bartizan-quarantined": sorted(self.quarantined),
             "bartizan-failed": sorted(self.failed),
             "bartizan-kept-old-model": int(self.result is None),
-            "bartizan-seconds-looking": self.reading,
+            "bartizan-seconds-reading": self.reading,
             "bartizan-seconds-after-last": self.after,
         }
         mean_shares = None if self.weights is None else shares

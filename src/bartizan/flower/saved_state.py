@@ -38,7 +38,7 @@ class About:
     reputation: dict[str, dict[str, Any]]
     settings: dict[str, str]
     names: tuple[str, ...]
-    """Of the arrays, which are stored under numbers: entries of a zip file can't have any name."""
+    """Names of the arrays, which are stored under numbers, since not every name can be that of a zip entry."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _saved(file: BinaryIO) -> Saved:
         if about.seconds < 0:
             raise ValueError(f"seconds must be 0 or more, got {about.seconds}")
         if len(set(about.names)) < len(about.names):
-            raise ValueError("names has one twice")
+            raise ValueError("names holds one name twice")
         data = {name: archive.read(f"{i}.npy") for i, name in enumerate(about.names)}
     arrays = Model.of({name: SimpleNamespace(stype=STYPE, data=one) for name, one in data.items()}).arrays
     for name, array in arrays.items():

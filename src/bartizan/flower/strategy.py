@@ -65,7 +65,7 @@ class RobustStrategy(FedAvg):
         folder: Where the run is recorded, for `bartizan report`, and from where it continues after a restart.
         name: The name of the run there.
         min_train_nodes: How many nodes to ask at least; by default the fewest that the rule needs.
-        min_available_nodes: How many nodes must be connected; by default as many.
+        min_available_nodes: How many nodes must be connected; by default as many as `min_train_nodes`.
         connect_timeout: Seconds that a round waits for them to connect; then the round keeps the old model.
         max_missed_rounds: After so many rounds in a row with too few nodes the run ends.
         fedavg: FedAvg's other parameters.
@@ -160,7 +160,7 @@ class RobustStrategy(FedAvg):
             if done and done >= num_rounds:
                 log.warning("The run in %s is done: nothing is trained. For another, take another folder.", self.folder)
             elif self.folder is not None and num_rounds and not self.folder.is_absolute():
-                log.warning("The run is recorded in %s: say folder= as a whole path.", self.folder.absolute())
+                log.warning("The run is recorded in %s: give folder= as an absolute path.", self.folder.absolute())
             self.quarantined, self.failed, self._untrusted, self._line = {}, {}, set(), None
             self.reputation, self._history, self._missed = saved.reputation, saved.history, 0
             self._model = Model.of(initial_arrays)
@@ -265,7 +265,7 @@ class RobustStrategy(FedAvg):
                 found[node] = without_arrays(reply.content, self.evaluate_metrics_aggr_fn)
         if found or untrusted or failed:
             counts = (len(found), len(failed), len(untrusted))
-            log.info("aggregate_evaluate: heard %d nodes, %d failed; %d trained without being trusted", *counts)
+            log.info("aggregate_evaluate: used metrics of %d nodes; %d failed, %d not trusted in training", *counts)
         for node, reason in failed.items():
             log.warning("\t> Node %d failed: %s", node, reason)
         if not found:

@@ -157,7 +157,7 @@ class RobustAggregator(ModelAggregator):
             return False
         try:
             model = FLModelUtils.from_shareable(shareable)
-        except Exception as error:  # of a site's making
+        except Exception as error:  # a site's message may raise anything
             self._round.failed.setdefault(site, short(reason_of(error)))
             return False
         model.meta["client_name"] = site

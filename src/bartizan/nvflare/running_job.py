@@ -1,4 +1,4 @@
-"""What an aggregator knows of its job: the controller, the sites of a round, its time limit, the folder of results."""
+"""The job that an aggregator is part of: its controller, the sites and time limit of a round, the folder of results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nvflare.apis.fl_context import FLContext
 
 
 class RunningJob:
-    """What NVFlare tells an aggregator of its job, and the two things that are changed in it.
+    """Reads from NVFlare what an aggregator must know of its job, and changes two things in it.
 
-    A controller that is left at its default ends the job when a site answers with an error; it is set to ignore such
-    results. And a round ends after `timeout` seconds, which FedAvg has no setting for.
+    A controller with default settings ends the job when a site answers with an error; it is set to ignore such
+    results. And a round ends after `timeout` seconds, for which FedAvg has no setting.
     """
 
     def __init__(self, timeout: float | None) -> None:

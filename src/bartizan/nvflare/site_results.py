@@ -49,7 +49,9 @@ def in_library_of(model: Any, params: Any) -> Any:
 def _converted(array: Any, to_tensor: bool) -> Any:
     if is_tensor(array) == to_tensor:
         return array
-    return sys.modules["torch"].from_numpy(array) if to_tensor else array.numpy()
+    if to_tensor:
+        return sys.modules["torch"].from_numpy(array)
+    return (array.float() if "bfloat16" in str(array.dtype) else array).numpy()  # NumPy has no bfloat16
 
 
 def n_bytes(model: Any) -> int:

@@ -18,7 +18,8 @@ class GeometricMedian(Rule):
     :math:`\|x_i - z\|^2 = G_{ii} - 2 (Gw)_i + w^\top G w`: never a p-vector. Begins at the best client and stays there
     if it is the median (Vardi and Zhang, 2000); else each step of Weiszfeld's iteration is followed by a search along
     the line through the last two, until a step is shorter than `tolerance` times the median distance. That takes 5 to
-    20 steps; if `max_steps` are too few, a warning says so. Between two equal groups the median is their average.
+    20 steps; if `max_steps` are too few, a warning says so. Between two equal groups the median is their average. Where
+    clients are on one line to 1e-4 of their distances, the sum is so flat along it that rounding moves the minimum.
     Withstands attackers with less than half of the sizes (Chen et al., 2017).
 
     >>> GeometricMedian()(Geometry.of([[0.0], [1.0], [90.0]])).round(6).tolist()

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bartizan._util.text import short
-from bartizan.errors import BadClientError, TooFewClientsError
+from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass
 from bartizan.updates.columns import HostRows, Row, UpdateRows, stack
 from bartizan.updates.layout import (
@@ -141,7 +141,7 @@ def as_list(updates: Any) -> Sequence[Any]:
 def _common_layout(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) -> Layout:
     """The layout of this round: the reference's entries and shapes where there is one, else what most clients sent."""
     if not layouts:
-        raise TooFewClientsError("No client sent a usable update.", quarantined)
+        raise TooFewClientsError(nobody_left(len(quarantined)), quarantined)
     if reference is not None:
         wanted = shapes(server_leaves("reference", reference))
         fitting = [layout for layout in layouts if {e.path: e.shape for e in layout.entries} == wanted]

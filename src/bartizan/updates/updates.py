@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.errors import TooFewClientsError
+from bartizan.errors import TooFewClientsError, nobody_left
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
@@ -78,7 +78,7 @@ class Updates:
         reasons = dict(sorted({**self.quarantined, **quarantined}.items()))
         fit = self.only([row for row, client in enumerate(self.clients) if client not in quarantined])
         if not len(fit):
-            raise TooFewClientsError("No client sent a usable update.", reasons)
+            raise TooFewClientsError(nobody_left(len(reasons)), reasons)
         return replace(fit, quarantined=reasons)
 
     def only(self, rows: Sequence[int]) -> Updates:
