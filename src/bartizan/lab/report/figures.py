@@ -16,6 +16,7 @@ from bartizan.lab.report.factors import order
 from bartizan.lab.report.pack import top_weight
 from bartizan.lab.report.run_data import SERVER, Run
 from bartizan.lab.report.survival import seeds
+from bartizan.lab.report.wording import tenths
 
 MARKS = (None, "o", "s", "^")
 DASHES = ("-", (0, (4, 2.5)), (0, (1, 2)), (0, (6, 2, 1, 2)))
@@ -73,7 +74,7 @@ def _heatmap(made: Content) -> Any:
     values = {key: np.full((len(rules), len(attacks)), np.nan) for key in axes}
     for cell in made.cells:
         y, x, (value, deviation) = rules.index(cell.rule), attacks.index(cell.attack), cell.last
-        text = f"{100 * value:.1f}" if np.isfinite(value) else "-"
+        text = tenths(100 * value) if np.isfinite(value) else "-"
         if np.isfinite(value) and cell.n_converged < cell.n:
             text += f"\n{cell.n_converged} of {cell.n}"
         elif np.isfinite(deviation):
@@ -103,7 +104,7 @@ def _times(made: Content) -> Any:
     times = sorted(made.times, key=lambda time: (others.index(time.other), list(rules).index(time.rule)))
     units = ["reads of all updates"] if any(np.isfinite(time.reads) for time in times) else []
     units.append(f"ms ({', '.join(SERVER)})")
-    figure, axes = _panels(units, 2, (5.8, 0.8 + 0.28 * len(times)))
+    figure, axes = _panels(units, 2, (5.8, 1.0 + 0.28 * len(times)))
     for unit, ax in axes.items():
         for y, time in enumerate(times):
             in_reads = unit.startswith("reads")
@@ -118,7 +119,7 @@ def _times(made: Content) -> Any:
                 label, (np.fmax(parts.sum(), high), y), (4, 0), textcoords="offset points", va="center", fontsize=8
             )
         ax.set_yticks(range(len(times)), [_short(time.rule, time.sketch, time.other) for time in times])
-        ax.set(ylim=(len(times) - 0.4, -0.6), xlabel=f"server time, {unit}; 10th to 90th percentile")
+        ax.set(ylim=(len(times) - 0.4, -0.6), xlabel=f"server time, {unit}\nwhiskers: 10th to 90th percentile")
         ax.margins(x=0.15)
         ax.set_xlim(left=0)
     return figure

@@ -62,7 +62,7 @@ class ServerTime:
     sketch: str
     seconds: float
     parts: tuple[float, ...]
-    """Seconds to sketch, to weigh, to combine."""
+    """Seconds to sketch, to weigh, to combine: their medians, scaled to the sum `seconds`."""
     reads: float
     seconds_range: tuple[float, float]
     """The 10th and the 90th percentile over all rounds and seeds."""
@@ -112,8 +112,9 @@ def times(runs: Sequence[Run], factors: Sequence[Factors]) -> list[ServerTime]:
     for key, group in _grouped(runs, keys).items():
         seconds = median(*(run.server for run in group))
         if math.isfinite(seconds):
-            parts = tuple(median(*(run.series[part][np.isfinite(run.server)] for run in group)) for part in SERVER)
-            spent, reads = ([run.server for run in group], [run.reads for run in group])
+            timed = [median(*(run.series[part][np.isfinite(run.server)] for run in group)) for part in SERVER]
+            parts = tuple(seconds * part / np.nansum(timed) for part in timed)
+            spent, reads = [run.server for run in group], [run.reads for run in group]
             found.append(ServerTime(*key, seconds, parts, median(*reads), deciles(*spent), deciles(*reads)))
     return found
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bartizan.lab.report.factors import order
 from bartizan.lab.report.groups import GridCell
-from bartizan.lab.report.wording import capital, listed, percent, points, span
+from bartizan.lab.report.wording import capital, counted, listed, percent, points, span
 
 WITHIN = 0.05
 """A rule that survived ended with at most this much less accuracy than the mean without attack."""
@@ -128,7 +128,7 @@ def _clause(
         said.append(f"ended at {_least(rules, unjudged, cells)} under {_all_of(unjudged, attacks)}")
     if lost:
         said.append(f"failed under {_all_of(lost, attacks)}")
-    untried = f" (not tried under the other {len(attacks) - len(tried)})" if len(tried) < len(attacks) else ""
+    untried = f" (not tried under {counted(len(attacks) - len(tried), 'other')})" if len(tried) < len(attacks) else ""
     return f"{listed(rules)} {listed(said)}{untried}"
 
 

@@ -7,13 +7,23 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
 
-def percent(value: float) -> str:
-    """Round as the page's script does, so that a sentence and a table never differ in the last digit.
+def tenths(value: float) -> str:
+    """Round to one decimal, halves up, as the page's script does: a sentence, a table and a picture never differ.
 
+    >>> tenths(74.25), tenths(80)
+    ('74.3', '80.0')
+    """
+    if not abs(value) < 1e9:
+        return f"{value:.3g}"
+    return str(Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP))
+
+
+def percent(value: float) -> str:
+    """
     >>> percent(0.8125), percent(0.7425), percent(0.3)
     ('81.3%', '74.3%', '30%')
     """
-    return "not known" if math.isnan(value) else f"{_tenths(100 * value)}%"
+    return "not known" if math.isnan(value) else f"{tenths(100 * value).removesuffix('.0')}%"
 
 
 def points(value: float) -> str:
@@ -21,7 +31,7 @@ def points(value: float) -> str:
     >>> points(0.05), points(0.0071)
     ('5 points', '0.7 points')
     """
-    return f"{_tenths(100 * value)} points"
+    return f"{tenths(100 * value).removesuffix('.0')} points"
 
 
 def span(ends: Sequence[float]) -> str:
@@ -65,9 +75,3 @@ def capital(sentence: str) -> str:
     """
     word = sentence.split()[0].strip(",")
     return sentence if len(word) <= 3 and word != "one" else sentence[:1].upper() + sentence[1:]
-
-
-def _tenths(value: float) -> str:
-    if not abs(value) < 1e9:
-        return f"{value:.3g}"
-    return str(Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP)).removesuffix(".0")
