@@ -126,7 +126,8 @@ def write_brief(
     *,
     accuracy: float | None = 0.8,
     converged: bool = True,
-    server: float | None = 0.3,
+    on_attacker: float | None = None,
+    server: float | list[float] | None = 0.3,
     read: float | None = None,
     rounds: int = 2,
     ids: list[Any] | None = None,
@@ -136,8 +137,14 @@ def write_brief(
     machine: str = "a laptop",
     **config: Any,
 ) -> Path:
-    """A run as short as it may be, with the numbers that a test asks for; a server without a time refused the round."""
+    """A run as short as it may be, with the numbers that a test asks for; a server without a time refused the round.
+
+    The last client is the attacker. `server` may be a list, with a time for each round.
+    """
     ids = [0, 1, 2, 3] if ids is None else ids
+    weights = np.linspace(1, 0, len(ids))
+    if on_attacker is not None:
+        weights = np.r_[np.full(len(ids) - 1, (1 - on_attacker) / (len(ids) - 1)), on_attacker]
     places = {"rule": {"name": rule}, "attack": {"name": attack}, "sketch": {"name": sketch}}
     with Writer(folder) as out:
         out.write(
@@ -149,13 +156,14 @@ def write_brief(
             byzantine=ids[-1:] if known else None,
             machine=machine,
         )
-        spent = {} if server is None else {"sketch": server / 2, "weigh": server / 4, "combine": server / 4}
         for t in range(1, rounds + 1):
+            took = server[t - 1] if isinstance(server, list) else server
+            spent = {} if took is None else {"sketch": took / 2, "weigh": took / 4, "combine": took / 4}
             out.write(
                 "round",
                 round=t,
                 clients=ids,
-                weights=np.linspace(1, 0, len(ids)) if weighs else None,
+                weights=weights if weighs else None,
                 quarantined={},
                 seconds={"train": 1.0, **spent},
                 **({} if accuracy is None else {"accuracy": accuracy}),

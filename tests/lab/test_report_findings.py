@@ -26,7 +26,7 @@ def test_no_rule_is_given_the_accuracy_of_another(tmp_path):
     write_brief(tmp_path / "a", "krum", accuracy=None, ends=False, rounds=4)
     write_brief(tmp_path / "b", "mca", accuracy=0.783, rounds=9)
     lead, *more = content(load(tmp_path)).findings
-    assert lead.startswith("So far: with mca accuracy ended at 78.3% after 9 rounds, while")
+    assert lead.startswith("So far: with mca accuracy ended at 78.3% after 9 rounds (one seed), while")
     assert more[-1] == "Not evaluated yet: 1 other run."
     assert "krum" not in " ".join([lead, *more])
 
@@ -41,15 +41,89 @@ def test_a_mean_over_seeds_says_how_many_of_them_it_is_of(tmp_path):
     write_brief(tmp_path / "0", accuracy=None, ends=False, rounds=1)
     for seed, rounds in ((1, 5), (2, 7)):
         write_brief(tmp_path / str(seed), seed=seed, rounds=rounds)
-    assert "80% after 5 to 7 rounds (mean of 2 of 3 runs)" in sentences(tmp_path)
+    assert "80% after 5 to 7 rounds (mean of 2 of 3 runs, standard deviation 0 points)" in sentences(tmp_path)
+
+
+def write_means(folder, clean=0.82, **attacked):
+    """The mean without attack, and under attacks by name; None is a run that did not converge."""
+    write_brief(folder / "mean-none", "mean", "none", accuracy=clean)
+    for attack, end in attacked.items():
+        write_brief(folder / f"mean-{attack}", "mean", attack, accuracy=end or 0.1, converged=end is not None)
+
+
+def test_a_rule_survives_near_the_unattacked_mean_and_above_the_attacked_one(tmp_path):
+    write_means(tmp_path, clean=0.82, foe=None, lie=0.2, ipm=0.5)
+    for attack, end in (("foe", 0.771), ("lie", 0.769), ("ipm", 0.8)):
+        write_brief(tmp_path / attack, "mca", attack, accuracy=end)
+    lead, about = content(load(tmp_path)).findings
+    assert lead.startswith(
+        "mca survived foe and ipm (77.1% or more) and failed under lie; mean failed under all 3 attacks"
+    )
+    assert "at most 5 points below the mean without attack (82%)" in about
+    assert "above the mean under the same attack (foe not converged, ipm 50%, lie 20%)" in about
+
+
+def test_the_headline_says_where_the_plain_mean_was_not_beaten_and_who_trusted_attackers(tmp_path):
+    write_means(tmp_path, clean=0.8, lie=0.769, foe=None)
+    write_brief(tmp_path / "k", "krum", "lie", accuracy=0.507, on_attacker=1.0)
+    write_brief(tmp_path / "g", "geometric-median", "lie", accuracy=0.7125, on_attacker=0.58)
+    write_brief(tmp_path / "m", "mca", "lie", accuracy=0.7425, on_attacker=0.41)
+    write_brief(tmp_path / "f", "mca", "foe", accuracy=0.796, on_attacker=0.0)
+    lead = content(load(tmp_path)).findings[0]
+    assert lead == (
+        "Under lie no robust rule ended above the plain mean (76.9%). Attackers got most of the weight of krum (100%) "
+        "and geometric-median (58%) under lie. mca survived foe (79.6%) and failed under lie; mean failed under foe; "
+        "geometric-median and krum failed under lie (not tried under 1 other). One seed."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        (("lie",), "the mean without attack."),
+        (("none",), "the mean under lie."),
+        ((), "the mean without attack and under lie."),
+    ],
+)
+def test_without_the_mean_to_compare_with_nothing_survived_and_the_page_says_what_is_missing(given, missing, tmp_path):
+    for attack in given:
+        write_brief(tmp_path / attack, "mean", attack, accuracy=0.78)
+    for rule in ("krum", "mca"):
+        write_brief(tmp_path / rule, rule, accuracy=0.8)
+    lead, _, said = content(load(tmp_path)).findings
+    assert lead == "Krum and mca ended at 80% or more under lie. One seed."
+    assert said == f"Missing, and needed to say that a rule survived: {missing}"
+
+
+def test_a_rule_below_the_attacked_mean_failed_whatever_the_mean_without_attack_is(tmp_path):
+    write_brief(tmp_path / "mean", "mean", "lie", accuracy=0.8)
+    write_brief(tmp_path / "mca", "mca", "lie", accuracy=0.8)
+    assert "mca failed under lie" in sentences(tmp_path)
+
+
+def test_one_run_is_called_one_seed_and_names_the_weight_of_attackers_first(tmp_path):
+    (lead, missing) = content(load(write_brief(tmp_path / "a", "krum", accuracy=0.5, on_attacker=0.9))).findings
+    assert "after 2 rounds (one seed), while 1 of 4 clients attacked with lie. The attackers are 25%" in lead
+    assert lead.endswith("got 90% of the weight.")
+    assert missing.endswith("the mean without attack and under lie.")
 
 
 def test_the_headline_says_so_far_where_an_unfinished_run_has_no_accuracy_yet(tmp_path):
+    write_means(tmp_path, lie=0.7, foe=0.7)
     for attack in ("lie", "foe"):
         write_brief(tmp_path / attack, "mca", attack)
-    assert sentences(tmp_path).startswith("mca survived both attacks")
+    assert sentences(tmp_path).startswith("mca survived both attacks (80% or more); mean failed under both attacks")
     write_brief(tmp_path / "krum", accuracy=None, ends=False)
     assert sentences(tmp_path).startswith("So far, with unfinished runs: mca survived both attacks")
+
+
+def test_a_change_by_projection_stands_beside_the_spread_of_the_seeds(tmp_path):
+    for seed, end in enumerate((0.79, 0.8, 0.81)):
+        write_brief(tmp_path / f"exact{seed}", accuracy=end, seed=seed)
+        write_brief(tmp_path / f"rotated{seed}", sketch="rotated", accuracy=end - 0.004, seed=seed)
+    said = sentences(tmp_path)
+    assert "Means of 3 seeds." in said
+    assert "by 0.4 points; seeds alone differ by a standard deviation of 1 points." in said
 
 
 def test_the_cost_of_projection_is_of_rules_that_were_run_both_ways(tmp_path):
@@ -57,7 +131,30 @@ def test_the_cost_of_projection_is_of_rules_that_were_run_both_ways(tmp_path):
     write_brief(tmp_path / "rotated", sketch="rotated", server=0.21, read=0.1)
     write_brief(tmp_path / "median", "median", server=30.0, read=0.1, weighs=False)
     write_brief(tmp_path / "elsewhere", server=50.0, read=0.1, machine="a GPU")
-    assert "a round took the server 2.1 reads of the updates instead of 12.0." in sentences(tmp_path)
+    wanted = "less time with krum: a round took 2.1 reads of the updates instead of 12.0, 210 ms instead of 1.2 s."
+    assert wanted in sentences(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("exact", "rotated", "read", "wanted"),
+    [
+        ([1.0, 1.1, 1.2], [0.2, 0.3, 0.4], 0.1, "Projection cost the server less time with krum"),
+        ([0.2, 0.3, 0.4], [1.0, 1.1, 1.2], 0.1, "Projection cost the server more time with krum"),
+        ([0.2, 1.1, 1.2], [0.2, 0.3, 1.4], 0.1, "changed the server's time by no more than rounds differ"),
+        ([1.0, 1.1, 1.2], [0.2, 0.3, 0.4], None, "No reads of the updates were timed with krum"),
+    ],
+)
+def test_a_difference_in_speed_must_exceed_the_spread_of_the_rounds(exact, rotated, read, wanted, tmp_path):
+    write_brief(tmp_path / "exact", server=exact, read=read, rounds=3)
+    write_brief(tmp_path / "rotated", sketch="rotated", server=rotated, read=read, rounds=3)
+    assert wanted in sentences(tmp_path)
+
+
+def test_a_difference_in_seconds_alone_is_no_finding(tmp_path):
+    """The machine was slower when the exact rule ran: in reads there is no difference."""
+    write_brief(tmp_path / "exact", server=[1.0, 1.1, 1.2], read=0.5, rounds=3)
+    write_brief(tmp_path / "rotated", sketch="rotated", server=[0.2, 0.21, 0.22], read=0.1, rounds=3)
+    assert "changed the server's time by no more than rounds differ" in sentences(tmp_path)
 
 
 def test_a_rule_that_failed_with_some_seeds_is_not_the_best(tmp_path):
@@ -67,10 +164,11 @@ def test_a_rule_that_failed_with_some_seeds_is_not_the_best(tmp_path):
             last = 0.9 if survives else 0.1
             write_brief(tmp_path / f"k{seed}{attack}", "krum", attack, seed=seed, accuracy=last, converged=survives)
             write_brief(tmp_path / f"m{seed}{attack}", "mca", attack, seed=seed)
+    write_means(tmp_path)
     value, note = card(tmp_path, "Best worst case")
     assert value == "80%"
     assert note.startswith("mca")
-    assert "krum failed under foe and lie" in sentences(tmp_path)
+    assert "krum failed under both attacks" in sentences(tmp_path)
 
 
 def test_server_times_of_different_models_and_machines_are_kept_apart(tmp_path):

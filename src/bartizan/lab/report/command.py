@@ -30,4 +30,5 @@ def _run(options: argparse.Namespace) -> None:
         print(f"not shown: {folder}: {why}", file=sys.stderr)
     if done.missing:
         print(done.missing, file=sys.stderr)
+    print(done.headline)
     print(f"{done.page}, with {', '.join(path.name for path in done.beside)} beside it")

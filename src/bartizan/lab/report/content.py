@@ -20,12 +20,13 @@ from bartizan._util.arguments import short
 from bartizan._util.text import text
 from bartizan.lab.report import pack
 from bartizan.lab.report.factors import Factors, differing, factors, order, rule_styles, setting, sketch_dashes
-from bartizan.lab.report.finding import counted, findings, percent
+from bartizan.lab.report.finding import findings
 from bartizan.lab.report.groups import Curve, GridCell, ServerTime, cells, curves, times
 from bartizan.lab.report.load import Loaded
 from bartizan.lab.report.pack import rounded
 from bartizan.lab.report.run_data import Run
 from bartizan.lab.report.tables import summary
+from bartizan.lab.report.wording import counted, percent
 
 SCRIPTS = ("draw.js", "lines.js", "grids.js", "clients.js", "tables.js", "report.js")
 SPLIT = 300_000

@@ -15,6 +15,8 @@ from bartizan.lab.report.content import Content, asset
 from bartizan.lab.report.factors import order
 from bartizan.lab.report.pack import top_weight
 from bartizan.lab.report.run_data import SERVER, Run
+from bartizan.lab.report.survival import seeds
+from bartizan.lab.report.wording import tenths
 
 MARKS = (None, "o", "s", "^")
 DASHES = ("-", (0, (4, 2.5)), (0, (1, 2)), (0, (6, 2, 1, 2)))
@@ -72,11 +74,13 @@ def _heatmap(made: Content) -> Any:
     values = {key: np.full((len(rules), len(attacks)), np.nan) for key in axes}
     for cell in made.cells:
         y, x, (value, deviation) = rules.index(cell.rule), attacks.index(cell.attack), cell.last
-        text = f"{100 * value:.1f}" if np.isfinite(value) else "-"
+        text = tenths(100 * value) if np.isfinite(value) else "-"
         if np.isfinite(value) and cell.n_converged < cell.n:
             text += f"\n{cell.n_converged} of {cell.n}"
         elif np.isfinite(deviation):
             text += f"\n± {100 * deviation:.1f}"
+        if cell.attack != "none" and cell.on_attackers > 0.5:
+            text += f"\n{cell.on_attackers:.0%} to attackers"
         values[cell.other, cell.sketch][y, x] = (value / top) ** 1.4  # the power of the page
         colour = "white" if value / top > 0.66 else "black"
         axes[cell.other, cell.sketch].text(x, y, text, ha="center", va="center", color=colour)
@@ -84,7 +88,11 @@ def _heatmap(made: Content) -> Any:
         ax.imshow(values[other, sketch], cmap=_ramp(), vmin=0, vmax=1, aspect="auto")
         ax.set_xticks(range(len(attacks)), [_short(_attack(attack)) for attack in attacks])
         ax.set_yticks(range(len(rules)), [_short(rule) for rule in rules])
-        ax.set(title=_short("test accuracy at the end, %", sketch, other), xlabel="attack", ylabel="rule")
+        ax.set(
+            title=_short("test accuracy at the end, %", seeds(cell.n for cell in made.cells), sketch, other),
+            xlabel="attack",
+            ylabel="rule",
+        )
         ax.tick_params(length=0)
     return figure
 
@@ -96,7 +104,7 @@ def _times(made: Content) -> Any:
     times = sorted(made.times, key=lambda time: (others.index(time.other), list(rules).index(time.rule)))
     units = ["reads of all updates"] if any(np.isfinite(time.reads) for time in times) else []
     units.append(f"ms ({', '.join(SERVER)})")
-    figure, axes = _panels(units, 2, (5.8, 0.8 + 0.28 * len(times)))
+    figure, axes = _panels(units, 2, (5.8, 1.0 + 0.28 * len(times)))
     for unit, ax in axes.items():
         for y, time in enumerate(times):
             in_reads = unit.startswith("reads")
@@ -104,11 +112,16 @@ def _times(made: Content) -> Any:
             total, colour = time.reads if in_reads else 1e3 * time.seconds, _colours()[rules[time.rule][0]]
             for part, end, alpha in zip(parts, np.cumsum(parts), (0.95, 0.6, 0.32), strict=False):
                 ax.barh(y, part, left=end - part, height=0.72, color=colour, alpha=alpha, linewidth=0)
+            low, high = time.reads_range if in_reads else 1e3 * np.array(time.seconds_range)
+            ax.plot([low, high], [y, y], "|-", color="black", linewidth=0.8, markersize=5)
             label = f"{total:.3g}" if np.isfinite(total) else "not timed"
-            ax.annotate(label, (parts.sum(), y), (4, 0), textcoords="offset points", va="center", fontsize=8)
+            ax.annotate(
+                label, (np.fmax(parts.sum(), high), y), (4, 0), textcoords="offset points", va="center", fontsize=8
+            )
         ax.set_yticks(range(len(times)), [_short(time.rule, time.sketch, time.other) for time in times])
-        ax.set(ylim=(len(times) - 0.4, -0.6), xlabel=f"server time, {unit}")
+        ax.set(ylim=(len(times) - 0.4, -0.6), xlabel=f"server time, {unit}\nwhiskers: 10th to 90th percentile")
         ax.margins(x=0.15)
+        ax.set_xlim(left=0)
     return figure
 
 

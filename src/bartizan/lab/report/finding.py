@@ -10,7 +10,9 @@ import numpy as np
 from bartizan.defense.reputation import Reputation
 from bartizan.lab.report.factors import Factors, order
 from bartizan.lab.report.groups import GridCell, ServerTime
-from bartizan.lab.report.run_data import Run
+from bartizan.lab.report.run_data import Run, mean
+from bartizan.lab.report.survival import definition, headline
+from bartizan.lab.report.wording import counted, duration, listed, percent, points
 
 NAMED = 4
 """The most suspects that a sentence names."""
@@ -36,74 +38,80 @@ def findings(
         lead, *more = _alone(evaluated, factors[keys.index(own)])
         rest = counted(len(runs) - len(evaluated), "other run")
         return [f"So far: {lead[0].lower()}{lead[1:]}", *more, f"Not evaluated yet: {rest}."]
-    survival = _survival(cells, _guessing(runs))
-    if any(run.status == "unfinished" for run in runs):
-        return [f"So far, with unfinished runs: {survival}", *_projection(cells, times)]
-    return [_capital(survival), *_projection(cells, times)]
+    so_far = "So far, with unfinished runs: " if any(run.status == "unfinished" for run in runs) else ""
+    return [so_far + headline(cells), *definition(cells), *_projection(cells), *_speed(times)]
 
 
-def survived(cell: GridCell, best: float, guessing: float) -> bool:
-    """Whether all seeds converged, and on average ended at least half as far above guessing as the best did."""
-    return cell.n_converged == cell.n and cell.last[0] - guessing >= 0.5 * (best - guessing)
-
-
-def _survival(cells: Sequence[GridCell], guessing: float) -> str:
-    """Which rule survived which attacks; a rule is judged only by the attacks under which it was tried."""
-    attacked = [cell for cell in cells if cell.attack != "none"]
-    if not attacked:
-        top = max(cells, key=lambda cell: np.nan_to_num(cell.last[0]))
-        return f"without attackers {top.rule} ended highest, at {percent(top.last[0])}."
-    best: dict[str, float] = {}
-    for cell in cells:
-        best[cell.other] = max(best.get(cell.other, 0.0), float(np.nan_to_num(cell.last[0])))
-    attacks = order(cell.attack for cell in attacked)
-    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    lowest: dict[str, float] = {}
-    for rule in order(cell.rule for cell in attacked):
-        own = [cell for cell in attacked if cell.rule == rule]
-        failed = {cell.attack for cell in own if not survived(cell, best[cell.other], guessing)}
-        tried = [attack for attack in attacks if any(cell.attack == attack for cell in own)]
-        groups.setdefault((tuple(tried), tuple(attack for attack in tried if attack in failed)), []).append(rule)
-        lowest[rule] = min((cell.last[0] for cell in own if math.isfinite(cell.last[0])), default=math.nan)
-    parts = []
-    for (tested, lost), rules in sorted(groups.items(), key=lambda item: (len(item[0][1]), -len(item[0][0]))):
-        if lost:
-            parts.append(f"{listed(rules)} failed under {listed(lost)}")
-        else:
-            worst = percent(min(lowest[rule] for rule in rules))
-            parts.append(f"{listed(rules)} survived {_against(tested, attacks)}, ending at {worst} or more")
-    return "; ".join(parts) + "."
-
-
-def _against(tried: Sequence[str], attacks: Sequence[str]) -> str:
-    if len(tried) < len(attacks):
-        return f"{listed(tried)} (not tried under the other {len(attacks) - len(tried)})"
-    return {1: f"the attack {attacks[0]}", 2: "both attacks"}.get(len(attacks), f"all {len(attacks)} attacks")
-
-
-def _projection(cells: Sequence[GridCell], times: Sequence[ServerTime]) -> list[str]:
-    """What projection changed in accuracy and in time, between runs that differ only in the sketch."""
-    exact = {(cell.other, cell.rule, cell.attack): cell.last[0] for cell in cells if cell.sketch == "exact"}
-    changes = [
-        abs(cell.last[0] - exact.get((cell.other, cell.rule, cell.attack), math.nan))
-        for cell in cells
-        if cell.sketch != "exact"
-    ]
-    changes = [change for change in changes if math.isfinite(change)]
-    if not changes:
-        return []
-    found = f"Projection changed the final accuracy by {points(float(np.median(changes)))} in the median"
-    found += f" and {points(max(changes))} at most" if len(changes) > 1 else ""
-    unprojected = {(time.other, time.rule): time.reads for time in times if time.sketch == "exact"}
+def _projection(cells: Sequence[GridCell]) -> list[str]:
+    """How much projection changed the accuracy of runs that differ in the sketch alone, beside the seeds' spread."""
+    cells = [cell for cell in cells if cell.rule != "mean"]  # which uses no sketch
+    exact = {(cell.other, cell.rule, cell.attack): cell for cell in cells if cell.sketch == "exact"}
     pairs = [
-        (time.reads, unprojected.get((time.other, time.rule), math.nan)) for time in times if time.sketch != "exact"
+        (cell, exact[key])
+        for cell in cells
+        if cell.sketch != "exact" and (key := (cell.other, cell.rule, cell.attack)) in exact
     ]
-    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
-    if pairs:
-        ours, direct = np.median(pairs, axis=0)
-        found += f"; a round took the server {ours:.1f} reads of the updates instead of {direct:.1f}"
-        found += " in the median" if len(pairs) > 1 else ""
-    return [found + "."]
+    pairs = [(a, b) for a, b in pairs if math.isfinite(a.last[0] - b.last[0])]
+    if not pairs:
+        return []
+    changes = [abs(a.last[0] - b.last[0]) for a, b in pairs]
+    found = f"Projection changed the final accuracy by {points(float(np.median(changes)))}"
+    found += f" in the median and {points(max(changes))} at most" if len(changes) > 1 else ""
+    deviations = [cell.last[1] for pair in pairs for cell in pair if math.isfinite(cell.last[1])]
+    if deviations:
+        return [f"{found}; seeds alone differ by a standard deviation of {points(float(np.median(deviations)))}."]
+    return [f"{found}; with one seed that may be chance."]
+
+
+def _speed(times: Sequence[ServerTime]) -> list[str]:
+    """For which rules projection changed the server's time by more than its rounds differ, in seconds and in reads."""
+    times = [time for time in times if time.rule != "mean"]
+    exact = {(time.other, time.rule): time for time in times if time.sketch == "exact"}
+    pairs = [
+        (time, exact[time.other, time.rule])
+        for time in times
+        if time.sketch != "exact" and (time.other, time.rule) in exact
+    ]
+    if not pairs:
+        return []
+    groups: dict[str, list[tuple[ServerTime, ServerTime]]] = {"less": [], "more": [], "": [], "untimed": []}
+    for ours, direct in pairs:
+        groups[_change(ours, direct)].append((ours, direct))
+    found = []
+    for change in ("less", "more"):
+        if groups[change]:
+            reads, unprojected = np.median([(a.reads, b.reads) for a, b in groups[change]], axis=0)
+            seconds, before = np.median([(a.seconds, b.seconds) for a, b in groups[change]], axis=0)
+            found.append(
+                f"Projection cost the server {change} time with {_rules(groups[change])}: a round took "
+                f"{reads:.1f} reads of the updates instead of {unprojected:.1f}, "
+                f"{duration(seconds)} instead of {duration(before)}"
+                + (" in the median." if len(groups[change]) > 1 else ".")
+            )
+    if groups[""]:
+        found.append(
+            f"With {_rules(groups[''])} projection changed the server's time by no more than rounds differ, "
+            "in seconds or in reads of the updates."
+        )
+    if groups["untimed"]:
+        found.append(
+            f"No reads of the updates were timed with {_rules(groups['untimed'])}: nothing is said about speed."
+        )
+    return found
+
+
+def _change(ours: ServerTime, direct: ServerTime) -> str:
+    """Whether the two ranges of the rounds lie apart, and to which side, in seconds and in reads alike."""
+    if math.isnan(ours.reads + direct.reads):
+        return "untimed"
+    ranges = ((ours.seconds_range, direct.seconds_range), (ours.reads_range, direct.reads_range))
+    if all(a[1] < b[0] for a, b in ranges):
+        return "less"
+    return "more" if all(a[0] > b[1] for a, b in ranges) else ""
+
+
+def _rules(pairs: Sequence[tuple[ServerTime, ServerTime]]) -> str:
+    return listed(order(ours.rule for ours, _ in pairs))
 
 
 def _alone(runs: Sequence[Run], factors: Factors) -> list[str]:
@@ -117,16 +125,23 @@ def _alone(runs: Sequence[Run], factors: Factors) -> list[str]:
     else:
         reached = "accuracy was not evaluated yet" if run.converged else "the model did not converge"
     part = f"{len(ends)} of " if ends and len(ends) < len(runs) else ""
-    seeds = f" ({'mean of ' if len(ends) > 1 else ''}{part}{len(runs)} runs)" if len(runs) > 1 else ""
+    seeds = f" ({'mean of ' if len(ends) > 1 else ''}{part}{len(runs)} runs)" if len(runs) > 1 else " (one seed)"
+    if len(ends) > 1:
+        seeds = f"{seeds[:-1]}, standard deviation {points(float(np.std(ends, ddof=1)))})"
     done = [one.n_rounds for one in known or runs]
     rounds = (f"{min(done):,} to " if min(done) < max(done) else "") + counted(max(done), "round")
     M, f = len(run.clients), run.n_attackers
     under = f", while {f} of {M} clients attacked with {factors.attack}" if f else ""
-    found = [f"{rule} {reached} after {rounds}{seeds}{under}."]
-    weight = run.on_attackers()
-    if np.isfinite(weight).any():
-        got = percent(float(np.nanmean(weight)))
-        found.append(f"The attackers are {percent(f / M)} of the clients and got {got} of the weight.")
+    lead = f"{rule} {reached} after {rounds}{seeds}{under}."
+    if not f:
+        return [lead]
+    weights = np.concatenate([one.on_attackers() for one in known or runs])
+    got = float(mean(weights, axis=0))
+    share = f"The attackers are {percent(f / M)} of the clients and got {percent(got)} of the weight."
+    found = [f"{lead} {share}"] if got > 0.5 else [lead, share] if math.isfinite(got) else [lead]
+    if factors.attack != "none":
+        means = ["without attack"] + [f"under {factors.attack}"] * (factors.rule != "mean")
+        found.append(f"Missing, and needed to say that a rule survived: the mean {listed(means)}.")
     return found
 
 
@@ -165,41 +180,3 @@ def reputation_of(run: Run) -> Reputation:
             sizes=sizes if sizes and all(size > 0 for size in sizes.values()) else None,
         )
     return reputation
-
-
-def _guessing(runs: Sequence[Run]) -> float:
-    fewest = min((len(run.classes) for run in runs if run.classes), default=0)
-    return 1 / fewest if fewest else 0.0
-
-
-def percent(value: float) -> str:
-    """
-    >>> percent(0.8125), percent(0.3)
-    ('81.2%', '30%')
-    """
-    return "not known" if math.isnan(value) else f"{100 * value:.1f}".removesuffix(".0") + "%"
-
-
-def points(value: float) -> str:
-    return f"{100 * value:.1f} points"
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """
-    >>> listed(["krum", "mca", "mean"])
-    'krum, mca and mean'
-    """
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def _capital(sentence: str) -> str:
-    """Begin with a capital, unless the first word is an abbreviation.
-
-    >>> _capital("krum and mca"), _capital("mca")
-    ('Krum and mca', 'mca')
-    """
-    return sentence if len(sentence.split()[0].strip(",")) <= 3 else sentence[:1].upper() + sentence[1:]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bartizan._util.types import Floats
 from bartizan.lab.report.factors import Factors
-from bartizan.lab.report.run_data import SERVER, Run, mean, median
+from bartizan.lab.report.run_data import SERVER, Run, deciles, mean, median
 
 K = TypeVar("K")
 POINTS = 240
@@ -33,6 +33,8 @@ class GridCell:
     last: tuple[float, float]
     """Mean and standard deviation over the runs that converged; NaN if there is none, or only one."""
     best: tuple[float, float]
+    on_attackers: float
+    """The attackers' part of all weight, mean over rounds and runs; NaN if unknown."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class ServerTime:
-    """The time that the server takes for a round with one rule: medians over all rounds and seeds."""
+    """The time that the server takes for a round with one rule: medians over all rounds and seeds, and their spread."""
 
     other: str
     """What else differs between the runs, and the machine if there are several."""
@@ -60,8 +62,11 @@ class ServerTime:
     sketch: str
     seconds: float
     parts: tuple[float, ...]
-    """Seconds to sketch, to weigh, to combine."""
+    """Seconds to sketch, to weigh, to combine: their medians, scaled to the sum `seconds`."""
     reads: float
+    seconds_range: tuple[float, float]
+    """The 10th and the 90th percentile over all rounds and seeds."""
+    reads_range: tuple[float, float]
 
 
 def cells(runs: Sequence[Run], factors: Sequence[Factors]) -> list[GridCell]:
@@ -74,6 +79,7 @@ def cells(runs: Sequence[Run], factors: Sequence[Factors]) -> list[GridCell]:
             n_unfinished=sum(run.status == "unfinished" for run in group),
             last=_spread([run.last for run in group if run.converged]),
             best=_spread([run.best for run in group if run.converged]),
+            on_attackers=float(mean(np.concatenate([run.on_attackers() for run in group]), axis=0)),
         )
         for key, group in _grouped(runs, [(f.other, f.sketch, f.rule, f.attack) for f in factors]).items()
         if any(math.isfinite(run.last) or not run.converged for run in group)
@@ -106,8 +112,10 @@ def times(runs: Sequence[Run], factors: Sequence[Factors]) -> list[ServerTime]:
     for key, group in _grouped(runs, keys).items():
         seconds = median(*(run.server for run in group))
         if math.isfinite(seconds):
-            parts = tuple(median(*(run.series[part][np.isfinite(run.server)] for run in group)) for part in SERVER)
-            found.append(ServerTime(*key, seconds, parts, median(*(run.reads for run in group))))
+            timed = [median(*(run.series[part][np.isfinite(run.server)] for run in group)) for part in SERVER]
+            parts = tuple(seconds * part / np.nansum(timed) for part in timed)
+            spent, reads = [run.server for run in group], [run.reads for run in group]
+            found.append(ServerTime(*key, seconds, parts, median(*reads), deciles(*spent), deciles(*reads)))
     return found
 
 

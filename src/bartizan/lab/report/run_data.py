@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,9 +117,19 @@ def mean(values: Floats, axis: int) -> Floats:
 
 def median(*values: Floats) -> float:
     """Return the median of the finite values of all arrays; NaN if there are none."""
+    return _quantiles(values, 0.5)[0]
+
+
+def deciles(*values: Floats) -> tuple[float, float]:
+    """Return the 10th and the 90th percentile of the finite values of all arrays; NaN if there are none."""
+    low, high = _quantiles(values, 0.1, 0.9)
+    return low, high
+
+
+def _quantiles(values: Sequence[Floats], *parts: float) -> list[float]:
     joined = np.concatenate(values)
     finite = joined[np.isfinite(joined)]
-    return float(np.median(finite)) if finite.size else math.nan
+    return [float(part) for part in np.quantile(finite, parts)] if finite.size else [math.nan] * len(parts)
 
 
 def _ratio(above: Any, below: Any) -> Floats:

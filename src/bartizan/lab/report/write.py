@@ -24,6 +24,7 @@ class Written:
     beside: list[Path]
     """The CSV and PNG files."""
     loaded: Loaded
+    headline: str
     missing: str
     """Why there are no PNG files; empty if there are."""
 
@@ -63,7 +64,7 @@ def write(
         _remove_old(target.parent / name)
     if tensorboard is not None:
         tables.write_events(made.runs, Path(tensorboard), notice)
-    return Written(target, [target.parent / name for name in beside], loaded, missing)
+    return Written(target, [target.parent / name for name in beside], loaded, made.findings[0], missing)
 
 
 def _remove_old(picture: Path) -> None:

@@ -21,6 +21,46 @@ def inflation(eps: float) -> float:
     return (1 + eps) / (1 - eps)
 
 
+def span_kept(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
+    r"""The least part of a squared length in the clients' span that a Gaussian matrix keeps, but for odds delta.
+
+    .. math:: \theta = (1 - a)^2, \quad a = \sqrt{M/k} + \sqrt{2 \ln(T/\delta) / k}
+
+    The smallest singular value alone (Davidson and Szarek, 2001): projecting widens the error by at most
+    :math:`1 / \theta`, see the proof in the documentation. In all rounds at once; 0 where the bound says nothing.
+
+    >>> theta = span_kept(4096, n_clients=50, delta=0.05, rounds=100)
+    >>> round(theta, 3), round(1 / theta, 2)
+    (0.687, 1.46)
+    """
+    _check_positive(k=k, n_clients=n_clients, delta=delta, rounds=rounds)
+    return max(0.0, 1 - math.sqrt(n_clients / k) - math.sqrt(2 * math.log(max(1.0, rounds / delta)) / k)) ** 2
+
+
+def krum_constant(n_clients: int, n_byzantine: int) -> float:
+    r"""The K of Krum in :math:`\|F(x) - \bar x_S\|^2 \le K \, V_S(x)`, for all x and all S of M - f clients.
+
+    >>> round(krum_constant(50, 15), 2)
+    11.05
+    """
+    M, f = n_clients, n_byzantine
+    if 2 * f + 3 > M:
+        raise ValueError(f"Krum with n_byzantine={f} needs at least {2 * f + 3} clients, got {M}.")
+    return 6 * (M - f) / (M - 2 * f - 1)
+
+
+def geometric_median_constant(n_clients: int, n_byzantine: int) -> float:
+    """The same K of the geometric median.
+
+    >>> geometric_median_constant(50, 15)
+    12.25
+    """
+    M, f = n_clients, n_byzantine
+    if 2 * f >= M:
+        raise ValueError(f"The geometric median with {f} attackers needs more than {2 * f} clients, got {M}.")
+    return 4 * ((M - f) / (M - 2 * f)) ** 2
+
+
 def aggregation_bound(c: float, b: float, eps: float, sigma: float, kappa: float) -> float:
     r"""Lemma 3.6: :math:`E\|g - \bar g\|^2 \le 2cb \frac{1+\epsilon}{1-\epsilon} (\sigma^2 + 2\kappa^2)`.
 

@@ -2,8 +2,9 @@
 const evaluated = () => data.attacks.filter((attack) => data.cells.some((cell) => cell.attack === attack));
 
 function gridSection() {
-  const here = section("grid", "Rules × attacks", "Test accuracy in percent; with several seeds, mean and standard deviation. "
-    + "“-” stands for runs that did not converge.");
+  const here = section("grid", "Rules × attacks", `Test accuracy in percent; ${data.cells.some((cell) => cell.n > 1)
+    ? "with several seeds, mean and standard deviation" : "one seed, so no spread is known"}. “-” stands for runs that did not converge; `
+    + "“to attackers” for more than half of the weight.");
   let metric = "last";
   const grids = [];
   const buttons = [["last", "at the end"], ["best", "best round"]].map(([key, text]) => html("button", {
@@ -46,6 +47,7 @@ function heatCell(cell, metric, top) {
   const [value, deviation] = cell[metric];
   const about = [[`${cell.rule} under ${attackName(cell.attack)}`], ["", "at the end", percent(cell.last[0])],
     ["", "best round", percent(cell.best[0])], ["", "runs", String(cell.n)]];
+  if (cell.on_attackers !== null && cell.attack !== "none") about.push(["", "weight to attackers", percent(cell.on_attackers)]);
   if (cell.n_converged < cell.n) about.push(["", "did not converge", String(cell.n - cell.n_converged)]);
   if (cell.n_unfinished) about.push(["", "unfinished", String(cell.n_unfinished)]);
   if (value === null) {
@@ -55,7 +57,8 @@ function heatCell(cell, metric, top) {
   // Steeper than linear, since most cells of interest are close to the top.
   const back = ramp((value / top) ** 1.4);
   const notes = [deviation !== null && `± ${(100 * deviation).toFixed(1)}`,
-    cell.n_converged < cell.n && `${cell.n_converged} of ${cell.n}`, cell.n_unfinished && "unfinished"].filter(Boolean);
+    cell.n_converged < cell.n && `${cell.n_converged} of ${cell.n}`, cell.n_unfinished && "unfinished",
+    cell.attack !== "none" && cell.on_attackers > 0.5 && `${Math.round(100 * cell.on_attackers)}% to attackers`].filter(Boolean);
   return html("td", { style: { background: rgb(back), color: inkOn(back) }, on: tooltip(about) }, (100 * value).toFixed(1),
     notes.map((text) => html("small", { text })));
 }
@@ -64,7 +67,7 @@ const PARTS = [["sketch", 0.95], ["weigh", 0.6], ["combine", 0.32]];
 
 function timesSection() {
   const timed = data.times.some((time) => time.reads !== null);
-  const here = section("server", "Server time", "Median over the rounds, without the clients’ training. "
+  const here = section("server", "Server time", "Median over the rounds, without the clients’ training; whiskers from the 10th to the 90th percentile of the rounds. "
     + (timed ? "One read is the time to read all updates once, on the same machine in the same run." : "No read of the updates was timed, so there are seconds only."));
   const stack = html("div", { class: "stack" });
   here.append(stack);
@@ -73,17 +76,18 @@ function timesSection() {
     const pair = html("div", { class: timed ? "pair" : "stack" });
     stack.append(pair);
     if (timed) chart(pair, joined("In reads of all updates", other), "", (width) =>
-      bars(width, own, (time) => [time.reads], (time) => reads(time.reads), "server time of a round, reads of all updates"));
+      bars(width, own, (time) => [time.reads], (time) => time.reads_range, (time) => reads(time.reads), "server time of a round, reads of all updates"));
     chart(pair, joined("In seconds", other), "", (width) => [
-      bars(width, own, (time) => time.parts, (time) => seconds(time.seconds), "server time of a round, seconds"),
+      bars(width, own, (time) => time.parts, (time) => time.seconds_range, (time) => seconds(time.seconds), "server time of a round, seconds"),
       html("div", { class: "key" }, PARTS.map(([name, opacity]) => html("span", {}, html("i", { style: { background: "var(--soft)", opacity } }), name)))]);
   }
 }
 
-function bars(width, times, parts, label, title) {
+function bars(width, times, parts, range, label, title) {
   const rules = data.rules.filter((rule) => times.some((time) => time.rule === rule));
   const total = (time) => parts(time).reduce((a, b) => a + (b ?? 0), 0);
-  const most = Math.max(...times.map(total)) || 1;
+  // A whisker that is far longer than every bar is cut, or no bar could be seen.
+  const longest = Math.max(...times.map(total)) || 1, most = Math.min(2 * longest, Math.max(longest, ...times.map((time) => range(time)[1] ?? 0)));
   const left = data.sketches.length > 1 ? Math.min(width * 0.35, 10 + maxTextWidth(times.map((time) => time.sketch), 11)) : 1;
   const height = rules.length * 28 + times.length * 20 + 28;
   const root = svgRoot(width, height, title);
@@ -101,6 +105,12 @@ function bars(width, times, parts, label, title) {
         if (wide > 0) root.append(svg("rect", { x: from, y: at, width: Math.max(wide, 0.5), height: 18, style: { fill: colour(time.rule), opacity: PARTS[n][1] } }));
         from += wide;
       });
+      const [low, high] = range(time).map((value) => left + (Math.min(value ?? 0, most) / most) * (width - left - 66));
+      if (total(time) && high > low) {
+        root.append(svg("path", { class: "whisker", d: `M${low} ${at + 5}V${at + 13}M${low} ${at + 9}H${high}`
+          + (range(time)[1] > most ? "" : `M${high} ${at + 5}V${at + 13}`) }));
+        from = Math.max(from, high);
+      }
       root.append(svgText(from + 6, at + 13, total(time) ? label(time) : "not timed", { class: "strong" }));
       at += 20;
     }

@@ -31,7 +31,7 @@ if (data.runs.length) {
   let show;
   const { accuracy, backdoor } = data.curves;
   const lines = () => accuracy.length && linesSection("accuracy", "Accuracy by round", accuracy.some((curve) => curve.n > 1)
-    ? "On the test set. A line is the mean over seeds, its band reaches from the lowest to the highest." : "On the test set.", "test accuracy", accuracy);
+    ? "On the test set. A line is the mean over seeds, its band reaches from the lowest to the highest." : "On the test set, one seed.", "test accuracy", accuracy);
   const grid = () => data.cells.length > 1 && gridSection();
   if (!data.known) show = clientsSection();
   if (data.runs.length > 12) { grid(); lines(); } else { lines(); grid(); }

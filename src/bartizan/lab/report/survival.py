@@ -1,0 +1,166 @@
+"""Which rules survived which attacks, judged by the mean without attack and the mean under the same attack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from bartizan.lab.report.factors import order
+from bartizan.lab.report.groups import GridCell
+from bartizan.lab.report.wording import capital, counted, listed, percent, points, span
+
+WITHIN = 0.05
+"""A rule that survived ended with at most this much less accuracy than the mean without attack."""
+MOST_NAMED = 4
+"""The most attacks of which a sentence gives numbers."""
+
+
+def survived(cell: GridCell, clean: float, attacked: float) -> bool | None:
+    """Whether all runs of a cell converged and ended near the mean without attack and above the attacked mean.
+
+    None: it did not fail by what is known, and something to compare it with is not known (NaN).
+    """
+    if cell.n_converged < cell.n or cell.last[0] <= attacked or cell.last[0] < clean - WITHIN:
+        return False
+    return None if math.isnan(cell.last[0] + clean + attacked) else True
+
+
+def headline(cells: Sequence[GridCell]) -> str:
+    """Say where the plain mean was not beaten, who gave attackers most of the weight, and which rules survived."""
+    attacked = [cell for cell in cells if cell.attack != "none"]
+    if not attacked:
+        top = max(cells, key=lambda cell: -math.inf if math.isnan(cell.last[0]) else cell.last[0])
+        said = [f"without attackers {top.rule} ended highest, at {percent(top.last[0])}"]
+    else:
+        said = [*_mean_unbeaten(cells), *_trusted_attackers(attacked), *_verdicts(cells, attacked)]
+    return " ".join(f"{capital(sentence)}." for sentence in [*said, seeds(cell.n for cell in cells)])
+
+
+def definition(cells: Sequence[GridCell]) -> list[str]:
+    """Say what "survived" means, with the accuracies of the mean that it is judged by, or which of them is missing."""
+    attacks = order(cell.attack for cell in cells if cell.attack != "none")
+    others = order(cell.other for cell in cells if cell.attack != "none")
+    if not attacks:
+        return []
+    clean = [_of_mean(cells, other, "none") for other in others]
+    tried = {(cell.other, cell.attack) for cell in cells}
+    under = {a: [_of_mean(cells, other, a) for other in others if (other, a) in tried] for a in attacks}
+    missing = [] if all(map(math.isfinite, clean)) else ["without attack"]
+    missing += [f"under {attack}" for attack, ends in under.items() if any(map(math.isnan, ends))]
+    near = f"at most {points(WITHIN)} below the mean without attack" + _in_brackets([span(clean)])
+    above = "above the mean under the same attack"
+    if len(attacks) <= MOST_NAMED:
+        above += _in_brackets([f"{attack} {span(ends)}" for attack, ends in under.items()])
+    said = [f"Survived: all runs converged and ended, on average, {near} and {above}. Otherwise the rule failed."]
+    if missing:
+        said.append(f"Missing, and needed to say that a rule survived: the mean {listed(missing)}.")
+    return said
+
+
+def seeds(counts: Iterable[int]) -> str:
+    """
+    >>> seeds([1, 1]), seeds([3]), seeds([1, 3])
+    ('one seed', 'means of 3 seeds', 'means of 1 to 3 seeds')
+    """
+    least, *_, most = sorted([*counts] * 2)
+    return "one seed" if most == 1 else f"means of {f'{least} to ' if least < most else ''}{most} seeds"
+
+
+def _mean_unbeaten(cells: Sequence[GridCell]) -> Iterator[str]:
+    """Name the attacks under which no robust rule ended above the plain mean."""
+    found: dict[str, list[float]] = {}
+    for other, attack in dict.fromkeys((cell.other, cell.attack) for cell in cells if cell.attack != "none"):
+        mean = _of_mean(cells, other, attack)
+        robust = [c for c in cells if (c.other, c.attack) == (other, attack) and c.rule != "mean"]
+        if robust and math.isfinite(mean) and all(_end(cell) <= mean for cell in robust):
+            found.setdefault(attack, []).append(mean)
+    if found:
+        ends = [end for many in found.values() for end in many]
+        yield f"under {listed(order(found))} no robust rule ended above the plain mean ({span(ends)})"
+
+
+def _trusted_attackers(attacked: Sequence[GridCell]) -> Iterator[str]:
+    """Name the rules that gave attackers more than half of the weight, by attack."""
+    found: dict[str, dict[str, float]] = {}
+    for cell in attacked:
+        if cell.rule != "mean" and cell.on_attackers > 0.5:
+            rules = found.setdefault(cell.attack, {})
+            rules[cell.rule] = max(rules.get(cell.rule, 0.0), cell.on_attackers)
+    named = [
+        f"of {listed([f'{rule} ({most:.0%})' for rule, most in sorted(rules.items(), key=lambda item: -item[1])])}"
+        f" under {attack}"
+        for attack, rules in found.items()
+    ]
+    if named:
+        more = f", and of rules under {len(named) - MOST_NAMED} more attacks" if len(named) > MOST_NAMED else ""
+        yield f"attackers got most of the weight {', and '.join(named[:MOST_NAMED])}{more}"
+
+
+def _verdicts(cells: Sequence[GridCell], attacked: Sequence[GridCell]) -> Iterator[str]:
+    """Say which rules survived what; a rule is judged only by the attacks under which it was tried."""
+    attacks = order(cell.attack for cell in attacked)
+    groups: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for rule in order(cell.rule for cell in attacked):
+        found: dict[bool | None, list[str]] = {True: [], None: [], False: []}
+        for attack in attacks:
+            own = [cell for cell in attacked if (cell.rule, cell.attack) == (rule, attack)]
+            marks = [_judged(cells, cell) for cell in own]
+            if own:
+                found[False if False in marks else None if None in marks else True].append(attack)
+        if rule == "mean":  # it can't end above itself: it failed, or there is nothing to say
+            found = {True: [], None: [], False: found[False]}
+        if any(found.values()):
+            groups.setdefault(tuple(map(tuple, found.values())), []).append(rule)
+    if groups:
+        best_first = sorted(groups.items(), key=lambda item: (not item[0][0], len(item[0][2]), -len(item[0][0])))
+        yield "; ".join(_clause(rules, kinds, attacks, attacked) for kinds, rules in best_first)
+
+
+def _clause(
+    rules: Sequence[str], kinds: tuple[tuple[str, ...], ...], attacks: Sequence[str], cells: Sequence[GridCell]
+) -> str:
+    won, unjudged, lost = kinds
+    tried = {cell.attack for cell in cells if cell.rule in rules}
+    said = []
+    if won:
+        said.append(f"survived {_all_of(won, attacks)} ({_least(rules, won, cells)})")
+    if unjudged:
+        said.append(f"ended at {_least(rules, unjudged, cells)} under {_all_of(unjudged, attacks)}")
+    if lost:
+        said.append(f"failed under {_all_of(lost, attacks)}")
+    untried = f" (not tried under {counted(len(attacks) - len(tried), 'other')})" if len(tried) < len(attacks) else ""
+    return f"{listed(rules)} {listed(said)}{untried}"
+
+
+def _least(rules: Sequence[str], attacks: Sequence[str], cells: Sequence[GridCell]) -> str:
+    ends = [cell.last[0] for cell in cells if cell.rule in rules and cell.attack in attacks]
+    least = percent(min(filter(math.isfinite, ends), default=math.nan))
+    return least if len(ends) == 1 else f"{least} or more"
+
+
+def _all_of(some: Sequence[str], attacks: Sequence[str]) -> str:
+    if len(some) < len(attacks) or len(attacks) == 1:
+        return listed(some)
+    return "both attacks" if len(attacks) == 2 else f"all {len(attacks)} attacks"
+
+
+def _judged(cells: Sequence[GridCell], cell: GridCell) -> bool | None:
+    clean = _of_mean(cells, cell.other, "none", cell.sketch)
+    attacked = math.nan if cell.rule == "mean" else _of_mean(cells, cell.other, cell.attack, cell.sketch)
+    return survived(cell, math.nan if math.isinf(clean) else clean, attacked)
+
+
+def _of_mean(cells: Sequence[GridCell], other: str, attack: str, sketch: str | None = None) -> float:
+    """Where the plain mean ended, with this sketch or, as it uses none, with any; NaN if it was not run."""
+    own = [cell for cell in cells if (cell.other, cell.attack, cell.rule) == (other, attack, "mean")]
+    own = [cell for cell in own if cell.sketch == sketch] or own
+    return max((end for end in map(_end, own) if not math.isnan(end)), default=math.nan)
+
+
+def _end(cell: GridCell) -> float:
+    """The accuracy at the end; minus infinity if a run did not converge."""
+    return cell.last[0] if cell.n_converged == cell.n else -math.inf
+
+
+def _in_brackets(texts: Sequence[str]) -> str:
+    return f" ({', '.join(texts)})"

@@ -1,0 +1,77 @@
+"""Numbers and lists as words, as the report's sentences have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
+
+
+def tenths(value: float) -> str:
+    """Round to one decimal, halves up, as the page's script does: a sentence, a table and a picture never differ.
+
+    >>> tenths(74.25), tenths(80)
+    ('74.3', '80.0')
+    """
+    if not abs(value) < 1e9:
+        return f"{value:.3g}"
+    return str(Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP))
+
+
+def percent(value: float) -> str:
+    """
+    >>> percent(0.8125), percent(0.7425), percent(0.3)
+    ('81.3%', '74.3%', '30%')
+    """
+    return "not known" if math.isnan(value) else f"{tenths(100 * value).removesuffix('.0')}%"
+
+
+def points(value: float) -> str:
+    """
+    >>> points(0.05), points(0.0071)
+    ('5 points', '0.7 points')
+    """
+    return f"{tenths(100 * value).removesuffix('.0')} points"
+
+
+def span(ends: Sequence[float]) -> str:
+    """Return accuracies as one text; minus infinity is a run that did not converge.
+
+    >>> span([0.769]), span([0.1, 0.8, -math.inf]), span([-math.inf])
+    ('76.9%', '10% to 80%, or not converged', 'not converged')
+    """
+    known = [end for end in ends if math.isfinite(end)]
+    shown = list(dict.fromkeys(percent(end) for end in (min(known), max(known)))) if known else []
+    lost = ["not converged"] if -math.inf in ends else []
+    return ", or ".join(filter(None, [" to ".join(shown), *lost])) or "not known"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(1.234), duration(0.0021), duration(3e-5)
+    ('1.23 s', '2.1 ms', '30 µs')
+    """
+    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e3)) if seconds * f >= 1), ("µs", 1e6))
+    return f"{seconds * factor:.3g} {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """
+    >>> listed(["krum", "mca", "mean"])
+    'krum, mca and mean'
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def capital(sentence: str) -> str:
+    """Begin with a capital, unless the first word is an abbreviation.
+
+    >>> capital("krum and mca"), capital("mca"), capital("one seed")
+    ('Krum and mca', 'mca', 'One seed')
+    """
+    word = sentence.split()[0].strip(",")
+    return sentence if len(word) <= 3 and word != "one" else sentence[:1].upper() + sentence[1:]
