@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers bench-peers speedups fuzz check docs release clean
+.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers speed fuzz check docs release clean
 
 setup: $(VENV)/dev
 
@@ -41,21 +41,17 @@ test-gpu:
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers
 
-# Some of these take minutes a call; `make bench-peers DIM=1M LIMIT=10` is over in a few.
-CLIENTS ?= 50
-DIM ?= 11.2M
-LIMIT ?= 60
-RESULTS ?= benchmarks/results/peers
-bench-peers: $(PEERS)/ready
-	FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/bartizan bench --clients $(CLIENTS) --dim $(DIM) --limit $(LIMIT) \
-		--peers byzfl,byzpy,flower,flower-legacy,torch-cdist,pair-loop --json $(RESULTS).json --plot $(RESULTS).svg
-	@echo && $(PEERS)/bin/bartizan bench --markdown $(RESULTS).json
-
-# The rounds behind the tables of docs/results.md, about 20 minutes on two cores.
-SPEEDUPS := --byzantine 10 --dim 5483032,11689512 --limit 30 --json benchmarks/results/speedups-cpu.json --add
-speedups: $(PEERS)/ready
-	$(PEERS)/bin/bartizan bench $(SPEEDUPS) --peers byzfl,pair-loop
-	$(PEERS)/bin/bartizan bench $(SPEEDUPS) --rules krum --sketches achlioptas
+# What a call costs beside other libraries: three sizes, each measured in one run; then the tables in README and docs.
+# About 20 minutes on two cores with nothing else to do.
+SPEED = FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/bartizan bench --json $(RESULTS) --add --peers byzfl,byzfl-numpy,byzpy,flower,torch
+RESULTS ?= benchmarks/results/speed-cpu.json
+SPEED_RULES := --rules mean,krum,bulyan,geometric-median,mca,median,trimmed-mean,meamed
+speed: $(PEERS)/ready
+	rm -f $(RESULTS)
+	$(SPEED) $(SPEED_RULES) --clients 10 --dim 10k --repeats 25
+	$(SPEED),pair-loop $(SPEED_RULES) --clients 50 --byzantine 10 --dim 1M --sketches exact,rotated,achlioptas --repeats 9 --limit 10
+	$(SPEED),pair-loop $(SPEED_RULES) --clients 50 --byzantine 10 --dim 11689512 --repeats 9 --limit 20
+	$(PEERS)/bin/python benchmarks/results_page.py
 
 # Hostile inputs; CI runs a short campaign of its own.
 MINUTES ?= 12

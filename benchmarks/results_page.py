@@ -1,11 +1,11 @@
-"""docs/results.md and its figure, from what is kept in benchmarks/results.
+"""The results page, its figure and the tables of costs, from what is kept in benchmarks/results.
 
     bartizan paper keep runs/paper benchmarks/results/paper.jsonl --commit HASH   # runs, after `bartizan paper run`
     python benchmarks/results_page.py                                            # write what is made of them
     python benchmarks/results_page.py --check                                    # 1 if the pages say something else
 
 What stands between `<!-- made: NAME -->` and `<!-- end -->` is made; the text around is written by hand. The speed
-tables come from `speedups-*.json` (`make speedups`).
+tables come from `speed-*.json` (`make speed`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import results_text
 import speed_tables
-from speed_tables import figure_panel, read_earlier, read_rows, sentence, tables
+from speed_tables import RESNET18, cost_table, figure_panel, read_earlier, read_rows, sentence, tables, where
 
 from bartizan._util.atomic import write_whole
 from bartizan.studies import plotting
@@ -29,7 +29,9 @@ from bartizan.studies.paper.compare import compare, headline
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 FIGURE = ROOT / "docs" / "images" / "results.png"
-PAGES = (ROOT / "docs" / "results.md",)
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "explanation" / "speed.md", ROOT / "README.md")
+CPU = "speed-cpu.json"
+FRONT = ("mean", "krum", "bulyan", "geometric-median", "mca", "median")  # columns of the README
 MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 125
 
@@ -47,6 +49,11 @@ def parts() -> dict[str, str]:
         # The server's times of one run are mostly noise: they are told by rule.
         "cells": wrapped(comparison_tables.markdown(found, without=("ours speed",))),
         "speed": wrapped(tables(times, read_earlier(RESULTS))),
+        "machine": wrapped(f"Measured on {where(RESULTS, CPU)}, float32."),
+        "cost": cost_table(RESULTS, CPU, 50, RESNET18, FRONT),
+        "cost_large": cost_table(RESULTS, CPU, 50, RESNET18),
+        "cost_middle": cost_table(RESULTS, CPU, 50, 1_000_000),
+        "cost_small": cost_table(RESULTS, CPU, 10, 10_000),
         "origins": wrapped(results_text.origins(kept_runs.read(RESULTS / "paper.jsonl"))),
     }
 
@@ -68,7 +75,7 @@ def wrapped(text: str) -> str:
 
 def digest() -> str:
     """Of all that the figure is drawn from and by; it stands in the file: pixels depend on matplotlib's version."""
-    files = [RESULTS / "paper.jsonl", *sorted(RESULTS.glob("speedups-*.json"))]
+    files = [RESULTS / "paper.jsonl", *sorted(RESULTS.glob("speed-*.json"))]
     files += [Path(module.__file__ or "") for module in (scatter_plot, speed_tables)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 

@@ -1,7 +1,9 @@
-"""Tables, a sentence and a panel from the rows of `make speedups`; used by benchmarks/results_page.py."""
+"""Tables, a sentence and a panel from the rows of `make speed`; used by benchmarks/results_page.py."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bartizan._util.arguments import short
@@ -31,10 +33,75 @@ CLOSE = 1.6
 
 
 def read_rows(folder: Path) -> list[BenchRow]:
-    """All that was measured and can be compared, GPUs first, small models first."""
-    rows = [row for path in sorted(folder.glob("speedups-*.json")) for row in load(path)]
+    """The rules of the paper at the sizes of its models, GPUs first, small models first."""
+    rows = [row for path in sorted(folder.glob("speed-*.json")) for row in faster_inputs(load(path))]
+    rows = [row for row in rows if row.clients == CLIENTS and row.dim in MODELS and row.rule in RULES]
     rows = [row for row in rows if (row.rule, row.label) not in NO_PEER]
     return sorted(rows, key=lambda row: (row.device == "cpu", row.machine, row.dim, RULES.index(row.rule)))
+
+
+def faster_inputs(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """One row where ByzFL was given both a tensor and an array: the faster."""
+    found: dict[tuple[object, ...], BenchRow] = {}
+    for row in rows:
+        one = replace(row, engine="byzfl") if row.engine == "byzfl-numpy" else row
+        other = found.get(one.subject)
+        if other is None or other.reads is None or (one.reads is not None and one.reads < other.reads):
+            found[one.subject] = one
+    return list(found.values())
+
+
+COLUMNS = {
+    "mean": "mean",
+    **SHOWN,
+    "median": "median",
+    "trimmed-mean": "trimmed mean",
+    "meamed": "MeaMed",
+}
+ENGINES = {
+    PDR: "bartizan, projected",
+    "bartizan exact": "bartizan, exact",
+    "torch": "torch: `mean`, `sort`",
+    "byzfl": "ByzFL 0.0.11, faster input",
+    "byzpy": "ByzPy 0.1.4",
+    "flower": "Flower 1.41",
+    "pair-loop": "a Python loop over pairs",
+    "bartizan achlioptas": "bartizan, the paper's matrix",
+}
+
+
+def cost_table(folder: Path, name: str, clients: int, dim: int, rules: Sequence[str] = tuple(COLUMNS)) -> str:
+    """What a call costs at one size, a line an engine and a column a rule: reads, and the time in brackets."""
+    rows = [row for row in load(folder / name) if (row.clients, row.dim) == (clients, dim) and row.rule in rules]
+    if len({row.run for row in rows}) != 1:
+        raise ValueError(f"{name} has rows of several runs, or none, for {clients} clients of {dim} coordinates.")
+    cells = {(row.label, row.rule): row for row in faster_inputs(rows)}
+    lines = []
+    for label, shown in ENGINES.items():
+        own = [cells.get((label, rule)) for rule in rules]
+        if any(own):
+            extra = max((row.extra_bytes or 0 for row in own if row is not None), default=0)
+            lines.append([shown, *map(_cost, own), _bytes(extra)])
+    heads = ["reads (time)", *(COLUMNS[rule] for rule in rules), "extra memory"]
+    once = any(row.repeats == 1 for row in cells.values())
+    return markdown_table(heads, lines, right=heads[1:]) + (f"\n\n{ONCE} timed once." if once else "")
+
+
+def _cost(row: BenchRow | None) -> str:
+    if row is None:
+        return ""
+    if row.reads is None or row.seconds is None:
+        return row.failure
+    return f"{multiple(row.reads)} ({duration(row.seconds)}){'' if row.ok else ', wrong'}{ONCE * (row.repeats == 1)}"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 2**20:.0f} MiB"
+
+
+def where(folder: Path, name: str) -> str:
+    """The processor and number of threads that the rows of a file were measured with."""
+    return load(folder / name)[0].machine
 
 
 def read_earlier(folder: Path) -> list[BenchRow]:

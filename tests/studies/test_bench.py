@@ -211,8 +211,7 @@ def test_a_first_call_that_compiled_is_not_the_one_that_counts():
     problem = Problem.draw(11, 2, 64 * 5000, "float32", "cpu")
     engine = Compiling(problem.dim)
     (row,) = measure.rows(problem, "krum", [Broken(engine)], 3, 0.9, quiet)
-    # The slow call, one in its place, and three by turns, which the slow one would have left no time for.
-    assert (engine.calls, row.repeats) == (5, 3)
+    assert row.repeats == 3  # which the slow call, if it had counted, would have left no time for
 
 
 def test_who_fails_in_the_call_after_compiling_gets_a_row_too():
@@ -355,7 +354,7 @@ def test_as_many_lie_as_all_rules_withstand():
         (["--markdown", "/nowhere/rows.json"], "No such file"),
         pytest.param(
             ["--peers", "byzfl"],
-            "The peer byzfl is not installed here; `make bench-peers`",
+            "The peer byzfl is not installed here; `make speed`",
             marks=pytest.mark.skipif(importlib.util.find_spec("byzfl") is not None, reason="it is"),
         ),
     ],

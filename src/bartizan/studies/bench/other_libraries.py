@@ -1,6 +1,6 @@
 """Engines that call the rules of other libraries as their users do; `docs/explanation/peers.md` compares their answers.
 
-Each library is imported when it is used. ByzFL and ByzPy need an environment of their own: `make bench-peers`.
+Each library is imported when it is used. ByzFL and ByzPy need an environment of their own: `make speed`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ def _import(name: str) -> Any:
 
 
 def _missing(name: str) -> ModuleNotFoundError:
-    return ModuleNotFoundError(
-        f"The peer {name} is not installed here; `make bench-peers` builds an environment for it."
-    )
+    return ModuleNotFoundError(f"The peer {name} is not installed here; `make speed` builds an environment for it.")
 
 
 class ByzFL(Engine):
