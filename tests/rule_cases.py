@@ -33,6 +33,7 @@ CASES = [
     Case(bz.GeometricMedian(), twins=True, outlier=1e-3),
     Case(bz.MCA(), twins=True),
     Case(bz.MCA(width=2.0), scale=False, twins=True),
+    Case(bz.MCA(start="mean"), twins=True, outlier=1e-3),
     Case(bz.CenteredClipping(), shift=False, convex=False, twins=True, outlier=1e-3),
     Case(bz.CenteredClipping(radius=1.0, steps=5), shift=False, scale=False, convex=False, twins=True, outlier=1e-3),
     Case(bz.MDA(2), permutation=False),  # several sets may share the least diameter: see test_definitions

@@ -276,6 +276,7 @@ def test_bucketing_asks_for_a_seed():
         lambda: bz.GeometricMedian(max_steps=0),
         lambda: bz.MCA(max_steps=0),
         lambda: bz.MCA(width=0),
+        lambda: bz.MCA(start="median"),
         lambda: bz.CenteredClipping(radius=-1),
         lambda: bz.CenteredClipping(steps=0),
         lambda: bz.Clipping(0),

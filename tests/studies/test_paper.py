@@ -106,20 +106,20 @@ def test_a_cell_is_the_papers_protocol_and_what_the_document_says_was_chosen():
     assert (one.sketch.name, one.sketch.settings["k"], one.model.name) == ("rotated", 4096, "resnet18")
     assert (one.attack.name, one.rule.name) == ("foe", "bulyan")
     page = (DOCS / "guides" / "paper.md").read_text()
-    for question, choice in protocol.CHOICES.items():
+    for question, choice in protocol.CHOICES["budgeted"].items():
         assert f"| {question} | {choice} | " in page
 
 
 @pytest.mark.parametrize("table", paper.tables())
 def test_every_table_trains_with_the_norm_that_was_chosen_and_set_changes_it(table):
     cell = paper.tables()[table][0]
-    assert protocol.CHOICES["normalisation, augmentation"].startswith("GroupNorm in all three models")
+    assert protocol.CHOICES["budgeted"]["normalisation, augmentation"].startswith("GroupNorm in all three models")
     assert protocol.experiment(cell).model.norm == "group"
     assert protocol.experiment(cell, changes=["model.norm=none"]).model.norm == "none"
 
 
 def test_what_counts_as_a_dash_is_among_the_choices_and_below_all_that_the_paper_prints():
-    chosen = protocol.CHOICES['when a run is "-"']
+    chosen = protocol.CHOICES["budgeted"]['when a run is "-"']
     (line,) = [line for line in (DOCS / "guides" / "paper.md").read_text().splitlines() if chosen in line]
     for data, n_classes in zip(paper.DATA.values(), (10, 100, 200), strict=True):
         lowest = min(of.accuracy_percent for cell in paper.named(data) for of in cell.values if of.accuracy_percent)
@@ -307,7 +307,7 @@ def test_a_folder_without_the_papers_cells_says_how_to_get_some(tmp_path, capsys
 def test_the_list_names_every_table_and_choice(capsys):
     assert cli.main(["paper", "list"]) == 0
     shown = capsys.readouterr().out
-    for word in (*paper.tables(), *paper.labels(), *protocol.CHOICES):
+    for word in (*paper.tables(), *paper.labels(), *protocol.CHOICES["budgeted"], *protocol.CHOICES["literal"]):
         assert word in shown
 
 

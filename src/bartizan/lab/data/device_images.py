@@ -16,11 +16,9 @@ def moments_for(scaling: str, images: Images) -> tuple[Array, Array]:
     """Mean and deviation of each channel, with pixels from 0 to 1: the images' own, or those of pretrained networks."""
     if scaling == "own":
         return images.moments()
-    C = images.shape[0]
-    means, deviations = IMAGENET if scaling == "imagenet" else ((127 / 255,) * 3, (128 / 255,) * 3)
-    if C == 1:  # grey: the mean of the three
-        means, deviations = (sum(means) / 3,), (sum(deviations) / 3,)
-    return np.array(means), np.array(deviations)
+    both = np.array(IMAGENET if scaling == "imagenet" else [[127 / 255] * 3, [128 / 255] * 3])
+    mean, deviation = both if images.shape[0] == 3 else np.repeat(both.mean(axis=1, keepdims=True), images.shape[0], 1)
+    return mean, deviation
 
 
 class OnDevice:

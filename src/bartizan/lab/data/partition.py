@@ -46,8 +46,8 @@ class Dirichlet:
 class ClientDirichlet:
     r"""Give all clients equally many examples, by a label distribution that each draws from a Dirichlet distribution.
 
-    Client j draws :math:`q_j \sim \mathrm{Dir}(\beta, \ldots, \beta)` over the classes (Hsu et al., 2019). In turns each
-    client draws a label from its :math:`q_j`, and an example of it, until none is left; a class without examples
+    Client j draws :math:`q_j \sim \mathrm{Dir}(\beta, \ldots, \beta)` over the classes (Hsu et al., 2019). In turns
+    each client draws a label from its :math:`q_j`, and an example of it, until none is left; a class without examples
     drops out of all distributions, so the last turns are less like :math:`q_j` than the first.
     """
 
@@ -130,7 +130,13 @@ class Similarity:
 
 SPLITS = registry.Registry(
     "split",
-    {"dirichlet": Dirichlet, "client-dirichlet": ClientDirichlet, "iid": IID, "shards": Shards, "similarity": Similarity},
+    {
+        "dirichlet": Dirichlet,
+        "client-dirichlet": ClientDirichlet,
+        "iid": IID,
+        "shards": Shards,
+        "similarity": Similarity,
+    },
     check=registry.frozen_dataclass(object),
 )
 

