@@ -117,8 +117,10 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
             # weights_only: a file from someone else must not execute code.
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as wrong:  # any content is possible
+        why = str(wrong).partition("\n")[0] or type(wrong).__name__
         raise WeightsError(
-            f"model.weights: {path} is no state dict: {short(str(wrong).splitlines()[0], 200)}"
+            f"model.weights: {path} is no state dict: {short(why, 200)}. Wanted what torch.save(model.state_dict()) or "
+            "safetensors write; put back a copy, or give another file."
         ) from None
     if not isinstance(found, dict) or not all(isinstance(one, torch.Tensor) for one in found.values()):
         raise WeightsError(

@@ -279,8 +279,8 @@ def headline(rows: Sequence[CellComparison]) -> str:
         return f"{where}{end}"
     if (half := interval(all_.raw_differences)) is not None:
         end += (
-            f" Over all {len(all_.raw_differences)} cells, converged or not, the mean's 95% interval is "
-            f"{mean(all_.raw_differences):+.2f} ± {half:.2f}."
+            f" Over the {len(all_.raw_differences)} distinct cells where not both diverged, the 95% interval of the "
+            f"mean is {mean(all_.raw_differences):+.2f} ± {half:.2f}."
         )
     over = f"the {len(reached)} where both runs converge" if len(reached) < n else "them"
     how = "mean" if len(reached) < FEW else "mean and standard deviation"
