@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -242,7 +244,6 @@ def test_first_weights_that_do_not_fit_say_what_was_wanted_and_what_came(tmp_pat
         (b"not a pickle", "is no state dict"),
         ([1.0], "must hold a dict from names to tensors.*got list"),
         ({"fc.weight": 3}, "must hold a dict from names to tensors"),
-        ({"fc.weight": torch.tensor([float("nan")])}, "not finite, in fc.weight"),
     ],
 )
 def test_a_file_that_holds_no_weights_is_refused_by_name(tmp_path, content, message):
@@ -250,6 +251,34 @@ def test_a_file_that_holds_no_weights_is_refused_by_name(tmp_path, content, mess
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     with pytest.raises(ValueError, match=rf"model.weights: .*first.pt .*{message}"):
         FirstWeights.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (torch.full((10,), float("nan")), "there are numbers that are not finite in fc.bias"),
+        (torch.zeros(10, dtype=torch.int64), "wanted plain floating-point numbers in fc.bias"),
+        (torch.zeros(10).to_sparse(), "wanted plain floating-point numbers in fc.bias"),
+        (torch.zeros(1).expand(10**7, 10**6), "its fc.bias is 10000000 x 1000000, wanted 10"),
+        (torch.zeros(()), "its fc.bias is one number, wanted 10"),
+    ],
+)
+def test_tensors_that_are_no_weights_are_named_and_take_no_memory(tmp_path, bias, message):
+    model = build("logistic", 10)
+    path = saved(tmp_path, model, **{"fc.bias": bias})
+    with pytest.raises(ValueError, match=rf"first.pt does not fit the model: {message}"):
+        read_into(model, path)
+
+
+def test_a_file_whose_parts_are_compressed_is_refused_before_it_is_unpacked(tmp_path):
+    path = saved(tmp_path, build("logistic", 10))
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match="its parts are compressed"):
+        FirstWeights.read(path)
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):

@@ -124,6 +124,7 @@ def test_a_gradient_of_zero_moves_nothing(optimiser):
         ("dog", {"start": torch.ones(3)}, "start must be a tensor"),
         ("d-adaptation", {"d": math.inf}, "tuned.d must be a number"),
         ("adagrad-norm", {"squares": None}, "tuned.squares must be a number"),
+        ("dog", {"squares": -1.0}, "tuned.squares must be a number from 0"),
     ],
 )
 def test_a_tuned_state_that_is_not_sound_is_named(optimiser, change, message):

@@ -36,7 +36,7 @@ class MCA(Rule):
 
     def __post_init__(self) -> None:
         if self.start not in ("medoid", "mean"):
-            raise ValueError(f"MCA: start must be 'medoid' or 'mean', got {quoted(self.start, 60)}.")
+            raise ValueError(f"MCA needs start, 'medoid' or 'mean'; got {quoted(self.start, 60)}.")
         if self.width is not None:
             positive(self, "width", self.width, "distance, or None for the median distance")
         whole_number(self, "max_steps", self.max_steps)

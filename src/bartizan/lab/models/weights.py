@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -58,17 +59,23 @@ class FirstWeights:
         from bartizan.lab.training.torch_import import nn, torch
 
         own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}
-        given = {name: tensor for name, tensor in self.tensors.items() if not name.endswith(COUNTER)}
+        given = self.tensors
         linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         head = {f"{linear[-1]}.{part}" for part in ("weight", "bias")} if linear else set()
         shapes = [n for n in own if n in given and tuple(own[n].shape) != tuple(given[n].shape)]
-        drawn = [name for name in shapes if name in head and given[name].shape[1:] == own[name].shape[1:]]
+        drawn = [name for name in shapes if name in head and _but_the_first(given[name]) == _but_the_first(own[name])]
         self._require(not set(own) - set(given), "it lacks", sorted(set(own) - set(given)))
         self._require(not set(given) - set(own), "the model has no", sorted(set(given) - set(own)))
         others = [f"{n} is {_size(given[n])}, wanted {_size(own[n])}" for n in shapes if n not in drawn]
         self._require(not others, "its", others)
+        # Not before shapes are known: a file of some bytes can describe a tensor of terabytes.
+        taken = [name for name in given if name not in drawn]
+        plain = [n for n in taken if given[n].layout == torch.strided and given[n].is_floating_point()]
+        self._require(plain == taken, "wanted plain floating-point numbers in", [n for n in taken if n not in plain])
+        unsound = [name for name in taken if not bool(given[name].isfinite().all())]
+        self._require(not unsound, "there are numbers that are not finite in", unsound)
         with torch.no_grad():
-            for name in given.keys() - set(drawn):
+            for name in taken:
                 own[name].copy_(given[name])
         if not drawn:
             return ""
@@ -114,6 +121,10 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
                 for name, one in mapped.items()
             }
         else:
+            if zipfile.is_zipfile(io.BytesIO(content)):
+                with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                    if any(part.compress_type for part in archive.infolist()):
+                        raise ValueError("its parts are compressed")  # small files could fill the memory
             # weights_only: a file from someone else must not execute code.
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as wrong:  # any content is possible
@@ -127,10 +138,12 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
             f"model.weights: {path} must hold a dict from names to tensors, as torch.save(model.state_dict()) writes; "
             f"got {type(found).__name__}."
         )
-    unsound = [name for name, one in found.items() if not bool(one.isfinite().all())]
-    if unsound:
-        raise WeightsError(f"model.weights: {path} has numbers that are not finite, in {short(unsound[0], 100)}.")
-    return {str(name): one for name, one in found.items()}
+    return {str(name): one for name, one in found.items() if not str(name).endswith(COUNTER)}
+
+
+def _but_the_first(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
+    """The number of dimensions, and all but the first, which for a classifier counts the classes."""
+    return tensor.ndim, tuple(tensor.shape[1:])
 
 
 def _size(tensor: Tensor) -> str:

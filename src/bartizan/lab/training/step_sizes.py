@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import sqrt
-from typing import Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
+from bartizan._util.schema import LARGEST, Between
 from bartizan.lab.training.torch_import import Tensor, torch
+
+NotNegative = Annotated[float, Between(0.0, LARGEST)]
 
 
 class StepSize(ABC):
@@ -33,7 +36,7 @@ class StepSize(ABC):
 class SquareSum(TypedDict):
     """What AdaGrad-norm remembers."""
 
-    squares: float
+    squares: NotNegative
 
 
 class AdaGradNorm(StepSize):
@@ -45,15 +48,15 @@ class AdaGradNorm(StepSize):
         self.squares = 0.0
 
     def __call__(self, weights: Tensor, gradient: Tensor) -> float:
-        self.squares += norm(gradient) ** 2
+        self.squares += squared_norm(gradient)
         return 1 / sqrt(self.squares) if self.squares else 0.0
 
 
 class DistanceAndSquares(TypedDict):
     """What DoG remembers beside the first weights."""
 
-    squares: float
-    distance: float
+    squares: NotNegative
+    distance: NotNegative
 
 
 class DoG(StepSize):
@@ -67,19 +70,19 @@ class DoG(StepSize):
 
     def __init__(self, weights: Tensor, has_batchnorm: bool) -> None:
         self.start, self.squares = weights.clone(), 1e-8
-        self.distance = (1e-4 if has_batchnorm else 1e-6) * (1 + norm(weights))
+        self.distance = (1e-4 if has_batchnorm else 1e-6) * (1 + sqrt(squared_norm(weights)))
 
     def __call__(self, weights: Tensor, gradient: Tensor) -> float:
-        self.squares += norm(gradient) ** 2
-        self.distance = max(self.distance, norm(weights - self.start))
+        self.squares += squared_norm(gradient)
+        self.distance = max(self.distance, sqrt(squared_norm(weights - self.start)))
         return self.distance / sqrt(self.squares)
 
 
 class Estimate(TypedDict):
     """What D-Adaptation remembers beside its weighted sum of gradients."""
 
-    d: float
-    first_norm: float
+    d: NotNegative
+    first_norm: NotNegative
     products: float
 
 
@@ -97,19 +100,20 @@ class DAdaptation(StepSize):
         self.first_norm, self.products = 0.0, 0.0
 
     def __call__(self, weights: Tensor, gradient: Tensor) -> float:
-        self.first_norm = self.first_norm or norm(gradient)
+        self.first_norm = self.first_norm or sqrt(squared_norm(gradient))
         if not self.first_norm:
             return 0.0
         step = self.d / self.first_norm
         self.products += step * float(gradient @ self.sum)
         self.sum.add_(gradient, alpha=step)
-        if length := norm(self.sum):
-            self.d = max(self.d, 2 * self.products / length)
+        if square := squared_norm(self.sum):
+            self.d = max(self.d, 2 * self.products / sqrt(square))
         return step
 
 
-def norm(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+def squared_norm(vector: Tensor) -> float:
+    norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    return norm * norm
 
 
 STEP_SIZES: dict[str, type[StepSize]] = {"dog": DoG, "d-adaptation": DAdaptation, "adagrad-norm": AdaGradNorm}
