@@ -135,6 +135,9 @@ def test_the_literal_protocols_rules_have_honest_names(b, rule):
     mca = literal(f"rule=mca,attack=lie,b={b},pdr=0")
     assert defence.rule_for(mca.rule, 50, mca.clients.n_byzantine)[0] == bz.MCA(start="mean")
     assert literal(f"rule=krum,attack=lie,b={b},pdr=0").rule.name == "krum"
+    jobs = run.plan(paper.filtered(paper.named("cifar10-0.6"), f"attack=lie,b={b},pdr=0"), protocol="literal")
+    shown = [str(job).partition("lie ")[2].partition(" exact")[0] for job in jobs]
+    assert shown == ["krum", "geometric-median", "mca from the mean", "bulyan as multi-krum"]
 
 
 def test_the_weights_of_the_literal_protocol_are_the_packages():
@@ -332,6 +335,7 @@ def test_protocols_are_kept_apart_and_each_row_says_its_own(tmp_path):
     assert "budgeted protocol, resnet18" in notes
     assert "literal protocol, efficientnet-lite0, one gradient a round" in notes
     assert {run.protocol for row in found.rows for run in row.base} == {"budgeted", "literal"}
+    assert {row.rule for row in found.rows} == {"bulyan", "bulyan as multi-krum"}
     kept.keep(tmp_path, tmp_path / "kept.jsonl")
     assert {one.protocol for one in kept.read(tmp_path / "kept.jsonl")} == {"budgeted", "literal"}
 
@@ -488,7 +492,7 @@ def test_several_runs_at_a_time_leave_what_one_at_a_time_leaves(cifar, tmp_path,
     assert cli.main([*table, *more, "--out", str(tmp_path / "one")]) == 0
     assert cli.main([*table, *more, "--out", str(tmp_path / "two"), "--workers", "2"]) == 0
     said = capsys.readouterr().out
-    assert "[2 of 2] cifar10 beta=0.6 b=0.3 alie bulyan" in said
+    assert "[2 of 2] cifar10 beta=0.6 b=0.3 alie bulyan as multi-krum" in said
     assert ", last " in said
     one, two = (compare.compare(tmp_path / name).rows for name in ("one", "two"))
     assert [(row.cell.k, len(row.pdr)) for row in one] == [(row.cell.k, len(row.pdr)) for row in two]

@@ -16,7 +16,7 @@ from bartizan._util.text import text
 from bartizan.studies.paper import kept_runs
 from bartizan.studies.paper.cells import ABLATION, STRESS, PaperCell, PaperValue, bases, cells, stress_cells
 from bartizan.studies.paper.kept_runs import RunSummary
-from bartizan.studies.paper.paper_protocol import positions, setting_of, sketches_of, split_config
+from bartizan.studies.paper.paper_protocol import positions, rule_text, setting_of, sketches_of, split_config
 
 USUAL = 4096  # the k of the large tables
 FEW = 3  # below so many different numbers a standard deviation means little
@@ -103,6 +103,11 @@ class CellComparison:
         if any(ends.values()):
             parts.append("diverged at " + ", ".join(f"{min(of)} ({side})" for side, of in ends.items() if of))
         return ", ".join(parts)
+
+    @property
+    def rule(self) -> str:
+        """The paper's name of the rule, and what was run under it where that is another."""
+        return rule_text(self.cell, (*self.base, *self.pdr)[0].config["rule"])
 
     @property
     def seeds(self) -> int:
@@ -362,7 +367,7 @@ def headlines(rows: Sequence[CellComparison]) -> list[str]:
 
 def cell_text(row: CellComparison) -> str:
     cell = row.cell
-    return f"{cell.rule}, {cell.attack}, b={cell.b:g}, beta={cell.beta:g}"
+    return f"{row.rule}, {cell.attack}, b={cell.b:g}, beta={cell.beta:g}"
 
 
 def seeds_text(rows: Sequence[CellComparison]) -> str:

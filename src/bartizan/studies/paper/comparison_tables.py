@@ -135,7 +135,7 @@ def _columns(row: CellComparison) -> dict[str, str]:
     ablation = {"k": str(cell.k), "s": str(cell.s)}
     return {
         **(ablation if cell.table == ABLATION else {"b": f"{cell.b:g}", "attack": cell.attack}),
-        "rule": cell.rule,
+        "rule": row.rule,
         "paper base": printed(row.paper_base),
         "paper PDR": printed(cell.values),
         "paper diff": " / ".join(f"{number:+.2f}" for number in row.paper_differences),
@@ -158,6 +158,7 @@ def _record(row: CellComparison) -> dict[str, Any]:
     base, pdr = accuracies(row.base), accuracies(row.pdr)
     return {
         **{name: getattr(cell, name) for name in ("table", "data", "beta", "b", "attack", "rule", "k", "s")},
+        "run_as": row.rule,
         "sketch": row.sketch,
         "protocol": row.protocol,
         "paper_base": printed(row.paper_base, "|"),

@@ -119,6 +119,17 @@ def rule_section(cell: PaperCell, protocol: str) -> dict[str, Any]:
     return {"name": cell.rule}
 
 
+def rule_text(cell: PaperCell, rule: Mapping[str, Any]) -> str:
+    """Return the paper's name of a cell's rule, and what was run under it where that is another.
+
+    >>> rule_text(cells()[-1], {"name": "multi-krum", "n_selected": 20})
+    'bulyan as multi-krum'
+    """
+    if rule["name"] != cell.rule:
+        return f"{cell.rule} as {rule['name']}"
+    return f"{cell.rule} from the mean" if rule.get("start") == "mean" else cell.rule
+
+
 def cell_sections(cell: PaperCell, sketch: str | None = None, protocol: str = BUDGETED) -> dict[str, dict[str, Any]]:
     """Return the sections of an experiment that a cell sets."""
     known = sketches_of(cell)

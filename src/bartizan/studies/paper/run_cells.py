@@ -22,7 +22,7 @@ from bartizan.lab.runs.run import run
 from bartizan.records import require_writable
 from bartizan.studies.paper.cells import PaperCell
 from bartizan.studies.paper.kept_runs import RunSummary
-from bartizan.studies.paper.paper_protocol import BUDGETED, ROUNDS, experiment, sketches_of
+from bartizan.studies.paper.paper_protocol import BUDGETED, ROUNDS, experiment, rule_text, sketches_of
 
 UNITS = {"s": 1, "min": 60, "h": 3600}
 
@@ -75,7 +75,8 @@ class Job:
     def __str__(self) -> str:
         cell, sketch = self.cell, self.experiment.sketch
         size = [f"{key}={sketch.settings[key]}" for key in ("k", "s") if key in sketch.settings]
-        where = f"{cell.data} beta={cell.beta:g} b={cell.b:g} {cell.attack} {cell.rule}"
+        rule = rule_text(cell, {"name": self.experiment.rule.name, **self.experiment.rule.settings})
+        where = f"{cell.data} beta={cell.beta:g} b={cell.b:g} {cell.attack} {rule}"
         return " ".join([where, sketch.name, *size, f"seed={self.experiment.seed}"])
 
 
