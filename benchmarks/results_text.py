@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 from statistics import mean, median, variance
 
+from bartizan.studies.estimates import spearman
 from bartizan.studies.formatting import markdown_table
 from bartizan.studies.paper.cells import ABLATION
 from bartizan.studies.paper.compare import (
@@ -19,7 +20,6 @@ from bartizan.studies.paper.compare import (
     printed,
     seeds_text,
     signed_spread,
-    spearman,
 )
 from bartizan.studies.paper.kept_runs import RunSummary
 

@@ -16,6 +16,7 @@ import bartizan as bz
 from bartizan import cli
 from bartizan import records as results
 from bartizan.lab.training import defence
+from bartizan.studies import estimates
 from bartizan.studies.paper import cells as paper
 from bartizan.studies.paper import compare
 from bartizan.studies.paper import comparison_tables as show
@@ -404,8 +405,8 @@ def test_the_stress_table_has_a_headline_with_an_interval_of_its_own(tmp_path):
 def test_an_interval_is_students(n, quantile):
     numbers = np.random.default_rng(n).normal(size=n)
     wanted = quantile * np.std(numbers, ddof=1) / np.sqrt(n)
-    assert compare.interval(list(numbers)) == pytest.approx(wanted, rel=5e-3)
-    assert compare.interval([1.0, 2.0, 3.0, 4.0]) is None
+    assert estimates.interval(list(numbers)) == pytest.approx(wanted, rel=5e-3)
+    assert estimates.interval([1.0, 2.0, 3.0, 4.0]) is None
 
 
 def test_the_ablation_is_compared_with_the_base_of_the_large_table(tmp_path):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from pathlib import Path
-from statistics import NormalDist, correlation, mean, median, stdev
+from statistics import mean, median, stdev
 from typing import Any, Self
 
 from bartizan import records
 from bartizan._util.text import text
+from bartizan.studies.estimates import interval, spearman
 from bartizan.studies.paper import kept_runs
 from bartizan.studies.paper.cells import ABLATION, STRESS, PaperCell, PaperValue, bases, cells, stress_cells
 from bartizan.studies.paper.kept_runs import RunSummary
@@ -295,23 +295,6 @@ def headline(rows: Sequence[CellComparison]) -> str:
     )
 
 
-def interval(numbers: Sequence[float]) -> float | None:
-    """Return half of the 95% interval of a mean, by Student's distribution; None below five numbers.
-
-    The quantile is Cornish and Fisher's expansion, right to 0.3% from 4 degrees of freedom on.
-
-    >>> round(interval([0.0, 1.0, 2.0, 3.0, 4.0]), 2)  # 2.776 standard errors
-    1.96
-    """
-    n = len(numbers)
-    if n < 5:
-        return None
-    z, v = NormalDist().inv_cdf(0.975), n - 1
-    t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    return t * stdev(numbers) / math.sqrt(n)
-
-
 def rank_correlations(rows: Sequence[CellComparison]) -> list[str]:
     """Return Spearman's correlation of our accuracies with the paper's, for each table and protocol."""
     out = []
@@ -330,23 +313,6 @@ def rank_correlations(rows: Sequence[CellComparison]) -> list[str]:
 
 def _table_and_protocol(row: CellComparison) -> tuple[str, str]:
     return row.cell.table, row.protocol
-
-
-def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation, equal values sharing their mean rank; None where one side is all equal.
-
-    >>> round(spearman([1, 2, 3, 4], [10, 30, 20, 40]), 9), round(spearman([0, 0, 5], [1, 1, 9]), 9)
-    (0.8, 1.0)
-    >>> spearman([1, 1], [1, 2])
-    """
-    if len(set(x)) < 2 or len(set(y)) < 2:
-        return None
-    return correlation(_ranks(x), _ranks(y))
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    ordered = sorted(values)
-    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
 
 
 def mean_accuracy(runs: Sequence[RunSummary] | Sequence[PaperValue]) -> float:
