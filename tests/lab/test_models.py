@@ -161,6 +161,12 @@ def test_the_table_is_known():
     assert sorted(MODELS) == sorted([*SMALL, "vgg16"])
 
 
+def test_the_momentum_of_running_statistics_is_the_networks_own_or_the_one_given():
+    for given, wanted in ((0.0, 0.01), (0.3, 0.3)):
+        model = build("efficientnet-lite0", 10, norm="batch", norm_momentum=given)
+        assert {layer.momentum for layer in model.modules() if hasattr(layer, "running_mean")} == {wanted}
+
+
 def lite0(side, n_classes=1000, **settings):
     return build("efficientnet-lite0", n_classes, (3, side, side), "batch", **settings)
 

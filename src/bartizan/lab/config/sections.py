@@ -37,6 +37,9 @@ class Model:
 
     name: str = key("cnn", "which network", registry=MODELS)
     norm: str = key("group", "its normalisation layers", one_of=("group", "batch", "none"))
+    norm_momentum: float = key(
+        0.0, "a batch's part in BatchNorm's running statistics; 0 takes the network's own", least=0.0, most=1.0
+    )
     fitted: bool = key(True, "reduce small images later; if not, as published for 224 pixels")
     weights: str = key("", "first weights: a .pt, .pth or .safetensors file, or an installed package that has one")
 

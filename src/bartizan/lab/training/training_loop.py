@@ -67,7 +67,15 @@ class Training:
             triggered = Images(self.backdoor.trigger(dataset.test.pixels), dataset.test.labels)
             self.triggered = OnDevice(triggered, device, moments, resize=resize)
         network = experiment.model
-        model = build(network.name, dataset.n_classes, images.shape, network.norm, fitted=network.fitted, seed=seed)
+        model = build(
+            network.name,
+            dataset.n_classes,
+            images.shape,
+            network.norm,
+            fitted=network.fitted,
+            norm_momentum=network.norm_momentum,
+            seed=seed,
+        )
         self.first = FirstWeights.read(network.weights) if network.weights else None
         self.first_note = self.first.load_into(model) if self.first else ""
         self.model = model.to(device)

@@ -48,6 +48,7 @@ SILENT: dict[str, dict[str, Any]] = {
         "data.resize": 64,
         "data.scaling": "symmetric",
         "model.norm": "batch",
+        "model.norm_momentum": 0.1,
         "model.fitted": False,
         "model.weights": LITE0,
         "clients.work": "gradient",
@@ -88,6 +89,7 @@ CHOICES: dict[str, dict[str, str]] = {
     LITERAL: {
         "model and first weights": "EfficientNet-Lite0 with BatchNorm, trained on ImageNet, for all three data sets; "
         "images of 64 pixels a side, (x - 127) / 128",
+        "BatchNorm's running statistics": "a batch has a tenth in them (model.norm_momentum=0.1)",
         "what is sent, and so what attackers falsify": "one gradient a round, on a batch of 32, "
         "and with it the change of BatchNorm's statistics",
         "the split": "each client draws its label distribution from Dir(beta); all clients hold equally many images",
