@@ -168,12 +168,14 @@ def geometric_median(x, sizes=None):
     return z.astype(np.float64)
 
 
-def mca(x, width: float | None = None, steps: int = 20_000):
-    """The fixed point of Gaussian weights around it, iterated from the medoid."""
+def mca(x, width: float | None = None, steps: int = 20_000, start: str = "medoid"):
+    """The fixed point of Gaussian weights around it, iterated from the medoid or the mean."""
     D = squared_distances(x)
     medoid = np.median(D, axis=1).argmin()
-    width = np.sqrt(np.median(D[medoid])) if width is None else width
-    z = x[medoid]
+    z = x[medoid] if start == "medoid" else x.mean(axis=0)
+    to_z = np.sqrt(np.sum((x - z) ** 2, axis=1))
+    usual = np.median(to_z) if start == "medoid" else to_z.mean()
+    width = usual if width is None else width
     for _ in range(steps):
         z = mean(x, np.exp(-np.sum((x - z) ** 2, axis=1) / (2 * width**2)))
     return z

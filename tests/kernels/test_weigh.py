@@ -143,7 +143,8 @@ def test_iterated_weights_are_those_of_the_definition(kind, steps):
         inner, shares = weigh.recentred(G, medoid, M), rng.dirichlet(np.ones(M) * 9)
         calls = [("weiszfeld", (inner, D, medoid, shares, 1e-10, steps))]
         if median > 0:
-            calls.append(("correntropy", (inner, medoid, shares, float(np.sqrt(median)), 1e-10, steps)))
+            for start in (np.eye(M)[medoid], shares):
+                calls.append(("correntropy", (inner, start, shares, float(np.sqrt(median)), 1e-10, steps)))
         for name, arguments in calls:
             (ours, reached), (truth, truly) = getattr(weigh, name)(*arguments), getattr(reference, name)(*arguments)
             assert (reached and truly) or steps < 1000

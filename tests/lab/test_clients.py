@@ -51,6 +51,7 @@ def problem(name, norm, shape=(1, 12, 12), clients=2, batch=4):
 MODELS = [("cnn", "group", (1, 12, 12)), ("cnn", "batch", (1, 12, 12)), ("cnn", "none", (3, 9, 11))]
 MODELS += [("logistic", "none", (1, 12, 12)), ("resnet18", "group", (3, 8, 8)), ("resnet18", "batch", (3, 8, 8))]
 MODELS += [("mobilenet-v3-small", "group", (3, 16, 16)), ("mobilenet-v3-small", "batch", (3, 16, 16))]
+MODELS += [("efficientnet-lite0", "batch", (3, 16, 16))]
 
 
 @pytest.mark.parametrize(("name", "norm", "shape"), MODELS)

@@ -266,11 +266,10 @@ def _least_along(K: Floats, point: Floats, direction: Floats, shares: Floats, sc
 
 
 def correntropy(
-    inner: Floats, start: int, shares: Floats, width: float, tolerance: float, max_steps: int
+    inner: Floats, start: Floats, shares: Floats, width: float, tolerance: float, max_steps: int
 ) -> tuple[Floats, bool]:
     C = inner[: len(shares), : len(shares)]
-    weights = np.zeros(len(shares))
-    weights[start] = 1.0
+    weights = start
     for _ in range(max_steps):
         squares = squared_distances_to(C, weights)
         with np.errstate(over="ignore"):  # so far away that the kernel is 0

@@ -302,11 +302,9 @@ def weiszfeld(
 @loop
 def _correntropy(C, start, shares, width, tolerance, max_steps):
     M = len(shares)
-    w, Cw, step, Cstep = np.zeros(M), np.empty(M), np.empty(M), np.empty(M)
+    w, Cw, step, Cstep = start.copy(), np.empty(M), np.empty(M), np.empty(M)
     squares = np.empty(M)
-    w[start] = 1.0
-    for i in range(M):
-        Cw[i] = C[start, i]
+    _times(C, w, Cw)
     for _ in range(max_steps):
         square, nearest = _dot(w, Cw, M), np.inf
         for i in range(M):
@@ -326,9 +324,9 @@ def _correntropy(C, start, shares, width, tolerance, max_steps):
 
 
 def correntropy(
-    inner: Floats, start: int, shares: Floats, width: float, tolerance: float, max_steps: int
+    inner: Floats, start: Floats, shares: Floats, width: float, tolerance: float, max_steps: int
 ) -> tuple[Floats, bool]:
-    """Weights of the fixed point that the Gaussian kernel leads to from client `start`, and whether it was reached."""
+    """Weights of the fixed point that the Gaussian kernel leads to from weights `start`, and whether it was reached."""
     weights, reached = _correntropy(inner, start, shares, width, tolerance, max_steps)
     return weights, bool(reached)
 
