@@ -27,6 +27,37 @@ OUT = 2**30
 # No division here is by zero, and none is checked for it.
 loop = njit(cache=True, nogil=True, error_model="numpy")
 summing = njit(cache=True, nogil=True, error_model="numpy", fastmath=SUMS)
+# The same for what only other kernels call.
+part = njit(inner=True, cache=True, error_model="numpy")
+summing_part = njit(inner=True, cache=True, error_model="numpy", fastmath=SUMS)
+
+
+@part
+def _median(values, x):
+    """NumPy's median, by Hoare's selection in the scratch x; numba's own takes a second to compile."""
+    for i in range(u64(len(x))):
+        x[i] = values[i]
+    middle, low, high = len(x) // 2, 0, len(x) - 1
+    while low < high:
+        pivot, i, j = x[middle], low, high
+        while i <= j:
+            while x[i] < pivot:
+                i += 1
+            while pivot < x[j]:
+                j -= 1
+            if i <= j:
+                x[i], x[j] = x[j], x[i]
+                i, j = i + 1, j - 1
+        if j < middle:
+            low = i
+        if middle < i:
+            high = j
+    if len(x) % 2:
+        return x[middle]
+    below = x[0]
+    for i in range(u64(middle)):
+        below = max(below, x[i])
+    return (below + x[middle]) / 2.0
 
 
 @loop
@@ -45,10 +76,10 @@ def _distances(inner, first, last, out):
         for j in range(u64(M)):
             d = squares[j] + own - 2.0 * products[j]
             d = d if d > 0.0 else 0.0
-            to[j] = row[j] = d
+            to[j] = d
             below += d < least
         if below >= (M + 1) // 2:
-            median = np.median(row)
+            median = _median(to, row)
             if median < least:
                 medoid, least = i, median
     return medoid, least
@@ -137,7 +168,7 @@ def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
     return out
 
 
-@summing
+@summing_part
 def _dot(x, y, n):
     total = 0.0
     for i in range(u64(n)):
@@ -145,13 +176,13 @@ def _dot(x, y, n):
     return total
 
 
-@loop
+@part
 def _times(C, w, out):
     for i in range(len(w)):
         out[i] = _dot(C[i], w, len(w))
 
 
-@loop
+@part
 def _moved(C, w, Cw, step, Cstep):
     """The distance between the centres of weights w and `step`; Cstep = C step comes out too."""
     _times(C, step, Cstep)
@@ -184,7 +215,7 @@ def _distance_sums(C, D, shares, pivot, out):
         out[i] += total
 
 
-@summing
+@summing_part
 def _slope(squares, along, length, shares, floor, a):
     """First and second derivative by a of the sum of distances along a line."""
     first = second = 0.0
@@ -196,7 +227,7 @@ def _slope(squares, along, length, shares, floor, a):
     return first, second
 
 
-@loop
+@part
 def _least_along(squares, along, length, shares, scale, a):
     low, high, unit, floor = -np.inf, np.inf, scale / np.sqrt(length), 1e-20 * scale * scale + 1e-300
     for _ in range(64):
@@ -224,15 +255,15 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
     sums, u, Ku, v, Kv = np.empty(M), np.zeros(M), np.zeros(M), np.zeros(M), np.empty(M)
     z, Kz, distances, squares, along = np.empty(M), np.empty(M), np.empty(M), np.empty(M), np.empty(M)
     _distance_sums(C, D, shares, pivot, sums)
-    start = 0
-    for i in range(M):
+    start = u64(0)
+    for i in range(u64(M)):
         start = i if sums[i] < sums[start] else start
     from_start = D[start]
-    for i in range(M):
+    for i in range(u64(M)):
         distances[i] = np.sqrt(from_start[i])
-    scale = np.median(distances)
+    scale = _median(distances, along)
     pull = met = 0.0
-    for i in range(M):
+    for i in range(u64(M)):
         squares[i] = from_start[i]
         if squares[i] <= 1e-14 * (scale * scale + abs(C[i, i]) + abs(C[start, start])):
             squares[i], u[i] = 0.0, shares[i]
@@ -240,50 +271,54 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
         else:
             v[i] = shares[i] / distances[i]
             pull += v[i]
-    for i in range(M):
+    for i in range(u64(M)):
         u[i] /= met
         v[i] -= pull * u[i]
     _times(C, v, Kv)
     force = np.sqrt(max(_dot(v, Kv, M), 0.0))
     if force <= met * (1.0 + 1e-13):
         total = 0.0
-        for i in range(M):
+        for i in range(u64(M)):
             u[i] = shares[i] if u[i] > 0.0 or sums[i] <= sums[start] + 1e-12 * scale else 0.0
             total += u[i]
-        return u / total, True
-    for i in range(M):
+        for i in range(u64(M)):
+            u[i] /= total
+        return u, True
+    for i in range(u64(M)):
         along[i] = Kv[i] - Kv[start]
     a = _least_along(squares, along, force * force, shares, scale, 1.0 / pull)
-    for i in range(M):
+    for i in range(u64(M)):
         z[i], Kz[i] = u[i] + a * v[i], a * along[i]
     for _ in range(max_steps):
         own, pull = _dot(z, Kz, M), 0.0
-        for i in range(M):
+        for i in range(u64(M)):
             distances[i] = np.sqrt(max(from_start[i] - 2.0 * Kz[i] + own, 1e-20 * scale * scale + 1e-300))
             v[i] = shares[i] / distances[i]
             pull += v[i]
-        scale = np.median(distances)
-        for i in range(M):
+        scale = _median(distances, along)
+        for i in range(u64(M)):
             v[i] = v[i] / pull - u[i]
             u[i] += v[i]
         _times(C, v, Kv)
-        Kv -= Kv[start]
+        at_start = Kv[start]
+        for i in range(u64(M)):
+            Kv[i] -= at_start
         length, about = _dot(v, Kv, M), _dot(u, Kv, M)
-        if length <= (1e-14 * scale) ** 2:
+        if length <= 1e-28 * scale * scale:
             return u, True
-        for i in range(M):
+        for i in range(u64(M)):
             Ku[i] += Kv[i]
             along[i] = Kv[i] - about
         own = _dot(u, Ku, M)
-        for i in range(M):
+        for i in range(u64(M)):
             squares[i] = from_start[i] - 2.0 * Ku[i] + own
         a = _least_along(squares, along, length, shares, scale, 0.0)
         moved = 0.0
-        for i in range(M):
+        for i in range(u64(M)):
             to, Kto = u[i] + a * v[i], Ku[i] + a * Kv[i]
             moved += (to - z[i]) * (Kto - Kz[i])
             z[i], Kz[i] = to, Kto
-        if a == 0.0 or moved <= (tolerance * scale) ** 2:
+        if a == 0.0 or moved <= tolerance * scale * tolerance * scale:
             return u, True
     return u, False
 
@@ -333,7 +368,7 @@ def correntropy(
     return weights, bool(reached)
 
 
-@loop
+@part
 def _plus(high, low, x):
     """A sum in twice the digits, `high` + `low`, and x: `high` is the sum rounded once, whatever the order."""
     s = high + x
@@ -379,7 +414,7 @@ def by_distance(D: Floats) -> Array:
     return keys
 
 
-@loop
+@part
 def _counted(remaining, f):
     """How many neighbours count in Bulyan's Krum among those that remain, and the client itself."""
     return min(max(remaining - f - 2, f, 1), remaining - 1) + 1
@@ -462,7 +497,7 @@ def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
     return selected
 
 
-@loop
+@part
 def _change_degrees(degrees, far, vertex, step):
     """Take a vertex out of the graph (step -1) or put it back (1); the degree of one that is out is below 0."""
     neighbours = far[vertex]
@@ -540,7 +575,7 @@ def vertex_cover(far: Array, most: int, max_passes: int) -> tuple[Array | None, 
     return None if size < 0 else cover[:size], passes
 
 
-@summing
+@summing_part
 def _tile(X, Y, i, j, out):
     """The 4 x 4 inner products of four rows of X and four of Y."""
     x0, x1, x2, x3 = X[i], X[i + 1], X[i + 2], X[i + 3]
