@@ -57,24 +57,12 @@ __all__ = [
     "from_dtype",
     "intrinsic",
     "ir",
-    "kept_apart",
     "llvm",
     "njit",
     "typeof",
     "types",
     "u64",
 ]
-
-
-@intrinsic
-def kept_apart(typing_context):  # type: ignore[no-untyped-def]
-    """In a compiled function: do not inline it, so that its callers take less time to compile."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        builder.function.attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.none(), generate
 
 
 def njit(*, inner: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
