@@ -6,6 +6,7 @@ decides nothing are reordered. All are in one file because numba's cache checks 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import itemgetter
 
 import numpy as np
@@ -22,6 +23,11 @@ MANY = 512
 STRIPE = 64
 # Up to so many multiplications BLAS too stays on one thread.
 FEW = 2**18
+# Numbers that differ by no more than this part of themselves are taken for equal, and what part of a matrix may differ
+# from most of its rows so that a product of what differs is faster than one of all.
+SAME, SPARSE = 2.0**-50, 0.2
+# Columns of such a product that are summed at once, and rows that are then written at once.
+PANEL, SIDE = 128, 8
 # More than any degree: subtracted from the degree of a vertex that is taken out of a graph.
 OUT = 2**30
 # No division here is by zero, and none is checked for it.
@@ -30,6 +36,12 @@ summing = njit(cache=True, nogil=True, error_model="numpy", fastmath=SUMS)
 # The same for what only other kernels call.
 part = njit(inner=True, cache=True, error_model="numpy")
 summing_part = njit(inner=True, cache=True, error_model="numpy", fastmath=SUMS)
+
+
+def _share_rows(n: int, task: Callable[[int, int], None]) -> None:
+    """Call task(first, last) for stripes of n rows, on all cores if there are many."""
+    threads = n_threads() if n >= MANY else 1
+    share(lambda i: task(STRIPE * i, min(STRIPE * (i + 1), n)), -(-n // STRIPE), threads)
 
 
 @part
@@ -100,10 +112,10 @@ def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:
 
 
 @loop
-def _recentred(gram, centre, n_clients, out):
+def _recentred(gram, centre, n_clients, first, last, out):
     M, N = u64(n_clients), u64(len(gram))
     about, own = gram[centre], gram[centre, centre]
-    for i in range(N):
+    for i in range(u64(first), u64(last)):
         row, to = gram[i], out[i + u64(i >= M)]
         a = about[i]
         # Of clients with a large common part each difference is exact; both orders, so that it is symmetric.
@@ -113,13 +125,13 @@ def _recentred(gram, centre, n_clients, out):
             to[j + u64(1)] = (((row[j] - about[j]) + (own - a)) + ((row[j] - a) + (own - about[j]))) / 2.0
         to[M] = own - a
         out[M, i + u64(i >= M)] = own - a
-    out[M, M] = own
 
 
 def recentred(gram: Floats, centre: int, n_clients: int) -> Floats:
     """Inner products about row `centre`, with the origin as the row after the clients."""
     out = np.empty((len(gram) + 1, len(gram) + 1))
-    _recentred(gram, centre, n_clients, out)
+    _share_rows(len(gram), lambda first, last: _recentred(gram, centre, n_clients, first, last, out))
+    out[n_clients, n_clients] = gram[centre, centre]
     return out
 
 
@@ -140,10 +152,10 @@ def capped_sums(D: Floats, cap: float) -> Floats:
 
 
 @summing
-def _nearest(D, border, n, sizes, out):
-    M = len(D)
-    for i in range(M):
-        row, to, last = D[i], out[i], border[i]
+def _nearest(D, border, n, sizes, first, out):
+    M = D.shape[1]
+    for i in range(first, first + len(border)):
+        row, to, last = D[i], out[i], border[i - first]
         near = 0
         for j in range(u64(M)):
             to[j] = sizes[j] if row[j] <= last else 0.0
@@ -164,7 +176,22 @@ def _nearest(D, border, n, sizes, out):
 def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
     """The shares of each client's n nearest by their sizes: itself first, then by distance, ties to the lower index."""
     out = np.empty_like(D)
-    _nearest(D, np.partition(D, n - 1, axis=1)[:, n - 1].copy(), n, sizes, out)
+
+    def task(first: int, last: int) -> None:
+        _nearest(D, np.partition(D[first:last], n - 1, axis=1)[:, n - 1].copy(), n, sizes, first, out)
+
+    _share_rows(len(D), task)
+    return out
+
+
+def nearest_sums(D: Floats, n: int) -> Floats:
+    """Each row's sum of its n least numbers, from the least on: the same to the last bit if the numbers are."""
+    out = np.empty(len(D))
+
+    def task(first: int, last: int) -> None:
+        out[first:last] = np.sort(D[first:last], axis=1)[:, :n].sum(axis=1)
+
+    _share_rows(len(D), task)
     return out
 
 
@@ -406,9 +433,14 @@ def by_distance(D: Floats) -> Array:
     """
     mask = (1 << len(D).bit_length()) - 1
     keys, unsure = np.empty(D.shape, np.int64), np.zeros(len(D), np.bool_)
-    _pack(D, mask, keys)
-    keys.sort(axis=1)
-    _unpack(D, keys, mask, unsure)
+
+    def task(first: int, last: int) -> None:
+        some, own = D[first:last], keys[first:last]
+        _pack(some, mask, own)
+        own.sort(axis=1)
+        _unpack(some, own, mask, unsure[first:last])
+
+    _share_rows(len(D), task)
     if unsure.any():
         keys[unsure] = np.argsort(D[unsure], axis=1, kind="stable")
     return keys
@@ -643,8 +675,134 @@ def _multiplied(X: Floats, Y: Floats, lower: bool = False) -> Floats:
     return out
 
 
+@loop
+def _common_row(B, scale, row, votes):
+    """In each column the number that more than half of the rows have, times their scales; 0 if there is none.
+
+    The majority vote of Boyer and Moore, and a count of who agrees.
+    """
+    n, m = len(B), u64(B.shape[1])
+    for i in range(n):
+        numbers, to = B[i], scale[i]
+        for j in range(m):
+            x = numbers[j] * to
+            same = abs(x - row[j]) <= SAME * row[j]
+            row[j] = x if votes[j] == 0 else row[j]
+            votes[j] += 1 if same or votes[j] == 0 else -1
+    for j in range(m):
+        votes[j] = 0
+    for i in range(n):
+        numbers, to = B[i], scale[i]
+        for j in range(m):
+            votes[j] += abs(numbers[j] * to - row[j]) <= SAME * row[j]
+    for j in range(m):
+        row[j] = row[j] if 2 * votes[j] > n else 0.0
+
+
+@loop
+def _differences(B, scale, row, starts, columns, values):
+    """Where scaled rows differ from the common one, as compressed rows; only their lengths if there is no room."""
+    n, m, at = len(B), u64(B.shape[1]), 0
+    for i in range(n):
+        starts[i] = at
+        for j in range(m):
+            x = B[i, j] * scale[i]
+            if abs(x - row[j]) > SAME * row[j]:
+                if at < len(columns):
+                    columns[at], values[at] = j, x - row[j]
+                at += 1
+    starts[n] = at
+
+
+@summing
+def _sparse_products(starts, columns, values, X, low, high, first, out):
+    """Columns `low` to `high` of V X, for the compressed rows V from `first` on, as rows of `out`."""
+    n, width, sums = len(starts) - 1, u64(high - low), np.empty((SIDE, PANEL))
+    for top in range(first, n, SIDE):
+        rows = min(SIDE, n - top)
+        for r in range(rows):
+            total = sums[r]
+            for c in range(u64(PANEL)):
+                total[c] = 0.0
+            at, end = starts[top + r], starts[top + r + 1]
+            while at + 4 <= end:
+                v0, v1, v2, v3 = values[at], values[at + 1], values[at + 2], values[at + 3]
+                x0, x1 = X[columns[at]][low:high], X[columns[at + 1]][low:high]
+                x2, x3 = X[columns[at + 2]][low:high], X[columns[at + 3]][low:high]
+                for c in range(width):
+                    total[c] += (v0 * x0[c] + v1 * x1[c]) + (v2 * x2[c] + v3 * x3[c])
+                at += 4
+            while at < end:
+                value, x = values[at], X[columns[at]][low:high]
+                for c in range(width):
+                    total[c] += value * x[c]
+                at += 1
+        for c in range(width):
+            to = out[u64(low) + c]
+            for r in range(u64(rows)):
+                to[u64(top) + r] = sums[r, c]
+
+
+@loop
+def _framed(P, scale, framed, out):
+    """P, of which the upper half is given, with what the common row adds to its entries, times the scales of both rows;
+    in squares that fit the cache.
+    """
+    M = len(out)
+    for top in range(0, M, 32):
+        for left in range(0, top + 1, 32):
+            for i in range(top, min(top + 32, M)):
+                for j in range(left, min(left + 32, i + 1)):
+                    x = P[j, i]
+                    if framed:
+                        x += (P[i, M] + P[j, M]) + P[M, M]
+                    out[i, j] = out[j, i] = scale[i] * scale[j] * x
+
+
+def _sparse_sandwich(B: Floats, S: Floats) -> Floats | None:
+    """B S B' where most entries of B are zero, or equal in most rows up to a factor a row; else None.
+
+    B = R (1 b' + V) for a diagonal R, a common row b and a sparse V. A client that most rows leave out is not in b, so
+    that a giant takes no digits from the rows without it.
+    """
+    n, largest = len(B), B.max(axis=1)
+    largest[largest == 0] = 1.0
+    scale, row, starts = 1 / largest, np.zeros(B.shape[1]), np.empty(n + 2, np.int64)
+    _common_row(B, scale, row, np.zeros(B.shape[1], np.int64))
+    _differences(B, scale, row, starts[:-1], np.empty(0, np.int64), np.empty(0))
+    count, common = int(starts[n]), np.flatnonzero(row)
+    if count > SPARSE * B.size:
+        return None
+    columns, values = np.empty(count + len(common), np.int64), np.empty(count + len(common))
+    _differences(B, scale, row, starts[:-1], columns, values)
+    columns[count:], values[count:] = common, row[common]
+    starts[n + 1] = len(columns)
+    if not len(common):
+        starts = starts[:-1]
+    rows = len(starts) - 1
+
+    def multiplied(X: Floats, lower: bool) -> Floats:
+        out = np.empty((X.shape[1], rows))
+
+        def task(i: int) -> None:
+            low = PANEL * i
+            high = min(low + PANEL, X.shape[1])
+            _sparse_products(starts, columns, values, X, low, high, low if lower else 0, out)
+
+        share(task, -(-X.shape[1] // PANEL), n_threads())
+        return out
+
+    out = np.empty((n, n))
+    _framed(multiplied(multiplied(S, False), True), largest, len(common) > 0, out)
+    return out
+
+
 def sandwich(B: Floats, S: Floats) -> Floats:
     """B S B' for a symmetric S, and symmetric to the last bit."""
+    if B.size * len(S) > FEW:
+        sparse = _sparse_sandwich(B, S)
+        if sparse is not None:
+            return sparse
     out = _multiplied(_multiplied(B, S), B, lower=True)
     _mirror(out)
     return out
