@@ -25,7 +25,7 @@ STRIPE = 64
 FEW = 2**18
 # Numbers that differ by no more than this part of themselves are taken for equal, and what part of a matrix may differ
 # from most of its rows so that a product of what differs is faster than one of all.
-SAME, SPARSE = 2.0**-50, 0.2
+SAME, SPARSE = 2.0**-49, 0.2
 # Columns of such a product that are summed at once, and rows that are then written at once.
 PANEL, SIDE = 128, 8
 # More than any degree: subtracted from the degree of a vertex that is taken out of a graph.
@@ -679,7 +679,7 @@ def _multiplied(X: Floats, Y: Floats, lower: bool = False) -> Floats:
 def _common_row(B, scale, row, votes):
     """In each column the number that more than half of the rows have, times their scales; 0 if there is none.
 
-    The majority vote of Boyer and Moore, and a count of who agrees.
+    The majority vote of Boyer and Moore, then scales by which rows agree with it, and a count of those that do.
     """
     n, m = len(B), u64(B.shape[1])
     for i in range(n):
@@ -692,7 +692,13 @@ def _common_row(B, scale, row, votes):
     for j in range(m):
         votes[j] = 0
     for i in range(n):
-        numbers, to = B[i], scale[i]
+        numbers, at, most = B[i], u64(0), 0.0
+        for j in range(m):
+            if row[j] > 0.0 and numbers[j] > most:
+                at, most = j, numbers[j]
+        if most * scale[i] > 0.001:  # next to the largest of its row, so that no product overflows
+            scale[i] = row[at] / most
+        to = scale[i]
         for j in range(m):
             votes[j] += abs(numbers[j] * to - row[j]) <= SAME * row[j]
     for j in range(m):
@@ -766,8 +772,8 @@ def _sparse_sandwich(B: Floats, S: Floats) -> Floats | None:
     that a giant takes no digits from the rows without it.
     """
     n, largest = len(B), B.max(axis=1)
-    largest[largest == 0] = 1.0
-    scale, row, starts = 1 / largest, np.zeros(B.shape[1]), np.empty(n + 2, np.int64)
+    scale = 1 / np.where(largest > 0, largest, 1.0)
+    row, starts = np.zeros(B.shape[1]), np.empty(n + 2, np.int64)
     _common_row(B, scale, row, np.zeros(B.shape[1], np.int64))
     _differences(B, scale, row, starts[:-1], np.empty(0, np.int64), np.empty(0))
     count, common = int(starts[n]), np.flatnonzero(row)
@@ -793,7 +799,7 @@ def _sparse_sandwich(B: Floats, S: Floats) -> Floats | None:
         return out
 
     out = np.empty((n, n))
-    _framed(multiplied(multiplied(S, False), True), largest, len(common) > 0, out)
+    _framed(multiplied(multiplied(S, False), True), 1 / scale, len(common) > 0, out)
     return out
 
 
