@@ -318,14 +318,17 @@ class Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""
         M, n_mixed = self.n_clients, len(mixing)
         norms, dots = self.exact_squared_norms, self.trusted_dots
-        present = np.count_nonzero(mixing)
-        only_scaled = present <= n_mixed and bool((np.count_nonzero(mixing, axis=1) <= 1).all())
-        # Each client in one row: rows own their sizes.
-        parted = present == M and bool((np.count_nonzero(mixing, axis=0) == 1).all())
+        sizes, squares = self.sizes if n_mixed == M else np.ones(n_mixed), None
+        if np.count_nonzero(mixing) <= max(M, n_mixed):
+            rows, clients = np.nonzero(mixing)
+            if len(rows) == M == len(np.unique(clients)):  # each client in one row: rows own their sizes
+                sizes = np.bincount(rows, self.sizes[clients], n_mixed)
+            if norms is not None and len(rows) == len(np.unique(rows)):  # clients are only scaled
+                squares = np.bincount(rows, mixing[rows, clients] ** 2 * norms[clients], n_mixed)
         return Geometry(
             MixedPoints(self.points, mixing),
-            (mixing > 0) @ self.sizes if parted else self.sizes if n_mixed == M else np.ones(n_mixed),
-            mixing**2 @ norms if norms is not None and only_scaled else None,
+            sizes,
+            squares,
             None if dots is None else np.append(mixing @ dots[:M], dots[M]),
             self.seed,
             self.n_mixings + 1,  # the next one draws its own randomness

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from bartizan._util.jit import carray, cgutils, intrinsic, ir, llvm, njit, types, u64
+from bartizan._util.jit import carray, cgutils, from_dtype, intrinsic, ir, llvm, njit, typeof, types, u64
 from bartizan._util.threads import n_threads, share
 from bartizan._util.types import Array, Floats
 from bartizan.kernels import compiling, reference
 from bartizan.kernels import random_matrices as dense
-from bartizan.kernels.rows import FOLD, UNIT, Rows, unit_of
+from bartizan.kernels.rows import FOLD, UNIT, Rows, Table, unit_of
 
 compiling.register()
 
@@ -254,12 +254,12 @@ def _to_half(typing_context, number):
     return types.uint16(types.float32), generate
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _from_brain(bits):
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _to_brain(number):
     """The nearest bfloat16, ties to even."""
     bits = np.float32(number).view(np.uint32)
@@ -268,7 +268,7 @@ def _to_brain(number):
     return rounded if number == number else np.uint16(0x7FC0)
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _odd(number):
     """A float32 next to this float64, its last bit set if it is not the same: to be rounded once more as if at once."""
     near = np.float32(number)
@@ -280,7 +280,7 @@ def _odd(number):
     return np.uint32(bits | np.uint32(1)).view(np.float32)
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _number(address, code):
     if code == 0:
         return np.float64(carray(_pointer(address), (1,), np.float32)[0])
@@ -290,7 +290,7 @@ def _number(address, code):
     return np.float64(_from_half(bits)) if code == 2 else np.float64(_from_brain(bits))
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _read(address, step, code, out, at, count):
     """out[at : at + count] = the numbers from this address on."""
     if (code == 0 and step != 4) or (code == 1 and step != 8) or (code > 1 and step != 2):
@@ -314,25 +314,7 @@ def _read(address, step, code, out, at, count):
                 out[at + i] = _from_brain(bits[i])
 
 
-@njit(cache=True)
-def _write(address, code, values, at, count):
-    """The numbers from this address on = values[at : at + count]."""
-    if code == 0:
-        single = carray(_pointer(address), (count,), np.float32)
-        for i in range(count):
-            single[i] = values[at + i]
-    elif code == 1:
-        double = carray(_pointer(address), (count,), np.float64)
-        for i in range(count):
-            double[i] = values[at + i]
-    else:
-        bits = carray(_pointer(address), (count,), np.uint16)
-        for i in range(count):
-            near = _odd(values[at + i])
-            bits[i] = _to_half(near) if code == 2 else _to_brain(near)
-
-
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _piece(ends, column):
     """The piece that holds this column."""
     low, high = 0, len(ends) - 1
@@ -361,30 +343,116 @@ def _fill(rows, m, low, out):
         out[i] = 0.0
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
+def _write(address, code, values, at, count):
+    """The numbers from this address on = values[at : at + count]."""
+    if code == 0:
+        single = carray(_pointer(address), (count,), np.float32)
+        for i in range(count):
+            single[i] = values[at + i]
+    elif code == 1:
+        double = carray(_pointer(address), (count,), np.float64)
+        for i in range(count):
+            double[i] = values[at + i]
+    else:
+        bits = carray(_pointer(address), (count,), np.uint16)
+        for i in range(count):
+            near = _odd(values[at + i])
+            bits[i] = _to_half(near) if code == 2 else _to_brain(near)
+
+
+@njit(inner=True, cache=True)
+def _store(rows, low, values):
+    """Write as many of these numbers as there are columns from column `low` of the first row on."""
+    ends = rows.ends
+    done, e, count = 0, _piece(ends, low), min(values.size, ends[-1] - low)
+    while done < count:
+        begin = ends[e - 1] if e > 0 else 0
+        n = min(ends[e] - low - done, count - done)
+        step, code = rows.steps[0, e], rows.codes[0, e]
+        address = rows.pointers[0, e] + (low + done - begin) * step
+        if step == (4 if code == 0 else 8 if code == 1 else 2):
+            _write(address, code, values, u64(done), u64(n))
+        else:
+            for i in range(n):
+                _write(address + i * step, code, values, u64(done + i), u64(1))
+        done, e = done + n, e + 1
+
+
+@cache
+def addresses(dtype: np.dtype) -> tuple[int, int]:
+    """Where `_fill` and `_store` are, for kernels that read rows as this dtype."""
+    table = typeof(Table(*[np.empty((1, 1), np.int64)] * 2, np.empty(1, np.int64), np.empty((1, 1), np.uint8)))
+    fill = _address_of(_fill, table, types.int64, types.int64, types.Array(from_dtype(dtype), 1, "C"))
+    return fill, _address_of(_store, table, types.int64, types.Array(types.float64, 1, "C"))
+
+
+def _address_of(kernel: Any, *arguments: Any) -> int:
+    kernel.compile(arguments)
+    compiled = kernel.overloads[arguments]
+    return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+
+
+@intrinsic
+def _call(typing_context, address, arguments):
+    """Call a kernel by its address: inlined into others, they would take twice as long to compile."""
+
+    def generate(context, builder, signature, given):
+        convention, kinds = context.call_conv, list(arguments)
+        function = builder.inttoptr(given[0], convention.get_function_type(types.none, kinds).as_pointer())
+        values = cgutils.unpack_tuple(builder, given[1])
+        return convention.call_function(builder, function, types.none, kinds, values)[1]
+
+    return types.none(address, arguments), generate
+
+
+@njit(inner=True, cache=True)
 def tile(rows, m, low, origin, scratch):
     """As many numbers of row m as the scratch holds, from column `low` on and about the origin: in place, or put
-    together there. numba compiles one version with an origin and one without.
+    together there with zeros behind the last column. numba compiles one version with an origin and one without.
     """
-    e = _piece(rows.ends, low)
+    e, last = 0, len(rows.ends) - 1
+    if last > 0:
+        e = _piece(rows.ends, low)
     begin = rows.ends[e - 1] if e > 0 else 0
-    step, own = rows.steps[m, e], 0 if scratch.itemsize == 4 else 1
+    size, left, step = scratch.size, rows.ends[e] - low, rows.steps[m, e]
     x = scratch
-    if low + scratch.size <= rows.ends[e] and rows.codes[m, e] == own and step == scratch.itemsize:
-        address = rows.pointers[m, e] + (low - begin) * step
-        x = carray(_pointer(address), (scratch.size,), scratch.dtype)
+    if rows.fill == 0 or (
+        step == scratch.itemsize and rows.codes[m, e] == (scratch.itemsize == 8) and (e == last or size <= left)
+    ):
+        x = carray(_pointer(rows.pointers[m, e] + (low - begin) * scratch.itemsize), (size,), scratch.dtype)
+        if left < size:
+            for i in range(u64(size)):
+                scratch[i] = x[i] if i < u64(left) else 0.0
+            x = scratch
     else:
-        _fill(rows, m, low, scratch)
+        _call(rows.fill, (rows, m, low, scratch))
     if origin is None:
         return x
     else:
         # Behind the last column x is the scratch, and zero.
-        for i in range(u64(min(scratch.size, origin.size - low))):
+        for i in range(u64(min(size, origin.size - low))):
             scratch[i] = x[i] - origin[u64(low) + i]
         return scratch
 
 
-@njit(cache=True, fastmath=SUMS)
+@njit(inner=True, cache=True)
+def _put(rows, low, values):
+    """Write as many of these numbers as there are from column `low` of the first row on."""
+    n, code = u64(min(values.size, rows.ends[-1] - low)), rows.codes[0, 0]
+    if rows.store != 0:
+        _call(rows.store, (rows, low, values))
+    elif code == 0:
+        single = carray(_pointer(rows.pointers[0, 0] + 4 * low), (n,), np.float32)
+        for i in range(n):
+            single[i] = values[i]
+    else:
+        double = carray(_pointer(rows.pointers[0, 0] + 8 * low), (n,), np.float64)
+        for i in range(n):
+            double[i] = values[i]
+
+
+@njit(inner=True, cache=True, fastmath=SUMS)
 def _dot(x, y):
     total = 0.0
     for i in range(u64(x.size)):
@@ -392,7 +460,7 @@ def _dot(x, y):
     return total
 
 
-@njit(cache=True, fastmath=SUMS)
+@njit(inner=True, cache=True, fastmath=SUMS)
 def _square(x):
     total = 0.0
     for i in range(u64(x.size)):
@@ -411,13 +479,13 @@ def _dot_part(rows, m, other, first, last, like, origin):
     return total
 
 
-@njit(cache=True, fastmath={"contract"})
+@njit(inner=True, cache=True, fastmath={"contract"})
 def _axpy(weight, x, out):
     for i in range(u64(x.size)):
         out[i] += weight * np.float64(x[i])
 
 
-@njit(cache=True, fastmath={"contract"})
+@njit(inner=True, cache=True, fastmath={"contract"})
 def _axpy2(v, x, w, y, out):
     for i in range(u64(out.size)):
         out[i] = out[i] + v * np.float64(x[i]) + w * np.float64(y[i])
@@ -425,7 +493,7 @@ def _axpy2(v, x, w, y, out):
 
 @njit(cache=True, nogil=True)
 def _sum_part(rows, first, last, like, weights, rest, origin, out):
-    M, ends = len(weights), out.ends
+    M = len(weights)
     one, two, total = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype), np.empty(TILE)
     for t in range(first, last):
         low = t * TILE
@@ -437,21 +505,10 @@ def _sum_part(rows, first, last, like, weights, rest, origin, out):
             _axpy(weights[M - 1], tile(rows, M - 1, low, None, one), total)
         if origin is not None and rest != 0.0:
             _axpy(rest, origin[low : low + TILE], total)
-        done, e, count = 0, _piece(ends, low), min(TILE, ends[-1] - low)
-        while done < count:
-            begin = ends[e - 1] if e > 0 else 0
-            n = min(ends[e] - low - done, count - done)
-            step, code = out.steps[0, e], out.codes[0, e]
-            address = out.pointers[0, e] + (low + done - begin) * step
-            if step == (4 if code == 0 else 8 if code == 1 else 2):
-                _write(address, code, total, u64(done), u64(n))
-            else:
-                for i in range(n):
-                    _write(address + i * step, code, total, u64(done + i), u64(1))
-            done, e = done + n, e + 1
+        _put(out, low, total)
 
 
-@njit(cache=True, fastmath=SUMS)
+@njit(inner=True, cache=True, fastmath=SUMS)
 def _square_of_products(x, y, out, i, j):
     """Add the 4 x 4 inner products of two groups of four rows of the strip."""
     a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = 0.0
@@ -524,12 +581,12 @@ FAINT = 1e-27  # a group's sum of squares below which float32 may have lost some
 ONE = np.uint32(1)
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _signed(x, word, bit):
     return -x if (word >> bit) & ONE else x
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _summed(squares, rows, m, first, last, scratch, origin):
     """The sum of a group's squares, which are cleared; taken anew in float64 where float32 has lost some."""
     total = 0.0
@@ -543,7 +600,7 @@ def _summed(squares, rows, m, first, last, scratch, origin):
     return total
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _folded(cells, n, L, out):
     """Add the cells to the sketch, and clear them."""
     scale = 1.0 / np.sqrt(n)

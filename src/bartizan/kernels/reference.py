@@ -190,6 +190,10 @@ def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
     return A / A.sum(axis=1, keepdims=True)
 
 
+def nearest_sums(D: Floats, n: int) -> Floats:
+    return np.sort(D, axis=1)[:, :n].sum(axis=1)
+
+
 def distance_sums(C: Floats, D: Floats, shares: Floats, pivot: int) -> Floats:
     """sum_j s_j (d_ij - d_pj) for all i and the pivot p, each difference as (d_ij^2 - d_pj^2) / (d_ij + d_pj).
 

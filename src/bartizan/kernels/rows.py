@@ -41,13 +41,16 @@ class Table(NamedTuple):
     steps: Array  # (M, E) int64
     ends: Array  # (E,) int64
     codes: Array  # (M, E) uint8
+    # Where `cpu._fill` and `cpu._store` are, or 0 if each row is one contiguous array of the dtype that it is read as.
+    fill: int = 0
+    store: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of `width` numbers, one a client, anywhere in host memory; kernels read them as `dtype`."""
 
-    table: Table
+    pieces: Table
     dtype: np.dtype
     owner: object  # keeps the memory alive while the addresses are in use
 
@@ -66,8 +69,20 @@ class Rows:
         return cls(table, working(first.dtype), arrays)
 
     @cached_property
+    def table(self) -> Table:
+        """The table as kernels take it: always of the same types, so that numba compiles them once."""
+        from bartizan.kernels import cpu
+
+        pointers, steps, ends, codes, *_ = self.pieces
+        own = int(self.dtype == FLOAT64)
+        if len(ends) == 1 and (codes == own).all() and (steps == self.dtype.itemsize).all():
+            return self.pieces
+        steps, codes = np.ascontiguousarray(steps), np.ascontiguousarray(codes)
+        return Table(pointers, steps, ends, codes, *cpu.addresses(self.dtype))
+
+    @cached_property
     def width(self) -> int:
-        return int(self.table.ends[-1])
+        return int(self.pieces.ends[-1])
 
     @property
     def kernels(self) -> Kernels:
@@ -77,13 +92,13 @@ class Rows:
         return cpu
 
     def __len__(self) -> int:
-        return len(self.table.pointers)
+        return len(self.pieces.pointers)
 
     def __getitem__(self, row: int) -> Array:
         """One row, copied."""
-        pointers, steps, ends, codes = self.table
-        table = Table(pointers[[row]], steps[[row]], ends, codes[[row]])
-        return np.asarray(Rows(table, self.dtype, self.owner))[0]
+        pointers, steps, ends, codes, *_ = self.pieces
+        pieces = Table(pointers[[row]], steps[[row]], ends, codes[[row]])
+        return np.asarray(Rows(pieces, self.dtype, self.owner))[0]
 
     def copy_into(self, out: Array) -> None:
         """Copy all rows into an array of shape (len(rows), width)."""
