@@ -29,6 +29,7 @@ SUMS = {"reassoc", "contract", "nsz"}
 # Numbers below which waking a second thread costs more than it saves.
 SMALL = 2**17
 TILE = 4096
+AHEAD = 1024  # numbers of a row by which a weighted sum asks for them before it reads them
 STRIP = 256
 SIDE = 4
 STRIPE = 128  # rows whose products with others are summed in cache
@@ -419,24 +420,67 @@ def _axpy(weight, x, out):
         out[i] += weight * np.float64(x[i])
 
 
-@njit(cache=True, fastmath={"contract"})
-def _axpy2(v, x, w, y, out):
-    for i in range(u64(out.size)):
-        out[i] = out[i] + v * np.float64(x[i]) + w * np.float64(y[i])
+def emit_prefetch(builder, pointer):
+    """Ask for a number that is read soon, in the second cache: the first one is full of sums."""
+    i32 = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
+    builder.call(function, [builder.bitcast(pointer, cgutils.voidptr_t), i32(0), i32(2), i32(1)])
+
+
+@intrinsic
+def _add_tiles(typing_context, tiles, weights, m, total):
+    """Add some rows' tiles to the sum, by their weights from the m-th on.
+
+    CPUs foresee what comes in a tile only after its first numbers, so each is asked for 4 or 8 KiB before: at the end
+    of a tile, for the next one's first numbers.
+    """
+
+    def generate(context, builder, signature, arguments):
+        b, i64, wide = builder, ir.IntType(64), ir.VectorType(ir.DoubleType(), 8)
+
+        def data(kind, array):
+            return context.make_array(kind)(context, b, array).data
+
+        def vector(array, index):
+            return b.bitcast(b.gep(array, [index]), ir.VectorType(array.type.pointee, 8).as_pointer())
+
+        out, first = data(total, arguments[3]), b.gep(data(weights, arguments[1]), [arguments[2]])
+        rows = [data(tiles.dtype, b.extract_value(arguments[0], i)) for i in range(tiles.count)]
+        by = [b.load(b.gep(first, [i64(i)])) for i in range(tiles.count)]
+        by = [b.insert_element(ir.Constant(wide, ir.Undefined), w, i64(0)) for w in by]
+        by = [b.shuffle_vector(w, w, ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)) for w in by]
+        size = context.get_abi_sizeof(rows[0].type.pointee)
+        with cgutils.for_range_slice(b, i64(0), i64(TILE), i64(64 // size), i64) as (line, _):
+            for row in rows:
+                emit_prefetch(b, b.gep(row, [b.add(line, i64(AHEAD))]))
+            for i in (b.add(line, i64(at)) for at in range(0, 64 // size, 8)):
+                place = vector(out, i)
+                added = b.load(place, align=8)
+                for row, w in zip(rows, by, strict=True):
+                    x = b.load(vector(row, i), align=size)
+                    x = x if size == 8 else b.fpext(x, wide)
+                    added = b.fadd(added, b.fmul(w, x, flags=["contract"]), flags=["contract"])
+                b.store(added, place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(tiles, weights, m, total), generate
 
 
 @njit(cache=True, nogil=True)
 def _sum_part(rows, first, last, like, weights, rest, origin, out):
     M, ends = len(weights), out.ends
-    one, two, total = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype), np.empty(TILE)
+    scratch, total = np.empty((4, TILE), like.dtype), np.empty(TILE)
     for t in range(first, last):
         low = t * TILE
         for i in range(u64(TILE)):
             total[i] = -0.0  # to which any number adds as itself, -0.0 too
-        for m in range(0, M - 1, 2):
-            _axpy2(weights[m], tile(rows, m, low, None, one), weights[m + 1], tile(rows, m + 1, low, None, two), total)
-        if M % 2:
-            _axpy(weights[M - 1], tile(rows, M - 1, low, None, one), total)
+        for m in range(0, M - 3, 4):
+            a, b = tile(rows, m, low, None, scratch[0]), tile(rows, m + 1, low, None, scratch[1])
+            c, d = tile(rows, m + 2, low, None, scratch[2]), tile(rows, m + 3, low, None, scratch[3])
+            _add_tiles((a, b, c, d), weights, m, total)
+        for m in range(M - M % 4, M):
+            _axpy(weights[m], tile(rows, m, low, None, scratch[0]), total)
         if origin is not None and rest != 0.0:
             _axpy(rest, origin[low : low + TILE], total)
         done, e, count = 0, _piece(ends, low), min(TILE, ends[-1] - low)
@@ -534,7 +578,7 @@ def rotation_of(k: int, mixing: int) -> Any:
         scratch, cells, norm = np.empty(k, like.dtype), np.zeros(n * (L + PAD), like.dtype), 0.0
         for block in range(first, last):
             row = tile(rows, m, block * k, None, scratch)
-            square = _add_block(row, origin, block * k, words[block], n, L, cells)
+            square: float = _add_block(row, origin, block * k, words[block], n, L, cells)
             if square < FAINT and like.itemsize == 4:
                 square = _square(tile(rows, m, block * k, origin, scratch))
             norm += square
@@ -632,10 +676,7 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
             return b.bitcast(b.xor(b.bitcast(v, bits), sign), vector)
 
         def prefetch(array, index):
-            kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
-            function = b.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
-            # To be read, and kept in the second cache: the first one is full of cells.
-            b.call(function, [at(array, b.add(index, i64(32 * L)), ir.IntType(8)), i32(0), i32(2), i32(1)])
+            emit_prefetch(b, b.gep(array, [b.add(index, i64(32 * L))]))
 
         def mixed(v):
             h = len(v) // 2
