@@ -55,7 +55,7 @@ def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
 
     def task(part: int) -> None:
         first, last = n_strips * part // parts, n_strips * (part + 1) // parts
-        _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part])
+        _gram(rows.table, about, first, last, sums[part])
 
     share(task, parts, threads)
     out += sums.sum(axis=0)[: len(rows), : len(rows)]
@@ -73,7 +73,7 @@ def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
         top = STRIPE * (n_stripes - 1 - i)  # the last ones are the longest
         high, bottom = min(low + band, rows.width), min(top + STRIPE, len(rows))
         sums = np.zeros((STRIPE, top + STRIPE))
-        _gram_stripe(rows.table, np.empty(STRIP, rows.dtype), about, low, high, top, bottom, sums)
+        _gram_stripe(rows.table, about, low, high, top, bottom, sums)
         sums = sums[: bottom - top, :bottom]
         out[top:bottom, :bottom] += sums
         out[:top, top:bottom] += sums[:, :top].T
@@ -429,6 +429,15 @@ def emit_prefetch(builder, pointer):
 
 
 @intrinsic
+def _prefetch(typing_context, address):
+    def generate(context, builder, signature, arguments):
+        emit_prefetch(builder, builder.inttoptr(arguments[0], cgutils.voidptr_t))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
 def _add_tiles(typing_context, tiles, weights, m, total):
     """Add some rows' tiles to the sum, by their weights from the m-th on.
 
@@ -515,24 +524,27 @@ def _square_of_products(x, y, out, i, j):
 
 
 @njit(cache=True, nogil=True)
-def _gather(rows, m, low, origin, own, to):
+def _gather(rows, m, low, origin, to):
     """A strip of row m in float64, about the origin: in float32 a far one would leave few digits of small numbers."""
-    x = tile(rows, m, low, None, own)
-    for i in range(u64(STRIP)):
-        to[i] = x[i]
+    e = _piece(rows.ends, low)
+    begin, step = rows.ends[e - 1] if e > 0 else 0, rows.steps[m, e]
+    after = rows.pointers[m, e] + (low + STRIP - begin) * step  # the next strip, which comes after all other rows'
+    for i in range(0, STRIP * min(step, 8), 64):
+        _prefetch(after + i)
+    _fill(rows, m, low, to)
     if origin is not None:
         for i in range(u64(min(STRIP, origin.size - low))):
             to[i] -= origin[u64(low) + i]
 
 
 @njit(cache=True, nogil=True)
-def _gram(rows, own, origin, first, last, out):
+def _gram(rows, origin, first, last, out):
     """Add the inner products over these strips; SIDE rows at a time, so the last ones of `out` may be padding."""
     M, padded = len(rows.pointers), len(out)
     strip = np.zeros((padded, STRIP))
     for s in range(first, last):
         for m in range(M):
-            _gather(rows, m, s * STRIP, origin, own, strip[m])
+            _gather(rows, m, s * STRIP, origin, strip[m])
         for i in range(0, padded, SIDE):
             for j in range(0, i + 1, SIDE):
                 _square_of_products(strip[i : i + SIDE], strip[j : j + SIDE], out, i, j)
@@ -542,16 +554,16 @@ def _gram(rows, own, origin, first, last, out):
 
 
 @njit(cache=True, nogil=True)
-def _gram_stripe(rows, own, origin, first, last, top, bottom, out):
+def _gram_stripe(rows, origin, first, last, top, bottom, out):
     """The inner products of rows `top` to `bottom` with these and all before them, over columns `first` to `last`."""
     side = bottom - top
     mine, others = np.zeros((STRIPE, STRIP)), np.zeros((STRIPE, STRIP))
     for low in range(first, last, STRIP):
         for m in range(top, bottom):
-            _gather(rows, m, low, origin, own, mine[m - top])
+            _gather(rows, m, low, origin, mine[m - top])
         for left in range(0, top, STRIPE):
             for m in range(left, left + STRIPE):
-                _gather(rows, m, low, origin, own, others[m - left])
+                _gather(rows, m, low, origin, others[m - left])
             for few in range(0, STRIPE, FEW):
                 for i in range(0, side, SIDE):
                     for j in range(few, few + FEW, SIDE):
