@@ -9,7 +9,7 @@ calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -18,9 +18,10 @@ import numpy as np
 from bartizan._util.jit import carray, cgutils, intrinsic, ir, llvm, njit, types, u64
 from bartizan._util.threads import n_threads, share
 from bartizan._util.types import Array, Floats
-from bartizan.kernels import compiling, reference
+from bartizan.kernels import compiling, networks, reference
+from bartizan.kernels import order_statistics as order
 from bartizan.kernels import random_matrices as dense
-from bartizan.kernels.rows import FOLD, UNIT, Rows, unit_of
+from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Rows, address_of, unit_of
 
 compiling.register()
 
@@ -35,6 +36,9 @@ STRIPE = 128  # rows whose products with others are summed in cache
 FEW = 16  # rows of a stripe that stay in the first cache
 MANY = 256  # rows from which on that is worth it
 BAND = 256  # strips of rows that are walked together
+SMALL_SORTED = 2**15  # numbers to be sorted below which one thread is enough
+MANY_SORTED = 2**11  # rows from which on a tile is as narrow as a vector
+STRIP_BYTES, WIDEST_STRIP, MOST_STRIP_BYTES = 2**19, 2**13, 2**25  # of strips that are sorted: one, and all threads'
 PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts there are at least and at most
 
 
@@ -117,6 +121,85 @@ def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None,
         _sum_part(rows.table, first, last, like, weights, rest, about, out.table)
 
     share(task, parts, threads)
+
+
+def median(rows: Rows, sizes: Floats, out: Rows) -> None:
+    _order_statistic(rows, sizes, networks.MEDIAN, 0, out)
+
+
+def trimmed_mean(rows: Rows, sizes: Floats, f: int, out: Rows) -> None:
+    _order_statistic(rows, sizes, networks.TRIMMED_MEAN, f, out)
+
+
+def meamed(rows: Rows, sizes: Floats, f: int, out: Rows) -> None:
+    _order_statistic(rows, sizes, networks.MEAMED, f, out)
+
+
+def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) -> None:
+    M, table, to, dtype = len(rows), rows.table, out.table, rows.dtype
+    if (sizes == sizes[0]).all():
+        comparators = networks.comparators(kind, M, f)
+
+        def reduce(low: int, width: int, tile: int, values: Array, result: Floats) -> None:
+            _fill_strip(table, low, width, values)
+            order.reduce(values, width, tile, comparators, kind, f, result)
+            _put(to, low, result)
+
+        return _share_strips(reduce, rows.width, (M, dtype), (1, FLOAT64))
+    by_size = np.argsort(sizes, kind="stable")
+    sizes, table = sizes[by_size], table.take(by_size)
+    comparators = networks.comparators(kind, M, f, by_sizes=True)
+
+    def reduce_by_sizes(low: int, width: int, tile: int, values: Array, owners: Array, result: Floats) -> None:
+        _fill_strip(table, low, width, values)
+        order.reduce_by_sizes(values, owners, sizes, width, tile, comparators, kind, f, result)
+        _put(to, low, result)
+
+    return _share_strips(reduce_by_sizes, rows.width, (M, dtype), (M, dtype), (1, FLOAT64))
+
+
+def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
+    R, M = mixing.shape
+
+    def mix(low: int, width: int, tile: int, values: Floats, mixtures: Floats) -> None:
+        _fill_strip(rows.table, start + low, width, values)
+        order.mix(mixing, values, width, mixtures)
+        part = out[:, low : low + width]
+        part[:] = mixtures.reshape(-1, width)[:R, : part.shape[1]]
+        if origin is not None:
+            part += rest[:, None] * origin[start + low : start + low + part.shape[1]]
+
+    _share_strips(mix, out.shape[1], (M + -M % 4, FLOAT64), (R + -R % 4, FLOAT64))
+
+
+def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, np.dtype]) -> None:
+    """Call task(first column, columns of a strip, columns of a tile, *buffers) for strips that cover the columns.
+
+    A buffer of so many rows of a strip is flat. A strip fits the second cache, a tile of it the first. Threads have
+    buffers of their own.
+    """
+    numbers = sum(rows for rows, _ in buffers)
+    size = sum(rows * dtype.itemsize for rows, dtype in buffers)
+    tile = order.TILE if numbers <= MANY_SORTED else order.LANES
+    # An odd number of tiles: the rows of one tile then lie in different sets of the first cache.
+    width = tile * (max(0, min(WIDEST_STRIP, STRIP_BYTES // size, columns + tile) // tile - 1) // 2 * 2 + 1)
+    n_strips = -(-columns // width)
+    threads = min(n_threads(), max(1, MOST_STRIP_BYTES // (size * width))) if columns * numbers >= SMALL_SORTED else 1
+    parts = min(n_strips, 8 * threads) if threads > 1 else 1  # so that all threads are busy to the end
+
+    def run(part: int) -> None:
+        own = [_aligned(rows * width, dtype) for rows, dtype in buffers]
+        for strip in range(n_strips * part // parts, n_strips * (part + 1) // parts):
+            task(strip * width, width, tile, *own)
+
+    share(run, parts, threads)
+
+
+def _aligned(count: int, dtype: np.dtype) -> Array:
+    """Uninitialised numbers from a multiple of 64 bytes on: a vector that lies in two cache lines takes twice as long."""
+    memory = np.empty(count * dtype.itemsize + 64, np.uint8)
+    skip = -address_of(memory) % 64
+    return memory[skip : skip + count * dtype.itemsize].view(dtype)
 
 
 def copied(rows: Rows, out: Array) -> None:
@@ -424,8 +507,35 @@ def _axpy2(v, x, w, y, out):
 
 
 @njit(cache=True, nogil=True)
+def _put(rows, low, values):
+    """Write the only row from column `low` on, up to its last column, each number in the format of its place."""
+    ends = rows.ends
+    done, e, count = 0, _piece(ends, low), min(values.size, ends[-1] - low)
+    while done < count:
+        begin = ends[e - 1] if e > 0 else 0
+        n = min(ends[e] - low - done, count - done)
+        step, code = rows.steps[0, e], rows.codes[0, e]
+        address = rows.pointers[0, e] + (low + done - begin) * step
+        if step == (4 if code == 0 else 8 if code == 1 else 2):
+            _write(address, code, values, u64(done), u64(n))
+        else:
+            for i in range(n):
+                _write(address + i * step, code, values, u64(done + i), u64(1))
+        done, e = done + n, e + 1
+
+
+@njit(cache=True, nogil=True)
+def _fill_strip(rows, low, width, out):
+    """Put `width` columns of all rows together, from column `low` on, with zeros behind the last column and row."""
+    M = len(rows.pointers)
+    for m in range(M):
+        _fill(rows, m, low, out[m * width : (m + 1) * width])
+    out[M * width :] = 0.0
+
+
+@njit(cache=True, nogil=True)
 def _sum_part(rows, first, last, like, weights, rest, origin, out):
-    M, ends = len(weights), out.ends
+    M = len(weights)
     one, two, total = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype), np.empty(TILE)
     for t in range(first, last):
         low = t * TILE
@@ -437,18 +547,7 @@ def _sum_part(rows, first, last, like, weights, rest, origin, out):
             _axpy(weights[M - 1], tile(rows, M - 1, low, None, one), total)
         if origin is not None and rest != 0.0:
             _axpy(rest, origin[low : low + TILE], total)
-        done, e, count = 0, _piece(ends, low), min(TILE, ends[-1] - low)
-        while done < count:
-            begin = ends[e - 1] if e > 0 else 0
-            n = min(ends[e] - low - done, count - done)
-            step, code = out.steps[0, e], out.codes[0, e]
-            address = out.pointers[0, e] + (low + done - begin) * step
-            if step == (4 if code == 0 else 8 if code == 1 else 2):
-                _write(address, code, total, u64(done), u64(n))
-            else:
-                for i in range(n):
-                    _write(address + i * step, code, total, u64(done + i), u64(1))
-            done, e = done + n, e + 1
+        _put(out, low, total)
 
 
 @njit(cache=True, fastmath=SUMS)

@@ -42,6 +42,10 @@ class Table(NamedTuple):
     ends: Array  # (E,) int64
     codes: Array  # (M, E) uint8
 
+    def take(self, rows: Sequence[int] | Array) -> Table:
+        """Some of the rows."""
+        return Table(self.pointers[rows], self.steps[rows], self.ends, self.codes[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -81,9 +85,7 @@ class Rows:
 
     def __getitem__(self, row: int) -> Array:
         """One row, copied."""
-        pointers, steps, ends, codes = self.table
-        table = Table(pointers[[row]], steps[[row]], ends, codes[[row]])
-        return np.asarray(Rows(table, self.dtype, self.owner))[0]
+        return np.asarray(Rows(self.table.take([row]), self.dtype, self.owner))[0]
 
     def copy_into(self, out: Array) -> None:
         """Copy all rows into an array of shape (len(rows), width)."""
