@@ -60,7 +60,7 @@ class Aggregation(Generic[U]):
         """The result of a verdict on these clients, in their order."""
         decision, quarantined = verdict.decision, verdict.quarantined
         weights = None
-        if decision.coordinate_stage is None or decision.coordinate_stage.mixing is not None:
+        if decision.coordinate_stage is None or decision.coordinate_stage.has_weights:
             weights = np.zeros(len(clients))
             weights[[m for m in range(len(clients)) if m not in quarantined]] = decision.weights
         return cls(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from bartizan._util.jit import cgutils, intrinsic, ir, njit, types, u64
-from bartizan.kernels.networks import BOTH, LEAST, MEAMED, MEDIAN, TRIMMED_MEAN
+from bartizan.kernels.networks import BOTH, LEAST, MEDIAN, TRIMMED_MEAN
 
 LANES = 16  # columns of one vector of LLVM's, which splits it where the CPU has narrower ones
 TILE = 64  # columns that a comparator is applied to at a time, or LANES of very many rows
@@ -118,26 +118,32 @@ def reduce(values, width, tile, comparators, kind, f, out):
     """out = the median, trimmed mean or MeaMed of each column; the values are moved. Rows have equal sizes."""
     M, width = values.size // width, u64(width)
     _sort(values, width, u64(tile), comparators)
-    if kind == MEDIAN:
+    if kind != TRIMMED_MEAN:
         _middle(values, M, width, out)
+    if kind == MEDIAN:
         return
-    total = np.zeros(width)
-    for m in range(f, M - f):
+    first, n = _kept(values, M, width, kind, f, out)
+    for c in range(width):
+        out[c] = 0.0
+    for m in range(M):
         row = u64(m) * width
         for c in range(width):
-            total[c] += np.float64(values[row + c])
-    n = np.float64(M - 2 * f)
-    if kind == MEAMED:
-        # Of the ranks s and M - f + s one is kept, for each s: the closer one, and the kept ones are M - f in a row.
-        n += f
-        _middle(values, M, width, out)
-        for s in range(f):
-            left, right = u64(s) * width, u64(M - f + s) * width
-            for c in range(width):
-                low, high = np.float64(values[left + c]), np.float64(values[right + c])
-                total[c] += high if out[c] - low > high - out[c] else low
+            out[c] += np.float64(values[row + c]) if 0 <= m - first[c] < n else 0.0
     for c in range(width):
-        out[c] = total[c] / n
+        out[c] /= n
+
+
+@loop
+def _kept(values, M, width, kind, f, centre):
+    """The first rank that is kept in each column, and how many are."""
+    first = np.full(width, np.int32(f if kind == TRIMMED_MEAN else 0))
+    if kind == TRIMMED_MEAN:
+        return first, np.int32(M - 2 * f)
+    for s in range(f):
+        left, right = u64(s) * width, u64(M - f + s) * width
+        for c in range(width):
+            first[c] += centre[c] - np.float64(values[left + c]) > np.float64(values[right + c]) - centre[c]
+    return first, np.int32(M - f)
 
 
 @loop
@@ -168,24 +174,16 @@ def reduce_by_sizes(values, owners, sizes, width, tile, comparators, kind, f, ou
     _sort_pairs(values, owners, width, u64(tile), comparators)
     if kind != TRIMMED_MEAN:
         _weighted_middle(values, owners, sizes, width, out)
-        if kind == MEDIAN:
-            return
+    if kind == MEDIAN:
+        return
+    first, n = _kept(values, M, width, kind, f, out)
     total, weight = np.zeros(width), np.zeros(width)
-    for m in range(f, M - f):
+    for m in range(M):
         row = u64(m) * width
         for c in range(width):
-            size = sizes[u64(owners[row + c])]
+            size = sizes[u64(owners[row + c])] if 0 <= m - first[c] < n else 0.0
             total[c] += size * np.float64(values[row + c])
             weight[c] += size
-    if kind == MEAMED:
-        for s in range(f):
-            left, right = u64(s) * width, u64(M - f + s) * width
-            for c in range(width):
-                low, high = np.float64(values[left + c]), np.float64(values[right + c])
-                closer = out[c] - low > high - out[c]
-                size = sizes[u64(owners[(right if closer else left) + c])]
-                total[c] += size * (high if closer else low)
-                weight[c] += size
     for c in range(width):
         out[c] = total[c] / weight[c]
 
