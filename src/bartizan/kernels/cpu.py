@@ -196,7 +196,7 @@ def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, 
 
 
 def _aligned(count: int, dtype: np.dtype) -> Array:
-    """Uninitialised numbers from a multiple of 64 bytes on: a vector that lies in two cache lines takes twice as long."""
+    """Uninitialised numbers from a multiple of 64 bytes on: a vector in two cache lines would take twice as long."""
     memory = np.empty(count * dtype.itemsize + 64, np.uint8)
     skip = -address_of(memory) % 64
     return memory[skip : skip + count * dtype.itemsize].view(dtype)

@@ -217,8 +217,15 @@ def _add_products(typing_context, factors, values, at, width, out, to):
 
 
 @loop
-def _factor(A, r, m):
-    return A[r, m] if r < A.shape[0] and m < A.shape[1] else 0.0
+def _four(A, r, m):
+    """Four numbers of row r from column m on, zeros behind the last."""
+    R, M = A.shape
+    return (
+        A[r, m] if r < R else 0.0,
+        A[r, m + 1] if r < R and m + 1 < M else 0.0,
+        A[r, m + 2] if r < R and m + 2 < M else 0.0,
+        A[r, m + 3] if r < R and m + 3 < M else 0.0,
+    )
 
 
 @loop
@@ -231,16 +238,11 @@ def mix(A, values, width, out):
         stop = min(tile + u64(MIXED), width)
         for r in range(0, A.shape[0], 4):
             for m in range(0, A.shape[1], 4):
-                factors = (
-                    (_factor(A, r, m), _factor(A, r, m + 1), _factor(A, r, m + 2), _factor(A, r, m + 3))
-                    + (_factor(A, r + 1, m), _factor(A, r + 1, m + 1), _factor(A, r + 1, m + 2), _factor(A, r + 1, m + 3))
-                    + (_factor(A, r + 2, m), _factor(A, r + 2, m + 1), _factor(A, r + 2, m + 2), _factor(A, r + 2, m + 3))
-                    + (_factor(A, r + 3, m), _factor(A, r + 3, m + 1), _factor(A, r + 3, m + 2), _factor(A, r + 3, m + 3))
-                )
-                any_factor = False
+                factors = _four(A, r, m) + _four(A, r + 1, m) + _four(A, r + 2, m) + _four(A, r + 3, m)
+                mixes = False
                 for factor in factors:
-                    any_factor |= factor != 0.0
-                if any_factor:
+                    mixes |= factor != 0.0
+                if mixes:
                     at, to = u64(m) * width, u64(r) * width
                     for c in range(tile, stop, u64(LANES)):
                         _add_products(factors, values, at + c, width, out, to + c)

@@ -76,9 +76,7 @@ def weighted_sum(rows: npt.ArrayLike, weights: Floats, rest: float, origin: Floa
     out[0] = weights @ np.asarray(rows, dtype=np.float64) + (0 if origin is None else rest * origin)
 
 
-def mixed(
-    rows: npt.ArrayLike, mixing: Floats, rest: Floats, origin: Floats | None, start: int, out: Floats
-) -> None:
+def mixed(rows: npt.ArrayLike, mixing: Floats, rest: Floats, origin: Floats | None, start: int, out: Floats) -> None:
     """Mixtures of the rows and, by `rest`, of the origin, in as many columns as `out` has, from column `start` on."""
     columns = slice(start, start + out.shape[1])
     out[:] = mixing @ np.asarray(rows, dtype=np.float64)[:, columns]

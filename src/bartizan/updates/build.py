@@ -14,7 +14,6 @@ from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
 from bartizan.updates.layout import Path, like_leaf, on_host, rebuild
 from bartizan.updates.updates import Updates
 
-
 LEAST = 64  # columns that are mixed at a time, at least
 
 
