@@ -37,8 +37,8 @@ FEW = 16  # rows of a stripe that stay in the first cache
 MANY = 256  # rows from which on that is worth it
 BAND = 256  # strips of rows that are walked together
 SMALL_SORTED = 2**15  # numbers to be sorted below which one thread is enough
-MANY_SORTED = 2**11  # rows from which on a tile is as narrow as a vector
-STRIP_BYTES, WIDEST_STRIP, MOST_STRIP_BYTES = 2**19, 2**13, 2**25  # of strips that are sorted: one, and all threads'
+LINE, AHEAD = 64, 64  # bytes of a cache line, and how many lines are asked for ahead
+STRIP_BYTES, WIDEST_STRIP, MOST_STRIP_BYTES = 2**20, 2**13, 2**25  # of strips that are sorted: one, and all threads'
 PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts there are at least and at most
 
 
@@ -140,9 +140,9 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
     if (sizes == sizes[0]).all():
         comparators = networks.comparators(kind, M, f)
 
-        def reduce(low: int, width: int, tile: int, values: Array, result: Floats) -> None:
+        def reduce(low: int, width: int, values: Array, result: Floats) -> None:
             _fill_strip(table, low, width, values)
-            order.reduce(values, width, tile, comparators, kind, f, result)
+            order.reduce(values, width, comparators, kind, f, result)
             _put(to, low, result)
 
         return _share_strips(reduce, rows.width, (M, dtype), (1, FLOAT64))
@@ -150,9 +150,9 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
     sizes, table = sizes[by_size], table.take(by_size)
     comparators = networks.comparators(kind, M, f, by_sizes=True)
 
-    def reduce_by_sizes(low: int, width: int, tile: int, values: Array, owners: Array, result: Floats) -> None:
+    def reduce_by_sizes(low: int, width: int, values: Array, owners: Array, result: Floats) -> None:
         _fill_strip(table, low, width, values)
-        order.reduce_by_sizes(values, owners, sizes, width, tile, comparators, kind, f, result)
+        order.reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, result)
         _put(to, low, result)
 
     return _share_strips(reduce_by_sizes, rows.width, (M, dtype), (M, dtype), (1, FLOAT64))
@@ -161,7 +161,7 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
 def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
     R, M = mixing.shape
 
-    def mix(low: int, width: int, tile: int, values: Floats, mixtures: Floats) -> None:
+    def mix(low: int, width: int, values: Floats, mixtures: Floats) -> None:
         _fill_strip(rows.table, start + low, width, values)
         order.mix(mixing, values, width, mixtures)
         part = out[:, low : low + width]
@@ -173,16 +173,16 @@ def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start:
 
 
 def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, np.dtype]) -> None:
-    """Call task(first column, columns of a strip, columns of a tile, *buffers) for strips that cover the columns.
+    """Call task(first column, columns of a strip, *buffers) for strips that cover the columns.
 
     A buffer of so many rows of a strip is flat. A strip fits the second cache, a tile of it the first. Threads have
     buffers of their own.
     """
     numbers = sum(rows for rows, _ in buffers)
     size = sum(rows * dtype.itemsize for rows, dtype in buffers)
-    tile = order.TILE if numbers <= MANY_SORTED else order.LANES
     # An odd number of tiles: the rows of one tile then lie in different sets of the first cache.
-    width = tile * (max(0, min(WIDEST_STRIP, STRIP_BYTES // size, columns + tile) // tile - 1) // 2 * 2 + 1)
+    tiles = min(WIDEST_STRIP, STRIP_BYTES // size, columns + order.TILE) // order.TILE
+    width = order.TILE * (max(0, tiles - 1) // 2 * 2 + 1)
     n_strips = -(-columns // width)
     threads = min(n_threads(), max(1, MOST_STRIP_BYTES // (size * width))) if columns * numbers >= SMALL_SORTED else 1
     parts = min(n_strips, 8 * threads) if threads > 1 else 1  # so that all threads are busy to the end
@@ -190,7 +190,7 @@ def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, 
     def run(part: int) -> None:
         own = [_aligned(rows * width, dtype) for rows, dtype in buffers]
         for strip in range(n_strips * part // parts, n_strips * (part + 1) // parts):
-            task(strip * width, width, tile, *own)
+            task(strip * width, width, *own)
 
     share(run, parts, threads)
 
@@ -281,6 +281,21 @@ def _pointer(typing_context, address):
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(types.int64), generate
+
+
+@intrinsic
+def _prefetch(typing_context, address):
+    """Ask for the cache line of this address, which need not be one that may be read."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        numbers = [ir.IntType(32)] * 3
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, *numbers])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        builder.call(function, [pointer, *(number(code) for number, code in zip(numbers, (0, 3, 1), strict=True))])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
 
 
 @cache
@@ -527,8 +542,15 @@ def _put(rows, low, values):
 @njit(cache=True, nogil=True)
 def _fill_strip(rows, low, width, out):
     """Put `width` columns of all rows together, from column `low` on, with zeros behind the last column and row."""
-    M = len(rows.pointers)
+    M, e = len(rows.pointers), _piece(rows.ends, low)
+    begin = rows.ends[e - 1] if e > 0 else 0
+    lines = min(AHEAD, width * out.itemsize // LINE)
     for m in range(M):
+        # Rows lie far from each other: without this, each would begin with a wait for memory.
+        later = min(m + AHEAD // lines, M - 1)
+        address = rows.pointers[later, e] + (low - begin) * rows.steps[later, e]
+        for i in range(lines):
+            _prefetch(address + LINE * i)
         _fill(rows, m, low, out[m * width : (m + 1) * width])
     out[M * width :] = 0.0
 

@@ -13,7 +13,7 @@ from bartizan._util.jit import cgutils, intrinsic, ir, njit, types, u64
 from bartizan.kernels.networks import BOTH, LEAST, MEDIAN, TRIMMED_MEAN
 
 LANES = 16  # columns of one vector of LLVM's, which splits it where the CPU has narrower ones
-TILE = 64  # columns that a comparator is applied to at a time, or LANES of very many rows
+TILE = 64  # columns that a comparator is applied to at a time
 MIXED = 256  # columns that are mixed at a time
 HALF = 1e-12  # shares of the sizes that differ from one half by less are one half
 # No division here is by zero, and none is checked for it.
@@ -73,28 +73,28 @@ def _exchange_pairs(typing_context, values, owners, i, j):
 
 
 @loop
-def _sort(values, width, tile, comparators):
-    for first in range(u64(0), width, tile):
+def _sort(values, width, comparators):
+    for first in range(u64(0), width, u64(TILE)):
         for n in range(u64(len(comparators))):
             i, j = u64(comparators[n, 0]) * width + first, u64(comparators[n, 1]) * width + first
             kind = comparators[n, 2]
             if kind == BOTH:
-                for c in range(u64(0), tile, u64(LANES)):
+                for c in range(u64(0), u64(TILE), u64(LANES)):
                     _exchange_both(values, i + c, j + c)
             elif kind == LEAST:
-                for c in range(u64(0), tile, u64(LANES)):
+                for c in range(u64(0), u64(TILE), u64(LANES)):
                     _keep_least(values, i + c, j + c)
             else:
-                for c in range(u64(0), tile, u64(LANES)):
+                for c in range(u64(0), u64(TILE), u64(LANES)):
                     _keep_largest(values, i + c, j + c)
 
 
 @loop
-def _sort_pairs(values, owners, width, tile, comparators):
-    for first in range(u64(0), width, tile):
+def _sort_pairs(values, owners, width, comparators):
+    for first in range(u64(0), width, u64(TILE)):
         for n in range(u64(len(comparators))):
             i, j = u64(comparators[n, 0]) * width + first, u64(comparators[n, 1]) * width + first
-            for c in range(u64(0), tile, u64(LANES)):
+            for c in range(u64(0), u64(TILE), u64(LANES)):
                 _exchange_pairs(values, owners, i + c, j + c)
 
 
@@ -114,10 +114,10 @@ def _middle(values, M, width, out):
 
 
 @loop
-def reduce(values, width, tile, comparators, kind, f, out):
+def reduce(values, width, comparators, kind, f, out):
     """out = the median, trimmed mean or MeaMed of each column; the values are moved. Rows have equal sizes."""
     M, width = values.size // width, u64(width)
-    _sort(values, width, u64(tile), comparators)
+    _sort(values, width, comparators)
     if kind != TRIMMED_MEAN:
         _middle(values, M, width, out)
     if kind == MEDIAN:
@@ -164,14 +164,14 @@ def _weighted_middle(values, owners, sizes, width, out):
 
 
 @loop
-def reduce_by_sizes(values, owners, sizes, width, tile, comparators, kind, f, out):
+def reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, out):
     """As `reduce`, with one size a row; the comparators are of all pairs of values and owners."""
     M, width = len(sizes), u64(width)
     for m in range(u64(M)):
         row = m * width
         for c in range(width):
             owners[row + c] = m
-    _sort_pairs(values, owners, width, u64(tile), comparators)
+    _sort_pairs(values, owners, width, comparators)
     if kind != TRIMMED_MEAN:
         _weighted_middle(values, owners, sizes, width, out)
     if kind == MEDIAN:
