@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from bartizan._util.jit import cgutils, intrinsic, ir, njit, types, u64
-from bartizan.kernels.networks import BOTH, LEAST, MEDIAN, TRIMMED_MEAN
+from bartizan.kernels.networks import BOTH, LEAST, MEAMED, MEDIAN, TRIMMED_MEAN
 
 LANES = 16  # columns of one vector of LLVM's, which splits it where the CPU has narrower ones
 TILE = 64  # columns that a comparator is applied to at a time
+AVERAGED = 64  # columns whose ranks are averaged at a time, after the sort
 MIXED = 256  # columns that are mixed at a time
 HALF = 1e-12  # shares of the sizes that differ from one half by less are one half
 # No division here is by zero, and none is checked for it.
@@ -106,86 +107,97 @@ def _halfway(a, b):
 
 
 @loop
-def _middle(values, M, width, out):
-    """The middle row of a sorted strip, or the mean of the two middle ones."""
+def _middle(values, M, width, start, stop, out):
+    """The middle value of sorted columns, or the mean of the two middle ones."""
     low, high = u64((M - 1) // 2) * width, u64(M // 2) * width
-    for c in range(width):
+    for c in range(start, stop):
         out[c] = _halfway(np.float64(values[low + c]), np.float64(values[high + c]))
+
+
+@loop
+def _weighted_middle(values, weights, M, width, start, stop, half, below, upper, out):
+    """The value with half of the sizes on either side, or the mean of two such values."""
+    least, most = half * (1.0 - 2.0 * HALF), half * (1.0 + 2.0 * HALF)
+    for i in range(stop - start):
+        below[i] = 0.0
+    for m in range(u64(M)):
+        row, own = m * width + start, m * u64(AVERAGED)
+        for i in range(stop - start):
+            value = np.float64(values[row + i])
+            out[start + i] = value if below[i] < least else out[start + i]
+            upper[i] = value if below[i] <= most else upper[i]
+            below[i] += weights[own + i]
+    for i in range(stop - start):
+        out[start + i] = _halfway(out[start + i], upper[i])
+
+
+@loop
+def _first_kept(values, M, width, start, stop, kind, f, centre, first):
+    """The first rank that is kept in each column. MeaMed keeps M - f in a row: rank s is out if M - f + s is closer."""
+    for i in range(stop - start):
+        first[i] = f if kind == TRIMMED_MEAN else 0
+    if kind == MEAMED:
+        for s in range(f):
+            left, right = u64(s) * width, u64(M - f + s) * width
+            for c in range(start, stop):
+                low, high = np.float64(values[left + c]), np.float64(values[right + c])
+                first[c - start] += centre[c] - low > high - centre[c]
 
 
 @loop
 def reduce(values, width, comparators, kind, f, out):
     """out = the median, trimmed mean or MeaMed of each column; the values are moved. Rows have equal sizes."""
     M, width = values.size // width, u64(width)
+    n = np.int32(M - 2 * f if kind == TRIMMED_MEAN else M - f)
+    first, total = np.empty(AVERAGED, np.int32), np.empty(AVERAGED)
     _sort(values, width, comparators)
-    if kind != TRIMMED_MEAN:
-        _middle(values, M, width, out)
-    if kind == MEDIAN:
-        return
-    first, n = _kept(values, M, width, kind, f, out)
-    for c in range(width):
-        out[c] = 0.0
-    for m in range(M):
-        row = u64(m) * width
-        for c in range(width):
-            out[c] += np.float64(values[row + c]) if 0 <= m - first[c] < n else 0.0
-    for c in range(width):
-        out[c] /= n
-
-
-@loop
-def _kept(values, M, width, kind, f, centre):
-    """The first rank that is kept in each column, and how many are."""
-    first = np.full(width, np.int32(f if kind == TRIMMED_MEAN else 0))
-    if kind == TRIMMED_MEAN:
-        return first, np.int32(M - 2 * f)
-    for s in range(f):
-        left, right = u64(s) * width, u64(M - f + s) * width
-        for c in range(width):
-            first[c] += centre[c] - np.float64(values[left + c]) > np.float64(values[right + c]) - centre[c]
-    return first, np.int32(M - f)
-
-
-@loop
-def _weighted_middle(values, owners, sizes, width, out):
-    """The value with half of the sizes on either side, or the mean of two such values."""
-    half = 0.5 * sizes.sum()
-    least, most = half * (1.0 - 2.0 * HALF), half * (1.0 + 2.0 * HALF)
-    below, upper = np.zeros(width), np.zeros(width)
-    for m in range(u64(len(sizes))):
-        row = m * width
-        for c in range(width):
-            value = np.float64(values[row + c])
-            out[c] = value if below[c] < least else out[c]
-            upper[c] = value if below[c] <= most else upper[c]
-            below[c] += sizes[u64(owners[row + c])]
-    for c in range(width):
-        out[c] = _halfway(out[c], upper[c])
+    for start in range(u64(0), width, u64(AVERAGED)):
+        stop = min(start + u64(AVERAGED), width)
+        if kind != TRIMMED_MEAN:
+            _middle(values, M, width, start, stop, out)
+        if kind != MEDIAN:
+            _first_kept(values, M, width, start, stop, kind, f, out, first)
+            for i in range(stop - start):
+                total[i] = 0.0
+            for m in range(M):
+                row = u64(m) * width + start
+                for i in range(stop - start):
+                    total[i] += np.float64(values[row + i]) if 0 <= m - first[i] < n else 0.0
+            for i in range(stop - start):
+                out[start + i] = total[i] / n
 
 
 @loop
 def reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, out):
-    """As `reduce`, with one size a row; the comparators are of all pairs of values and owners."""
-    M, width = len(sizes), u64(width)
+    """As `reduce`, with one size a row; rows are in the order of their sizes, and `owners` is scratch."""
+    M, width, half = len(sizes), u64(width), 0.5 * sizes.sum()
+    n = np.int32(M - 2 * f if kind == TRIMMED_MEAN else M - f)
+    first, total = np.empty(AVERAGED, np.int32), np.empty(AVERAGED)
+    weight, weights = np.empty(AVERAGED), np.empty(u64(M) * u64(AVERAGED))
     for m in range(u64(M)):
-        row = m * width
-        for c in range(width):
-            owners[row + c] = m
+        for c in range(m * width, (m + u64(1)) * width):
+            owners[c] = m
     _sort_pairs(values, owners, width, comparators)
-    if kind != TRIMMED_MEAN:
-        _weighted_middle(values, owners, sizes, width, out)
-    if kind == MEDIAN:
-        return
-    first, n = _kept(values, M, width, kind, f, out)
-    total, weight = np.zeros(width), np.zeros(width)
-    for m in range(M):
-        row = u64(m) * width
-        for c in range(width):
-            size = sizes[u64(owners[row + c])] if 0 <= m - first[c] < n else 0.0
-            total[c] += size * np.float64(values[row + c])
-            weight[c] += size
-    for c in range(width):
-        out[c] = total[c] / weight[c]
+    for start in range(u64(0), width, u64(AVERAGED)):
+        stop = min(start + u64(AVERAGED), width)
+        for m in range(u64(M)):
+            row, own = m * width + start, m * u64(AVERAGED)
+            for i in range(stop - start):
+                weights[own + i] = sizes[u64(owners[row + i])]
+        if kind != TRIMMED_MEAN:
+            _weighted_middle(values, weights, M, width, start, stop, half, weight, total, out)
+        if kind != MEDIAN:
+            _first_kept(values, M, width, start, stop, kind, f, out, first)
+            for i in range(stop - start):
+                total[i] = weight[i] = 0.0
+            for m in range(M):
+                row, own = u64(m) * width + start, u64(m) * u64(AVERAGED)
+                for i in range(stop - start):
+                    own_weight = weights[own + i] if 0 <= m - first[i] < n else 0.0
+                    total[i] += own_weight * np.float64(values[row + i])
+                    weight[i] += own_weight
+            for i in range(stop - start):
+                out[start + i] = total[i] / weight[i]
 
 
 @intrinsic
