@@ -268,9 +268,9 @@ def trimmed_mean(x, f: int, sizes=None):
 
 
 def meamed(x, f: int, sizes=None):
-    """The mean of each coordinate's M - f values nearest to its median."""
+    """The mean of each coordinate's M - f values nearest to its median, the smaller one first of two equally near."""
     away = np.abs(x - median(x, sizes))
-    return _mean_of(x, np.argsort(away, axis=0, kind="stable")[: len(x) - f], sizes)
+    return _mean_of(x, np.lexsort((x, away), axis=0)[: len(x) - f], sizes)
 
 
 def _mean_of(x, rows, sizes):

@@ -70,7 +70,7 @@ class GramStats:
     `about(i)` gives the inner products once more, about row i; both are symmetric to the last bit. A trusted update is
     the last row, and `trusted_dots` are the exact inner products with it, its own the last. `about` is asked where the
     clients' squared distances are less than `short_of_digits` of their squared norms. All lengths are in multiples of
-    `unit`, which is 1 but for tiny updates.
+    `unit`, which is 1 but for tiny updates. If `norms_only`, the Gram matrix was not measured: a view of one zero.
     """
 
     gram: Floats
@@ -79,15 +79,17 @@ class GramStats:
     trusted_dots: Floats | None = None
     short_of_digits: float = SHORT_OF_DIGITS
     unit: float = 1.0
+    norms_only: bool = False
 
     def keep(self, rows: npt.NDArray[np.intp]) -> GramStats:
         return GramStats(
-            self.gram[np.ix_(rows, rows)],
+            self.gram[: len(rows), : len(rows)] if self.norms_only else self.gram[np.ix_(rows, rows)],
             self.squared_norms[rows],
             lambda i: self.about(int(rows[i]))[np.ix_(rows, rows)],
             None if self.trusted_dots is None else self.trusted_dots[rows],
             self.short_of_digits,
             self.unit,
+            self.norms_only,
         )
 
 
@@ -217,8 +219,9 @@ class Geometry:
         """The geometry of measured clients, recentred at the medoid; by a second pass where digits are short."""
         from bartizan.kernels import weigh
 
-        G = np.ascontiguousarray(stats.gram)
-        _, medoid, median = distances = weigh.distances(G, n_clients)
+        nothing = stats.gram[:n_clients, :n_clients], 0, 0.0
+        G = stats.gram if stats.norms_only else np.ascontiguousarray(stats.gram)
+        _, medoid, median = distances = nothing if stats.norms_only else weigh.distances(G, n_clients)
         points = MeasuredPoints(G, distances, medoid)
         if n_clients > 1 and median < stats.short_of_digits * G[medoid, medoid]:
             again = np.ascontiguousarray(stats.about(medoid))

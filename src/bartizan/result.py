@@ -60,7 +60,7 @@ class Aggregation(Generic[U]):
         """The result of a verdict on these clients, in their order."""
         decision, quarantined = verdict.decision, verdict.quarantined
         weights = None
-        if decision.coordinate_stage is None or decision.coordinate_stage.mixing is not None:
+        if decision.coordinate_stage is None or decision.coordinate_stage.has_weights:
             weights = np.array(decision.weights, dtype=np.float64)
             if quarantined:
                 weights = np.zeros(len(clients))

@@ -9,7 +9,7 @@ calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -18,9 +18,10 @@ import numpy as np
 from bartizan._util.jit import carray, cgutils, from_dtype, intrinsic, ir, llvm, njit, typeof, types, u64
 from bartizan._util.threads import n_threads, share
 from bartizan._util.types import Array, Floats
-from bartizan.kernels import compiling, reference
+from bartizan.kernels import compiling, networks, reference
+from bartizan.kernels import order_statistics as order
 from bartizan.kernels import random_matrices as dense
-from bartizan.kernels.rows import FOLD, UNIT, Rows, Table, unit_of
+from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Rows, Table, address_of, unit_of
 
 compiling.register()
 
@@ -36,6 +37,9 @@ STRIPE = 128  # rows whose products with others are summed in cache
 FEW = 16  # rows of a stripe that stay in the first cache
 MANY = 256  # rows from which on that is worth it
 BAND = 256  # strips of rows that are walked together
+SMALL_SORTED = 2**15  # numbers to be sorted below which one thread is enough
+LINE, LINES_AHEAD = 64, 64  # bytes of a cache line, and how many lines of other rows are asked for ahead
+STRIP_BYTES, WIDEST_STRIP, MOST_STRIP_BYTES = 2**20, 2**13, 2**25  # of strips that are sorted: one, and all threads'
 PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts there are at least and at most
 
 
@@ -120,6 +124,85 @@ def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None,
     share(task, parts, threads)
 
 
+def median(rows: Rows, sizes: Floats, out: Rows) -> None:
+    _order_statistic(rows, sizes, networks.MEDIAN, 0, out)
+
+
+def trimmed_mean(rows: Rows, sizes: Floats, f: int, out: Rows) -> None:
+    _order_statistic(rows, sizes, networks.TRIMMED_MEAN, f, out)
+
+
+def meamed(rows: Rows, sizes: Floats, f: int, out: Rows) -> None:
+    _order_statistic(rows, sizes, networks.MEAMED, f, out)
+
+
+def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) -> None:
+    M, table, to, dtype = len(rows), rows.table, out.table, rows.dtype
+    if (sizes == sizes[0]).all():
+        comparators = networks.comparators(kind, M, f)
+
+        def reduce(low: int, width: int, own: Array, values: Array, result: Floats) -> None:
+            _fill_strip(table, low, width, own, values)
+            order.reduce(values, width, comparators, kind, f, result)
+            _put_strip(to, low, result)
+
+        return _share_strips(reduce, rows.width, (1, dtype), (M, dtype), (1, FLOAT64))
+    by_size = np.argsort(sizes, kind="stable")
+    sizes, table = sizes[by_size], table.take(by_size)
+    comparators = networks.comparators(kind, M, f, by_sizes=True)
+
+    def reduce_by_sizes(low: int, width: int, own: Array, values: Array, owners: Array, result: Floats) -> None:
+        _fill_strip(table, low, width, own, values)
+        order.reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, result)
+        _put_strip(to, low, result)
+
+    return _share_strips(reduce_by_sizes, rows.width, (1, dtype), (M, dtype), (M, dtype), (1, FLOAT64))
+
+
+def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
+    R, M = mixing.shape
+
+    def mix(low: int, width: int, own: Array, values: Floats, mixtures: Floats) -> None:
+        _fill_strip(rows.table, start + low, width, own, values)
+        order.mix(mixing, values, width, mixtures)
+        part = out[:, low : low + width]
+        part[:] = mixtures.reshape(-1, width)[:R, : part.shape[1]]
+        if origin is not None:
+            part += rest[:, None] * origin[start + low : start + low + part.shape[1]]
+
+    _share_strips(mix, out.shape[1], (1, rows.dtype), (M + -M % 4, FLOAT64), (R + -R % 4, FLOAT64))
+
+
+def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, np.dtype]) -> None:
+    """Call task(first column, columns of a strip, *buffers) for strips that cover the columns.
+
+    A buffer of so many rows of a strip is flat. A strip fits the second cache, a tile of it the first. Threads have
+    buffers of their own.
+    """
+    numbers = sum(rows for rows, _ in buffers)
+    size = sum(rows * dtype.itemsize for rows, dtype in buffers)
+    # An odd number of tiles: the rows of one tile then lie in different sets of the first cache.
+    tiles = min(WIDEST_STRIP, STRIP_BYTES // size, columns + order.TILE) // order.TILE
+    width = order.TILE * (max(0, tiles - 1) // 2 * 2 + 1)
+    n_strips = -(-columns // width)
+    threads = min(n_threads(), max(1, MOST_STRIP_BYTES // (size * width))) if columns * numbers >= SMALL_SORTED else 1
+    parts = min(n_strips, 8 * threads) if threads > 1 else 1  # so that all threads are busy to the end
+
+    def run(part: int) -> None:
+        own = [_aligned(rows * width, dtype) for rows, dtype in buffers]
+        for strip in range(n_strips * part // parts, n_strips * (part + 1) // parts):
+            task(strip * width, width, *own)
+
+    share(run, parts, threads)
+
+
+def _aligned(count: int, dtype: np.dtype) -> Array:
+    """Uninitialised numbers from a multiple of 64 bytes on: a vector in two cache lines would take twice as long."""
+    memory = np.empty(count * dtype.itemsize + 64, np.uint8)
+    skip = -address_of(memory) % 64
+    return memory[skip : skip + count * dtype.itemsize].view(dtype)
+
+
 def copied(rows: Rows, out: Array) -> None:
     share(lambda m: _fill(rows.table, m, 0, out[m]), len(rows), _threads(rows))
 
@@ -201,6 +284,25 @@ def _pointer(typing_context, address):
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(types.int64), generate
+
+
+def emit_prefetch(builder, pointer):
+    """Ask for a number that is read soon, in the second cache: the first one is full of sums."""
+    i32 = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
+    builder.call(function, [builder.bitcast(pointer, cgutils.voidptr_t), i32(0), i32(2), i32(1)])
+
+
+@intrinsic
+def _prefetch(typing_context, address):
+    """Ask for the number at this address, which need not be one that may be read."""
+
+    def generate(context, builder, signature, arguments):
+        emit_prefetch(builder, builder.inttoptr(arguments[0], cgutils.voidptr_t))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
 
 
 @cache
@@ -488,23 +590,6 @@ def _axpy(weight, x, out):
         out[i] += weight * np.float64(x[i])
 
 
-def emit_prefetch(builder, pointer):
-    """Ask for a number that is read soon, in the second cache: the first one is full of sums."""
-    i32 = ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
-    function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
-    builder.call(function, [builder.bitcast(pointer, cgutils.voidptr_t), i32(0), i32(2), i32(1)])
-
-
-@intrinsic
-def _prefetch(typing_context, address):
-    def generate(context, builder, signature, arguments):
-        emit_prefetch(builder, builder.inttoptr(arguments[0], cgutils.voidptr_t))
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
-
-
 @intrinsic
 def _add_tiles(typing_context, tiles, weights, m, total):
     """Add some rows' tiles to the sum, by their weights from the m-th on.
@@ -542,6 +627,29 @@ def _add_tiles(typing_context, tiles, weights, m, total):
         return context.get_dummy_value()
 
     return types.void(tiles, weights, m, total), generate
+
+
+@njit(cache=True, nogil=True)
+def _put_strip(rows, low, values):
+    _put(rows, low, values)
+
+
+@njit(cache=True, nogil=True)
+def _fill_strip(rows, low, width, own, out):
+    """Put `width` columns of all rows together, from column `low` on, with zeros behind the last column and row."""
+    M, e = len(rows.pointers), _piece(rows.ends, low)
+    begin = rows.ends[e - 1] if e > 0 else 0
+    lines = min(LINES_AHEAD, width * own.itemsize // LINE)
+    for m in range(M):
+        # Rows lie far from each other: without this, each would begin with a wait for memory.
+        later = min(m + LINES_AHEAD // lines, M - 1)
+        address = rows.pointers[later, e] + (low - begin) * rows.steps[later, e]
+        for i in range(lines):
+            _prefetch(address + LINE * i)
+        x, to = tile(rows, m, low, None, own), out[m * width : (m + 1) * width]
+        for i in range(u64(width)):
+            to[i] = x[i]
+    out[M * width :] = 0.0
 
 
 @njit(cache=True, nogil=True)

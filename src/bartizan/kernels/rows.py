@@ -45,6 +45,10 @@ class Table(NamedTuple):
     fill: int = 0
     store: int = 0
 
+    def take(self, rows: Sequence[int] | Array) -> Table:
+        """Some of the rows."""
+        return self._replace(pointers=self.pointers[rows], steps=self.steps[rows], codes=self.codes[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -96,9 +100,7 @@ class Rows:
 
     def __getitem__(self, row: int) -> Array:
         """One row, copied."""
-        pointers, steps, ends, codes, *_ = self.pieces
-        pieces = Table(pointers[[row]], steps[[row]], ends, codes[[row]])
-        return np.asarray(Rows(pieces, self.dtype, self.owner))[0]
+        return np.asarray(Rows(self.pieces.take([row]), self.dtype, self.owner))[0]
 
     def copy_into(self, out: Array) -> None:
         """Copy all rows into an array of shape (len(rows), width)."""

@@ -126,9 +126,8 @@ class HostRows:
         return len(self.table.pointers)
 
     def take(self, indices: Sequence[int] | Array) -> HostRows:
-        pointers, steps, ends, codes, *_ = self.table
-        table = Table(pointers[indices], steps[indices], ends, codes[indices])
-        return HostRows(table, self.dtype, [self.arrays[i] for i in indices], self.needs_copy and not table[1].all())
+        table = self.table.take(indices)
+        return HostRows(table, self.dtype, [self.arrays[i] for i in indices], self.needs_copy and not table.steps.all())
 
     def with_row(self, other: HostRows) -> HostRows:
         pointers, steps, ends, codes, *_ = self.table
