@@ -248,6 +248,25 @@ def test_training_learns_and_evaluation_says_so():
     assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, images.labels).item(), rel=1e-4)
 
 
+def test_evaluation_by_the_batchs_statistics_is_that_of_training_and_changes_nothing():
+    model, images = models.build("mobilenet-v3-small", 4, (1, 12, 12), "batch"), pictures()
+    flat = FlatLayout.of(model)
+    weights = flat.read(model)
+    weights[flat.n_parameters :] = 3.0  # running statistics that no batch has
+    before = weights.clone()
+    running, batch = (evaluate(model, weights, images, batch_statistics=own)[1] for own in (False, True))
+    loaded = copy.deepcopy(model).train()
+    for module in loaded.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.eval()
+    outputs = loaded(images.batch(torch.arange(len(images))))
+    assert batch == pytest.approx(torch.nn.functional.cross_entropy(outputs, images.labels).item(), rel=1e-4)
+    assert batch != pytest.approx(running, rel=1e-3)
+    assert torch.equal(weights, before)
+    pieces = evaluate(model, weights, images, batch=len(images) - 1, batch_statistics=True)[1]
+    assert pieces == pytest.approx(batch, rel=0.5), "two halves, and no batch of one image"
+
+
 def test_a_backdoor_counts_other_classes_only():
     model, images = models.build("logistic", 4, (1, 12, 12)), pictures()
     weights = FlatLayout.of(model).read(model)

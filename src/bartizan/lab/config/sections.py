@@ -117,6 +117,11 @@ class Evaluation:
     """What is measured beside the training."""
 
     every: int = key(5, "rounds from one test of the model to the next; the last round always has one", least=1)
+    statistics: str = key(
+        "running",
+        "BatchNorm's, when the model is tested: the running ones, which updates carry, or those of each batch",
+        one_of=("running", "batch"),
+    )
     exact_weights: bool = key(True, "compare projected weights with exact ones in the rounds that are evaluated")
 
 

@@ -262,7 +262,8 @@ class Training:
         return found
 
     def _evaluate(self) -> dict[str, float]:
-        accuracy, loss = evaluate(self.model, self.server.weights, self.test)
+        by_batch = self.experiment.evaluation.statistics == "batch"
+        accuracy, loss = evaluate(self.model, self.server.weights, self.test, batch_statistics=by_batch)
         found = {"accuracy": accuracy, "test_loss": loss}
         if self.backdoor:
             found["backdoor"] = backdoor_rate(self.model, self.server.weights, self.triggered, self.backdoor.target)
