@@ -688,7 +688,7 @@ def _square_of_products(x, y, out, i, j):
             out[i + r, j + c] += row[c]
 
 
-@njit(inner=True, cache=True)
+@njit(inner=True, cache=True, forceinline=True)
 def _gather(rows, m, low, origin, own, to):
     """A strip of row m in float64, about the origin: in float32 a far one would leave few digits of small numbers."""
     e = _piece(rows.ends, low)

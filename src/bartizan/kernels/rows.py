@@ -41,9 +41,10 @@ class Table(NamedTuple):
     steps: Array  # (M, E) int64
     ends: Array  # (E,) int64
     codes: Array  # (M, E) uint8
-    # Where `cpu._fill` and `cpu._store` are, or 0 if each row is one contiguous array of the dtype that it is read as.
-    fill: int = 0
-    store: int = 0
+    # Where `cpu._fill` and `cpu._store` are, or 0 if each row is one contiguous array of the dtype that it is read as;
+    # -1 where `Rows` has to find out.
+    fill: int = -1
+    store: int = -1
 
     def take(self, rows: Sequence[int] | Array) -> Table:
         """Some of the rows."""
@@ -75,12 +76,15 @@ class Rows:
     @cached_property
     def table(self) -> Table:
         """The table as kernels take it: always of the same types, so that numba compiles them once."""
+        pointers, steps, ends, codes, fill, _ = self.pieces
+        if fill == 0:
+            return self.pieces
+        own, size = int(self.dtype == FLOAT64), self.dtype.itemsize
+        alike = len(ends) == 1 and codes[0, 0] == own and steps[0, 0] == size
+        if alike and (len(codes) == 1 or ((codes == own).all() and (steps == size).all())):
+            return Table(pointers, steps, ends, codes, 0, 0)
         from bartizan.kernels import cpu
 
-        pointers, steps, ends, codes, *_ = self.pieces
-        own = int(self.dtype == FLOAT64)
-        if len(ends) == 1 and (codes == own).all() and (steps == self.dtype.itemsize).all():
-            return self.pieces
         steps, codes = np.ascontiguousarray(steps), np.ascontiguousarray(codes)
         return Table(pointers, steps, ends, codes, *cpu.addresses(self.dtype))
 
@@ -124,7 +128,8 @@ def table_of(x: Array) -> Table:
     pointers += address_of(x)
     steps.fill(x.strides[1])
     codes.fill(CODES[x.dtype])
-    return Table(pointers, steps, np.array([p]), codes)
+    plain = x.strides[1] == x.itemsize and x.dtype in (FLOAT32, FLOAT64)
+    return Table(pointers, steps, np.array([p]), codes, *((0, 0) if plain else (-1, -1)))
 
 
 def working(dtype: np.dtype) -> np.dtype:
