@@ -3,8 +3,9 @@
 Rows are read in place, a tile at a time; a tile that spans several arrays, or is of another format, is copied
 to cache. Sums of float64 rows are float64; the mixing of narrower ones is float32, and a block's sketches are
 then added up in float64. Loops run over flat buffers with unsigned indices: numba then emits no wrap-around checks and
-LLVM vectorises them. All are in one file because numba's cache checks only the file that a kernel is in, not what it
-calls.
+LLVM vectorises them. The innermost ones of the sketch and of the weighted sum are written in LLVM's vectors, with
+prefetches between their operations: without, they wait for memory. All are in one file because numba's cache checks
+only the file that a kernel is in, not what it calls.
 """
 
 from __future__ import annotations
