@@ -18,9 +18,10 @@ import numpy as np
 from bartizan._util.jit import carray, cgutils, intrinsic, ir, llvm, njit, types, u64
 from bartizan._util.threads import n_threads, share
 from bartizan._util.types import Array, Floats
-from bartizan.kernels import compiling, networks, reference
+from bartizan.kernels import compiling, reference
 from bartizan.kernels import order_statistics as order
 from bartizan.kernels import random_matrices as dense
+from bartizan.kernels import sorting_networks as networks
 from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Rows, address_of, unit_of
 
 compiling.register()

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bartizan._util.types import Floats
-from bartizan.kernels import networks
+from bartizan.kernels import sorting_networks as networks
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, tile_at, wide
 from bartizan.kernels.gpu.fallback import copied, copy_columns
 from bartizan.kernels.gpu.launch import Launcher
