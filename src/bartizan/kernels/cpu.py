@@ -160,7 +160,7 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
 
 
 def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
-    R, M = mixing.shape
+    (R, M), mixing = mixing.shape, np.ascontiguousarray(mixing)
 
     def mix(low: int, width: int, values: Floats, mixtures: Floats) -> None:
         _fill_strip(rows.table, start + low, width, values)
