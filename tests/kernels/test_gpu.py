@@ -14,7 +14,7 @@ from bartizan.kernels import reference
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from bartizan.kernels import gpu  # noqa: E402
-from bartizan.kernels.gpu import order_statistics, placed  # noqa: E402
+from bartizan.kernels.gpu import columnwise, placed  # noqa: E402
 from bartizan.kernels.gpu.chacha import words  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -239,7 +239,7 @@ def test_a_missing_triton_names_the_extra():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_order_statistics_are_those_of_their_definitions_in_fresh_memory(dtype, sized):
     # The larger number of rows is more than fits the registers.
-    for M, w in [(1, 1), (6, 300), (order_statistics.MOST_ROWS + 2, 130)]:
+    for M, w in [(1, 1), (6, 300), (columnwise.MOST_ROWS + 2, 130)]:
         x = torch.round(2 * numbers((M, w), dtype)) / 2 if M == 6 else numbers((M, w), dtype)  # with ties
         sizes = np.random.default_rng(1).integers(1, 5, size=M) / 3 if sized else np.full(M, 0.3)
         for name, f in [("median", None), ("trimmed_mean", M // 5), ("meamed", M // 5), ("meamed", 3 * M // 4)]:
@@ -279,7 +279,7 @@ def test_mixtures_are_those_of_their_definition(dtype):
 
 @only_real
 @pytest.mark.parametrize(("name", "f"), [("median", None), ("trimmed_mean", 10), ("meamed", 10)])
-@pytest.mark.parametrize(("M", "w"), [(50, 1_000_003), (order_statistics.MOST_ROWS, 70_001), (200, 100_001)])
+@pytest.mark.parametrize(("M", "w"), [(50, 1_000_003), (columnwise.MOST_ROWS, 70_001), (200, 100_001)])
 def test_order_statistics_of_many_columns(name, f, M, w):
     x, settings = numbers((M, w)), {} if f is None else {"f": f}
     out, truth = torch.full((w,), torch.nan, device=DEVICE), np.empty((1, w))

@@ -19,9 +19,10 @@ import numpy as np
 from bartizan._util.jit import carray, cgutils, from_dtype, intrinsic, ir, llvm, njit, typeof, types, u64
 from bartizan._util.threads import n_threads, share
 from bartizan._util.types import Array, Floats
-from bartizan.kernels import compiling, networks, reference
+from bartizan.kernels import compiling, reference
 from bartizan.kernels import order_statistics as order
 from bartizan.kernels import random_matrices as dense
+from bartizan.kernels import sorting_networks as networks
 from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Rows, Table, address_of, unit_of
 
 compiling.register()
@@ -161,7 +162,7 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
 
 
 def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
-    R, M = mixing.shape
+    (R, M), mixing = mixing.shape, np.ascontiguousarray(mixing)
 
     def mix(low: int, width: int, own: Array, values: Floats, mixtures: Floats) -> None:
         _fill_strip(rows.table, start + low, width, own, values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from bartizan._util.jit import cgutils, intrinsic, ir, njit, types, u64
-from bartizan.kernels.networks import BOTH, LEAST, MEAMED, MEDIAN, TRIMMED_MEAN
+from bartizan.kernels.sorting_networks import BOTH, LEAST, MEAMED, MEDIAN, TRIMMED_MEAN
 
 LANES = 16  # columns of one vector of LLVM's, which splits it where the CPU has narrower ones
 TILE = 64  # columns that a comparator is applied to at a time

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bartizan._util.types import Floats
-from bartizan.kernels import networks
+from bartizan.kernels import sorting_networks as networks
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, tile_at, wide
 from bartizan.kernels.gpu.fallback import copied, copy_columns
 from bartizan.kernels.gpu.launch import Launcher
@@ -59,8 +59,8 @@ def _order_statistic(rows: DeviceRows, sizes: Floats, kind: int, f: int, out: Te
     else:
         by_size = torch.from_numpy(np.argsort(sizes, kind="stable")).to(rows.device)
         weights = torch.from_numpy(sizes).to(rows.device)[by_size]
-    wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
-    for start, x in copied(rows, None, most=SORTED, dtype=wide):
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    for start, x in copied(rows, None, most=SORTED, dtype=dtype):
         out[start : start + x.shape[1]] = _by_torch(x if by_size is None else x[by_size], weights, kind, f)
 
 

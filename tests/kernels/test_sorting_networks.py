@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bartizan.kernels.networks import LARGEST, LEAST, MEAMED, MEDIAN, TRIMMED_MEAN, comparators
+from bartizan.kernels.sorting_networks import LARGEST, LEAST, MEAMED, MEDIAN, TRIMMED_MEAN, comparators
 
 SIZES = [*range(1, 65), 100, 127, 128, 129, 200, 257, 300]
 
