@@ -325,9 +325,11 @@ class Geometry:
         if np.count_nonzero(mixing) <= max(M, n_mixed):
             rows, clients = np.nonzero(mixing)
             if len(rows) == M == len(np.unique(clients)):  # each client in one row: rows own their sizes
-                sizes = np.bincount(rows, self.sizes[clients], n_mixed)
+                sizes = np.zeros(n_mixed)
+                np.add.at(sizes, rows, self.sizes[clients])
             if norms is not None and len(rows) == len(np.unique(rows)):  # clients are only scaled
-                squares = np.bincount(rows, mixing[rows, clients] ** 2 * norms[clients], n_mixed)
+                squares = np.zeros(n_mixed)
+                squares[rows] = mixing[rows, clients] ** 2 * norms[clients]
         return Geometry(
             MixedPoints(self.points, mixing),
             sizes,

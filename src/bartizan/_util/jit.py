@@ -73,7 +73,8 @@ def njit(*, inner: bool = False, **options: Any) -> Callable[[Callable[..., Any]
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = _njit(no_cpython_wrapper=inner, no_cfunc_wrapper=True, **options)(function)
+        lean: dict[str, Any] = {"no_cpython_wrapper": inner, "no_cfunc_wrapper": True}
+        dispatcher = _njit(**lean, **options)(function)
         dispatcher.compile = deferred_signals()(dispatcher.compile)
         if inner:  # so that a call from Python finds no entry, and raises
 

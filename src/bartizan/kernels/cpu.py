@@ -489,7 +489,8 @@ def _store(rows, low, values):
 @cache
 def addresses(dtype: np.dtype) -> tuple[int, int]:
     """Where `_fill` and `_store` are, for kernels that read rows as this dtype."""
-    table = typeof(Table(*[np.empty((1, 1), np.int64)] * 2, np.empty(1, np.int64), np.empty((1, 1), np.uint8)))
+    places = np.empty((1, 1), np.int64)
+    table = typeof(Table(places, places, places[0], places.astype(np.uint8)))
     fill = _address_of(_fill, table, types.int64, types.int64, types.Array(from_dtype(dtype), 1, "C"))
     return fill, _address_of(_store, table, types.int64, types.Array(types.float64, 1, "C"))
 

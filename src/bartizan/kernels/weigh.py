@@ -284,7 +284,7 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
     _distance_sums(C, D, shares, pivot, sums)
     start = u64(0)
     for i in range(u64(M)):
-        start = i if sums[i] < sums[start] else start
+        start = i if sums[i] < sums[start] else start  # type: ignore[assignment]
     from_start = D[start]
     for i in range(u64(M)):
         distances[i] = np.sqrt(from_start[i])
@@ -693,7 +693,7 @@ def _common_row(B, scale, row, votes):
         numbers, at, most = B[i], u64(0), 0.0
         for j in range(m):
             if row[j] > 0.0 and numbers[j] > most:
-                at, most = j, numbers[j]
+                at, most = j, numbers[j]  # type: ignore[assignment]
         if most * scale[i] > 0.001:  # next to the largest of its row, so that no product overflows
             scale[i] = row[at] / most
         to = scale[i]
