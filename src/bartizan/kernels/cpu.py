@@ -590,11 +590,10 @@ def rotation_of(k: int, mixing: int) -> Any:
         for block in range(first, last):
             row = tile(rows, m, block * k, None, scratch)
             about, low = origin, block * k
-            if origin is not None:
-                if low + k > origin.size:  # the last block too is read whole
-                    last_one = np.zeros(k, origin.dtype)
-                    last_one[: origin.size - low] = origin[low:]
-                    about, low = last_one, 0
+            if origin is not None and low + k > origin.size:  # the last block too is read whole
+                last_one = np.zeros(k, origin.dtype)
+                last_one[: origin.size - low] = origin[low:]
+                about, low = last_one, 0
             square: float = _add_block(row, about, low, words[block], n, L, cells)
             if square < FAINT and like.itemsize == 4:
                 square = _square(tile(rows, m, block * k, origin, scratch))
