@@ -212,8 +212,6 @@ def copied(rows: Rows, out: Array) -> None:
 @IGNORE_OVERFLOW
 def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
     threads, k = _threads(rows), out.shape[1]
-    if origin is not None and origin.size % k:
-        origin = np.append(origin, np.zeros(-origin.size % k, origin.dtype))  # the last block too is read whole
     about, like = _only_read(origin), np.empty(0, rows.dtype)
     words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
     unit = unit_of(k) // k
@@ -760,7 +758,12 @@ def rotation_of(k: int, mixing: int) -> Any:
         scratch, cells, norm = np.empty(k, like.dtype), np.zeros(n * (L + PAD), like.dtype), 0.0
         for block in range(first, last):
             row = tile(rows, m, block * k, None, scratch)
-            square: float = _add_block(row, origin, block * k, words[block], n, L, cells)
+            about, low = origin, block * k
+            if origin is not None and low + k > origin.size:  # the last block too is read whole
+                last_one = np.zeros(k, origin.dtype)
+                last_one[: origin.size - low] = origin[low:]
+                about, low = last_one, 0
+            square: float = _add_block(row, about, low, words[block], n, L, cells)
             if square < FAINT and like.itemsize == 4:
                 square = _square(tile(rows, m, block * k, origin, scratch))
             norm += square
@@ -812,8 +815,11 @@ def _add_block_plainly(row, origin, low, words, n, L, cells):
         h *= u64(2)
     for c in range(n):
         offset, plane = u64(words[planes * L + c]) % L, ((n + c) >> u64(5)) * L
-        for i in range(L):
-            cells[c * (L + u64(PAD)) + (offset + i) % L] += _signed(x[c * L + i], words[plane + i], (n + c) & u64(31))
+        at, bit = c * (L + u64(PAD)) + offset, (n + c) & u64(31)
+        for i in range(L - offset):
+            cells[at + i] += _signed(x[c * L + i], words[plane + i], bit)
+        for i in range(L - offset, L):
+            cells[at + i - L] += _signed(x[c * L + i], words[plane + i], bit)
     return norm
 
 
