@@ -22,7 +22,7 @@ test: $(VENV)/dev
 test-generic: $(VENV)/dev
 	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=$(CURDIR)/build/numba-generic OPENBLAS_CORETYPE=Prescott \
 		NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/kernels/test_kernels.py \
-		tests/kernels/test_weigh.py tests/test_geometry.py tests/rules/test_definitions.py
+		tests/kernels/test_order_statistics.py tests/kernels/test_weigh.py tests/test_geometry.py tests/rules/test_definitions.py
 
 test-slow: $(VENV)/slow
 	$(BIN)/python -m pytest -m slow

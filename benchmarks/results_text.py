@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from statistics import correlation, mean, median, variance
+from statistics import mean, median, variance
 
+from bartizan.studies.estimates import spearman
 from bartizan.studies.formatting import markdown_table
-from bartizan.studies.paper.cells import ABLATION, PaperValue
+from bartizan.studies.paper.cells import ABLATION
 from bartizan.studies.paper.compare import (
     NOTHING,
     CellComparison,
     Summary,
-    accuracies,
     accuracy_text,
     cell_text,
     failed,
+    mean_accuracy,
     printed,
     seeds_text,
     signed_spread,
@@ -67,12 +68,12 @@ class PageSummary(Summary):
 
     @property
     def ranks_of_base_and_pdr(self) -> float | None:
-        return spearman([_accuracy(row.base) for row in self.rows], [_accuracy(row.pdr) for row in self.rows])
+        return spearman([mean_accuracy(row.base) for row in self.rows], [mean_accuracy(row.pdr) for row in self.rows])
 
     @property
     def ranks_of_ours_and_paper(self) -> float | None:
-        ours = [_accuracy(runs) for row in self.cells for runs in (row.base, row.pdr)]
-        paper = [_accuracy(values) for row in self.cells for values in (row.paper_base, row.cell.values)]
+        ours = [mean_accuracy(runs) for row in self.cells for runs in (row.base, row.pdr)]
+        paper = [mean_accuracy(values) for row in self.cells for values in (row.paper_base, row.cell.values)]
         return spearman(ours, paper)
 
     @property
@@ -244,26 +245,3 @@ def pooled(groups: Sequence[Sequence[float]]) -> float | None:
     if not several:
         return None
     return sqrt(sum((len(g) - 1) * variance(g) for g in several) / sum(len(g) - 1 for g in several))
-
-
-def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation, equal values sharing their mean rank; None where one side is all equal.
-
-    >>> round(spearman([1, 2, 3, 4], [10, 30, 20, 40]), 9), round(spearman([0, 0, 5], [1, 1, 9]), 9)
-    (0.8, 1.0)
-    >>> spearman([1, 1], [1, 2])
-    """
-    if len(set(x)) < 2 or len(set(y)) < 2:
-        return None
-    return correlation(_ranks(x), _ranks(y))
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    ordered = sorted(values)
-    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
-
-
-def _accuracy(runs: Sequence[RunSummary] | Sequence[PaperValue]) -> float:
-    """A cell's mean accuracy; "-" is 0, below all others."""
-    reached = accuracies(runs)
-    return mean(reached) if reached else 0.0

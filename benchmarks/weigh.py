@@ -56,7 +56,7 @@ def averaged(chosen, M):
 
 def mca(g, f):
     width = float(np.sqrt(np.median(g.D[g.medoid])))
-    return definition.correntropy(g.inner, g.medoid, g.shares, width, 1e-8, 1000)[0]
+    return definition.correntropy(g.inner, np.eye(len(g.D))[g.medoid], g.shares, width, 1e-8, 1000)[0]
 
 
 def nnm(then):

@@ -71,6 +71,7 @@ SURFACES = {
     "checkpoints": Entry(
         "lab.runs:checkpoints", 1, _under("lab.runs", "checkpoint") + _under("lab.training", "server")
     ),
+    "first-weights": Entry("lab.weights:surface", 1, _under("lab.models", "weights"), "safetensors"),
     "file-kinds": Entry(
         "file_kinds:surface",
         1,

@@ -168,12 +168,14 @@ def geometric_median(x, sizes=None):
     return z.astype(np.float64)
 
 
-def mca(x, width: float | None = None, steps: int = 20_000):
-    """The fixed point of Gaussian weights around it, iterated from the medoid."""
+def mca(x, width: float | None = None, steps: int = 20_000, start: str = "medoid"):
+    """The fixed point of Gaussian weights around it, iterated from the medoid or the mean."""
     D = squared_distances(x)
     medoid = np.median(D, axis=1).argmin()
-    width = np.sqrt(np.median(D[medoid])) if width is None else width
-    z = x[medoid]
+    z = x[medoid] if start == "medoid" else x.mean(axis=0)
+    to_z = np.sqrt(np.sum((x - z) ** 2, axis=1))
+    usual = np.median(to_z) if start == "medoid" else to_z.mean()
+    width = usual if width is None else width
     for _ in range(steps):
         z = mean(x, np.exp(-np.sum((x - z) ** 2, axis=1) / (2 * width**2)))
     return z
@@ -266,9 +268,9 @@ def trimmed_mean(x, f: int, sizes=None):
 
 
 def meamed(x, f: int, sizes=None):
-    """The mean of each coordinate's M - f values nearest to its median."""
+    """The mean of each coordinate's M - f values nearest to its median, the smaller one first of two equally near."""
     away = np.abs(x - median(x, sizes))
-    return _mean_of(x, np.argsort(away, axis=0, kind="stable")[: len(x) - f], sizes)
+    return _mean_of(x, np.lexsort((x, away), axis=0)[: len(x) - f], sizes)
 
 
 def _mean_of(x, rows, sizes):

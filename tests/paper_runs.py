@@ -21,6 +21,7 @@ def write(
     changes=(),
     sizes=None,
     weights=(None, None),
+    first_weights=None,
     **settings,
 ):
     """What a run of a cell leaves behind, in real files; a refused round has no times of the server."""
@@ -36,6 +37,7 @@ def write(
             clients=list(range(len(sizes or weights[0] or "ab"))),
             sizes=sizes,
             byzantine=[1],
+            first_weights=first_weights,
         )
         for number, accuracy in enumerate(accuracies, start=1):
             seconds = {"train": 9.0, "sketch": server / 2, "weigh": server / 4, "combine": server / 4}

@@ -17,6 +17,7 @@ class Case:
     convex: bool = True  # weights sum to 1
     twins: bool = False  # equal updates get equal weights
     outlier: float = 0.0  # the most weight that one far client gets
+    bounded: bool = True  # one far client moves the result no farther than the honest are apart
     least: int = 1  # clients needed with n_byzantine=0
 
     def __repr__(self) -> str:
@@ -25,7 +26,7 @@ class Case:
 
 # n_byzantine is 2 in all of them: every rule works on 13 clients.
 CASES = [
-    Case(bz.Mean(), twins=True, outlier=1.0),
+    Case(bz.Mean(), twins=True, outlier=1.0, bounded=False),
     Case(bz.Krum(2), least=3),
     Case(bz.MultiKrum(2), least=3),
     Case(bz.MultiKrum(2, n_selected=4), least=3),
@@ -33,6 +34,7 @@ CASES = [
     Case(bz.GeometricMedian(), twins=True, outlier=1e-3),
     Case(bz.MCA(), twins=True),
     Case(bz.MCA(width=2.0), scale=False, twins=True),
+    Case(bz.MCA(start="mean"), twins=True, outlier=1e-3, bounded=False),
     Case(bz.CenteredClipping(), shift=False, convex=False, twins=True, outlier=1e-3),
     Case(bz.CenteredClipping(radius=1.0, steps=5), shift=False, scale=False, convex=False, twins=True, outlier=1e-3),
     Case(bz.MDA(2), permutation=False),  # several sets may share the least diameter: see test_definitions

@@ -23,6 +23,7 @@ from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.lab.runs.folder import recorded as recorded_by
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.training.server import Server
+from bartizan.lab.training.step_sizes import STEP_SIZES
 from bartizan.records import AnotherRunError, CorruptFileError
 from bartizan.studies.paper.kept_runs import RunSummary
 from fuzz.draw import Draw
@@ -193,7 +194,7 @@ TENSORS: list[Any] = [
 
 def _restored(draw: Draw, folder: Path) -> str:
     """A server goes on from a forged state, or refuses it: it does not fail in a later round."""
-    optimiser = draw.pick(["sgd", "momentum", *(["prodigy"] if find_spec("prodigyopt") else [])])
+    optimiser = draw.pick(["sgd", "momentum", *(["prodigy"] if find_spec("prodigyopt") else []), *STEP_SIZES])
     one, other = (Server(torch.ones(6), 4, Settings(optimiser), step_size=0.1, rounds=5) for _ in range(2))
     for _ in range(draw.below(3)):
         one.step(torch.ones(6))
@@ -243,5 +244,5 @@ def _same(one: Any, other: Any) -> bool:
 
 def checkpoints(folder: Path) -> Surface:
     seeds = [b"\2", b"\3" + bytes(range(30)), b"\2\1", b"\2\4", b"\0" + SAVED, b"\1" + bytes(range(40))]
-    seeds += [bytes([4, optimiser, 2, n]) + bytes(range(n, n + 30)) for optimiser in range(3) for n in (1, 2, 3)]
+    seeds += [bytes([4, optimiser, 2, n]) + bytes(range(n, n + 30)) for optimiser in range(6) for n in (1, 2, 3)]
     return Surface(_checkpoint_case(folder), seeds, length=3000)

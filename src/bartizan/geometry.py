@@ -70,7 +70,7 @@ class GramStats:
     `about(i)` gives the inner products once more, about row i; both are symmetric to the last bit. A trusted update is
     the last row, and `trusted_dots` are the exact inner products with it, its own the last. `about` is asked where the
     clients' squared distances are less than `short_of_digits` of their squared norms. All lengths are in multiples of
-    `unit`, which is 1 but for tiny updates.
+    `unit`, which is 1 but for tiny updates. If `norms_only`, the Gram matrix was not measured: a view of one zero.
     """
 
     gram: Floats
@@ -79,15 +79,17 @@ class GramStats:
     trusted_dots: Floats | None = None
     short_of_digits: float = SHORT_OF_DIGITS
     unit: float = 1.0
+    norms_only: bool = False
 
     def keep(self, rows: npt.NDArray[np.intp]) -> GramStats:
         return GramStats(
-            self.gram[np.ix_(rows, rows)],
+            self.gram[: len(rows), : len(rows)] if self.norms_only else self.gram[np.ix_(rows, rows)],
             self.squared_norms[rows],
             lambda i: self.about(int(rows[i]))[np.ix_(rows, rows)],
             None if self.trusted_dots is None else self.trusted_dots[rows],
             self.short_of_digits,
             self.unit,
+            self.norms_only,
         )
 
 
@@ -217,8 +219,9 @@ class Geometry:
         """The geometry of measured clients, recentred at the medoid; by a second pass where digits are short."""
         from bartizan.kernels import weigh
 
-        G = np.ascontiguousarray(stats.gram)
-        _, medoid, median = distances = weigh.distances(G, n_clients)
+        nothing = stats.gram[:n_clients, :n_clients], 0, 0.0
+        G = stats.gram if stats.norms_only else np.ascontiguousarray(stats.gram)
+        _, medoid, median = distances = nothing if stats.norms_only else weigh.distances(G, n_clients)
         points = MeasuredPoints(G, distances, medoid)
         if n_clients > 1 and median < stats.short_of_digits * G[medoid, medoid]:
             again = np.ascontiguousarray(stats.about(medoid))
@@ -318,14 +321,19 @@ class Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""
         M, n_mixed = self.n_clients, len(mixing)
         norms, dots = self.exact_squared_norms, self.trusted_dots
-        present = np.count_nonzero(mixing)
-        only_scaled = present <= n_mixed and bool((np.count_nonzero(mixing, axis=1) <= 1).all())
-        # Each client in one row: rows own their sizes.
-        parted = present == M and bool((np.count_nonzero(mixing, axis=0) == 1).all())
+        sizes, squares = self.sizes if n_mixed == M else np.ones(n_mixed), None
+        if np.count_nonzero(mixing) <= max(M, n_mixed):
+            rows, clients = np.nonzero(mixing)
+            if len(rows) == M == len(np.unique(clients)):  # each client in one row: rows own their sizes
+                sizes = np.zeros(n_mixed)
+                np.add.at(sizes, rows, self.sizes[clients])
+            if norms is not None and len(rows) == len(np.unique(rows)):  # clients are only scaled
+                squares = np.zeros(n_mixed)
+                squares[rows] = mixing[rows, clients] ** 2 * norms[clients]
         return Geometry(
             MixedPoints(self.points, mixing),
-            (mixing > 0) @ self.sizes if parted else self.sizes if n_mixed == M else np.ones(n_mixed),
-            mixing**2 @ norms if norms is not None and only_scaled else None,
+            sizes,
+            squares,
             None if dots is None else np.append(mixing @ dots[:M], dots[M]),
             self.seed,
             self.n_mixings + 1,  # the next one draws its own randomness

@@ -60,9 +60,11 @@ class Aggregation(Generic[U]):
         """The result of a verdict on these clients, in their order."""
         decision, quarantined = verdict.decision, verdict.quarantined
         weights = None
-        if decision.coordinate_stage is None or decision.coordinate_stage.mixing is not None:
-            weights = np.zeros(len(clients))
-            weights[[m for m in range(len(clients)) if m not in quarantined]] = decision.weights
+        if decision.coordinate_stage is None or decision.coordinate_stage.has_weights:
+            weights = np.array(decision.weights, dtype=np.float64)
+            if quarantined:
+                weights = np.zeros(len(clients))
+                weights[[m for m in range(len(clients)) if m not in quarantined]] = decision.weights
         return cls(
             update=update,
             weights=weights,

@@ -51,6 +51,7 @@ class RunLine(TypedDict):
     split: NotRequired[list[list[Number]] | None]
     classes: NotRequired[list[str] | None]
     data: NotRequired[str | None]
+    first_weights: NotRequired[str | None]
     dim: NotRequired[Count | None]
     bartizan: NotRequired[str | None]
     torch: NotRequired[str | None]

@@ -9,6 +9,7 @@ import numpy as np
 from bartizan._util.stopwatch import compile_seconds
 from bartizan.aggregate import aggregate
 from bartizan.rules import MCA, Bulyan, FLTrust, GeometricMedian, Krum
+from bartizan.rules.coordinatewise import Median
 from bartizan.rules.preaggregators import NNM
 from bartizan.sketch import Exact, Rotated
 
@@ -33,6 +34,10 @@ def warm_up(device: str = "cpu") -> float:
         for clients, rule in ((few, GeometricMedian()), (few, MCA()), (few, Bulyan(2)), (few, mixed), (many, mixed)):
             aggregate(clients, rule)
         aggregate(many, Krum(2))
+        sizes = np.arange(1, len(few) + 1)
+        for coordinate_wise in (Median(), NNM(2) >> Median()):
+            aggregate(few, coordinate_wise)
+            aggregate(few, coordinate_wise, sizes=sizes)
     return compile_seconds() - before
 
 

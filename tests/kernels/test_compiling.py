@@ -113,4 +113,7 @@ def test_after_the_warm_up_usual_calls_compile_nothing():
                     for client, row in enumerate(x.astype(dtype)):
                         r.add(row, client)
                     r.close()
+        for rule in (bz.Median(), bz.TrimmedMean(3), bz.MeaMed(3), bz.NNM(3) >> bz.Median(), bz.Bulyan(3, trim=True)):
+            for sizes in (None, np.arange(1, 21)):
+                assert "compile" not in bz.aggregate(x.astype(dtype), rule, sizes=sizes).seconds
     assert compile_seconds() == before

@@ -14,7 +14,7 @@ from bartizan.kernels import reference
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from bartizan.kernels import gpu  # noqa: E402
-from bartizan.kernels.gpu import placed  # noqa: E402
+from bartizan.kernels.gpu import columnwise, placed  # noqa: E402
 from bartizan.kernels.gpu.chacha import words  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -233,6 +233,59 @@ def test_a_missing_triton_names_the_extra():
     code = "import sys; sys.modules['triton'] = None; import bartizan.kernels.gpu"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'bartizan[gpu]'" in run.stderr
+
+
+@pytest.mark.parametrize("sized", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_order_statistics_are_those_of_their_definitions_in_fresh_memory(dtype, sized):
+    # The larger number of rows is more than fits the registers.
+    for M, w in [(1, 1), (6, 300), (columnwise.MOST_ROWS + 2, 130)]:
+        x = torch.round(2 * numbers((M, w), dtype)) / 2 if M == 6 else numbers((M, w), dtype)  # with ties
+        sizes = np.random.default_rng(1).integers(1, 5, size=M) / 3 if sized else np.full(M, 0.3)
+        for name, f in [("median", None), ("trimmed_mean", M // 5), ("meamed", M // 5), ("meamed", 3 * M // 4)]:
+            settings = {} if f is None else {"f": f}
+            out, truth = torch.full((w,), torch.nan, dtype=torch.float64, device=DEVICE), np.full((1, w), np.nan)
+            getattr(gpu, name)(gpu.DeviceRows.of(x), sizes=sizes, out=out, **settings)
+            getattr(reference, name)(exact(x), sizes=sizes, out=truth, **settings)
+            np.testing.assert_allclose(exact(out), truth[0], rtol=1e-12, atol=1e-12)
+
+
+def test_order_statistics_of_layers_are_flat():
+    rows, x = layers([5000, 1, 300], 5, [torch.float32] * 3)
+    out, truth = torch.full((x.shape[1],), torch.nan, device=DEVICE), np.empty((1, x.shape[1]))
+    for start, some in gpu.Placed.of(rows):
+        gpu.meamed(some, np.ones(5), 1, out[start : start + some.width])
+    reference.meamed(exact(x), np.ones(5), 1, truth)
+    np.testing.assert_allclose(exact(out), truth[0], rtol=1e-6, atol=1e-6)
+
+
+def test_the_median_of_two_huge_numbers_is_finite():
+    x, out = torch.full((4, 20), 3e38, device=DEVICE), torch.empty(20, device=DEVICE)
+    for sizes in (np.ones(4), np.arange(1.0, 5)):
+        gpu.median(gpu.DeviceRows.of(x), sizes, out)
+        assert bool((out == x[0]).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_mixtures_are_those_of_their_definition(dtype):
+    x, origin, mixing = numbers((7, 500), dtype), numbers(500, torch.float64, 1), numbers((3, 7), torch.float64, 2)
+    rest = 1 - mixing.sum(1)
+    for about, start, w in ((None, 0, 500), (origin, 130, 70)):
+        out, truth = torch.full((3, w), torch.nan, dtype=torch.float64, device=DEVICE), np.empty((3, w))
+        gpu.mixed(gpu.DeviceRows.of(x), mixing, rest, about, start, out)
+        reference.mixed(exact(x), exact(mixing), exact(rest), exact(about), start, truth)
+        np.testing.assert_allclose(exact(out), truth, rtol=1e-12, atol=1e-12)
+
+
+@only_real
+@pytest.mark.parametrize(("name", "f"), [("median", None), ("trimmed_mean", 10), ("meamed", 10)])
+@pytest.mark.parametrize(("M", "w"), [(50, 1_000_003), (columnwise.MOST_ROWS, 70_001), (200, 100_001)])
+def test_order_statistics_of_many_columns(name, f, M, w):
+    x, settings = numbers((M, w)), {} if f is None else {"f": f}
+    out, truth = torch.full((w,), torch.nan, device=DEVICE), np.empty((1, w))
+    getattr(gpu, name)(gpu.DeviceRows.of(x), sizes=np.ones(M), out=out, **settings)
+    getattr(reference, name)(exact(x), sizes=np.ones(M), out=truth, **settings)
+    np.testing.assert_allclose(exact(out), truth[0], rtol=1e-6, atol=1e-6)
 
 
 @only_real

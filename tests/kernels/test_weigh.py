@@ -143,7 +143,8 @@ def test_iterated_weights_are_those_of_the_definition(kind, steps):
         inner, shares = weigh.recentred(G, medoid, M), rng.dirichlet(np.ones(M) * 9)
         calls = [("weiszfeld", (inner, D, medoid, shares, 1e-10, steps))]
         if median > 0:
-            calls.append(("correntropy", (inner, medoid, shares, float(np.sqrt(median)), 1e-10, steps)))
+            for start in (np.eye(M)[medoid], shares):
+                calls.append(("correntropy", (inner, start, shares, float(np.sqrt(median)), 1e-10, steps)))
         for name, arguments in calls:
             (ours, reached), (truth, truly) = getattr(weigh, name)(*arguments), getattr(reference, name)(*arguments)
             assert (reached and truly) or steps < 1000
@@ -181,6 +182,60 @@ def test_a_sandwich_is_symmetric_and_the_same_for_any_number_of_threads(threads,
         np.testing.assert_array_equal(ours, alone)
         np.testing.assert_array_equal(ours, ours.T)
         np.testing.assert_allclose(ours, reference.sandwich(B, S), atol=1e-9 * m)
+
+
+def neighbours(rng, M, sizes):
+    return weigh.nearest(weigh.distances(gram(random(rng, M)), M)[0], M - M // 12, sizes)
+
+
+def buckets(rng, M):
+    A = np.zeros((M // 3, M))
+    A[np.arange(M) % len(A), rng.permutation(M)] = rng.uniform(0.1, 1, size=M)
+    return A
+
+
+MIXINGS = {
+    "neighbours": lambda rng, M: neighbours(rng, M, np.ones(M)),
+    "neighbours by sizes": lambda rng, M: neighbours(rng, M, rng.uniform(0.1, 1, size=M)),
+    "buckets": buckets,
+    "scaled": lambda rng, M: np.diag(rng.uniform(0, 1, size=M) * (rng.uniform(size=M) > 0.1)),
+    "one row in most": lambda rng, M: np.where(rng.uniform(size=(M, M)) > 0.1, rng.uniform(size=M), 0.0),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_a_sandwich_of_like_or_sparse_rows_is_that_of_the_definition(mixing, threads, monkeypatch):
+    for M in (97, 300, 515):
+        rng = np.random.default_rng(M)
+        B, S = MIXINGS[mixing](rng, M), gram(rng.normal(size=(M, 9)))
+        alone = weigh._sparse_sandwich(B, S)
+        monkeypatch.setattr(weigh, "n_threads", lambda: threads)
+        ours = weigh.sandwich(B, S)
+        np.testing.assert_array_equal(ours, alone)
+        np.testing.assert_array_equal(ours, ours.T)
+        # Sums of at most M^2 products, each rounded a few times.
+        error = 1e-15 * M * (abs(B) @ abs(S) @ abs(B).T)
+        assert (abs(ours - reference.sandwich(B, S)) <= error).all()
+
+
+def test_a_giant_takes_no_digits_from_the_mixtures_without_it():
+    rng, M, f = np.random.default_rng(0), 200, 20
+    x = random(rng, M)
+    x[:f] *= 1e12
+    G = gram(x)
+    B = weigh.nearest(weigh.distances(G, M)[0], M - f, rng.uniform(0.1, 1, size=M))
+    assert not B[f:, :f].any()
+    ours, truth = weigh._sparse_sandwich(B, G), reference.sandwich(B[f:, f:], G[f:, f:])
+    np.testing.assert_allclose(ours[f:, f:], truth, atol=1e-12)
+
+
+def test_sums_of_the_nearest_are_those_of_the_definition_for_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr(weigh, "MANY", 0)
+    D = np.random.default_rng(0).uniform(size=(301, 301))
+    for threads in (1, 4):
+        monkeypatch.setattr(weigh, "n_threads", lambda threads=threads: threads)
+        np.testing.assert_array_equal(weigh.nearest_sums(D, 77), reference.nearest_sums(D, 77))
 
 
 @pytest.mark.parametrize(

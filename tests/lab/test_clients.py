@@ -51,6 +51,7 @@ def problem(name, norm, shape=(1, 12, 12), clients=2, batch=4):
 MODELS = [("cnn", "group", (1, 12, 12)), ("cnn", "batch", (1, 12, 12)), ("cnn", "none", (3, 9, 11))]
 MODELS += [("logistic", "none", (1, 12, 12)), ("resnet18", "group", (3, 8, 8)), ("resnet18", "batch", (3, 8, 8))]
 MODELS += [("mobilenet-v3-small", "group", (3, 16, 16)), ("mobilenet-v3-small", "batch", (3, 16, 16))]
+MODELS += [("efficientnet-lite0", "batch", (3, 16, 16))]
 
 
 @pytest.mark.parametrize(("name", "norm", "shape"), MODELS)
@@ -245,6 +246,25 @@ def test_training_learns_and_evaluation_says_so():
     outputs = loaded.eval()(images.batch(torch.arange(len(images))))
     assert after == pytest.approx((outputs.argmax(1) == images.labels).float().mean().item())
     assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, images.labels).item(), rel=1e-4)
+
+
+def test_evaluation_by_the_batchs_statistics_is_that_of_training_and_changes_nothing():
+    model, images = models.build("mobilenet-v3-small", 4, (1, 12, 12), "batch"), pictures()
+    flat = FlatLayout.of(model)
+    weights = flat.read(model)
+    weights[flat.n_parameters :] = 3.0  # running statistics that no batch has
+    before = weights.clone()
+    running, batch = (evaluate(model, weights, images, batch_statistics=own)[1] for own in (False, True))
+    loaded = copy.deepcopy(model).train()
+    for module in loaded.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.eval()
+    outputs = loaded(images.batch(torch.arange(len(images))))
+    assert batch == pytest.approx(torch.nn.functional.cross_entropy(outputs, images.labels).item(), rel=1e-4)
+    assert batch != pytest.approx(running, rel=1e-3)
+    assert torch.equal(weights, before)
+    pieces = evaluate(model, weights, images, batch=len(images) - 1, batch_statistics=True)[1]
+    assert pieces == pytest.approx(batch, rel=0.5), "two halves, and no batch of one image"
 
 
 def test_a_backdoor_counts_other_classes_only():

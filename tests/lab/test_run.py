@@ -23,6 +23,9 @@ from bartizan import cli
 from bartizan import records as results
 from bartizan.lab import Experiment, run, sweep
 from bartizan.lab.config.keys import ConfigError
+from bartizan.lab.data import load
+from bartizan.lab.data.population import Population
+from bartizan.lab.models import build
 from bartizan.lab.runs.checkpoint import NAME, Checkpoint, CheckpointTimer
 from bartizan.lab.runs.progress_display import RunProgress
 from bartizan.records import AnotherRunError, CorruptFileError, locked
@@ -102,6 +105,9 @@ def test_another_seed_is_another_run(whole, tmp_path):
     [
         ["server.optimiser=momentum", "data.augment=true"],
         ["server.optimiser=prodigy"],
+        ["server.optimiser=dog", "data.validation=0.1", "data.resize=14", "data.scaling=symmetric"],
+        ["server.optimiser=d-adaptation", "split.kind=client-dirichlet"],
+        ["server.optimiser=adagrad-norm"],
         ["rule.name=clipped-clustering", "server.schedule=cosine"],
         ["clients.work=epochs", "clients.batch=100", "clients.participation=0.7", "rule.name=nnm >> mean"],
         ["attack.name=garbage", "rule.name=fltrust"],
@@ -357,6 +363,51 @@ def test_a_run_does_not_go_on_with_other_images_of_the_same_name(tmp_path):
         with pytest.raises(AnotherRunError, match="on other images of mnist: 200 to train with, here 300"):
             run(other, tmp_path / "run", resume=True)
         assert run(same, tmp_path / "run", resume=True).end
+
+
+def first_weights(path, seed):
+    path.parent.mkdir(exist_ok=True)
+    torch.save(build("logistic", 10, (1, 28, 28)).state_dict() | {"fc.bias": torch.full((10,), float(seed))}, path)
+    return f"model.weights={path}"
+
+
+def test_a_run_begins_at_its_first_weights_and_does_not_go_on_from_others(tmp_path):
+    on = SMALL.with_settings(["rounds=3", first_weights(tmp_path / "a" / "first.pt", 1)])
+    other = on.with_settings([first_weights(tmp_path / "b" / "first.pt", 2)])
+    copy = tmp_path / "c" / "first.pt"
+    copy.parent.mkdir()
+    shutil.copy(tmp_path / "a" / "first.pt", copy)
+    same = on.with_settings([f"model.weights={copy}"])
+    assert on.id == other.id == same.id != SMALL.with_settings(["rounds=3"]).id
+    with pytest.raises(Enough):
+        run(on, tmp_path / "run", watch=stopping_after(1))
+    for _ in range(2):  # unfinished, then finished
+        with pytest.raises(AnotherRunError, match=r"from other first weights \(model.weights\): a file of hash"):
+            run(other, tmp_path / "run", resume=True)
+        assert run(same, tmp_path / "run", resume=True).end
+    assert len(results.read(tmp_path / "run").run["first_weights"]) == 16
+    assert "first_weights" not in run(SMALL, tmp_path / "drawn").run
+
+
+def test_a_classifier_that_was_drawn_anew_is_told_in_the_first_round(tmp_path):
+    torch.save(build("logistic", 7, (1, 28, 28)).state_dict(), tmp_path / "seven.pt")
+    done = run(SMALL.with_settings(["rounds=2", f"model.weights={tmp_path / 'seven.pt'}"]), tmp_path / "run")
+    notes = [line.get("note", "") for line in done.rounds]
+    assert notes[0].startswith("fc.weight and fc.bias are drawn anew: seven.pt has 7 classes.")
+    assert "drawn" not in notes[1]
+
+
+def test_a_validation_part_is_taken_from_all_clients_and_the_test_set_is_not_looked_at(tmp_path):
+    kept, held = (run(SMALL.with_settings([f"data.validation={v}"]), tmp_path / v).run for v in ("0.0", "0.2"))
+    assert (sum(kept["sizes"]), sum(held["sizes"])) == (10_000, 8_000)
+    assert kept["data"] != held["data"]
+    one, other = (Population.of(SMALL.changed({"data.validation": 0.2, "seed": seed})).dataset for seed in (0, 1))
+    assert one.digest == other.digest, "the same part for all seeds"
+    whole = load()
+    assert len(one.test) == 2_000
+    images = {pixels.tobytes() for pixels in whole.train.pixels}
+    assert all(pixels.tobytes() in images for pixels in one.test.pixels)
+    assert np.array_equal(np.sort(np.concatenate([one.train.labels, one.test.labels])), np.sort(whole.train.labels))
 
 
 def test_a_run_that_can_not_begin_leaves_no_folder(tmp_path):

@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 
 from bartizan.lab.config.sections import Server as Settings  # noqa: E402
 from bartizan.lab.training.server import LEAST_VARIANCE, Server  # noqa: E402
+from bartizan.lab.training.step_sizes import STEP_SIZES  # noqa: E402
 
 needs_prodigyopt = pytest.mark.skipif(find_spec("prodigyopt") is None, reason="needs prodigyopt")
-OPTIMISERS = ["sgd", "momentum", pytest.param("prodigy", marks=needs_prodigyopt)]
+OPTIMISERS = ["sgd", "momentum", pytest.param("prodigy", marks=needs_prodigyopt), *STEP_SIZES]
 COSINE = Settings(schedule="cosine")
 
 
@@ -47,6 +48,90 @@ def test_prodigy_is_prodigyopts():
         assert server.step(gradient(server.weights)) == used
     assert torch.equal(server.weights, w.detach())
     assert used > 100 * 1e-6, "its step size has grown from 1e-6 by itself"
+
+
+def adagrad_norm(w, rounds):
+    squares = 0.0
+    for _ in range(rounds):
+        squares += w**2
+        w -= w / math.sqrt(squares)
+        yield w
+
+
+def dog(w, rounds, relative=1e-6):
+    seen, squares = [w], 1e-8
+    for _ in range(rounds):
+        squares += seen[-1] ** 2
+        far = max([relative * (1 + abs(w)), *(abs(one - w) for one in seen)])
+        seen.append(seen[-1] - far / math.sqrt(squares) * seen[-1])
+        yield seen[-1]
+
+
+def d_adaptation(w, rounds):
+    d, s, products, first = 1e-6, 0.0, 0.0, abs(w)
+    for _ in range(rounds):
+        step = d / first
+        products += step * w * s
+        s += step * w
+        w -= step * w
+        d = max(d, 2 * products / abs(s))
+        yield w
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "sequence"), [("adagrad-norm", adagrad_norm), ("dog", dog), ("d-adaptation", d_adaptation)]
+)
+def test_a_tuned_step_size_follows_its_formula_down_a_parabola(optimiser, sequence):
+    """The gradient of w^2 / 2 is w, so every number of the formula is a plain one."""
+    server = Server(torch.tensor([3.0], dtype=torch.float64), 1, Settings(optimiser), step_size=1.0)
+    ours = []
+    for _ in range(200):
+        server.step(server.weights.clone())
+        ours.append(float(server.weights))
+    assert ours == pytest.approx(list(sequence(3.0, 200)), rel=1e-9)
+    assert abs(ours[-1]) < 0.2
+
+
+def test_the_first_steps_of_tuned_step_sizes_are_those_computed_by_hand():
+    used = {}
+    for optimiser in STEP_SIZES:
+        server = Server(torch.tensor([3.0, 4.0], dtype=torch.float64), 2, Settings(optimiser), step_size=1.0)
+        used[optimiser] = [server.step(torch.tensor([0.0, 2.0])), server.step(torch.tensor([0.0, 1.0]))]
+    assert used["adagrad-norm"] == pytest.approx([1 / 2, 1 / math.sqrt(5)])
+    # |w_0| = 5, so r = 6e-6; the first step goes 6e-6 far, and no farther.
+    assert used["dog"] == pytest.approx([6e-6 / 2, 6e-6 / math.sqrt(5)], rel=1e-8)
+    # s_1 = 1e-6 along the gradient, and <g_0, s_0> = 0: d stays.
+    assert used["d-adaptation"] == pytest.approx([5e-7, 5e-7])
+
+
+def test_dog_begins_with_longer_steps_where_there_is_batchnorm():
+    without, with_it = (Server(torch.zeros(n), 1, Settings("dog"), step_size=1.0) for n in (1, 3))
+    assert with_it.step(torch.ones(3)) == pytest.approx(100 * without.step(torch.ones(1)))
+
+
+@pytest.mark.parametrize("optimiser", STEP_SIZES)
+def test_a_gradient_of_zero_moves_nothing(optimiser):
+    server = Server(torch.ones(4), 4, Settings(optimiser), step_size=1.0)
+    for _ in range(3):
+        server.step(torch.zeros(4))
+    assert torch.equal(server.weights, torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "change", "message"),
+    [
+        ("dog", {"squares": "1"}, "tuned.squares must be a number"),
+        ("dog", {"start": torch.ones(3)}, "start must be a tensor"),
+        ("d-adaptation", {"d": math.inf}, "tuned.d must be a number"),
+        ("adagrad-norm", {"squares": None}, "tuned.squares must be a number"),
+        ("dog", {"squares": -1.0}, "tuned.squares must be a number from 0"),
+    ],
+)
+def test_a_tuned_state_that_is_not_sound_is_named(optimiser, change, message):
+    server = Server(torch.ones(4), 4, Settings(optimiser), step_size=1.0)
+    state = server.state_dict()
+    with pytest.raises((TypeError, ValueError), match=message):
+        server.load_state_dict(state | {"tuned": state["tuned"] | change})
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)

@@ -1,12 +1,14 @@
 """The coordinate-wise rules against their definitions, one coordinate at a time."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bartizan as bz
-from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
+from bartizan.rules.coordinatewise import CoordinateWise, MeaMed, Median, TrimmedMean
 from tests import oracle
 
 
@@ -47,13 +49,49 @@ def test_the_answer_is_the_definitions_in_every_coordinate(rule, n_clients, dtyp
 def test_small_rounds_with_ties_agree_with_the_definition(n_clients, rng, kind, data):
     f = data.draw(st.integers(0, (n_clients - 1) // 2))
     x = rng.integers(-2, 3, size=(n_clients, 6)).astype(np.float64)
-    if kind is MeaMed:  # among values equally far from the median the definition leaves the choice open
-        x += rng.permutation(np.arange(n_clients) ** 2 * 1e-3)[:, None]
     rule = Median() if kind is Median else kind(f)
     sizes = rng.integers(1, 4, size=n_clients)
     np.testing.assert_allclose(bz.aggregate(x, rule).update, by_definition(rule, x), atol=1e-12)
     if kind is Median or len(set(sizes.tolist())) == 1:
         np.testing.assert_allclose(bz.aggregate(x, rule, sizes=sizes).update, by_definition(rule, x, sizes), atol=1e-12)
+
+
+def test_of_two_values_equally_far_from_the_median_meamed_keeps_the_smaller():
+    x = np.array([[1.0], [2.0], [3.0]])
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        assert bz.aggregate(x[order], MeaMed(1)).update.tolist() == [1.5]
+
+
+@pytest.mark.parametrize("sized", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int64, ">f8"])
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_called_on_columns_a_rule_gives_what_the_round_gives(rule, dtype, sized):
+    x = np.random.default_rng(0).integers(-9, 9, size=(9, 40)).astype(dtype)
+    sizes = np.arange(1.0, 10) if sized else np.ones(9)
+    expected = bz.aggregate(x.astype(np.float64), rule, sizes=sizes).update
+    got = rule(x, sizes)
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(rule(np.asfortranarray(x)[:, ::2], sizes), got[::2])
+
+
+@dataclass(frozen=True)
+class Midrange(CoordinateWise):
+    """Half-way between the least and the largest value: a rule in NumPy, without a kernel."""
+
+    def reduce(self, columns, sizes):
+        return (columns.min(axis=0) + columns.max(axis=0)) / 2
+
+
+@pytest.mark.parametrize("memory", [None, "64 MiB"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_rule_in_numpy_alone_is_a_rule(dtype, memory):
+    x = updates_of(9, 20_000, dtype)
+    middle = bz.aggregate(x, Midrange(), memory=memory).update
+    np.testing.assert_allclose(middle, (x.min(axis=0) + x.max(axis=0)) / 2, rtol=1e-6)
+    mixed = bz.aggregate(x, bz.NNM(2) >> Midrange(), memory=memory).update
+    of = oracle.nnm(x.astype(np.float64), 2, np.ones(9))
+    np.testing.assert_allclose(mixed, (of.min(axis=0) + of.max(axis=0)) / 2, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [0.25, 1.0, 1e6])

@@ -155,7 +155,7 @@ def test_of_several_geometric_medians_the_middle_is_chosen_in_any_order_and_plac
 
 @pytest.mark.parametrize("rule", [bz.GeometricMedian(max_steps=2), bz.MCA(max_steps=2)], ids=repr)
 def test_an_iteration_that_ends_too_early_says_so(rule):
-    with pytest.warns(RuntimeWarning, match=r"max_steps=2\) did not reach its tolerance .* Raise max_steps"):
+    with pytest.warns(RuntimeWarning, match=r"max_steps=2.*\) did not reach its tolerance .* Raise max_steps"):
         rule(bz.Geometry.of(draw(0)))
 
 
@@ -170,10 +170,19 @@ def test_the_geometric_median_stays_at_a_client_who_outweighs_the_rest():
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("width", [None, 0.7, 3.0])
-def test_mca_is_a_fixed_point_reached_from_the_medoid(seed, width):
+@pytest.mark.parametrize("start", ["medoid", "mean"])
+def test_mca_is_a_fixed_point_reached_from_its_start(seed, width, start):
     x = draw(seed)
-    found = answer(bz.MCA(width=width, tolerance=1e-13, max_steps=20_000), x)
-    np.testing.assert_allclose(found, oracle.mca(x, width, steps=3000), atol=1e-6)
+    found = answer(bz.MCA(width=width, tolerance=1e-13, max_steps=20_000, start=start), x)
+    np.testing.assert_allclose(found, oracle.mca(x, width, steps=3000, start=start), atol=1e-6)
+
+
+@pytest.mark.parametrize("far", [60.0, 6e6])
+def test_attackers_on_one_side_move_mca_without_bound_only_from_the_mean(far):
+    x = np.concatenate([np.random.default_rng(0).normal(size=(35, 5)), np.full((15, 5), far)])
+    weights = {start: bz.MCA(start=start)(bz.Geometry.of(x))[35:].sum() for start in ("medoid", "mean")}
+    assert weights["medoid"] < 1e-9
+    assert weights["mean"] > 0.02
 
 
 @pytest.mark.parametrize("seed", SEEDS)

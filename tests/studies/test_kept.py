@@ -8,6 +8,7 @@ import pytest
 
 from bartizan import cli
 from bartizan import records as results
+from bartizan._util import jsonl
 from bartizan.studies import plotting
 from bartizan.studies.paper import compare, comparison_tables, scatter_plot
 from bartizan.studies.paper import kept_runs as kept
@@ -266,3 +267,17 @@ def test_a_run_that_stood_there_twice_stands_there_once(runs, tmp_path):
     file.write_bytes(whole + whole.splitlines(keepends=True)[0])
     assert kept.keep(runs, file) == kept.KeepResult(runs=4)
     assert file.read_bytes() == whole
+
+
+def test_a_line_that_names_another_protocol_than_its_settings_is_refused(runs, tmp_path):
+    file = tmp_path / "kept.jsonl"
+    kept.keep(runs, file)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {row["protocol"] for row in rows} == {"budgeted"}
+    new = ("protocol", "first_weights", "crc")
+    old = [{key: value for key, value in row.items() if key not in new} for row in rows]
+    jsonl.rewrite(file, old)  # as files were written before protocols had names
+    assert {run.protocol for run in kept.read(file)} == {"budgeted"}
+    jsonl.rewrite(file, [row | {"protocol": "literal"} for row in old])
+    with pytest.raises(ValueError, match="protocol must be 'budgeted', as config says, got 'literal'"):
+        kept.read(file)

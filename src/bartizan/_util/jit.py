@@ -41,11 +41,12 @@ def deferred_signals() -> Iterator[None]:
 with deferred_signals():
     from llvmlite import binding as llvm
     from llvmlite import ir
-    from numba import carray, config, types  # type: ignore[attr-defined]
+    from numba import carray, config, typeof, types  # type: ignore[attr-defined]
     from numba import njit as _njit
     from numba import uint64 as u64
     from numba.core import cgutils, event
     from numba.extending import intrinsic
+    from numba.np.numpy_support import from_dtype
 
 __all__ = [
     "carray",
@@ -53,21 +54,34 @@ __all__ = [
     "config",
     "deferred_signals",
     "event",
+    "from_dtype",
     "intrinsic",
     "ir",
     "llvm",
     "njit",
+    "typeof",
     "types",
     "u64",
 ]
 
 
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """As numba's, but signals wait while the function is compiled or loaded from the cache."""
+def njit(*, inner: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """As numba's, but signals wait while the function is compiled or loaded from the cache.
+
+    An `inner` function is called by other compiled functions only. It gets no entry from Python, and none gets one from
+    C: numba takes a good part of its time to make them.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = _njit(**options)(function)
+        lean: dict[str, Any] = {"no_cpython_wrapper": inner, "no_cfunc_wrapper": True}
+        dispatcher = _njit(**lean, **options)(function)
         dispatcher.compile = deferred_signals()(dispatcher.compile)
+        if inner:  # so that a call from Python finds no entry, and raises
+
+            def refuse(*_: Any, **__: Any) -> None:
+                raise TypeError(f"{function.__qualname__} is called by other kernels only.")
+
+            dispatcher._insert, dispatcher._compile_for_args = lambda *_: None, refuse
         return dispatcher
 
     return decorate

@@ -150,4 +150,4 @@ def weigh(rule: Rule | CoordinateWise, geometry: Geometry) -> Decision:
     if isinstance(rule, Rule):
         return rule.decide(geometry)
     rule.check(geometry.n_clients)
-    return Decision(geometry.shares, geometry.history, CoordinateStage(rule, None, geometry.sizes))
+    return Decision(geometry.shares, geometry.history, CoordinateStage(rule, geometry.sizes))

@@ -101,8 +101,9 @@ def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | No
     With at most f attackers, 2f + 1 others have an honest majority; where f is not known all are taken. Those close to
     the heaviest come first, since small distances show most.
     """
-    mixing = None if decision.coordinate_stage is None else decision.coordinate_stage.mixing
-    used = np.asarray(decision.weights > 0 if mixing is None else mixing.any(axis=0))
+    used, stage = np.asarray(decision.weights > 0), decision.coordinate_stage
+    if stage is not None:
+        used[stage.used(len(used))] = True
     enough = len(used) if withstands is None else 2 * withstands + 2
     near = geometry.squared_distances[int(np.argmax(decision.weights))]
     order: Array = np.lexsort((near, ~used))

@@ -3,24 +3,27 @@
 Rows are read in place, a tile at a time; a tile that spans several arrays, or is of another format, is copied
 to cache. Sums of float64 rows are float64; the mixing of narrower ones is float32, and a block's sketches are
 then added up in float64. Loops run over flat buffers with unsigned indices: numba then emits no wrap-around checks and
-LLVM vectorises them. All are in one file because numba's cache checks only the file that a kernel is in, not what it
-calls.
+LLVM vectorises them. The innermost ones of the sketch and of the weighted sum are written in LLVM's vectors, with
+prefetches between their operations: without, they wait for memory. All are in one file because numba's cache checks
+only the file that a kernel is in, not what it calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from bartizan._util.jit import carray, cgutils, intrinsic, ir, llvm, njit, types, u64
+from bartizan._util.jit import carray, cgutils, from_dtype, intrinsic, ir, llvm, njit, typeof, types, u64
 from bartizan._util.threads import n_threads, share
 from bartizan._util.types import Array, Floats
 from bartizan.kernels import compiling, reference
+from bartizan.kernels import order_statistics as order
 from bartizan.kernels import random_matrices as dense
-from bartizan.kernels.rows import FOLD, UNIT, Rows, unit_of
+from bartizan.kernels import sorting_networks as networks
+from bartizan.kernels.rows import FLOAT64, FOLD, UNIT, Rows, Table, address_of, unit_of
 
 compiling.register()
 
@@ -29,12 +32,16 @@ SUMS = {"reassoc", "contract", "nsz"}
 # Numbers below which waking a second thread costs more than it saves.
 SMALL = 2**17
 TILE = 4096
+AHEAD = 1024  # numbers of a row by which a weighted sum asks for them before it reads them
 STRIP = 256
 SIDE = 4
 STRIPE = 128  # rows whose products with others are summed in cache
 FEW = 16  # rows of a stripe that stay in the first cache
 MANY = 256  # rows from which on that is worth it
 BAND = 256  # strips of rows that are walked together
+SMALL_SORTED = 2**15  # numbers to be sorted below which one thread is enough
+LINE, LINES_AHEAD = 64, 64  # bytes of a cache line, and how many lines of other rows are asked for ahead
+STRIP_BYTES, WIDEST_STRIP, MOST_STRIP_BYTES = 2**20, 2**13, 2**25  # of strips that are sorted: one, and all threads'
 PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts there are at least and at most
 
 
@@ -119,6 +126,85 @@ def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None,
     share(task, parts, threads)
 
 
+def median(rows: Rows, sizes: Floats, out: Rows) -> None:
+    _order_statistic(rows, sizes, networks.MEDIAN, 0, out)
+
+
+def trimmed_mean(rows: Rows, sizes: Floats, f: int, out: Rows) -> None:
+    _order_statistic(rows, sizes, networks.TRIMMED_MEAN, f, out)
+
+
+def meamed(rows: Rows, sizes: Floats, f: int, out: Rows) -> None:
+    _order_statistic(rows, sizes, networks.MEAMED, f, out)
+
+
+def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) -> None:
+    M, table, to, dtype = len(rows), rows.table, out.table, rows.dtype
+    if (sizes == sizes[0]).all():
+        comparators = networks.comparators(kind, M, f)
+
+        def reduce(low: int, width: int, own: Array, values: Array, result: Floats) -> None:
+            _fill_strip(table, low, width, own, values)
+            order.reduce(values, width, comparators, kind, f, result)
+            _put_strip(to, low, result)
+
+        return _share_strips(reduce, rows.width, (1, dtype), (M, dtype), (1, FLOAT64))
+    by_size = np.argsort(sizes, kind="stable")
+    sizes, table = sizes[by_size], table.take(by_size)
+    comparators = networks.comparators(kind, M, f, by_sizes=True)
+
+    def reduce_by_sizes(low: int, width: int, own: Array, values: Array, owners: Array, result: Floats) -> None:
+        _fill_strip(table, low, width, own, values)
+        order.reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, result)
+        _put_strip(to, low, result)
+
+    return _share_strips(reduce_by_sizes, rows.width, (1, dtype), (M, dtype), (M, dtype), (1, FLOAT64))
+
+
+def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start: int, out: Floats) -> None:
+    (R, M), mixing = mixing.shape, np.ascontiguousarray(mixing)
+
+    def mix(low: int, width: int, own: Array, values: Floats, mixtures: Floats) -> None:
+        _fill_strip(rows.table, start + low, width, own, values)
+        order.mix(mixing, values, width, mixtures)
+        part = out[:, low : low + width]
+        part[:] = mixtures.reshape(-1, width)[:R, : part.shape[1]]
+        if origin is not None:
+            part += rest[:, None] * origin[start + low : start + low + part.shape[1]]
+
+    _share_strips(mix, out.shape[1], (1, rows.dtype), (M + -M % 4, FLOAT64), (R + -R % 4, FLOAT64))
+
+
+def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, np.dtype]) -> None:
+    """Call task(first column, columns of a strip, *buffers) for strips that cover the columns.
+
+    A buffer of so many rows of a strip is flat. A strip fits the second cache, a tile of it the first. Threads have
+    buffers of their own.
+    """
+    numbers = sum(rows for rows, _ in buffers)
+    size = sum(rows * dtype.itemsize for rows, dtype in buffers)
+    # An odd number of tiles: the rows of one tile then lie in different sets of the first cache.
+    tiles = min(WIDEST_STRIP, STRIP_BYTES // size, columns + order.TILE) // order.TILE
+    width = order.TILE * (max(0, tiles - 1) // 2 * 2 + 1)
+    n_strips = -(-columns // width)
+    threads = min(n_threads(), max(1, MOST_STRIP_BYTES // (size * width))) if columns * numbers >= SMALL_SORTED else 1
+    parts = min(n_strips, 8 * threads) if threads > 1 else 1  # so that all threads are busy to the end
+
+    def run(part: int) -> None:
+        own = [_aligned(rows * width, dtype) for rows, dtype in buffers]
+        for strip in range(n_strips * part // parts, n_strips * (part + 1) // parts):
+            task(strip * width, width, *own)
+
+    share(run, parts, threads)
+
+
+def _aligned(count: int, dtype: np.dtype) -> Array:
+    """Uninitialised numbers from a multiple of 64 bytes on: a vector in two cache lines would take twice as long."""
+    memory = np.empty(count * dtype.itemsize + 64, np.uint8)
+    skip = -address_of(memory) % 64
+    return memory[skip : skip + count * dtype.itemsize].view(dtype)
+
+
 def copied(rows: Rows, out: Array) -> None:
     share(lambda m: _fill(rows.table, m, 0, out[m]), len(rows), _threads(rows))
 
@@ -200,6 +286,25 @@ def _pointer(typing_context, address):
     return types.voidptr(types.int64), generate
 
 
+def emit_prefetch(builder, pointer):
+    """Ask for a number that is read soon, in the second cache: the first one is full of sums."""
+    i32 = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
+    builder.call(function, [builder.bitcast(pointer, cgutils.voidptr_t), i32(0), i32(2), i32(1)])
+
+
+@intrinsic
+def _prefetch(typing_context, address):
+    """Ask for the number at this address, which need not be one that may be read."""
+
+    def generate(context, builder, signature, arguments):
+        emit_prefetch(builder, builder.inttoptr(arguments[0], cgutils.voidptr_t))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
 @cache
 def has_half_conversion(triple: str, cpu: str, features: str) -> bool:
     """Whether LLVM has an instruction of this target for float16, or would call a function that need not be there."""
@@ -254,12 +359,12 @@ def _to_half(typing_context, number):
     return types.uint16(types.float32), generate
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _from_brain(bits):
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _to_brain(number):
     """The nearest bfloat16, ties to even."""
     bits = np.float32(number).view(np.uint32)
@@ -268,7 +373,7 @@ def _to_brain(number):
     return rounded if number == number else np.uint16(0x7FC0)
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _odd(number):
     """A float32 next to this float64, its last bit set if it is not the same: to be rounded once more as if at once."""
     near = np.float32(number)
@@ -280,7 +385,7 @@ def _odd(number):
     return np.uint32(bits | np.uint32(1)).view(np.float32)
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _number(address, code):
     if code == 0:
         return np.float64(carray(_pointer(address), (1,), np.float32)[0])
@@ -290,7 +395,7 @@ def _number(address, code):
     return np.float64(_from_half(bits)) if code == 2 else np.float64(_from_brain(bits))
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _read(address, step, code, out, at, count):
     """out[at : at + count] = the numbers from this address on."""
     if (code == 0 and step != 4) or (code == 1 and step != 8) or (code > 1 and step != 2):
@@ -314,25 +419,7 @@ def _read(address, step, code, out, at, count):
                 out[at + i] = _from_brain(bits[i])
 
 
-@njit(cache=True)
-def _write(address, code, values, at, count):
-    """The numbers from this address on = values[at : at + count]."""
-    if code == 0:
-        single = carray(_pointer(address), (count,), np.float32)
-        for i in range(count):
-            single[i] = values[at + i]
-    elif code == 1:
-        double = carray(_pointer(address), (count,), np.float64)
-        for i in range(count):
-            double[i] = values[at + i]
-    else:
-        bits = carray(_pointer(address), (count,), np.uint16)
-        for i in range(count):
-            near = _odd(values[at + i])
-            bits[i] = _to_half(near) if code == 2 else _to_brain(near)
-
-
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _piece(ends, column):
     """The piece that holds this column."""
     low, high = 0, len(ends) - 1
@@ -361,30 +448,117 @@ def _fill(rows, m, low, out):
         out[i] = 0.0
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
+def _write(address, code, values, at, count):
+    """The numbers from this address on = values[at : at + count]."""
+    if code == 0:
+        single = carray(_pointer(address), (count,), np.float32)
+        for i in range(count):
+            single[i] = values[at + i]
+    elif code == 1:
+        double = carray(_pointer(address), (count,), np.float64)
+        for i in range(count):
+            double[i] = values[at + i]
+    else:
+        bits = carray(_pointer(address), (count,), np.uint16)
+        for i in range(count):
+            near = _odd(values[at + i])
+            bits[i] = _to_half(near) if code == 2 else _to_brain(near)
+
+
+@njit(inner=True, cache=True)
+def _store(rows, low, values):
+    """Write as many of these numbers as there are columns from column `low` of the first row on."""
+    ends = rows.ends
+    done, e, count = 0, _piece(ends, low), min(values.size, ends[-1] - low)
+    while done < count:
+        begin = ends[e - 1] if e > 0 else 0
+        n = min(ends[e] - low - done, count - done)
+        step, code = rows.steps[0, e], rows.codes[0, e]
+        address = rows.pointers[0, e] + (low + done - begin) * step
+        if step == (4 if code == 0 else 8 if code == 1 else 2):
+            _write(address, code, values, u64(done), u64(n))
+        else:
+            for i in range(n):
+                _write(address + i * step, code, values, u64(done + i), u64(1))
+        done, e = done + n, e + 1
+
+
+@cache
+def addresses(dtype: np.dtype) -> tuple[int, int]:
+    """Where `_fill` and `_store` are, for kernels that read rows as this dtype."""
+    places = np.empty((1, 1), np.int64)
+    table = typeof(Table(places, places, places[0], places.astype(np.uint8)))
+    fill = _address_of(_fill, table, types.int64, types.int64, types.Array(from_dtype(dtype), 1, "C"))
+    return fill, _address_of(_store, table, types.int64, types.Array(types.float64, 1, "C"))
+
+
+def _address_of(kernel: Any, *arguments: Any) -> int:
+    kernel.compile(arguments)
+    compiled = kernel.overloads[arguments]
+    return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+
+
+@intrinsic
+def _call(typing_context, address, arguments):
+    """Call a kernel by its address: inlined into others, they would take twice as long to compile."""
+
+    def generate(context, builder, signature, given):
+        convention, kinds = context.call_conv, list(arguments)
+        function = builder.inttoptr(given[0], convention.get_function_type(types.none, kinds).as_pointer())
+        values = cgutils.unpack_tuple(builder, given[1])
+        return convention.call_function(builder, function, types.none, kinds, values)[1]
+
+    return types.none(address, arguments), generate
+
+
+@njit(inner=True, cache=True)
 def tile(rows, m, low, origin, scratch):
     """As many numbers of row m as the scratch holds, from column `low` on and about the origin: in place, or put
-    together there. numba compiles one version with an origin and one without.
+    together there with zeros behind the last column. numba compiles one version with an origin and one without.
     """
-    e = _piece(rows.ends, low)
+    e, last = 0, len(rows.ends) - 1
+    if last > 0:
+        e = _piece(rows.ends, low)
     begin = rows.ends[e - 1] if e > 0 else 0
-    step, own = rows.steps[m, e], 0 if scratch.itemsize == 4 else 1
+    size, left, step = scratch.size, rows.ends[e] - low, rows.steps[m, e]
     x = scratch
-    if low + scratch.size <= rows.ends[e] and rows.codes[m, e] == own and step == scratch.itemsize:
-        address = rows.pointers[m, e] + (low - begin) * step
-        x = carray(_pointer(address), (scratch.size,), scratch.dtype)
+    if rows.fill == 0 or (
+        step == scratch.itemsize and rows.codes[m, e] == (scratch.itemsize == 8) and (e == last or size <= left)
+    ):
+        x = carray(_pointer(rows.pointers[m, e] + (low - begin) * scratch.itemsize), (size,), scratch.dtype)
+        if left < size:
+            for i in range(u64(size)):
+                scratch[i] = x[i] if i < u64(left) else 0.0
+            x = scratch
     else:
-        _fill(rows, m, low, scratch)
+        _call(rows.fill, (rows, m, low, scratch))
     if origin is None:
         return x
     else:
         # Behind the last column x is the scratch, and zero.
-        for i in range(u64(min(scratch.size, origin.size - low))):
+        for i in range(u64(min(size, origin.size - low))):
             scratch[i] = x[i] - origin[u64(low) + i]
         return scratch
 
 
-@njit(cache=True, fastmath=SUMS)
+@njit(inner=True, cache=True)
+def _put(rows, low, values):
+    """Write as many of these numbers as there are from column `low` of the first row on."""
+    n, code = u64(min(values.size, rows.ends[-1] - low)), rows.codes[0, 0]
+    if rows.store != 0:
+        _call(rows.store, (rows, low, values))
+    elif code == 0:
+        single = carray(_pointer(rows.pointers[0, 0] + 4 * low), (n,), np.float32)
+        for i in range(n):
+            single[i] = values[i]
+    else:
+        double = carray(_pointer(rows.pointers[0, 0] + 8 * low), (n,), np.float64)
+        for i in range(n):
+            double[i] = values[i]
+
+
+@njit(inner=True, cache=True, fastmath=SUMS)
 def _dot(x, y):
     total = 0.0
     for i in range(u64(x.size)):
@@ -392,7 +566,7 @@ def _dot(x, y):
     return total
 
 
-@njit(cache=True, fastmath=SUMS)
+@njit(inner=True, cache=True, fastmath=SUMS)
 def _square(x):
     total = 0.0
     for i in range(u64(x.size)):
@@ -411,47 +585,94 @@ def _dot_part(rows, m, other, first, last, like, origin):
     return total
 
 
-@njit(cache=True, fastmath={"contract"})
+@njit(inner=True, cache=True, fastmath={"contract"})
 def _axpy(weight, x, out):
     for i in range(u64(x.size)):
         out[i] += weight * np.float64(x[i])
 
 
-@njit(cache=True, fastmath={"contract"})
-def _axpy2(v, x, w, y, out):
-    for i in range(u64(out.size)):
-        out[i] = out[i] + v * np.float64(x[i]) + w * np.float64(y[i])
+@intrinsic
+def _add_tiles(typing_context, tiles, weights, m, total):
+    """Add some rows' tiles to the sum, by their weights from the m-th on.
+
+    CPUs foresee what comes in a tile only after its first numbers, so each is asked for 4 or 8 KiB before: at the end
+    of a tile, for the next one's first numbers.
+    """
+
+    def generate(context, builder, signature, arguments):
+        b, i64, wide = builder, ir.IntType(64), ir.VectorType(ir.DoubleType(), 8)
+
+        def data(kind, array):
+            return context.make_array(kind)(context, b, array).data
+
+        def vector(array, index):
+            return b.bitcast(b.gep(array, [index]), ir.VectorType(array.type.pointee, 8).as_pointer())
+
+        out, first = data(total, arguments[3]), b.gep(data(weights, arguments[1]), [arguments[2]])
+        rows = [data(tiles.dtype, b.extract_value(arguments[0], i)) for i in range(tiles.count)]
+        by = [b.load(b.gep(first, [i64(i)])) for i in range(tiles.count)]
+        by = [b.insert_element(ir.Constant(wide, ir.Undefined), w, i64(0)) for w in by]
+        by = [b.shuffle_vector(w, w, ir.Constant(ir.VectorType(ir.IntType(32), 8), [0] * 8)) for w in by]
+        size = context.get_abi_sizeof(rows[0].type.pointee)
+        with cgutils.for_range_slice(b, i64(0), i64(TILE), i64(64 // size), i64) as (line, _):
+            for row in rows:
+                emit_prefetch(b, b.gep(row, [b.add(line, i64(AHEAD))]))
+            for i in (b.add(line, i64(at)) for at in range(0, 64 // size, 8)):
+                place = vector(out, i)
+                added = b.load(place, align=8)
+                for row, w in zip(rows, by, strict=True):
+                    x = b.load(vector(row, i), align=size)
+                    x = x if size == 8 else b.fpext(x, wide)
+                    added = b.fadd(added, b.fmul(w, x, flags=["contract"]), flags=["contract"])
+                b.store(added, place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(tiles, weights, m, total), generate
+
+
+@njit(cache=True, nogil=True)
+def _put_strip(rows, low, values):
+    _put(rows, low, values)
+
+
+@njit(cache=True, nogil=True)
+def _fill_strip(rows, low, width, own, out):
+    """Put `width` columns of all rows together, from column `low` on, with zeros behind the last column and row."""
+    M, e = len(rows.pointers), _piece(rows.ends, low)
+    begin = rows.ends[e - 1] if e > 0 else 0
+    lines = min(LINES_AHEAD, width * own.itemsize // LINE)
+    for m in range(M):
+        # Rows lie far from each other: without this, each would begin with a wait for memory.
+        later = min(m + LINES_AHEAD // lines, M - 1)
+        address = rows.pointers[later, e] + (low - begin) * rows.steps[later, e]
+        for i in range(lines):
+            _prefetch(address + LINE * i)
+        x, to = tile(rows, m, low, None, own), out[m * width : (m + 1) * width]
+        for i in range(u64(width)):
+            to[i] = x[i]
+    out[M * width :] = 0.0
 
 
 @njit(cache=True, nogil=True)
 def _sum_part(rows, first, last, like, weights, rest, origin, out):
-    M, ends = len(weights), out.ends
-    one, two, total = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype), np.empty(TILE)
+    M = len(weights)
+    scratch, total = np.empty((4, TILE), like.dtype), np.empty(TILE)
     for t in range(first, last):
         low = t * TILE
         for i in range(u64(TILE)):
             total[i] = -0.0  # to which any number adds as itself, -0.0 too
-        for m in range(0, M - 1, 2):
-            _axpy2(weights[m], tile(rows, m, low, None, one), weights[m + 1], tile(rows, m + 1, low, None, two), total)
-        if M % 2:
-            _axpy(weights[M - 1], tile(rows, M - 1, low, None, one), total)
+        for m in range(0, M - 3, 4):
+            a, b = tile(rows, m, low, None, scratch[0]), tile(rows, m + 1, low, None, scratch[1])
+            c, d = tile(rows, m + 2, low, None, scratch[2]), tile(rows, m + 3, low, None, scratch[3])
+            _add_tiles((a, b, c, d), weights, m, total)
+        for m in range(M - M % 4, M):
+            _axpy(weights[m], tile(rows, m, low, None, scratch[0]), total)
         if origin is not None and rest != 0.0:
             _axpy(rest, origin[low : low + TILE], total)
-        done, e, count = 0, _piece(ends, low), min(TILE, ends[-1] - low)
-        while done < count:
-            begin = ends[e - 1] if e > 0 else 0
-            n = min(ends[e] - low - done, count - done)
-            step, code = out.steps[0, e], out.codes[0, e]
-            address = out.pointers[0, e] + (low + done - begin) * step
-            if step == (4 if code == 0 else 8 if code == 1 else 2):
-                _write(address, code, total, u64(done), u64(n))
-            else:
-                for i in range(n):
-                    _write(address + i * step, code, total, u64(done + i), u64(1))
-            done, e = done + n, e + 1
+        _put(out, low, total)
 
 
-@njit(cache=True, fastmath=SUMS)
+@njit(inner=True, cache=True, fastmath=SUMS)
 def _square_of_products(x, y, out, i, j):
     """Add the 4 x 4 inner products of two groups of four rows of the strip."""
     a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = 0.0
@@ -468,9 +689,14 @@ def _square_of_products(x, y, out, i, j):
             out[i + r, j + c] += row[c]
 
 
-@njit(cache=True, nogil=True)
+@njit(inner=True, cache=True, forceinline=True)
 def _gather(rows, m, low, origin, own, to):
     """A strip of row m in float64, about the origin: in float32 a far one would leave few digits of small numbers."""
+    e = _piece(rows.ends, low)
+    begin, step = rows.ends[e - 1] if e > 0 else 0, rows.steps[m, e]
+    after = rows.pointers[m, e] + (low + STRIP - begin) * step  # the next strip, which comes after all other rows'
+    for i in range(0, STRIP * min(step, 8), 64):
+        _prefetch(after + i)
     x = tile(rows, m, low, None, own)
     for i in range(u64(STRIP)):
         to[i] = x[i]
@@ -518,168 +744,173 @@ def _gram_stripe(rows, own, origin, first, last, top, bottom, out):
             out[j, top + i] = out[i, top + j]
 
 
-LANES = 128  # mixed at a time, at most
-GROUP = 16  # blocks whose float32 squares are summed before they are widened
-FAINT = 1e-27  # a group's sum of squares below which float32 may have lost some of them
-ONE = np.uint32(1)
-
-
-@njit(cache=True)
-def _signed(x, word, bit):
-    return -x if (word >> bit) & ONE else x
-
-
-@njit(cache=True)
-def _summed(squares, rows, m, first, last, scratch, origin):
-    """The sum of a group's squares, which are cleared; taken anew in float64 where float32 has lost some."""
-    total = 0.0
-    for i in range(u64(squares.size)):
-        total += np.float64(squares[i])
-        squares[i] = 0.0
-    if total < FAINT and squares.itemsize == 4:
-        total = 0.0
-        for b in range(first, last):
-            total += _square(tile(rows, m, b * scratch.size, origin, scratch))
-    return total
-
-
-@njit(cache=True)
-def _folded(cells, n, L, out):
-    """Add the cells to the sketch, and clear them."""
-    scale = 1.0 / np.sqrt(n)
-    for c in range(n):
-        to, at = c * L, u64(2) * c * L
-        for i in range(L):
-            out[to + i] += scale * (np.float64(cells[at + i]) + np.float64(cells[at + L + i]))
-    for i in range(u64(cells.size)):
-        cells[i] = 0.0
+FAINT = 1e-27  # a block's sum of float32 squares below which some of them may be lost
+PAD = 16  # cells behind each sub-block's own, so that no vector wraps; they are folded now and then
 
 
 @cache
 def rotation_of(k: int, mixing: int) -> Any:
-    """The kernel that adds what some blocks contribute to one client's sketch, and gives their squared norm.
+    """The kernel that adds what some blocks contribute to one client's sketch, and gives their squared norm."""
+    n, L = mixing, k // mixing
 
-    Made for one k: with strides that the compiler knows it need not check at run time whether arrays overlap. Each
-    sub-block has 2L cells, so that no rotation wraps; they are folded now and then.
+    @njit(cache=True, nogil=True)
+    def rotate(rows, m, first, last, like, origin, words, out):
+        scratch, cells, norm = np.empty(k, like.dtype), np.zeros(n * (L + PAD), like.dtype), 0.0
+        for block in range(first, last):
+            row = tile(rows, m, block * k, None, scratch)
+            about, low = origin, block * k
+            if origin is not None and low + k > origin.size:  # the last block too is read whole
+                last_one = np.zeros(k, origin.dtype)
+                last_one[: origin.size - low] = origin[low:]
+                about, low = last_one, 0
+            square: float = _add_block(row, about, low, words[block], n, L, cells)
+            if square < FAINT and like.itemsize == 4:
+                square = _square(tile(rows, m, block * k, origin, scratch))
+            norm += square
+            if block + 1 == last or (block + 1 - first) % FOLD == 0:
+                _fold(cells, u64(n), u64(L), out)
+        return norm
+
+    return rotate
+
+
+@njit(inner=True, cache=True)
+def _fold(cells, n, L, out):
+    """Add the cells to the sketch, and clear them."""
+    scale = 1.0 / np.sqrt(n)
+    for c in range(n):
+        to, at = c * L, c * (L + u64(PAD))
+        for i in range(L):
+            out[to + i] += scale * np.float64(cells[at + i])
+        for i in range(u64(PAD)):
+            out[to + i % L] += scale * np.float64(cells[at + L + i])
+    for i in range(u64(cells.size)):
+        cells[i] = 0.0
+
+
+@njit(inner=True, cache=True)
+def _signed(x, word, bit):
+    return -x if (word >> np.uint32(bit)) & np.uint32(1) else x
+
+
+def _add_block_plainly(row, origin, low, words, n, L, cells):
+    """Signs, all butterfly stages in place, signs again, and the rotated addition; gives the block's squared norm."""
+    n, L = u64(n), u64(L)
+    x, planes = np.empty(row.size, row.dtype), (u64(2) * n + u64(31)) // u64(32)
+    if origin is None:
+        x[:] = row
+    else:
+        for i in range(u64(x.size)):
+            x[i] = row[i] - origin[u64(low) + i]
+    norm = _square(x)
+    for c in range(n):
+        for i in range(L):
+            x[c * L + i] = _signed(x[c * L + i], words[(c >> u64(5)) * L + i], c & u64(31))
+    h = L
+    while h < u64(x.size):
+        for at in range(u64(0), u64(x.size), u64(2) * h):
+            for i in range(at, at + h):
+                a, b = x[i], x[i + h]
+                x[i], x[i + h] = a + b, a - b
+        h *= u64(2)
+    for c in range(n):
+        offset, plane = u64(words[planes * L + c]) % L, ((n + c) >> u64(5)) * L
+        at, bit = c * (L + u64(PAD)) + offset, (n + c) & u64(31)
+        for i in range(L - offset):
+            cells[at + i] += _signed(x[c * L + i], words[plane + i], bit)
+        for i in range(L - offset, L):
+            cells[at + i - L] += _signed(x[c * L + i], words[plane + i], bit)
+    return norm
+
+
+@intrinsic(prefer_literal=True)
+def _add_block(typing_context, row, origin, low, words, n, L, cells):
+    """Add what a block contributes to the cells, and give its squared norm about the origin.
+
+    Of 32 sub-blocks in vectors: three of five butterfly stages on the way in, and two on the way out. The loads are so
+    far apart that no CPU foresees them: each asks for the numbers that the next block needs there.
     """
-    L = k // mixing
-    return (
-        _rotation_of_32(u64(L), u64(min(L, LANES)))
-        if mixing == 32
-        else _rotation_of_any(u64(mixing), u64(L), u64(min(L, LANES)))
-    )
+    signature, L = types.float64(row, origin, low, words, n, L, cells), L.literal_value
 
+    def generate(context, builder, signature, arguments):
+        if n.literal_value != 32:
+            return context.compile_internal(builder, _add_block_plainly, signature, arguments)
+        b, i32, i64 = builder, ir.IntType(32), ir.IntType(64)
+        real = context.get_data_type(row.dtype)
+        size = context.get_abi_sizeof(real)
+        V = min(L, (64 if "+avx512f" in context.codegen().magic_tuple()[2] else 32) // size)
+        vector, bits = ir.VectorType(real, V), ir.VectorType(ir.IntType(8 * size), V)
 
-def _rotation_of_32(L: Any, H: Any) -> Any:
-    """32 sub-blocks: three of five butterfly stages on the way in, eight at a time, and two on the way out."""
+        def splat(number):
+            return ir.Constant(bits, [number] * V)
 
-    @njit(cache=True, nogil=True, fastmath={"contract"})
-    def rotate(rows, m, first, last, like, origin, words, out):
-        scratch, x = np.empty(out.size, like.dtype), np.empty(u64(32) * H, like.dtype)
-        cells, squares = np.zeros(u64(2) * u64(32) * L, like.dtype), np.zeros(H, like.dtype)
-        norm, since = 0.0, first
-        for block in range(first, last):
-            w = words[block]
-            row = tile(rows, m, block * out.size, origin, scratch)
-            for lane in range(u64(0), L, H):
-                for c in range(u64(4)):
-                    at, step, to, hop = c * L + lane, u64(4) * L, c * H, u64(4) * H
-                    bit = np.uint32(c)
-                    for i in range(H):
-                        word = w[lane + i] >> bit
-                        a0 = row[at + i]
-                        a1 = row[at + step + i]
-                        a2 = row[at + u64(2) * step + i]
-                        a3 = row[at + u64(3) * step + i]
-                        a4 = row[at + u64(4) * step + i]
-                        a5 = row[at + u64(5) * step + i]
-                        a6 = row[at + u64(6) * step + i]
-                        a7 = row[at + u64(7) * step + i]
-                        squares[i] += ((a0 * a0 + a1 * a1) + (a2 * a2 + a3 * a3)) + (
-                            (a4 * a4 + a5 * a5) + (a6 * a6 + a7 * a7)
-                        )
-                        a0 = _signed(a0, word, np.uint32(0))
-                        a1 = _signed(a1, word, np.uint32(4))
-                        a2 = _signed(a2, word, np.uint32(8))
-                        a3 = _signed(a3, word, np.uint32(12))
-                        a4 = _signed(a4, word, np.uint32(16))
-                        a5 = _signed(a5, word, np.uint32(20))
-                        a6 = _signed(a6, word, np.uint32(24))
-                        a7 = _signed(a7, word, np.uint32(28))
-                        b0, b1, b2, b3 = a0 + a4, a1 + a5, a2 + a6, a3 + a7
-                        b4, b5, b6, b7 = a0 - a4, a1 - a5, a2 - a6, a3 - a7
-                        a0, a1, a2, a3 = b0 + b2, b1 + b3, b0 - b2, b1 - b3
-                        a4, a5, a6, a7 = b4 + b6, b5 + b7, b4 - b6, b5 - b7
-                        x[to + i] = a0 + a1
-                        x[to + hop + i] = a0 - a1
-                        x[to + u64(2) * hop + i] = a2 + a3
-                        x[to + u64(3) * hop + i] = a2 - a3
-                        x[to + u64(4) * hop + i] = a4 + a5
-                        x[to + u64(5) * hop + i] = a4 - a5
-                        x[to + u64(6) * hop + i] = a6 + a7
-                        x[to + u64(7) * hop + i] = a6 - a7
-                for c in range(u64(0), u64(32), u64(4)):
-                    at, c1, c2, c3 = c * H, c + u64(1), c + u64(2), c + u64(3)
-                    to0 = u64(2) * c * L + u64(w[u64(2) * L + c]) % L + lane
-                    to1 = u64(2) * c1 * L + u64(w[u64(2) * L + c1]) % L + lane
-                    to2 = u64(2) * c2 * L + u64(w[u64(2) * L + c2]) % L + lane
-                    to3 = u64(2) * c3 * L + u64(w[u64(2) * L + c3]) % L + lane
-                    bit = np.uint32(c)
-                    for i in range(H):
-                        word = w[L + lane + i] >> bit
-                        a0, a1, a2, a3 = x[at + i], x[at + H + i], x[at + u64(2) * H + i], x[at + u64(3) * H + i]
-                        b0, b1, b2, b3 = a0 + a2, a1 + a3, a0 - a2, a1 - a3
-                        cells[to0 + i] += _signed(b0 + b1, word, np.uint32(0))
-                        cells[to1 + i] += _signed(b0 - b1, word, np.uint32(1))
-                        cells[to2 + i] += _signed(b2 + b3, word, np.uint32(2))
-                        cells[to3 + i] += _signed(b2 - b3, word, np.uint32(3))
-            if block + 1 == last or block + 1 - since == GROUP:
-                norm += _summed(squares, rows, m, since, block + 1, scratch, origin)
-                since = block + 1
-            if block + 1 == last or (block + 1 - first) % FOLD == 0:
-                _folded(cells, u64(32), L, out)
-        return norm
+        def data(i):
+            return context.make_array(signature.args[i])(context, b, arguments[i]).data
 
-    return rotate
+        def at(array, index, kind):
+            return b.bitcast(b.gep(array, [index]), kind.as_pointer())
 
+        def load(array, index):
+            kind = array.type.pointee
+            return b.load(at(array, index, ir.VectorType(kind, V)), align=context.get_abi_sizeof(kind))
 
-def _rotation_of_any(n: Any, L: Any, H: Any) -> Any:
-    """Any power of two of sub-blocks: signs, all butterfly stages in place, signs again, and the rotated addition."""
-    planes = u64(reference.sign_planes(int(n)))
+        def shifting(index):
+            """The words of V lanes as a variable, whose lowest bits are the signs that come next."""
+            word = load(w, index)
+            return cgutils.alloca_once_value(b, word if size == 4 else b.zext(word, bits))
 
-    @njit(cache=True, nogil=True, fastmath={"contract"})
-    def rotate(rows, m, first, last, like, origin, words, out):
-        scratch, x = np.empty(out.size, like.dtype), np.empty(n * H, like.dtype)
-        cells, squares = np.zeros(u64(2) * n * L, like.dtype), np.zeros(H, like.dtype)
-        norm, since = 0.0, first
-        for block in range(first, last):
-            w = words[block]
-            row = tile(rows, m, block * out.size, origin, scratch)
-            for lane in range(u64(0), L, H):
-                for c in range(n):
-                    at, to, bit = c * L + lane, c * H, np.uint32(c & u64(31))
-                    plane = (c >> u64(5)) * L
-                    for i in range(H):
-                        a = row[at + i]
-                        squares[i] += a * a
-                        x[to + i] = _signed(a, w[plane + lane + i], bit)
-                h = H
-                while h < n * H:
-                    for at in range(u64(0), n * H, u64(2) * h):
-                        for i in range(at, at + h):
-                            a, b = x[i], x[i + h]
-                            x[i], x[i + h] = a + b, a - b
-                    h *= u64(2)
-                for c in range(n):
-                    at, to = c * H, u64(2) * c * L + u64(w[planes * L + c]) % L + lane
-                    plane, bit = ((n + c) >> u64(5)) * L, np.uint32((n + c) & u64(31))
-                    for i in range(H):
-                        cells[to + i] += _signed(x[at + i], w[plane + lane + i], bit)
-            if block + 1 == last or block + 1 - since == GROUP:
-                norm += _summed(squares, rows, m, since, block + 1, scratch, origin)
-                since = block + 1
-            if block + 1 == last or (block + 1 - first) % FOLD == 0:
-                _folded(cells, n, L, out)
-        return norm
+        def signed(v, word, bit):
+            sign = b.and_(b.shl(word, splat(8 * size - 1 - bit)), splat(1 << 8 * size - 1))
+            return b.bitcast(b.xor(b.bitcast(v, bits), sign), vector)
 
-    return rotate
+        def prefetch(array, index):
+            emit_prefetch(b, b.gep(array, [b.add(index, i64(32 * L))]))
+
+        def mixed(v):
+            h = len(v) // 2
+            while h:
+                v = [b.fsub(v[i - h], a) if i & h else b.fadd(a, v[i + h]) for i, a in enumerate(v)]
+                h //= 2
+            return v
+
+        def centred(x, index):
+            prefetch(x, index)
+            if origin == types.none:
+                return load(x, index)
+            about = b.gep(data(1), [arguments[2]])
+            prefetch(about, index)
+            wide = ir.VectorType(max(real, about.type.pointee, key=context.get_abi_sizeof), V)
+            x, about = (v if v.type == wide else b.fpext(v, wide) for v in (load(x, index), load(about, index)))
+            return b.fsub(x, about) if wide == vector else b.fptrunc(b.fsub(x, about), vector)
+
+        x, w, to = data(0), data(3), data(6)
+        half = cgutils.alloca_once(b, vector, 32)
+        squares = cgutils.alloca_once_value(b, ir.Constant(vector, [0.0] * V))
+        with cgutils.for_range_slice(b, i64(0), i64(L), i64(V), i64) as (lane, _):
+            before, after = shifting(lane), shifting(b.add(lane, i64(L)))
+            with cgutils.for_range(b, i64(4), intp=i64) as loop:
+                v = [centred(x, b.add(lane, b.mul(i64(L), b.add(loop.index, i64(c))))) for c in range(0, 32, 4)]
+                square = b.fmul(v[0], v[0])
+                for a in v[1:]:
+                    square = b.fadd(square, b.fmul(a, a, flags=["contract"]), flags=["contract"])
+                b.store(b.fadd(b.load(squares), square), squares)
+                word = b.load(before)
+                b.store(b.lshr(word, splat(1)), before)
+                for c, a in enumerate(mixed([signed(a, word, 4 * c) for c, a in enumerate(v)])):
+                    b.store(a, b.gep(half, [b.add(loop.index, i64(4 * c))]))
+            with cgutils.for_range_slice(b, i64(0), i64(32), i64(4), i64) as (first, _):
+                word = b.load(after)
+                b.store(b.lshr(word, splat(4)), after)
+                rows = [b.add(first, i64(c)) for c in range(4)]
+                for bit, (c, a) in enumerate(zip(rows, mixed([b.load(b.gep(half, [c])) for c in rows]), strict=True)):
+                    offset = b.zext(b.load(b.gep(w, [b.add(c, i64(2 * L))])), i64)
+                    cell = b.add(b.and_(b.add(offset, lane), i64(L - 1)), b.mul(c, i64(L + PAD)))
+                    place = at(to, cell, vector)
+                    b.store(b.fadd(b.load(place, align=size), signed(a, word, bit)), place, align=size)
+        total, squares = ir.Constant(ir.DoubleType(), 0.0), b.load(squares)
+        for i in range(V):
+            square = b.extract_element(squares, i32(i))
+            total = b.fadd(total, square if size == 8 else b.fpext(square, total.type))
+        return total
+
+    return signature, generate

@@ -10,27 +10,21 @@ from bartizan.kernels.reference import ACHLIOPTAS, GAUSSIAN
 BLOCKS = 16  # ChaCha blocks drawn side by side, one a vector lane
 
 
-@njit(cache=True)
-def _rotate(word, by):
-    return np.uint32((word << np.uint32(by)) | (word >> np.uint32(32 - by)))
-
-
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def _quarter(x, a, b, c, d):
     for i in range(u64(BLOCKS)):
         xa, xb, xc, xd = x[a, i], x[b, i], x[c, i], x[d, i]
-        xa = np.uint32(xa + xb)
-        xd = _rotate(xd ^ xa, 16)
-        xc = np.uint32(xc + xd)
-        xb = _rotate(xb ^ xc, 12)
-        xa = np.uint32(xa + xb)
-        xd = _rotate(xd ^ xa, 8)
-        xc = np.uint32(xc + xd)
-        xb = _rotate(xb ^ xc, 7)
+        for high, low in ((16, 12), (8, 7)):
+            xa = np.uint32(xa + xb)
+            xd ^= xa
+            xd = np.uint32((xd << np.uint32(high)) | (xd >> np.uint32(32 - high)))
+            xc = np.uint32(xc + xd)
+            xb ^= xc
+            xb = np.uint32((xb << np.uint32(low)) | (xb >> np.uint32(32 - low)))
         x[a, i], x[b, i], x[c, i], x[d, i] = xa, xb, xc, xd
 
 
-@njit(cache=True)
+@njit(inner=True, cache=True)
 def chacha(key, stream, counter, start, x):
     """x[:, i] = ChaCha8's block of counter + i; `start` is scratch of the same shape, (16, BLOCKS)."""
     for i in range(u64(BLOCKS)):

@@ -76,6 +76,52 @@ def weighted_sum(rows: npt.ArrayLike, weights: Floats, rest: float, origin: Floa
     out[0] = weights @ np.asarray(rows, dtype=np.float64) + (0 if origin is None else rest * origin)
 
 
+def mixed(rows: npt.ArrayLike, mixing: Floats, rest: Floats, origin: Floats | None, start: int, out: Floats) -> None:
+    """Mixtures of the rows and, by `rest`, of the origin, in as many columns as `out` has, from column `start` on."""
+    columns = slice(start, start + out.shape[1])
+    out[:] = mixing @ np.asarray(rows, dtype=np.float64)[:, columns]
+    if origin is not None:
+        out += rest[:, None] * origin[columns]
+
+
+def ordered(rows: npt.ArrayLike, sizes: Floats) -> tuple[Floats, Floats]:
+    """Each column in ascending order, equal values by their sizes; and the sizes in that order."""
+    x = np.asarray(rows, dtype=np.float64)
+    order = np.lexsort((np.broadcast_to(sizes[:, None], x.shape), x), axis=0)
+    return np.take_along_axis(x, order, axis=0), sizes[order]
+
+
+def median(rows: npt.ArrayLike, sizes: Floats, out: Array) -> None:
+    """The value of each column with half of the sizes on either side, or the mean of two such values."""
+    out[0] = _median(*ordered(rows, sizes))
+
+
+def _median(x: Floats, sizes: Floats) -> Floats:
+    reached, half = np.cumsum(sizes, axis=0), sizes.sum(axis=0) / 2
+    low, high = (reached >= half * (1 - 2e-12)).argmax(axis=0), (reached > half * (1 + 2e-12)).argmax(axis=0)
+    columns = np.arange(x.shape[1])
+    return x[low, columns] / 2 + x[high, columns] / 2
+
+
+def trimmed_mean(rows: npt.ArrayLike, sizes: Floats, f: int, out: Array) -> None:
+    """The mean of each column by sizes, without the f smallest and the f largest values."""
+    x, sizes = (ranked[f : len(ranked) - f] for ranked in ordered(rows, sizes))
+    out[0] = (sizes * x).sum(axis=0) / sizes.sum(axis=0)
+
+
+def meamed(rows: npt.ArrayLike, sizes: Floats, f: int, out: Array) -> None:
+    """The mean of each column by sizes, of the M - f values closest to its median; ties go to the smaller value.
+
+    In order they are consecutive: rank s is out if rank M - f + s is closer.
+    """
+    x, sizes = ordered(rows, sizes)
+    M, centre = len(x), _median(x, sizes)
+    first = (centre - x[:f] > x[M - f :] - centre).sum(axis=0)
+    rank = np.arange(M)[:, None]
+    kept = np.where((rank >= first) & (rank < first + M - f), sizes, 0.0)
+    out[0] = (kept * x).sum(axis=0) / kept.sum(axis=0)
+
+
 def rotation_words(k: int, mixing: int) -> int:
     """How many random words a block of k coordinates uses, in whole ChaCha blocks."""
     lanes = k // mixing
@@ -190,6 +236,10 @@ def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
     return A / A.sum(axis=1, keepdims=True)
 
 
+def nearest_sums(D: Floats, n: int) -> Floats:
+    return np.sort(D, axis=1)[:, :n].sum(axis=1)
+
+
 def distance_sums(C: Floats, D: Floats, shares: Floats, pivot: int) -> Floats:
     """sum_j s_j (d_ij - d_pj) for all i and the pivot p, each difference as (d_ij^2 - d_pj^2) / (d_ij + d_pj).
 
@@ -266,11 +316,10 @@ def _least_along(K: Floats, point: Floats, direction: Floats, shares: Floats, sc
 
 
 def correntropy(
-    inner: Floats, start: int, shares: Floats, width: float, tolerance: float, max_steps: int
+    inner: Floats, start: Floats, shares: Floats, width: float, tolerance: float, max_steps: int
 ) -> tuple[Floats, bool]:
     C = inner[: len(shares), : len(shares)]
-    weights = np.zeros(len(shares))
-    weights[start] = 1.0
+    weights = start
     for _ in range(max_steps):
         squares = squared_distances_to(C, weights)
         with np.errstate(over="ignore"):  # so far away that the kernel is 0

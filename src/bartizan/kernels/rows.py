@@ -41,13 +41,21 @@ class Table(NamedTuple):
     steps: Array  # (M, E) int64
     ends: Array  # (E,) int64
     codes: Array  # (M, E) uint8
+    # Where `cpu._fill` and `cpu._store` are, or 0 if each row is one contiguous array of the dtype that it is read as;
+    # -1 where `Rows` has to find out.
+    fill: int = -1
+    store: int = -1
+
+    def take(self, rows: Sequence[int] | Array) -> Table:
+        """Some of the rows."""
+        return self._replace(pointers=self.pointers[rows], steps=self.steps[rows], codes=self.codes[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of `width` numbers, one a client, anywhere in host memory; kernels read them as `dtype`."""
 
-    table: Table
+    pieces: Table
     dtype: np.dtype
     owner: object  # keeps the memory alive while the addresses are in use
 
@@ -66,8 +74,23 @@ class Rows:
         return cls(table, working(first.dtype), arrays)
 
     @cached_property
+    def table(self) -> Table:
+        """The table as kernels take it: always of the same types, so that numba compiles them once."""
+        pointers, steps, ends, codes, fill, _ = self.pieces
+        if fill == 0:
+            return self.pieces
+        own, size = int(self.dtype == FLOAT64), self.dtype.itemsize
+        alike = len(ends) == 1 and codes[0, 0] == own and steps[0, 0] == size
+        if alike and (len(codes) == 1 or ((codes == own).all() and (steps == size).all())):
+            return Table(pointers, steps, ends, codes, 0, 0)
+        from bartizan.kernels import cpu
+
+        steps, codes = np.ascontiguousarray(steps), np.ascontiguousarray(codes)
+        return Table(pointers, steps, ends, codes, *cpu.addresses(self.dtype))
+
+    @cached_property
     def width(self) -> int:
-        return int(self.table.ends[-1])
+        return int(self.pieces.ends[-1])
 
     @property
     def kernels(self) -> Kernels:
@@ -77,13 +100,11 @@ class Rows:
         return cpu
 
     def __len__(self) -> int:
-        return len(self.table.pointers)
+        return len(self.pieces.pointers)
 
     def __getitem__(self, row: int) -> Array:
         """One row, copied."""
-        pointers, steps, ends, codes = self.table
-        table = Table(pointers[[row]], steps[[row]], ends, codes[[row]])
-        return np.asarray(Rows(table, self.dtype, self.owner))[0]
+        return np.asarray(Rows(self.pieces.take([row]), self.dtype, self.owner))[0]
 
     def copy_into(self, out: Array) -> None:
         """Copy all rows into an array of shape (len(rows), width)."""
@@ -107,7 +128,8 @@ def table_of(x: Array) -> Table:
     pointers += address_of(x)
     steps.fill(x.strides[1])
     codes.fill(CODES[x.dtype])
-    return Table(pointers, steps, np.array([p]), codes)
+    plain = x.strides[1] == x.itemsize and x.dtype in (FLOAT32, FLOAT64)
+    return Table(pointers, steps, np.array([p]), codes, *((0, 0) if plain else (-1, -1)))
 
 
 def working(dtype: np.dtype) -> np.dtype:

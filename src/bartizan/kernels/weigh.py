@@ -6,6 +6,7 @@ decides nothing are reordered. All are in one file because numba's cache checks 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import itemgetter
 
 import numpy as np
@@ -22,11 +23,53 @@ MANY = 512
 STRIPE = 64
 # Up to so many multiplications BLAS too stays on one thread.
 FEW = 2**18
+# Numbers that differ by no more than this part of themselves are taken for equal, and what part of a matrix may differ
+# from most of its rows so that a product of what differs is faster than one of all.
+SAME, SPARSE = 2.0**-49, 0.2
+# Columns of such a product that are summed at once, and rows that are then written at once.
+PANEL, SIDE = 128, 8
 # More than any degree: subtracted from the degree of a vertex that is taken out of a graph.
 OUT = 2**30
 # No division here is by zero, and none is checked for it.
 loop = njit(cache=True, nogil=True, error_model="numpy")
 summing = njit(cache=True, nogil=True, error_model="numpy", fastmath=SUMS)
+# The same for what only other kernels call.
+part = njit(inner=True, cache=True, error_model="numpy")
+summing_part = njit(inner=True, cache=True, error_model="numpy", fastmath=SUMS)
+
+
+def _share_rows(n: int, task: Callable[[int, int], None]) -> None:
+    """Call task(first, last) for stripes of n rows, on all cores if there are many."""
+    threads = n_threads() if n >= MANY else 1
+    share(lambda i: task(STRIPE * i, min(STRIPE * (i + 1), n)), -(-n // STRIPE), threads)
+
+
+@part
+def _median(values, x):
+    """NumPy's median, by Hoare's selection in the scratch x; numba's own takes a second to compile."""
+    for i in range(u64(len(x))):
+        x[i] = values[i]
+    middle, low, high = len(x) // 2, 0, len(x) - 1
+    while low < high:
+        pivot, i, j = x[middle], low, high
+        while i <= j:
+            while x[i] < pivot:
+                i += 1
+            while pivot < x[j]:
+                j -= 1
+            if i <= j:
+                x[i], x[j] = x[j], x[i]
+                i, j = i + 1, j - 1
+        if j < middle:
+            low = i
+        if middle < i:
+            high = j
+    if len(x) % 2:
+        return x[middle]
+    below = x[0]
+    for i in range(u64(middle)):
+        below = max(below, x[i])
+    return (below + x[middle]) / 2.0
 
 
 @loop
@@ -45,10 +88,10 @@ def _distances(inner, first, last, out):
         for j in range(u64(M)):
             d = squares[j] + own - 2.0 * products[j]
             d = d if d > 0.0 else 0.0
-            to[j] = row[j] = d
+            to[j] = d
             below += d < least
         if below >= (M + 1) // 2:
-            median = np.median(row)
+            median = _median(to, row)
             if median < least:
                 medoid, least = i, median
     return medoid, least
@@ -69,10 +112,10 @@ def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:
 
 
 @loop
-def _recentred(gram, centre, n_clients, out):
+def _recentred(gram, centre, n_clients, first, last, out):
     M, N = u64(n_clients), u64(len(gram))
     about, own = gram[centre], gram[centre, centre]
-    for i in range(N):
+    for i in range(u64(first), u64(last)):
         row, to = gram[i], out[i + u64(i >= M)]
         a = about[i]
         # Of clients with a large common part each difference is exact; both orders, so that it is symmetric.
@@ -82,13 +125,13 @@ def _recentred(gram, centre, n_clients, out):
             to[j + u64(1)] = (((row[j] - about[j]) + (own - a)) + ((row[j] - a) + (own - about[j]))) / 2.0
         to[M] = own - a
         out[M, i + u64(i >= M)] = own - a
-    out[M, M] = own
 
 
 def recentred(gram: Floats, centre: int, n_clients: int) -> Floats:
     """Inner products about row `centre`, with the origin as the row after the clients."""
     out = np.empty((len(gram) + 1, len(gram) + 1))
-    _recentred(gram, centre, n_clients, out)
+    _share_rows(len(gram), lambda first, last: _recentred(gram, centre, n_clients, first, last, out))
+    out[n_clients, n_clients] = gram[centre, centre]
     return out
 
 
@@ -109,10 +152,10 @@ def capped_sums(D: Floats, cap: float) -> Floats:
 
 
 @summing
-def _nearest(D, border, n, sizes, out):
-    M = len(D)
-    for i in range(M):
-        row, to, last = D[i], out[i], border[i]
+def _nearest(D, border, n, sizes, first, out):
+    M = D.shape[1]
+    for i in range(first, first + len(border)):
+        row, to, last = D[i], out[i], border[i - first]
         near = 0
         for j in range(u64(M)):
             to[j] = sizes[j] if row[j] <= last else 0.0
@@ -133,11 +176,26 @@ def _nearest(D, border, n, sizes, out):
 def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
     """The shares of each client's n nearest by their sizes: itself first, then by distance, ties to the lower index."""
     out = np.empty_like(D)
-    _nearest(D, np.partition(D, n - 1, axis=1)[:, n - 1].copy(), n, sizes, out)
+
+    def task(first: int, last: int) -> None:
+        _nearest(D, np.partition(D[first:last], n - 1, axis=1)[:, n - 1].copy(), n, sizes, first, out)
+
+    _share_rows(len(D), task)
     return out
 
 
-@summing
+def nearest_sums(D: Floats, n: int) -> Floats:
+    """Each row's sum of its n least numbers, from the least on: the same to the last bit if the numbers are."""
+    out = np.empty(len(D))
+
+    def task(first: int, last: int) -> None:
+        out[first:last] = np.sort(D[first:last], axis=1)[:, :n].sum(axis=1)
+
+    _share_rows(len(D), task)
+    return out
+
+
+@summing_part
 def _dot(x, y, n):
     total = 0.0
     for i in range(u64(n)):
@@ -145,13 +203,13 @@ def _dot(x, y, n):
     return total
 
 
-@loop
+@part
 def _times(C, w, out):
     for i in range(len(w)):
         out[i] = _dot(C[i], w, len(w))
 
 
-@loop
+@part
 def _moved(C, w, Cw, step, Cstep):
     """The distance between the centres of weights w and `step`; Cstep = C step comes out too."""
     _times(C, step, Cstep)
@@ -184,7 +242,7 @@ def _distance_sums(C, D, shares, pivot, out):
         out[i] += total
 
 
-@summing
+@summing_part
 def _slope(squares, along, length, shares, floor, a):
     """First and second derivative by a of the sum of distances along a line."""
     first = second = 0.0
@@ -196,7 +254,7 @@ def _slope(squares, along, length, shares, floor, a):
     return first, second
 
 
-@loop
+@part
 def _least_along(squares, along, length, shares, scale, a):
     low, high, unit, floor = -np.inf, np.inf, scale / np.sqrt(length), 1e-20 * scale * scale + 1e-300
     for _ in range(64):
@@ -224,15 +282,15 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
     sums, u, Ku, v, Kv = np.empty(M), np.zeros(M), np.zeros(M), np.zeros(M), np.empty(M)
     z, Kz, distances, squares, along = np.empty(M), np.empty(M), np.empty(M), np.empty(M), np.empty(M)
     _distance_sums(C, D, shares, pivot, sums)
-    start = 0
-    for i in range(M):
-        start = i if sums[i] < sums[start] else start
+    start = u64(0)
+    for i in range(u64(M)):
+        start = i if sums[i] < sums[start] else start  # type: ignore[assignment]
     from_start = D[start]
-    for i in range(M):
+    for i in range(u64(M)):
         distances[i] = np.sqrt(from_start[i])
-    scale = np.median(distances)
+    scale = _median(distances, along)
     pull = met = 0.0
-    for i in range(M):
+    for i in range(u64(M)):
         squares[i] = from_start[i]
         if squares[i] <= 1e-14 * (scale * scale + abs(C[i, i]) + abs(C[start, start])):
             squares[i], u[i] = 0.0, shares[i]
@@ -240,50 +298,54 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
         else:
             v[i] = shares[i] / distances[i]
             pull += v[i]
-    for i in range(M):
+    for i in range(u64(M)):
         u[i] /= met
         v[i] -= pull * u[i]
     _times(C, v, Kv)
     force = np.sqrt(max(_dot(v, Kv, M), 0.0))
     if force <= met * (1.0 + 1e-13):
         total = 0.0
-        for i in range(M):
+        for i in range(u64(M)):
             u[i] = shares[i] if u[i] > 0.0 or sums[i] <= sums[start] + 1e-12 * scale else 0.0
             total += u[i]
-        return u / total, True
-    for i in range(M):
+        for i in range(u64(M)):
+            u[i] /= total
+        return u, True
+    for i in range(u64(M)):
         along[i] = Kv[i] - Kv[start]
     a = _least_along(squares, along, force * force, shares, scale, 1.0 / pull)
-    for i in range(M):
+    for i in range(u64(M)):
         z[i], Kz[i] = u[i] + a * v[i], a * along[i]
     for _ in range(max_steps):
         own, pull = _dot(z, Kz, M), 0.0
-        for i in range(M):
+        for i in range(u64(M)):
             distances[i] = np.sqrt(max(from_start[i] - 2.0 * Kz[i] + own, 1e-20 * scale * scale + 1e-300))
             v[i] = shares[i] / distances[i]
             pull += v[i]
-        scale = np.median(distances)
-        for i in range(M):
+        scale = _median(distances, along)
+        for i in range(u64(M)):
             v[i] = v[i] / pull - u[i]
             u[i] += v[i]
         _times(C, v, Kv)
-        Kv -= Kv[start]
+        at_start = Kv[start]
+        for i in range(u64(M)):
+            Kv[i] -= at_start
         length, about = _dot(v, Kv, M), _dot(u, Kv, M)
-        if length <= (1e-14 * scale) ** 2:
+        if length <= 1e-28 * scale * scale:
             return u, True
-        for i in range(M):
+        for i in range(u64(M)):
             Ku[i] += Kv[i]
             along[i] = Kv[i] - about
         own = _dot(u, Ku, M)
-        for i in range(M):
+        for i in range(u64(M)):
             squares[i] = from_start[i] - 2.0 * Ku[i] + own
         a = _least_along(squares, along, length, shares, scale, 0.0)
         moved = 0.0
-        for i in range(M):
+        for i in range(u64(M)):
             to, Kto = u[i] + a * v[i], Ku[i] + a * Kv[i]
             moved += (to - z[i]) * (Kto - Kz[i])
             z[i], Kz[i] = to, Kto
-        if a == 0.0 or moved <= (tolerance * scale) ** 2:
+        if a == 0.0 or moved <= tolerance * scale * tolerance * scale:
             return u, True
     return u, False
 
@@ -302,11 +364,9 @@ def weiszfeld(
 @loop
 def _correntropy(C, start, shares, width, tolerance, max_steps):
     M = len(shares)
-    w, Cw, step, Cstep = np.zeros(M), np.empty(M), np.empty(M), np.empty(M)
+    w, Cw, step, Cstep = start.copy(), np.empty(M), np.empty(M), np.empty(M)
     squares = np.empty(M)
-    w[start] = 1.0
-    for i in range(M):
-        Cw[i] = C[start, i]
+    _times(C, w, Cw)
     for _ in range(max_steps):
         square, nearest = _dot(w, Cw, M), np.inf
         for i in range(M):
@@ -326,14 +386,14 @@ def _correntropy(C, start, shares, width, tolerance, max_steps):
 
 
 def correntropy(
-    inner: Floats, start: int, shares: Floats, width: float, tolerance: float, max_steps: int
+    inner: Floats, start: Floats, shares: Floats, width: float, tolerance: float, max_steps: int
 ) -> tuple[Floats, bool]:
-    """Weights of the fixed point that the Gaussian kernel leads to from client `start`, and whether it was reached."""
+    """Weights of the fixed point that the Gaussian kernel leads to from weights `start`, and whether it was reached."""
     weights, reached = _correntropy(inner, start, shares, width, tolerance, max_steps)
     return weights, bool(reached)
 
 
-@loop
+@part
 def _plus(high, low, x):
     """A sum in twice the digits, `high` + `low`, and x: `high` is the sum rounded once, whatever the order."""
     s = high + x
@@ -371,15 +431,20 @@ def by_distance(D: Floats) -> Array:
     """
     mask = (1 << len(D).bit_length()) - 1
     keys, unsure = np.empty(D.shape, np.int64), np.zeros(len(D), np.bool_)
-    _pack(D, mask, keys)
-    keys.sort(axis=1)
-    _unpack(D, keys, mask, unsure)
+
+    def task(first: int, last: int) -> None:
+        some, own = D[first:last], keys[first:last]
+        _pack(some, mask, own)
+        own.sort(axis=1)
+        _unpack(some, own, mask, unsure[first:last])
+
+    _share_rows(len(D), task)
     if unsure.any():
         keys[unsure] = np.argsort(D[unsure], axis=1, kind="stable")
     return keys
 
 
-@loop
+@part
 def _counted(remaining, f):
     """How many neighbours count in Bulyan's Krum among those that remain, and the client itself."""
     return min(max(remaining - f - 2, f, 1), remaining - 1) + 1
@@ -462,7 +527,7 @@ def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
     return selected
 
 
-@loop
+@part
 def _change_degrees(degrees, far, vertex, step):
     """Take a vertex out of the graph (step -1) or put it back (1); the degree of one that is out is below 0."""
     neighbours = far[vertex]
@@ -540,7 +605,7 @@ def vertex_cover(far: Array, most: int, max_passes: int) -> tuple[Array | None, 
     return None if size < 0 else cover[:size], passes
 
 
-@summing
+@summing_part
 def _tile(X, Y, i, j, out):
     """The 4 x 4 inner products of four rows of X and four of Y."""
     x0, x1, x2, x3 = X[i], X[i + 1], X[i + 2], X[i + 3]
@@ -608,8 +673,140 @@ def _multiplied(X: Floats, Y: Floats, lower: bool = False) -> Floats:
     return out
 
 
+@loop
+def _common_row(B, scale, row, votes):
+    """In each column the number that more than half of the rows have, times their scales; 0 if there is none.
+
+    The majority vote of Boyer and Moore, then scales by which rows agree with it, and a count of those that do.
+    """
+    n, m = len(B), u64(B.shape[1])
+    for i in range(n):
+        numbers, to = B[i], scale[i]
+        for j in range(m):
+            x = numbers[j] * to
+            same = abs(x - row[j]) <= SAME * row[j]
+            row[j] = x if votes[j] == 0 else row[j]
+            votes[j] += 1 if same or votes[j] == 0 else -1
+    for j in range(m):
+        votes[j] = 0
+    for i in range(n):
+        numbers, at, most = B[i], u64(0), 0.0
+        for j in range(m):
+            if row[j] > 0.0 and numbers[j] > most:
+                at, most = j, numbers[j]  # type: ignore[assignment]
+        if most * scale[i] > 0.001:  # next to the largest of its row, so that no product overflows
+            scale[i] = row[at] / most
+        to = scale[i]
+        for j in range(m):
+            votes[j] += abs(numbers[j] * to - row[j]) <= SAME * row[j]
+    for j in range(m):
+        row[j] = row[j] if 2 * votes[j] > n else 0.0
+
+
+@loop
+def _differences(B, scale, row, starts, columns, values):
+    """Where scaled rows differ from the common one, as compressed rows; only their lengths if there is no room."""
+    n, m, at = len(B), u64(B.shape[1]), 0
+    for i in range(n):
+        starts[i] = at
+        for j in range(m):
+            x = B[i, j] * scale[i]
+            if abs(x - row[j]) > SAME * row[j]:
+                if at < len(columns):
+                    columns[at], values[at] = j, x - row[j]
+                at += 1
+    starts[n] = at
+
+
+@summing
+def _sparse_products(starts, columns, values, X, low, high, first, out):
+    """Columns `low` to `high` of V X, for the compressed rows V from `first` on, as rows of `out`."""
+    n, width, sums = len(starts) - 1, u64(high - low), np.empty((SIDE, PANEL))
+    for top in range(first, n, SIDE):
+        rows = min(SIDE, n - top)
+        for r in range(rows):
+            total = sums[r]
+            for c in range(u64(PANEL)):
+                total[c] = 0.0
+            at, end = starts[top + r], starts[top + r + 1]
+            while at + 4 <= end:
+                v0, v1, v2, v3 = values[at], values[at + 1], values[at + 2], values[at + 3]
+                x0, x1 = X[columns[at]][low:high], X[columns[at + 1]][low:high]
+                x2, x3 = X[columns[at + 2]][low:high], X[columns[at + 3]][low:high]
+                for c in range(width):
+                    total[c] += (v0 * x0[c] + v1 * x1[c]) + (v2 * x2[c] + v3 * x3[c])
+                at += 4
+            while at < end:
+                value, x = values[at], X[columns[at]][low:high]
+                for c in range(width):
+                    total[c] += value * x[c]
+                at += 1
+        for c in range(width):
+            to = out[u64(low) + c]
+            for r in range(u64(rows)):
+                to[u64(top) + r] = sums[r, c]
+
+
+@loop
+def _framed(P, scale, framed, out):
+    """P, of which the upper half is given, with what the common row adds to its entries, times the scales of both rows;
+    in squares that fit the cache.
+    """
+    M = len(out)
+    for top in range(0, M, 32):
+        for left in range(0, top + 1, 32):
+            for i in range(top, min(top + 32, M)):
+                for j in range(left, min(left + 32, i + 1)):
+                    x = P[j, i]
+                    if framed:
+                        x += (P[i, M] + P[j, M]) + P[M, M]
+                    out[i, j] = out[j, i] = scale[i] * scale[j] * x
+
+
+def _sparse_sandwich(B: Floats, S: Floats) -> Floats | None:
+    """B S B' where most entries of B are zero, or equal in most rows up to a factor a row; else None.
+
+    B = R (1 b' + V) for a diagonal R, a common row b and a sparse V. A client that most rows leave out is not in b, so
+    that a giant takes no digits from the rows without it.
+    """
+    n, largest = len(B), B.max(axis=1)
+    scale = 1 / np.where(largest > 0, largest, 1.0)
+    row, starts = np.zeros(B.shape[1]), np.empty(n + 2, np.int64)
+    _common_row(B, scale, row, np.zeros(B.shape[1], np.int64))
+    _differences(B, scale, row, starts[:-1], np.empty(0, np.int64), np.empty(0))
+    count, common = int(starts[n]), np.flatnonzero(row)
+    if count > SPARSE * B.size:
+        return None
+    columns, values = np.empty(count + len(common), np.int64), np.empty(count + len(common))
+    _differences(B, scale, row, starts[:-1], columns, values)
+    columns[count:], values[count:] = common, row[common]
+    starts[n + 1] = len(columns)
+    if not len(common):
+        starts = starts[:-1]
+    rows = len(starts) - 1
+
+    def multiplied(X: Floats, lower: bool) -> Floats:
+        out = np.empty((X.shape[1], rows))
+
+        def task(i: int) -> None:
+            low = PANEL * i
+            high = min(low + PANEL, X.shape[1])
+            _sparse_products(starts, columns, values, X, low, high, low if lower else 0, out)
+
+        share(task, -(-X.shape[1] // PANEL), n_threads())
+        return out
+
+    out = np.empty((n, n))
+    _framed(multiplied(multiplied(S, False), True), 1 / scale, len(common) > 0, out)
+    return out
+
+
 def sandwich(B: Floats, S: Floats) -> Floats:
     """B S B' for a symmetric S, and symmetric to the last bit."""
+    if B.size * len(S) > FEW:
+        sparse = _sparse_sandwich(B, S)
+        if sparse is not None:
+            return sparse
     out = _multiplied(_multiplied(B, S), B, lower=True)
     _mirror(out)
     return out

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import Geometry
+from bartizan.kernels.protocol import Kernels
 
+ColumnKernel: TypeAlias = Callable[..., None]
+"""A kernel that reduces a block of columns, and writes the result into `out`."""
 R = TypeVar("R", bound="Robust")
 
 
@@ -94,20 +99,49 @@ class CoordinateWise(Robust, ABC):
     def reduce(self, columns: Array, sizes: Floats) -> Floats:
         """Reduce (M, w) values to (w,); the breakdown condition was checked."""
 
+    def kernel(self, kernels: Kernels) -> ColumnKernel | None:
+        """The kernel of this module that does what `reduce` does, called as kernel(rows, sizes=..., out=...).
+
+        It reads the clients where they are. Without one (None), `reduce` gets copies of blocks in host memory.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class CoordinateStage:
-    """A coordinate-wise rule to finish with, on `mixing` of the clients instead of their weighted sum.
+    """A coordinate-wise rule to finish with, instead of the clients' weighted sum.
 
-    Without a mixing matrix it is applied to the clients as they are, and there are no weights.
+    It is applied to the mixtures of clients that `mixing` gives, to the clients `selected`, or to all as they are; then
+    there are no weights.
     """
 
     rule: CoordinateWise
-    mixing: Floats | None
     sizes: Floats
+    mixing: Floats | None = None
+    selected: Array | None = None
+
+    @property
+    def has_weights(self) -> bool:
+        return self.mixing is not None or self.selected is not None
+
+    def behind(self, mixing: Floats) -> CoordinateStage:
+        """The same stage, on clients that are mixtures of others."""
+        mixing = mixing if self.selected is None else mixing[self.selected]
+        return replace(self, mixing=mixing if self.mixing is None else self.mixing @ mixing, selected=None)
+
+    def used(self, n_clients: int) -> Array:
+        """Indices of the clients that enter the result."""
+        if self.mixing is not None:
+            return np.flatnonzero(self.mixing.any(axis=0))
+        return np.arange(n_clients) if self.selected is None else self.selected
 
     def reduce(self, columns: Array) -> Floats:
         return self.rule.reduce(columns, self.sizes)
+
+    def kernel(self, kernels: Kernels) -> ColumnKernel | None:
+        """The rule's kernel, called as kernel(rows, out=...)."""
+        kernel = self.rule.kernel(kernels)
+        return None if kernel is None else partial(kernel, sizes=self.sizes)
 
 
 @dataclass(frozen=True)

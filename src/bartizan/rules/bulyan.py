@@ -49,7 +49,5 @@ class Bulyan(Bounded, Rule):
         if not self.trim:
             return Decision(weights, geometry.history)
         selected = np.flatnonzero(weights)
-        rest = CoordinateStage(
-            MeaMed(n_byzantine=2 * self.n_byzantine), np.eye(geometry.n_clients)[selected], geometry.sizes[selected]
-        )
+        rest = CoordinateStage(MeaMed(2 * self.n_byzantine), geometry.sizes[selected], selected=selected)
         return Decision(weights, geometry.history, rest)

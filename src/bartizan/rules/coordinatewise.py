@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from bartizan._util.types import Array, Floats
-from bartizan.rules.base import Bounded, CoordinateWise
+from bartizan.kernels.protocol import Kernels
+from bartizan.kernels.rows import CODES, Rows
+from bartizan.rules.base import Bounded, ColumnKernel, CoordinateWise
 
 __all__ = ["CoordinateWise", "MeaMed", "Median", "TrimmedMean"]
 
 
+class OrderStatistic(CoordinateWise):
+    """A coordinate-wise rule that has a kernel, which sorts each column."""
+
+    @abstractmethod
+    def kernel(self, kernels: Kernels) -> ColumnKernel: ...
+
+    def reduce(self, columns: Array, sizes: Floats) -> Floats:
+        known = columns.dtype.kind == "f" and columns.dtype in CODES and columns.dtype.isnative
+        rows = Rows.of(np.require(columns, None if known else np.float64, "A"))
+        out = np.empty((1, rows.width))
+        if out.size:
+            self.kernel(rows.kernels)(rows, sizes=np.asarray(sizes, dtype=np.float64), out=Rows.of(out))
+        return out[0]
+
+
 @dataclass(frozen=True)
-class Median(CoordinateWise):
+class Median(OrderStatistic):
     """The middle value of each coordinate, or the mean of the two middle ones (Yin et al., 2018).
 
     With unequal sizes: half of the data lies on either side. Withstands attackers with less than half of the data.
@@ -22,54 +41,34 @@ class Median(CoordinateWise):
     [2.0, 5.0]
     """
 
-    def reduce(self, columns: Array, sizes: Floats) -> Floats:
-        if (sizes == sizes[0]).all():
-            return np.median(columns.astype(np.float64, copy=False), axis=0)
-        order = np.argsort(columns, axis=0, kind="stable")
-        ordered = np.take_along_axis(columns, order, axis=0).astype(np.float64)
-        below = np.cumsum(sizes[order], axis=0) / sizes.sum()
-        low = (below >= 0.5 - 1e-12).argmax(axis=0)
-        high = (below > 0.5 + 1e-12).argmax(axis=0)
-        take = np.arange(columns.shape[1])
-        return (ordered[low, take] + ordered[high, take]) / 2
+    def kernel(self, kernels: Kernels) -> ColumnKernel:
+        return kernels.median
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Bounded, CoordinateWise):
+class TrimmedMean(Bounded, OrderStatistic):
     """In each coordinate, the mean, by sizes, without the f smallest and the f largest values (Yin et al., 2018).
 
-    Withstands f attackers among M >= 2f + 1 clients.
+    Of equal values those of smaller clients count as smaller. Withstands f attackers among M >= 2f + 1 clients.
 
     >>> TrimmedMean(n_byzantine=1)(np.array([[1.0], [2.0], [4.0], [90.0]]), np.ones(4)).tolist()
     [3.0]
     """
 
-    def reduce(self, columns: Array, sizes: Floats) -> Floats:
-        f, M = self.n_byzantine, len(columns)
-        if (sizes == sizes[0]).all():
-            ordered = np.sort(columns, axis=0)[f : M - f]
-            return ordered.mean(axis=0, dtype=np.float64)
-        kept = np.argsort(columns, axis=0, kind="stable")[f : M - f]
-        return weighted_mean(columns, sizes, kept)
-
-
-def weighted_mean(columns: Array, sizes: Floats, kept: Array) -> Floats:
-    """Down each column, the mean of the kept rows by their sizes."""
-    values = np.take_along_axis(columns, kept, axis=0).astype(np.float64, copy=False)
-    return (sizes[kept] * values).sum(axis=0) / sizes[kept].sum(axis=0)
+    def kernel(self, kernels: Kernels) -> ColumnKernel:
+        return partial(kernels.trimmed_mean, f=self.n_byzantine)
 
 
 @dataclass(frozen=True)
-class MeaMed(Bounded, CoordinateWise):
+class MeaMed(Bounded, OrderStatistic):
     """In each coordinate, the mean, by sizes, of the M - f values closest to the median (Xie et al., 2018).
 
-    Withstands f attackers among M >= 2f + 1 clients.
+    Of two values equally far from the median the smaller one is kept, so the clients' order does not matter. Withstands
+    f attackers among M >= 2f + 1 clients.
 
     >>> MeaMed(n_byzantine=1)(np.array([[1.0], [2.0], [3.0], [90.0]]), np.ones(4)).tolist()
     [2.0]
     """
 
-    def reduce(self, columns: Array, sizes: Floats) -> Floats:
-        away = np.abs(columns - Median().reduce(columns, sizes))
-        kept = np.argsort(away, axis=0, kind="stable")[: len(columns) - self.n_byzantine]
-        return weighted_mean(columns, sizes, kept)
+    def kernel(self, kernels: Kernels) -> ColumnKernel:
+        return partial(kernels.meamed, f=self.n_byzantine)

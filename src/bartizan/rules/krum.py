@@ -19,7 +19,9 @@ def krum_scores(squared_distances: Floats, n_neighbours: int) -> Floats:
 
     Summed in sorted order, so that clients with the same distances have the same score to the last bit.
     """
-    return np.sort(squared_distances, axis=1)[:, : n_neighbours + 1].sum(axis=1)
+    from bartizan.kernels import weigh
+
+    return weigh.nearest_sums(squared_distances, n_neighbours + 1)
 
 
 def least_krum_score(squared_distances: Floats, n_neighbours: int, typical: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
@@ -119,12 +119,10 @@ class Mixed(Rule):
         mixed = geometry.mix(A)
         if isinstance(self.rule, CoordinateWise):
             self.rule.check(mixed.n_clients)
-            return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.rule, A, mixed.sizes))
+            return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.rule, mixed.sizes, A))
         inner = self.rule.decide(mixed)
         stage = inner.coordinate_stage
-        if stage is not None:
-            stage = replace(stage, mixing=A if stage.mixing is None else stage.mixing @ A)
-        return Decision(A.T @ inner.weights, inner.history, stage)
+        return Decision(A.T @ inner.weights, inner.history, None if stage is None else stage.behind(A))
 
     def __repr__(self) -> str:
         return f"{self.pre!r} >> {self.rule!r}"

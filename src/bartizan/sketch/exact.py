@@ -64,5 +64,5 @@ class Norms(StreamingSketch):
 
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
         norms, dots = clients.all_rows.host(sketched.squared_norms, sketched.trusted_dots)
-        nothing = np.zeros((len(norms), len(norms)))
-        return GramStats(nothing, norms, lambda row: nothing, dots, unit=1 / clients.scale)
+        nothing = np.broadcast_to(np.float64(0), (len(norms), len(norms)))
+        return GramStats(nothing, norms, lambda row: nothing, dots, unit=1 / clients.scale, norms_only=True)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 from bartizan._util.types import Array, Floats
+from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
 from bartizan.updates.layout import Path, like_leaf, on_host, rebuild
 from bartizan.updates.updates import Updates
 
+LEAST = 64  # columns that are mixed at a time, at least
+
 
 class ColumnFunction(Protocol):
-    """A function of each column of the mixed clients; without a mixing matrix, of the clients as they are."""
+    """A function of each column of the clients, of some of them, or of mixtures of them."""
 
     @property
     def mixing(self) -> Floats | None: ...
 
+    def used(self, n_clients: int) -> Array: ...
+
     def reduce(self, columns: Array) -> Floats: ...
+
+    def kernel(self, kernels: Kernels) -> Callable[..., None] | None: ...
 
 
 def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None) -> Any:
@@ -52,26 +60,39 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
 
 
 def _reduce(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
-    """A coordinate-wise function of blocks of the mixed rows; what a row of the mixing lacks of 1 is the reference."""
-    M, mixing = len(clients), then.mixing
-    chosen = np.arange(M) if mixing is None else np.flatnonzero(mixing.any(axis=0))
-    mixing = np.eye(M) if mixing is None else mixing[:, chosen]
-    identity = mixing.shape == (len(chosen), len(chosen)) and bool((mixing == np.eye(len(chosen))).all())
-    rest = 1 - mixing.sum(axis=1, keepdims=True)
-    most = max(GRANULE, SCRATCH // (8 * M) // GRANULE * GRANULE)
-    most = clients.column_pass.most(M, 24, GRANULE, most) or most  # each block is copied, widened and sorted
-    rows_chosen = clients.rows.take(chosen)
-    if on_device(rows_chosen):
-        return rows_chosen.reduce(then.reduce, mixing, rest, clients.reference_row, most)
-    out = _empty_result(clients)
+    """A function of the columns, by its kernel or on copies; what a row of the mixing lacks of 1 is the reference."""
+    chosen, mixing = then.used(len(clients)), then.mixing
+    rows, rest = clients.rows, np.zeros(0)
+    if len(chosen) < len(clients):
+        rows, mixing = rows.take(chosen), None if mixing is None else mixing[:, chosen]
+    if mixing is not None:
+        rest = 1 - mixing.sum(axis=1)
+        rest[np.abs(rest) <= 1e-12] = 0.0
+    if on_device(rows):
+        return rows.reduce(then, mixing, rest, clients.reference_row)
+    from bartizan.kernels import cpu
+
+    out, kernel = _empty_result(clients), then.kernel(cpu)
     written = HostRows.of([out], clients.layout)
-    for start, rows, origin in clients.blocks(rows_chosen, most=most):
-        x = np.asarray(rows)
-        if not identity:
-            x = mixing @ x.astype(np.float64) + (0 if origin is None else rest * origin)
-        result = Rows.of(np.asarray(then.reduce(x), dtype=np.float64)[None])
-        result.kernels.weighted_sum(result, np.ones(1), 0.0, None, written.part(start, start + rows.width))
-        clients.column_pass.release(clients.layout, [out.floats], start, start + rows.width)
+    M = len(rows) if mixing is None else len(mixing)
+    narrow = max(LEAST, SCRATCH // (8 * M))  # columns that are mixed or copied at a time
+    most = max(GRANULE, narrow // GRANULE * GRANULE) if mixing is None and kernel is None else None
+    most = clients.column_pass.most(max(len(rows), M), 24, GRANULE, most)  # a number is read, mixed and reduced
+    for start, block, origin in clients.blocks(rows, most=most):
+        for low in range(0, block.width, block.width if mixing is None else narrow):
+            part, high = block, block.width
+            if mixing is not None:
+                high = min(low + narrow, block.width)
+                mixtures = np.empty((M, high - low))
+                block.kernels.mixed(block, mixing, rest, origin, low, mixtures)
+                part = Rows.of(mixtures)
+            to = written.part(start + low, start + high)
+            if kernel is not None:
+                kernel(part, out=to)
+            else:
+                result = Rows.of(np.asarray(then.reduce(np.asarray(part)), dtype=np.float64)[None])
+                cpu.weighted_sum(result, np.ones(1), 0.0, None, to)
+        clients.column_pass.release(clients.layout, [out.floats], start, start + block.width)
     return out.floats
 
 

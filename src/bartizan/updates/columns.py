@@ -126,14 +126,15 @@ class HostRows:
         return len(self.table.pointers)
 
     def take(self, indices: Sequence[int] | Array) -> HostRows:
-        pointers, steps, ends, codes = self.table
-        table = Table(pointers[indices], steps[indices], ends, codes[indices])
-        return HostRows(table, self.dtype, [self.arrays[i] for i in indices], self.needs_copy and not table[1].all())
+        table = self.table.take(indices)
+        return HostRows(table, self.dtype, [self.arrays[i] for i in indices], self.needs_copy and not table.steps.all())
 
     def with_row(self, other: HostRows) -> HostRows:
-        pointers, steps, _, codes = (np.concatenate(pair) for pair in zip(self.table, other.table, strict=True))
+        pointers, steps, ends, codes, *_ = self.table
+        more = other.table
+        pointers, steps = np.concatenate([pointers, more.pointers]), np.concatenate([steps, more.steps])
+        table = Table(pointers, steps, ends, np.concatenate([codes, more.codes]))
         arrays = [*(self.arrays[m] for m in range(len(self))), *other.arrays]
-        table = Table(pointers, steps, self.table.ends, codes)
         return HostRows(table, self.dtype, arrays, self.needs_copy or other.needs_copy)
 
     def blocks(
@@ -163,7 +164,7 @@ class HostRows:
 
     def part(self, start: int, stop: int) -> Rows:
         """These columns of the rows."""
-        pointers, steps, ends, codes = self.table
+        pointers, steps, ends, codes, *_ = self.table
         if stop - start == ends[-1] and not self.needs_copy:
             return Rows(self.table, self.dtype, self.arrays)
         first, last = np.searchsorted(ends, [start, stop - 1], side="right")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,10 @@ from bartizan.kernels.rows import FLOAT32, FLOAT64
 from bartizan.updates.columns import MatrixRows, Row, UpdateRows
 from bartizan.updates.layout import Layout
 
+if TYPE_CHECKING:
+    from bartizan.updates.build import ColumnFunction
+
+MIXED = 2**21  # float64 numbers of rows and mixtures that are in memory at a time
 MANY = 2**16  # numbers of a Gram matrix from which on the device makes it symmetric faster than the host
 
 
@@ -121,21 +125,39 @@ class GpuRows:
         return self._entries(out)
 
     def reduce(
-        self, function: Callable[[Array], Floats], mixing: Floats, rest: Floats, reference: UpdateRows | None, most: int
+        self, then: ColumnFunction, mixing: Floats | None, rest: Floats, reference: UpdateRows | None
     ) -> tuple[torch.Tensor, ...]:
-        """A coordinate-wise function of the mixed rows, by way of the host: it sorts, which no kernel here does."""
-        p = int(self.ends[-1])
-        out = torch.empty(p, dtype=self.wide, device=self.device)
-        for start in range(0, p, most):
-            stop = min(start + most, p)
-            x = mixing @ self._on_host(start, stop).astype(np.float64)
-            if reference is not None:
-                x += rest * reference.host(reference.row(0, start, stop))[0]
-            out[start:stop] = torch.from_numpy(np.asarray(function(x), dtype=np.float64)).to(self.device)
+        """A function of each column of the rows or of mixtures of them; by way of the host where it has no kernel."""
+        kernel = then.kernel(gpu)
+        out = torch.empty(int(self.ends[-1]), dtype=self.wide, device=self.device)
+        for start, rows in self.blocks():
+            part = out[start : start + rows.width]
+            if mixing is None and kernel is not None:
+                kernel(rows, out=part)
+                continue
+            for low, x in self._mixtures(start, rows, mixing, rest, reference):
+                result = part[low : low + x.shape[1]]
+                if kernel is not None:
+                    kernel(gpu.DeviceRows.of(x), out=result)
+                else:
+                    result.copy_(torch.from_numpy(np.asarray(then.reduce(x.cpu().numpy()), dtype=np.float64)))
         return self._entries(out)
 
-    def _on_host(self, start: int, stop: int) -> Array:
-        return torch.stack([self.row(m, start, stop) for m in range(len(self))]).cpu().numpy()
+    def _mixtures(
+        self, start: int, rows: gpu.DeviceRows, mixing: Floats | None, rest: Floats, reference: UpdateRows | None
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """(first column, mixtures in float64), a few columns at a time; without a mixing matrix, the rows."""
+        if mixing is None:
+            yield from gpu.copied(rows, None)
+            return
+        there, short = (torch.from_numpy(array).to(self.device) for array in (mixing, rest))
+        origin = None if reference is None else reference.row(0, start, start + rows.width)
+        step = max(1, MIXED // sum(mixing.shape))
+        for low in range(0, rows.width, step):
+            high = min(low + step, rows.width)
+            x = torch.empty((len(mixing), high - low), dtype=torch.float64, device=self.device)
+            gpu.mixed(rows, there, short, origin, low, x)
+            yield low, x
 
     def _entries(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """A result of all columns as one tensor an entry, each in its dtype."""

@@ -98,6 +98,8 @@ class Layout:
     @classmethod
     def most_common(cls, layouts: Sequence[Layout]) -> Layout:
         """The layout that most clients sent, with the order of entries that most of those use."""
+        if all(layout is layouts[0] for layout in layouts):
+            return layouts[0]
         sets = Counter(frozenset(layout.entries) for layout in layouts)
         winner = sets.most_common(1)[0][0]
         return Counter(layout for layout in layouts if frozenset(layout.entries) == winner).most_common(1)[0][0]
@@ -216,6 +218,8 @@ def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> An
 
 def form_of(update: Any) -> Any:
     """The kinds of containers and arrays that a plain update is made of, as something to compare and to count."""
+    if type(update) is np.ndarray:
+        return update.dtype.str
     if isinstance(update, Mapping):
         return type(update), frozenset((key, form_of(child)) for key, child in update.items())
     if isinstance(update, (list, tuple)):
@@ -234,6 +238,8 @@ def is_array(value: Any) -> bool:
 
 def is_tensor(value: Any) -> TypeGuard[Any]:
     """Whether `value` is a torch tensor; imports nothing, since a tensor's owner has imported torch already."""
+    if type(value) is np.ndarray:
+        return False
     torch = sys.modules.get("torch")
     return torch is not None and issubclass(type(value), torch.Tensor)  # not isinstance, which a class can override
 

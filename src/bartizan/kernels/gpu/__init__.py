@@ -10,9 +10,11 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("bartizan's GPU kernels need torch and Triton: pip install 'bartizan[gpu]'") from missing
 
+from bartizan.kernels.gpu.columnwise import meamed, median, mixed, trimmed_mean
 from bartizan.kernels.gpu.combine import weighted_sum
 from bartizan.kernels.gpu.dense import achlioptas, gaussian
 from bartizan.kernels.gpu.device_rows import DeviceRows
+from bartizan.kernels.gpu.fallback import copied
 from bartizan.kernels.gpu.pairs import gram
 from bartizan.kernels.gpu.placed import Placed
 from bartizan.kernels.gpu.rotation import rotated
@@ -22,10 +24,15 @@ __all__ = [
     "DeviceRows",
     "Placed",
     "achlioptas",
+    "copied",
     "dots",
     "gaussian",
     "gram",
+    "meamed",
+    "median",
+    "mixed",
     "rotated",
     "squared_norms",
+    "trimmed_mean",
     "weighted_sum",
 ]

@@ -20,16 +20,25 @@ BLOCK = 4096
 
 
 def copied(
-    rows: DeviceRows, origin: Tensor | None, multiple_of: int = 1, most: int = COPIED
+    rows: DeviceRows,
+    origin: Tensor | None,
+    multiple_of: int = 1,
+    most: int = COPIED,
+    dtype: torch.dtype = torch.float64,
 ) -> Iterator[tuple[int, Tensor]]:
-    """(first coordinate, the rows about the origin in float64, filled up with zeros to a multiple of `multiple_of`)."""
+    """(first coordinate, the rows about the origin, filled up with zeros to a multiple of `multiple_of`)."""
     step = max(multiple_of, most // len(rows) // multiple_of * multiple_of)
     for start in range(0, rows.width, step):
         width = min(step, rows.width - start)
-        out = torch.empty((len(rows), width + -width % multiple_of), dtype=torch.float64, device=rows.device)
-        grid = (triton.cdiv(out.shape[1], BLOCK), len(rows))
-        _copy[grid](*rows.place, origin, out, start, rows.width, out.shape[1], **rows.form, BLOCK=BLOCK)
+        out = torch.empty((len(rows), width + -width % multiple_of), dtype=dtype, device=rows.device)
+        copy_columns(rows, origin, start, out)
         yield start, out
+
+
+def copy_columns(rows: DeviceRows, origin: Tensor | None, start: int, out: Tensor) -> None:
+    """As many columns as `out` has, from coordinate `start` on, about the origin; zeros behind the last one."""
+    grid = (triton.cdiv(out.shape[1], BLOCK), len(rows))
+    _copy[grid](*rows.place, origin, out, start, rows.width, out.shape[1], **rows.form, BLOCK=BLOCK)
 
 
 def rotated_by_torch(

@@ -25,7 +25,7 @@ from bartizan.lab.training import defence
 
 MOST_RUNS = 100_000
 LARGEST_FILE = 2**24  # bytes of TOML
-# Its name, its device and the folder of its data change no number of it.
+# Its name, its device and the folders of its data and first weights change no number of it.
 NO_PART_OF_THE_ID = ("name", "device", "grid")
 NAMED = {"data": DATASETS, "model": MODELS}
 """Sections that can be given by the function that loads the data or makes the network."""
@@ -209,6 +209,7 @@ class Experiment:
         """Eight hexadecimal digits: a hash of all that its numbers depend on."""
         whole = {name: content for name, content in self.as_dict().items() if name not in NO_PART_OF_THE_ID}
         whole["data"] = {name: content for name, content in whole["data"].items() if name != "folder"}
+        whole["model"] = whole["model"] | {"weights": Path(self.model.weights).name}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
 
     @property

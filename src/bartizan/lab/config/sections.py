@@ -9,6 +9,8 @@ from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.models.networks import MODELS
 
 TINY, BELOW_1, HUGE = 1e-12, 0.999999, 1e38
+PLAIN = ("sgd", "momentum")
+OPTIMISERS = (*PLAIN, "prodigy", "dog", "d-adaptation", "adagrad-norm")
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,15 @@ class Data:
     name: str = key("fashion-mnist-mini", "which images; the first is in the package", registry=DATASETS)
     folder: str = key("", "where their files are; not needed for fashion-mnist-mini")
     augment: bool = key(False, "crop and mirror the training images at random")
+    resize: int = key(0, "scale images to this many pixels a side; 0 leaves them as they are", least=0, most=512)
+    scaling: str = key(
+        "own",
+        "of pixels: by the training set's own mean and deviation, by ImageNet's, or (x - 127) / 128",
+        one_of=("own", "imagenet", "symmetric"),
+    )
+    validation: float = key(
+        0.0, "hold out this part of the training images and test on it, never on the test set", least=0.0, most=0.9
+    )
 
 
 @dataclass(frozen=True)
@@ -26,7 +37,11 @@ class Model:
 
     name: str = key("cnn", "which network", registry=MODELS)
     norm: str = key("group", "its normalisation layers", one_of=("group", "batch", "none"))
-    fitted: bool = key(True, "fit resnet18 and mobilenet-v3 to small images; if not, as published for 224 pixels")
+    norm_momentum: float = key(
+        0.0, "a batch's part in BatchNorm's running statistics; 0 takes the network's own", least=0.0, most=1.0
+    )
+    fitted: bool = key(True, "reduce small images later; if not, as published for 224 pixels")
+    weights: str = key("", "first weights: a .pt, .pth or .safetensors file, or an installed package that has one")
 
 
 @dataclass(frozen=True)
@@ -85,10 +100,10 @@ class Clients:
 class Server:
     """What the server does with the aggregated update."""
 
-    optimiser: str = key("sgd", "prodigy tunes its step size itself", one_of=("sgd", "momentum", "prodigy"))
+    optimiser: str = key("sgd", "all but the first two tune their step size themselves", one_of=OPTIMISERS)
     step_size: float = key(
         0.0,
-        "0 takes the usual one: 0.1 for gradients, 1 for local steps and for prodigy, where it is a factor",
+        "0 takes the usual one: 0.1 for gradients, 1 for local steps; and 1 where it is tuned, as a factor",
         least=0.0,
         most=HUGE,
     )
@@ -102,6 +117,11 @@ class Evaluation:
     """What is measured beside the training."""
 
     every: int = key(5, "rounds from one test of the model to the next; the last round always has one", least=1)
+    statistics: str = key(
+        "running",
+        "BatchNorm's, when the model is tested: the running ones, which updates carry, or those of each batch",
+        one_of=("running", "batch"),
+    )
     exact_weights: bool = key(True, "compare projected weights with exact ones in the rounds that are evaluated")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,14 @@ class Dataset:
     @property
     def n_classes(self) -> int:
         return len(self.classes)
+
+    def validated(self, share: float) -> Dataset:
+        """The training images without a random part of them, and that part to test with: the same for all seeds."""
+        n = len(self.train)
+        order = np.random.Generator(np.random.PCG64(0)).permutation(n)
+        held, kept = (np.sort(some) for some in np.split(order, [round(share * n)]))
+        train, test = (Images(self.train.pixels[some], self.train.labels[some]) for some in (kept, held))
+        return replace(self, train=train, test=test)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from bartizan._util.types import Array
 from bartizan.lab.data.base import Images
 from bartizan.lab.training.torch_import import Tensor, functional, torch
 
 PADDING = 4
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def moments_for(scaling: str, images: Images) -> tuple[Array, Array]:
+    """Mean and deviation of each channel, with pixels from 0 to 1: the images' own, or those of pretrained networks."""
+    if scaling == "own":
+        return images.moments()
+    both = np.array(IMAGENET if scaling == "imagenet" else [[127 / 255] * 3, [128 / 255] * 3])
+    mean, deviation = both if images.shape[0] == 3 else np.repeat(both.mean(axis=1, keepdims=True), images.shape[0], 1)
+    return mean, deviation
 
 
 class OnDevice:
@@ -29,16 +41,20 @@ class OnDevice:
         moments: tuple[Array, Array] | None = None,
         *,
         flip: bool = True,
+        resize: int = 0,
     ) -> None:
-        """Copy the images to the device; without `flip`, as for digits, none is mirrored."""
+        """Copy the images to the device; without `flip`, as for digits, none is mirrored.
+
+        With `resize` batches are scaled to that many pixels a side, bilinearly.
+        """
         self.moments = moments or images.moments()
         C = images.shape[0]
         if not self.moments[1].all():
             raise ValueError(
                 f"std must be positive in every channel, got {self.moments[1]}: a channel may be constant."
             )
-        self.flip = flip
-        self.shape = images.shape
+        self.flip, self.resize = flip, resize
+        self.shape = (C, resize, resize) if resize else images.shape
         self.device = torch.device(device)
         self.pixels = torch.tensor(images.pixels, dtype=torch.uint8, device=self.device)
         self.labels = torch.tensor(images.labels, dtype=torch.int64, device=self.device)
@@ -59,6 +75,8 @@ class OnDevice:
         if augment is not None:
             chosen = self._augmented(chosen, augment)
         values = chosen.to(torch.float32).sub_(self._mean).div_(self._std)
+        if values.shape[1:] != self.shape:
+            values = functional.interpolate(values, self.shape[1:], mode="bilinear", antialias=True)
         return values.reshape(*indices.shape, *self.shape)
 
     def _augmented(self, chosen: Tensor, generator: torch.Generator) -> Tensor:

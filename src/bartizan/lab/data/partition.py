@@ -23,15 +23,13 @@ class Dirichlet:
 
     For class c, :math:`q_c \sim \mathrm{Dir}(\beta, \ldots, \beta)` over the M clients, and client j gets the part
     :math:`q_{cj}` of the class: mean 1/M, variance :math:`(M - 1) / (M^2 (M \beta + 1))` (Yurochkin et al., 2019; Li et
-    al., 2022). So labels and amounts both differ between clients. The other common form draws each client's
-    distribution over classes and gives all clients equally much (Hsu et al., 2019); it divides no given set completely.
+    al., 2022). So labels and amounts both differ between clients; `ClientDirichlet` is the other common form.
     """
 
     beta: float
 
     def __post_init__(self) -> None:
-        if not 1e-6 <= self.beta <= 1e6:
-            raise ValueError(f"beta must lie from 1e-06 to 1e+06 (large is nearly IID), got {self.beta!r}.")
+        _check_beta(self.beta)
 
     def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
         parts: list[list[Indices]] = [[] for _ in range(n_clients)]
@@ -42,6 +40,39 @@ class Dirichlet:
             for part, piece in zip(parts, np.split(members, cuts), strict=True):
                 part.append(piece)
         return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+@dataclass(frozen=True)
+class ClientDirichlet:
+    r"""Give all clients equally many examples, by a label distribution that each draws from a Dirichlet distribution.
+
+    Client j draws :math:`q_j \sim \mathrm{Dir}(\beta, \ldots, \beta)` over the classes (Hsu et al., 2019). In turns
+    each client draws a label from its :math:`q_j`, and an example of it, until none is left; a class without examples
+    drops out of all distributions, so the last turns are less like :math:`q_j` than the first.
+    """
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        _check_beta(self.beta)
+
+    def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+        classes, members = np.unique(labels, return_inverse=True)
+        left = [rng.permutation(np.flatnonzero(members == one)).tolist() for one in range(len(classes))]
+        shares = rng.dirichlet(np.full(len(classes), float(self.beta)), n_clients)
+        draws, turns = rng.random(len(labels)), rng.permutation(n_clients)
+        parts: list[list[int]] = [[] for _ in range(n_clients)]
+        limits = np.cumsum(shares, axis=1)
+        for turn, draw in enumerate(draws):
+            client = turns[turn % n_clients]
+            total = limits[client, -1]
+            label = int(np.searchsorted(limits[client], min(draw * total, np.nextafter(total, 0)), side="right"))
+            parts[client].append(left[label].pop())
+            if not left[label] and turn + 1 < len(draws):
+                shares[:, label] = 0
+                shares[shares.sum(axis=1) == 0] = [len(of) for of in left]  # of clients whose classes are all gone
+                limits = np.cumsum(shares, axis=1)
+        return [rng.permutation(np.array(part, np.int64)) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -99,7 +130,13 @@ class Similarity:
 
 SPLITS = registry.Registry(
     "split",
-    {"dirichlet": Dirichlet, "iid": IID, "shards": Shards, "similarity": Similarity},
+    {
+        "dirichlet": Dirichlet,
+        "client-dirichlet": ClientDirichlet,
+        "iid": IID,
+        "shards": Shards,
+        "similarity": Similarity,
+    },
     check=registry.frozen_dataclass(object),
 )
 
@@ -133,6 +170,11 @@ def counts(parts: Sequence[Indices], labels: Any, n_classes: int) -> npt.NDArray
     """The number of examples of each class (column) that each client (row) holds."""
     labels = np.asarray(labels)
     return np.array([np.bincount(labels[part], minlength=n_classes) for part in parts])
+
+
+def _check_beta(beta: float) -> None:
+    if not 1e-6 <= beta <= 1e6:
+        raise ValueError(f"beta must lie from 1e-06 to 1e+06 (large is nearly IID), got {beta!r}.")
 
 
 def _by_label(labels: Indices, order: Indices) -> Indices:

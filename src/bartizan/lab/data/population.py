@@ -31,7 +31,7 @@ class Population:
     def of(cls, experiment: Experiment) -> Population:
         """Load the data and split it; every client gets at least one batch."""
         clients, seed = experiment.clients, experiment.seed
-        dataset = _loaded(experiment.data.name, experiment.data.folder)
+        dataset = _loaded(experiment.data.name, experiment.data.folder, experiment.data.validation)
         parts = partition.split(
             experiment.split.name,
             dataset.train.labels,
@@ -89,6 +89,7 @@ class Population:
 
 
 @lru_cache(maxsize=1)
-def _loaded(name: str, folder: str) -> Dataset:
+def _loaded(name: str, folder: str, validation: float) -> Dataset:
     """Load a data set and keep it: the runs of a sweep mostly share one."""
-    return data.load(name, Path(folder) if folder else None)
+    dataset = data.load(name, Path(folder) if folder else None)
+    return dataset.validated(validation) if validation else dataset

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 PUBLISHED = 224
 """Pixels of the images that the large networks were published for."""
-LATE = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large")
+LATE = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large", "efficientnet-lite0")
 """Networks that reduce a small image later than one of 224 pixels."""
 
 
@@ -24,6 +24,7 @@ MODELS = Registry(
         "vgg16": "bartizan.lab.models.vgg:VGG16",
         "mobilenet-v3-small": "bartizan.lab.models.mobilenet:small",
         "mobilenet-v3-large": "bartizan.lab.models.mobilenet:large",
+        "efficientnet-lite0": "bartizan.lab.models.efficientnet:EfficientNetLite0",
     },
     "bartizan.models",
     check=callable_with(10, (3, 32, 32), "group", wanted="(n_classes, image, norm) -> torch.nn.Module"),
@@ -37,11 +38,13 @@ def build(
     norm: str = "group",
     *,
     fitted: bool = True,
+    norm_momentum: float = 0.0,
     seed: int = 0,
 ) -> nn.Module:
     """A network by its name, its weights drawn from the seed alone; the global generator is left as it was.
 
-    ResNet18 and MobileNetV3 reduce a small image later than one of 224 pixels, unless `fitted` is False.
+    All but VGG16 and the small ones reduce a small image later than one of 224 pixels, unless `fitted` is False.
+    `norm_momentum` is a batch's part in BatchNorm's running statistics; 0 leaves the network's own.
 
     >>> model = build("cnn", 10, (1, 28, 28))
     >>> sum(parameter.numel() for parameter in model.parameters())
@@ -61,6 +64,9 @@ def build(
         model: nn.Module = maker(n_classes, shape, norm)
     if known not in MODELS.built_in:
         _check(name, model, n_classes, image)
+    for layer in model.modules():
+        if norm_momentum and isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
+            layer.momentum = norm_momentum
     return model
 
 

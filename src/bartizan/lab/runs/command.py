@@ -105,7 +105,9 @@ def _run(options: argparse.Namespace) -> None:
                     progress.print(f"Stopped after round {progress.runs[name].round}; {how}.")
                 raise
     end = done.end or {}
-    best = "no accuracy was measured" if end.get("best") is None else f"best accuracy {100 * end['best']:.1f}%"
+    best = "no accuracy was measured"
+    if end.get("best") is not None and end.get("last") is not None:
+        best = f"best accuracy {100 * end['best']:.1f}%, last {100 * end['last']:.1f}%"
     converged = "" if end.get("converged") else ", which counts as not converged"
     print(f"{short(end.get('status') or 'ended', 60).capitalize()} after {len(done.rounds)} rounds: {best}{converged}.")
     print(f"Results: {folder}\nbartizan report {shlex.quote(str(folder))}")

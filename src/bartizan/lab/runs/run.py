@@ -66,10 +66,15 @@ def run(
         if before is None or before.end is None:
             _train(experiment, folder, before, watch, save_every)
         else:
-            if flatten(before.run.get("config", {})).get("data.folder") != experiment.data.folder:
+            config = flatten(before.run.get("config", {}))
+            if config.get("data.folder") != experiment.data.folder:
                 from bartizan.lab.data.population import Population
 
                 _require_same_data(Population.of(experiment), before, folder)
+            if config.get("model.weights", "") != experiment.model.weights:
+                from bartizan.lab.models.weights import FirstWeights
+
+                _require_same_weights(FirstWeights.read(experiment.model.weights).digest, before, folder)
             _replay(before, watch)
         return results.read(folder)
 
@@ -86,6 +91,7 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
         training = Training(experiment, device)
         if before is not None:
             _require_same_data(training.population, before, folder)
+            _require_same_weights(training.first.digest if training.first else None, before, folder)
         if saved is not None:
             try:
                 training.restore(saved.server, saved.history, saved.diverged)
@@ -198,6 +204,15 @@ def _require_same_data(population: Population, before: Recorded, folder: Path) -
             f"{folder} holds this experiment on other images of {population.dataset.name}: "
             f"{sum(before.run.get('sizes') or ()):,} to train with, here {len(population.dataset.train):,}. "
             "Take another folder with --out, or pass --fresh."
+        )
+
+
+def _require_same_weights(digest: str | None, before: Recorded, folder: Path) -> None:
+    there = before.run.get("first_weights")
+    if there != digest:
+        raise AnotherRunError(
+            f"{folder} holds this experiment from other first weights (model.weights): a file of hash {there}, here "
+            f"{digest}. Take another folder with --out, or pass --fresh."
         )
 
 

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
 
 
-def evaluate(model: nn.Module, weights: Tensor, images: OnDevice, batch: int = 500) -> tuple[float, float]:
-    """Accuracy and mean loss of the model with these weights."""
+def evaluate(
+    model: nn.Module, weights: Tensor, images: OnDevice, batch: int = 500, *, batch_statistics: bool = False
+) -> tuple[float, float]:
+    """Accuracy and mean loss of the model with these weights.
+
+    With `batch_statistics` BatchNorm normalises each batch by itself, as in training, and not by running statistics.
+    """
     right, loss = 0.0, 0.0
-    for outputs, labels in _outputs(model, weights, images, batch):
+    for outputs, labels in _outputs(model, weights, images, batch, batch_statistics):
         right += float((outputs.argmax(1) == labels).sum())
         loss += float(functional.cross_entropy(outputs.double(), labels, reduction="sum"))
     return right / len(images.labels), loss / len(images.labels)
@@ -31,10 +36,17 @@ def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice, target
     return fooled / others if others else 0.0
 
 
-def _outputs(model: nn.Module, weights: Tensor, images: OnDevice, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _outputs(
+    model: nn.Module, weights: Tensor, images: OnDevice, batch: int, batch_statistics: bool = False
+) -> Iterator[tuple[Tensor, Tensor]]:
     flat = FlatLayout.of(model)
-    tensors = flat.named(weights)
+    tensors = flat.named(weights.clone() if batch_statistics else weights)  # BatchNorm writes to them in training mode
     model.eval()  # passes put it in training mode themselves
+    for module in model.modules():
+        if batch_statistics and isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.train()
+    n = len(images.labels)
     with torch.inference_mode():
-        for where in torch.arange(len(images.labels), device=images.labels.device).split(batch):  # type: ignore[no-untyped-call]
+        # Of nearly equal sizes: a last batch of few images would have statistics of few.
+        for where in torch.arange(n, device=images.labels.device).tensor_split(-(-n // batch)):
             yield torch.func.functional_call(model, tensors, images.batch(where)), images.labels[where]

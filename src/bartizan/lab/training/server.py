@@ -8,6 +8,7 @@ from typing import Any, NotRequired, TypedDict
 from bartizan._util import schema
 from bartizan._util.text import quoted
 from bartizan.lab.config.sections import Server as Settings
+from bartizan.lab.training.step_sizes import STEP_SIZES
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 LEAST_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may push below zero
@@ -41,7 +42,8 @@ class Server:
 
     `sgd`: :math:`w \leftarrow w - \eta u`. `momentum`: :math:`v \leftarrow \mu v + u,\ w \leftarrow w - \eta v`.
     `prodigy`: Adam whose step size is estimated from the distance that the weights have gone (Mishchenko and
-    Defazio, 2024), here with `step_size` as a factor, 1 unless there is a reason.
+    Defazio, 2024), here with `step_size` as a factor, 1 unless there is a reason. `dog`, `d-adaptation` and
+    `adagrad-norm`: `sgd` with a step size of `STEP_SIZES`, and that factor.
 
     BatchNorm's statistics, the coordinates from `n_parameters` on, move by the aggregate itself.
 
@@ -61,6 +63,8 @@ class Server:
         self.round = 0
         self._velocity = torch.zeros_like(self._parameters) if settings.optimiser == "momentum" else None
         self._prodigy = _prodigy(self._parameters, step_size) if settings.optimiser == "prodigy" else None
+        tuned = STEP_SIZES.get(settings.optimiser)
+        self._tuned = tuned(self._parameters, n_parameters < len(weights)) if tuned else None
 
     @property
     def _parameters(self) -> Tensor:
@@ -103,6 +107,8 @@ class Server:
             return used
         if self._velocity is not None:
             gradient = self._velocity.mul_(self.settings.momentum).add_(gradient)
+        if self._tuned is not None:
+            used *= self._tuned(self._parameters, gradient)
         self._parameters.sub_(gradient, alpha=used)
         return used
 
@@ -113,6 +119,8 @@ class Server:
             state["velocity"] = self._velocity
         if self._prodigy is not None:
             state["prodigy"] = self._prodigy.state_dict()
+        if self._tuned is not None:
+            state["tuned"] = self._tuned.state()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -137,6 +145,12 @@ class Server:
                 own["step"] = states[0]["step"]
                 for name in ("s", "p0", "exp_avg", "exp_avg_sq"):
                     own[name] = _copied(states[0], name, parameters.detach())
+        if self._tuned is not None:
+            schema.check(self._tuned.numbers, state["tuned"], "tuned.")
+            for name in self._tuned.numbers.__annotations__:
+                setattr(self._tuned, name, state["tuned"][name])
+            for name in self._tuned.vectors:
+                setattr(self._tuned, name, _copied(state["tuned"], name, self._parameters))
         self.round = state["round"]
 
 

@@ -15,11 +15,13 @@ from bartizan.aggregate import Aggregator
 from bartizan.attacks import Poison, needs
 from bartizan.errors import TooFewClientsError
 from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.config.sections import PLAIN
 from bartizan.lab.data.base import Images
-from bartizan.lab.data.device_images import OnDevice
+from bartizan.lab.data.device_images import OnDevice, moments_for
 from bartizan.lab.data.partition import counts
 from bartizan.lab.data.population import Population
 from bartizan.lab.models import build
+from bartizan.lab.models.weights import FirstWeights
 from bartizan.lab.training import defence, reproducible
 from bartizan.lab.training.clients import Clients
 from bartizan.lab.training.evaluation import backdoor_rate, evaluate
@@ -57,17 +59,26 @@ class Training:
         self.sketch = defence.sketch_of(experiment.sketch)
         dataset, seed = population.dataset, experiment.seed
         train, parts = population.poisoned(self.poison) if self.poison else (dataset.train, population.parts)
-        moments = dataset.train.moments()
-        images = OnDevice(train, device, moments, flip=dataset.flip)
-        self.test = OnDevice(dataset.test, device, moments)
+        moments, resize = moments_for(experiment.data.scaling, dataset.train), experiment.data.resize
+        images = OnDevice(train, device, moments, flip=dataset.flip, resize=resize)
+        self.test = OnDevice(dataset.test, device, moments, resize=resize)
         self.backdoor: Any = attack if hasattr(attack, "trigger") else None
         if self.backdoor:
             triggered = Images(self.backdoor.trigger(dataset.test.pixels), dataset.test.labels)
-            self.triggered = OnDevice(triggered, device, moments)
+            self.triggered = OnDevice(triggered, device, moments, resize=resize)
         network = experiment.model
-        self.model = build(
-            network.name, dataset.n_classes, dataset.train.shape, network.norm, fitted=network.fitted, seed=seed
-        ).to(device)
+        model = build(
+            network.name,
+            dataset.n_classes,
+            images.shape,
+            network.norm,
+            fitted=network.fitted,
+            norm_momentum=network.norm_momentum,
+            seed=seed,
+        )
+        self.first = FirstWeights.read(network.weights) if network.weights else None
+        self.first_note = self.first.load_into(model) if self.first else ""
+        self.model = model.to(device)
         held = [torch.from_numpy(part) for part in (*parts, population.trusted())]
         self.clients = Clients(self.model, images, held, experiment.clients, seed=seed, augment=experiment.data.augment)
         flat = self.clients.flat
@@ -109,6 +120,7 @@ class Training:
             "split": counts(population.parts, dataset.train.labels, dataset.n_classes),
             "classes": dataset.classes,
             "data": dataset.digest,
+            **({"first_weights": self.first.digest} if self.first else {}),
             "dim": self.clients.flat.size,
             "bartizan": __version__,
             "torch": str(torch.__version__),
@@ -132,7 +144,7 @@ class Training:
         (aggregator, note, rows, trusted, loss), train = machine.timed(
             lambda: self._client_updates(who, t), self.device
         )
-        notes = [note]
+        notes = [self.first_note if t == 1 else "", note]
         line |= {"weights": None, "quarantined": {}, "seconds": {"train": train}, "loss": loss}
         line |= {"norm": None, "step": 0.0}
         given: dict[str, Any] = {"seed": seed, "trusted": trusted, "history": self.history, "sizes": self._sizes(who)}
@@ -250,7 +262,8 @@ class Training:
         return found
 
     def _evaluate(self) -> dict[str, float]:
-        accuracy, loss = evaluate(self.model, self.server.weights, self.test)
+        by_batch = self.experiment.evaluation.statistics == "batch"
+        accuracy, loss = evaluate(self.model, self.server.weights, self.test, batch_statistics=by_batch)
         found = {"accuracy": accuracy, "test_loss": loss}
         if self.backdoor:
             found["backdoor"] = backdoor_rate(self.model, self.server.weights, self.triggered, self.backdoor.target)
@@ -269,6 +282,6 @@ class Training:
 
 
 def step_size_of(experiment: Experiment) -> float:
-    """The server's step size: 0.1 for gradients, 1 for the changes of local steps and as Prodigy's factor."""
-    plain = experiment.server.optimiser != "prodigy" and experiment.clients.work == "gradient"
+    """The server's step size: 0.1 for gradients, 1 for the changes of local steps and as the factor of a tuned one."""
+    plain = experiment.server.optimiser in PLAIN and experiment.clients.work == "gradient"
     return experiment.server.step_size or (0.1 if plain else 1.0)

@@ -14,6 +14,7 @@ from bartizan._util import machine
 from bartizan._util.types import Array, Floats
 from bartizan.defense.decide import weigh
 from bartizan.geometry import Geometry, GramStats
+from bartizan.kernels import reference
 from bartizan.kernels.reference import squared_distances_to
 from bartizan.rules.base import CoordinateStage, CoordinateWise, Rule
 from bartizan.updates import Updates, parse_updates
@@ -129,12 +130,13 @@ class Problem:
         return _numpy(total)
 
     def _reduced(self, stage: CoordinateStage) -> Any:
-        values = np.empty(self.dim)
+        values, used = np.empty((1, self.dim)), stage.used(self.clients)
+        reduce = stage.kernel(reference) or (lambda rows, out: np.copyto(out[0], stage.reduce(rows)))
         for low, block in self._blocks():
             columns = _numpy(block)
-            mixed = columns if stage.mixing is None else stage.mixing @ columns
-            values[low : low + WIDTH] = stage.reduce(mixed)
-        return _like(values, self.x)
+            rows = columns[used] if stage.mixing is None else stage.mixing @ columns
+            reduce(rows, out=values[:, low : low + WIDTH])
+        return _like(values[0], self.x)
 
     def _blocks(self) -> Iterator[tuple[int, Any]]:
         for low in range(0, self.dim, WIDTH):

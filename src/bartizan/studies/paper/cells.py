@@ -12,8 +12,11 @@ from typing import Any
 
 DATA = {"cifar10": "cifar10", "cifar100": "cifar100", "tinyimagenet": "tiny-imagenet"}
 ABLATION = "cifar10-ks"
+STRESS = "cifar10-stress"
+"""Our own table, of attacks that hide among the honest updates: there a projection could lose what the rule needs."""
 RULES = ("krum", "geometric-median", "mca", "bulyan")
 ATTACKS = ("sign-flip", "lie", "foe", "gaussian")
+STRESS_ATTACKS, STRESS_SIZES = ("lie", "alie", "ipm", "min-max"), (4096, 1024, 256)
 KEYS = ("data", "beta", "b", "attack", "rule", "pdr", "k", "s")
 """What `--cells` filters by."""
 
@@ -73,9 +76,27 @@ def cells() -> tuple[PaperCell, ...]:
 
 
 @cache
+def stress_cells() -> tuple[PaperCell, ...]:
+    """Return the cells of our own table: b=0.3, beta=0.6, no values but for LIE at k=4096, which the paper has.
+
+    >>> len(stress_cells()), sum(bool(cell.values) for cell in stress_cells())
+    (64, 8)
+    """
+    out = []
+    for cell in filtered(tables()["cifar10-0.6"], "attack=lie,b=0.3"):
+        for attack in STRESS_ATTACKS:
+            for k in STRESS_SIZES if cell.pdr else (None,):
+                printed = cell.values if (attack, k) == (cell.attack, cell.k) else ()
+                out.append(replace(cell, table=STRESS, attack=attack, k=k, values=printed))
+    return tuple(
+        sorted(out, key=lambda cell: (RULES.index(cell.rule), STRESS_ATTACKS.index(cell.attack), -(cell.k or 9999)))
+    )
+
+
+@cache
 def bases() -> dict[tuple[Any, ...], PaperCell]:
     """Return the unprojected cells by their settings."""
-    return {cell.base: cell for cell in cells() if not cell.pdr}
+    return {cell.base: cell for cell in (*stress_cells(), *cells()) if not cell.pdr}
 
 
 @cache
@@ -95,19 +116,21 @@ def labels() -> list[str]:
 
 
 def named(table: str) -> list[PaperCell]:
-    """Return the cells of one of our tables, of one of the paper's, of a data set, or all.
+    """Return the cells of one of our tables, of one of the paper's, of a data set, or all of the paper's.
 
     >>> len(named("cifar10-0.6")), len(named("tab:0.6")), len(named("cifar10")), len(named("all"))
     (64, 128, 164, 420)
     """
     wanted = table.lower()
+    if wanted == STRESS:
+        return list(stress_cells())
     chosen = [
         cell
         for cell in cells()
         if wanted in ("all", cell.table, cell.data) or any(wanted == value.label for value in cell.values)
     ]
     if not chosen:
-        known = ["all", *DATA.values(), *tables(), *labels()]
+        known = ["all", *DATA.values(), *tables(), STRESS, *labels()]
         close = difflib.get_close_matches(wanted, known, n=1)
         meant = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"Unknown table {table!r}.{meant} Known: {', '.join(known)}.")
@@ -115,9 +138,10 @@ def named(table: str) -> list[PaperCell]:
 
 
 def picked(table: str, filters: str = "") -> list[PaperCell]:
-    """Return the cells to run: those of a table that a filter leaves, and the bases that the k/s table lacks.
+    """Return the cells to run: those of a table that a filter leaves, and the bases that are not among them.
 
-    A base comes before the first cell that needs it. None are added if the filter has a key `pdr`.
+    A base comes before the first cell that needs it. None are added if the filter has a key `pdr`. The k/s table has
+    no bases of its own, and a filter by k or s leaves them out.
 
     >>> len(picked("cifar10-ks")), len(picked("cifar10-ks", "rule=krum,k=1024")), len(picked("cifar10-ks", "pdr=1"))
     (40, 4, 36)
@@ -128,7 +152,7 @@ def picked(table: str, filters: str = "") -> list[PaperCell]:
     held = {cell.base for cell in chosen if not cell.pdr}
     out: list[PaperCell] = []
     for cell in chosen:
-        if cell.table == ABLATION and cell.base not in held:
+        if cell.base not in held:
             held.add(cell.base)
             out.append(bases()[cell.base])
         out.append(cell)

@@ -21,7 +21,9 @@ def add_to(commands: Any) -> None:
     parts.add_parser("list", help="show the tables, the protocol and our choices").set_defaults(run=_list)
 
     run = parts.add_parser("run", help="run the cells of a table; finished runs are skipped, stopped ones continue")
-    run.add_argument("table", metavar="TABLE", help="such as cifar10-0.6, cifar10-ks, cifar10, all, tab:0.6")
+    run.add_argument(
+        "table", metavar="TABLE", help="such as cifar10-0.6, cifar10-ks, cifar10-stress, cifar10, all, tab:0.6"
+    )
     run.add_argument("--cells", default="", metavar="FILTER", help="such as rule=krum,attack=lie,b=0.3,pdr=1")
     run.add_argument(
         "--budget",
@@ -30,6 +32,15 @@ def add_to(commands: Any) -> None:
         help="a time (20min, 2h), after which no run is started; or rounds=30, the length of every run; or both",
     )
     run.add_argument("--seeds", type=number, default=1, metavar="N", help="runs of each cell (default 1)")
+    run.add_argument(
+        "--protocol",
+        choices=("budgeted", "literal"),
+        default="budgeted",
+        help="literal: Algorithm 1 to the letter, from pretrained weights (default budgeted: local steps)",
+    )
+    run.add_argument(
+        "--workers", type=number, default=1, metavar="N", help="runs at a time (default 1, which times need)"
+    )
     run.add_argument("--sketch", choices=("rotated", "achlioptas"), help="of PDR (default rotated; achlioptas for k/s)")
     run.add_argument("--data", type=Path, metavar="DIR", help="the folder of the images")
     run.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"the folder for the runs (default {OUT})")
@@ -71,6 +82,7 @@ def _run(options: argparse.Namespace) -> None:
         budget=budget,
         seeds=options.seeds,
         sketch=options.sketch,
+        protocol=options.protocol,
         data=options.data,
         device=options.device,
         changes=options.set,
@@ -80,7 +92,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.dry_run:
         print("\n".join(map(str, jobs)))
         return
-    run_cells.run_jobs(jobs, options.out, budget)
+    run_cells.run_jobs(jobs, options.out, budget, options.workers)
 
 
 def _compare(options: argparse.Namespace) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, Self
 
 from bartizan import records
 from bartizan._util.text import text
+from bartizan.studies.estimates import interval, spearman
 from bartizan.studies.paper import kept_runs
-from bartizan.studies.paper.cells import ABLATION, PaperCell, PaperValue, bases, cells
+from bartizan.studies.paper.cells import ABLATION, STRESS, PaperCell, PaperValue, bases, cells, stress_cells
 from bartizan.studies.paper.kept_runs import RunSummary
-from bartizan.studies.paper.paper_protocol import positions, setting_of, sketches_of, split_config
+from bartizan.studies.paper.paper_protocol import positions, rule_text, setting_of, sketches_of, split_config
 
+USUAL = 4096  # the k of the large tables
 FEW = 3  # below so many different numbers a standard deviation means little
 NOTHING = "No cell has both a base and a projected run yet."
 Found = Mapping[tuple[str, str], Mapping[int, RunSummary]]
@@ -103,6 +105,11 @@ class CellComparison:
         return ", ".join(parts)
 
     @property
+    def rule(self) -> str:
+        """The paper's name of the rule, and what was run under it where that is another."""
+        return rule_text(self.cell, (*self.base, *self.pdr)[0].config["rule"])
+
+    @property
     def seeds(self) -> int:
         return max(len(self.base), len(self.pdr))
 
@@ -124,7 +131,7 @@ def compare(where: Path) -> Comparison:
     unread: list[str] = []
     others = 0
     for one in _runs(where, unread):
-        setting, protocol = split_config(one.config, one.images)
+        setting, protocol = split_config(one.config, one.images, one.first_weights)
         if setting not in positions():
             others += 1
             continue
@@ -149,16 +156,24 @@ def _runs(where: Path, unread: list[str]) -> Iterator[RunSummary]:
             unread.append(text(wrong))
 
 
-def _rows(found: Found, protocols: Iterable[str]) -> Iterator[CellComparison]:
-    for cell, letter in product((cell for cell in cells() if cell.pdr), protocols):
-        base = bases()[cell.base]
-        without = _by_seed(found, setting_of(base, "exact"), letter)
-        runs = {kind: _by_seed(found, setting_of(cell, kind), letter) for kind in sketches_of(cell)}
+def _rows(found: Found, protocols: Mapping[str, Mapping[str, Any]]) -> Iterator[CellComparison]:
+    for cell, letter in product((cell for cell in (*cells(), *stress_cells()) if cell.pdr), protocols):
+        base, name = bases()[cell.base], protocols[letter]["protocol"]
+        without = _by_seed(found, setting_of(base, "exact", name), letter)
+        runs = {kind: _by_seed(found, setting_of(cell, kind, name), letter) for kind in sketches_of(cell)}
         projected = {kind: of for kind, of in runs.items() if of}
-        if without and not projected and cell.table != ABLATION:
+        if cell.table == STRESS and not _stressed(found, letter, name):
+            continue  # a cell of the paper's that the stress table repeats
+        if without and not projected and cell.table != ABLATION and cell.k == USUAL:
             projected = {"": ()}  # a row for the base alone
         for kind, of in projected.items():
             yield CellComparison(cell, base.values, kind, letter, without, of)
+
+
+def _stressed(found: Found, letter: str, protocol: str) -> bool:
+    """Whether there are runs of the stress table that are none of the paper's cells."""
+    own = (cell for cell in stress_cells() if not cell.values)
+    return any((setting_of(cell, kind, protocol), letter) in found for cell in own for kind in sketches_of(cell))
 
 
 def _by_seed(found: Found, setting: str, letter: str) -> tuple[RunSummary, ...]:
@@ -183,6 +198,11 @@ def accuracy_text(runs: Sequence[RunSummary]) -> str:
         return "-" if runs else ""
     n_failed = len(runs) - len(reached)
     return spread(reached) + (f" ({n_failed} of {len(runs)} -)" if n_failed else "")
+
+
+def last_text(runs: Sequence[RunSummary]) -> str:
+    """Format the accuracies of the last evaluation, of runs that converged or not."""
+    return spread([run.last_percent for run in runs if run.last_percent is not None])
 
 
 def spread(numbers: Sequence[float], sign: str = "") -> str:
@@ -256,11 +276,17 @@ def headline(rows: Sequence[CellComparison]) -> str:
         return NOTHING
     n, reached = len(all_.rows), all_.differences
     note = f" ({all_.distinct})" if n < len(all_.cells) else ""
-    where = f"On {len(all_.cells)} of the paper's cells{note}: {_settings(all_.cells)}, {seeds_text(all_.cells)}. "
+    whose = "cells of our own table" if all_.cells[0].cell.table == STRESS else "of the paper's cells"
+    where = f"On {len(all_.cells)} {whose}{note}: {_settings(all_.cells)}, {seeds_text(all_.cells)}. "
     same = f"{all_.same_end} of {n}" if all_.same_end < n else f"all {n}" if n > 1 else "it"
     end = f"In {same} either both runs converge or neither does."
     if not reached or all_.worst is None:
         return f"{where}{end}"
+    if (half := interval(all_.raw_differences)) is not None:
+        end += (
+            f" Over the {len(all_.raw_differences)} distinct cells where not both diverged, the 95% interval of the "
+            f"mean is {mean(all_.raw_differences):+.2f} ± {half:.2f}."
+        )
     over = f"the {len(reached)} where both runs converge" if len(reached) < n else "them"
     how = "mean" if len(reached) < FEW else "mean and standard deviation"
     return (
@@ -269,18 +295,45 @@ def headline(rows: Sequence[CellComparison]) -> str:
     )
 
 
+def rank_correlations(rows: Sequence[CellComparison]) -> list[str]:
+    """Return Spearman's correlation of our accuracies with the paper's, for each table and protocol."""
+    out = []
+    for (table, letter), group in groupby(sorted(rows, key=_table_and_protocol), key=_table_and_protocol):
+        pairs: dict[tuple[Any, ...], tuple[float, float]] = {}
+        for row in group:
+            if row.base and row.paper_base and table != ABLATION:
+                pairs[row.cell.base] = mean_accuracy(row.base), mean_accuracy(row.paper_base)
+            if row.pdr and row.cell.values:
+                pairs[(*row.cell.key, row.sketch)] = mean_accuracy(row.pdr), mean_accuracy(row.cell.values)
+        found = spearman(*zip(*pairs.values(), strict=True)) if len(pairs) >= FEW else None
+        if found is not None:
+            out.append(f"{table}, {letter}: {found:+.2f} over {len(pairs)} cells, base and PDR")
+    return out
+
+
+def _table_and_protocol(row: CellComparison) -> tuple[str, str]:
+    return row.cell.table, row.protocol
+
+
+def mean_accuracy(runs: Sequence[RunSummary] | Sequence[PaperValue]) -> float:
+    """Return a cell's mean accuracy; "-" is 0, below all others."""
+    reached = accuracies(runs)
+    return mean(reached) if reached else 0.0
+
+
 def headlines(rows: Sequence[CellComparison]) -> list[str]:
     """Return a headline for each protocol and sketch; the k/s table, which varies the sketch, has none."""
     groups: dict[str, list[CellComparison]] = {}
     for row in rows:
         if row.compared and row.cell.table != ABLATION:
-            groups.setdefault(f"{row.protocol}, {row.sketch}", []).append(row)
+            ours = f", {STRESS}, k={row.cell.k}" if row.cell.table == STRESS else ""
+            groups.setdefault(f"{row.protocol}, {row.sketch}{ours}", []).append(row)
     return [f"{name}: {headline(of)}" for name, of in groups.items()] or [NOTHING]
 
 
 def cell_text(row: CellComparison) -> str:
     cell = row.cell
-    return f"{cell.rule}, {cell.attack}, b={cell.b:g}, beta={cell.beta:g}"
+    return f"{row.rule}, {cell.attack}, b={cell.b:g}, beta={cell.beta:g}"
 
 
 def seeds_text(rows: Sequence[CellComparison]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from statistics import mean
@@ -10,19 +9,23 @@ from typing import Any
 
 from bartizan._util.jsonl import flatten
 from bartizan.studies.formatting import csv_text, markdown_table, text_table
-from bartizan.studies.paper.cells import ABLATION, cells, labels, tables, twice
+from bartizan.studies.paper.cells import ABLATION, STRESS, labels, stress_cells, tables, twice
 from bartizan.studies.paper.compare import (
     CellComparison,
     Comparison,
     accuracies,
     accuracy_text,
     headlines,
+    last_text,
     printed,
+    rank_correlations,
     spread,
 )
-from bartizan.studies.paper.paper_protocol import CHOICES, MODELS, ROUNDS, experiment, split_config
+from bartizan.studies.paper.kept_runs import RunSummary
+from bartizan.studies.paper.paper_protocol import BUDGETED, CHOICES, MODELS, ROUNDS, usual_protocol
 
 LEGEND = """Accuracies are the best on the test set, in percent; "-": did not converge. diff: PDR minus base.
+last: in the last round, converged or not, where the best may hide a collapse.
 speed: the server's time without PDR over that with it. Two values: the paper prints both."""
 LEFT = ("attack", "rule", "sketch", "")
 
@@ -33,7 +36,9 @@ def listing() -> str:
     for name, of in tables().items():
         first = of[0]
         where = ", ".join(sorted({value.label for cell in of for value in cell.values}))
-        lines.append(f"{name:<18} {first.data:<14} {MODELS[first.data]:<19} {first.beta:<5g} {len(of):<6} {where}")
+        lines.append(
+            f"{name:<18} {first.data:<14} {MODELS[BUDGETED][first.data]:<19} {first.beta:<5g} {len(of):<6} {where}"
+        )
     lines += [
         "",
         f"`bartizan paper run` also takes a data set, all, or the paper's labels: {', '.join(labels())}.",
@@ -41,9 +46,11 @@ def listing() -> str:
         f"bulyan, geometric-median and mca, without PDR and with it (k=4096, s=8). {ABLATION} varies k and s at b=0.1.",
         f"{len(twice())} cells are printed twice with different values.",
         "",
-        "Where the paper is silent (docs/guides/paper.md):",
-        *(f"  {question}: {choice}" for question, choice in CHOICES.items()),
+        f"{STRESS} is ours, {len(stress_cells())} cells: LIE, ALIE, IPM and Min-Max at b=0.3, k of 4096, 1024 and 256.",
     ]
+    for name, choices in CHOICES.items():
+        lines += ["", f"Where the paper is silent, --protocol {name} (docs/guides/paper.md):"]
+        lines += [f"  {question}: {choice}" for question, choice in choices.items()]
     return "\n".join(lines)
 
 
@@ -78,8 +85,10 @@ def text(found: Comparison) -> str:
 
 
 def notes(found: Comparison) -> list[str]:
-    """Return the meaning of the protocols' letters, and what was left out."""
+    """Return the meaning of the protocols' letters, the rank correlations with the paper, and what was left out."""
     out = [f"{letter}: {protocol_text(settings)}." for letter, settings in found.protocols.items()]
+    if ranks := rank_correlations(found.rows):
+        out.append(f'Rank correlation (Spearman, "-" lowest) with the paper: {"; ".join(ranks)}.')
     if apart := [row for row in found.rows if row.base and row.pdr and len(row.machines) > 1]:
         where = "; ".join(sorted({machine or "unknown" for row in apart for machine in row.machines}))
         out.append(f"Rows without our speed, as their times are of different machines: {len(apart)} ({where}).")
@@ -97,21 +106,23 @@ def protocol_text(protocol: Mapping[str, Any]) -> str:
         "epochs": f"local epochs: {clients['local']} at step size {clients['step_size']:g}",
     }
     changed = ", ".join(f"{key}={value}" for key, value in sorted(_changes(protocol).items()))
-    images = protocol["data"].get("images")
+    images, validation = protocol["data"].get("images"), protocol["data"]["validation"]
+    on = "" if images is None else f"{images:,} images, "
     return (
-        f"{model['name']}, {'' if images is None else f'{images:,} images, '}{local[clients['work']]}, {rounds} rounds"
+        f"{protocol['protocol']} protocol, {model['name']}, {on}{local[clients['work']]}, {rounds} rounds"
         + ("" if rounds == ROUNDS else f" instead of the paper's {ROUNDS}")
+        + (f"; tested on {100 * validation:g}% of the training images, not on the test set" if validation else "")
         + (f"; changed: {changed}" if changed else "")
     )
 
 
 def _changes(protocol: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that differ from the default protocol, except the model's name, the images and the rounds."""
-    usual = flatten(json.loads(split_config(experiment(cells()[0]).as_dict())[1]))
+    usual = flatten(usual_protocol(protocol["protocol"]))
     return {
         key: value
         for key, value in flatten(protocol).items()
-        if usual.get(key) != value and key not in ("model.name", "data.images", "rounds")
+        if usual.get(key) != value and key not in ("model.name", "data.images", "data.validation", "rounds")
     }
 
 
@@ -124,7 +135,7 @@ def _columns(row: CellComparison) -> dict[str, str]:
     ablation = {"k": str(cell.k), "s": str(cell.s)}
     return {
         **(ablation if cell.table == ABLATION else {"b": f"{cell.b:g}", "attack": cell.attack}),
-        "rule": cell.rule,
+        "rule": row.rule,
         "paper base": printed(row.paper_base),
         "paper PDR": printed(cell.values),
         "paper diff": " / ".join(f"{number:+.2f}" for number in row.paper_differences),
@@ -132,6 +143,8 @@ def _columns(row: CellComparison) -> dict[str, str]:
         "ours base": accuracy_text(row.base),
         "ours PDR": accuracy_text(row.pdr),
         "ours diff": spread(row.differences, "+"),
+        "last base": last_text(row.base),
+        "last PDR": last_text(row.pdr),
         "ours speed": "" if row.speedup is None else f"{row.speedup:.3g}x",
         "sketch": row.sketch,
         "rounds": row.rounds,
@@ -145,6 +158,7 @@ def _record(row: CellComparison) -> dict[str, Any]:
     base, pdr = accuracies(row.base), accuracies(row.pdr)
     return {
         **{name: getattr(cell, name) for name in ("table", "data", "beta", "b", "attack", "rule", "k", "s")},
+        "run_as": row.rule,
         "sketch": row.sketch,
         "protocol": row.protocol,
         "paper_base": printed(row.paper_base, "|"),
@@ -154,6 +168,8 @@ def _record(row: CellComparison) -> dict[str, Any]:
         "base": mean(base) if base else "",
         "pdr": mean(pdr) if pdr else "",
         "difference": mean(row.differences) if row.differences else "",
+        "base_last": _mean_last(row.base),
+        "pdr_last": _mean_last(row.pdr),
         "speedup": row.speedup or "",
         "rounds": row.rounds,
         "base_seeds": len(row.base),
@@ -161,3 +177,8 @@ def _record(row: CellComparison) -> dict[str, Any]:
         "base_converged": len(base),
         "pdr_converged": len(pdr),
     }
+
+
+def _mean_last(runs: Sequence[RunSummary]) -> float | str:
+    reached = [run.last_percent for run in runs if run.last_percent is not None]
+    return mean(reached) if reached else ""

@@ -15,7 +15,7 @@ from typing import Any
 from bartizan import records
 from bartizan._util import jsonl, schema
 from bartizan._util.text import quoted, text
-from bartizan.studies.paper.paper_protocol import completed, positions, split_config
+from bartizan.studies.paper.paper_protocol import completed, positions, protocol_of, split_config
 
 KIND, VERSION = "kept", 1
 DIGITS = 5  # of times and weights
@@ -55,9 +55,17 @@ class RunSummary:
     torch: str
     commit: str | None
     """The revision that ran, if it was given."""
+    first_weights: str | None = None
+    """The hash of the file that the run began from; None where its weights were drawn."""
+    protocol: str = ""
+    """Budgeted or literal, as the configuration says."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", completed(self.config))
+        protocol = protocol_of(self.config)
+        if self.protocol not in ("", protocol):
+            raise TypeError(f"protocol must be {protocol!r}, as config says, got {quoted(self.protocol, 60)}")
+        object.__setattr__(self, "protocol", protocol)
         if not {"server", "run"} <= set(self.seconds):
             raise TypeError("seconds must have the keys server and run")
 
@@ -95,6 +103,7 @@ class RunSummary:
             "bartizan": run.get("bartizan") or "",
             "torch": run.get("torch") or "",
             "commit": commit,
+            "first_weights": run.get("first_weights"),
         }
         try:
             return schema.parse(cls, row)
@@ -105,7 +114,7 @@ class RunSummary:
     @property
     def identity(self) -> tuple[str, str, int, str | None]:
         """Equal for two runs of the same settings, seed and data."""
-        return *split_config(self.config, self.images), self.seed, self.data
+        return *split_config(self.config, self.images, self.first_weights), self.seed, self.data
 
     @property
     def seed(self) -> int:
@@ -128,6 +137,11 @@ class RunSummary:
     def best_percent(self) -> float | None:
         """The best accuracy, whether the run converged or not."""
         return None if self.best is None else 100 * self.best
+
+    @property
+    def last_percent(self) -> float | None:
+        """The accuracy of the last evaluation, whether the run converged or not."""
+        return None if self.last is None else 100 * self.last
 
     @property
     def accuracy_percent(self) -> float | None:

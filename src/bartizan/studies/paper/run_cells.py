@@ -6,20 +6,23 @@ import argparse
 import re
 import shlex
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bartizan import records
 from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
+from bartizan.lab.runs import sweep
 from bartizan.lab.runs.folder import recorded
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.run import run
 from bartizan.records import require_writable
 from bartizan.studies.paper.cells import PaperCell
 from bartizan.studies.paper.kept_runs import RunSummary
-from bartizan.studies.paper.paper_protocol import ROUNDS, experiment, sketches_of
+from bartizan.studies.paper.paper_protocol import BUDGETED, ROUNDS, experiment, rule_text, sketches_of
 
 UNITS = {"s": 1, "min": 60, "h": 3600}
 
@@ -72,7 +75,8 @@ class Job:
     def __str__(self) -> str:
         cell, sketch = self.cell, self.experiment.sketch
         size = [f"{key}={sketch.settings[key]}" for key in ("k", "s") if key in sketch.settings]
-        where = f"{cell.data} beta={cell.beta:g} b={cell.b:g} {cell.attack} {cell.rule}"
+        rule = rule_text(cell, {"name": self.experiment.rule.name, **self.experiment.rule.settings})
+        where = f"{cell.data} beta={cell.beta:g} b={cell.b:g} {cell.attack} {rule}"
         return " ".join([where, sketch.name, *size, f"seed={self.experiment.seed}"])
 
 
@@ -86,6 +90,7 @@ def plan(
     budget: Budget = Budget(),
     seeds: int = 1,
     sketch: str | None = None,
+    protocol: str = BUDGETED,
     data: Path | None = None,
     device: str = "auto",
     changes: Sequence[str] = (),
@@ -103,6 +108,7 @@ def plan(
                 seed=seed,
                 rounds=budget.rounds or ROUNDS,
                 sketch=sketch if cell.pdr and (sketch in sketches_of(cell) or not able) else None,
+                protocol=protocol,
                 data=data,
                 device=device,
                 changes=changes,
@@ -112,7 +118,7 @@ def plan(
     return list(jobs.values())
 
 
-def run_jobs(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> int:
+def run_jobs(jobs: Sequence[Job], folder: Path, budget: Budget = Budget(), workers: int = 1) -> int:
     """Run the jobs that are not finished until the budget is spent; return how many are left."""
     left = [job for job in jobs if not _finished(job, folder)]
     if len(left) < len(jobs):
@@ -120,7 +126,9 @@ def run_jobs(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> in
     if left:
         require_writable(folder)
     started, total = time.monotonic(), len(left)
-    while left and not budget.spent:
+    if workers > 1:
+        left = _run_at_once(left, folder, budget, workers)
+    while workers == 1 and left and not budget.spent:
         number = total - len(left) + 1
         print(f"[{number} of {total}] {left[0]}", flush=True)
         try:
@@ -132,7 +140,8 @@ def run_jobs(jobs: Sequence[Job], folder: Path, budget: Budget = Budget()) -> in
             each = (time.monotonic() - started) / number
             print(f"    about {clock(each * len(left))} for the {len(left)} that are left", flush=True)
     if left:
-        print(f"The time is over. Runs that are left: {len(left)}; the same command goes on with them.")
+        why = "The time is over" if budget.spent else "Some runs failed"
+        print(f"{why}. Runs that are left: {len(left)}; the same command goes on with them.")
     shown = shlex.quote(str(folder))
     print(f"Results: {folder}\nbartizan paper compare {shown}\nbartizan report {shown}")
     return len(left)
@@ -148,10 +157,39 @@ def _run(job: Job, folder: Path, budget: Budget) -> None:
                 raise OutOfTimeError
 
         done = RunSummary.of(run(job.experiment, folder / job.folder, resume=True, watch=watch))
-    accuracy, seconds = done.accuracy_percent, done.server_seconds
-    reached = "did not converge" if accuracy is None else f"best accuracy {accuracy:.2f}%"
+    seconds = done.server_seconds
     server = "" if seconds is None else f", {1000 * seconds:.3g} ms a round at the server"
-    print(f"    {reached}{server}", flush=True)
+    print(f"    {_reached(done)}{server}", flush=True)
+
+
+def _run_at_once(jobs: Sequence[Job], folder: Path, budget: Budget, workers: int) -> list[Job]:
+    """Run several jobs at a time, each in a process; return those that are not finished."""
+    by_name, queue = (
+        {job.folder: job for job in jobs},
+        deque(sweep.Job(job.experiment, folder / job.folder) for job in jobs),
+    )
+    pool = sweep.WorkerPool(min(workers, len(jobs)))
+
+    def watch(name: str, line: Mapping[str, Any]) -> None:
+        if budget.spent:
+            raise OutOfTimeError
+
+    try:
+        for number, outcome in enumerate(pool.run(queue, watch), start=1):
+            job = by_name[outcome.folder.name]
+            end = outcome.error or _reached(RunSummary.of(records.read(outcome.folder)))
+            print(f"[{number} of {len(jobs)}] {job}: {end}", flush=True)
+    except OutOfTimeError:
+        pass
+    finally:
+        pool.stop()
+    return [job for job in jobs if not _finished(job, folder)]
+
+
+def _reached(done: RunSummary) -> str:
+    best, last = done.best_percent, done.last_percent
+    shown = "no accuracy" if best is None or last is None else f"best accuracy {best:.2f}%, last {last:.2f}%"
+    return shown if done.accuracy_percent is not None else f"did not converge ({shown})"
 
 
 def _finished(job: Job, folder: Path) -> bool:

@@ -10,7 +10,7 @@ from bartizan.studies.paper.compare import CellComparison, Summary, failed
 from bartizan.studies.plotting import COLOURS, DARK, GREY, LIGHT, new_figure
 
 RULES = dict(zip(("krum", "bulyan", "geometric-median", "mca"), COLOURS, strict=False))
-MARKERS = {"sign-flip": "o", "lie": "s", "foe": "^", "gaussian": "D"}
+MARKERS = {"sign-flip": "o", "lie": "s", "foe": "^", "gaussian": "D", "alie": "v", "ipm": "P", "min-max": "X"}
 PAPER = "#9aa1ab"
 
 

@@ -102,7 +102,7 @@ def rule_named(name: str, n_byzantine: int) -> Rule | CoordinateWise:
     """Return a rule by name, with the number of attackers if it takes one.
 
     >>> rule_named("nnm >> mca", 3)
-    NNM(n_byzantine=3) >> MCA(width=None, tolerance=1e-08, max_steps=1000)
+    NNM(n_byzantine=3) >> MCA(width=None, tolerance=1e-08, max_steps=1000, start='medoid')
     """
     settings = {"n_byzantine": n_byzantine}
     made: Rule | CoordinateWise = reduce(
