@@ -9,6 +9,7 @@ import numpy as np
 
 import bartizan as bz
 from bartizan.geometry import Geometry
+from bartizan.kernels import reference as definitions
 from bartizan.rules.base import Decision
 from bartizan.rules.coordinatewise import CoordinateWise
 from fuzz.surfaces import require
@@ -86,13 +87,17 @@ class TookPart:
     def _matches(self, found: Decision, weights: np.ndarray, out: np.ndarray, tolerance: float) -> bool:
         if np.abs(weights - found.weights).max() > tolerance:
             return False
-        if found.coordinate_stage is None:
+        stage = found.coordinate_stage
+        if stage is None:
             return True
-        mixed = found.coordinate_stage.mixing @ self.x
-        if self.reference is not None:
-            mixed += np.outer(1 - found.coordinate_stage.mixing.sum(axis=1), self.reference)
+        mixed, wanted = self.x[stage.used(len(self.x))], np.empty((1, self.x.shape[1]))
+        if stage.mixing is not None:
+            mixed = stage.mixing @ self.x
+            if self.reference is not None:
+                mixed += np.outer(1 - stage.mixing.sum(axis=1), self.reference)
+        stage.kernel(definitions)(mixed, out=wanted)
         more = tolerance * np.ptp(self.x, axis=0) if tolerance > 1e-6 else 0.0
-        return bool((np.abs(found.coordinate_stage.reduce(mixed) - out) <= self.tolerance + more).all())
+        return bool((np.abs(wanted[0] - out) <= self.tolerance + more).all())
 
 
 def check(rule: Any, kept: TookPart, out: np.ndarray, weights: Any) -> None:
