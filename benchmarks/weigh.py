@@ -2,7 +2,8 @@
 
 Every rule is first checked against its NumPy definition on the same geometry, then both are timed in turns in the same
 run: best of several, microseconds, and how many times longer the definition takes. Run as `python benchmarks/weigh.py`;
-the definitions take about a minute at 1000 clients, `--clients 10 50 200` leaves those out.
+the definitions take about a minute at 1000 clients, `--clients 10 50 200` leaves those out. The table of
+docs/explanation/scaling.md is `--clients 3000 10000 --share 0.1 --seconds 2 --unchecked`, two minutes and 7 GiB.
 """
 
 import argparse
@@ -98,6 +99,8 @@ RULES = [
     ("Bulyan", bz.Bulyan, lambda g, f: averaged(repeated_krum(g.D, f), len(g.D))),
     ("GeometricMedian", lambda f: bz.GeometricMedian(), geometric_median),
     ("MCA", lambda f: bz.MCA(), mca),
+    ("Bucketing >> Krum", lambda f: bz.Bucketing(2) >> bz.Krum(f), None),
+    ("ARC >> Krum", lambda f: bz.ARC(f) >> bz.Krum(f), None),
     ("NNM >> Krum", lambda f: bz.NNM(f) >> bz.Krum(f), nnm(krum)),
     ("NNM >> GeometricMedian", lambda f: bz.NNM(f) >> bz.GeometricMedian(), nnm(geometric_median)),
 ]
@@ -119,22 +122,25 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 50, 200, 1000])
     parser.add_argument("--seconds", type=float, default=0.5, help="to spend on each number")
+    parser.add_argument("--share", type=float, default=0.2, help="of the clients that are attackers")
+    parser.add_argument("--unchecked", action="store_true", help="time our rules only, not their definitions")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print(f"{'clients':>7} {'f':>4}  {'rule':<24} {'microseconds':>12} {'definition':>12} {'ratio':>7}")
     for M in options.clients:
-        f = max(1, (M - 3) // 5)
+        f = max(1, int(options.share * (M - 3)))
         x = np.random.default_rng(options.seed).normal(size=(M, P))
         x[:f] += 1
         look = gram_stats_of(x, has_trusted=False)
-        report("Geometry.from_stats", M, f, options.seconds, partial(see, look), partial(see_plainly, look))
+        slow = None if options.unchecked else partial(see_plainly, look)
+        report("Geometry.from_stats", M, f, options.seconds, partial(see, look), slow)
         for name, rule, plain in RULES:
-            ours, slow = partial(see, look, rule(f)), partial(see_plainly, look, partial(plain, f=f))
-            report(name, M, f, options.seconds, ours, slow)
+            slow = None if plain is None or options.unchecked else partial(see_plainly, look, partial(plain, f=f))
+            report(name, M, f, options.seconds, partial(see, look, rule(f)), slow)
 
 
 def see(look, rule=None):
-    geometry = Geometry.from_stats(look, len(look.gram))
+    geometry = Geometry.from_stats(look, len(look.gram), seed=0)
     return geometry.squared_distances if rule is None else rule(geometry)
 
 
@@ -144,6 +150,9 @@ def see_plainly(look, rule=None):
 
 
 def report(name, M, f, seconds, ours, slow):
+    if slow is None:
+        print(f"{M:>7} {f:>4}  {name:<24} {1e6 * best(ours, seconds):>12.0f}", flush=True)
+        return
     np.testing.assert_allclose(ours(), slow(), atol=1e-7, err_msg=f"{name} of {M} clients is not its definition")
     fast, long = best(ours, seconds), best(slow, seconds)
     print(f"{M:>7} {f:>4}  {name:<24} {1e6 * fast:>12.0f} {1e6 * long:>12.0f} {long / fast:>7.1f}", flush=True)
