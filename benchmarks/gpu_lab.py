@@ -85,11 +85,11 @@ def call(variant, x, origin, rows=None):
         out, squares = new(M, variant.k), new(M)
         return lambda: gpu.rotated(rows, origin, 0, KEY, 32, out, squares), (out, squares)
     if variant.kernel in ("weighted_sum", "one_row"):
-        weights = torch.rand(M, device="cuda", dtype=torch.float64) / M
+        weights = np.random.default_rng(0).random(M) / M
         if variant.kernel == "one_row":
             weights[1:] = 0
         out = torch.full((p,), torch.nan, device="cuda")
-        return lambda: gpu.weighted_sum(rows, weights, None, None, out), (out, weights)
+        return lambda: gpu.weighted_sum(rows, weights, 0.0, None, out), (out, weights)
     if variant.kernel == "gram":
         out = new(M, M)
         return lambda: gpu.gram(rows, origin, out, **dict(variant.options)), (out,)

@@ -193,7 +193,7 @@ def aggregate(
     updates = open_paths(updates)
     column_pass = ColumnPass.of(memory, progress, out)  # it knows the files that are mapped by now
     clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
-    S = client_sizes(sizes, clients.n_sent)
+    S = None if sizes is None else client_sizes(sizes, clients.n_sent)
     chosen = aggregator.sketch_for(clients)
     effective = effective_sketch(rule, chosen)
     clients = clients.prepared(out, {"reference": reference, "trusted": trusted}, *effective.working_set())

@@ -228,7 +228,7 @@ class Geometry:
             points = MeasuredPoints(G, weigh.distances(again, n_clients), medoid, again)
         return cls(
             points,
-            _checked_sizes(client_sizes(sizes, n_clients)),
+            np.ones(n_clients) if sizes is None else _checked_sizes(client_sizes(sizes, n_clients)),
             stats.squared_norms[:n_clients],
             stats.trusted_dots,
             seed,

@@ -30,7 +30,7 @@ from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updat
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import Unreadable, open_path
 from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
-from bartizan.updates.parse import reason_of
+from bartizan.updates.parse import parse_one, reason_of
 from bartizan.updates.spill import Spill
 
 if TYPE_CHECKING:
@@ -38,12 +38,15 @@ if TYPE_CHECKING:
 
 U = TypeVar("U")
 
+MOST_LAYOUTS = 64  # that are kept for the next client: each may send another
+
 
 @dataclass(frozen=True)
 class StoredUpdate:
     """One client's update as a round keeps it, in memory or mapped, with its sketch."""
 
     update: Any
+    """As it was parsed; where that must be done again at close, the update."""
     size: float
     layout: Layout | None = None
     reading: SketchedRows | None = None
@@ -115,13 +118,15 @@ class Round(Generic[U]):
         self._state = "open"
         self._result: Aggregation[U] | None = None
         self._server_rows: tuple[Layout, dict[str, Any]] | None = None
+        self._layouts: dict[Any, Layout] = {}
         self._spill = None if spill is None else Spill(spill)
 
     def add(self, update: U | Path, client: Hashable, size: float = 1) -> str | None:
         """Add one client's update, or the `pathlib.Path` of its file, with its data size.
 
         Returns the reason if the update can't take part, as far as it shows by itself, else None. Under ``strict`` that
-        is a BadClientError, and the client may send again.
+        is a BadClientError, and the client may send again. On a GPU the work is only enqueued: NaN and Inf show at
+        `close`, unless the round is strict.
         """
         if not is_size(size):
             wanted = "size must be a positive number below 1e308"
@@ -135,7 +140,7 @@ class Round(Generic[U]):
             if stored.layout is None:
                 stored = replace(stored, update=Unreadable(stored.reason or ""))
             elif self._spill is not None and not on_disk:
-                stored = replace(stored, update=self._spill.keep(stored.update, client))
+                stored = replace(stored, update=self._spill.keep(stored.update.plain, client))
             with self._changed:
                 self._stored[client] = stored
             return stored.reason
@@ -207,7 +212,9 @@ class Round(Generic[U]):
     def _release(self) -> None:
         if self._result is not None:
             # The ids stay, so that `clients` and `quarantined` can still be read.
-            self._stored = {client: replace(one, update=None, reading=None) for client, one in self._stored.items()}
+            self._stored = {
+                client: StoredUpdate(None, one.size, reason=one.reason) for client, one in self._stored.items()
+            }
         else:
             self._stored = {}
         self._server_rows = None
@@ -247,32 +254,29 @@ class Round(Generic[U]):
 
     def _sketched(self, update: Any, size: float) -> StoredUpdate:
         """Sketch one update in its own layout; whether that is the round's is known when the round is closed."""
+        if len(self._layouts) > MOST_LAYOUTS:
+            self._layouts = {}
         try:
-            alone = parse_updates([update])
-        except TooFewClientsError as unfit:
-            return StoredUpdate(update, size, reason=unfit.quarantined[0])
+            # Parsed only once: the client's own container may answer differently the next time.
+            parsed = parse_one(update, self._layouts)
+        except Exception as error:  # a client's container may raise anything
+            return StoredUpdate(None, size, reason=reason_of(error))
+        try:
+            alone = parse_updates([parsed])
         except ValueError:  # it holds no floats: other clients' updates may
-            return self._without_floats(update, size)
-        update = alone.like  # in plain containers: the client's own may answer differently the next time
+            return StoredUpdate(parsed, size, parsed.layout)
         sketch = self._effective_sketch
         if not isinstance(sketch, StreamingSketch):
-            return StoredUpdate(update, size, alone.layout)
+            return StoredUpdate(parsed, size, parsed.layout)
         alone = replace(alone, column_pass=ColumnPass.of(self._memory))
         try:
             alone = self._with_server_rows(alone)
         except ValueError:  # the reference and the trusted update were checked when the round was opened
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
-            return StoredUpdate(update, size, alone.layout, reason=reason)
+            return StoredUpdate(parsed, size, parsed.layout, reason=reason)
         reading = sketch.sketch_part(alone, self._seed)
-        fit = reading.squared_norms[0] <= norm_limit(alone.layout.widest)
-        return StoredUpdate(update, size, alone.layout, reading, None if fit else alone.fault(0))
-
-    def _without_floats(self, update: Any, size: float) -> StoredUpdate:
-        try:
-            plain, leaves = plain_and_leaves(update)
-            return StoredUpdate(plain, size, Layout.of(leaves))
-        except Exception as error:  # a client's container may raise anything
-            return StoredUpdate(update, size, reason=reason_of(error))
+        fit = (alone.on_gpu and not self._strict) or reading.squared_norms[0] <= norm_limit(alone.layout.widest)
+        return StoredUpdate(parsed, size, parsed.layout, reading, None if fit else alone.fault(0))
 
     def _with_server_rows(self, alone: Updates) -> Updates:
         """With the reference and the trusted update in the update's layout, kept for the next client of that layout."""

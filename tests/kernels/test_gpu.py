@@ -166,11 +166,11 @@ def test_the_weighted_sum_is_that_of_its_definition_in_fresh_memory(dtype):
         x, weights = numbers((M, w), dtype), numbers(M, torch.float64, 1)
         weights[M // 2 :] = 0
         x[M // 2 :] = torch.nan
-        for origin, rest, to in [(None, None, dtype), (numbers(w, seed=5), numbers(1, torch.float64), torch.float32)]:
+        for origin, rest, to in [(None, 0.0, dtype), (numbers(w, seed=5), -0.7, torch.float32)]:
             out, truth = torch.full((w,), torch.nan, dtype=to, device=DEVICE), np.zeros(w)
-            gpu.weighted_sum(gpu.DeviceRows.of(x), weights, rest, origin, out)
-            some, whole = x[: M // 2], 0.0 if rest is None else rest.item()
-            reference.weighted_sum(exact(some), exact(weights[: M // 2]), whole, exact(origin), truth[None])
+            gpu.weighted_sum(gpu.DeviceRows.of(x), exact(weights), rest, origin, out)
+            some = x[: M // 2]
+            reference.weighted_sum(exact(some), exact(weights[: M // 2]), rest, exact(origin), truth[None])
             precision = {torch.bfloat16: 2**-7, torch.float16: 2**-10}.get(to, 1e-6)  # interpreted, bfloat16 is cut off
             np.testing.assert_allclose(exact(out), truth, rtol=precision, atol=precision)
 
@@ -179,7 +179,7 @@ def test_the_weighted_sum_of_layers_is_flat():
     rows, x = layers([5000, 3, 300, 9000, 701], 3, [torch.float32] * 5)
     weights, out = numbers(3, torch.float64), torch.full((x.shape[1],), torch.nan, device=DEVICE)
     for start, some in gpu.Placed.of(rows):
-        gpu.weighted_sum(some, weights, None, None, out[start : start + some.width])
+        gpu.weighted_sum(some, exact(weights), 0.0, None, out[start : start + some.width])
     close(out, exact(weights) @ exact(x), torch.float32)
 
 
@@ -302,8 +302,8 @@ def test_columns_beyond_2_to_the_31_are_read():
     close(out, truth, torch.float32)
     close(ours, norms, torch.float32)
     combined = torch.full((p,), torch.nan, dtype=torch.bfloat16, device=DEVICE)
-    both = torch.tensor([1.0, 2.0], dtype=torch.float64, device=DEVICE)
-    gpu.weighted_sum(gpu.DeviceRows.of(x), both, None, None, combined)
+    both = np.array([1.0, 2.0])
+    gpu.weighted_sum(gpu.DeviceRows.of(x), both, 0.0, None, combined)
     assert combined[-3:].tolist() == [2.0, 0.0, 3.5]
     assert not combined.isnan().any()
 
@@ -323,5 +323,5 @@ def test_many_rows_agree_with_torch_in_float64(M, p):
     gpu.gram(gpu.DeviceRows.of(x), None, G)
     close(G[chosen], exact(x[chosen].double() @ x.double().T), torch.float32, GRAM)
     w, out = torch.rand(M, dtype=torch.float64, device=DEVICE) / M, torch.empty(p, device=DEVICE)
-    gpu.weighted_sum(gpu.DeviceRows.of(x), w, None, None, out)
+    gpu.weighted_sum(gpu.DeviceRows.of(x), exact(w), 0.0, None, out)
     close(out, exact(w @ x.double()), torch.float32)

@@ -9,7 +9,14 @@ import numpy as np
 
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.types import Floats
-from bartizan.defense.quarantine import FindFaults, distorted_norms, local_faults, quarantine, unusable_numbers
+from bartizan.defense.quarantine import (
+    FindFaults,
+    distorted_norms,
+    is_ordinary,
+    local_faults,
+    quarantine,
+    unusable_numbers,
+)
 from bartizan.defense.recheck import Recheck
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import ENLARGED, FLOAT32_SQUARES_UNDERFLOW, Geometry, GramStats, enlargement, mostly_below
@@ -48,7 +55,7 @@ def decide(
     stats: GramStats,
     *,
     sketch: Sketch,
-    sizes: Floats,
+    sizes: Floats | None,
     seed: int,
     history: tuple[float, ...],
     strict: bool,
@@ -63,16 +70,17 @@ def decide(
     norms are not finite, and `recheck_sketch`, if any, reads clients once more with a seed that is drawn here.
     """
     effective = effective_sketch(rule, sketch)
-    if find_faults is local_faults:  # all columns are in this process
-        again = enlarged(clients, stats.squared_norms)
-        if again is not clients:
-            clients, stats = again, effective.gram_stats(again, seed)
-    clients, stats = quarantine(clients, stats, unusable_numbers(clients, stats, find_faults), strict)
-    clients, stats = quarantine(clients, stats, distorted_norms(clients, stats, effective), strict)
+    if not is_ordinary(clients, stats, effective):
+        if find_faults is local_faults:  # all columns are in this process
+            again = enlarged(clients, stats.squared_norms)
+            if again is not clients:
+                clients, stats = again, effective.gram_stats(again, seed)
+        clients, stats = quarantine(clients, stats, unusable_numbers(clients, stats, find_faults), strict)
+        clients, stats = quarantine(clients, stats, distorted_norms(clients, stats, effective), strict)
     watch.lap("sketch")
     recheck = None if recheck_sketch is None else Recheck.of(effective, recheck_sketch)
     while True:
-        own_sizes = sizes[list(clients.clients)]
+        own_sizes = None if sizes is None else sizes[list(clients.clients)]
         geometry = Geometry.from_stats(stats, len(clients), sizes=own_sizes, seed=seed, history=history)
         rule_left = rule_for_remaining(rule, len(clients), clients.quarantined, n_failed)
         decision = weigh(rule_left, geometry)
@@ -91,9 +99,10 @@ def decide(
         watch.lap("weigh")
     scores = None
     if rule.needs_distances:
-        scores = np.empty(clients.n_sent)
-        scores.fill(np.nan)
-        scores[list(clients.clients)] = geometry.unit * geometry.distances_to_mean(decision.weights)
+        scores = geometry.unit * geometry.distances_to_mean(decision.weights)
+        if len(clients) < clients.n_sent:
+            scores, own = np.full(clients.n_sent, np.nan), scores
+            scores[list(clients.clients)] = own
     n_byzantine, recheck_seed = rule_left.max_byzantine(), None if recheck is None else recheck.seed
     return Verdict(decision, n_byzantine, clients.quarantined, scores, seed, sketch, recheck_seed)
 

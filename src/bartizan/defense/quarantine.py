@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bartizan.errors import BadClientError
-from bartizan.geometry import MIDDLE, GramStats, norm_limit
+from bartizan.geometry import FLOAT32_SQUARES_UNDERFLOW, MIDDLE, GramStats, norm_limit
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.updates import Updates
 
@@ -28,6 +28,16 @@ def quarantine(clients: Updates, stats: GramStats, reasons: dict[int, str], stri
     bad = [row for row, client in enumerate(clients.clients) if client in reasons]
     kept = np.delete(np.arange(len(stats.squared_norms)), bad)
     return clients.without(reasons), stats.keep(kept)
+
+
+def is_ordinary(clients: Updates, stats: GramStats, sketch: Sketch) -> bool:
+    """Whether one look at the norms shows that nothing is tiny, too large or distorted, as in most rounds."""
+    from bartizan.kernels import weigh
+
+    if stats.norms_only:
+        return False
+    limits = FLOAT32_SQUARES_UNDERFLOW, norm_limit(clients.layout.widest), *_ratios(sketch)
+    return bool(weigh.ordinary(stats.gram, stats.squared_norms, *limits))
 
 
 def unusable_numbers(clients: Updates, stats: GramStats, find_faults: FindFaults) -> dict[int, str]:
@@ -54,12 +64,12 @@ def distorted_norms(clients: Updates, stats: GramStats, sketch: Sketch) -> dict[
     The exact norms were taken in the same pass. A norm that is too small hides a large update from the rule; one that
     is too large belongs to an update without the part that the projection does not show.
     """
-    least, most = sketch.norm_ratio_range(ODDS) if isinstance(sketch, Projection) else (0.0, np.inf)
+    least, most = _ratios(sketch)
     if not least:
         return {}
     M = len(clients)
     exact, shown = stats.squared_norms[:M], np.diag(stats.gram)[:M]
-    outside = (shown < (1 - 1e-4) * least * exact) | (shown > (1 + 1e-4) * most * exact)
+    outside = (shown < least * exact) | (shown > most * exact)
     # Below the smallest normal numbers the digits are gone, and the ratio means nothing.
     outside &= exact > clients.layout.dim * SMALLEST**2
     return {
@@ -68,3 +78,9 @@ def distorted_norms(clients: Updates, stats: GramStats, sketch: Sketch) -> dict[
         + ("hides from the projection" if shown[r] < exact[r] else "leaves out what the projection does not show")
         for r in np.flatnonzero(outside)
     }
+
+
+def _ratios(sketch: Sketch) -> tuple[float, float]:
+    """What a projection may show of a squared norm, rounding included."""
+    least, most = sketch.norm_ratio_range(ODDS) if isinstance(sketch, Projection) else (0.0, np.inf)
+    return (1 - 1e-4) * least, (1 + 1e-4) * most

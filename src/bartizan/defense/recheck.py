@@ -39,7 +39,7 @@ class Recheck:
     most: float
     """The largest ratio of squared distances, second sketch over first, of an update that depends on neither seed."""
     seed: int = field(default_factory=fresh_seed, repr=False)
-    readings: dict[int, SketchedRows] = field(default_factory=dict, repr=False)
+    readings: dict[int, tuple[SketchedRows, int]] = field(default_factory=dict, repr=False)  # rows of what was read
     stats: dict[tuple[int, ...], GramStats] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -81,7 +81,7 @@ class Recheck:
             clients.column_pass.begin("recheck")
             reading = self.sketch.sketch_rows(clients.only(new), self.seed)
             for at, client in enumerate([*(clients.clients[row] for row in new), *trusted]):
-                self.readings[client] = reading.part(slice(at, at + 1))
+                self.readings[client] = reading, at
         stats = self._stats((*clients.clients, *trusted), clients)
         return Geometry.from_stats(stats, len(clients), seed=self.seed, **more)
 
@@ -90,7 +90,10 @@ class Recheck:
         for before, stats in self.stats.items():
             if set(rows) <= set(before):
                 return stats if rows == before else stats.keep(np.array([before.index(row) for row in rows]))
-        known = SketchedRows.concatenated([self.readings[row] for row in rows])
+        parts = [self.readings[row] for row in rows]
+        known = parts[0][0]
+        if [at for part, at in parts if part is known] != list(range(len(known.squared_norms))):
+            known = SketchedRows.concatenated([part.part(slice(at, at + 1)) for part, at in parts])
         self.stats[rows] = self.sketch.stats_from(clients, known, self.seed)
         return self.stats[rows]
 

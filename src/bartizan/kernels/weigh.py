@@ -100,7 +100,9 @@ def _distances(inner, first, last, out):
 def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:
     """Squared distances of the first `n_clients` points, the medoid among them, and its median squared distance."""
     out = np.empty((n_clients, n_clients))
-    parts = 1 if n_clients < MANY else n_threads()
+    if n_clients < MANY:
+        return out, *_distances(inner, 0, n_clients, out)
+    parts = n_threads()
     found = [(0, np.inf)] * parts
 
     def task(part: int) -> None:
@@ -109,6 +111,16 @@ def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:
     share(task, parts, parts)
     medoid, least = min(found, key=itemgetter(1))  # the first, if several are as near
     return out, int(medoid), float(least)
+
+
+@loop
+def ordinary(gram, squared_norms, least_norm, most_norm, least_ratio, most_ratio):
+    """Whether all squared norms, and what the Gram matrix shows of them, are inside these limits; False for NaN."""
+    for i in range(u64(len(squared_norms))):
+        norm, shown = squared_norms[i], gram[i, i]
+        if not (least_norm <= norm <= most_norm and least_ratio * norm <= shown <= most_ratio * norm):
+            return False
+    return True
 
 
 @loop
@@ -186,6 +198,8 @@ def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
 
 def nearest_sums(D: Floats, n: int) -> Floats:
     """Each row's sum of its n least numbers, from the least on: the same to the last bit if the numbers are."""
+    if len(D) <= STRIPE:
+        return np.sort(D, axis=1)[:, :n].sum(axis=1)
     out = np.empty(len(D))
 
     def task(first: int, last: int) -> None:

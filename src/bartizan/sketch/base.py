@@ -46,8 +46,9 @@ class SketchedRows:
         """The clients of all parts, in this order, and the last one's trusted update."""
         if len(parts) == 1:
             return parts[0]
-        clients = slice(None) if parts[-1].trusted_dots is None else slice(-1)
-        return cls.concatenated([*(part.part(clients) for part in parts[:-1]), parts[-1]])
+        if parts[-1].trusted_dots is None:
+            return cls.concatenated(parts)
+        return cls.concatenated([*(part.part(slice(-1)) for part in parts[:-1]), parts[-1]])
 
     @classmethod
     def concatenated(cls, parts: Sequence[SketchedRows]) -> SketchedRows:

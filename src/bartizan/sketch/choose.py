@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from bartizan.sketch.exact import Exact
 from bartizan.sketch.rotated import Rotated
 from bartizan.updates import Updates
-from bartizan.updates.layout import leaves_of
 
 USUAL_K = 4096
 """The dimension of a sketch that is named or chosen without one."""
@@ -76,6 +75,4 @@ def sketch_for(clients: Updates, needs_distances: bool, dim: int | None = None) 
     """The meaning of `sketch="auto"` for these updates, or for such updates of `dim` coordinates."""
     if not needs_distances:
         return Exact()
-    leaf = next(iter(leaves_of(clients.like).values()))
-    device = str(getattr(leaf, "device", "cpu")).partition(":")[0]
-    return choose(len(clients), dim or clients.layout.dim, device)
+    return choose(len(clients), dim or clients.layout.dim, "cuda" if clients.on_gpu else "cpu")

@@ -11,10 +11,11 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
-from bartizan.updates.layout import Path, like_leaf, on_host, rebuild
+from bartizan.updates.layout import Path, is_array, like_leaf, on_host, rebuild
 from bartizan.updates.updates import Updates
 
 LEAST = 64  # columns that are mixed at a time, at least
+SMALL = 2**18  # coordinates of a single update that one thread copies faster than several
 
 
 class ColumnFunction(Protocol):
@@ -34,9 +35,11 @@ def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = Non
     """The weighted sum of the clients, or a column function of them; integer entries by the weights' median."""
     clients.column_pass.begin("combine")
     floats = _weighted_sum(clients, weights) if then is None else _reduce(clients, then)
-    integers = _integers(clients, weights)
+    integers = _integers(clients, weights) if len(clients.layout.entries) > len(floats) else {}
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
+    if is_array(clients.like):
+        return like_leaf(floats[0], clients.like)
     arrays = dict(zip((entry.path for entry in clients.layout.float_entries), floats, strict=True)) | integers
     return rebuild(clients.like, lambda path, leaf: like_leaf(arrays[path], leaf))
 
@@ -46,11 +49,18 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
     chosen = np.flatnonzero(weights)
     if not len(chosen):
         chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
-    rest = 1 - weights.sum()
+    rest = 1 - float(weights.sum())
     rest = rest if abs(rest) > 1e-12 else 0.0
+    single = int(chosen[0]) if len(chosen) == 1 and weights[chosen[0]] == 1 and not rest else None
     if on_device(clients.rows):
+        if single is not None:
+            return tuple(array.clone() for array in clients.rows.arrays[single])
         return clients.rows.weighted_sum(weights, rest, clients.reference_row)
     out = _empty_result(clients)
+    if single is not None and clients.layout.dim <= SMALL:
+        for to, array in zip(out.floats, clients.rows.arrays[single], strict=True):
+            to[...] = array.reshape(-1)
+        return out.floats
     written = HostRows.of([out], clients.layout)
     for start, rows, origin in clients.blocks(clients.rows.take(chosen)):
         part = written.part(start, start + rows.width)

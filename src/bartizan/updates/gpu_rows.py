@@ -41,7 +41,8 @@ class GpuRows:
 
     @classmethod
     def of_matrix(cls, x: torch.Tensor, layout: Layout) -> GpuRows:
-        x = x.detach().reshape(len(x), -1)
+        if x.requires_grad or x.ndim > 2:
+            x = x.detach().reshape(len(x), -1)
         return cls(MatrixRows(x), layout.ends, x)
 
     def __len__(self) -> int:
@@ -101,27 +102,21 @@ class GpuRows:
         Gram matrices come out the same both ways, to the last bit.
         """
         there = [mirrored(array) for array in arrays if array is not None]
-        flat = (there[0].reshape(-1) if len(there) == 1 else torch.cat([a.reshape(-1) for a in there])).cpu().numpy()
-        at, out = 0, list[Any]()
-        for array in arrays:
-            count = 0 if array is None else array.numel()
-            here = None if array is None else flat[at : at + count].reshape(tuple(array.shape))
-            out.append((here + here.T) / 2 if here is not None and is_gram(here) and count < MANY else here)
-            at += count
-        return tuple(out)
+        here = [torch.empty(array.shape, dtype=array.dtype, pin_memory=array.is_cuda) for array in there]
+        for array, copy in zip(there, here, strict=True):
+            copy.copy_(array, non_blocking=array is not there[-1])  # in order: when the last is here, all are
+        copies = (copy.numpy() for copy in here)
+        out = (None if array is None else next(copies) for array in arrays)
+        return tuple((a + a.T) / 2 if a is not None and is_gram(a) and a.size < MANY else a for a in out)
 
     def weighted_sum(self, weights: Floats, rest: float, reference: UpdateRows | None) -> tuple[torch.Tensor, ...]:
         """sum_m w_m x_m + rest * reference, an array an entry; rows of weight 0 are not read."""
-        chosen = np.flatnonzero(weights)
-        if len(chosen) == 1 and weights[chosen[0]] == 1 and not rest:
-            return tuple(array.clone() for array in self.arrays[int(chosen[0])])
-        numbers = torch.from_numpy(np.append(weights, rest)).to(self.device, non_blocking=True)
         out = torch.empty(int(self.ends[-1]), dtype=self._common, device=self.device)
         origin = reference if rest else None
         for start, rows in self.blocks():
             about = origin.row(0, start, start + rows.width) if origin is not None else None
             part = out if rows.width == len(out) else out[start : start + rows.width]
-            gpu.weighted_sum(rows, numbers, numbers[-1:] if origin is not None else None, about, part)
+            gpu.weighted_sum(rows, weights, rest, about, part)
         return self._entries(out)
 
     def reduce(
@@ -162,7 +157,7 @@ class GpuRows:
     def _entries(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """A result of all columns as one tensor an entry, each in its dtype."""
         if len(self.ends) == 1:
-            return (flat.to(self.first[0].dtype),)
+            return (flat if flat.dtype == self.first[0].dtype else flat.to(self.first[0].dtype),)
         pieces = torch.split(flat, np.diff(self.ends, prepend=0).tolist())
         return tuple(piece.to(own.dtype) for piece, own in zip(pieces, self.first, strict=True))
 

@@ -250,7 +250,12 @@ def place_of(leaf: Any) -> Any:
 
 
 def device_of(leaf: Any) -> str:
-    return str(leaf.device) if is_tensor(leaf) else "cpu"
+    return _device_name(leaf.device) if is_tensor(leaf) else "cpu"
+
+
+@cache
+def _device_name(device: Any) -> str:
+    return str(device)
 
 
 def on_gpu(leaf: Any) -> bool:
@@ -261,18 +266,24 @@ def on_gpu(leaf: Any) -> bool:
 def dtype_name(leaf: Any, path: Path = ()) -> str:
     """The dtype's name without byte order or library: float32 is float32 in NumPy and torch alike."""
     if is_tensor(leaf):
-        name = str(leaf.dtype).removeprefix("torch.")
-        if leaf.layout is not sys.modules["torch"].strided:
-            raise TypeError(f"a tensor of layout {leaf.layout} came where a dense one was wanted")
-        if leaf.device.type not in ("cpu", "cuda"):
-            raise TypeError(f"a tensor on {leaf.device} came where one on a CPU or CUDA device was wanted; call .cpu()")
-        known = name in FLOATS or name == "bool" or name.startswith(("int", "uint"))
+        name, known = _tensor_kind(leaf.dtype, leaf.layout, leaf.device)
     else:
         name = _name(leaf.dtype)
         known = name in FLOATS or leaf.dtype.kind in "iub"
     if not known:
         raise TypeError(f"{_where(path)} has dtype {name}; wanted one of {', '.join(FLOATS)}, or integers for counters")
     return name
+
+
+@cache
+def _tensor_kind(dtype: Any, layout: Any, device: Any) -> tuple[str, bool]:
+    """The name of a dense tensor's dtype, and whether updates may have it."""
+    if layout is not sys.modules["torch"].strided:
+        raise TypeError(f"a tensor of layout {layout} came where a dense one was wanted")
+    if device.type not in ("cpu", "cuda"):
+        raise TypeError(f"a tensor on {device} came where one on a CPU or CUDA device was wanted; call .cpu()")
+    name = str(dtype).removeprefix("torch.")
+    return name, name in FLOATS or name == "bool" or name.startswith(("int", "uint"))
 
 
 def itemsize_of(dtype: str) -> int:

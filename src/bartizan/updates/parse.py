@@ -22,6 +22,7 @@ from bartizan.updates.layout import (
     flat_of,
     form_of,
     is_array,
+    is_tensor,
     on_gpu,
     place_of,
     plain_and_leaves,
@@ -53,20 +54,21 @@ def parse_updates(
     known: dict[Any, Layout] = {}  # most clients send the same layout: it is described once
     for client, update in enumerate(sent):
         try:
-            parsed[client] = _parse_one(update, known)
+            parsed[client] = parse_one(update, known)
         except Exception as error:  # a client's container may raise anything; the round goes on
             quarantined[client] = reason_of(error)
     layout = _common_layout([one.layout for one in parsed.values()], reference, quarantined)
-    misfits = {id(own): _misfit(layout, own) for own in known.values()}
+    misfits: dict[int, str | None] = {id(layout): None}
     for client, one in parsed.items():
-        misfit = misfits[id(one.layout)]
-        if misfit:
+        if id(one.layout) not in misfits:
+            misfits[id(one.layout)] = _misfit(layout, one.layout)
+        if misfit := misfits[id(one.layout)]:
             quarantined[client] = misfit
     quarantined = dict(sorted(quarantined.items()))
     if strict and quarantined:
         raise BadClientError(*next(iter(quarantined.items())))
     kept = [client for client in parsed if client not in quarantined]
-    rows = [_row(parsed[client].leaves, layout) for client in kept]
+    rows = [parsed[client].in_order_of(layout) for client in kept]
     return Updates(
         layout=layout,
         rows=stack(rows, layout),
@@ -159,22 +161,32 @@ def _common_layout(layouts: list[Layout], reference: Any, quarantined: dict[int,
 
 
 class ParsedUpdate(NamedTuple):
-    """One client's update: in plain containers, its arrays by their path, and their layout."""
+    """One client's update: in plain containers, its arrays by their path, their layout, and the arrays in its order."""
 
     plain: Any
     leaves: dict[Path, Any]
     layout: Layout
+    row: Row
+
+    def in_order_of(self, layout: Layout) -> Row:
+        return self.row if self.layout is layout else _row(self.leaves, layout)
 
 
-def _parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
-    """Inspect one update; raises TypeError if it can't take part."""
+def parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
+    """Inspect one update, unless that was done before; raises TypeError if it can't take part.
+
+    `known` keeps the layouts: clients that send the same one share it.
+    """
+    if type(update) is ParsedUpdate:
+        return update
     plain, leaves = plain_and_leaves(update)
     if not leaves:
         raise TypeError("the update is empty")
     key = tuple([(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()])
-    if key not in known:
-        known[key] = Layout.of(leaves)
-    return ParsedUpdate(plain, leaves, known[key])
+    layout = known.get(key)
+    if layout is None:
+        layout = known[key] = Layout.of(leaves)
+    return ParsedUpdate(plain, leaves, layout, _row(leaves, layout))
 
 
 def _misfit(layout: Layout, own: Layout) -> str | None:
@@ -199,6 +211,8 @@ def reason_of(error: Exception) -> str:
 
 def _usual_container(kept: Sequence[ParsedUpdate], layout: Layout) -> Any:
     """The update that the result is built like: of the form that most sent, in the layout's order if one of them is."""
+    if all(is_tensor(one.plain) for one in kept):
+        return kept[0].plain
     forms = [form_of(one.plain) for one in kept]
     usual = Counter(forms).most_common(1)[0][0]
     fitting = [one for one, form in zip(kept, forms, strict=True) if form == usual]

@@ -50,6 +50,8 @@ class Placed:
             if rows.ndim == 2 and (rows.stride(1) == 1 or rows.shape[1] <= 1):
                 return cls((_Range(0, DeviceRows.of(rows, tile), (0, 0)),))
             rows = [[row] for row in rows]
+        if len(rows) == 1 == len(rows[0]) and rows[0][0].is_contiguous() and rows[0][0].dtype in FLOATS:
+            return cls((_Range(0, DeviceRows.of(rows[0][0].view(1, -1), tile), (0, 0)),))
         return cls._scattered(list(chain.from_iterable(rows)), len(rows), tile)
 
     def __iter__(self) -> Iterator[tuple[int, DeviceRows]]:

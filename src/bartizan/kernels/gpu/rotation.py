@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 import triton
@@ -32,6 +33,20 @@ NARROW_WARPS, NARROW_REGISTERS = 12, 168  # ... or with fewer, where rows are no
 TOGETHER = 2  # rows that a program reads about an origin, which then comes from memory once for them all
 EARLY = 2**22  # up to so many random words, which then stay in L2, half of the next block is read before this one's end
 REDUCED = 1024  # cells of a row that one program sums up
+
+
+class _Step(NamedTuple):
+    """Rows and blocks that are sketched by one launch of each kernel, and where their scratch memory begins."""
+
+    first: int
+    part: tuple[int, int, int, int, int]
+    run: tuple[int, int, int]
+    words: int
+    drawers: int
+    copiers: int
+    programs: int
+    size: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +81,27 @@ def rotated(
         origin is None and -(-rows.width // k) * reference.rotation_words(k, mixing) <= EARLY,
         (WARPS, REGISTERS) if rows.align == 16 else (NARROW_WARPS, NARROW_REGISTERS),
     )
-    R, count, M = plan.together, plan.words_a_block, len(rows)
-    n_blocks, most_blocks, most_groups = -(-rows.width // k), WORDS // count, max(1, PARTS // k // R - plan.crew)
-    rest = rows.width % k
+    M, width, count, place, words = len(rows), rows.width, plan.words_a_block, rows.place, key_words(key)
+    for step in _steps(plan, M, width, k, rows.dtype.itemsize, origin is not None):
+        scratch = torch.empty(step.size, dtype=torch.uint8, device=rows.device)
+        base = scratch.data_ptr()
+        words_at, tail_at, origin_tail_at, parts_at, norms_at = [base + at for at in step.places]
+        drawn = ((start // k + step.first) * count // 16, step.words // 16, reference.ROTATED, *words)
+        padded = (tail_at, origin_at, origin_tail_at)
+        grid = (step.drawers + step.copiers, 1, 1)
+        plan.prepare(grid, *place, words_at, *drawn, *padded, M, width, step.drawers)
+        plan.sketch((step.programs, 1, 1), *place, words_at, *padded, parts_at, norms_at, *step.part)
+        row, some, *_ = step.part
+        plan.reduce((some, -(-k // REDUCED), 1), parts_at, norms_at, out, norms, row, out.stride(0), *step.run)
+    return None
+
+
+@lru_cache(maxsize=64)
+def _steps(plan: _Plan, M: int, width: int, k: int, itemsize: int, has_origin: bool) -> tuple[_Step, ...]:
+    """What is launched for rows of these sizes, known again in the next round."""
+    R, count, rest = plan.together, plan.words_a_block, width % k
+    n_blocks, most_blocks, most_groups = -(-width // k), WORDS // count, max(1, PARTS // k // R - plan.crew)
+    steps = []
     for first in range(0, n_blocks, most_blocks):
         blocks = min(most_blocks, n_blocks - first)
         for row in range(0, M, most_groups * R):
@@ -76,20 +109,23 @@ def rotated(
             groups = -(-some // R)
             programs = min(_programs(plan.crew, groups, R), groups * blocks)
             n_parts = (programs + groups) * R
-            tails = M * k * rows.dtype.itemsize if rest else 0
-            sizes = [4 * blocks * count, tails, 8 * k if rest and origin is not None else 0, 4 * k * n_parts]
-            scratch = torch.empty(sum(sizes) + 8 * n_parts, dtype=torch.uint8, device=rows.device)
-            words_at, tail_at, origin_tail_at, parts_at, norms_at = accumulate(sizes, initial=scratch.data_ptr())
-            drawers = -(-blocks * count // (16 * COUNTERS))
-            drawn = ((start // k + first) * count // 16, blocks * count // 16, reference.ROTATED, *key_words(key))
-            padded = (tail_at, origin_at, origin_tail_at)
-            copiers = (M if rest else 0) + (1 if sizes[2] else 0)
-            plan.prepare((drawers + copiers, 1, 1), *rows.place, words_at, *drawn, *padded, M, rows.width, drawers)
-            part = (row, some, first, blocks, rows.width)
-            plan.sketch((programs, 1, 1), *rows.place, words_at, *padded, parts_at, norms_at, *part)
-            run = (row, out.stride(0), groups, blocks, programs)
-            plan.reduce((some, -(-k // REDUCED), 1), parts_at, norms_at, out, norms, *run)
-    return None
+            origin_tail = 8 * k if rest and has_origin else 0
+            sizes = [4 * blocks * count, M * k * itemsize if rest else 0, origin_tail, 4 * k * n_parts, 8 * n_parts]
+            *places, size = accumulate(sizes, initial=0)
+            steps.append(
+                _Step(
+                    first=first,
+                    part=(row, some, first, blocks, width),
+                    run=(groups, blocks, programs),
+                    words=blocks * count,
+                    drawers=-(-blocks * count // (16 * COUNTERS)),
+                    copiers=(M if rest else 0) + (1 if origin_tail else 0),
+                    programs=programs,
+                    size=size,
+                    places=tuple(places),
+                )
+            )
+    return tuple(steps)
 
 
 def shape_of(k: int, n: int) -> tuple[int, int] | None:
