@@ -22,7 +22,7 @@ from bartizan.kernels import reference
 from bartizan.kernels.gpu.chacha import COUNTERS, KEY, draw, key_words
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, aligned, multiprocessors, tile_at, wide
 from bartizan.kernels.gpu.fallback import rotated_by_torch
-from bartizan.kernels.gpu.launch import Launcher
+from bartizan.kernels.gpu.launch import Launcher, compile_together
 from bartizan.kernels.gpu.registers import sketch_kernel
 
 WORDS = 10 * 2**20  # random words held at a time: 40 MiB, for 149 million coordinates
@@ -30,6 +30,7 @@ PARTS = 2**23  # numbers of partial sketches held at a time: 32 MiB
 HELD = 2048  # numbers that a warp holds, 64 a thread, and as many sums
 WARPS, REGISTERS = 8, 0  # that a multiprocessor has room for, with all registers that a thread can have ...
 NARROW_WARPS, NARROW_REGISTERS = 12, 168  # ... or with fewer, where rows are not aligned for wide loads
+NARROW_K = 4096  # up to which these are enough: above, numbers would be kept in memory
 TOGETHER = 2  # rows that a program reads about an origin, which then comes from memory once for them all
 EARLY = 2**22  # up to so many random words, which then stay in L2, half of the next block is read before this one's end
 REDUCED = 1024  # cells of a row that one program sums up
@@ -79,7 +80,7 @@ def rotated(
         _together(len(rows)) if origin is not None else 1,
         rows.device,
         origin is None and -(-rows.width // k) * reference.rotation_words(k, mixing) <= EARLY,
-        (WARPS, REGISTERS) if rows.align == 16 else (NARROW_WARPS, NARROW_REGISTERS),
+        (WARPS, REGISTERS) if rows.align == 16 or k > NARROW_K else (NARROW_WARPS, NARROW_REGISTERS),
     )
     M, width, count, place, words = len(rows), rows.width, plan.words_a_block, rows.place, key_words(key)
     for step in _steps(plan, M, width, k, rows.dtype.itemsize, origin is not None):
@@ -88,11 +89,15 @@ def rotated(
         words_at, tail_at, origin_tail_at, parts_at, norms_at = [base + at for at in step.places]
         drawn = ((start // k + step.first) * count // 16, step.words // 16, reference.ROTATED, *words)
         padded = (tail_at, origin_at, origin_tail_at)
-        grid = (step.drawers + step.copiers, 1, 1)
-        plan.prepare(grid, *place, words_at, *drawn, *padded, M, width, step.drawers)
-        plan.sketch((step.programs, 1, 1), *place, words_at, *padded, parts_at, norms_at, *step.part)
         row, some, *_ = step.part
-        plan.reduce((some, -(-k // REDUCED), 1), parts_at, norms_at, out, norms, row, out.stride(0), *step.run)
+        prepared = (*place, words_at, *drawn, *padded, M, width, step.drawers)
+        sketched = (*place, words_at, *padded, parts_at, norms_at, *step.part)
+        reduced = (parts_at, norms_at, out, norms, row, out.stride(0), *step.run)
+        if not plan.sketch.compiled:
+            compile_together((plan.prepare, prepared), (plan.sketch, sketched), (plan.reduce, reduced))
+        plan.prepare((step.drawers + step.copiers, 1, 1), *prepared)
+        plan.sketch((step.programs, 1, 1), *sketched)
+        plan.reduce((some, -(-k // REDUCED), 1), *reduced)
     return None
 
 
