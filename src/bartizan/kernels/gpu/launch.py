@@ -6,11 +6,9 @@ keeps the kernel that was compiled for each kind of tensors, and then only passe
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import triton
 from triton.runtime import driver
 
 from bartizan.kernels.compiling import reported
@@ -47,14 +45,3 @@ class Launcher:
         active = driver.active
         stream = active.get_current_stream(active.get_current_device())
         ready.run(*grid, stream, ready.function, ready.packed_metadata, None, None, None, *numbers, *self.constants)
-
-
-def compile_together(*calls: tuple[Launcher, tuple[Any, ...]]) -> None:
-    """Compile the kernels of these launchers, for these arguments, side by side: one after another takes seconds."""
-    new = [call for call in calls if not call[0].compiled and isinstance(call[0].kernel, triton.JITFunction)]
-    if len(new) < 2:
-        return
-    names = ", ".join(launcher.kernel.__name__.strip("_") for launcher, _ in new)
-    with reported(f"{names} for the GPU"), ThreadPoolExecutor(len(new)) as threads, triton.AsyncCompileMode(threads):
-        for launcher, arguments in new:
-            launcher.kernel.warmup(*arguments, *launcher.constants, grid=(1, 1, 1), **launcher.options)

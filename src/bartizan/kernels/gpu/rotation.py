@@ -22,7 +22,7 @@ from bartizan.kernels import reference
 from bartizan.kernels.gpu.chacha import COUNTERS, KEY, draw, key_words
 from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, aligned, multiprocessors, tile_at, wide
 from bartizan.kernels.gpu.fallback import rotated_by_torch
-from bartizan.kernels.gpu.launch import Launcher, compile_together
+from bartizan.kernels.gpu.launch import Launcher
 from bartizan.kernels.gpu.registers import sketch_kernel
 
 WORDS = 10 * 2**20  # random words held at a time: 40 MiB, for 149 million coordinates
@@ -89,15 +89,11 @@ def rotated(
         words_at, tail_at, origin_tail_at, parts_at, norms_at = [base + at for at in step.places]
         drawn = ((start // k + step.first) * count // 16, step.words // 16, reference.ROTATED, *words)
         padded = (tail_at, origin_at, origin_tail_at)
+        grid = (step.drawers + step.copiers, 1, 1)
+        plan.prepare(grid, *place, words_at, *drawn, *padded, M, width, step.drawers)
+        plan.sketch((step.programs, 1, 1), *place, words_at, *padded, parts_at, norms_at, *step.part)
         row, some, *_ = step.part
-        prepared = (*place, words_at, *drawn, *padded, M, width, step.drawers)
-        sketched = (*place, words_at, *padded, parts_at, norms_at, *step.part)
-        reduced = (parts_at, norms_at, out, norms, row, out.stride(0), *step.run)
-        if not plan.sketch.compiled:
-            compile_together((plan.prepare, prepared), (plan.sketch, sketched), (plan.reduce, reduced))
-        plan.prepare((step.drawers + step.copiers, 1, 1), *prepared)
-        plan.sketch((step.programs, 1, 1), *sketched)
-        plan.reduce((some, -(-k // REDUCED), 1), *reduced)
+        plan.reduce((some, -(-k // REDUCED), 1), parts_at, norms_at, out, norms, row, out.stride(0), *step.run)
     return None
 
 
