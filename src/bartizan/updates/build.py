@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,7 +35,18 @@ def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = Non
     """The weighted sum of the clients, or a column function of them; integer entries by the weights' median."""
     clients.column_pass.begin("combine")
     floats = _weighted_sum(clients, weights) if then is None else _reduce(clients, then)
-    integers = _integers(clients, weights)
+    return _built(clients, floats, _integers(clients, weights))
+
+
+def finish_sum(clients: Updates, weights: Floats, total: Row) -> Any:
+    """The result from the weighted sum of the clients, in float64, which other processes made."""
+    summed = replace(clients, rows=HostRows.of([total], clients.layout))
+    floats = write_sum(summed, np.ones(1), rest_of(weights), _empty_result(clients))
+    return _built(clients, floats, _integers(clients, weights))
+
+
+def _built(clients: Updates, floats: Sequence[Any], integers: dict[Path, Array]) -> Any:
+    """The result in the caller's arrays, or in the container of one client's update."""
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
     arrays = dict(zip((entry.path for entry in clients.layout.float_entries), floats, strict=True)) | integers
@@ -42,15 +54,24 @@ def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = Non
 
 
 def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
-    """sum_m w_m x_m, and what is missing from 1 at the reference; clients of weight 0 are not read."""
+    """sum_m w_m x_m, and what is missing from 1 at the reference."""
+    rest = rest_of(weights)
+    if on_device(clients.rows):
+        return clients.rows.weighted_sum(weights, rest, clients.reference_row)
+    return write_sum(clients, weights, rest, _empty_result(clients))
+
+
+def rest_of(weights: Floats) -> float:
+    """What the weights lack of 1, up to rounding: the weight of the reference."""
+    rest = 1 - weights.sum()
+    return float(rest) if abs(rest) > 1e-12 else 0.0
+
+
+def write_sum(clients: Updates, weights: Floats, rest: float, out: Row) -> tuple[Any, ...]:
+    """Write the weighted sum of clients in host memory, and `rest` of the reference; weights of 0 are not read."""
     chosen = np.flatnonzero(weights)
     if not len(chosen):
         chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
-    rest = 1 - weights.sum()
-    rest = rest if abs(rest) > 1e-12 else 0.0
-    if on_device(clients.rows):
-        return clients.rows.weighted_sum(weights, rest, clients.reference_row)
-    out = _empty_result(clients)
     written = HostRows.of([out], clients.layout)
     for start, rows, origin in clients.blocks(clients.rows.take(chosen)):
         part = written.part(start, start + rows.width)
