@@ -73,7 +73,8 @@ class AllParts:
 
     def __init__(self, workers: Workers, reading: Reading, points: Mapping[str, Any]) -> None:
         self.workers, self.reading, self.points = workers, reading, points
-        self.shared = workers.share(dict(points))
+        given = any(point is not None for point in points.values())
+        self.shared = workers.share(points) if given else points
         self.firsts: list[int] = []  # the first client of each part, and the number of all
         self.faults: dict[int, str] = {}
         self.digests: dict[int, bytes] = {}

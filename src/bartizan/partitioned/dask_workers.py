@@ -17,10 +17,16 @@ class DaskWorkers(TaskWorkers):
         if client.asynchronous:
             raise TypeError("engine must be a Dask Client that waits for results: Client(..., asynchronous=False).")
         self._client, self._timeout = client, timeout
-        super().__init__([part if _is_small(part) else self.share(part) for part in parts])
+        super().__init__([part if _is_small(part) else self._scattered(part) for part in parts])
 
     def share(self, value: Any) -> Any:
-        return self._client.scatter([value], hash=False)[0]
+        return self._scattered(value, broadcast=True)
+
+    def _scattered(self, value: Any, broadcast: bool = False) -> Any:
+        try:
+            return self._client.scatter([value], broadcast=broadcast, hash=False, timeout=self._timeout)[0]
+        except (OSError, TimeoutError) as lost:
+            failed("the workers", lost)
 
     def submit(self, step: Step, *arguments: Any) -> Any:
         return self._client.submit(step, *arguments, pure=False)

@@ -174,7 +174,7 @@ class InspectedUpdates:
         column_pass: ColumnPass = UNLIMITED,
         elsewhere: UpdateRows | None = None,
     ) -> Updates:
-        """The clients of this layout; `elsewhere` are the rows of all clients where other processes hold the numbers."""
+        """The clients of this layout; `elsewhere` are the rows of all clients if other processes hold the numbers."""
         quarantined = self.quarantined(layout)
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
