@@ -55,6 +55,13 @@ def raising_failures() -> Iterator[None]:
         raise kind(*arguments) from failure.__cause__
 
 
+def _sum(a: Any, b: Any) -> Any:
+    """Of two objects, if both are there and none is a failure."""
+    if a is None or isinstance(b, Failure):
+        return b
+    return a if b is None or isinstance(a, Failure) else a + b
+
+
 class RankGrid:
     """The ranks of the `torch.distributed` group that holds the shards, and of further groups that hold copies of them.
 
@@ -67,7 +74,7 @@ class RankGrid:
     def __init__(self, groups: Sequence[Any]) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise RuntimeError(
-                "ShardedAggregator needs a group of processes: start them with torchrun and call "
+                "This needs a group of processes: start them with torchrun and call "
                 "torch.distributed.init_process_group(...) first."
             )
         self._groups: list[Any] = [dist.group.WORLD if group is None else group for group in groups]
@@ -103,6 +110,35 @@ class RankGrid:
             gathered = [each for part in parts for each in part]
         self._check(gathered, kind)
         return gathered
+
+    def gather_to_leader(self, own: Any) -> list[Any]:
+        """The objects of all ranks of one copy, on its first; the others get nothing. A `Failure` is raised there."""
+        parts: list[Any] = [None] * self.n_shards if self.is_leader else []
+        with self._as_rank_error():
+            leader = dist.get_global_rank(self._groups[0], 0)
+            dist.gather_object(own, parts if self.is_leader else None, leader, group=self._groups[0])
+        self._check(parts, object)
+        return parts
+
+    def sum_by_tree(self, own: Any) -> Any:
+        """The sum of the objects of all ranks of one copy that are not None, on its first; a `Failure` is raised there.
+
+        In each round the ranks that are left send their sum to a neighbour, so that no rank receives more than log2 of
+        them.
+        """
+        group, step = self._groups[0], 1
+        with self._as_rank_error():
+            while step < self.n_shards:
+                if self.rank % (2 * step):
+                    dist.send_object_list([own], dist.get_global_rank(group, self.rank - step), group=group)
+                    return None
+                if self.rank + step < self.n_shards:
+                    other = [None]
+                    dist.recv_object_list(other, dist.get_global_rank(group, self.rank + step), group=group)
+                    own = _sum(own, other[0])
+                step *= 2
+        self._check([own], object)
+        return own
 
     def broadcast(self, message: Any, *kinds: type) -> Any:
         """The first rank's object, on every rank; it must be of one of these types."""

@@ -6,6 +6,7 @@ sums its own clients with their weights: one sum a worker goes up, by a tree.
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,17 @@ def aggregate(
         update = open_update(out) if isinstance(out, Path) else update
         return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
 
+    if _is_group(engine):
+        from bartizan.partitioned.torch_workers import on_ranks
+
+        return on_ranks(engine, parts, sizes, caller, everywhere=isinstance(out, str))
     return caller(workers_of(engine, parts, timeout), sizes)
+
+
+def _is_group(engine: Any) -> bool:
+    """Whether this is a process group; imports nothing, since its owner has imported torch already."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and isinstance(engine, dist.ProcessGroup)
 
 
 def _target(out: Any, clients: Updates) -> AbstractContextManager[Any]:
