@@ -113,12 +113,17 @@ class RankGrid:
 
     def gather_to_leader(self, own: Any) -> list[Any]:
         """The objects of all ranks of one copy, on its first; the others get nothing. A `Failure` is raised there."""
-        parts: list[Any] = [None] * self.n_shards if self.is_leader else []
+        gathered = self.gather_to(0, own)
+        self._check(gathered, object)
+        return gathered
+
+    def gather_to(self, place: int, own: Any) -> list[Any]:
+        """The objects of all ranks of one copy, on the rank at this place of it; the others get nothing."""
+        gathered: list[Any] | None = [None] * self.n_shards if self.rank == place else None
         with self._as_rank_error():
-            leader = dist.get_global_rank(self._groups[0], 0)
-            dist.gather_object(own, parts if self.is_leader else None, leader, group=self._groups[0])
-        self._check(parts, object)
-        return parts
+            to = dist.get_global_rank(self._groups[0], place)
+            dist.gather_object(own, gathered, to, group=self._groups[0])
+        return gathered or []
 
     def sum_by_tree(self, own: Any) -> Any:
         """The sum of the objects of all ranks of one copy that are not None, on its first; a `Failure` is raised there.

@@ -9,24 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from bartizan._util.types import Array
+from bartizan._util.types import Array, Floats
 from bartizan.kernels.rows import FLOAT32
 from bartizan.partitioned.own_clients import (
     CHANGED,
     Look,
     Reading,
     Shell,
-    changed_of,
     filled,
-    finished,
     look,
     send_row,
-    weighted_sum,
 )
+from bartizan.partitioned.own_sums import Chosen, changed_of, cut_columns, finished, reduced_columns, weighted_sum
 from bartizan.partitioned.workers import Workers, failed
-from bartizan.rules.base import Decision
+from bartizan.rules.base import CoordinateStage, Decision
 from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import Updates
+from bartizan.updates.build import rest_of
 from bartizan.updates.columns import RowsElsewhere
 from bartizan.updates.layout import Layout, rebuild
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate
@@ -108,24 +107,53 @@ class AllParts:
         return self._sketches(looks, wanted)
 
     def combined(self, clients: Updates, decision: Decision, out: Any) -> Any:
-        """The weighted sum of these clients: in the caller's process, or left on a worker."""
-        weights = decision.weights
-        rows = np.flatnonzero(weights) if weights.any() else np.arange(len(clients))
+        """The result of these clients: in the caller's process, or left on a worker."""
+        weights, stage = decision.weights, decision.coordinate_stage
+        if stage is None:
+            rows = np.flatnonzero(weights) if weights.any() else np.arange(len(clients))
+            total = self.workers.sum(weighted_sum, self._chosen(clients, weights, rows))
+        else:
+            rows = np.sort(stage.used(len(clients)))
+            total = self._reduced(clients, weights, rows, stage)
         chosen = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
-        arguments = {}
-        for part, own in self._by_part(list(chosen)).items():
-            first = self.firsts[part]
-            given = {client: chosen[first + client] for client in own}
-            digests = {client: self.digests[first + client] for client in own if first + client in self.digests}
-            arguments[part] = self.reading, self.shared, first, given, digests
-        total = self.workers.sum(weighted_sum, arguments)
         shells = rebuild(clients.like, lambda _, leaf: Shell.of(leaf))
+        plan = clients.layout, shells, chosen
+        rest = rest_of(weights) if stage is None else 0.0
         if isinstance(out, str):
             self._check_changed(self.workers.get(self.workers.then(changed_of, total)))
-            return self.workers.left(self.workers.then(finished, total, clients.layout, shells, chosen, self.shared))
+            return self.workers.left(self.workers.then(finished, total, *plan, self.shared, rest))
         summed = self.workers.get(total)
         self._check_changed(changed_of(summed))
-        return finished(summed, clients.layout, shells, chosen, self.points, out)
+        return finished(summed, *plan, self.points, rest, out)
+
+    def _reduced(self, clients: Updates, weights: Floats, rows: Array, stage: CoordinateStage) -> Any:
+        """A coordinate-wise stage: each worker takes some of the coordinates of all clients."""
+        layout, arguments = clients.layout, self._chosen(clients, weights, rows)
+        if stage.mixing is not None:
+            stage = replace(stage, mixing=stage.mixing[:, rows])
+        elif stage.selected is not None:
+            stage = replace(stage, selected=np.searchsorted(rows, stage.selected))
+        n = min(self.workers.n_parts, layout.dim)
+        ends = [layout.dim * (at + 1) // n for at in range(n)]
+        ranges = [(stage, layout, self.shared, low, high) for low, high in zip([0, *ends], ends, strict=False)]
+        cuts = {part: (*given, ends) for part, given in arguments.items()}
+        rests, columns = self.workers.exchange(cut_columns, cuts, reduced_columns, ranges)
+        total = rests[0]
+        for rest in rests[1:]:
+            total = total + rest
+        self._check_changed(total.changed)
+        return self.workers.hold(replace(total, floats=np.split(np.concatenate(columns), layout.ends[:-1])))
+
+    def _chosen(self, clients: Updates, weights: Floats, rows: Array) -> dict[int, tuple[Any, ...]]:
+        """What each part that has some of these clients is told of them."""
+        weight_of = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
+        arguments = {}
+        for part, own in self._by_part(list(weight_of)).items():
+            first = self.firsts[part]
+            digests = {client: self.digests[first + client] for client in own if first + client in self.digests}
+            chosen = Chosen(first, {client: weight_of[first + client] for client in own}, digests)
+            arguments[part] = self.reading, self.shared, chosen
+        return arguments
 
     def _looks(self, reading: Reading, wanted: Mapping[int, tuple[Any, Any]]) -> dict[int, Look]:
         looks = self.workers.map(look, {part: (reading, self.shared, *each) for part, each in wanted.items()})

@@ -1,6 +1,6 @@
-"""What a worker does with the clients of its part: look at them, send one of them, sum them with weights.
+"""What a worker does with the clients of its part: open them, look at them, send one of them.
 
-These are functions of a part and of plain arguments, and keep nothing: an engine may run them anywhere, and again.
+Steps are functions of a part and of plain arguments, and keep nothing: an engine may run them anywhere, and again.
 """
 
 from __future__ import annotations
@@ -9,25 +9,23 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from bartizan._util.types import Array, Floats
+from bartizan._util.types import Array
 from bartizan.geometry import norm_limit
 from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import ColumnPass, Updates
-from bartizan.updates.build import finish_sum, write_sum
-from bartizan.updates.column_pass import UNLIMITED, as_bytes
+from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.columns import Row, stack
 from bartizan.updates.files import Unreadable, open_paths
 from bartizan.updates.layout import Layout, form_of, is_array, is_tensor, leaves_of, on_gpu, plain_and_leaves, rebuild
 from bartizan.updates.parse import InspectedUpdates, as_list, reason_of
-from bartizan.updates.server_inputs import server_row
 
 HELD = 2**27  # bytes of updates that a worker opens at a time, if no memory limit is given
-CHANGED = "its update was another one when it was read for the sum than when it was sketched"
+CHANGED = "its update was another one when it was read again than when it was sketched"
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,9 @@ def look(
     about: Sequence[Array] | None = None,
 ) -> Look:
     """Inspect and sketch these clients of a part, or all, about the reference or about the arrays of one client."""
-    items = _clients_of(part)
+    items = clients_of(part)
     seen = Look(len(items), wanted is not None, reading.layout)
-    sketches = [_look_at(held, seen, reading, points, about) for held in _opened(items, wanted, reading.memory)]
+    sketches = [_look_at(held, seen, reading, points, about) for held in opened(items, wanted, reading.memory)]
     if some := [sketched for sketched in sketches if sketched is not None]:
         seen.sketched = SketchedRows.stacked(some)
     return seen
@@ -119,7 +117,7 @@ def _look_at(
     seen.unreadable |= {clients[row]: reason for row, reason in inspected.unreadable.items()}
     try:
         layout = seen.layout = seen.layout or inspected.common_layout(points["reference"])
-        updates = _fitted(inspected, layout, reading, points)
+        updates = fitted(inspected, layout, reading, points)
     except ValueError:
         if reading.layout is not None:
             raise
@@ -132,107 +130,18 @@ def _look_at(
     fit = sketched.squared_norms[: len(fitting)] <= norm_limit(layout.widest)  # False for NaN
     seen.clients += fitting
     seen.faults |= {fitting[row]: updates.fault(row) for row in np.flatnonzero(~fit).tolist()}
-    seen.digests |= {client: _digest(sketched, row) for row, client in enumerate(fitting) if client in held.opened}
+    seen.digests |= {client: digest_of(sketched, row) for row, client in enumerate(fitting) if client in held.opened}
     return sketched
 
 
 def send_row(part: Any, client: int, layout: Layout) -> tuple[Array, ...] | None:
     """The floating-point arrays of one client, copied; None if it can't be read again."""
-    (held,) = _opened(_clients_of(part), [client], None)
-    updates = _fitted(InspectedUpdates.of(held.taken()), layout)
+    (held,) = opened(clients_of(part), [client], None)
+    updates = fitted(InspectedUpdates.of(held.taken()), layout)
     return None if updates is None else tuple(np.array(array) for array in updates.rows.arrays[0])
 
 
-@dataclass
-class PartialSum:
-    """The weighted sum of some clients in float64, and the integers of each of them."""
-
-    floats: list[Floats]
-    integers: dict[int, tuple[Array, ...]]
-    changed: dict[int, str]
-    """Clients that could not be read a second time, or were not the same: with any of them there is no sum."""
-
-    def __add__(self, other: PartialSum) -> PartialSum:
-        changed = self.changed | other.changed
-        floats = [] if changed else [a + b for a, b in zip(self.floats, other.floats, strict=True)]
-        return PartialSum(floats, self.integers | other.integers, changed)
-
-
-def weighted_sum(
-    part: Any,
-    reading: Reading,
-    points: Mapping[str, Any],
-    first: int,
-    weights: Mapping[int, float],
-    digests: Mapping[int, bytes],
-) -> PartialSum:
-    """Sum these clients of a part; clients that the worker opens must be those that were sketched.
-
-    `first` is the index of the part's first client among all.
-    """
-    assert reading.layout is not None
-    total = PartialSum([np.zeros(entry.size) for entry in reading.layout.float_entries], {}, {})
-    for held in _opened(_clients_of(part), list(weights), reading.memory):
-        clients, inspected = held.clients, InspectedUpdates.of(held.taken())
-        changed = {clients[row]: reason for row, reason in inspected.quarantined(reading.layout).items()}
-        if not changed and (updates := _fitted(inspected, reading.layout, reading, points)) is not None:
-            changed = _changed(updates, clients, reading, digests)
-            if not changed:
-                some = [np.empty_like(array) for array in total.floats]
-                plain = replace(updates, reference=None, trusted=None)
-                write_sum(plain, np.array([weights[client] for client in clients]), 0.0, Row(tuple(some), ()))
-                integers = {first + client: _copied(updates.integers[row]) for row, client in enumerate(clients)}
-                total = total + PartialSum(some, integers, {})
-        total.changed |= {first + client: reason for client, reason in changed.items()}
-    return total
-
-
-def _changed(
-    updates: Updates, clients: Sequence[int], reading: Reading, digests: Mapping[int, bytes]
-) -> dict[int, str]:
-    """Clients whose sketches are not those that were seen before, of those that were opened again."""
-    opened = [row for row, client in enumerate(clients) if client in digests]
-    if not opened:
-        return {}
-    sketched = reading.sketch.sketch_rows(updates.only(opened), reading.seed)
-    return {clients[row]: CHANGED for at, row in enumerate(opened) if _digest(sketched, at) != digests[clients[row]]}
-
-
-def changed_of(total: PartialSum) -> dict[int, str]:
-    return total.changed
-
-
-def finished(
-    total: PartialSum,
-    layout: Layout,
-    shells: Any,
-    weights: Mapping[int, float],
-    points: Mapping[str, Any],
-    out: Any = None,
-) -> Any:
-    """The update from the sum of all clients: in the dtypes and the container of a client's update."""
-    sizes = [array.size for array in total.floats]
-    wanted = [entry.size for entry in layout.float_entries]
-    if sizes != wanted or sorted(total.integers) != sorted(weights):
-        raise ValueError(
-            f"The workers' sum is wrongly shaped: wanted {len(weights)} clients and entries of {wanted} numbers, "
-            f"got {len(total.integers)} and {sizes}."
-        )
-    row = Row(tuple(total.floats), ())
-    clients = Updates(
-        layout=layout,
-        rows=stack([row], layout),
-        integers=tuple(total.integers[client] for client in weights),
-        clients=tuple(weights),
-        n_sent=len(weights),
-        quarantined={},
-        like=filled(shells),
-        reference=server_row("reference", points["reference"], layout, UNLIMITED),
-    )
-    return finish_sum(clients.prepared(out, points, 0, None), np.array(list(weights.values())), row)
-
-
-def _fitted(
+def fitted(
     inspected: InspectedUpdates, layout: Layout, reading: Reading | None = None, points: Mapping[str, Any] | None = None
 ) -> Updates | None:
     """The clients of this layout, ready to be read; None if there are none."""
@@ -245,7 +154,7 @@ def _fitted(
     return updates.prepared(None, {}, *reading.sketch.working_set()).scaled(reading.scale)
 
 
-def _clients_of(part: Any) -> Sequence[Any]:
+def clients_of(part: Any) -> Sequence[Any]:
     """One item a client: an update, or what it is opened from."""
     part = part() if callable(part) else part
     if is_array(part):
@@ -269,7 +178,7 @@ class Held:
         return taken
 
 
-def _opened(items: Sequence[Any], wanted: Iterable[int] | None, memory: int | str | None) -> Iterator[Held]:
+def opened(items: Sequence[Any], wanted: Iterable[int] | None, memory: int | str | None) -> Iterator[Held]:
     """Updates of these clients, as many at a time as may be in memory."""
     limit = HELD if memory is None else as_bytes(memory) // 2
     held = Held()
@@ -306,10 +215,6 @@ def _is_copied(update: Any, item: Any) -> bool:
     return update is not item and not isinstance(item, (str, os.PathLike))
 
 
-def _digest(sketched: SketchedRows, row: int) -> bytes:
+def digest_of(sketched: SketchedRows, row: int) -> bytes:
     numbers = sketched.sketches[row].tobytes() + sketched.squared_norms[row].tobytes()
     return hashlib.blake2b(numbers, digest_size=16).digest()
-
-
-def _copied(arrays: Sequence[Array]) -> tuple[Array, ...]:
-    return tuple(np.array(array) for array in arrays)

@@ -60,7 +60,8 @@ def aggregate(
         parts: One part a worker: a list of updates (or a 2-D array), a future or object reference of such a list, or a
             list of futures, of paths, or of functions without arguments, which the worker opens or calls each time that
             it reads the client. With a process group, the part of this rank alone.
-        rule: As in `bartizan.aggregate`. Coordinate-wise rules are refused: no worker holds all values of a coordinate.
+        rule: As in `bartizan.aggregate`. For coordinate-wise stages (`Median`, `Bulyan`) the workers exchange
+            columns: all numbers of the clients that are used travel once.
         sketch: A projection or its name; "auto" is `Rotated()`. `Exact()` is refused for rules that need distances.
         seed: As in `bartizan.aggregate`.
         sizes: The clients' data sizes, in order of the parts. With a process group, those of this rank's clients.
@@ -149,11 +150,6 @@ def _target(out: Any, clients: Updates) -> AbstractContextManager[Any]:
 
 def _streaming(rule: Rule | CoordinateWise, sketch: Sketch) -> StreamingSketch:
     """The sketch by which workers look at their clients."""
-    if isinstance(rule, CoordinateWise):
-        raise ValueError(
-            f"{rule!r} needs all clients' values of a coordinate, and each worker holds whole clients. Use "
-            f"bartizan.distributed.ShardedAggregator, with columns on each rank, or a rule that gives clients weights."
-        )
     effective = effective_sketch(rule, sketch)
     if not isinstance(effective, StreamingSketch):
         raise ValueError(

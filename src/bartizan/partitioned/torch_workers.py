@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,9 +24,11 @@ class Shared:
 class Request:
     """What the first rank asks of all: to keep a value, or to run a step on their part."""
 
-    wanted: Literal["share", "map", "sum"]
+    wanted: Literal["share", "map", "sum", "exchange"]
     step: Any
-    arguments: Mapping[int, Sequence[Any]]
+    arguments: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    join: Step | None = None
+    joins: Sequence[Sequence[Any]] = ()
 
 
 class RankWorkers:
@@ -43,7 +45,7 @@ class RankWorkers:
         return request
 
     def share(self, value: Any) -> Any:
-        self._ask(Request("share", value, {}))
+        self._ask(Request("share", value))
         return Shared(len(self._shared) - 1)
 
     def map(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
@@ -52,6 +54,15 @@ class RankWorkers:
 
     def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> Any:
         return self._ask(Request("sum", step, arguments))
+
+    def exchange(
+        self, cut: Step, cuts: Mapping[int, Sequence[Any]], join: Step, joins: Sequence[Sequence[Any]]
+    ) -> tuple[list[Any], list[Any]]:
+        answers = self._ask(Request("exchange", cut, cuts, join, joins))
+        return [answers[part][0] for part in cuts], [answers[n][1] for n in range(len(joins))]
+
+    def hold(self, value: Any) -> Any:
+        return value
 
     def then(self, step: Step, total: Any, *arguments: Any) -> Any:
         return step(total, *self._resolved(arguments))
@@ -71,7 +82,26 @@ class RankWorkers:
         given, own = request.arguments.get(self._ranks.rank), None
         if given is not None:
             own = self._ranks.attempt(lambda: request.step(self._part, *self._resolved(given)))
-        return self._ranks.gather_to_leader(own) if request.wanted == "map" else self._ranks.sum_by_tree(own)
+        if request.wanted == "exchange":
+            own = self._exchanged(request, own)
+        return self._ranks.sum_by_tree(own) if request.wanted == "sum" else self._ranks.gather_to_leader(own)
+
+    def _exchanged(self, request: Request, own: Any) -> Any:
+        """What is left of this rank's pieces, and what it made of those of all ranks; a failure if any rank failed."""
+        pieces: list[Any] = []
+        for n in range(len(request.joins)):
+            piece = own[n] if isinstance(own, list) else own
+            gathered = self._ranks.gather_to(n, (piece,))
+            pieces = gathered if n == self._ranks.rank else pieces
+        sent = [pieces[part][0] for part in request.arguments if pieces]
+        failures = [each for each in (own, *sent) if isinstance(each, Failure)]
+        if failures:
+            return failures[0]
+        joined = None
+        if pieces and request.join is not None:
+            given, join = self._resolved(request.joins[self._ranks.rank]), request.join
+            joined = self._ranks.attempt(lambda: join(*given, *sent))
+        return joined if isinstance(joined, Failure) else (None if own is None else own[-1], joined)
 
     def _resolved(self, arguments: Sequence[Any]) -> list[Any]:
         return [self._shared[given.number] if isinstance(given, Shared) else given for given in arguments]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from operator import getitem
 from typing import Any, NoReturn, Protocol
 
 from bartizan._util.text import quoted, short
@@ -28,6 +29,18 @@ class Workers(Protocol):
 
     def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> Any:
         """The sum of what the step gives, added up in a tree of workers; it stays there until `get` or `then`."""
+
+    def exchange(
+        self, cut: Step, cuts: Mapping[int, Sequence[Any]], join: Step, joins: Sequence[Sequence[Any]]
+    ) -> tuple[list[Any], list[Any]]:
+        """All to all: cut(part, *cuts[part]) gives a list with a piece for each of `joins`, and one thing more.
+
+        join(*joins[n], *pieces), of the n-th pieces of all parts in order, runs on some worker. Returned are the
+        further things, and what the joins gave.
+        """
+
+    def hold(self, value: Any) -> Any:
+        """A value of this process in the place of a sum."""
 
     def then(self, step: Step, total: Any, *arguments: Any) -> Any:
         """step(sum, *arguments), which stays on a worker as well."""
@@ -71,6 +84,23 @@ class TaskWorkers(ABC):
                 for pair in pairs
             }
         return sums
+
+    def exchange(
+        self, cut: Step, cuts: Mapping[int, Sequence[Any]], join: Step, joins: Sequence[Sequence[Any]]
+    ) -> tuple[list[Any], list[Any]]:
+        tasks = {f"part {part}": self.submit(cut, self.parts[part], *given) for part, given in cuts.items()}
+        rests = {name: self.submit(getitem, task, -1) for name, task in tasks.items()}
+        joined = {
+            f"coordinates {n + 1} of {len(joins)}": self.submit(
+                join, *given, *(self.submit(getitem, task, n) for task in tasks.values())
+            )
+            for n, given in enumerate(joins)
+        }
+        results = self.results(rests | joined)
+        return results[: len(rests)], results[len(rests) :]
+
+    def hold(self, value: Any) -> Any:
+        return {"the sum": self.share(value)}
 
     def then(self, step: Step, total: Any, *arguments: Any) -> Any:
         return {"the sum": self.submit(step, *total.values(), *arguments)}

@@ -34,14 +34,14 @@ class ColumnFunction(Protocol):
 def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None) -> Any:
     """The weighted sum of the clients, or a column function of them; integer entries by the weights' median."""
     clients.column_pass.begin("combine")
-    floats = _weighted_sum(clients, weights) if then is None else _reduce(clients, then)
+    floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
     return _built(clients, floats, _integers(clients, weights))
 
 
-def finish_sum(clients: Updates, weights: Floats, total: Row) -> Any:
-    """The result from the weighted sum of the clients, in float64, which other processes made."""
+def finish_sum(clients: Updates, weights: Floats, rest: float, total: Row) -> Any:
+    """The result from a sum of the clients in float64, which other processes made, and `rest` of the reference."""
     summed = replace(clients, rows=HostRows.of([total], clients.layout))
-    floats = write_sum(summed, np.ones(1), rest_of(weights), _empty_result(clients))
+    floats = write_sum(summed, np.ones(1), rest, _empty_result(clients))
     return _built(clients, floats, _integers(clients, weights))
 
 
@@ -80,7 +80,7 @@ def write_sum(clients: Updates, weights: Floats, rest: float, out: Row) -> tuple
     return out.floats
 
 
-def _reduce(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
+def reduce_columns(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
     """A function of the columns, by its kernel or on copies; what a row of the mixing lacks of 1 is the reference."""
     chosen, mixing = then.used(len(clients)), then.mixing
     rows, rest = clients.rows, np.zeros(0)
