@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any, TypeVar
+
+import numpy as np
 
 from bartizan.errors import BadClientError, TooFewClientsError
 
@@ -119,11 +123,10 @@ class RankGrid:
 
     def gather_to(self, place: int, own: Any) -> list[Any]:
         """The objects of all ranks of one copy, on the rank at this place of it; the others get nothing."""
-        gathered: list[Any] | None = [None] * self.n_shards if self.rank == place else None
-        with self._as_rank_error():
-            to = dist.get_global_rank(self._groups[0], place)
-            dist.gather_object(own, gathered, to, group=self._groups[0])
-        return gathered or []
+        if self.rank != place:
+            self._send(own, place)
+            return []
+        return [own if rank == place else self._receive(rank) for rank in range(self.n_shards)]
 
     def sum_by_tree(self, own: Any) -> Any:
         """The sum of the objects of all ranks of one copy that are not None, on its first; a `Failure` is raised there.
@@ -131,19 +134,39 @@ class RankGrid:
         In each round the ranks that are left send their sum to a neighbour, so that no rank receives more than log2 of
         them.
         """
-        group, step = self._groups[0], 1
-        with self._as_rank_error():
-            while step < self.n_shards:
-                if self.rank % (2 * step):
-                    dist.send_object_list([own], dist.get_global_rank(group, self.rank - step), group=group)
-                    return None
-                if self.rank + step < self.n_shards:
-                    other = [None]
-                    dist.recv_object_list(other, dist.get_global_rank(group, self.rank + step), group=group)
-                    own = _sum(own, other[0])
-                step *= 2
+        step = 1
+        while step < self.n_shards:
+            if self.rank % (2 * step):
+                self._send(own, self.rank - step)
+                return None
+            if self.rank + step < self.n_shards:
+                own = _sum(own, self._receive(self.rank + step))
+            step *= 2
         self._check([own], object)
         return own
+
+    def _send(self, message: Any, place: int) -> None:
+        """Send an object to the rank at this place of the copy, its arrays from where they are."""
+        buffers: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+        arrays = [np.frombuffer(each.raw(), np.uint8) for each in buffers]
+        group, to = self._groups[0], dist.get_global_rank(self._groups[0], place)
+        with self._as_rank_error(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of arrays that can't be written to
+            dist.send_object_list([(head, [array.size for array in arrays])], to, group=group)
+            for array in arrays:
+                dist.send(torch.from_numpy(array).to(self._sum_device), to, group=group)
+
+    def _receive(self, place: int) -> Any:
+        group, sender = self._groups[0], dist.get_global_rank(self._groups[0], place)
+        with self._as_rank_error():
+            message: list[Any] = [None]
+            dist.recv_object_list(message, sender, group=group)
+            head, sizes = message[0]
+            tensors = [torch.empty(size, dtype=torch.uint8, device=self._sum_device) for size in sizes]
+            for tensor in tensors:
+                dist.recv(tensor, sender, group=group)
+            return pickle.loads(head, buffers=[tensor.cpu().numpy() for tensor in tensors])
 
     def broadcast(self, message: Any, *kinds: type) -> Any:
         """The first rank's object, on every rank; it must be of one of these types."""

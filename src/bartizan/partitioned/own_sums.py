@@ -10,6 +10,7 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.partitioned.own_clients import CHANGED, Reading, clients_of, digest_of, filled, fitted, opened
+from bartizan.partitioned.workers import WorkerError
 from bartizan.rules.base import CoordinateStage
 from bartizan.updates import Updates
 from bartizan.updates.build import finish_sum, reduce_columns, write_sum
@@ -22,9 +23,9 @@ from bartizan.updates.server_inputs import server_row
 
 @dataclass
 class PartialSum:
-    """The weighted sum of some clients in float64, and the integers of each of them."""
+    """The weighted sum of some clients, in the widest of their dtypes, and the integers of each of them."""
 
-    floats: list[Floats]
+    floats: list[Array]
     integers: dict[int, tuple[Array, ...]]
     changed: dict[int, str]
     """Clients that could not be read a second time, or were not the same: with any of them there is no sum."""
@@ -49,14 +50,14 @@ class Chosen:
 
 def weighted_sum(part: Any, reading: Reading, points: Mapping[str, Any], chosen: Chosen) -> PartialSum:
     """The weighted sum of these clients of a part."""
-    assert reading.layout is not None
-    total = PartialSum([np.zeros(entry.size) for entry in reading.layout.float_entries], {}, {})
+    layout = reading.layout
+    assert layout is not None
+    total = PartialSum([], {}, {})
 
     def add(updates: Updates, weights: Floats) -> None:
-        some = [np.empty_like(array) for array in total.floats]
+        some = [np.empty(entry.size, layout.widest) for entry in layout.float_entries]
         write_sum(updates, weights, 0.0, Row(tuple(some), ()))
-        for own, more in zip(total.floats, some, strict=True):
-            own += more
+        total.floats = [a + b for a, b in zip(total.floats, some, strict=True)] if total.floats else some
 
     total.integers, total.changed = _read_again(part, reading, points, chosen, add)
     return total
@@ -150,7 +151,7 @@ def finished(
     sizes = [array.size for array in total.floats]
     wanted = [entry.size for entry in layout.float_entries]
     if sizes != wanted or sorted(total.integers) != sorted(weights):
-        raise ValueError(
+        raise WorkerError(
             f"The workers' sum is wrongly shaped: wanted {len(weights)} clients and entries of {wanted} numbers, "
             f"got {len(total.integers)} and {sizes}."
         )

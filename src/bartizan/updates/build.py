@@ -39,7 +39,7 @@ def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = Non
 
 
 def finish_sum(clients: Updates, weights: Floats, rest: float, total: Row) -> Any:
-    """The result from a sum of the clients in float64, which other processes made, and `rest` of the reference."""
+    """The result from a sum of the clients, which other processes made, and `rest` of the reference."""
     summed = replace(clients, rows=HostRows.of([total], clients.layout))
     floats = write_sum(summed, np.ones(1), rest, _empty_result(clients))
     return _built(clients, floats, _integers(clients, weights))
