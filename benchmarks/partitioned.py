@@ -51,7 +51,9 @@ def measure(options, parts, engine, is_caller=True):
         assert np.array_equal(results["flat"].weights, results["partitioned"].weights)
         flat, own = best["flat"], best["partitioned"]
         stages = {stage: round(1000 * seconds) for stage, seconds in results["partitioned"].seconds.items()}
-        print(f"{rule!r}: flat {1000 * flat:.0f} ms, {options.engine} {1000 * own:.0f} ms, {own / flat:.2f}; {stages} ms")
+        print(
+            f"{rule!r}: flat {1000 * flat:.0f} ms, {options.engine} {1000 * own:.0f} ms, {own / flat:.2f}; {stages} ms"
+        )
 
 
 def main():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array, Floats
-from bartizan.partitioned.own_clients import CHANGED, Reading, clients_of, digest_of, filled, fitted, opened
+from bartizan.partitioned.own_clients import CHANGED, Held, Reading, clients_of, digest_of, filled, fitted, opened
 from bartizan.partitioned.workers import WorkerError
 from bartizan.rules.base import CoordinateStage
 from bartizan.updates import Updates
@@ -18,7 +18,7 @@ from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.columns import HostRows, Row, stack
 from bartizan.updates.layout import Entry, Layout
 from bartizan.updates.parse import InspectedUpdates
-from bartizan.updates.server_inputs import server_row
+from bartizan.updates.server_inputs import Target, server_row
 
 
 @dataclass
@@ -103,23 +103,27 @@ def _read_again(
     use: Callable[[Updates, Floats], None],
 ) -> tuple[dict[int, tuple[Array, ...]], dict[int, str]]:
     """Use these clients, some at a time; returns their integers, and those that can't be used again and why."""
-    assert reading.layout is not None
+    layout = reading.layout
+    assert layout is not None
     integers: dict[int, tuple[Array, ...]] = {}
     all_changed: dict[int, str] = {}
-    for held in opened(clients_of(part), list(chosen.weights), reading.memory):
+
+    def read(held: Held) -> None:  # whose memory is free when this returns, before more are opened
         clients, inspected = held.clients, InspectedUpdates.of(held.taken())
-        changed = {clients[row]: reason for row, reason in inspected.quarantined(reading.layout).items()}
-        updates = None if changed else fitted(inspected, reading.layout, reading, points)
+        changed = {clients[row]: reason for row, reason in inspected.quarantined(layout).items()}
+        updates = fitted(inspected, layout, reading, points)
         if updates is not None:
-            changed = _changed(updates, clients, reading, chosen.digests)
-        if updates is not None and not changed and not all_changed:
-            use(
-                replace(updates, reference=None, trusted=None),
-                np.array([chosen.weights[client] for client in clients]),
-            )
-            for row, client in enumerate(clients):
-                integers[chosen.first + client] = tuple(np.array(array) for array in updates.integers[row])
-        all_changed |= {chosen.first + client: reason for client, reason in changed.items()}
+            changed |= _changed(updates, [clients[row] for row in updates.clients], reading, chosen.digests)
+        all_changed.update({chosen.first + client: reason for client, reason in changed.items()})
+        if updates is None or all_changed:
+            return
+        weights = np.array([chosen.weights[client] for client in clients])
+        use(replace(updates, reference=None, trusted=None), weights)
+        for row, client in enumerate(clients):
+            integers[chosen.first + client] = tuple(np.array(array) for array in updates.integers[row])
+
+    for held in opened(clients_of(part), list(chosen.weights), reading.memory):
+        read(held)
     return integers, all_changed
 
 
@@ -165,5 +169,6 @@ def finished(
         quarantined={},
         like=filled(shells),
         reference=server_row("reference", points["reference"], layout, UNLIMITED),
+        target=None if out is None else Target.of(out, layout, [], points),
     )
-    return finish_sum(clients.prepared(out, points, 0, None), np.array(list(weights.values())), rest, row)
+    return finish_sum(clients, np.array(list(weights.values())), rest, row)

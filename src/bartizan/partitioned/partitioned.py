@@ -27,7 +27,7 @@ from bartizan.partitioned.workers import Workers, workers_of
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.sketch import Rotated, Sketch
+from bartizan.sketch import Exact, Rotated, Sketch
 from bartizan.sketch.base import StreamingSketch
 from bartizan.updates import Updates, parse_updates
 from bartizan.updates.files import create_update, open_update
@@ -86,7 +86,8 @@ def aggregate(
     ([1.0, 2.0], [3])
     """
     aggregator = Aggregator(rule, sketch)
-    chosen = aggregator.sketch if isinstance(aggregator.sketch, Sketch) else Rotated()
+    auto = Rotated() if rule.needs_distances else Exact()
+    chosen = aggregator.sketch if isinstance(aggregator.sketch, Sketch) else auto
     seed = fresh_seed() if seed is None else checked_seed(seed)
     effective = _streaming(rule, chosen)
     points = {"reference": reference, "trusted": trusted}
