@@ -9,6 +9,7 @@ The flat call uses as many threads as there are workers, each worker one. Calls 
 import argparse
 import os
 import time
+from itertools import pairwise
 
 import numpy as np
 
@@ -59,15 +60,15 @@ def measure(options, parts, engine, is_caller=True):
 def main():
     options = parser.parse_args()
     cuts = np.linspace(0, options.clients, options.workers + 1).astype(int).tolist()
-    shares = [(first, last, options.dim) for first, last in zip(cuts, cuts[1:], strict=False)]
+    shares = [(first, last, options.dim) for first, last in pairwise(cuts)]
     os.environ["NUMBA_NUM_THREADS"] = "1"  # of the workers, which inherit it
     if options.engine == "dask":
         from distributed import Client, LocalCluster
 
-        with LocalCluster(n_workers=options.workers, threads_per_worker=1, dashboard_address=None) as cluster:
-            with Client(cluster, direct_to_workers=True) as client:
-                os.environ["NUMBA_NUM_THREADS"] = str(options.workers)
-                measure(options, [client.submit(updates_of, *share) for share in shares], client)
+        cluster = LocalCluster(n_workers=options.workers, threads_per_worker=1, dashboard_address=None)
+        with cluster, Client(cluster, direct_to_workers=True) as client:
+            os.environ["NUMBA_NUM_THREADS"] = str(options.workers)
+            measure(options, [client.submit(updates_of, *share) for share in shares], client)
     elif options.engine == "none":
         os.environ["NUMBA_NUM_THREADS"] = str(options.workers)
         measure(options, [updates_of(*share) for share in shares], None)

@@ -71,9 +71,11 @@ def same(out, flat, rtol=1e-6):
     assert (out.seed, out.sketch, out.clients) == (flat.seed, flat.sketch, flat.clients)
     assert (out.history, out.n_byzantine) == (flat.history, flat.n_byzantine)
     mine, theirs = own_clients.leaves_of(out.update), own_clients.leaves_of(flat.update)
-    assert list(mine) == list(theirs) and type(out.update) is type(flat.update)
+    assert list(mine) == list(theirs)
+    assert type(out.update) is type(flat.update)
     for path, leaf in theirs.items():
-        assert mine[path].dtype == leaf.dtype and type(mine[path]) is type(leaf)
+        assert mine[path].dtype == leaf.dtype
+        assert type(mine[path]) is type(leaf)
         np.testing.assert_allclose(mine[path], leaf, rtol=rtol, atol=rtol * max(np.abs(np.asarray(leaf)).max(), 1))
 
 
@@ -98,6 +100,7 @@ def test_so_it_is_with_every_sketch_and_division(pickling, cuts, sketch):
 def test_clients_of_other_layouts_leave_as_in_one_call(pickling, rule):
     """One part holds mostly another layout, one the common layout in another order, and some clients none."""
     x, sketch = numbers(), bz.Exact() if isinstance(rule, Median) else SMALL
+    x[12, -1] = 1
     updates = [{"a": row[:500].reshape(5, 100), "n": np.array([m]), "b": row[500:]} for m, row in enumerate(x)]
     for m in (6, 7, 8):
         updates[m] = {"a": x[m]}
@@ -109,7 +112,7 @@ def test_clients_of_other_layouts_leave_as_in_one_call(pickling, rule):
         flat = bz.aggregate(updates, rule, sketch=sketch, seed=SEED, reference=reference)
         out = partitioned.aggregate(cut(updates, [5, 10]), rule, sketch=sketch, seed=SEED, reference=reference)
         same(out, flat)
-        assert len(flat.quarantined) == 9
+        assert len(flat.quarantined) == 8
 
 
 def test_a_reference_that_no_client_fits_and_parts_without_usable_clients_are_errors_of_the_caller(pickling):
@@ -153,7 +156,8 @@ def test_a_recheck_finds_who_knew_the_seed(pickling, rule):
         for client, update in enumerate(x):
             r.add(update, client)
         known = r.close()
-    assert set(out.quarantined) == set(known.quarantined) and out.weights[:3].sum() == pytest.approx(0, abs=1e-2)
+    assert set(out.quarantined) == set(known.quarantined)
+    assert out.weights[:3].sum() == pytest.approx(0, abs=1e-2)
     assert out.recheck_seed is not None
 
 
@@ -203,7 +207,8 @@ def test_a_client_that_is_another_one_when_it_is_read_again_is_quarantined(pickl
     flat = bz.aggregate([x[m] if m in left else np.full(P, np.nan) for m in range(M)], rule, sketch=SMALL, seed=SEED)
     np.testing.assert_array_equal(out.weights, flat.weights)
     np.testing.assert_allclose(out.update, flat.update, atol=1e-12)
-    assert "another one when it was read again" in out.quarantined[8] and "gone" in out.quarantined[9]
+    assert "another one when it was read again" in out.quarantined[8]
+    assert "gone" in out.quarantined[9]
     reads.update({8: 0, 9: 0})
     with pytest.raises(bz.BadClientError, match="client 8"):
         partitioned.aggregate(parts(), rule, sketch=SMALL, seed=SEED, strict=True)
@@ -220,7 +225,7 @@ def test_the_update_goes_into_arrays_into_a_file_or_stays(pickling, tmp_path):
         np.testing.assert_allclose(update, flat, rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="out must have the names, shapes and dtypes"):
         partitioned.aggregate(cut(x, [6]), bz.GeometricMedian(), out=np.empty(3), **given)
-    with pytest.raises(ValueError, match='out must be None, arrays, a pathlib.Path or "workers"'):
+    with pytest.raises(ValueError, match=r'out must be None, arrays, a pathlib\.Path or "workers"'):
         partitioned.aggregate(cut(x, [6]), bz.GeometricMedian(), out="next.npy", **given)
 
 
