@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "distributed": LIBRARY,
     "flower": LIBRARY,
     "nvflare": LIBRARY,
+    "partitioned": LIBRARY | {"distributed"},
     "lab": LIBRARY | {"attacks"},
     "studies": LIBRARY | {"attacks", "lab"},
     "cli": LIBRARY | {"attacks", "lab", "warmup"},  # studies by their names only

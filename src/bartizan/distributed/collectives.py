@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any, TypeVar
+
+import numpy as np
 
 from bartizan.errors import BadClientError, TooFewClientsError
 
@@ -55,6 +59,13 @@ def raising_failures() -> Iterator[None]:
         raise kind(*arguments) from failure.__cause__
 
 
+def _sum(a: Any, b: Any) -> Any:
+    """Of two objects, if both are there and none is a failure."""
+    if a is None or isinstance(b, Failure):
+        return b
+    return a if b is None or isinstance(a, Failure) else a + b
+
+
 class RankGrid:
     """The ranks of the `torch.distributed` group that holds the shards, and of further groups that hold copies of them.
 
@@ -67,7 +78,7 @@ class RankGrid:
     def __init__(self, groups: Sequence[Any]) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise RuntimeError(
-                "ShardedAggregator needs a group of processes: start them with torchrun and call "
+                "This needs a group of processes: start them with torchrun and call "
                 "torch.distributed.init_process_group(...) first."
             )
         self._groups: list[Any] = [dist.group.WORLD if group is None else group for group in groups]
@@ -103,6 +114,59 @@ class RankGrid:
             gathered = [each for part in parts for each in part]
         self._check(gathered, kind)
         return gathered
+
+    def gather_to_leader(self, own: Any) -> list[Any]:
+        """The objects of all ranks of one copy, on its first; the others get nothing. A `Failure` is raised there."""
+        gathered = self.gather_to(0, own)
+        self._check(gathered, object)
+        return gathered
+
+    def gather_to(self, place: int, own: Any) -> list[Any]:
+        """The objects of all ranks of one copy, on the rank at this place of it; the others get nothing."""
+        if self.rank != place:
+            self._send(own, place)
+            return []
+        return [own if rank == place else self._receive(rank) for rank in range(self.n_shards)]
+
+    def sum_by_tree(self, own: Any) -> Any:
+        """The sum of the objects of all ranks of one copy that are not None, on its first; a `Failure` is raised there.
+
+        In each round the ranks that are left send their sum to a neighbour, so that no rank receives more than log2 of
+        them.
+        """
+        step = 1
+        while step < self.n_shards:
+            if self.rank % (2 * step):
+                self._send(own, self.rank - step)
+                return None
+            if self.rank + step < self.n_shards:
+                own = _sum(own, self._receive(self.rank + step))
+            step *= 2
+        self._check([own], object)
+        return own
+
+    def _send(self, message: Any, place: int) -> None:
+        """Send an object to the rank at this place of the copy, its arrays from where they are."""
+        buffers: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+        arrays = [np.frombuffer(each.raw(), np.uint8) for each in buffers]
+        group, to = self._groups[0], dist.get_global_rank(self._groups[0], place)
+        with self._as_rank_error(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of arrays that can't be written to
+            dist.send_object_list([(head, [array.size for array in arrays])], to, group=group)
+            for array in arrays:
+                dist.send(torch.from_numpy(array).to(self._sum_device), to, group=group)
+
+    def _receive(self, place: int) -> Any:
+        group, sender = self._groups[0], dist.get_global_rank(self._groups[0], place)
+        with self._as_rank_error():
+            message: list[Any] = [None]
+            dist.recv_object_list(message, sender, group=group)
+            head, sizes = message[0]
+            tensors = [torch.empty(size, dtype=torch.uint8, device=self._sum_device) for size in sizes]
+            for tensor in tensors:
+                dist.recv(tensor, sender, group=group)
+            return pickle.loads(head, buffers=[tensor.cpu().numpy() for tensor in tensors])
 
     def broadcast(self, message: Any, *kinds: type) -> Any:
         """The first rank's object, on every rank; it must be of one of these types."""

@@ -16,12 +16,12 @@ from bartizan.defense.decide import Verdict, decide
 from bartizan.distributed.collectives import Failure, RankGrid
 from bartizan.distributed.shard import padded_to_block
 from bartizan.geometry import GramStats, norm_limit
-from bartizan.kernels.rows import Rows
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.base import Projection, StreamingSketch
 from bartizan.updates import Updates
+from bartizan.updates.columns import inner_products
 from bartizan.updates.layout import on_host
 
 
@@ -78,9 +78,7 @@ class PartialSums:
     def _gram(self, total: Any) -> Floats:
         """Symmetric to the last bit, which sums of several ranks need not be."""
         if isinstance(self.sketch, StreamingSketch) and isinstance(total, np.ndarray):
-            rows, gram = Rows.of(total), np.zeros((len(total), len(total)))
-            rows.kernels.gram(rows, None, gram)
-            return gram
+            return inner_products(total)
         gram = on_host(total @ total.T if isinstance(self.sketch, StreamingSketch) else total)
         return (gram + gram.T) / 2
 

@@ -17,6 +17,7 @@ from bartizan.geometry import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_DIGITS, GramStat
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.kernels.rows import UNIT
 from bartizan.updates import UpdateRows, Updates, parse_updates
+from bartizan.updates.columns import RowsElsewhere
 from bartizan.updates.layout import is_tensor
 
 TWICE = 2**15  # columns of a block that is read twice, for the sketch and for the dots: it stays in cache
@@ -126,7 +127,9 @@ class StreamingSketch(Sketch):
         """Gram matrix and norms from sketched rows; `clients` are read again only where digits are short."""
 
     def sketch_rows(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
-        """Sketch all clients."""
+        """Sketch all clients, where they are."""
+        if isinstance(clients.rows, RowsElsewhere):
+            return clients.rows.sketched(self, clients, seed, about)
         return SketchedRows.stacked([self.sketch_part(part, seed, about) for part in clients.parts(self.unit)])
 
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,7 +35,19 @@ class ColumnFunction(Protocol):
 def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None) -> Any:
     """The weighted sum of the clients, or a column function of them; integer entries by the weights' median."""
     clients.column_pass.begin("combine")
-    floats = _weighted_sum(clients, weights) if then is None else _reduce(clients, then)
+    floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
+    return _built(clients, floats, weights)
+
+
+def finish_sum(clients: Updates, weights: Floats, rest: float, total: Row) -> Any:
+    """The result from a sum of the clients, which other processes made, and `rest` of the reference."""
+    summed = replace(clients, rows=HostRows.of([total], clients.layout))
+    floats = write_sum(summed, np.ones(1), rest, _empty_result(clients))
+    return _built(clients, floats, weights)
+
+
+def _built(clients: Updates, floats: Sequence[Any], weights: Floats) -> Any:
+    """The result in the caller's arrays, or in the container of one client's update."""
     integers = _integers(clients, weights) if len(clients.layout.entries) > len(floats) else {}
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
@@ -45,22 +58,32 @@ def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = Non
 
 
 def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
-    """sum_m w_m x_m, and what is missing from 1 at the reference; clients of weight 0 are not read."""
-    chosen = np.flatnonzero(weights)
-    if not len(chosen):
-        chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
-    rest = 1 - float(weights.sum())
-    rest = rest if abs(rest) > 1e-12 else 0.0
+    """sum_m w_m x_m, and what is missing from 1 at the reference."""
+    rest, chosen = rest_of(weights), np.flatnonzero(weights)
     single = int(chosen[0]) if len(chosen) == 1 and weights[chosen[0]] == 1 and not rest else None
     if on_device(clients.rows):
         if single is not None:
             return tuple(array.clone() for array in clients.rows.arrays[single])
         return clients.rows.weighted_sum(weights, rest, clients.reference_row)
     out = _empty_result(clients)
-    if single is not None and clients.layout.dim <= SMALL:
-        for to, array in zip(out.floats, clients.rows.arrays[single], strict=True):
-            to[...] = array.reshape(-1)
-        return out.floats
+    if single is None or clients.layout.dim > SMALL:
+        return write_sum(clients, weights, rest, out)
+    for to, array in zip(out.floats, clients.rows.arrays[single], strict=True):
+        to[...] = array.reshape(-1)
+    return out.floats
+
+
+def rest_of(weights: Floats) -> float:
+    """What the weights lack of 1, up to rounding: the weight of the reference."""
+    rest = 1 - weights.sum()
+    return float(rest) if abs(rest) > 1e-12 else 0.0
+
+
+def write_sum(clients: Updates, weights: Floats, rest: float, out: Row) -> tuple[Any, ...]:
+    """Write the weighted sum of clients in host memory, and `rest` of the reference; weights of 0 are not read."""
+    chosen = np.flatnonzero(weights)
+    if not len(chosen):
+        chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
     written = HostRows.of([out], clients.layout)
     for start, rows, origin in clients.blocks(clients.rows.take(chosen)):
         part = written.part(start, start + rows.width)
@@ -69,7 +92,7 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
     return out.floats
 
 
-def _reduce(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
+def reduce_columns(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
     """A function of the columns, by its kernel or on copies; what a row of the mixing lacks of 1 is the reference."""
     chosen, mixing = then.used(len(clients)), then.mixing
     rows, rest = clients.rows, np.zeros(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
@@ -154,10 +155,7 @@ class HostRows:
         return np.zeros(shape)
 
     def inner_products(self, sketches: Floats) -> Floats:
-        rows = Rows.of(sketches)
-        gram = self.zeros(len(rows), len(rows))
-        rows.kernels.gram(rows, None, gram)
-        return gram
+        return inner_products(sketches)
 
     def host(self, *arrays: Any) -> tuple[Any, ...]:
         return arrays
@@ -185,6 +183,38 @@ class HostRows:
         return Rows(Table(pointers, steps, stops - start, codes[:, pieces]), self.dtype, owner)
 
 
+class RowsElsewhere(ABC):
+    """Rows whose numbers other processes hold: their sketches are computed there, and combined here."""
+
+    on_gpu: ClassVar[bool] = False
+    needs_copy: ClassVar[bool] = False
+
+    @abstractmethod
+    def sketched(self, sketch: Any, clients: Any, seed: int, about: Any) -> Any:
+        """Have the rows of these clients sketched, about the reference or the one row of `about`."""
+
+    @abstractmethod
+    def fault(self, row: int) -> str | None:
+        """What was found wrong with the numbers of a row where they are."""
+
+    def zeros(self, *shape: int) -> Floats:
+        return np.zeros(shape)
+
+    def inner_products(self, sketches: Floats) -> Floats:
+        return inner_products(sketches)
+
+    def host(self, *arrays: Any) -> tuple[Any, ...]:
+        return arrays
+
+    def row(self, index: int, start: int, stop: int) -> Any:
+        raise NotImplementedError("The numbers of these rows are in other processes.")
+
+    def blocks(
+        self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
+    ) -> Iterable[tuple[int, ColumnBlock]]:
+        raise NotImplementedError("The numbers of these rows are in other processes.")
+
+
 class MatrixRows(Sequence[tuple[Any, ...]]):
     """The rows of a 2-D array, each as a tuple of its one entry."""
 
@@ -196,6 +226,13 @@ class MatrixRows(Sequence[tuple[Any, ...]]):
 
     def __getitem__(self, row: Any) -> Any:
         return (self.x[row],)
+
+
+def inner_products(sketches: Floats) -> Floats:
+    """The Gram matrix of sketches in host memory."""
+    rows, gram = Rows.of(sketches), np.zeros((len(sketches), len(sketches)))
+    rows.kernels.gram(rows, None, gram)
+    return gram
 
 
 def numbers(array: Array, entry: Entry) -> Array:

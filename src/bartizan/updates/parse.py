@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,39 +49,9 @@ def parse_updates(
     """Inspect every client's container, without reading a number, and keep those of the common layout."""
     if is_array(updates):
         return _parse_matrix(updates, reference, trusted, column_pass)
-    sent = as_list(updates)
-    parsed: dict[int, ParsedUpdate] = {}
-    quarantined: dict[int, str] = {}
-    known: dict[Any, Layout] = {}  # most clients send the same layout: it is described once
-    for client, update in enumerate(sent):
-        try:
-            parsed[client] = parse_one(update, known)
-        except Exception as error:  # a client's container may raise anything; the round goes on
-            quarantined[client] = reason_of(error)
-    layout = _common_layout([one.layout for one in parsed.values()], reference, quarantined)
-    misfits: dict[int, str | None] = {id(layout): None}
-    for client, one in parsed.items():
-        if id(one.layout) not in misfits:
-            misfits[id(one.layout)] = _misfit(layout, one.layout)
-        if misfit := misfits[id(one.layout)]:
-            quarantined[client] = misfit
-    quarantined = dict(sorted(quarantined.items()))
-    if strict and quarantined:
-        raise BadClientError(*next(iter(quarantined.items())))
-    kept = [client for client in parsed if client not in quarantined]
-    rows = [parsed[client].in_order_of(layout) for client in kept]
-    return Updates(
-        layout=layout,
-        rows=stack(rows, layout),
-        integers=tuple(row.integers for row in rows),
-        clients=tuple(kept),
-        n_sent=len(sent),
-        quarantined=quarantined,
-        like=_usual_container([parsed[client] for client in kept], layout),
-        reference=server_row("reference", reference, layout, column_pass),
-        trusted=server_row("trusted", trusted, layout, column_pass),
-        column_pass=column_pass,
-    )
+    inspected = InspectedUpdates.of(as_list(updates))
+    layout = inspected.common_layout(reference)
+    return inspected.fitted(layout, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
 
 
 def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: ColumnPass) -> Updates:
@@ -140,26 +111,6 @@ def as_list(updates: Any) -> Sequence[Any]:
     return sent
 
 
-def _common_layout(layouts: list[Layout], reference: Any, quarantined: dict[int, str]) -> Layout:
-    """The layout of this round: the reference's entries and shapes where there is one, else what most clients sent."""
-    if not layouts:
-        raise TooFewClientsError(nobody_left(len(quarantined)), quarantined)
-    if reference is not None:
-        wanted = shapes(server_leaves("reference", reference))
-        fitting = [layout for layout in layouts if {e.path: e.shape for e in layout.entries} == wanted]
-        if not fitting:
-            came = {e.path: e.shape for e in Layout.most_common(layouts).entries}
-            raise ValueError(
-                f"No client's update has the names and shapes of the reference: it has {shown(wanted)}, most clients "
-                f"sent {shown(came)}. Pass the reference in the clients' container."
-            )
-        layouts = fitting
-    layout = Layout.most_common([layout for layout in layouts if layout.dim] or layouts)
-    if not layout.dim:
-        raise ValueError(f"{NO_FLOATS} Most clients sent {shown({e.path: e.shape for e in layout.entries})}.")
-    return layout
-
-
 class ParsedUpdate(NamedTuple):
     """One client's update: in plain containers, its arrays by their path, their layout, and the arrays in its order."""
 
@@ -170,6 +121,82 @@ class ParsedUpdate(NamedTuple):
 
     def in_order_of(self, layout: Layout) -> Row:
         return self.row if self.layout is layout else _row(self.leaves, layout)
+
+
+@dataclass(frozen=True)
+class InspectedUpdates:
+    """What the containers of all clients hold; no number was read."""
+
+    parsed: dict[int, ParsedUpdate]
+    unreadable: dict[int, str]
+
+    @classmethod
+    def of(cls, sent: Sequence[Any]) -> InspectedUpdates:
+        parsed: dict[int, ParsedUpdate] = {}
+        unreadable: dict[int, str] = {}
+        known: dict[Any, Layout] = {}  # most clients send the same layout: it is described once
+        for client, update in enumerate(sent):
+            try:
+                parsed[client] = parse_one(update, known)
+            except Exception as error:  # a client's container may raise anything; the round goes on
+                unreadable[client] = reason_of(error)
+        return cls(parsed, unreadable)
+
+    def common_layout(self, reference: Any) -> Layout:
+        """The reference's entries and shapes where there is one, else what most clients sent."""
+        layouts = [one.layout for one in self.parsed.values()]
+        if not layouts:
+            raise TooFewClientsError(nobody_left(len(self.unreadable)), self.unreadable)
+        if reference is not None:
+            wanted = shapes(server_leaves("reference", reference))
+            fitting = [layout for layout in layouts if {e.path: e.shape for e in layout.entries} == wanted]
+            if not fitting:
+                came = {e.path: e.shape for e in Layout.most_common(layouts).entries}
+                raise ValueError(
+                    f"No client's update has the names and shapes of the reference: it has {shown(wanted)}, most "
+                    f"clients sent {shown(came)}. Pass the reference in the clients' container."
+                )
+            layouts = fitting
+        layout = Layout.most_common([layout for layout in layouts if layout.dim] or layouts)
+        if not layout.dim:
+            raise ValueError(f"{NO_FLOATS} Most clients sent {shown({e.path: e.shape for e in layout.entries})}.")
+        return layout
+
+    def quarantined(self, layout: Layout) -> dict[int, str]:
+        """Clients that can't be read or have another layout, and why."""
+        layouts = {id(one.layout): one.layout for one in self.parsed.values()}
+        misfits = {key: None if own is layout else _misfit(layout, own) for key, own in layouts.items()}
+        reasons = {client: misfits[id(one.layout)] for client, one in self.parsed.items()}
+        return dict(sorted((self.unreadable | {c: reason for c, reason in reasons.items() if reason}).items()))
+
+    def fitted(
+        self,
+        layout: Layout,
+        *,
+        reference: Any = None,
+        trusted: Any = None,
+        strict: bool = False,
+        column_pass: ColumnPass = UNLIMITED,
+        elsewhere: UpdateRows | None = None,
+    ) -> Updates:
+        """The clients of this layout; `elsewhere` are the rows of all clients if other processes hold the numbers."""
+        quarantined = self.quarantined(layout)
+        if strict and quarantined:
+            raise BadClientError(*next(iter(quarantined.items())))
+        kept = [client for client in self.parsed if client not in quarantined]
+        rows = [] if elsewhere else [self.parsed[client].in_order_of(layout) for client in kept]
+        return Updates(
+            layout=layout,
+            rows=elsewhere.take(kept) if elsewhere else stack(rows, layout),
+            integers=tuple(row.integers for row in rows) if rows else ((),) * len(kept),
+            clients=tuple(kept),
+            n_sent=len(self.parsed) + len(self.unreadable),
+            quarantined=quarantined,
+            like=_usual_container([self.parsed[client] for client in kept], layout),
+            reference=server_row("reference", reference, layout, column_pass),
+            trusted=server_row("trusted", trusted, layout, column_pass),
+            column_pass=column_pass,
+        )
 
 
 def parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:

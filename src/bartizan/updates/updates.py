@@ -14,7 +14,7 @@ from bartizan.errors import TooFewClientsError, nobody_left
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
-from bartizan.updates.columns import GRANULE, HostRows, Row, UpdateRows, numbers, stack
+from bartizan.updates.columns import GRANULE, HostRows, Row, RowsElsewhere, UpdateRows, numbers, stack
 from bartizan.updates.layout import Layout, itemsize_of
 from bartizan.updates.server_inputs import Target
 
@@ -185,6 +185,8 @@ class Updates:
 
     def fault(self, row: int) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
+        if isinstance(self.rows, RowsElsewhere):
+            return self.rows.fault(row) or self._overflow
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):
@@ -195,5 +197,9 @@ class Updates:
                 n_bad += int(bad.sum())
             if n_bad:
                 return f"{entry} holds {kind}, first at {first}; {n_bad} of {entry.size} values are not finite"
+        return self._overflow
+
+    @property
+    def _overflow(self) -> str:
         where = "" if self.reference is None else ", taken from the reference,"
         return f"its values{where} are so large that their squares overflow {self.layout.widest}"

@@ -1,0 +1,232 @@
+"""The clients of all parts as the caller sees them: their layouts and sketches, while workers hold the numbers."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bartizan._util.types import Array, Floats
+from bartizan.kernels.rows import FLOAT32
+from bartizan.partitioned.own_clients import (
+    CHANGED,
+    Look,
+    Reading,
+    Shell,
+    filled,
+    look,
+    send_row,
+)
+from bartizan.partitioned.own_sums import Chosen, changed_of, cut_columns, finished, reduced_columns, weighted_sum
+from bartizan.partitioned.workers import Workers, failed
+from bartizan.rules.base import CoordinateStage, Decision
+from bartizan.sketch.base import SketchedRows, StreamingSketch
+from bartizan.updates import Updates
+from bartizan.updates.build import rest_of
+from bartizan.updates.columns import Row, RowsElsewhere
+from bartizan.updates.layout import Layout, rebuild
+from bartizan.updates.parse import InspectedUpdates, ParsedUpdate
+
+
+class ChangedClients(Exception):
+    """Clients that could be read at first, and could not be read again or were not the same."""
+
+    def __init__(self, reasons: dict[int, str]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
+
+
+@dataclass(frozen=True)
+class RemoteRows(RowsElsewhere):
+    """Rows of clients that workers hold."""
+
+    parts: AllParts
+    clients: tuple[int, ...]
+    dtype = FLOAT32
+
+    @property
+    def arrays(self) -> Sequence[tuple[()]]:
+        return [()] * len(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def take(self, indices: Sequence[int] | Array) -> RemoteRows:
+        return RemoteRows(self.parts, tuple(self.clients[int(row)] for row in indices))
+
+    def with_row(self, other: Any) -> RemoteRows:
+        return self  # workers have the trusted update, and sketch it with their clients
+
+    def sketched(self, sketch: StreamingSketch, clients: Updates, seed: int, about: RemoteRows | None) -> SketchedRows:
+        return self.parts.sketched(sketch, clients, seed, about)
+
+    def fault(self, row: int) -> str | None:
+        return self.parts.faults.get(self.clients[row])
+
+
+class AllParts:
+    """Asks the workers, checks what they answer, and numbers the clients of all parts in their order."""
+
+    def __init__(self, workers: Workers, reading: Reading, points: Mapping[str, Any]) -> None:
+        self.workers, self.reading, self.points = workers, reading, points
+        given = any(point is not None for point in points.values())
+        self.shared = workers.share(points) if given else points
+        self.firsts: list[int] = []  # the first client of each part, and the number of all
+        self.faults: dict[int, str] = {}
+        self.digests: dict[int, bytes] = {}
+
+    def look(self, strict: bool) -> tuple[Updates, SketchedRows]:
+        """The clients that fit the common layout, and their sketches; the others are quarantined."""
+        every = range(self.workers.n_parts)
+        looks = self._looks(self.reading, dict.fromkeys(every, (None, None)))
+        self.firsts = np.cumsum([0, *(looks[part].n_sent for part in every)]).tolist()
+        inspected = self._inspected(looks)
+        layout = inspected.common_layout(self.points["reference"])
+        rows = RemoteRows(self, tuple(range(self.firsts[-1])))
+        clients = inspected.fitted(layout, **self.points, strict=strict, elsewhere=rows)
+        self.reading = replace(self.reading, layout=layout)
+        wanted = self._by_part(clients.clients)
+        # A part most of whose clients sent another layout, or the same in another order, has guessed wrongly.
+        again = {part: (own, None) for part, own in wanted.items() if looks[part].layout != layout}
+        looks |= self._looks(self.reading, again)
+        for part in wanted:
+            first = self.firsts[part]
+            self.faults |= {first + client: fault for client, fault in looks[part].faults.items()}
+            self.digests |= {first + client: digest for client, digest in looks[part].digests.items()}
+        return clients, self._sketches(looks, wanted)
+
+    def sketched(self, sketch: StreamingSketch, clients: Updates, seed: int, about: RemoteRows | None) -> SketchedRows:
+        """Have these clients sketched again: another sketch, another seed or scale, or about one of them."""
+        reading = replace(self.reading, sketch=sketch, seed=seed, scale=clients.scale)
+        centre = None if about is None else self._row(about.clients[0])
+        wanted = self._by_part(clients.clients)
+        looks = self._looks(reading, {part: (own, centre) for part, own in wanted.items()})
+        return self._sketches(looks, wanted)
+
+    def combined(self, clients: Updates, decision: Decision, out: Any) -> Any:
+        """The result of these clients: in the caller's process, or left on a worker."""
+        weights, stage = decision.weights, decision.coordinate_stage
+        if stage is None:
+            rows = np.flatnonzero(weights) if weights.any() else np.arange(len(clients))
+            total = self.workers.sum(weighted_sum, self._chosen(clients, weights, rows))
+        else:
+            rows = np.sort(stage.used(len(clients)))
+            total = self._reduced(clients, weights, rows, stage)
+        chosen = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
+        shells = rebuild(clients.like, lambda _, leaf: Shell.of(leaf))
+        plan = clients.layout, shells, chosen
+        rest = rest_of(weights) if stage is None else 0.0
+        if isinstance(out, str):
+            self._check_changed(self.workers.get(self.workers.then(changed_of, total)))
+            return self.workers.left(self.workers.then(finished, total, *plan, self.shared, rest))
+        summed = self.workers.get(total)
+        self._check_changed(changed_of(summed))
+        return finished(summed, *plan, self.points, rest, out)
+
+    def _reduced(self, clients: Updates, weights: Floats, rows: Array, stage: CoordinateStage) -> Any:
+        """A coordinate-wise stage: each worker takes some of the coordinates of all clients."""
+        layout, arguments = clients.layout, self._chosen(clients, weights, rows)
+        if stage.mixing is not None:
+            stage = replace(stage, mixing=stage.mixing[:, rows])
+        elif stage.selected is not None:
+            stage = replace(stage, selected=np.searchsorted(rows, stage.selected))
+        n = min(self.workers.n_parts, layout.dim)
+        ends = [layout.dim * (at + 1) // n for at in range(n)]
+        ranges = [(stage, layout, self.shared, low, high) for low, high in zip([0, *ends], ends, strict=False)]
+        cuts = {part: (*given, ends) for part, given in arguments.items()}
+        rests, columns = self.workers.exchange(cut_columns, cuts, reduced_columns, ranges)
+        total = rests[0]
+        for rest in rests[1:]:
+            total = total + rest
+        self._check_changed(total.changed)
+        return self.workers.hold(replace(total, floats=np.split(np.concatenate(columns), layout.ends[:-1])))
+
+    def _chosen(self, clients: Updates, weights: Floats, rows: Array) -> dict[int, tuple[Any, ...]]:
+        """What each part that has some of these clients is told of them."""
+        weight_of = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
+        arguments = {}
+        for part, own in self._by_part(list(weight_of)).items():
+            first = self.firsts[part]
+            digests = {client: self.digests[first + client] for client in own if first + client in self.digests}
+            chosen = Chosen(first, {client: weight_of[first + client] for client in own}, digests)
+            arguments[part] = self.reading, self.shared, chosen
+        return arguments
+
+    def _looks(self, reading: Reading, wanted: Mapping[int, tuple[Any, Any]]) -> dict[int, Look]:
+        looks = self.workers.map(look, {part: (reading, self.shared, *each) for part, each in wanted.items()})
+        for part, seen in looks.items():
+            problem = _problem(seen, reading, self.points["trusted"] is not None)
+            if problem:
+                failed(f"part {part}", f"its worker answered wrongly: {problem}")
+        return looks
+
+    def _inspected(self, looks: Mapping[int, Look]) -> InspectedUpdates:
+        """What the containers of all clients hold, without numbers."""
+        parsed: dict[int, ParsedUpdate] = {}
+        unreadable: dict[int, str] = {}
+        known: dict[Any, ParsedUpdate] = {}
+        layouts: dict[Layout, Layout] = {}  # one object for equal ones
+        for part, first in enumerate(self.firsts[:-1]):
+            for client in range(looks[part].n_sent):
+                kind = looks[part].kind_of.get(client)
+                if kind is None:
+                    unreadable[first + client] = looks[part].unreadable[client]
+                    continue
+                if kind not in known:
+                    layout = layouts.setdefault(kind[0], kind[0])
+                    known[kind] = ParsedUpdate(filled(looks[part].kinds[kind]), {}, layout, Row((), ()))
+                parsed[first + client] = known[kind]
+        return InspectedUpdates(parsed, unreadable)
+
+    def _by_part(self, clients: Sequence[int]) -> dict[int, list[int]]:
+        """The clients of each part that has some of these, numbered within their part."""
+        found: dict[int, list[int]] = {}
+        for client in clients:
+            part = bisect_right(self.firsts, client) - 1
+            found.setdefault(part, []).append(client - self.firsts[part])
+        return found
+
+    def _row(self, client: int) -> tuple[Array, ...]:
+        """The numbers of one client, from its worker; sent to all workers once."""
+        ((part, (own,)),) = self._by_part([client]).items()
+        arrays = self.workers.map(send_row, {part: (own, self.reading.layout)})[part]
+        if arrays is None:
+            raise ChangedClients({client: CHANGED})
+        return self.workers.share(arrays)
+
+    def _sketches(self, looks: Mapping[int, Look], wanted: Mapping[int, list[int]]) -> SketchedRows:
+        """The sketches of all parts, if the workers could read all clients that were wanted."""
+        missing = {
+            self.firsts[part] + client: looks[part].unreadable.get(client, CHANGED)
+            for part, own in wanted.items()
+            for client in set(own) - set(looks[part].clients)
+        }
+        self._check_changed(missing)
+        return SketchedRows.stacked([sketched for part in wanted if (sketched := looks[part].sketched) is not None])
+
+    @staticmethod
+    def _check_changed(reasons: dict[int, str]) -> None:
+        if reasons:
+            raise ChangedClients(dict(sorted(reasons.items())))
+
+
+def _problem(seen: Any, reading: Reading, trusted: bool) -> str | None:
+    """What is wrong with a worker's answer; a worker may run another version of this library."""
+    if not isinstance(seen, Look):
+        return f"wanted a Look, got {type(seen).__name__}"
+    if set(range(seen.n_sent)) != set(seen.kind_of) | set(seen.unreadable) and not seen.is_of_some:
+        return f"wanted {seen.n_sent} clients, got {len(seen.kind_of)} and {len(seen.unreadable)} that can't be read"
+    if seen.sketched is None:
+        return "no sketches came" if seen.clients else None
+    M, (k, _) = len(seen.clients) + trusted, reading.sketch.working_set()
+    for name, array, shape in (
+        ("sketches", seen.sketched.sketches, (M, k)),
+        ("squared norms", seen.sketched.squared_norms, (M,)),
+        ("inner products with the trusted update", seen.sketched.trusted_dots, (M,) if trusted else None),
+    ):
+        if getattr(array, "shape", None) != shape:
+            return f"wanted {name} of shape {shape}, got {getattr(array, 'shape', None)}"
+    return None

@@ -1,0 +1,55 @@
+"""Steps as tasks of a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
+from distributed import Client, Future, TimeoutError, as_completed
+
+
+class DaskWorkers(TaskWorkers):
+    """Tasks run where their part is; of a worker that dies, on another one, as long as its part can be had again."""
+
+    def __init__(self, client: Client, parts: Sequence[Any], timeout: float) -> None:
+        if client.asynchronous:
+            raise TypeError("engine must be a Dask Client that waits for results: Client(..., asynchronous=False).")
+        self._client, self._timeout = client, timeout
+        super().__init__([part if _is_small(part) else self._scattered(part) for part in parts])
+
+    def share(self, value: Any) -> Any:
+        return self._scattered(value, broadcast=True)
+
+    def _scattered(self, value: Any, broadcast: bool = False) -> Any:
+        try:
+            return self._client.scatter([value], broadcast=broadcast, hash=False, timeout=self._timeout)[0]
+        except (OSError, TimeoutError) as lost:
+            failed("the workers", lost)
+
+    def submit(self, step: Step, *arguments: Any) -> Any:
+        return self._client.submit(step, *arguments, pure=False)
+
+    def results(self, tasks: Mapping[str, Any]) -> list[Any]:
+        names = {future.key: name for name, future in tasks.items()}
+        try:
+            for future in as_completed(tasks.values(), timeout=self._timeout):
+                names_left = names.pop(future.key)
+                if future.status == "cancelled":
+                    failed(names_left, "its worker was lost, and with it what only that worker held")
+                if future.status != "finished":
+                    failed(names_left, future.exception(self._timeout))
+            return self._client.gather(list(tasks.values()), errors="raise")
+        except TimeoutError:
+            late(list(names.values()), self._timeout)
+        finally:
+            if names:
+                self._client.cancel(list(tasks.values()))
+
+
+def _is_small(part: Any) -> bool:
+    """Whether a part holds no numbers itself: a future, or a list of futures and of what workers open."""
+    opened = (Future, str, os.PathLike)
+    items = part if isinstance(part, (list, tuple)) else [part]
+    return all(isinstance(item, opened) or callable(item) for item in items)

@@ -1,0 +1,220 @@
+"""What a worker does with the clients of its part: open them, look at them, send one of them.
+
+Steps are functions of a part and of plain arguments, and keep nothing: an engine may run them anywhere, and again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bartizan._util.types import Array
+from bartizan.geometry import norm_limit
+from bartizan.sketch.base import SketchedRows, StreamingSketch
+from bartizan.updates import ColumnPass, Updates
+from bartizan.updates.column_pass import as_bytes
+from bartizan.updates.columns import Row, stack
+from bartizan.updates.files import Unreadable, open_paths
+from bartizan.updates.layout import Layout, form_of, is_array, is_tensor, leaves_of, on_gpu, plain_and_leaves, rebuild
+from bartizan.updates.parse import InspectedUpdates, as_list, reason_of
+
+HELD = 2**27  # bytes of updates that a worker opens at a time, if no memory limit is given
+CHANGED = "its update was another one when it was read again than when it was sketched"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the workers read clients: the same for all parts."""
+
+    sketch: StreamingSketch
+    seed: int = field(repr=False)
+    memory: int | str | None = None
+    layout: Layout | None = None
+    """None as long as it is not agreed: each part then takes what most of its own clients sent."""
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Shell:
+    """An array of an update without its numbers."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    is_tensor: bool
+
+    @classmethod
+    def of(cls, leaf: Any) -> Shell:
+        return cls(leaf.dtype, tuple(leaf.shape), is_tensor(leaf))
+
+    def array(self) -> Any:
+        """An array of this dtype and shape; its memory is never written to, and so takes no RAM."""
+        if not self.is_tensor:
+            return np.empty(self.shape, self.dtype)
+        import torch
+
+        return torch.empty(self.shape, dtype=self.dtype)
+
+
+def filled(shells: Any) -> Any:
+    """An update of the form that these shells describe."""
+    return rebuild(shells, lambda _, shell: shell.array())
+
+
+@dataclass
+class Look:
+    """What a worker tells of its clients: their layouts, and the sketches of those of one layout."""
+
+    n_sent: int
+    is_of_some: bool
+    """Whether the caller asked for some of the clients only."""
+    layout: Layout | None
+    """The layout that clients were sketched in; None if that of most can't be."""
+    kinds: dict[tuple[Layout, Any], Any] = field(default_factory=dict)
+    """Containers without numbers, by their layout and form."""
+    kind_of: dict[int, tuple[Layout, Any]] = field(default_factory=dict)
+    unreadable: dict[int, str] = field(default_factory=dict)
+    clients: list[int] = field(default_factory=list)
+    """Those that were sketched, in order."""
+    sketched: SketchedRows | None = None
+    faults: dict[int, str] = field(default_factory=dict)
+    """What is wrong with the numbers of clients whose norms are not finite, or too large."""
+    digests: dict[int, bytes] = field(default_factory=dict)
+    """Of the sketches of clients that the worker opened itself and will open again."""
+
+
+def look(
+    part: Any,
+    reading: Reading,
+    points: Mapping[str, Any],
+    wanted: Sequence[int] | None = None,
+    about: Sequence[Array] | None = None,
+) -> Look:
+    """Inspect and sketch these clients of a part, or all, about the reference or about the arrays of one client."""
+    items = clients_of(part)
+    seen = Look(len(items), wanted is not None, reading.layout)
+    sketches = [_look_at(held, seen, reading, points, about) for held in opened(items, wanted, reading.memory)]
+    if some := [sketched for sketched in sketches if sketched is not None]:
+        seen.sketched = SketchedRows.stacked(some)
+    return seen
+
+
+def _look_at(
+    held: Held, seen: Look, reading: Reading, points: Mapping[str, Any], about: Sequence[Array] | None
+) -> SketchedRows | None:
+    """Sketch the clients that are held, and add to what is seen of the part."""
+    clients, inspected = held.clients, InspectedUpdates.of(held.taken())
+    for row, one in inspected.parsed.items():
+        kind = one.layout, form_of(one.plain)
+        if kind not in seen.kinds:
+            seen.kinds[kind] = rebuild(one.plain, lambda _, leaf: Shell.of(leaf))
+        seen.kind_of[clients[row]] = kind
+    seen.unreadable |= {clients[row]: reason for row, reason in inspected.unreadable.items()}
+    try:
+        layout = seen.layout = seen.layout or inspected.common_layout(points["reference"])
+        updates = fitted(inspected, layout, reading, points)
+    except ValueError:
+        if reading.layout is not None:
+            raise
+        return None  # these clients alone do not tell the layout: the caller knows those of all parts
+    if updates is None:
+        return None
+    rows = None if about is None else stack([Row(tuple(about), ())], layout)
+    sketched = reading.sketch.sketch_rows(updates, reading.seed, rows)
+    fitting = [clients[row] for row in updates.clients]
+    fit = sketched.squared_norms[: len(fitting)] <= norm_limit(layout.widest)  # False for NaN
+    seen.clients += fitting
+    seen.faults |= {fitting[row]: updates.fault(row) for row in np.flatnonzero(~fit).tolist()}
+    seen.digests |= {client: digest_of(sketched, row) for row, client in enumerate(fitting) if client in held.opened}
+    return sketched
+
+
+def send_row(part: Any, client: int, layout: Layout) -> tuple[Array, ...] | None:
+    """The floating-point arrays of one client, copied; None if it can't be read again."""
+    (held,) = opened(clients_of(part), [client], None)
+    updates = fitted(InspectedUpdates.of(held.taken()), layout)
+    return None if updates is None else tuple(np.array(array) for array in updates.rows.arrays[0])
+
+
+def fitted(
+    inspected: InspectedUpdates, layout: Layout, reading: Reading | None = None, points: Mapping[str, Any] | None = None
+) -> Updates | None:
+    """The clients of this layout, ready to be read; None if there are none."""
+    if len(inspected.quarantined(layout)) == len(inspected.parsed) + len(inspected.unreadable):
+        return None
+    memory = None if reading is None else reading.memory
+    updates = inspected.fitted(layout, **(points or {}), column_pass=ColumnPass.of(memory))
+    if reading is None:
+        return updates
+    return updates.prepared(None, {}, *reading.sketch.working_set()).scaled(reading.scale)
+
+
+def clients_of(part: Any) -> Sequence[Any]:
+    """One item a client: an update, or what it is opened from."""
+    part = part() if callable(part) else part
+    if is_array(part):
+        return list(part)
+    return [] if isinstance(part, (list, tuple)) and not part else as_list(part)
+
+
+@dataclass
+class Held:
+    """Updates that are in memory at a time."""
+
+    clients: list[int] = field(default_factory=list)
+    updates: list[Any] = field(default_factory=list)
+    opened: set[int] = field(default_factory=set)
+    """Those that the worker opened itself."""
+    size: int = 0
+
+    def taken(self) -> list[Any]:
+        """The updates, which are no longer held here: their memory is free when the caller is done."""
+        taken, self.updates = self.updates, []
+        return taken
+
+
+def opened(items: Sequence[Any], wanted: Iterable[int] | None, memory: int | str | None) -> Iterator[Held]:
+    """Updates of these clients, as many at a time as may be in memory."""
+    limit = HELD if memory is None else as_bytes(memory) // 2
+    held = Held()
+    for client in range(len(items)) if wanted is None else wanted:
+        item, size = items[client], 0
+        try:
+            update = _in_host_memory(open_paths([item() if callable(item) else item])[0])
+            if callable(item) or _is_copied(update, item):
+                size = sum(leaf.nbytes for leaf in leaves_of(update).values())
+        except Exception as error:  # whatever goes wrong, the other clients can be read
+            update = Unreadable(reason_of(error))
+        if held.clients and held.size + size > limit:
+            yield held
+            held = Held()
+        held.clients.append(client)
+        held.updates.append(update)
+        held.size += size
+        if update is not item:
+            held.opened.add(client)
+    if held.clients:
+        yield held
+
+
+def _in_host_memory(update: Any) -> Any:
+    """The update itself, or a copy in host memory if it is on a GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized() or not any(map(on_gpu, leaves_of(update).values())):
+        return update
+    return rebuild(plain_and_leaves(update)[0], lambda _, leaf: leaf.cpu() if on_gpu(leaf) else leaf)
+
+
+def _is_copied(update: Any, item: Any) -> bool:
+    """Whether a copy was made of an update that was in the memory of a GPU."""
+    return update is not item and not isinstance(item, (str, os.PathLike))
+
+
+def digest_of(sketched: SketchedRows, row: int) -> bytes:
+    numbers = sketched.sketches[row].tobytes() + sketched.squared_norms[row].tobytes()
+    return hashlib.blake2b(numbers, digest_size=16).digest()

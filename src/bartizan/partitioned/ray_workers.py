@@ -1,0 +1,52 @@
+"""Steps as tasks of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+
+from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
+
+
+class RayWorkers(TaskWorkers):
+    """Tasks run near their part; of a worker that dies, again on another one."""
+
+    def __init__(self, parts: Sequence[Any], timeout: float) -> None:
+        if not ray.is_initialized():
+            raise RuntimeError('engine="ray" needs a Ray cluster: call ray.init(...) first.')
+        self._timeout, self._run = timeout, ray.remote(_run)
+        super().__init__([part if isinstance(part, ray.ObjectRef) else ray.put(part) for part in parts])
+
+    def share(self, value: Any) -> Any:
+        return ray.put(value)
+
+    def submit(self, step: Step, *arguments: Any) -> Any:
+        return self._run.remote(step, *arguments)
+
+    def results(self, tasks: Mapping[str, Any]) -> list[Any]:
+        waiting = {ref: name for name, ref in tasks.items()}
+        while waiting:
+            ready, _ = ray.wait(list(waiting), timeout=self._timeout)
+            if not ready:
+                for ref in waiting:
+                    ray.cancel(ref, force=True)
+                late(list(waiting.values()), self._timeout)
+            for ref in ready:
+                name = waiting.pop(ref)
+                try:
+                    ray.get(ref, timeout=self._timeout)
+                except ray.exceptions.RayTaskError as error:
+                    failed(name, error.cause or error)
+                except ray.exceptions.RayError as error:
+                    failed(name, error)
+        return ray.get(list(tasks.values()))
+
+
+def _run(step: Step, *arguments: Any) -> Any:
+    """On a worker: a part may be a list of references, one a client."""
+    part, *rest = arguments
+    if isinstance(part, (list, tuple)) and any(isinstance(item, ray.ObjectRef) for item in part):
+        part = [ray.get(item) if isinstance(item, ray.ObjectRef) else item for item in part]
+    return step(part, *rest)

@@ -1,0 +1,270 @@
+"""Clients divided among workers: the result is that of one call, and only sketches and sums travel."""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections import OrderedDict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import bartizan as bz
+from bartizan import attacks, partitioned
+from bartizan.partitioned import WorkerError, own_clients, own_sums, workers
+from bartizan.rules.coordinatewise import Median, TrimmedMean
+from bartizan.updates.files import create_update, open_update
+from rule_cases import CASES
+
+SEED, M, P = 11, 17, 1003
+CUTS = {"one part": [], "three": [6, 11], "one client and none": [1, 1, 9], "an empty end": [5, 17]}
+SMALL = bz.Rotated(64, mixing=8)
+COLUMNS = [Median(), TrimmedMean(3), bz.NNM(2) >> Median()]
+
+
+class Pickling(workers.LocalWorkers):
+    """As in other processes: nothing goes up or down but as a pickle, whose bytes are counted."""
+
+    def __init__(self, parts):
+        super().__init__(parts)
+        self.down, self.up, self.tampered = 0, 0, lambda step, answer: answer
+
+    def submit(self, step, *arguments):
+        part, *rest = arguments
+        sent = pickle.dumps(rest)
+        answer = pickle.dumps(step(part, *pickle.loads(sent)))
+        self.down, self.up = self.down + len(sent), self.up + len(answer)
+        return self.tampered(step, pickle.loads(answer))
+
+
+@pytest.fixture
+def pickling(monkeypatch):
+    made = []
+
+    def workers_of(engine, parts, timeout):
+        made.append(Pickling(parts))
+        return made[-1]
+
+    monkeypatch.setattr("bartizan.partitioned.partitioned.workers_of", workers_of)
+    return made
+
+
+def numbers(dtype=np.float32, p=P):
+    x = np.random.default_rng(3).normal(1, 1, size=(M, p)).astype(dtype)
+    x[:2] *= -40
+    x[4, 7], x[12, -1] = np.nan, np.inf
+    return x
+
+
+def cut(updates, at):
+    return [updates[low:high] for low, high in zip([0, *at], [*at, M], strict=True)]
+
+
+def same(out, flat, rtol=1e-6):
+    """Weights, scores and reasons to the bit; the update up to the rounding of the workers' sums."""
+    assert out.quarantined == flat.quarantined
+    for name in ("weights", "scores"):
+        assert (getattr(out, name) is None) == (getattr(flat, name) is None)
+        if getattr(flat, name) is not None:
+            np.testing.assert_array_equal(getattr(out, name), getattr(flat, name))
+    assert (out.seed, out.sketch, out.clients) == (flat.seed, flat.sketch, flat.clients)
+    assert (out.history, out.n_byzantine) == (flat.history, flat.n_byzantine)
+    mine, theirs = own_clients.leaves_of(out.update), own_clients.leaves_of(flat.update)
+    assert list(mine) == list(theirs)
+    assert type(out.update) is type(flat.update)
+    for path, leaf in theirs.items():
+        assert mine[path].dtype == leaf.dtype
+        assert type(mine[path]) is type(leaf)
+        np.testing.assert_allclose(mine[path], leaf, rtol=rtol, atol=rtol * max(np.abs(np.asarray(leaf)).max(), 1))
+
+
+@pytest.mark.parametrize("rule", [case.rule for case in CASES] + COLUMNS, ids=repr)
+def test_the_result_is_that_of_one_call(pickling, rule):
+    x = numbers()
+    given = {"reference": 0.1 * x[9], "trusted": x[5:11].mean(axis=0), "sizes": np.arange(1.0, M + 1), "seed": SEED}
+    given["sketch"] = SMALL if rule.needs_distances else "auto"
+    same(partitioned.aggregate(cut(x, CUTS["three"]), rule, **given), bz.aggregate(x, rule, **given))
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("sketch", [bz.Rotated(), bz.Gaussian(24), bz.Achlioptas(24, s=3)], ids=repr)
+def test_so_it_is_with_every_sketch_and_division(pickling, cuts, sketch):
+    x, rule = numbers(np.float64), bz.NNM(2) >> bz.GeometricMedian()
+    flat = bz.aggregate(x, rule, sketch=sketch, seed=SEED)
+    same(partitioned.aggregate(cut(x, CUTS[cuts]), rule, sketch=sketch, seed=SEED), flat, 1e-13)
+    assert set(flat.quarantined) == {4, 12}
+
+
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.CGE(2), Median()], ids=repr)
+def test_clients_of_other_layouts_leave_as_in_one_call(pickling, rule):
+    """One part holds mostly another layout, one the common layout in another order, and some clients none."""
+    x, sketch = numbers(), bz.Exact() if isinstance(rule, Median) else SMALL
+    x[12, -1] = 1
+    updates = [{"a": row[:500].reshape(5, 100), "n": np.array([m]), "b": row[500:]} for m, row in enumerate(x)]
+    for m in (6, 7, 8):
+        updates[m] = {"a": x[m]}
+    for m in (9, 11, 13, 14, 15, 16):
+        updates[m] = OrderedDict(reversed(updates[m].items()))
+    updates[1], updates[2], updates[3] = "nothing", {}, {**updates[3], "a": updates[3]["a"].astype("f8")}
+    updates[16] = {**updates[16], "b": updates[16]["b"][:-1]}
+    for reference in (None, {"b": 0.1 * x[9, 500:], "a": np.zeros((5, 100)), "n": np.array([3])}):
+        flat = bz.aggregate(updates, rule, sketch=sketch, seed=SEED, reference=reference)
+        out = partitioned.aggregate(cut(updates, [5, 10]), rule, sketch=sketch, seed=SEED, reference=reference)
+        same(out, flat)
+        assert len(flat.quarantined) == 8
+
+
+def test_a_reference_that_no_client_fits_and_parts_without_usable_clients_are_errors_of_the_caller(pickling):
+    x = numbers()
+    with pytest.raises(ValueError, match="No client's update has the names and shapes of the reference"):
+        partitioned.aggregate(cut(x, [6]), bz.Mean(), reference=np.zeros(4))
+    with pytest.raises(bz.TooFewClientsError, match="3 of 3 clients are out"):
+        partitioned.aggregate([["a"], [{}, "b"]], bz.Mean())
+    with pytest.raises(ValueError, match="no floating-point numbers"):
+        partitioned.aggregate([[np.arange(3)], [np.arange(3)]], bz.Mean())
+    with pytest.raises(bz.TooFewClientsError):
+        partitioned.aggregate([[], []], bz.Mean())
+    with pytest.raises(bz.BadClientError, match="client 4"):
+        partitioned.aggregate(cut(x, [6]), bz.Krum(2), sketch=SMALL, strict=True)
+    with pytest.raises(ValueError, match=r"Exact\(\) would send every update to every worker. Use a projection"):
+        partitioned.aggregate(cut(x, [6]), bz.Krum(2), sketch="exact")
+    with pytest.raises(ValueError, match="sizes must be 17 positive numbers"):
+        partitioned.aggregate(cut(x, [6]), bz.Mean(), sizes=[1, 2])
+    with pytest.raises(TypeError, match="engine must be None, a Dask Client, 'ray' or"):
+        workers.workers_of("spark", [x], 1)
+
+
+def test_clients_that_hardly_differ_and_tiny_ones_are_read_once_more(pickling):
+    rng = np.random.default_rng(0)
+    for x in (rng.normal(size=(M, P)) + 3e6, 1e-170 * rng.normal(size=(M, P))):
+        for reference in (None, x[3] * 0.5):
+            given = {"sketch": SMALL, "seed": SEED, "reference": reference}
+            flat = bz.aggregate(x, bz.GeometricMedian(), **given)
+            same(partitioned.aggregate(cut(x, [6, 11]), bz.GeometricMedian(), **given), flat, 1e-12)
+            assert flat.weights.max() < 0.2
+
+
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.MultiKrum(3)], ids=repr)
+def test_a_recheck_finds_who_knew_the_seed(pickling, rule):
+    honest = np.random.default_rng(0).normal(size=(M - 3, 5000))
+    sketch = bz.Rotated(64, mixing=16)
+    hidden = attacks.null_space(honest, 3, np.random.default_rng(1), sketch=sketch, leaked_seed=SEED)
+    x = np.concatenate([hidden, honest])
+    out = partitioned.aggregate(cut(x, [6, 11]), rule, sketch=sketch, seed=SEED, recheck=True)
+    with bz.Aggregator(rule, sketch).round(SEED) as r:
+        for client, update in enumerate(x):
+            r.add(update, client)
+        known = r.close()
+    assert set(out.quarantined) == set(known.quarantined)
+    assert out.weights[:3].sum() == pytest.approx(0, abs=1e-2)
+    assert out.recheck_seed is not None
+
+
+def test_workers_open_paths_and_functions_a_few_at_a_time(pickling, tmp_path, monkeypatch):
+    x, rule, alive, most = numbers(), bz.GeometricMedian(), set(), []
+    monkeypatch.setattr(own_clients, "HELD", 3 * x[0].nbytes)
+
+    def opened(client):
+        update = x[client].copy()
+        alive.add(client)
+        weakref.finalize(update, alive.discard, client)
+        most.append(len(alive))
+        return update
+
+    paths = []
+    for m in range(6):
+        paths.append(tmp_path / f"{m}.npy")
+        with create_update(paths[-1], x[m]) as file:
+            file[...] = x[m]
+    paths[3] = tmp_path / "missing.npy"
+    parts = [paths, [lambda m=m: opened(m) for m in range(6, M)]]
+    out = partitioned.aggregate(parts, rule, sketch=SMALL, seed=SEED)
+    flat = bz.aggregate([*paths, *x[6:]], rule, sketch=SMALL, seed=SEED)
+    same(out, flat)
+    assert max(most) == 4  # three, and the one that was too many
+    assert "missing.npy" in out.quarantined[3]
+
+
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.Bulyan(2)], ids=repr)
+def test_a_client_that_is_another_one_when_it_is_read_again_is_quarantined(pickling, rule):
+    x, reads = np.random.default_rng(3).normal(size=(M, P)), {8: 0, 9: 0}
+
+    def opened(client):
+        if client in reads:
+            reads[client] += 1
+            if reads[client] > 1 and client == 8:
+                return -x[8]  # of the same norm
+            if reads[client] > 1:
+                raise OSError("gone")
+        return x[client]
+
+    def parts():
+        return [list(x[:6]), [lambda m=m: opened(m) for m in range(6, M)]]
+
+    out = partitioned.aggregate(parts(), rule, sketch=SMALL, seed=SEED)
+    left = [m for m in range(M) if m not in (8, 9)]
+    flat = bz.aggregate([x[m] if m in left else np.full(P, np.nan) for m in range(M)], rule, sketch=SMALL, seed=SEED)
+    np.testing.assert_array_equal(out.weights, flat.weights)
+    np.testing.assert_allclose(out.update, flat.update, atol=1e-12)
+    assert "another one when it was read again" in out.quarantined[8]
+    assert "gone" in out.quarantined[9]
+    reads.update({8: 0, 9: 0})
+    with pytest.raises(bz.BadClientError, match="client 8"):
+        partitioned.aggregate(parts(), rule, sketch=SMALL, seed=SEED, strict=True)
+
+
+def test_the_update_goes_into_arrays_into_a_file_or_stays(pickling, tmp_path):
+    x, flat = numbers(), bz.aggregate(numbers(), bz.GeometricMedian(), sketch=SMALL, seed=SEED).update
+    given = {"sketch": SMALL, "seed": SEED}
+    own = np.empty(P, np.float32)
+    assert partitioned.aggregate(cut(x, [6]), bz.GeometricMedian(), out=own, **given).update is own
+    there = partitioned.aggregate(cut(x, [6]), bz.GeometricMedian(), out=tmp_path / "next.npy", **given).update
+    left = partitioned.aggregate(cut(x, [6]), bz.GeometricMedian(), out="workers", **given).update
+    for update in (own, there, open_update(tmp_path / "next.npy"), left):
+        np.testing.assert_allclose(update, flat, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="out must have the names, shapes and dtypes"):
+        partitioned.aggregate(cut(x, [6]), bz.GeometricMedian(), out=np.empty(3), **given)
+    with pytest.raises(ValueError, match=r'out must be None, arrays, a pathlib\.Path or "workers"'):
+        partitioned.aggregate(cut(x, [6]), bz.GeometricMedian(), out="next.npy", **given)
+
+
+def test_sketches_go_up_weights_go_down_and_one_sum_a_part_comes_back(pickling):
+    x, k = np.random.default_rng(3).normal(size=(M, 200_000)).astype(np.float32), 4096
+    partitioned.aggregate([list(part) for part in cut(x, [6, 11])], bz.GeometricMedian(), sketch=bz.Rotated(k))
+    (counted,) = pickling
+    sketches, sums = 8 * M * (k + 1), 4 * (3 + 2) * x.shape[1]  # and two that are added to others on the way
+    assert sketches + sums < counted.up < sketches + sums + 3 * 2000 + 200 * M
+    assert counted.down < 2 * 4 * 2 * x.shape[1] + 3 * 2000 + 200 * M
+
+
+@pytest.mark.parametrize(
+    ("step", "spoil", "message"),
+    [
+        (own_clients.look, lambda seen: "done", "part 0: its worker answered wrongly: wanted a Look, got str"),
+        (own_clients.look, lambda seen: cropped(seen), r"wanted sketches of shape \(6, 64\), got \(6, 63\)"),
+        (own_sums.weighted_sum, lambda total: shorter(total), "sum is wrongly shaped"),
+        (own_sums.weighted_sum, lambda total: fewer(total), "wanted 15 clients .* got 13"),
+    ],
+)
+def test_wrong_answers_of_workers_are_named(monkeypatch, step, spoil, message):
+    def workers_of(engine, parts, timeout):
+        made = Pickling(parts)
+        made.tampered = lambda ran, answer: spoil(answer) if ran is step else answer
+        return made
+
+    monkeypatch.setattr("bartizan.partitioned.partitioned.workers_of", workers_of)
+    with pytest.raises(WorkerError, match=message):
+        partitioned.aggregate(cut(numbers(), [6]), bz.GeometricMedian(), sketch=SMALL)
+
+
+def cropped(seen):
+    return replace(seen, sketched=replace(seen.sketched, sketches=seen.sketched.sketches[:, 1:]))
+
+
+def shorter(total):
+    return replace(total, floats=[array[1:] for array in total.floats])
+
+
+def fewer(total):
+    return replace(total, integers=dict(list(total.integers.items())[1:]))
