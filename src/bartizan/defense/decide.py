@@ -67,6 +67,7 @@ def decide(
         again = enlarged(clients, stats.squared_norms)
         if again is not clients:
             clients, stats = again, effective.gram_stats(again, seed)
+    clients, stats = quarantine(clients, stats, clients.lost(), strict)
     clients, stats = quarantine(clients, stats, unusable_numbers(clients, stats, find_faults), strict)
     clients, stats = quarantine(clients, stats, distorted_norms(clients, stats, effective), strict)
     watch.lap("sketch")
