@@ -232,7 +232,7 @@ def test_a_plain_file_must_have_the_size_that_was_said(tmp_path):
             open_update(tmp_path / "x.bin", dtype=float, shape=shape)
     with pytest.raises(ValueError, match="dtype and shape belong together"):
         open_update(tmp_path / "x.bin", dtype=float)
-    with pytest.raises(ValueError, match=r"known are .npy and .safetensors"):
+    with pytest.raises(ValueError, match=r"known are .npy, .safetensors"):
         open_update(tmp_path / "x.bin")
     with pytest.raises(FileNotFoundError):
         open_update(tmp_path / "y.npy")

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, ValuesView
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -129,7 +130,7 @@ def create_update(
         memory.flush()
 
 
-def open_paths(updates: Any) -> Any:
+def open_paths(updates: Any, **options: Any) -> Any:
     """The same updates, with each path or address opened, or replaced by an `Unreadable` that holds the error."""
     if isinstance(updates, (Iterator, ValuesView)):
         updates = list(updates)
@@ -137,8 +138,8 @@ def open_paths(updates: Any) -> Any:
         return updates
     if any(map(is_address, updates)):  # several are asked for at a time
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            return list(pool.map(opened, updates))
-    return [opened(update) for update in updates]
+            return list(pool.map(partial(opened, **options), updates))
+    return [opened(update, **options) for update in updates]
 
 
 def opened(update: Any, **options: Any) -> Any:

@@ -14,11 +14,10 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
-from bartizan._util.text import short
+from bartizan._util.text import quoted, short
 from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
 from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
 from bartizan.updates.headers import LONGEST_HEADER, Tensor, read_npy_header, read_safetensors_header
@@ -70,11 +69,7 @@ def filesystem(address: str, options: Mapping[str, Any] | None = None) -> tuple[
 
 def without_secrets(address: str) -> str:
     """An address without user, password and query: a signed one is as good as a password."""
-    try:
-        parts = urlsplit(address)
-        return short(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")), 300)
-    except ValueError:
-        return "<an address that can't be read>"
+    return short(re.sub(r"(?<=://)[^/]*@", "", address.partition("?")[0]), 300)
 
 
 class RemoteFolder:
@@ -125,7 +120,10 @@ class RemoteFolder:
 
             async def opened(name: str) -> Any:
                 async with slots:
-                    return await limited(lambda: self._open(name), self.update.timeout)
+                    try:
+                        return await limited(lambda: self._open(name), self.update.timeout)
+                    except FileNotFoundError:
+                        raise ValueError(f"there is no such object as {quoted(name)}") from None
 
             return await asyncio.gather(*map(opened, names))
 
