@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import fsspec
 import numpy as np
@@ -176,7 +177,6 @@ class Store:
     """Four clients in a store; the first is answered wrongly at some request, and must be quarantined alone."""
 
     def __init__(self, folder: Path) -> None:
-        lazy.ATTEMPTS = 1  # the time between attempts is not tested here
         fsspec.register_implementation("hostile", Answers, clobber=True)
         Answers.content = {f"{m}.safetensors": save({"w": ARRAYS["a"] + m, "n": np.array(m)}) for m in range(4)}
         self.case(bytes([15]))  # compiles the kernels
@@ -197,7 +197,8 @@ class Store:
 
         Answers.wrong = staticmethod(wrong)
         updates = [f"hostile://{m}.safetensors" for m in range(4)]
-        out = bz.aggregate(updates, rule, sketch=sketch, seed=1, memory=memory)
+        with patch.object(lazy, "ATTEMPTS", 1):  # the time between attempts is not tested here
+            out = bz.aggregate(updates, rule, sketch=sketch, seed=1, memory=memory)
         require(set(out.quarantined) == ({0} if done[0] else set()), f"request {at}: {out.quarantined}")
         require(all(map(fair, out.quarantined.values())), f"reasons: {out.quarantined}")
         values = np.array([ARRAYS["a"] + m for m in range(4) if m not in out.quarantined])
@@ -214,4 +215,6 @@ def folders(folder: Path) -> Surface:
 
 
 def store(folder: Path) -> Surface:
-    return Surface(Store(folder).case, [bytes([at, 0, 0, 0, how]) for at in range(8) for how in range(20)], length=12)
+    seeds = [bytes([15, rule, sketch, memory]) for rule in (0, 1) for sketch in (0, 1) for memory in (0, 1)]
+    seeds += [bytes([at, 0, 0, 0, how]) for at in range(8) for how in range(20)]
+    return Surface(Store(folder).case, seeds, length=12)
