@@ -89,8 +89,8 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)
 	@touch $@
 
 $(VENV)/slow: $(VENV)/dev
-	@echo "Installing Flower's simulation engine and Ray ..."
-	$(PIP) --editable ".[dev,ray,simulation]"
+	@echo "Installing Flower's simulation engine, Ray and an S3 server ..."
+	$(PIP) --editable ".[dev,slow]"
 	@touch $@
 
 $(VENV)/docs: pyproject.toml constraints.txt | $(VENV)

@@ -30,7 +30,7 @@ from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
 from bartizan.rules.krum import Krum
 from bartizan.updates import build as combining
-from bartizan.updates import parse_updates
+from bartizan.updates import lazy, parse_updates
 from fuzz import monitor, page, search
 from fuzz.draw import Draw
 from fuzz.monitor import Monitor
@@ -158,8 +158,13 @@ def of_another_round(kind, content):
     return replace(schema.parse(kind, content), round=7)
 
 
+async def unchecked(update):
+    update.unchecked = False
+
+
 BROKEN = {  # what is broken: the surface, where, the thing put there, what the campaign says
     "a reader that refuses every file": ("update-files", files, "_npy", refusing, "a valid file was refused"),
+    "objects that are never checked": ("stores", lazy.RemoteUpdate, "check", unchecked, "request "),
     "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than the independent reader"),
     "checkpoints of another round": (
         "checkpoints",

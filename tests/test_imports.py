@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "aggregate": CALLS | {"round"},
     "round": CALLS | {"aggregate"},
     "warmup": LIBRARY,
+    "aggregate_command": LIBRARY | {"partitioned"},
     "attacks": LIBRARY,
     "distributed": LIBRARY,
     "flower": LIBRARY,

@@ -18,15 +18,16 @@ from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
-from bartizan.defense.decide import decide, effective_sketch
-from bartizan.geometry import client_sizes
+from bartizan.defense.decide import Verdict, decide, effective_sketch
+from bartizan.defense.quarantine import until_read
+from bartizan.geometry import GramStats, client_sizes
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
 from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
-from bartizan.updates.files import open_paths
+from bartizan.updates.files import open_paths, open_point
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,7 +70,7 @@ class Aggregator:
     @overload
     def __call__(self, updates: Tensor, **options: Unpack[Options]) -> Aggregation[Tensor]: ...
     @overload
-    def __call__(self, updates: Iterable[Path], **options: Unpack[Options]) -> Aggregation[Any]: ...
+    def __call__(self, updates: Iterable[Path | str], **options: Unpack[Options]) -> Aggregation[Any]: ...
     @overload
     def __call__(self, updates: Iterable[Sequence[float]], **options: Unpack[Options]) -> Aggregation[Array]: ...
     @overload
@@ -127,7 +128,11 @@ def aggregate(
 ) -> Aggregation[Tensor]: ...
 @overload
 def aggregate(
-    updates: Iterable[Path], rule: Rule | CoordinateWise, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Iterable[Path | str],
+    rule: Rule | CoordinateWise,
+    *,
+    sketch: Sketch | str = ...,
+    **options: Unpack[Options],
 ) -> Aggregation[Any]: ...
 @overload
 def aggregate(
@@ -162,14 +167,14 @@ def aggregate(
 
     Args:
         updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays (NumPy
-            or torch, in host memory or on one CUDA device), or of paths (`pathlib.Path`) of files, which are mapped.
-            Never modified, never copied whole.
+            or torch, in host memory or on one CUDA device), or of paths (`pathlib.Path`) and addresses ("s3://...") of
+            files and folders, which `bartizan.files.open_update` opens. Never modified, never copied whole.
         rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
         sketch: Projects the updates before distances are taken: ``Rotated(k=4096)``, or its name, ``"rotated"``. The
             default does not project; ``"auto"`` takes the faster of both.
         sizes: The clients' data sizes; each rule says how it uses them.
-        reference: The origin of distances and norms: the last global model where updates are whole weights. Zero if
-            not given.
+        reference: The origin of distances and norms: the last global model where updates are whole weights, or its
+            path or address. Zero if not given.
         trusted: An update of the server's own, for the rules that need one.
         seed: Seed of this round's randomness; fresh secret entropy if not given.
         history: The `history` of the last round's result, for the rules that have a memory.
@@ -190,7 +195,7 @@ def aggregate(
     aggregator = Aggregator(rule, sketch)
     if isinstance(rule, Rule):
         rule.check_trusted(trusted is not None)
-    updates = open_paths(updates)
+    updates, reference, trusted = open_paths(updates), open_point(reference), open_point(trusted)
     column_pass = ColumnPass.of(memory, progress, out)  # it knows the files that are mapped by now
     clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
     S = None if sizes is None else client_sizes(sizes, clients.n_sent)
@@ -202,11 +207,15 @@ def aggregate(
     seed = fresh_seed() if seed is None else seed
     column_pass.begin("sketch")
     stats = effective.gram_stats(clients, seed)
-    verdict = decide(
-        rule, clients, stats, sketch=chosen, sizes=S, seed=seed, history=history, strict=strict, watch=watch
-    )
-    decision = verdict.decision
-    update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
+
+    def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
+        verdict = decide(
+            rule, clients, stats, sketch=chosen, sizes=S, seed=seed, history=history, strict=strict, watch=watch
+        )
+        decision = verdict.decision
+        return verdict, combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
+
+    verdict, update = until_read(clients, stats, strict, closed)
     watch.lap("combine")
     return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
 

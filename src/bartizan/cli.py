@@ -26,6 +26,7 @@ COMMANDS = {
     "run": ("bartizan.lab.runs.command", "train a model under attack, as an experiment.toml says"),
     "sweep": ("bartizan.lab.runs.command", "run all experiments of an experiment.toml's [grid]"),
     "report": ("bartizan.lab.report.command", "one HTML page of a folder of runs"),
+    "aggregate": ("bartizan.aggregate_command", "one robust update from the updates in files and object stores"),
     "list": ("bartizan.cli", "show the rules, sketches, attacks, data sets and models, with plug-ins"),
     "plan": ("bartizan.studies.plan", "which sketch, which k, what it promises and what it costs here"),
     "bench": ("bartizan.studies.bench.command", "measure the speed beside other libraries"),
@@ -35,7 +36,7 @@ COMMANDS = {
 }
 LONGEST = 4000
 """Characters of an error that are printed."""
-LONG_RUNNING = ("run", "sweep", "paper", "demo", "bench", "theory")
+LONG_RUNNING = ("aggregate", "run", "sweep", "paper", "demo", "bench", "theory")
 
 
 class Parser(argparse.ArgumentParser):

@@ -17,7 +17,8 @@ import numpy as np
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
-from bartizan.defense.decide import decide, effective_sketch
+from bartizan.defense.decide import Verdict, decide, effective_sketch
+from bartizan.defense.quarantine import until_read
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.defense.reported import is_size
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
@@ -28,7 +29,7 @@ from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.files import Unreadable, open_path
+from bartizan.updates.files import Unreadable, is_place, open_point, opened
 from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
 from bartizan.updates.parse import parse_one, reason_of
 from bartizan.updates.spill import Spill
@@ -99,6 +100,7 @@ class Round(Generic[U]):
     ) -> None:
         if isinstance(aggregator.rule, Rule):
             aggregator.rule.check_trusted(trusted is not None)
+        reference, trusted = open_point(reference), open_point(trusted)
         for name, point in (("reference", reference), ("trusted", trusted)):
             if point is not None:  # report its faults now, not with the first client
                 parse_updates([point], **{name: point})
@@ -121,8 +123,8 @@ class Round(Generic[U]):
         self._layouts: dict[Any, Layout] = {}
         self._spill = None if spill is None else Spill(spill)
 
-    def add(self, update: U | Path, client: Hashable, size: float = 1) -> str | None:
-        """Add one client's update, or the `pathlib.Path` of its file, with its data size.
+    def add(self, update: U | Path | str, client: Hashable, size: float = 1) -> str | None:
+        """Add one client's update, or its `pathlib.Path` or address ("s3://..."), with its data size.
 
         Returns the reason if the update can't take part, as far as it shows by itself, else None. Under ``strict`` that
         is a BadClientError, and the client may send again. On a GPU the work is only enqueued: NaN and Inf show at
@@ -132,8 +134,8 @@ class Round(Generic[U]):
             wanted = "size must be a positive number below 1e308"
             raise ValueError(f"client {quoted(client, 60)}: {wanted}, got {quoted(size, 60)}.")
         with self._begin_add(client):
-            on_disk = isinstance(update, Path)
-            held = open_path(update) if isinstance(update, Path) else _copied(update) if self._copy else update
+            on_disk = is_place(update)
+            held = opened(update) if on_disk else _copied(update) if self._copy else update
             stored = self._sketched(held, float(size))
             if stored.reason is not None and self._strict:
                 raise BadClientError(client, stored.reason)
@@ -275,6 +277,8 @@ class Round(Generic[U]):
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return StoredUpdate(parsed, size, parsed.layout, reason=reason)
         reading = sketch.sketch_part(alone, self._seed)
+        if lost := alone.lost():
+            return StoredUpdate(parsed, size, parsed.layout, reading, lost[0])
         fit = (alone.on_gpu and not self._strict) or reading.squared_norms[0] <= norm_limit(alone.layout.widest)
         return StoredUpdate(parsed, size, parsed.layout, reading, None if fit else alone.fault(0))
 
@@ -308,21 +312,25 @@ class Round(Generic[U]):
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
             clients = clients.prepared(out, self._points, size, unit)
             column_pass.begin("sketch")
-            verdict = decide(
-                rule,
-                clients,
-                self._stats(clients, stored),
-                sketch=self._sketch,
-                sizes=np.array([one.size for one in stored]),
-                seed=self._seed,
-                history=self._history,
-                strict=self._strict,
-                watch=watch,
-                n_failed=len(self._failed),
-                recheck_sketch=RECHECK_SKETCH if self._recheck else None,
-            )
-            decision = verdict.decision
-            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
+
+            def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
+                verdict = decide(
+                    rule,
+                    clients,
+                    stats,
+                    sketch=self._sketch,
+                    sizes=np.array([one.size for one in stored]),
+                    seed=self._seed,
+                    history=self._history,
+                    strict=self._strict,
+                    watch=watch,
+                    n_failed=len(self._failed),
+                    recheck_sketch=RECHECK_SKETCH if self._recheck else None,
+                )
+                decision, used = verdict.decision, clients.without(verdict.quarantined)
+                return verdict, combine(used, decision.weights, decision.coordinate_stage)
+
+            verdict, update = until_read(clients, self._stats(clients, stored), self._strict, closed)
         except BadClientError as bad:
             raise BadClientError(ids[bad.client], bad.reason) from None
         except TooFewClientsError as too_few:

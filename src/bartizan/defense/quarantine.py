@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from bartizan.errors import BadClientError
 from bartizan.geometry import FLOAT32_SQUARES_UNDERFLOW, MIDDLE, GramStats, norm_limit
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.updates import Updates
+from bartizan.updates.lazy import LostUpdatesError
+
+T = TypeVar("T")
 
 ODDS = 1e-9  # per round: the chance to quarantine a client, by its norms, that does not know the seed
 SMALLEST = float(np.finfo(np.float32).tiny)
@@ -28,6 +32,17 @@ def quarantine(clients: Updates, stats: GramStats, reasons: dict[int, str], stri
     bad = [row for row, client in enumerate(clients.clients) if client in reasons]
     kept = np.delete(np.arange(len(stats.squared_norms)), bad)
     return clients.without(reasons), stats.keep(kept)
+
+
+def until_read(
+    clients: Updates, stats: GramStats, strict: bool, decide_and_combine: Callable[[Updates, GramStats], T]
+) -> T:
+    """Decide and combine; where that loses updates in a store, quarantine their clients and do it again."""
+    while True:
+        try:
+            return decide_and_combine(clients, stats)
+        except LostUpdatesError as lost:
+            clients, stats = quarantine(clients, stats, lost.reasons, strict)
 
 
 def is_ordinary(clients: Updates, stats: GramStats, sketch: Sketch) -> bool:

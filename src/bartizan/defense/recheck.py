@@ -79,7 +79,8 @@ class Recheck:
         trusted = [] if clients.trusted is None else [TRUSTED]
         if new:
             clients.column_pass.begin("recheck")
-            reading = self.sketch.sketch_rows(clients.only(new), self.seed)
+            with clients.reading():
+                reading = self.sketch.sketch_rows(clients.only(new), self.seed)
             for at, client in enumerate([*(clients.clients[row] for row in new), *trusted]):
                 self.readings[client] = reading, at
         stats = self._stats((*clients.clients, *trusted), clients)

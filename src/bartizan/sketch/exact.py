@@ -30,10 +30,11 @@ class Exact(Sketch):
         return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.rows)])
 
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:
-        def about(row: int | None) -> Floats:
-            return clients.all_rows.host(self.gram(clients, row))[0]
+        def about(row: int) -> Floats:
+            with clients.reading():
+                return clients.all_rows.host(self.gram(clients, row))[0]
 
-        gram = about(None)
+        gram = clients.all_rows.host(self.gram(clients))[0]
         dots = gram[-1] if clients.trusted is not None else None
         return GramStats(gram, np.diag(gram).copy(), about, dots, self.short_of_digits(clients), 1 / clients.scale)
 

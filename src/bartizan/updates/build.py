@@ -11,8 +11,9 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
-from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
+from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device, slices
 from bartizan.updates.layout import Path, is_array, like_leaf, on_host, rebuild
+from bartizan.updates.lazy import LazyArray
 from bartizan.updates.updates import Updates
 
 LEAST = 64  # columns that are mixed at a time, at least
@@ -35,8 +36,9 @@ class ColumnFunction(Protocol):
 def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None) -> Any:
     """The weighted sum of the clients, or a column function of them; integer entries by the weights' median."""
     clients.column_pass.begin("combine")
-    floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
-    return _built(clients, floats, weights)
+    with clients.reading():
+        floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
+        return _built(clients, floats, weights)
 
 
 def finish_sum(clients: Updates, weights: Floats, rest: float, total: Row) -> Any:
@@ -66,7 +68,7 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
             return tuple(array.clone() for array in clients.rows.arrays[single])
         return clients.rows.weighted_sum(weights, rest, clients.reference_row)
     out = _empty_result(clients)
-    if single is None or clients.layout.dim > SMALL:
+    if single is None or clients.layout.dim > SMALL or clients.rows.needs_copy:
         return write_sum(clients, weights, rest, out)
     for to, array in zip(out.floats, clients.rows.arrays[single], strict=True):
         to[...] = array.reshape(-1)
@@ -144,13 +146,16 @@ def _integers(clients: Updates, weights: Floats) -> dict[Path, Array]:
     if clients.reference is not None:
         rows.append(clients.reference.integers)
         weights = np.append(weights, max(0.0, 1 - weights.sum()))
+    if weights.any():  # those of weight 0 change no median, and are not read
+        rows, weights = [rows[i] for i in np.flatnonzero(weights)], weights[weights != 0]
+    step = max(GRANULE, SCRATCH // (8 * len(rows)))
     out = {}
     for i, entry in enumerate(entry for entry in clients.layout.entries if not entry.is_float):
-        arrays = [np.asarray(on_host(row[i])).reshape(-1) for row in rows]
+        arrays = [row[i] if isinstance(row[i], LazyArray) else np.asarray(on_host(row[i])).reshape(-1) for row in rows]
         out[entry.path] = np.empty(entry.size, arrays[0].dtype)
-        for low in range(0, entry.size, GRANULE):
-            columns = np.stack([array[low : low + GRANULE] for array in arrays])
-            out[entry.path][low : low + GRANULE] = weighted_median(columns, weights)
+        for low in range(0, entry.size, step):
+            columns = np.stack(slices(arrays, low, low + step))
+            out[entry.path][low : low + step] = weighted_median(columns, weights)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Open updates in files by mapping them into memory, and write them atomically."""
+"""Open updates in files by mapping them into memory, or in stores, and write them atomically."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator, Mapping, ValuesView
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -18,40 +20,63 @@ from bartizan._util.atomic import atomic_file
 from bartizan._util.regular_files import NotRegularError, open_regular
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
+from bartizan.updates.folders import INDEX, LocalFolder, open_folder, open_index
 from bartizan.updates.headers import (
     LONGEST_HEADER,
+    MOST_HEADER,
+    NpyHeader,
     Tensor,
     read_npy_header,
     read_safetensors_header,
     write_npy_header,
     write_safetensors_header,
 )
-from bartizan.updates.layout import dtype_name, is_tensor, leaves_of, like_leaf
+from bartizan.updates.layout import dtype_name, is_tensor, leaves_of, like_leaf, rebuild
+from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, bfloat16_array
 
+KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside
 
 
 def open_update(
-    path: str | os.PathLike[str], *, dtype: npt.DTypeLike | None = None, shape: tuple[int, ...] | int | None = None
+    path: str | os.PathLike[str],
+    *,
+    dtype: npt.DTypeLike | None = None,
+    shape: tuple[int, ...] | int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    timeout: float = TIMEOUT,
 ) -> Any:
-    """The update in a file, mapped: nothing is read until it is used, and the file is never written to.
+    """The update in a file, a folder or a store: nothing is read until it is used, and it is never written to.
 
-    A `.npy` file is one array, a `.safetensors` file a dict of arrays; any other is one array of the `dtype` and
-    `shape` given. bfloat16 needs torch or ml_dtypes. What is not sound is a ValueError that names the file. The file
-    must not be cut short while the update is in use.
+    A `.npy` file is one array, a `.safetensors` file a dict of arrays. So is a `.safetensors.index.json` file with the
+    shards beside it, and a folder with an index, an `adapter_model.safetensors` (peft), a `model.safetensors` or
+    shards alone. Any other file is one array of the `dtype` and `shape` given. bfloat16 needs torch or ml_dtypes. What
+    is not sound is a ValueError that names the file.
+
+    A file is mapped; it must not be cut short while the update is in use. At an address such as ``s3://bucket/client/``
+    (any of fsspec, ``pip install 'bartizan[remote]'``) the arrays are `LazyArray`, which are read by byte ranges.
+    `storage_options` go to fsspec; a request may take `timeout` seconds.
     """
+    if is_address(path):
+        from bartizan.updates.remote import open_remote
+
+        return open_remote(str(path), dtype=dtype, shape=shape, options=storage_options, timeout=timeout)
     path = Path(path)
     try:
         if (dtype is None) != (shape is None):
             raise ValueError("dtype and shape belong together: pass both, or neither")
+        if dtype is None and path.is_dir():
+            return open_folder(LocalFolder(path))
+        if path.name.endswith(INDEX):
+            return open_index(LocalFolder(path.parent), path.name)
         with open_regular(path) as file:
             if dtype is not None and shape is not None:
-                return _array(file, np.dtype(dtype), tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
+                return _array(file, np.dtype(dtype), as_shape(shape))
             if path.suffix == ".npy":
                 return _npy(file)
             if path.suffix == ".safetensors":
                 return _safetensors(file)
-        raise ValueError("known are .npy and .safetensors; pass dtype and shape to read it as one plain array")
+        raise ValueError(f"known are {KNOWN}; pass dtype and shape to read it as one plain array")
     except NotRegularError as other:
         raise ValueError(f"{path} can't be opened as an update: {other.strerror}.") from None
     except ValueError as unsound:
@@ -59,11 +84,14 @@ def open_update(
 
 
 @contextlib.contextmanager
-def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
+def create_update(
+    path: str | os.PathLike[str], like: Any, *, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[Any]:
     """A new update in a file, mapped to be written, of the names, shapes and dtypes of `like`.
 
     One array makes a `.npy` file, a dict of arrays a `.safetensors` file. It appears under its name when the block
     ends without an error, complete, in place of what was there; a process that is killed leaves a hidden file at most.
+    For an address the file is written to a temporary folder, uploaded under another name and moved.
 
     >>> import tempfile, bartizan as bz
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -72,6 +100,12 @@ def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
     ...     open_update(f"{folder}/mean.npy").tolist()
     [2.0, 2.0, 2.0]
     """
+    if is_address(path):
+        from bartizan.updates.remote import uploaded
+
+        with uploaded(str(path), storage_options) as local, create_update(local, like) as built:
+            yield built
+        return
     path = Path(path)
     leaves = leaves_of(like)
     if path.suffix == ".npy" and set(leaves) == {()}:
@@ -96,20 +130,43 @@ def create_update(path: str | os.PathLike[str], like: Any) -> Iterator[Any]:
         memory.flush()
 
 
-def open_paths(updates: Any) -> Any:
-    """The same updates, with each path replaced by its mapped file, or by an `Unreadable` that holds the error."""
+def open_paths(updates: Any, **options: Any) -> Any:
+    """The same updates, with each path or address opened, or replaced by an `Unreadable` that holds the error."""
     if isinstance(updates, (Iterator, ValuesView)):
         updates = list(updates)
-    if not isinstance(updates, (list, tuple)) or not any(isinstance(update, Path) for update in updates):
+    if not isinstance(updates, (list, tuple)) or not any(map(is_place, updates)):
         return updates
-    return [open_path(update) if isinstance(update, Path) else update for update in updates]
+    if any(map(is_address, updates)):  # several are asked for at a time
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            return list(pool.map(partial(opened, **options), updates))
+    return [opened(update, **options) for update in updates]
 
 
-def open_path(path: Path) -> Any:
+def opened(update: Any, **options: Any) -> Any:
+    """The update at a path or address, or an `Unreadable` if it can't be opened; anything else as it is."""
     try:
-        return open_update(path)
-    except (ValueError, OSError, ModuleNotFoundError) as unsound:
+        return open_update(update, **options) if is_place(update) else update
+    except (ValueError, OSError, ImportError) as unsound:
         return Unreadable(str(unsound))
+
+
+def open_point(point: Any) -> Any:
+    """The server's own update, opened if it is a path or address; what is in a store is read into memory."""
+    if is_place(point):
+        point = open_update(point)
+    leaves = point.values() if isinstance(point, dict) else [point]
+    if not any(isinstance(leaf, LazyArray) for leaf in leaves):
+        return point
+    return rebuild(point, lambda _, leaf: leaf.load() if isinstance(leaf, LazyArray) else leaf)
+
+
+def is_place(update: Any) -> bool:
+    return isinstance(update, Path) or is_address(update)
+
+
+def is_address(update: Any) -> bool:
+    """Whether this is an address in a store, such as s3://bucket/key."""
+    return type(update) is str and "://" in update
 
 
 class Unreadable(Mapping[Any, Any]):
@@ -138,29 +195,52 @@ def _array(
     file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
 ) -> Array:
     """The one array of a file, whose numbers begin at byte `start`."""
+    size = os.fstat(file.fileno()).st_size
+    check_array(dtype, shape, start, size)
+    return _view(map_file(file), dtype, shape, start, order) if size else np.empty(shape, dtype)
+
+
+def as_shape(shape: Any) -> tuple[int, ...]:
+    return tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+
+
+def check_array(dtype: np.dtype, shape: tuple[int, ...], start: int, size: int) -> None:
+    """Raise ValueError unless a file of this size holds such an array from byte `start` on, and nothing else."""
     if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in shape):
         raise ValueError(f"its shape must be whole numbers from 0 up; got {quoted(shape)}")
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise ValueError(f"its numbers are {dtype}; wanted floats, integers or booleans of at most 64 bits")
-    size, wanted = os.fstat(file.fileno()).st_size, start + dtype.itemsize * math.prod(shape)
+    wanted = start + dtype.itemsize * math.prod(shape)
     if size != wanted:
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
-    return _view(map_file(file), dtype, shape, start, order) if size else np.empty(shape, dtype)
 
 
 def _npy(file: BinaryIO) -> Array:
     header = read_npy_header(file.read(LONGEST_HEADER + 12))
+    return _array(file, npy_dtype(header), header.shape, header.start, header.order)
+
+
+def npy_dtype(header: NpyHeader) -> np.dtype:
     try:
-        dtype = np.dtype(header.dtype)
+        return np.dtype(header.dtype)
     except TypeError:
         raise ValueError(f"its .npy header has the unknown dtype {header.dtype!r}") from None
-    return _array(file, dtype, header.shape, header.start, header.order)
 
 
-def _safetensors(file: BinaryIO) -> dict[str, Any]:
-    tensors = read_safetensors_header(file, os.fstat(file.fileno()).st_size)
+def _safetensors(file: BinaryIO, most: int = MOST_HEADER) -> dict[str, Any]:
+    tensors = read_safetensors_header(file, os.fstat(file.fileno()).st_size, most)
     memory = map_file(file)
     return {tensor.name: _entry(memory, tensor) for tensor in tensors}
+
+
+def map_safetensors(path: Path, most: int) -> dict[str, Any]:
+    """The arrays of one file, whose header may have `most` bytes; ValueError if it is not sound."""
+    try:
+        with open_regular(path) as file:
+            return _safetensors(file, most)
+    except (ValueError, OSError) as unsound:
+        said = (unsound.strerror or "") if isinstance(unsound, OSError) else str(unsound)
+        raise ValueError(f"{quoted(path.name)}: {said}") from None
 
 
 def _entry(memory: mmap.mmap, tensor: Tensor) -> Any:
@@ -169,15 +249,7 @@ def _entry(memory: mmap.mmap, tensor: Tensor) -> Any:
     bits = np.ndarray(tensor.shape, np.dtype("<u2"), memory, tensor.start)
     if tensor.start % 2:
         raise ValueError(f"{tensor.name!r} is not aligned; save it again")
-    with contextlib.suppress(ModuleNotFoundError):
-        import torch
-
-        return torch.from_numpy(bits).view(torch.bfloat16)
-    with contextlib.suppress(ModuleNotFoundError):
-        import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
-
-        return bits.view(ml_dtypes.bfloat16)
-    raise ModuleNotFoundError("bfloat16 needs torch: pip install 'bartizan[torch]' (or ml_dtypes).")
+    return bfloat16_array(bits)
 
 
 def _view(

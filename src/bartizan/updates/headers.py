@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -70,6 +70,12 @@ def write_npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     return head.getvalue()
 
 
+class Readable(Protocol):
+    """A file, from its beginning on."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 @dataclass(frozen=True)
 class Tensor:
     """Position of one array in a file: bytes from `start` to `stop`."""
@@ -81,7 +87,7 @@ class Tensor:
     stop: int
 
 
-def read_safetensors_header(file: BinaryIO, size: int) -> list[Tensor]:
+def read_safetensors_header(file: Readable, size: int, most: int = MOST_HEADER) -> list[Tensor]:
     """The arrays of a file of this many bytes, in the order of their names there; ValueError on what is not sound.
 
     Eight bytes say how long the header is; it is a JSON object from names to dtype, shape and place; the numbers
@@ -91,19 +97,12 @@ def read_safetensors_header(file: BinaryIO, size: int) -> list[Tensor]:
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= size - 8:
         raise ValueError(f"its header would be {length:,} bytes long, and the file has {size:,}")
-    if length > MOST_HEADER:
-        raise ValueError(f"its header is {length:,} bytes long; at most {MOST_HEADER:,} are read")
+    if length > most:
+        raise ValueError(f"its header is {length:,} bytes long; at most {most:,} are read")
     text = file.read(length)
-    if len(text) < length or text[:1] != b"{":
-        raise ValueError("its header is no JSON object")
-    try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates)
-    except RecursionError:
-        raise ValueError("its header is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise ValueError("its header is not UTF-8") from None
-    except json.JSONDecodeError as wrong:
-        raise ValueError(f"its header is no JSON: {wrong}") from None
+    if len(text) < length:
+        raise ValueError("its header is cut short")
+    header = read_json_object(text, "header")
     _check_metadata(header.pop("__metadata__", {}))
     tensors = [_tensor(name, about, 8 + length) for name, about in header.items()]
     _check_places(tensors, 8 + length, size)
@@ -132,11 +131,26 @@ def write_safetensors_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]
     return len(text).to_bytes(8, "little") + text, placed
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("its header has a name twice")
-    return found
+def read_json_object(text: bytes, what: str) -> dict[str, Any]:
+    """The JSON object in the header or index of an update; ValueError if it is something else."""
+
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError(f"its {what} has a name twice")
+        return found
+
+    if text[:1] != b"{":
+        raise ValueError(f"its {what} is no JSON object")
+    try:
+        parsed: dict[str, Any] = json.loads(text.decode("utf-8"), object_pairs_hook=without_duplicates)
+    except RecursionError:
+        raise ValueError(f"its {what} is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"its {what} is not UTF-8") from None
+    except json.JSONDecodeError as wrong:
+        raise ValueError(f"its {what} is no JSON: {wrong}") from None
+    return parsed
 
 
 def _check_metadata(metadata: Any) -> None:

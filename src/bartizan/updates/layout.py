@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from bartizan._util.types import Array
+from bartizan.updates.lazy import LazyArray
 
 Path = tuple[Any, ...]
 MOST_NODES = 100_000  # of one update's container: a client may nest it without end
@@ -136,7 +137,7 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
     if next(nodes) > MOST_NODES:
         raise TypeError(f"the update has more than {MOST_NODES:,} parts")
     kind = type(node)
-    if kind is np.ndarray or is_tensor(node):
+    if kind is np.ndarray or kind is LazyArray or is_tensor(node):
         leaves[path] = node
         return node
     if issubclass(kind, np.ma.MaskedArray):
@@ -183,6 +184,8 @@ def _span(leaf: Any) -> tuple[str, int, int]:
     """Device, first byte and end of the memory of an array."""
     if is_tensor(leaf):
         first, steps = leaf.data_ptr(), [step * leaf.element_size() for step in leaf.stride()]
+    elif type(leaf) is LazyArray:
+        return "", 0, leaf.nbytes  # no two of them share bytes
     else:
         first, steps = leaf.__array_interface__["data"][0], leaf.strides
     ends = [(n - 1) * step for n, step in zip(leaf.shape, steps, strict=True)]
@@ -245,7 +248,9 @@ def is_tensor(value: Any) -> TypeGuard[Any]:
 
 
 def place_of(leaf: Any) -> Any:
-    """Device and memory layout of a tensor; None for a NumPy array."""
+    """Device and memory layout of a tensor, what an array in a store holds; None for a NumPy array."""
+    if type(leaf) is LazyArray:
+        return leaf.dtype_name
     return (leaf.device, leaf.layout) if is_tensor(leaf) else None
 
 
@@ -265,6 +270,8 @@ def on_gpu(leaf: Any) -> bool:
 
 def dtype_name(leaf: Any, path: Path = ()) -> str:
     """The dtype's name without byte order or library: float32 is float32 in NumPy and torch alike."""
+    if type(leaf) is LazyArray:
+        return leaf.dtype_name
     if is_tensor(leaf):
         name, known = _tensor_kind(leaf.dtype, leaf.layout, leaf.device)
     else:
@@ -297,7 +304,9 @@ def _name(dtype: np.dtype) -> str:
 
 
 def flat_of(leaf: Any) -> Any:
-    """The leaf's numbers in place: `as_numpy` in host memory, a flat tensor on a GPU."""
+    """The leaf's numbers in place: `as_numpy` in host memory, a flat tensor on a GPU, an array in a store itself."""
+    if type(leaf) is LazyArray:
+        return leaf
     return leaf.detach().reshape(-1) if on_gpu(leaf) else as_numpy(leaf)
 
 
@@ -326,6 +335,8 @@ def as_numpy_matrix(leaf: Any) -> Array:
 
 
 def _viewed(leaf: Any) -> Array:
+    if type(leaf) is LazyArray:
+        return leaf.numbers().reshape(leaf.shape)
     if is_tensor(leaf):
         if leaf.requires_grad:
             leaf = leaf.detach()
@@ -343,6 +354,8 @@ def like_leaf(flat: Any, leaf: Any) -> Any:
     """`flat`, in the storage of `flat_of`, as an array of the leaf's library, dtype and shape."""
     if is_tensor(flat):
         return flat.view(leaf.shape)
+    if type(leaf) is LazyArray:
+        return leaf.like(flat)
     if is_tensor(leaf):
         torch = sys.modules["torch"]
         return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype).to(leaf.device)

@@ -1,0 +1,267 @@
+"""`bartizan aggregate`: one round over files, folders and addresses, as a scheduled job runs it."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import importlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bartizan import __version__, registry
+from bartizan._util.arguments import seconds
+from bartizan._util.atomic import write_whole
+from bartizan._util.console import ProgressLine
+from bartizan._util.regular_files import read_regular
+from bartizan._util.text import quoted, short
+from bartizan.aggregate import aggregate
+from bartizan.errors import BadClientError, TooFewClientsError
+from bartizan.result import Aggregation
+from bartizan.updates.column_pass import Progress
+from bartizan.updates.files import create_update, is_address, open_paths, open_point
+from bartizan.updates.lazy import TIMEOUT
+from bartizan.updates.parse import parse_updates
+
+TOO_FEW = 3
+"""Exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail."""
+MOST_SHOWN = 50
+"""Clients in the table that is printed; the report has all."""
+EPILOG = """exit status: 0 the result is written; 2 a wrong argument, or a file that can't be read or written;
+3 too few clients can take part, or --strict and one can't: nothing but the report is written; 1 workers failed"""
+
+
+def add_to(commands: Any) -> None:
+    about = "one robust update from the updates in files, folders and object stores"
+    parser = commands.add_parser("aggregate", help=about, description=f"Compute {about}.", epilog=EPILOG)
+    option = parser.add_argument
+    option("updates", nargs="+", metavar="UPDATE", help="one a client: paths, addresses such as s3://..., or globs")
+    option("--rule", required=True, help="such as krum or 'nnm >> geometric-median' (`bartizan list` shows all)")
+    option("--byzantine", type=int, metavar="F", help="the number of Byzantine clients that the rule withstands")
+    option("--sketch", default="auto", help="auto, exact or a projection (default auto)")
+    option("--k", type=int, help="dimension of the sketch (default 4096)")
+    option("--reference", metavar="UPDATE", help="the last global model, where updates are whole weights")
+    option("--trusted", metavar="UPDATE", help="an update of the server's own, for the rules that need one")
+    option("--sizes", metavar="JSON", help="file with an object from clients' names to their data sizes")
+    option("--out", required=True, metavar="FILE", help="path or address of the result, .safetensors or .npy")
+    option("--report", metavar="JSON", help="path or address of a report: weights, quarantined clients, seed")
+    option("--memory", metavar="SIZE", help="the most memory to use, such as '512 MiB'")
+    option("--seed", type=int, help="of the projection (default: secret, and written to the report)")
+    option("--timeout", type=seconds, default=TIMEOUT, help=f"seconds for one request (default {TIMEOUT:g})")
+    option("--strict", action="store_true", help="stop at the first client that can't take part")
+    engine = parser.add_mutually_exclusive_group()
+    engine.add_argument("--dask", metavar="ADDRESS", help="divide the clients among the workers of this scheduler")
+    engine.add_argument("--ray", metavar="ADDRESS", help="divide the clients among the CPUs of this cluster, or 'auto'")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    rule = _rule(options.rule, options.byzantine)
+    sketch = _sketch(options.sketch, options.k)
+    if not options.out.endswith((".npy", ".safetensors")):
+        raise ValueError(f"--out must end in .npy (one array) or .safetensors (a dict), got {quoted(options.out)}.")
+    places = [place for pattern in options.updates for place in matching(pattern)]
+    places = list(dict.fromkeys(places))
+    names = client_names(places)
+    settings = {"rule": repr(rule), "sketch": repr(sketch), "byzantine": options.byzantine, "out": options.out}
+    report: dict[str, Any] = {"version": 1, "bartizan": __version__, **settings, "clients": names}
+    try:
+        if not places:
+            raise TooFewClientsError(f"Nothing matches {' '.join(map(quoted, options.updates))}.")
+        shared: dict[str, Any] = {
+            "sketch": sketch,
+            "sizes": None if options.sizes is None else _sizes(options.sizes, names),
+            "reference": open_point(_place(options.reference)),
+            "trusted": open_point(_place(options.trusted)),
+            "seed": options.seed,
+            "strict": options.strict,
+            "memory": options.memory,
+        }
+        if options.dask or options.ray:
+            out = _partitioned(options, places, rule, shared)
+        else:
+            out = _in_this_process(options, places, rule, shared)
+    except (TooFewClientsError, BadClientError) as refused:
+        known = refused.quarantined if isinstance(refused, TooFewClientsError) else {refused.client: refused.reason}
+        reasons = {names[client]: reason for client, reason in known.items()}
+        problem = refused.problem if isinstance(refused, TooFewClientsError) else str(refused)
+        _write_report(options.report, report | {"status": "refused", "problem": problem, "quarantined": reasons})
+        _print_quarantined(reasons)
+        print(f"bartizan aggregate: {short(problem, 4000)}", file=sys.stderr)
+        return TOO_FEW
+    quarantined = {names[client]: reason for client, reason in out.quarantined.items()}
+    report |= {"status": "ok", "quarantined": quarantined, "sketch": repr(out.sketch), "seed": str(out.seed)}
+    report |= {"byzantine": out.n_byzantine, "seconds": out.seconds, "history": out.history}
+    report |= {"weights": _numbers(out.weights), "scores": _numbers(out.scores)}
+    _write_report(options.report, report)
+    _print_result(out, names, quarantined, options.out)
+    return 0
+
+
+def _in_this_process(options: argparse.Namespace, places: list[str], rule: Any, shared: dict[str, Any]) -> Any:
+    updates = open_paths([_place(place) for place in places], timeout=options.timeout)
+    like = parse_updates(updates, reference=shared["reference"], strict=options.strict).like
+    with create_update(options.out, like) as result, _progress() as progress:
+        return aggregate(updates, rule, **shared, out=result, progress=progress)
+
+
+def _partitioned(options: argparse.Namespace, places: list[str], rule: Any, shared: dict[str, Any]) -> Any:
+    partitioned = importlib.import_module("bartizan.partitioned")
+    with _engine(options) as (engine, n_workers), _written(options.out) as local:
+        n = min(n_workers, len(places))
+        parts = [[_place(place) for place in part] for part in np.array_split(np.array(places, object), n)]
+        try:
+            return partitioned.aggregate(parts, rule, **shared, engine=engine, out=local)
+        except partitioned.WorkerError as failed:
+            print(f"bartizan aggregate: {short(failed, 4000)}", file=sys.stderr)
+            raise SystemExit(1) from None
+
+
+@contextmanager
+def _engine(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
+    """The engine of `bartizan.partitioned`, and the number of its workers."""
+    if options.dask:
+        from distributed import Client
+
+        with Client(options.dask) as client:
+            yield client, max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+        return
+    import ray
+
+    ray.init(address=options.ray)
+    try:
+        yield "ray", max(1, int(ray.cluster_resources().get("CPU", 1)))
+    finally:
+        ray.shutdown()
+
+
+def matching(pattern: str) -> list[str]:
+    """What a path, an address or a glob names, in order; a name without wildcards is taken as it is."""
+    if not any(mark in pattern for mark in "*?[") or (is_address(pattern) and pattern.startswith("http")):
+        return [pattern]
+    if not is_address(pattern):
+        return sorted(glob.glob(pattern))
+    from bartizan.updates.remote import filesystem
+
+    fs, path = filesystem(pattern)
+    return sorted(fs.unstrip_protocol(found) for found in fs.glob(path))
+
+
+def client_names(places: Sequence[str]) -> list[str]:
+    """A short name for each client: the parts of its path that are not the same for all.
+
+    >>> client_names(["s3://r/7/ann/update.npy", "s3://r/7/bob/update.npy"]), client_names(["a/x.npy", "a/y.npy"])
+    (['ann', 'bob'], ['x', 'y'])
+    """
+    split = [place.partition("?")[0].rstrip("/").split("/") for place in places]
+    if len(split) < 2 or len({len(parts) for parts in split}) > 1:
+        return [short(place) for place in places]
+    differ = [i for i in range(len(split[0])) if len({parts[i] for parts in split}) > 1]
+    names = [short("/".join(parts[i] for i in differ)) for parts in split]
+    for suffix in (".safetensors.index.json", ".safetensors", ".npy"):
+        names = [name.removesuffix(suffix) for name in names]
+    return names if len(set(names)) == len(names) else [short(place) for place in places]
+
+
+def _place(text: str | None) -> Any:
+    return text if text is None or is_address(text) else Path(text)
+
+
+def _rule(name: str, n_byzantine: int | None) -> Any:
+    try:
+        return registry.rule(name, **({} if n_byzantine is None else {"n_byzantine": n_byzantine}))
+    except TypeError as wrong:
+        raise ValueError(f"{wrong} --byzantine F is n_byzantine.") from None
+
+
+def _sketch(name: str, k: int | None) -> Any:
+    if name == "auto" and k is None:
+        return name
+    try:
+        return registry.sketch("rotated" if name == "auto" else name, **({} if k is None else {"k": k}))
+    except TypeError as wrong:
+        raise ValueError(str(wrong)) from None
+
+
+def _sizes(path: str, names: list[str]) -> list[float]:
+    try:
+        sizes = json.loads(read_regular(path, 2**26))
+    except ValueError as wrong:
+        raise ValueError(f"{path} must be a JSON object from clients' names to sizes: {wrong}.") from None
+    if not isinstance(sizes, dict) or (missing := [name for name in names if name not in sizes]):
+        lacks = f"; it has none for {', '.join(map(quoted, missing[:5]))}" if isinstance(sizes, dict) else ""
+        raise ValueError(f"{path} must be a JSON object from clients' names to sizes{lacks}.")
+    return [sizes[name] for name in names]
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    line: ProgressLine | None = None
+
+    def progress(stage: str, done: int, total: int) -> None:
+        nonlocal line
+        if line is None or line.label != stage:
+            if line is not None:
+                line.close()
+            line = ProgressLine(stage, total)
+        line.total = total
+        line.advance(done - line.done)
+
+    try:
+        yield progress
+    finally:
+        if line is not None:
+            line.close()
+
+
+def _written(place: str) -> AbstractContextManager[Path]:
+    """A local path for what is written to a path or address."""
+    if not is_address(place):
+        return nullcontext(Path(place))
+    from bartizan.updates.remote import uploaded
+
+    return uploaded(place)
+
+
+def _numbers(values: Any) -> list[float | None] | None:
+    return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
+
+
+def _write_report(place: str | None, report: dict[str, Any]) -> None:
+    if place is None:
+        return
+    with _written(place) as local:
+        write_whole(local, json.dumps(report, indent=1) + "\n")
+
+
+def _print_result(out: Aggregation[Any], names: list[str], quarantined: dict[str, str], place: str) -> None:
+    if out.weights is not None:
+        rows = sorted(
+            (-weight, name, distance)
+            for weight, name, distance in zip(
+                out.weights, names, out.scores if out.scores is not None else [math.nan] * len(names), strict=True
+            )
+            if name not in quarantined
+        )
+        width = max([6, *(len(name) for _, name, _ in rows[:MOST_SHOWN])])
+        print(f"{'client':<{width}}  {'weight':>8}  {'distance':>10}")
+        for weight, name, distance in rows[:MOST_SHOWN]:
+            print(f"{name:<{width}}  {-weight:>8.4f}  {'' if math.isnan(distance) else f'{distance:.4g}':>10}")
+        if len(rows) > MOST_SHOWN:
+            print(f"... and {len(rows) - MOST_SHOWN} more clients (--report has all)")
+    _print_quarantined(quarantined)
+    took = sum(out.seconds.values())
+    print(f"{place}: {len(names) - len(quarantined)} of {len(names)} clients took part, {out.sketch!r}, {took:.1f} s")
+
+
+def _print_quarantined(reasons: dict[str, str]) -> None:
+    for name, reason in list(reasons.items())[:MOST_SHOWN]:
+        print(f"quarantined: {name}: {short(reason, 300)}")
+    if len(reasons) > MOST_SHOWN:
+        print(f"... and {len(reasons) - MOST_SHOWN} more quarantined")

@@ -1,0 +1,127 @@
+"""Updates in several files: shards with an index, and folders as Hugging Face's libraries write them.
+
+A folder is local or in a store; file names and the index come from an untrusted source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Protocol
+
+from bartizan._util.regular_files import read_regular
+from bartizan._util.text import quoted
+from bartizan.updates.headers import MOST_HEADER, read_json_object
+from bartizan.updates.layout import MOST_NODES
+
+INDEX = ".index.json"
+USUAL = ("adapter_model.safetensors", "model.safetensors")
+"""Files that are the whole update where a folder holds them; the first is written by peft."""
+MOST_SHARDS = 1024
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+
+
+class Folder(Protocol):
+    """A folder of files, on this machine or in a store."""
+
+    def names(self) -> list[str]:
+        """Names of the files in the folder."""
+
+    def read(self, name: str, most: int) -> bytes:
+        """The content of a file of at most so many bytes; ValueError if it is larger."""
+
+    def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
+        """The arrays of these `.safetensors` files, not read yet; ValueError if one is not sound."""
+
+
+def open_folder(folder: Folder) -> dict[str, Any]:
+    """The arrays of the one update in a folder: of its index, its usual file, or all of its `.safetensors` files."""
+    names = folder.names()
+    indices = sorted(name for name in names if name.endswith(".safetensors" + INDEX))
+    if len(indices) > 1:
+        raise ValueError(f"it holds several index files: {_listed(indices)}; name the one that is meant")
+    if indices:
+        return open_index(folder, indices[0])
+    usual = next((name for name in USUAL if name in names), None)
+    shards = [usual] if usual else sorted(name for name in names if name.endswith(".safetensors"))
+    if not shards:
+        raise ValueError(f"it is a folder without .safetensors files; it holds {_listed(names) or 'nothing'}")
+    _check_complete(shards)
+    return _joined(folder, shards)
+
+
+def open_index(folder: Folder, name: str) -> dict[str, Any]:
+    """The arrays of the shards that an index file names: exactly those that it lists, each in the shard it says."""
+    index = read_json_object(folder.read(name, MOST_HEADER).strip(), "index")
+    places = index.get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
+        raise ValueError("its index must have a weight_map from names of arrays to names of files")
+    shards = list(dict.fromkeys(places.values()))
+    for shard in shards:
+        if not re.fullmatch(r"[\w.+-][\w .+-]*\.safetensors", shard) or shard.startswith("."):
+            raise ValueError(f"its index names the file {quoted(shard)}; wanted a .safetensors file beside the index")
+    arrays = _joined(folder, shards, places)
+    missing = next((name for name in places if name not in arrays), None)
+    if missing is not None:
+        raise ValueError(f"{quoted(missing)} of its index is not in {quoted(places[missing])}")
+    return arrays
+
+
+def _joined(folder: Folder, shards: list[str], places: dict[str, str] | None = None) -> dict[str, Any]:
+    if len(shards) > MOST_SHARDS:
+        raise ValueError(f"it has {len(shards):,} files of arrays; at most {MOST_SHARDS:,} are read")
+    arrays: dict[str, Any] = {}
+    for shard, held in zip(shards, folder.tensors(shards), strict=True):
+        for name, array in held.items():
+            if name in arrays:
+                raise ValueError(f"{quoted(name)} is in two files, also in {quoted(shard)}")
+            if places is not None and places.get(name) != shard:
+                raise ValueError(f"{quoted(name)} is in {quoted(shard)}, and the index does not say so")
+            arrays[name] = array
+        if len(arrays) > MOST_NODES:
+            raise ValueError(f"it has more than {MOST_NODES:,} arrays")
+    return arrays
+
+
+def longest_header(n_files: int) -> int:
+    """Bytes that the header of each file of an update may have."""
+    return max(MOST_HEADER // n_files, 2**16)
+
+
+def _check_complete(shards: list[str]) -> None:
+    """Files numbered "00002-of-00003" must all be there."""
+    for shard in shards:
+        if (numbered := SHARD.fullmatch(shard)) and int(numbered[3]) != len(shards):
+            raise ValueError(f"{quoted(shard)} is one of {int(numbered[3])} files, and the folder has {len(shards)}")
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(quoted(name, 60) for name in names[:most]) + more
+
+
+class LocalFolder:
+    """A folder on this machine, whose files are mapped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        return sorted(one.name for one in self.path.iterdir())
+
+    def read(self, name: str, most: int) -> bytes:
+        return read_regular(self.path / name, most)
+
+    def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
+        from bartizan.updates.files import map_safetensors
+
+        return [map_safetensors(self.path / name, longest_header(len(names))) for name in names]
+
+
+def folder_of(place: Any) -> Folder:
+    """The folder at a path, or at an address of a store."""
+    from bartizan.updates.files import is_address
+    from bartizan.updates.remote import RemoteFolder
+
+    return RemoteFolder.at(place) if is_address(place) else LocalFolder(Path(place))

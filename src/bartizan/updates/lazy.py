@@ -1,0 +1,268 @@
+"""Arrays in a store, read by byte ranges when they are used: several requests at a time, each with a time limit.
+
+A request that fails ends no pass: its update is marked as lost, with the reason, and its numbers are NaN from there on,
+so that its client is quarantined as one that sent NaN.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from bartizan._util.text import short
+from bartizan._util.types import Array
+
+T = TypeVar("T")
+
+IN_FLIGHT = 16
+"""Requests of one block of columns at a time."""
+LONGEST_REQUEST = 2**22  # bytes
+GAP = 2**12  # bytes between two ranges that are read as one
+ATTEMPTS = 3
+TIMEOUT = 60.0
+"""Seconds that one request may take, with its repetitions."""
+SLOWEST = 2**16
+"""Bytes a second that an update must come with, after the first `timeout` seconds."""
+BFLOAT16_NAN = 0x7FC0
+
+
+class LostUpdatesError(Exception):
+    """Updates could not be read again: they are gone, have changed, or came too slowly. Maps clients to reasons."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(f"{len(reasons)} updates were lost")
+        self.reasons = dict(reasons)
+
+
+class StoredObject(Protocol):
+    """One object of a store."""
+
+    shown: str
+    """Its address without secrets."""
+    size: int
+
+    async def read_into(self, start: int, out: memoryview) -> None:
+        """Read `len(out)` bytes from `start` on; ValueError if the object is not what it was."""
+
+    async def check(self) -> None:
+        """Raise ValueError if the object is not what it was when it was opened."""
+
+
+class RemoteUpdate:
+    """The objects of one client's update, and why it can't be read any more, if so."""
+
+    def __init__(self, timeout: float = TIMEOUT) -> None:
+        self.timeout = timeout
+        self.objects: list[StoredObject] = []
+        self.lost: str | None = None
+        self.unchecked = False
+        """Whether it was read since its objects were last checked."""
+        self._seconds, self._bytes = 0.0, 0
+
+    async def read(self, one: StoredObject, start: int, out: memoryview) -> None:
+        """Read a range of one of the objects, or record why that is not possible."""
+        if self.lost is None:
+            await self._guarded(one, lambda: one.read_into(start, out), len(out))
+
+    async def check(self) -> None:
+        for one in self.objects:
+            if self.lost is None:
+                await self._guarded(one, one.check, 0)
+        self.unchecked = False
+
+    async def _guarded(self, one: StoredObject, request: Any, size: int) -> None:
+        begun = time.monotonic()
+        try:
+            await limited(request, self.timeout)
+        except Exception as error:  # a store's library may raise anything
+            self.lose(f"{one.shown}: {reason_of_failure(error, self.timeout)}")
+        self._seconds += time.monotonic() - begun
+        self._bytes += size
+        if self._seconds > self.timeout + self._bytes / SLOWEST:
+            self.lose(f"{one.shown} came too slowly: {self._bytes:,} bytes in {self._seconds:.0f} s of requests")
+
+    def lose(self, reason: str) -> None:
+        self.lost = self.lost or reason
+
+
+async def limited(request: Any, timeout: float) -> Any:
+    """Await request(), again after an error that may pass, all in this many seconds."""
+    import asyncio
+
+    async def tried() -> Any:
+        for attempt in range(ATTEMPTS):
+            try:
+                return await request()
+            except (ValueError, FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError):
+                raise
+            except Exception:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                await asyncio.sleep(0.1 * 4**attempt)
+
+    return await asyncio.wait_for(tried(), timeout)
+
+
+def reason_of_failure(error: BaseException, timeout: float) -> str:
+    """What an error of a store says, in a few words."""
+    if isinstance(error, FileNotFoundError):
+        return "there is no such object"
+    if isinstance(error, TimeoutError):
+        return f"no answer in {timeout:g} s"
+    said = short(error)
+    return said if isinstance(error, ValueError) else f"{type(error).__name__}{': ' if said else ''}{said}"
+
+
+class LazyArray:
+    """An array in a store; `np.asarray` and `load` read it.
+
+    `dtype` is how its numbers are stored, bfloat16 as uint16; `dtype_name` says what they are.
+    """
+
+    def __init__(
+        self, update: RemoteUpdate, stored: StoredObject, dtype: np.dtype, shape: tuple[int, ...], start: int, name: str
+    ) -> None:
+        self.update, self.stored = update, stored
+        self.dtype, self.shape, self.start, self.dtype_name = dtype, shape, start, name
+        self.ndim, self.size = len(shape), int(np.prod(shape, dtype=object))
+        self.nbytes = self.size * dtype.itemsize
+
+    def numbers(self) -> Array:
+        """All numbers, flat, as they are stored; OSError if they can't be read."""
+        step = IN_FLIGHT * LONGEST_REQUEST // self.dtype.itemsize
+        flat = np.empty(self.size, self.dtype)
+        for low in range(0, self.size, step):
+            (flat[low : low + step],) = Fetch([(self, low, min(low + step, self.size))]).arrays()
+            if self.update.lost is not None:
+                raise OSError(self.update.lost)
+        return flat
+
+    def load(self) -> Any:
+        """The array in memory, as `open_update` gives that of a local file."""
+        return self.like(self.numbers())
+
+    def like(self, flat: Array) -> Any:
+        """Numbers in this array's storage as an array of its dtype and shape."""
+        array = flat.reshape(self.shape)
+        return bfloat16_array(array) if self.dtype_name == "bfloat16" else array.astype(self.dtype, copy=False)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.load(), dtype)
+
+    def __repr__(self) -> str:
+        return f"<{self.dtype_name} of shape {self.shape} in {self.stored.shown}>"
+
+
+Cut = tuple[LazyArray, int, int]
+"""An array, and the first number and the end of a part of it."""
+
+
+class Fetch:
+    """Parts of arrays that are being read; those of lost updates become NaN, or 0 where they are integers."""
+
+    def __init__(self, cuts: Sequence[Cut]) -> None:
+        self.cuts = cuts
+        self.places: list[tuple[Array, int]] = [(np.empty(0, np.uint8), 0)] * len(cuts)  # buffer, first byte
+        requests: list[tuple[LazyArray, int, memoryview]] = []
+        spans = sorted(
+            (id(array.stored), array.start + low * array.dtype.itemsize, (high - low) * array.dtype.itemsize, i)
+            for i, (array, low, high) in enumerate(cuts)
+        )
+        at = 0
+        while at < len(spans):
+            stored, begin, size, i = spans[at]
+            end, end_at = begin + size, at + 1
+            while end_at < len(spans) and spans[end_at][0] == stored and spans[end_at][1] <= end + GAP:
+                end = max(end, spans[end_at][1] + spans[end_at][2])
+                end_at += 1
+            buffer = np.empty(end - begin, np.uint8)
+            for _, start, _, j in spans[at:end_at]:
+                self.places[j] = buffer, start - begin
+            for low in range(0, len(buffer), LONGEST_REQUEST):
+                requests.append((cuts[i][0], begin + low, buffer.data[low : low + LONGEST_REQUEST]))
+            at = end_at
+        self._future = submit(_all(requests)) if requests else None
+
+    def arrays(self) -> list[Array]:
+        """One flat array for each cut, once all have come."""
+        if self._future is not None:
+            try:
+                self._future.result()
+            except BaseException:  # Ctrl-C
+                self._future.cancel()
+                raise
+        return [self._array(*cut, *place) for cut, place in zip(self.cuts, self.places, strict=True)]
+
+    def _array(self, array: LazyArray, low: int, high: int, buffer: Array, first: int) -> Array:
+        if array.update.lost is not None:
+            nothing = BFLOAT16_NAN if array.dtype_name == "bfloat16" else np.nan if array.dtype.kind == "f" else 0
+            return np.full(high - low, nothing, array.dtype)
+        part = buffer[first : first + (high - low) * array.dtype.itemsize].view(array.dtype)
+        return part if part.flags.aligned else part.copy()
+
+
+async def _all(requests: Sequence[tuple[LazyArray, int, memoryview]]) -> None:
+    import asyncio
+
+    slots = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one(array: LazyArray, start: int, out: memoryview) -> None:
+        async with slots:
+            array.update.unchecked = True
+            await array.update.read(array.stored, start, out)
+
+    await asyncio.gather(*(one(*request) for request in requests))
+
+
+def check_updates(updates: Iterable[RemoteUpdate]) -> None:
+    """Check that the objects of updates that were read are what they were when they were opened."""
+    read = {id(one): one for one in updates if one.unchecked and one.lost is None}
+    if not read:
+        return
+    import asyncio
+
+    async def all_of_them() -> None:
+        slots = asyncio.Semaphore(IN_FLIGHT)
+
+        async def checked(one: RemoteUpdate) -> None:
+            async with slots:
+                await one.check()
+
+        await asyncio.gather(*map(checked, read.values()))
+
+    run(all_of_them())
+
+
+def submit(work: Coroutine[Any, Any, T]) -> Any:
+    """Start work on the thread that fsspec reads with."""
+    import asyncio
+
+    from fsspec.asyn import get_loop
+
+    return asyncio.run_coroutine_threadsafe(work, get_loop())
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    future = submit(work)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def bfloat16_array(bits: Array) -> Any:
+    """These bits as a bfloat16 array of torch, or of ml_dtypes."""
+    with suppress(ModuleNotFoundError):
+        import torch
+
+        return torch.from_numpy(bits).view(torch.bfloat16)
+    with suppress(ModuleNotFoundError):
+        import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
+
+        return bits.view(ml_dtypes.bfloat16)
+    raise ModuleNotFoundError("bfloat16 needs torch: pip install 'bartizan[torch]' (or ml_dtypes).")

@@ -1,0 +1,276 @@
+"""Updates in stores that fsspec reaches: open them, read their objects by ranges, and upload results.
+
+What a store answers is not trusted: sizes, ranges and versions are checked, and no answer is read beyond what was asked
+for. The addresses are the caller's: they are opened with the rights of this process.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import secrets
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bartizan._util.text import quoted, short
+from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
+from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
+from bartizan.updates.headers import LONGEST_HEADER, Tensor, read_npy_header, read_safetensors_header
+from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, RemoteUpdate, limited, reason_of_failure, run
+
+HEAD = 2**14  # bytes that are read of an object at once, for its header
+VERSIONS = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created")
+"""What stores call the things that change when an object is replaced."""
+
+
+def open_remote(
+    address: str, *, dtype: Any = None, shape: Any = None, options: Mapping[str, Any] | None, timeout: float
+) -> Any:
+    """The update at an address, in arrays that are read when they are used; ValueError if it is not sound."""
+    try:
+        if (dtype is None) != (shape is None):
+            raise ValueError("dtype and shape belong together: pass both, or neither")
+        fs, path = filesystem(address, options)
+        path, _, query = path.partition("?") if _is_http(fs) else (path, "", "")
+        base, _, name = path.rstrip("/").rpartition("/")
+        folder = RemoteFolder(fs, base, RemoteUpdate(timeout), query)
+        if dtype is not None:
+            return folder.array(name, np.dtype(dtype), as_shape(shape))
+        if path.endswith("/") or not name.endswith((".npy", ".safetensors", INDEX)):
+            if _is_http(fs):
+                raise ValueError(f"over HTTP an address must name a file; known are {KNOWN}")
+            return open_folder(RemoteFolder(fs, path.rstrip("/"), folder.update))
+        if name.endswith(INDEX):
+            return open_index(folder, name)
+        return folder.npy(name) if name.endswith(".npy") else folder.tensors([name])[0]
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # a store's library may raise anything
+        reason = reason_of_failure(error, timeout)
+        raise ValueError(f"{without_secrets(address)} can't be opened as an update: {reason}.") from None
+
+
+def filesystem(address: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """The fsspec filesystem of an address, and the path there."""
+    try:
+        from fsspec.core import url_to_fs
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"Addresses such as {short(without_secrets(address), 60)} need fsspec: pip install 'bartizan[remote]'."
+        ) from None
+    fs, path = url_to_fs(address, **(options or {}))
+    return fs, path if not address.endswith("/") or path.endswith("/") else path + "/"
+
+
+def without_secrets(address: str) -> str:
+    """An address without user, password and query: a signed one is as good as a password."""
+    return short(re.sub(r"(?<=://)[^/]*@", "", address.partition("?")[0]), 300)
+
+
+class RemoteFolder:
+    """A folder in a store, and the update that its files belong to."""
+
+    def __init__(self, fs: Any, path: str, update: RemoteUpdate, query: str = "") -> None:
+        self.fs, self.path, self.update, self.query = fs, path, update, query
+
+    @classmethod
+    def at(cls, address: str, options: Mapping[str, Any] | None = None, timeout: float = TIMEOUT) -> RemoteFolder:
+        fs, path = filesystem(address, options)
+        return cls(fs, path.rstrip("/"), RemoteUpdate(timeout))
+
+    def names(self) -> list[str]:
+        found = run(limited(lambda: call(self.fs, "ls", self.path, detail=True), self.update.timeout))
+        return sorted(posixpath.basename(str(one["name"])) for one in found if one.get("type") == "file")
+
+    def read(self, name: str, most: int) -> bytes:
+        one = run(limited(lambda: self._open(name), self.update.timeout))
+        if one.size > most:
+            raise ValueError(f"{one.shown} has {one.size:,} bytes; at most {most:,} are read")
+        return OpenedFile(one, self.update).read(one.size)
+
+    def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
+        return [self._arrays(one, longest_header(len(names))) for one in self._objects(names)]
+
+    def npy(self, name: str) -> LazyArray:
+        (one,) = self._objects([name])
+        header = read_npy_header(OpenedFile(one, self.update).read(min(one.size, LONGEST_HEADER + 12)))
+        dtype = npy_dtype(header)
+        if header.order == "F" and len(header.shape) > 1:
+            raise ValueError("its array is in Fortran order, which can't be read by ranges; save it in C order")
+        check_array(dtype, header.shape, header.start, one.size)
+        return LazyArray(self.update, one, dtype, header.shape, header.start, dtype.name)
+
+    def array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> LazyArray:
+        """A plain file as one array."""
+        (one,) = self._objects([name])
+        check_array(dtype, shape, 0, one.size)
+        return LazyArray(self.update, one, dtype, shape, 0, dtype.name)
+
+    def _objects(self, names: Collection[str]) -> list[Any]:
+        """Open these objects, several at a time, as parts of the update."""
+        import asyncio
+
+        async def all_of_them() -> list[Any]:
+            slots = asyncio.Semaphore(IN_FLIGHT)
+
+            async def opened(name: str) -> Any:
+                async with slots:
+                    try:
+                        return await limited(lambda: self._open(name), self.update.timeout)
+                    except FileNotFoundError:
+                        raise ValueError(f"there is no such object as {quoted(name)}") from None
+
+            return await asyncio.gather(*map(opened, names))
+
+        objects = run(all_of_them())
+        self.update.objects += objects
+        self.update.unchecked = True
+        return objects
+
+    async def _open(self, name: str) -> Any:
+        path = f"{self.path}/{name}" if self.path else name
+        if _is_http(self.fs):
+            return await HttpObject.open(self.fs, path + (f"?{self.query}" if self.query else ""))
+        return await FsspecObject.open(self.fs, path)
+
+    def _arrays(self, one: Any, most: int) -> dict[str, LazyArray]:
+        try:
+            tensors = read_safetensors_header(OpenedFile(one, self.update), one.size, most)
+        except ValueError as unsound:
+            raise ValueError(f"{posixpath.basename(one.shown)}: {unsound}") from None
+        return {tensor.name: self._array(one, tensor) for tensor in tensors}
+
+    def _array(self, one: Any, tensor: Tensor) -> LazyArray:
+        stored = np.dtype("uint16" if tensor.dtype == "bfloat16" else tensor.dtype).newbyteorder("<")
+        return LazyArray(self.update, one, stored, tensor.shape, tensor.start, tensor.dtype)
+
+
+class OpenedFile:
+    """An object, read from its beginning on."""
+
+    def __init__(self, one: Any, update: RemoteUpdate) -> None:
+        self.one, self.update, self.at = one, update, 0
+        self.head = b""
+
+    def read(self, size: int) -> bytes:
+        wanted = min(self.at + size, self.one.size)
+        if wanted > len(self.head):
+            more = bytearray(min(max(wanted, HEAD), self.one.size) - len(self.head))
+            run(limited(lambda: self.one.read_into(len(self.head), memoryview(more)), self.update.timeout))
+            self.head += more
+        part, self.at = self.head[self.at : wanted], wanted
+        return part
+
+
+class FsspecObject:
+    """An object that fsspec reads; its version is what the store's listing says before and after."""
+
+    def __init__(self, fs: Any, path: str, size: int, version: tuple[Any, ...]) -> None:
+        self.fs, self.path, self.size, self.version = fs, path, size, version
+        self.shown = without_secrets(fs.unstrip_protocol(path))
+
+    @classmethod
+    async def open(cls, fs: Any, path: str) -> FsspecObject:
+        return cls(fs, path, *await cls._state(fs, path))
+
+    @staticmethod
+    async def _state(fs: Any, path: str) -> tuple[int, tuple[Any, ...]]:
+        fs.invalidate_cache(path)
+        about = await call(fs, "info", path)
+        if about.get("type") != "file" or not isinstance(about.get("size"), int) or about["size"] < 0:
+            raise ValueError("it is no file, or the store does not say how many bytes it has")
+        return about["size"], tuple(str(about[key]) for key in VERSIONS if about.get(key) is not None)
+
+    async def read_into(self, start: int, out: memoryview) -> None:
+        data = await call(self.fs, "cat_file", self.path, start=start, end=start + len(out))
+        if len(data) != len(out):
+            raise ValueError(f"{len(data):,} bytes came where {len(out):,} from byte {start:,} on were asked for")
+        out[:] = data
+
+    async def check(self) -> None:
+        if await self._state(self.fs, self.path) != (self.size, self.version):
+            raise ValueError("it was changed while it was being read")
+
+
+class HttpObject:
+    """An object at a URL, whose server answers ranges; each answer must be of the same version."""
+
+    def __init__(self, fs: Any, url: str, size: int, version: tuple[Any, ...]) -> None:
+        self.fs, self.url, self.size, self.version = fs, url, size, version
+        self.shown = without_secrets(url)
+
+    @classmethod
+    async def open(cls, fs: Any, url: str) -> HttpObject:
+        one = cls(fs, url, 0, ())
+        one.size, one.version = await one._ranged(0, memoryview(bytearray(1)))
+        return one
+
+    async def read_into(self, start: int, out: memoryview) -> None:
+        if len(out) and await self._ranged(start, out) != (self.size, self.version):
+            raise ValueError("it was changed while it was being read")
+
+    async def check(self) -> None:
+        """Each answer was checked."""
+
+    async def _ranged(self, start: int, out: memoryview) -> tuple[int, tuple[Any, ...]]:
+        """Read into `out`; returns size and version of the object."""
+        session, options = await self.fs.set_session(), dict(self.fs.kwargs)
+        last = start + len(out) - 1
+        headers = {**options.pop("headers", {}), "Range": f"bytes={start}-{last}", "Accept-Encoding": "identity"}
+        async with session.get(self.fs.encode_url(self.url), headers=headers, **options) as answer:
+            if answer.status in (404, 410):
+                raise FileNotFoundError(self.shown)
+            if answer.status >= 500 or answer.status == 429:
+                raise OSError(f"HTTP status {answer.status}")
+            if answer.status != 206:
+                raise ValueError(f"HTTP status {answer.status} came where 206, a range of the object, was wanted")
+            told = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", answer.headers.get("Content-Range", ""))
+            if not told or (int(told[1]), int(told[2])) != (start, last) or int(told[3]) <= last:
+                raise ValueError(f"another range came than bytes {start:,} to {last:,}, which were asked for")
+            at = 0
+            async for chunk in answer.content.iter_any():
+                if at + len(chunk) > len(out):
+                    raise ValueError(f"more than the {len(out):,} bytes came that were asked for")
+                out[at : at + len(chunk)] = chunk
+                at += len(chunk)
+            if at != len(out):
+                raise ValueError(f"{at:,} bytes came where {len(out):,} from byte {start:,} on were asked for")
+            return int(told[3]), tuple(answer.headers.get(name) for name in ("ETag", "Last-Modified"))
+
+
+async def call(fs: Any, method: str, *arguments: Any, **options: Any) -> Any:
+    """Call a method of a filesystem: its coroutine where it has one, else in a thread."""
+    if fs.async_impl:
+        return await getattr(fs, f"_{method}")(*arguments, **options)
+    import asyncio
+
+    return await asyncio.to_thread(getattr(fs, method), *arguments, **options)
+
+
+@contextmanager
+def uploaded(address: str, options: Mapping[str, Any] | None = None) -> Iterator[Path]:
+    """A local path; the file that the block writes there appears at the address whole, or not at all."""
+    fs, path = filesystem(address, options)
+    name = posixpath.basename(path)
+    hidden = f"{posixpath.dirname(path)}/.{name}.{secrets.token_hex(8)}.part"
+    with tempfile.TemporaryDirectory(prefix="bartizan-") as folder:
+        local = Path(folder) / name
+        yield local
+        try:
+            fs.put_file(str(local), hidden)
+            if (arrived := fs.info(hidden)["size"]) != local.stat().st_size:
+                raise OSError(f"{arrived:,} bytes of {local.stat().st_size:,} arrived")
+            fs.mv(hidden, path)
+        except Exception as error:
+            with suppress(Exception):
+                fs.rm_file(hidden)
+            raise OSError(f"{without_secrets(address)} can't be written: {reason_of_failure(error, 0)}") from error
+
+
+def _is_http(fs: Any) -> bool:
+    return "http" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))

@@ -1,0 +1,451 @@
+"""Updates in stores: addresses give what local files give, and no store or client can end a round."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+import bartizan as bz
+from bartizan.updates import lazy
+from bartizan.updates.files import create_update, open_update
+from bartizan.updates.remote import without_secrets
+from tests.range_server import RangeServer, made_shards
+
+M = 8
+RULE = bz.NNM(2) >> bz.GeometricMedian()
+ROOT = Path(__file__).parents[2]
+
+
+def state_dict(client: int) -> dict[str, torch.Tensor]:
+    g = torch.Generator().manual_seed(client)
+    return {
+        "embed": torch.randn(30, 100, generator=g).bfloat16(),
+        "steps": torch.tensor(10 + client),
+        "flag": torch.ones(3, dtype=torch.int8),  # what follows it is not aligned
+        "bias": torch.randn(77, generator=g, dtype=torch.float16),
+        "head": torch.randn(40_001, generator=g),
+        "empty": torch.zeros(0, 3),
+    }
+
+
+def write_shards(folder: Path, client: int) -> Path:
+    """A client's update in two shards with an index."""
+    folder.mkdir(parents=True)
+    update, places = state_dict(client), {}
+    for i, names in enumerate((["embed", "steps", "flag", "bias"], ["head", "empty"])):
+        shard = f"model-{i + 1:05}-of-00002.safetensors"
+        safetensors.torch.save_file({name: update[name] for name in names}, folder / shard)
+        places |= dict.fromkeys(names, shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}, indent=2))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> list[Path]:
+    root = tmp_path_factory.mktemp("clients")
+    return [write_shards(root / f"c{client}", client) for client in range(M)]
+
+
+@pytest.fixture
+def memory(folders):
+    """The same clients in fsspec's store in memory."""
+    fs = fsspec.filesystem("memory")
+    for folder in folders:
+        for file in folder.iterdir():
+            fs.pipe_file(f"/round/{folder.name}/{file.name}", file.read_bytes())
+    yield fs
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def server(folders):
+    with RangeServer() as server:
+        for folder in folders:
+            for file in folder.iterdir():
+                server.put(f"/{folder.name}/{file.name}", file.read_bytes())
+        yield server
+
+
+def addresses(store: str) -> list[str]:
+    if store == "memory":
+        return [f"memory://round/c{client}/" for client in range(M)]
+    return [f"{store}/c{client}/model.safetensors.index.json?token=secret" for client in range(M)]
+
+
+def bits(array) -> bytes:
+    return (array.view(torch.int16).numpy() if isinstance(array, torch.Tensor) else np.asarray(array)).tobytes()
+
+
+def assert_same(one: bz.Aggregation, other: bz.Aggregation) -> None:
+    assert one.quarantined == other.quarantined
+    assert one.weights is None or one.weights.tolist() == other.weights.tolist()
+    assert list(one.update) == list(other.update)
+    for name, array in one.update.items():
+        assert type(array) is type(other.update[name])
+        assert bits(array) == bits(other.update[name])
+
+
+@pytest.mark.parametrize("budget", [None, "100 MiB"])
+@pytest.mark.parametrize("rule", [RULE, bz.Krum(2), bz.Mean(), bz.TrimmedMean(2)], ids=repr)
+def test_addresses_give_what_local_files_give_to_the_bit(rule, budget, folders, memory, server):
+    sketch = "rotated" if rule.needs_distances else "exact"
+    local = bz.aggregate(folders, rule, sketch=sketch, seed=7, memory=budget)
+    assert local.update["steps"] in range(10, 10 + M)
+    for store in ("memory", server.url):
+        assert_same(bz.aggregate(addresses(store), rule, sketch=sketch, seed=7, memory=budget), local)
+
+
+def test_a_round_of_addresses_is_a_round_of_files(folders, memory):
+    results = []
+    for updates in (folders, addresses("memory")):
+        with bz.Aggregator(bz.Krum(2), sketch="rotated").round(seed=3, recheck=False) as r:
+            assert [r.add(update, client) for client, update in enumerate(updates)] == [None] * M
+            results.append(r.close())
+    assert_same(*results)
+
+
+def test_a_reference_may_be_an_address(folders, memory):
+    local = bz.aggregate(folders, RULE, sketch="rotated", seed=1, reference=folders[0])
+    assert_same(
+        bz.aggregate(addresses("memory"), RULE, sketch="rotated", seed=1, reference="memory://round/c0/"), local
+    )
+    assert_same(bz.aggregate(addresses("memory"), RULE, sketch="rotated", seed=1, reference=folders[0]), local)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "model.safetensors", "weights.safetensors"])
+def test_a_folder_with_one_file_is_that_update(name, tmp_path, memory):
+    content = safetensors.numpy.save({"base.lora_A.weight": np.arange(6, dtype=np.float32).reshape(2, 3)})
+    for file, data in {name: content, "adapter_config.json": b"{}", "README.md": b""}.items():
+        (tmp_path / file).write_bytes(data)
+        memory.pipe_file(f"/peft/{file}", data)
+    for place in (tmp_path, "memory://peft", "memory://peft/", f"memory://peft/{name}"):
+        found = open_update(place)
+        assert np.asarray(found["base.lora_A.weight"]).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_plain_arrays_are_read_where_they_are(memory):
+    x = np.arange(12, dtype=">f4").reshape(3, 4)
+    with memory.open("/x.npy", "wb") as file:
+        np.save(file, x)
+    memory.pipe_file("/x.bin", x.tobytes())
+    for found in (open_update("memory://x.npy"), open_update("memory://x.bin", dtype=">f4", shape=(3, 4))):
+        assert np.array_equal(np.asarray(found), x)
+        assert np.asarray(found).dtype == x.dtype
+    with memory.open("/x.npy", "wb") as file:
+        np.save(file, np.asfortranarray(x))
+    with pytest.raises(ValueError, match="Fortran order"):
+        open_update("memory://x.npy")
+
+
+def index(**places: str) -> bytes:
+    return json.dumps({"weight_map": places}).encode()
+
+
+def shard(*names: str) -> bytes:
+    return safetensors.numpy.save({name: np.ones(4, np.float32) for name in names})
+
+
+INDEX = "model.safetensors.index.json"
+UNSOUND = {
+    "up": ({INDEX: index(w="../secret.safetensors")}, "wanted a .safetensors file beside the index"),
+    "absolute": ({INDEX: index(w="/etc/secret.safetensors")}, "wanted a .safetensors file beside the index"),
+    "address": ({INDEX: index(w="s3://other/x.safetensors")}, "wanted a .safetensors file beside the index"),
+    "hidden": ({INDEX: index(w="..safetensors")}, "wanted a .safetensors file beside the index"),
+    "other kind": ({INDEX: index(w="x.bin")}, "wanted a .safetensors file beside the index"),
+    "twice": ({INDEX: b'{"weight_map": {"w": "a.safetensors", "w": "b.safetensors"}}'}, "has a name twice"),
+    "no map": ({INDEX: b'{"weight_map": []}'}, "must have a weight_map"),
+    "no JSON": ({INDEX: b"{"}, "is no JSON"),
+    "nested": ({INDEX: b'{"weight_map":' + b"[" * 200_000}, "nested too deeply|is no JSON"),
+    "too many": ({INDEX: index(**{f"w{i}": f"{i}.safetensors" for i in range(1025)})}, "at most 1,024 are read"),
+    "too long": ({INDEX: b"{" + b" " * 2**23 + b"}"}, "up to 8,388,608 are read|at most 8,388,608 are read"),
+    "two": ({INDEX: index(w="a.safetensors"), "b" + INDEX: b"{}"}, "several index files"),
+    "missing shard": ({INDEX: index(w="a.safetensors")}, "a.safetensors"),
+    "missing array": ({INDEX: index(w="a.safetensors", v="a.safetensors"), "a.safetensors": shard("w")}, "'v' of its"),
+    "other array": ({INDEX: index(w="a.safetensors"), "a.safetensors": shard("w", "v")}, "the index does not say so"),
+    "other shard": (
+        {INDEX: index(w="a.safetensors", v="b.safetensors"), **dict.fromkeys(("a.safetensors", "b.safetensors"))},
+        "the index does not say so",
+    ),
+    "overlap": ({"a.safetensors": shard("w"), "b.safetensors": shard("w")}, "is in two files"),
+    "incomplete": ({"m-00001-of-00002.safetensors": shard("w")}, "one of 2 files, and the folder has 1"),
+    "no arrays": ({"weights.bin": b"12"}, "a folder without .safetensors files; it holds 'weights.bin'"),
+    "outside": ({"a.safetensors": shard("w")[:-4]}, "its arrays end at byte"),
+    "cut header": ({"a.safetensors": shard("w")[:40]}, "its header would be"),
+}
+
+
+@pytest.mark.parametrize("case", UNSOUND)
+def test_an_unsound_folder_is_refused_and_its_client_quarantined(case, tmp_path, memory, folders):
+    files, message = UNSOUND[case]
+    files = {name: shard("w", "v") if content is None else content for name, content in files.items()}
+    (tmp_path.parent / "secret.safetensors").write_bytes(shard("w"))
+    memory.pipe_file("/secret.safetensors", shard("w"))
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        memory.pipe_file(f"/bad/{name}", content)
+    for place in (tmp_path, "memory://bad/"):
+        with pytest.raises(ValueError, match=message) as refused:
+            open_update(place)
+        assert str(place).rstrip("/") in str(refused.value)
+        assert len(str(refused.value)) < 1000
+        out = bz.aggregate([place, *folders[1:]], RULE, sketch="rotated")
+        assert list(out.quarantined) == [0]
+
+
+# The request at which each begins: the index takes two, a shard one to be opened and one for its header.
+FIRST, SECOND_PASS = 3, 4
+FAULTS = {
+    "truncated": "20,00[0-9]|Payload|bytes came where",
+    "slow": "no answer in 0.5 s",
+    "endless": "more than the [0-9,]+ bytes came",
+    "no ranges": "HTTP status 200 came where 206",
+    "wrong range": "another range came than bytes",
+    "unsized": "another range came than bytes",
+    "changed": "changed while it was being read",
+    "longer": "changed while it was being read",
+    "gone": "there is no such object",
+    "broken": "HTTP status 500",
+}
+
+
+@pytest.mark.parametrize("begins", [FIRST, SECOND_PASS], ids=["while it is sketched", "while it is combined"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_store_that_fails_costs_one_client(fault, begins, folders, server, monkeypatch):
+    monkeypatch.setattr(lazy, "ATTEMPTS", 2)
+    path = "/c3/model-00002-of-00002.safetensors"
+    updates = [open_update(address, timeout=0.5 if fault == "slow" else 20.0) for address in addresses(server.url)]
+    assert server.requests[path] == FIRST - 1
+    server.faults[path] = fault, begins
+    out = bz.aggregate(updates, RULE, sketch="rotated", seed=7)
+    assert list(out.quarantined) == [3]
+    assert f"{server.url}{path}" in out.quarantined[3]
+    assert re.search(FAULTS[fault], out.quarantined[3]), out.quarantined[3]
+    assert "secret" not in out.quarantined[3]
+    without = bz.aggregate([*folders[:3], Path("nowhere.npy"), *folders[4:]], RULE, sketch="rotated", seed=7)
+    assert bits(out.update["head"]) == bits(without.update["head"])
+    with pytest.raises(bz.BadClientError, match="client 3"):
+        bz.aggregate(updates, RULE, sketch="rotated", seed=7, strict=True)
+
+
+def test_a_fault_that_passes_costs_nobody(folders, server):
+    path = "/c3/model-00002-of-00002.safetensors"
+    answer, failed = server.answer, []
+
+    def first_fails(request, asked):
+        if asked == path and len(failed) < 2:
+            failed.append(asked)
+            return server._send(request, 503, b"", {})
+        return answer(request, asked)
+
+    server.answer = first_fails
+    out = bz.aggregate(addresses(server.url), RULE, sketch="rotated", seed=7)
+    assert len(failed) == 2
+    assert_same(out, bz.aggregate(folders, RULE, sketch="rotated", seed=7))
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["before the second pass", "inside the first pass"])
+def test_an_object_that_is_replaced_is_not_aggregated(seen, memory, monkeypatch):
+    """The store in memory answers no versions with ranges: they are asked for after each pass."""
+    path, cat = "/round/c3/model-00002-of-00002.safetensors", type(memory).cat_file
+    before, reads = memory.store[path].getvalue(), []
+
+    def replaced(fs, asked, start=None, end=None, **options):
+        answer = cat(fs, asked, start, end, **options)
+        if asked == path:
+            reads.append(asked)
+            if len(reads) == (3 if seen else 2):
+                memory.pipe_file(path, before[:-4] + np.float32(1e4).tobytes())
+        return answer
+
+    monkeypatch.setattr(type(memory), "cat_file", replaced)
+    out = bz.aggregate(addresses("memory"), bz.Mean(), seed=7)
+    assert list(out.quarantined) == [3]
+    assert "changed while it was being read" in out.quarantined[3]
+    assert abs(np.asarray(out.update["head"])).max() < 10
+
+
+def test_a_round_says_at_once_what_it_can_not_read(memory):
+    with bz.Aggregator(RULE, sketch="rotated").round(seed=3) as r:
+        for client, address in enumerate(addresses("memory")):
+            assert r.add(address, client) is None
+        assert "there is no such object" in r.add("memory://round/nowhere.safetensors", M)
+        memory.rm("/round/c5/model-00001-of-00002.safetensors")
+        out = r.close()
+    assert sorted(out.quarantined) == [5, M]
+    assert "there is no such object" in out.quarantined[5]
+
+
+def test_a_client_that_drips_is_left_behind(monkeypatch):
+    """Each request is answered in time, and the whole would take hours."""
+    monkeypatch.setattr(lazy, "SLOWEST", 1e12)
+    one = lazy.RemoteUpdate(timeout=0.05)
+
+    class Slow:
+        shown, size = "slow://x", 100
+
+        async def read_into(self, start: int, out: memoryview) -> None:
+            import asyncio
+
+            await asyncio.sleep(0.02)
+
+    for _ in range(5):
+        lazy.run(one.read(Slow(), 0, memoryview(bytearray(10))))
+    assert one.lost is not None
+    assert "came too slowly" in one.lost
+
+
+def test_results_appear_at_an_address_whole_or_not_at_all(memory, monkeypatch):
+    like = state_dict(0)
+    with create_update("memory://out/next.safetensors", like) as place:
+        for name, array in like.items():
+            place[name][...] = array
+        assert not memory.exists("/out")
+    found = open_update("memory://out/next.safetensors")
+    assert all(bits(found[name].load()) == bits(array.numpy() if array.dtype != torch.bfloat16 else array)
+               for name, array in like.items())  # fmt: skip
+    kept = memory.store["/out/next.safetensors"].getvalue()
+    with pytest.raises(RuntimeError), create_update("memory://out/next.safetensors", like):
+        raise RuntimeError
+    put = type(memory).put_file
+
+    def cut(fs, local, path, **options):
+        os.truncate(local, 100)
+        put(fs, local, path, **options)
+        os.truncate(local, 200)
+
+    monkeypatch.setattr(type(memory), "put_file", cut)
+    with (
+        pytest.raises(OSError, match=r"next.safetensors can't be written: .*100 bytes of 200"),
+        create_update("memory://out/next.safetensors", like),
+    ):
+        pass
+    assert memory.find("/out") == ["/out/next.safetensors"]
+    assert memory.store["/out/next.safetensors"].getvalue() == kept
+
+
+@pytest.mark.parametrize(("rule", "reads"), [(RULE, 2.2), (bz.Krum(2), 1.3), (bz.Mean(), 2.2)], ids=repr)
+def test_each_byte_is_read_as_often_as_it_must_be(rule, reads, server):
+    """Counted at the server. Krum reads all updates once, and one of these eight a second time."""
+    out = bz.aggregate(addresses(server.url), rule, sketch="rotated" if rule.needs_distances else "exact", seed=7)
+    assert not out.quarantined
+    total = sum(size for size, _ in server.objects.values())
+    # The headers of these tiny objects are read in pieces of lazy reads of up to 16 KiB: the shards are 80 kB.
+    headers = sum(min(size, 2**14) for size, _ in server.objects.values())
+    assert total < server.sent.total() <= (reads - 0.1) * total + headers
+    assert server.most_in_flight > 1
+
+
+def test_adjacent_entries_are_one_request(server):
+    content = safetensors.numpy.save({f"layer.{i:03}": np.full(10, i, np.float32) for i in range(300)})
+    url = server.put("/many.safetensors", content)
+    update = open_update(url)
+    before = server.requests["/many.safetensors"]
+    out = bz.aggregate([update, update], bz.Mean(), seed=1)
+    assert server.requests["/many.safetensors"] - before <= 4
+    assert out.update["layer.299"].tolist() == [299.0] * 10
+
+
+def test_no_secret_of_an_address_is_told():
+    assert without_secrets("https://me:pw@host/a/b.npy?sig=1#x") == "https://host/a/b.npy"
+    assert without_secrets("memory://round/c0/") == "memory://round/c0/"
+    out = bz.aggregate(["https://me:pw@127.0.0.1:9/b.npy?sig=1", np.ones(3), np.ones(3)], bz.Mean())
+    assert "pw" not in out.quarantined[0]
+    assert "sig" not in out.quarantined[0]
+
+
+def test_without_fsspec_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'bartizan\[remote\]'"):
+        open_update("s3://bucket/x.npy")
+    out = bz.aggregate(["s3://bucket/x.npy", np.ones(3), np.ones(3)], bz.Mean())
+    assert "bartizan[remote]" in out.quarantined[0]
+
+
+MEASURED = """
+import json, sys
+import numpy as np, bartizan as bz
+from bartizan.updates.files import create_update, open_update
+url, n, rule, out, tiny = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:]
+updates = [f"{url}/{m}/model.safetensors.index.json" for m in range(n)]
+rule = bz.rule(rule, **({"n_byzantine": 3} if rule == "krum" else {}))
+bz.aggregate(tiny, rule, sketch="rotated")  # compiles and imports
+def resident(key):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1]) * 1024
+with open("/proc/self/clear_refs", "w") as clear:
+    clear.write("5")  # the peak is measured from here on
+before = resident("VmRSS")
+with create_update(out, open_update(updates[0])) as place:
+    result = bz.aggregate(updates, rule, sketch="rotated", seed=7, memory="512 MiB", out=place)
+print(json.dumps({"grown": resident("VmHWM") - before, "quarantined": len(result.quarantined),
+                  "weights": result.weights.tolist(), "seconds": result.seconds}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of memory in /proc")
+@pytest.mark.parametrize(("rule", "reads"), [("geometric-median", 2.2), ("krum", 1.1)])
+def test_12_gigabytes_are_aggregated_in_512_mebibytes(rule, reads, tmp_path):
+    """64 clients of 200 MB in 4 shards, computed by the server as they are read."""
+    n, n_shards, numbers = 64, 4, 25_000_000
+    serve = [sys.executable, "-m", "tests.range_server", str(n), str(n_shards), str(numbers)]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    tiny = []
+    fs = fsspec.filesystem("file")
+    for client in range(12):
+        for name, (size, read) in made_shards(client, 2, 1000).items():
+            fs.mkdirs(f"{tmp_path}/tiny/{client}", exist_ok=True)
+            (tmp_path / "tiny" / str(client) / name).write_bytes(read(0, size))
+        tiny.append(f"file://{tmp_path}/tiny/{client}/")
+    with subprocess.Popen(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            url = server.stdout.readline().strip()
+            arguments = [url, str(n), rule, str(tmp_path / "next.safetensors"), *tiny]
+            begun = time.monotonic()
+            done = subprocess.run(
+                [sys.executable, "-c", MEASURED, *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            with urllib.request.urlopen(f"{url}/counts") as answer:
+                counts = json.load(answer)
+        finally:
+            server.stdin.close()
+    found, total = json.loads(done.stdout), n * n_shards * numbers * 2
+    print(rule, f"{time.monotonic() - begun:.0f} s", found["seconds"], found["grown"] / 2**20, counts["sent"] / total)
+    assert found["quarantined"] == 0
+    assert counts["sent"] <= reads * total
+    assert found["grown"] < 512 * 2**20
+
+
+def test_made_updates_are_the_same_in_files(tmp_path):
+    """The smaller instance of the test above: the same objects, from the server and in local files."""
+    folders = []
+    with RangeServer() as server:
+        for client in range(M):
+            folders.append(tmp_path / str(client))
+            folders[-1].mkdir()
+            for name, (size, read) in made_shards(client, 3, 600_000).items():
+                server.objects[f"/{client}/{name}"] = size, read
+                (folders[-1] / name).write_bytes(
+                    b"".join(read(a, min(a + 99_999, size)) for a in range(0, size, 99_999))
+                )
+        updates = [f"{server.url}/{client}/model.safetensors.index.json" for client in range(M)]
+        local = bz.aggregate(folders, RULE, sketch="rotated", seed=7, memory="128 MiB")
+        assert_same(bz.aggregate(updates, RULE, sketch="rotated", seed=7, memory="128 MiB"), local)
+        assert_same(bz.aggregate(updates, RULE, sketch="rotated", seed=7), local)

@@ -1,0 +1,112 @@
+"""The protocol of S3, by s3fs, on a server of moto's on this machine: 8 clients of 8 MB."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bartizan as bz
+from bartizan import cli
+from tests.range_server import made_shards
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of boto's and Flask's
+
+M = 8
+RULE = bz.NNM(2) >> bz.GeometricMedian()
+
+
+@pytest.fixture(scope="module")
+def store():
+    """A filesystem of s3fs on a running server, which fsspec finds by its configuration."""
+    pytest.importorskip("s3fs", reason="the store is reached by s3fs, of the extra s3")
+    server_of = pytest.importorskip("moto.server", reason="the S3 server is moto's, of the extra s3")
+    import fsspec
+
+    server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    fsspec.config.conf["s3"] = {"endpoint_url": f"http://{host}:{port}", "key": "test", "secret": "test"}
+    yield fsspec.filesystem("s3")
+    del fsspec.config.conf["s3"]
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> list[Path]:
+    root = tmp_path_factory.mktemp("clients")
+    for client in range(M):
+        (root / f"c{client}").mkdir()
+        for name, (size, read) in made_shards(client, 2, 2_000_000).items():
+            (root / f"c{client}" / name).write_bytes(read(0, size))
+    return sorted(root.iterdir())
+
+
+@pytest.fixture
+def bucket(store, folders) -> str:
+    name = "round-7"
+    store.mkdir(name)
+    for folder in folders:
+        store.put(str(folder), f"{name}/", recursive=True)
+    yield f"s3://{name}"
+    store.rm(name, recursive=True)
+
+
+def bits(update: dict) -> dict[str, bytes]:
+    return {name: np.asarray(array.view(dtype=torch.int16)).tobytes() for name, array in update.items()}
+
+
+@pytest.mark.parametrize("memory", [None, "128 MiB"])
+def test_s3_gives_what_local_files_give_to_the_bit(memory, bucket, folders):
+    local = bz.aggregate(folders, RULE, sketch="rotated", seed=7, memory=memory)
+    addresses = [f"{bucket}/{folder.name}/" for folder in folders]
+    there = bz.aggregate(addresses, RULE, sketch="rotated", seed=7, memory=memory)
+    assert not there.quarantined
+    assert there.weights.tolist() == local.weights.tolist()
+    assert bits(there.update) == bits(local.update)
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_an_object_that_changes_between_the_passes_is_quarantined(change, bucket, store, folders, monkeypatch):
+    path = f"{bucket.removeprefix('s3://')}/c3/model-00002-of-00002.safetensors"
+    weighed = bz.defense.decide.weigh
+
+    def changed(*arguments):
+        if change == "replaced":
+            store.pipe_file(path, store.cat_file(path)[:-2] + b"\x80\x43")
+        elif store.exists(path):
+            store.rm_file(path)
+        return weighed(*arguments)
+
+    monkeypatch.setattr("bartizan.defense.decide.weigh", changed)
+    out = bz.aggregate([f"{bucket}/{folder.name}/" for folder in folders], RULE, sketch="rotated", seed=7)
+    assert list(out.quarantined) == [3]
+    assert path in out.quarantined[3]
+    assert {"replaced": "changed while", "removed": "no such object"}[change] in out.quarantined[3]
+
+
+def test_the_command_reads_from_a_bucket_and_writes_to_it(bucket, store, folders, capsys):
+    # Two clients are out: one folder is empty of arrays, one shard is cut short.
+    store.rm(f"{bucket}/c0/model.safetensors.index.json")
+    store.rm(f"{bucket}/c0/model-00001-of-00002.safetensors")
+    cut = f"{bucket}/c1/model-00002-of-00002.safetensors"
+    store.pipe_file(cut, store.cat_file(cut)[:-10])
+    arguments = ["aggregate", f"{bucket}/*/", "--rule", "nnm >> geometric-median", "--byzantine", "2"]
+    arguments += ["--sketch", "rotated", "--seed", "7", "--memory", "128 MiB"]
+    arguments += ["--out", f"{bucket}/next.safetensors", "--report", f"{bucket}/report.json"]
+    assert cli.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "quarantined: c0: " in shown
+    assert "6 of 8 clients took part" in shown
+    report = json.loads(store.cat_file(f"{bucket}/report.json"))
+    assert list(report["quarantined"]) == ["c0", "c1"]
+    expected = bz.aggregate(folders[2:], RULE, sketch="rotated", seed=7)
+    assert report["weights"][2:] == expected.weights.tolist()
+    found = bz.files.open_update(f"{bucket}/next.safetensors")
+    assert bits({name: array.load() for name, array in found.items()}) == bits(expected.update)
+    written = {one.rsplit("/", 1)[1] for one in store.ls(bucket, refresh=True)}
+    assert {"next.safetensors", "report.json"} <= written
+    assert not any(name.endswith(".part") for name in written)
