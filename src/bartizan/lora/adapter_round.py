@@ -18,7 +18,7 @@ from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.defense.decide import decide
 from bartizan.defense.quarantine import quarantine
-from bartizan.errors import BadClientError, TooFewClientsError
+from bartizan.errors import TooFewClientsError
 from bartizan.geometry import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS, GramStats, client_sizes
 from bartizan.lora import two_sided
 from bartizan.lora.adapters import Adapter, Adapters, LoRA, parse_adapter, parse_adapters
@@ -169,11 +169,7 @@ class AdapterRound:
             clients = parse_adapters([self._stored[one][0] for one in ids], settings, strict=strict, **self._points)
             sketch = self._sketch(clients)
             stats, kept = _stats(clients, _measure(rule, sketch, seed), _short_of_digits(clients, sketch))
-            hidden = {
-                clients.clients[row]: f"its factors cancel each other: their product has {kept[row]:.1e} of the squared "
-                "norm that such factors can make, and too few digits to be compared"
-                for row in np.flatnonzero(kept < LEAST_KEPT)
-            }
+            hidden = {clients.clients[row]: _cancelled(kept[row]) for row in np.flatnonzero(kept < LEAST_KEPT)}
             clients, stats = quarantine(clients, stats, hidden, strict)  # type: ignore[arg-type, assignment]
             verdict = decide(
                 rule,
@@ -193,7 +189,7 @@ class AdapterRound:
                 raise ValueError(f"{rule!r} ends with single coordinates, which the products of adapters do not have.")
             update, lost = combined(clients.without(verdict.quarantined), decision.weights, settings, seed)
         watch.lap("combine")
-        return replace(AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed), truncation=lost)  # type: ignore[return-value]
+        return replace(AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed), truncation=lost)
 
     def _sketch(self, clients: Adapters) -> Sketch:
         if isinstance(self._aggregator.sketch, Sketch):
@@ -205,6 +201,13 @@ class AdapterRound:
 def check_sketch(sketch: Sketch | str) -> None:
     if not (sketch == "auto" or isinstance(sketch, (Exact, TwoSided))):
         raise ValueError(f"Adapters are compared by Exact() or TwoSided(), or 'auto'; got {sketch!r}.")
+
+
+def _cancelled(part: float) -> str:
+    return (
+        f"its factors cancel each other: their product has {part:.1e} of the squared norm that factors of such lengths "
+        "can make, and too few digits to be compared"
+    )
 
 
 def _opened(update: Any) -> Any:

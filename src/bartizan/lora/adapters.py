@@ -164,7 +164,7 @@ def parse_adapter(update: Any, settings: LoRA) -> Adapter:
     modules, names = {}, {}
     for module, sides in pairs.items():
         if len(sides) < 2:
-            raise TypeError(f"{quoted(*sides.values())} has no partner: an adapter has A and B of each module")
+            raise TypeError(f"{quoted(min(sides.values()))} has no partner: an adapter has A and B of each module")
         B, A = leaves[(sides["B"],)], leaves[(sides["A"],)]
         r = int(A.shape[0])
         if B.shape[1] != r or 0 in (*B.shape, *A.shape):

@@ -57,11 +57,13 @@ class Stack:
                 parts.append(np.full(self.about.rank, sign))
         return np.concatenate(parts)
 
-    @property
-    def owners(self) -> Floats:
-        """The c_a as a matrix, (adapters, rows): an adapter has no share in rows that are not its own."""
-        own = np.repeat(np.arange(len(self.counts)), self.counts)
-        return np.where(own == np.arange(len(self.counts))[:, None], self.coefficients, 0.0)
+    def sums(self, x: Any) -> Any:
+        """The sum of the rows of each adapter; one that is not finite spoils its own sum only."""
+        if not is_tensor(x):
+            return np.add.reduceat(x, np.cumsum([0, *self.counts[:-1]]), axis=0)
+        if len(self.groups) == 1:
+            return x.reshape(len(self.counts), self.counts[0], -1).sum(1).reshape(-1, *x.shape[1:])
+        return sys.modules["torch"].stack([part.sum(0) for part in x.split(self.counts)])
 
     def rows_of(self, adapter: int) -> slice:
         stop = sum(self.counts[: adapter + 1])
@@ -133,9 +135,9 @@ def _exact(adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | N
     with np.errstate(over="ignore", invalid="ignore"):  # such clients are quarantined
         for stack in stacks(adapters, about, narrow):
             P, Q = (sum(_product(x, x.T) for _, x in stack.pieces(side)) for side in "BA")
-            E = placed(stack.owners, P)
-            total = total + E @ (P * Q) @ E.T
-            longest = longest + (abs(E) @ (P.diagonal() * Q.diagonal()) ** 0.5) ** 2
+            c = placed(stack.coefficients, P)
+            total = total + stack.sums(stack.sums(c[:, None] * P * Q * c).T)
+            longest = longest + stack.sums(abs(c) * (P.diagonal() * Q.diagonal()) ** 0.5) ** 2
         gram, most = on_host(total), on_host(longest)
     gram = (gram + gram.T) / 2
     squares = np.diag(gram).copy()

@@ -37,13 +37,15 @@ def open_adapter(folder: str | os.PathLike[str]) -> Configured:
             raise ValueError(f"{path}: {name} is set to {quoted(config[name], 60)}; plain LoRA adapters are read.")
     if config.get("peft_type") != "LORA":
         raise ValueError(f"{path}: peft_type is {quoted(config.get('peft_type'), 60)}; wanted 'LORA'.")
-    alpha, rank, rslora = config.get("lora_alpha"), config.get("r"), config.get("use_rslora", False)
-    if not is_positive(alpha) or isinstance(rank, bool) or not isinstance(rank, int) or not isinstance(rslora, bool):
+    alpha: Any = config.get("lora_alpha")
+    rank, rslora = config.get("r"), config.get("use_rslora", False)
+    sound = is_positive(alpha) and isinstance(rank, int) and not isinstance(rank, bool) and isinstance(rslora, bool)
+    if not sound:
         raise ValueError(
             f"{path}: wanted lora_alpha, a positive number, r, a whole one, and use_rslora, true or false; got "
             f"{quoted(alpha, 60)}, {quoted(rank, 60)} and {quoted(rslora, 60)}."
         )
-    return Configured(open_update(path / TENSORS), alpha, None if config.get("rank_pattern") else rank, rslora)
+    return Configured(open_update(path / TENSORS), float(alpha), None if config.get("rank_pattern") else rank, rslora)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

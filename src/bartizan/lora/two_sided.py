@@ -87,7 +87,6 @@ def _sums(
             if sketch is not None:
                 Y = _add_products(Y, stack, B.projected, A.projected, sketch)
             c = placed(stack.coefficients, B.own[0])
-            E = placed(stack.owners, B.own[0])
             for (who, rows), P, Q in zip(stack.groups, B.own, A.own, strict=True):
                 n, count = P.shape[:2]
                 own = c[rows].reshape(n, count)
@@ -95,12 +94,13 @@ def _sums(
                 totals[0] = _added(totals[0], who, (own[:, :, None] * P * Q * own[:, None, :]).sum((1, 2)))
                 totals[1] = _added(totals[1], who, lengths)
             for column, (adapter, P, Q) in enumerate(zip(fixed, B.fixed, A.fixed, strict=True)):
-                totals[2] = _added(totals[2], (slice(None), column), E @ (P * Q) @ c[stack.rows_of(adapter)])
-    found, longest, products = (on_host(total) for total in totals)
+                products = stack.sums(c * ((P * Q) @ c[stack.rows_of(adapter)]))
+                totals[2] = _added(totals[2], (slice(None), column), products)
+    found, longest, with_fixed = (on_host(total) for total in totals)
     if sketch is None:
-        return np.zeros((len(adapters), 0)), found, products, longest
+        return np.zeros((len(adapters), 0)), found, with_fixed, longest
     sketches = on_host(Y).astype(np.float64).reshape(len(adapters), -1) / sketch.k**0.5
-    return sketches, found, products, longest
+    return sketches, found, with_fixed, longest
 
 
 def _added(total: Any, where: Any, more: Any) -> Any:
