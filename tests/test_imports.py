@@ -35,8 +35,9 @@ MAY_IMPORT = {
     "warmup": LIBRARY,
     "attacks": LIBRARY,
     "distributed": LIBRARY,
-    "flower": LIBRARY,
-    "nvflare": LIBRARY,
+    "lora": LIBRARY,
+    "flower": LIBRARY | {"lora"},
+    "nvflare": LIBRARY | {"lora"},
     "lab": LIBRARY | {"attacks"},
     "studies": LIBRARY | {"attacks", "lab"},
     "cli": LIBRARY | {"attacks", "lab", "warmup"},  # studies by their names only

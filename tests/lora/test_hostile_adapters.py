@@ -8,12 +8,12 @@ import os
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from test_products import adapter, dense
 
 import bartizan as bz
 from bartizan import lora
 from bartizan.lora import LoRA, TwoSided, open_adapter, save_adapter
 from bartizan.lora.peft_folders import CONFIG, TENSORS
+from made_adapters import adapter, dense
 
 rng = np.random.default_rng(0)
 GOOD = adapter(rng, 2)

@@ -111,8 +111,7 @@ class AdapterRound:
         trusted: Any = None,
         history: tuple[float, ...] = (),
     ) -> None:
-        settings.check_rule(aggregator.rule)
-        check_sketch(aggregator.sketch)
+        check_adapters(aggregator, settings)
         assert isinstance(aggregator.rule, Rule)
         aggregator.rule.check_trusted(trusted is not None)
         self._aggregator, self._settings = aggregator, settings
@@ -198,9 +197,16 @@ class AdapterRound:
         return TwoSided() if rows > MANY_ROWS else Exact()
 
 
-def check_sketch(sketch: Sketch | str) -> None:
-    if not (sketch == "auto" or isinstance(sketch, (Exact, TwoSided))):
-        raise ValueError(f"Adapters are compared by Exact() or TwoSided(), or 'auto'; got {sketch!r}.")
+def check_adapters(aggregator: Aggregator, settings: LoRA, **unused: Any) -> None:
+    """Raise ValueError on a rule, a sketch or an option of a strategy that adapters do not admit."""
+    settings.check_rule(aggregator.rule)
+    if not (aggregator.sketch == "auto" or isinstance(aggregator.sketch, (Exact, TwoSided))):
+        raise ValueError(f"Adapters are compared by Exact() or TwoSided(), or 'auto'; got {aggregator.sketch!r}.")
+    for name, value in unused.items():
+        if value is not None:
+            raise ValueError(f"{name} is not used for adapters, which are small: leave it out.")
+    if unused and settings.rank is not None:
+        raise ValueError("The global adapter keeps its rank: leave LoRA's rank out.")
 
 
 def _cancelled(part: float) -> str:

@@ -139,6 +139,14 @@ class Adapter:
         return tuple(self.modules[name].rank for name in sorted(self.modules))
 
 
+def shape_of_rank(name: str, shape: tuple[int, ...], came: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of this factor with the rank of the one that came, where nothing but the rank differs."""
+    found = NAME.fullmatch(name.removesuffix(WEIGHT))
+    if found is None or len(came) != 2:
+        return shape
+    return (came[0], shape[1]) if found[2] == "A" else (shape[0], came[1])
+
+
 def parse_adapter(update: Any, settings: LoRA) -> Adapter:
     """The adapter in a client's dict of arrays; TypeError on what is none, or on a rank or alpha beyond the limits."""
     if isinstance(update, Adapter):
@@ -239,7 +247,9 @@ def parse_adapters(
     sent: Sequence[Any], settings: LoRA, *, reference: Any = None, trusted: Any = None, strict: bool = False
 ) -> Adapters:
     """Inspect every client's adapter, without reading a number, and keep those of the common modules."""
-    points = {name: _point(name, one, settings) for name, one in (("reference", reference), ("trusted", trusted))}
+    points = {
+        name: server_adapter(name, one, settings) for name, one in (("reference", reference), ("trusted", trusted))
+    }
     parsed: dict[int, Adapter] = {}
     quarantined: dict[int, str] = {}
     for client, update in enumerate(sent):
@@ -292,8 +302,8 @@ def _misfit(usual: Adapter, one: Adapter) -> str:
     return f"it is on {one.device}, and the others are on {usual.device}"
 
 
-def _point(name: str, update: Any, settings: LoRA) -> Adapter | None:
-    """The reference or the trusted adapter, which the server supplies."""
+def server_adapter(name: str, update: Any, settings: LoRA) -> Adapter | None:
+    """The reference or the trusted adapter, which the server supplies; ValueError if it can't be used."""
     if update is None:
         return None
     try:

@@ -11,6 +11,7 @@ from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
 from bartizan.lora.adapters import Adapters, Factors, LoRA, wide
 from bartizan.lora.factor_stacks import library, on_host, placed
+from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import is_tensor
 
 PADDING = 2**20  # number of the draw (`generator_of`) for components without a product
@@ -72,6 +73,6 @@ def _refactored(
 def _like(array: Any, leaf: Any) -> Any:
     """A float64 array in the library, dtype and place of this one."""
     if not is_tensor(leaf):
-        return np.ascontiguousarray(array, dtype=leaf.dtype)
+        return in_own_type(np.ascontiguousarray(array, dtype=leaf.dtype), leaf)
     tensor = array if is_tensor(array) else placed(np.ascontiguousarray(array), leaf)
-    return tensor.to(leaf.dtype).contiguous()
+    return in_own_type(tensor.to(leaf.dtype).contiguous(), leaf)

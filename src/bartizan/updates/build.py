@@ -11,6 +11,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
+from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import Path, like_leaf, on_host, rebuild
 from bartizan.updates.updates import Updates
 
@@ -38,7 +39,7 @@ def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = Non
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
     arrays = dict(zip((entry.path for entry in clients.layout.float_entries), floats, strict=True)) | integers
-    return rebuild(clients.like, lambda path, leaf: like_leaf(arrays[path], leaf))
+    return rebuild(clients.like, lambda path, leaf: in_own_type(like_leaf(arrays[path], leaf), leaf))
 
 
 def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
