@@ -89,8 +89,8 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)
 	@touch $@
 
 $(VENV)/slow: $(VENV)/dev
-	@echo "Installing Flower's simulation engine ..."
-	$(PIP) --editable ".[dev,simulation]"
+	@echo "Installing Flower's simulation engine, peft and JAX ..."
+	$(PIP) --editable ".[dev,slow]"
 	@touch $@
 
 $(VENV)/docs: pyproject.toml constraints.txt | $(VENV)

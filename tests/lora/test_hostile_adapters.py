@@ -111,6 +111,7 @@ def test_folders_are_read_with_their_own_alpha_and_written_back(tmp_path):
     save_adapter(tmp_path / "next", out.update, sent[0])
     again = open_adapter(tmp_path / "next")
     assert (again.alpha, again.rank) == (2, 12)
+    assert list(again.arrays) == list(GOOD)
     np.testing.assert_allclose(dense(again.arrays, 2), X.mean(axis=0), atol=1e-5 * np.abs(X).max())
     # A model's own names hold that of the adapter, ranks may differ between modules.
     mixed = {name.replace(".weight", ".default.weight"): array for name, array in GOOD.items()}

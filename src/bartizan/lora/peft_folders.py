@@ -15,14 +15,19 @@ from bartizan._util.regular_files import read_regular
 from bartizan._util.text import quoted
 from bartizan.lora.adapters import Configured, LoRA, is_positive, parse_adapter
 from bartizan.updates.files import create_update, open_update
-from bartizan.updates.layout import on_gpu, on_host
+from bartizan.updates.layout import on_gpu
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 MOST_CONFIG = 2**20  # bytes
 ABSENT: tuple[Any, ...] = (None, False, "none", [], {})
 # Options that change what an adapter does to the model in other ways than s B A of the factors' own shapes.
-UNLIKE = ("use_dora", "use_qalora", "bias", "lora_bias", "modules_to_save", "alpha_pattern", "layer_replication",
-          "trainable_token_indices", "target_parameters", "corda_config", "arrow_config", "use_bdlora")  # fmt: skip
+UNLIKE = (
+    *("use_dora", "use_qalora", "use_bdlora", "kasa_config", "monteclora_config", "arrow_config"),
+    *("bias", "lora_bias", "modules_to_save", "trainable_token_indices", "target_parameters"),
+    *("alpha_pattern", "layer_replication"),
+)
+# A model's own names have that of the adapter in them, "lora_A.default.weight", and those in files do not.
+OWN_NAME = re.compile(r"(\.lora_(?:embedding_)?[AB])\.(?!weight$)\w+(?=\.weight$|$)")
 
 
 def open_adapter(folder: str | os.PathLike[str]) -> Configured:
@@ -83,11 +88,8 @@ def save_adapter(
     others = {name: factors.rank for name, factors in modules.items() if factors.rank != usual}
     pattern = {name.removeprefix("base_model.model."): rank for name, rank in others.items()}
     settings = {"peft_type": "LORA", "r": usual, "lora_alpha": alpha, "rank_pattern": pattern, "alpha_pattern": {}}
-    # A model's own names have that of the adapter in them, and files do not: "lora_A.default.weight".
-    names = {name: re.sub(r"(\.lora_(?:embedding_)?[AB])\.\w+?(?=\.weight$|$)", r"\1", name) for name in update}
-    names = {name: short if short.endswith((".weight", "_A", "_B")) else name for name, short in names.items()}
     path.mkdir(parents=True, exist_ok=True)
-    arrays = {names[name]: on_host(array) if on_gpu(array) else array for name, array in update.items()}
+    arrays = {OWN_NAME.sub(r"\1", name): one.cpu() if on_gpu(one) else one for name, one in update.items()}
     with create_update(path / TENSORS, like=arrays) as out:
         for name, array in arrays.items():
             out[name][...] = array
