@@ -89,7 +89,7 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)
 	@touch $@
 
 $(VENV)/slow: $(VENV)/dev
-	@echo "Installing Flower's simulation engine, Ray and an S3 server ..."
+	@echo "Installing Flower's simulation engine, Ray, an S3 server, peft and JAX ..."
 	$(PIP) --editable ".[dev,slow]"
 	@touch $@
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class Aggregation(Generic[U]):
         clients: Sequence[Any],
         seconds: dict[str, float],
         failed: Mapping[Any, str] | None = None,
-    ) -> Aggregation[U]:
+    ) -> Self:
         """The result of a verdict on these clients, in their order."""
         decision, quarantined = verdict.decision, verdict.quarantined
         weights = None

@@ -306,7 +306,7 @@ class Round(Generic[U]):
         size, unit = effective.working_set()
         if size and self._recheck:
             size += RECHECK_SKETCH.k
-        try:
+        with named_errors(ids, self._failed):
             column_pass = ColumnPass.of(self._memory, progress, out)
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
@@ -331,12 +331,6 @@ class Round(Generic[U]):
                 return verdict, combine(used, decision.weights, decision.coordinate_stage)
 
             verdict, update = until_read(clients, self._stats(clients, stored), self._strict, closed)
-        except BadClientError as bad:
-            raise BadClientError(ids[bad.client], bad.reason) from None
-        except TooFewClientsError as too_few:
-            named = {ids[client]: reason for client, reason in too_few.quarantined.items()}
-            problem = nobody_left(len(named), len(self._failed)) if len(named) == len(ids) else too_few.problem
-            raise TooFewClientsError(problem, named, self._failed) from None
         watch.lap("combine")
         return Aggregation.of(update, verdict, ids, watch.laps, self._failed)
 
@@ -350,6 +344,19 @@ class Round(Generic[U]):
             reading = stored[client].reading if stored[client].layout == clients.layout else None
             readings.append(reading or sketch.sketch_part(clients.only([row]), self._seed))
         return sketch.stats_from(clients, SketchedRows.stacked(readings), self._seed)
+
+
+@contextmanager
+def named_errors(ids: list[Any], failed: dict[Any, str]) -> Iterator[None]:
+    """Errors about clients, which name them by their index, name them by their ids."""
+    try:
+        yield
+    except BadClientError as bad:
+        raise BadClientError(ids[bad.client], bad.reason) from None
+    except TooFewClientsError as too_few:
+        named = {ids[client]: reason for client, reason in too_few.quarantined.items()}
+        problem = nobody_left(len(named), len(failed)) if len(named) == len(ids) else too_few.problem
+        raise TooFewClientsError(problem, named, failed) from None
 
 
 def in_order(ids: list[Any]) -> list[Any]:

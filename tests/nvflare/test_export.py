@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 
+import pytest
 from nvflare.app_opt.pt.recipes import FedAvgRecipe
 
 from bartizan.nvflare import RobustAggregator
@@ -21,10 +22,13 @@ ARGUMENTS = {
     "spill": "/scratch",
     "memory": "2 GB",
 }
+# Adapters are not spilled, and have a sketch of their own.
+OF_ADAPTERS = {"rule": "krum", "n_byzantine": 1, "adapters": {"alpha": 16, "max_rank": 64}}
 
 
-def test_an_exported_job_has_every_argument_of_the_aggregator(tmp_path):
-    assert list(inspect.signature(RobustAggregator).parameters) == list(ARGUMENTS)
+@pytest.mark.parametrize("arguments", [ARGUMENTS, OF_ADAPTERS], ids=["models", "adapters"])
+def test_an_exported_job_has_every_argument_of_the_aggregator(arguments, tmp_path):
+    assert list(inspect.signature(RobustAggregator).parameters) == [*ARGUMENTS, "adapters"]
     script = tmp_path / "client.py"
     script.write_text("")
     recipe = FedAvgRecipe(
@@ -32,14 +36,14 @@ def test_an_exported_job_has_every_argument_of_the_aggregator(tmp_path):
         model={"class_path": "torch.nn.Linear", "args": {"in_features": 2, "out_features": 2}},
         min_clients=9,
         train_script=str(script),
-        aggregator=RobustAggregator(**ARGUMENTS),
+        aggregator=RobustAggregator(**arguments),
     )
     recipe.export(str(tmp_path / "jobs"))
     (config,) = tmp_path.glob("jobs/**/config_fed_server.json")
     (controller,) = json.loads(config.read_text())["workflows"]
     exported = controller["args"]["aggregator"]
-    assert exported == {"path": "bartizan.nvflare.aggregator.RobustAggregator", "args": ARGUMENTS}
+    assert exported == {"path": "bartizan.nvflare.aggregator.RobustAggregator", "args": arguments}
     again = RobustAggregator(**exported["args"])
-    assert {name: getattr(again, name) for name in ARGUMENTS} == ARGUMENTS
+    assert {name: getattr(again, name) for name in arguments} == arguments
     # NVFlare copies sources beside the job. Without __init__.py they do not replace the installed package.
     assert not list(tmp_path.glob("jobs/**/bartizan/__init__.py"))

@@ -20,6 +20,7 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
 from bartizan.defense.reported import finite_numbers, median_metrics
+from bartizan.lora.adapters import shape_of_rank
 from bartizan.updates.headers import read_npy_header
 from bartizan.updates.layout import FLOATS
 
@@ -64,8 +65,11 @@ class Model:
     def layout(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         return {name: (array.dtype, array.shape) for name, array in self.arrays.items()}
 
-    def decode(self, record: Mapping[str, Any]) -> dict[str, Array]:
-        """Return a reply's arrays in the model's order; raise ValueError if they do not match the model."""
+    def decode(self, record: Mapping[str, Any], *, any_rank: bool = False) -> dict[str, Array]:
+        """Return a reply's arrays in the model's order; raise ValueError if they do not match the model.
+
+        With `any_rank` they are the factors of an adapter, whose rank may be another than the model's.
+        """
         for name in record:
             if name not in self.arrays:
                 raise ValueError(f"array {quoted(name, 60)} is not part of the model")
@@ -74,6 +78,8 @@ class Model:
             if name not in record:
                 raise ValueError(f"array {name!r} is missing")
             try:
+                if any_rank:
+                    shape = shape_of_rank(name, shape, read_npy_header(record[name].data).shape)
                 arrays[name] = decoded(record[name], dtype, shape)
             except ValueError as wrong:
                 raise ValueError(f"array {name!r}: {wrong}") from None

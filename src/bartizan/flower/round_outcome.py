@@ -13,6 +13,7 @@ from flwr.app import RecordDict
 from bartizan._util.types import Floats
 from bartizan.errors import TooFewClientsError
 from bartizan.flower.replies import Model
+from bartizan.lora.adapter_round import AdapterAggregation
 from bartizan.result import Aggregation
 
 log = logging.getLogger("flwr")
@@ -123,8 +124,9 @@ class RoundOutcome:
                 "n_byzantine": result.n_byzantine,
                 "seed": str(result.seed),
                 "sketch": repr(result.sketch),
-                "norm": _step(model, result.update),
             }
+            if not isinstance(result, AdapterAggregation):  # whose factors move without a change of their products
+                line["norm"] = _step(model, result.update)
         if self.refused is not None:
             line["note"] = f"The round was refused and the model kept: {self.refused.problem}"
         return line

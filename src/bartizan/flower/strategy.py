@@ -37,6 +37,8 @@ from bartizan.flower.resume import Ended, RunRecord, resumed, run_line
 from bartizan.flower.round_outcome import RoundOutcome
 from bartizan.flower.saved_state import Saved
 from bartizan.flower.streaming_grid import StreamingGrid, UnusableReply
+from bartizan.lora.adapter_round import AdapterRound, check_adapters
+from bartizan.lora.adapters import LoRA, server_adapter
 from bartizan.round import Round
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
@@ -61,6 +63,8 @@ class RobustStrategy(FedAvg):
             gives the size of each node id (others are quarantined).
         size_cap: The most examples that a node can claim; needed with ``sizes="reported"``.
         trusted_fn: For rules that need a trusted update: (round, global model) -> the server's own model.
+        adapters: For models that are LoRA adapters (peft's state dict): how they are read and combined. The nodes'
+            ranks may differ; the global adapter keeps its own.
         spill: A folder to keep replies in instead of memory.
         folder: Where the run is recorded, for `bartizan report`, and from where it continues after a restart.
         name: The name of the run there.
@@ -79,6 +83,7 @@ class RobustStrategy(FedAvg):
         sizes: Literal["reported"] | Mapping[int, float] | None = None,
         size_cap: float | None = None,
         trusted_fn: Callable[[int, ArrayRecord], ArrayRecord] | None = None,
+        adapters: LoRA | None = None,
         spill: str | os.PathLike[str] | None = None,
         folder: str | os.PathLike[str] | None = None,
         name: str = "flower",
@@ -106,7 +111,9 @@ class RobustStrategy(FedAvg):
         self._size_policy = SizePolicy(sizes, size_cap)
         if isinstance(rule, Rule):
             rule.check_trusted(trusted_fn is not None)
-        self.sizes, self.size_cap, self.trusted_fn = sizes, size_cap, trusted_fn
+        if adapters is not None:
+            check_adapters(self.aggregator, adapters, spill=spill)
+        self.sizes, self.size_cap, self.trusted_fn, self.adapters = sizes, size_cap, trusted_fn, adapters
         self.spill, self.name = spill, name
         self.connect_timeout, self.max_missed_rounds = connect_timeout, max_missed_rounds
         self.folder = None if folder is None else Path(folder).expanduser()
@@ -151,6 +158,8 @@ class RobustStrategy(FedAvg):
         """Run as Flower does; with a `folder` that holds an unfinished run, continue after its last round."""
         began = time.monotonic()
         model = Model.of(initial_arrays)  # raises now if it can't be aggregated, not at the first reply
+        if self.adapters is not None:
+            server_adapter("The global model", model.arrays, self.adapters)
         with RunRecord(self.folder, run_line(self.name, self.aggregator, model.dim)) as record:
             saved = record.load(model, self._settings)
             done = saved.round
@@ -290,10 +299,13 @@ class RobustStrategy(FedAvg):
 
     def _aggregate(self, replies: Iterable[Message], model: Model, outcome: RoundOutcome) -> None:
         trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(outcome.round, model.record))
+        start: dict[str, Any] = {"reference": model.arrays, "trusted": trusted, "history": self._history}
+        opened: Round[Any] | AdapterRound
         try:
-            opened = self.aggregator.round(
-                reference=model.arrays, trusted=trusted, history=self._history, spill=self.spill
-            )
+            if self.adapters is None:
+                opened = self.aggregator.round(**start, spill=self.spill)
+            else:
+                opened = AdapterRound(self.aggregator, self.adapters, **start)
         except OSError as full:
             if full.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -303,7 +315,7 @@ class RobustStrategy(FedAvg):
                 self._read_replies(replies, opened, model, outcome)
 
     def _read_replies(
-        self, replies: Iterable[Message], opened: Round[Any], model: Model, outcome: RoundOutcome
+        self, replies: Iterable[Message], opened: Round[Any] | AdapterRound, model: Model, outcome: RoundOutcome
     ) -> None:
         seen: set[int] = set()
         for reply in replies:
@@ -326,7 +338,9 @@ class RobustStrategy(FedAvg):
         outcome.waiting = last - self._asked_at - outcome.reading
         outcome.after = time.monotonic() - last
 
-    def _read_reply(self, node: int, reply: Message, opened: Round[Any], model: Model, outcome: RoundOutcome) -> None:
+    def _read_reply(
+        self, node: int, reply: Message, opened: Round[Any] | AdapterRound, model: Model, outcome: RoundOutcome
+    ) -> None:
         if reply.has_error() and not isinstance(reply.error, UnusableReply):
             opened.fail(node, short(reply.error.reason))
             return
@@ -336,7 +350,7 @@ class RobustStrategy(FedAvg):
             if reply.has_error():
                 raise ValueError(reply.error.reason)
             size = self._size_policy.of(node, lambda: reported_size(reply.content, self.weighted_by_key))
-            update = model.decode(arrays_of(reply.content))
+            update = model.decode(arrays_of(reply.content), any_rank=self.adapters is not None)
         except ValueError as wrong:
             update = Unreadable(short(wrong))
         try:
@@ -363,7 +377,8 @@ class RobustStrategy(FedAvg):
     def _settings(self) -> dict[str, str]:
         """How the run aggregates, in words that can be shown and compared."""
         rule, sketch = repr(self.aggregator.rule), str(self.aggregator.sketch)
-        return {"rule": rule, "sketch": sketch, "sizes": str(self._size_policy)}
+        more = {} if self.adapters is None else {"adapters": repr(self.adapters)}
+        return {"rule": rule, "sketch": sketch, "sizes": str(self._size_policy), **more}
 
 
 def least_clients(rule: Rule | CoordinateWise) -> int:

@@ -26,6 +26,8 @@ from bartizan.aggregate import Aggregator
 from bartizan.defense.reported import SizePolicy, median_metrics
 from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import TooFewClientsError
+from bartizan.lora.adapter_round import AdapterRound, check_adapters
+from bartizan.lora.adapters import LoRA
 from bartizan.nvflare.job_record import write_record
 from bartizan.nvflare.running_job import RunningJob
 from bartizan.nvflare.site_results import check_layout, in_library_of, mapped, n_bytes, zeros_like
@@ -36,6 +38,7 @@ from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import Unreadable
 from bartizan.updates.parse import reason_of
 
+AnyRound = Round[Any] | AdapterRound
 BESIDE_MODEL = 192 * 2**20
 """Bytes besides the result that a round may use where NVFlare keeps the tensors on disk."""
 
@@ -48,7 +51,7 @@ class SiteRound:
     model: Any = None
     """The parameters that were sent."""
     asked: set[str] = field(default_factory=set)
-    rounds: dict[ParamsType, Round[Any]] = field(default_factory=dict)
+    rounds: dict[ParamsType, AnyRound] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -82,6 +85,8 @@ class RobustAggregator(ModelAggregator):
             disk (`enable_tensor_disk_offload`): those are mapped.
         memory: The most memory that a round may use, as in `aggregate`; by default no limit, and where NVFlare keeps
             tensors on disk the size of the model and 192 MiB.
+        adapters: For models that are LoRA adapters: the arguments of `bartizan.lora.LoRA`, such as ``{"alpha": 16}``.
+            Sites send whole adapters, whose ranks may differ; the global adapter keeps its own.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class RobustAggregator(ModelAggregator):
         timeout: float | None = None,
         spill: str | None = None,
         memory: int | str | None = None,
+        adapters: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         # NVFlare exports an argument only if there is an attribute of its name.
@@ -103,6 +109,7 @@ class RobustAggregator(ModelAggregator):
         self.rule_settings, self.sketch_settings = rule_settings, sketch_settings
         self.sizes, self.size_cap, self.timeout = sizes, size_cap, timeout
         self.spill, self.memory = None if spill is None else os.fspath(spill), memory
+        self.adapters = adapters
         for name, text in (("rule", rule), ("sketch", sketch)):
             if not isinstance(text, str):
                 raise TypeError(f"{name} must be a name, since NVFlare exports jobs as JSON; got {text!r}.")
@@ -117,6 +124,9 @@ class RobustAggregator(ModelAggregator):
         # "auto" takes no settings
         named = sketch if sketch == "auto" and not sketch_settings else registry.sketch(sketch, **sketch_settings or {})
         self._aggregator = Aggregator(chosen, named)
+        self._lora = None if adapters is None else LoRA(**adapters)
+        if self._lora is not None:
+            check_adapters(self._aggregator, self._lora, spill=spill, memory=memory)
         self._size_policy = SizePolicy(sizes, size_cap)  # type: ignore[arg-type]
         self._job = RunningJob(timeout)
         self._round = SiteRound()
@@ -133,7 +143,7 @@ class RobustAggregator(ModelAggregator):
         """Learn from NVFlare's events which model was sent to which sites, and which of them failed."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
-            load_kernels(self._aggregator)
+            load_kernels(self._aggregator if self._lora is None else Aggregator(self._aggregator.rule))
         elif event_type == AppEventType.BEFORE_TRAIN_TASK:
             if self._job.attach(self, fl_ctx) and self._round.model is None:
                 sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
@@ -173,13 +183,19 @@ class RobustAggregator(ModelAggregator):
         if None not in (now.number, model.current_round) and now.number != model.current_round:
             now.failed[site] = f"its result is of round {model.current_round}"
             return False
-        size, update = 1.0, mapped_or_unreadable(model.params, self._sent())
+        size, kind = 1.0, model.params_type or ParamsType.FULL
+        if self._lora is None:
+            update = mapped_or_unreadable(model.params, self._sent())
+        elif kind == ParamsType.FULL:
+            update = mapped_or_unreadable(model.params, None)  # compared with the model when the round is closed
+        else:
+            update, kind = Unreadable("it sent differences of factors; wanted whole adapters"), ParamsType.FULL
         try:
             size = self._size_policy.of(site, lambda: model.meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND))
         except ValueError as wrong:
             update = Unreadable(short(wrong))
         try:
-            reason = self._opened(now, model.params_type or ParamsType.FULL).add(update, site, size)
+            reason = self._opened(now, kind).add(update, site, size)
         except OSError as full:  # no room in `spill`: the site has failed, and the round goes on
             now.failed[site] = short(full)
             return False
@@ -236,8 +252,12 @@ class RobustAggregator(ModelAggregator):
             return self._round.model
         return (self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) or {}).get("weights")
 
-    def _opened(self, now: SiteRound, kind: ParamsType) -> Round[Any]:
-        if kind not in now.rounds:
+    def _opened(self, now: SiteRound, kind: ParamsType) -> AnyRound:
+        if kind not in now.rounds and self._lora is not None:
+            now.rounds[kind] = AdapterRound(
+                self._aggregator, self._lora, reference=self._sent() or None, history=self._history
+            )
+        elif kind not in now.rounds:
             memory, reference = self.memory, self._sent() if n_bytes(self._sent()) else None
             if memory is None and self._job.tensors_on_disk():
                 memory = n_bytes(reference) + BESIDE_MODEL
@@ -255,7 +275,7 @@ class RobustAggregator(ModelAggregator):
             opened.__exit__()
         now.rounds, now.model = {}, None
 
-    def _log(self, now: SiteRound, opened: Round[Any], quarantined: Mapping[str, str], problem: str) -> None:
+    def _log(self, now: SiteRound, opened: AnyRound, quarantined: Mapping[str, str], problem: str) -> None:
         counts = f"judged {len(opened) - len(quarantined)} results, quarantined {len(quarantined)}"
         self.info(f"Round {now.number}: {counts}; {len(opened.failed)} sites failed")
         for what, sites in (("Quarantined", quarantined), ("Failed", opened.failed)):
@@ -267,7 +287,7 @@ class RobustAggregator(ModelAggregator):
     def _record(
         self,
         now: SiteRound,
-        opened: Round[Any],
+        opened: AnyRound,
         result: Aggregation[Any] | None,
         weights: dict[str, float] | None,
         quarantined: Mapping[str, str],

@@ -12,6 +12,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device, slices
+from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import Path, is_array, like_leaf, on_host, rebuild
 from bartizan.updates.lazy import LazyArray
 from bartizan.updates.updates import Updates
@@ -56,7 +57,7 @@ def _built(clients: Updates, floats: Sequence[Any], weights: Floats) -> Any:
     if is_array(clients.like):
         return like_leaf(floats[0], clients.like)
     arrays = dict(zip((entry.path for entry in clients.layout.float_entries), floats, strict=True)) | integers
-    return rebuild(clients.like, lambda path, leaf: like_leaf(arrays[path], leaf))
+    return rebuild(clients.like, lambda path, leaf: in_own_type(like_leaf(arrays[path], leaf), leaf))
 
 
 def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from bartizan._util.types import Array
+from bartizan.updates.dlpack import DLPackArray, borrowed, speaks_dlpack
 from bartizan.updates.lazy import LazyArray
 
 Path = tuple[Any, ...]
@@ -137,7 +138,7 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
     if next(nodes) > MOST_NODES:
         raise TypeError(f"the update has more than {MOST_NODES:,} parts")
     kind = type(node)
-    if kind is np.ndarray or kind is LazyArray or is_tensor(node):
+    if kind is np.ndarray or kind is LazyArray or kind is DLPackArray or is_tensor(node):
         leaves[path] = node
         return node
     if issubclass(kind, np.ma.MaskedArray):
@@ -145,6 +146,8 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
     if issubclass(kind, (np.ndarray, np.generic)):
         # Of a subclass only the memory is used, none of its methods.
         return _plain(np.asarray(node), path, leaves, nodes)
+    if speaks_dlpack(kind):
+        return _plain(borrowed(node), path, leaves, nodes)
     if issubclass(kind, Mapping):
         items = [(key, _plain(child, (*path, key), leaves, nodes)) for key, child in node.items()]
         if kind is dict or kind is OrderedDict:
@@ -163,7 +166,9 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
         if own is list:
             return plain
         return kind(*plain) if hasattr(kind, "_fields") else tuple(plain)
-    raise TypeError(f"{_where(path)} is a {kind.__name__}, not a NumPy array or torch tensor")
+    raise TypeError(
+        f"{_where(path)} is a {kind.__name__}, not a NumPy array, a torch tensor or an array that speaks DLPack"
+    )
 
 
 def _memory(leaves: Iterable[Any]) -> int:
@@ -227,7 +232,9 @@ def form_of(update: Any) -> Any:
         return type(update), frozenset((key, form_of(child)) for key, child in update.items())
     if isinstance(update, (list, tuple)):
         return type(update), tuple(map(form_of, update))
-    return "tensor" if is_tensor(update) else update.dtype.str
+    form = "tensor" if is_tensor(update) else update.dtype.str
+    namespace = getattr(update, "namespace", None)
+    return form if namespace is None else (form, id(namespace))
 
 
 def _plain_numbers(node: Any) -> bool:
@@ -361,7 +368,11 @@ def like_leaf(flat: Any, leaf: Any) -> Any:
         return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype).to(leaf.device)
     if _name(leaf.dtype) == "bfloat16":
         flat = flat.view(leaf.dtype)
-    return flat.reshape(leaf.shape).astype(leaf.dtype, copy=False)
+    made = flat.reshape(leaf.shape).astype(leaf.dtype, copy=False)
+    if type(leaf) is DLPackArray:
+        made = made.view(DLPackArray)
+        made.namespace = leaf.namespace
+    return made
 
 
 def widen_bfloat16(bits: Array) -> Array:

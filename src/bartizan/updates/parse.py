@@ -12,6 +12,7 @@ from bartizan._util.text import short
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass
 from bartizan.updates.columns import HostRows, Row, UpdateRows, stack
+from bartizan.updates.dlpack import borrowed, speaks_dlpack
 from bartizan.updates.layout import (
     Entry,
     Layout,
@@ -47,6 +48,8 @@ def parse_updates(
     column_pass: ColumnPass = UNLIMITED,
 ) -> Updates:
     """Inspect every client's container, without reading a number, and keep those of the common layout."""
+    if not is_array(updates) and speaks_dlpack(type(updates)):
+        updates = borrowed(updates)
     if is_array(updates):
         return _parse_matrix(updates, reference, trusted, column_pass)
     inspected = InspectedUpdates.of(as_list(updates))

@@ -1,0 +1,328 @@
+"""Parse untrusted LoRA adapters: names and shapes of their factors, ranks and scales."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from bartizan._util.text import quoted, short
+from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
+from bartizan.rules.base import Rule
+from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.updates.layout import FLOATS, Layout, device_of, dtype_name, is_tensor, on_gpu, plain_and_leaves
+from bartizan.updates.parse import LONGEST_REASON, reason_of
+
+# As peft names them, with or without the adapter's own name: "...q_proj.lora_A.weight", "...lora_A.default.weight".
+NAME = re.compile(r"(.+)\.lora_(?:embedding_)?([AB])(?:\.\w+)?")
+WEIGHT = ".weight"
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """How adapters are read and combined; for `aggregate`, and for the strategies of Flower and NVFlare.
+
+    An adapter changes each of its modules by s B A, with s = alpha / r. The rank r is that of the factors which came,
+    whatever a client says; alpha is the server's.
+
+    Args:
+        alpha: The server's `lora_alpha`, for all clients; one whose configuration has another is quarantined. None
+            takes each client's own from its peft folder, if s is `max_scale` at most.
+        rank: The rank of the result; by default that of the reference, or the one that most clients have.
+        combine: ``"products"`` averages the products B A, and factors the average again to the wanted rank.
+            ``"factors"`` averages B and A separately, where all ranks agree: cheaper, and not the same.
+        use_rslora: s = alpha / sqrt(r), as peft's option of that name.
+        max_rank: The largest rank that a client's factors may have.
+        max_scale: The largest s that a client may ask for, where alpha is its own.
+    """
+
+    alpha: float | None = None
+    rank: int | None = None
+    combine: Literal["products", "factors"] = "products"
+    use_rslora: bool = False
+    max_rank: int = 256
+    max_scale: float = 64.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("alpha", self.alpha), ("max_scale", self.max_scale)):
+            if not (value is None or is_positive(value)):
+                raise ValueError(f"LoRA needs {name}, a positive number; got {quoted(value)}.")
+        for name, whole in (("rank", self.rank), ("max_rank", self.max_rank)):
+            if whole is not None and (isinstance(whole, bool) or not isinstance(whole, int) or whole < 1):
+                raise ValueError(f"LoRA needs {name}, a whole number from 1 up; got {quoted(whole)}.")
+        if self.combine not in ("products", "factors"):
+            raise ValueError(f"LoRA's combine is 'products' or 'factors'; got {quoted(self.combine)}.")
+
+    def scale(self, rank: int, alpha: float | None) -> float:
+        """The s of factors of this rank; TypeError if the client's own alpha is not admitted."""
+        if alpha is None and self.alpha is None:
+            raise TypeError("it does not say its alpha, and LoRA(alpha=...) gives none")
+        if None not in (alpha, self.alpha) and alpha != self.alpha:
+            raise TypeError(f"its lora_alpha is {quoted(alpha, 60)}, and the server's is {self.alpha}")
+        wanted = float(self.alpha if alpha is None else alpha)  # type: ignore[arg-type]
+        scale = wanted / (math.sqrt(rank) if self.use_rslora else rank)
+        if self.alpha is None and scale > self.max_scale:
+            raise TypeError(f"its alpha / r is {scale:.3g}, and {self.max_scale:g} is the most")
+        return scale
+
+    def rescaled(self, own: Factors, rank: int) -> float:
+        """The s that the alpha of these factors gives another rank."""
+        ratio = own.rank / rank
+        return own.scale * (math.sqrt(ratio) if self.use_rslora else ratio)
+
+    def check_rule(self, rule: Any) -> None:
+        """Raise ValueError on a rule, or a last stage of one, that is no weighted sum of the clients."""
+        last = rule
+        while isinstance(getattr(last, "rule", None), (Rule, CoordinateWise)):
+            last = last.rule
+        if isinstance(last, CoordinateWise) or getattr(last, "trim", False):
+            raise ValueError(
+                f"{rule!r} judges single coordinates, and the products of adapters are never formed. "
+                "Use a rule that gives each client a weight, such as NNM(2) >> GeometricMedian()."
+            )
+
+
+def is_positive(number: Any) -> bool:
+    """Whether this is a finite number above 0."""
+    try:
+        return isinstance(number, (int, float)) and not isinstance(number, bool) and 0 < float(number) < math.inf
+    except OverflowError:
+        return False
+
+
+class Configured(NamedTuple):
+    """The arrays of an adapter, and what its configuration says."""
+
+    arrays: Mapping[str, Any]
+    alpha: float
+    rank: int | None
+    """None where modules have ranks of their own."""
+    use_rslora: bool
+
+
+class Factors(NamedTuple):
+    """What an adapter adds to one module: scale * B @ A, of (d_out, r) and (r, d_in)."""
+
+    B: Any
+    A: Any
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        return int(self.A.shape[0])
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One client's adapter: its factors by module, and the names under which they came."""
+
+    modules: dict[str, Factors]
+    names: dict[str, tuple[str, str]]
+    """Of B and A, by module."""
+    order: tuple[str, ...]
+    """The names in the order in which they came."""
+    device: str
+    dtype: str
+
+    @property
+    def shapes(self) -> tuple[tuple[str, int, int], ...]:
+        """The modules, sorted by name, with d_out and d_in."""
+        return tuple((name, int(f.B.shape[0]), int(f.A.shape[1])) for name, f in sorted(self.modules.items()))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(self.modules[name].rank for name in sorted(self.modules))
+
+
+def shape_of_rank(name: str, shape: tuple[int, ...], came: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of this factor with the rank of the one that came, where nothing but the rank differs."""
+    found = NAME.fullmatch(name.removesuffix(WEIGHT))
+    if found is None or len(came) != 2:
+        return shape
+    return (came[0], shape[1]) if found[2] == "A" else (shape[0], came[1])
+
+
+def parse_adapter(update: Any, settings: LoRA) -> Adapter:
+    """The adapter in a client's dict of arrays; TypeError on what is none, or on a rank or alpha beyond the limits."""
+    if isinstance(update, Adapter):
+        return update
+    alpha = claimed = None
+    if isinstance(update, Configured):
+        if update.use_rslora != settings.use_rslora:
+            raise TypeError(f"its use_rslora is {update.use_rslora}, and the server's is {settings.use_rslora}")
+        update, alpha, claimed, _ = update
+    _, leaves = plain_and_leaves(update)
+    pairs: dict[str, dict[str, str]] = {}
+    for entry in Layout.of(leaves).entries:
+        name = entry.path[0] if len(entry.path) == 1 and type(entry.path[0]) is str else ""
+        found = NAME.fullmatch(name.removesuffix(WEIGHT))
+        if found is None:
+            raise TypeError(f"{entry} is no factor of an adapter, such as 'q_proj.lora_A.weight'")
+        module, side = found.groups()
+        if entry.dtype not in FLOATS or len(entry.shape) != 2:
+            raise TypeError(f"{entry} must be a matrix of floating-point numbers")
+        if side in pairs.setdefault(module, {}):
+            raise TypeError(f"{entry} is the second {side} of its module")
+        pairs[module][side] = name
+    modules, names = {}, {}
+    for module, sides in pairs.items():
+        if len(sides) < 2:
+            raise TypeError(f"{quoted(min(sides.values()))} has no partner: an adapter has A and B of each module")
+        B, A = leaves[(sides["B"],)], leaves[(sides["A"],)]
+        r = int(A.shape[0])
+        if B.shape[1] != r or 0 in (*B.shape, *A.shape):
+            raise TypeError(f"{quoted(module)}: B {tuple(B.shape)} and A {tuple(A.shape)} have no product of rank 1 up")
+        if claimed not in (None, r):
+            raise TypeError(f"{quoted(module)} has rank {r}, and its configuration says {claimed}")
+        if r > settings.max_rank:
+            raise TypeError(f"{quoted(module)} has rank {r}, and max_rank is {settings.max_rank}")
+        modules[module], names[module] = Factors(B, A, settings.scale(r, alpha)), (sides["B"], sides["A"])
+    if not modules:
+        raise TypeError("the update is empty")
+    first = next(iter(modules.values())).A
+    order = tuple(name for (name,) in leaves)
+    return Adapter(modules, names, order, device_of(first), dtype_name(first))
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The adapters of one round that take part, and the clients that are quarantined."""
+
+    adapters: tuple[Adapter, ...]
+    clients: tuple[int, ...]
+    n_sent: int
+    quarantined: dict[int, str]
+    reference: Adapter | None = None
+    trusted: Adapter | None = None
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def layout(self) -> Layout:
+        """Of one adapter's factors; the widest of the round decides at which norm numbers overflow."""
+        wide = any(str(one.dtype) == "float64" for one in self.adapters)
+        return Layout.of({(): np.empty(0, np.float64 if wide else np.float32)})
+
+    @property
+    def rows(self) -> list[Adapter]:
+        """The clients' adapters, and after them the trusted one if there is one."""
+        return [*self.adapters, *([] if self.trusted is None else [self.trusted])]
+
+    @property
+    def usual(self) -> Adapter:
+        """The adapter that the result is built like."""
+        if self.reference is not None:
+            return self.reference
+        forms = [(one.ranks, one.dtype) for one in self.adapters]
+        return self.adapters[forms.index(Counter(forms).most_common(1)[0][0])]
+
+    def without(self, quarantined: Mapping[int, str]) -> Adapters:
+        """The same round with these clients quarantined for these reasons."""
+        if not quarantined:
+            return self
+        reasons = dict(sorted({**self.quarantined, **quarantined}.items()))
+        rows = [row for row, client in enumerate(self.clients) if client not in quarantined]
+        if not rows:
+            raise TooFewClientsError(nobody_left(len(reasons)), reasons)
+        kept = tuple(self.adapters[row] for row in rows)
+        return replace(self, adapters=kept, clients=tuple(self.clients[row] for row in rows), quarantined=reasons)
+
+    def fault(self, row: int) -> str:
+        """What is wrong with the numbers of a client whose squared norm is not finite, or too large."""
+        one = self.adapters[row]
+        for module, factors in one.modules.items():
+            for name, array in zip(one.names[module], factors[:2], strict=True):
+                if not is_finite(wide(array)):
+                    return f"{quoted(name)} holds NaN or Inf"
+        return "its products B A are so large that their squares overflow"
+
+
+def parse_adapters(
+    sent: Sequence[Any], settings: LoRA, *, reference: Any = None, trusted: Any = None, strict: bool = False
+) -> Adapters:
+    """Inspect every client's adapter, without reading a number, and keep those of the common modules."""
+    points = {
+        name: server_adapter(name, one, settings) for name, one in (("reference", reference), ("trusted", trusted))
+    }
+    parsed: dict[int, Adapter] = {}
+    quarantined: dict[int, str] = {}
+    for client, update in enumerate(sent):
+        try:
+            parsed[client] = parse_adapter(update, settings)
+        except Exception as error:  # a client's container may raise anything
+            quarantined[client] = reason_of(error)
+    if not parsed:
+        raise TooFewClientsError(nobody_left(len(quarantined)), quarantined)
+    usual = points["reference"] or parsed[_most_common({client: _place(one) for client, one in parsed.items()})]
+    if points["trusted"] is not None and _place(points["trusted"]) != _place(usual):
+        raise ValueError(f"trusted does not fit the round: {_misfit(usual, points['trusted'])}.")
+    for client, one in parsed.items():
+        if _place(one) != _place(usual):
+            quarantined[client] = short(_misfit(usual, one), LONGEST_REASON)
+    if settings.combine == "factors":
+        alike = [one for client, one in parsed.items() if client not in quarantined]
+        ranks = (points["reference"] or Adapters(tuple(alike), (), 0, {}).usual).ranks if alike else ()
+        for client, one in parsed.items():
+            if client not in quarantined and one.ranks != ranks:
+                quarantined[client] = "its ranks are not those of the others, and combine='factors' needs equal ones"
+    if strict and quarantined:
+        raise BadClientError(*min(quarantined.items()))
+    kept = tuple(client for client in parsed if client not in quarantined)
+    if not kept:
+        raise TooFewClientsError(nobody_left(len(quarantined)), quarantined)
+    adapters = tuple(parsed[client] for client in kept)
+    return Adapters(adapters, kept, len(sent), dict(sorted(quarantined.items())), **points)
+
+
+def _place(adapter: Adapter) -> tuple[Any, ...]:
+    """What all adapters of a round have in common: the modules and their shapes, and the device if it is a GPU."""
+    return adapter.shapes, adapter.device
+
+
+def _most_common(keys: Mapping[int, Any]) -> int:
+    usual = Counter(keys.values()).most_common(1)[0][0]
+    return next(client for client, key in keys.items() if key == usual)
+
+
+def _misfit(usual: Adapter, one: Adapter) -> str:
+    wanted, came = ({name: shape for name, *shape in adapter.shapes} for adapter in (usual, one))
+    for name, shape in wanted.items():
+        if came.get(name) != shape:
+            got = "nothing" if name not in came else f"a product of shape {tuple(came[name])}"
+            return f"module {quoted(name)}: wanted a product of shape {tuple(shape)}, got {got}"
+    for name in came:
+        if name not in wanted:
+            return f"module {quoted(name)} is not part of this round's adapters"
+    return f"it is on {one.device}, and the others are on {usual.device}"
+
+
+def server_adapter(name: str, update: Any, settings: LoRA) -> Adapter | None:
+    """The reference or the trusted adapter, which the server supplies; ValueError if it can't be used."""
+    if update is None:
+        return None
+    try:
+        adapter = parse_adapter(update, settings)
+    except TypeError as unfit:
+        raise ValueError(f"{name} must be like a client's adapter: {unfit}.") from None
+    if not all(is_finite(wide(array)) for factors in adapter.modules.values() for array in factors[:2]):
+        raise ValueError(f"{name} must be finite: it holds NaN or Inf.")
+    return adapter
+
+
+def wide(array: Any) -> Any:
+    """The numbers in float64: a tensor where they are on a GPU, else a NumPy array."""
+    if on_gpu(array):
+        return array.detach().double()
+    if is_tensor(array):
+        return array.detach().double().numpy()
+    return array.astype(np.float64)
+
+
+def is_finite(values: Any) -> bool:
+    return bool(values.isfinite().all() if is_tensor(values) else np.isfinite(values).all())

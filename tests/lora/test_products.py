@@ -1,0 +1,183 @@
+"""Adapters are compared and combined as their dense products are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bartizan as bz
+from bartizan import lora
+from bartizan.lora import LoRA, TwoSided, adapters, factor_stacks
+from bartizan.lora.adapters import parse_adapter
+from bartizan.updates.layout import is_tensor
+from made_adapters import MODULES, adapter, dense, rotated
+
+FEW = settings(max_examples=25, derandomize=True, deadline=None, database=None)
+
+
+def distances(rows):
+    return ((rows[:, None] - rows[None]) ** 2).sum(axis=2)
+
+
+def in_torch(update):
+    torch = pytest.importorskip("torch")
+    return {name: torch.from_numpy(array) for name, array in update.items()}
+
+
+@pytest.fixture(params=["numpy", "torch", "torch as on a GPU"])
+def library(request, monkeypatch):
+    """Turns adapters into NumPy or torch; the third runs the code for CUDA tensors on those of the CPU."""
+    if request.param == "torch as on a GPU":
+        for module in (adapters, factor_stacks):
+            monkeypatch.setattr(module, "on_gpu", is_tensor)
+    return (lambda update: update) if request.param == "numpy" else in_torch
+
+
+@pytest.mark.parametrize("rank", [1, 3, 16, 64])
+def test_exact_distances_are_those_of_dense_products(rank, library):
+    rng = np.random.default_rng(rank)
+    modules = {"a": (200, 5000), "b": (70, 90)}
+    sent = [adapter(rng, r, modules=modules) for r in (rank, rank, 1, 64)]
+    gram = factor_stacks.exact([parse_adapter(library(one), LoRA(alpha=8)) for one in sent]).gram
+    X = np.array([dense(one, 8) for one in sent])
+    found = np.diag(gram)[:, None] + np.diag(gram) - 2 * gram
+    np.testing.assert_allclose(found, distances(X), rtol=1e-5, atol=1e-9 * gram.max())  # float32 factors, float64 sums
+
+
+@pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided(k=1024, rows=128)], ids=repr)
+@pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.GeometricMedian(), bz.CGE(2), bz.Mean()], ids=repr)
+def test_weights_and_products_are_those_of_dense_updates(rule, sketch, library):
+    rng = np.random.default_rng(0)
+    sent = [adapter(rng, rank) for rank in (2, 4, 4, 1, 3, 4, 4)]
+    sent += [{name: 9 * array for name, array in adapter(rng, 4).items()} for _ in range(2)]
+    X = np.array([dense(one, 8) for one in sent])
+    out = lora.aggregate([library(one) for one in sent], rule, LoRA(alpha=8, rank=30), sketch=sketch, seed=1)
+    wanted = bz.aggregate(X, rule).weights
+    if isinstance(sketch, bz.Exact) or not rule.needs_distances:
+        np.testing.assert_allclose(out.weights, wanted, atol=1e-6)
+    assert out.weights[7:].max() <= wanted[7:].max() + 0.02  # the far ones stay out by the sketch, too
+    # Rank 30 holds every product of 30 columns; factors are float32.
+    got = dense({name: np.asarray(array) for name, array in out.update.items()}, 8)
+    np.testing.assert_allclose(got, out.weights @ X, atol=1e-5 * np.abs(X).max())
+    assert out.truncation < 1e-6
+    assert type(out.update["h.0.q_proj.lora_A.weight"]) is type(library(sent[0])["h.0.q_proj.lora_A.weight"])
+
+
+@pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided()], ids=repr)
+def test_a_reference_and_a_trusted_adapter_are_the_origin_and_a_point(sketch):
+    rng = np.random.default_rng(3)
+    origin = adapter(rng, 4)
+    sent = [adapter(rng, 4, around=origin, spread=0.05) for _ in range(6)]
+    sent += [adapter(rng, 4, around=origin, spread=3.0)]
+    trusted = adapter(rng, 2)
+    points = {"reference": origin, "trusted": trusted}
+    X = np.array([dense(one, 4) for one in sent])
+    dense_points = {name: dense(one, 4) for name, one in points.items()}
+    for rule in (bz.FLTrust(), bz.CenteredClipping(radius=1.0), bz.NNM(1) >> bz.CGE(1)):
+        out = lora.aggregate(sent, rule, LoRA(alpha=4, rank=30), sketch=sketch, seed=2, **points)
+        wanted = bz.aggregate(X, rule, **dense_points)
+        np.testing.assert_allclose(out.weights, wanted.weights, atol=1e-6 if isinstance(sketch, bz.Exact) else 0.1)
+        rest = (1 - out.weights.sum()) * dense_points["reference"]
+        np.testing.assert_allclose(dense(out.update, 4), out.weights @ X + rest, atol=1e-5 * np.abs(X).max())
+
+
+@pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided()], ids=repr)
+def test_clients_that_hardly_differ_keep_their_digits(sketch, library):
+    """Differences of 1e-7 of the factors: their squares are beyond the digits of the first Gram matrix."""
+    rng = np.random.default_rng(4)
+    origin = adapter(rng, 4, np.float64)
+    step = [1e-7 * (1 + 4 * (m == 5)) for m in range(6)]
+    sent = [adapter(rng, 4, np.float64, around=origin, spread=s) for s in step]
+    wanted = bz.aggregate(np.array([dense(one, 4) for one in sent]), bz.MultiKrum(1)).weights
+    for reference in (None, library(origin)):
+        out = lora.aggregate(
+            [library(one) for one in sent], bz.MultiKrum(1), LoRA(alpha=4), sketch=sketch, reference=reference
+        )
+        np.testing.assert_array_equal(out.weights > 0, wanted > 0)
+
+
+@FEW
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=3, max_size=6))
+def test_rotating_the_factors_changes_nothing(seed, ranks):
+    rng = np.random.default_rng(seed)
+    sent = [adapter(rng, rank, np.float64) for rank in ranks]
+    turned = [rotated(one, rng) for one in sent]
+    own, other = (factor_stacks.exact([parse_adapter(one, LoRA(alpha=2)) for one in some]) for some in (sent, turned))
+    np.testing.assert_allclose(own.gram, other.gram, rtol=1e-9, atol=1e-9 * own.gram.max())
+    own, other = (TwoSided(k=256, rows=64)(some, seed=seed, settings=LoRA(alpha=2)) for some in (sent, turned))
+    np.testing.assert_allclose(own, other, atol=1e-9 * np.abs(own).max())
+
+
+@FEW
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 5))
+def test_a_sketch_is_linear_in_the_products(seed, one, two):
+    """X + Y of ranks r and r' is an adapter of rank r + r': its sketch is the sum, and so is its inner product."""
+    rng = np.random.default_rng(seed)
+    x, y = adapter(rng, one, np.float64), adapter(rng, two, np.float64)
+    both = {name: np.concatenate([x[name], y[name]], axis=0 if "lora_A" in name else 1) for name in x}
+    # alpha / r is 1 for each
+    sketches = [
+        TwoSided(k=256, rows=32)([part], seed=seed, settings=LoRA(alpha=rank))[0]
+        for part, rank in ((x, one), (y, two), (both, one + two))
+    ]
+    np.testing.assert_allclose(sketches[0] + sketches[1], sketches[2], atol=1e-9 * np.abs(sketches[2]).max())
+
+
+@pytest.mark.parametrize("modules", [{"a": (300, 200)}, MODULES], ids=["one module", "three"])
+def test_sketched_squared_norms_are_unbiased_with_the_variance_that_is_stated(modules):
+    rng = np.random.default_rng(5)
+    sketch, x = TwoSided(k=256, rows=64), adapter(rng, 1, modules=modules)
+    exact = (dense(x, 1) ** 2).sum()
+    ratios = [(sketch([x], seed=seed, settings=LoRA(alpha=1)) ** 2).sum() / exact for seed in range(400)]
+    n = len(modules)
+    stated = (4 / (n * 64) + 2 / 256) ** 0.5
+    # 400 seeds: the mean is within 5 standard errors but for odds of 1e-6; blocks map isometrically, so less varies.
+    assert abs(np.mean(ratios) - 1) < 5 * stated / 20
+    assert 0.3 * stated < np.std(ratios) < 1.5 * stated
+
+
+def test_a_lower_rank_tells_what_it_leaves_out():
+    rng = np.random.default_rng(6)
+    sent = [adapter(rng, 3) for _ in range(4)]
+    out = lora.aggregate(sent, bz.Mean(), LoRA(alpha=6, rank=2))
+    mean = np.mean([dense(one, 6) for one in sent], axis=0)
+    left_out = np.linalg.norm(dense(out.update, 6) - mean) / np.linalg.norm(mean)
+    assert out.update["h.0.q_proj.lora_A.weight"].shape == (2, 30)
+    assert 0.1 < left_out == pytest.approx(out.truncation, rel=1e-4)
+
+
+def test_components_without_a_product_can_still_be_trained():
+    """Krum selects one client of rank 1 for a result of rank 3: two components have B = 0 and A not."""
+    rng = np.random.default_rng(7)
+    x = adapter(rng, 1)
+    out = lora.aggregate([x] * 5, bz.Krum(1), LoRA(alpha=2, rank=3)).update
+    np.testing.assert_allclose(dense(out, 2), dense(x, 2), rtol=1e-4, atol=1e-5)
+    for name in (name for name in out if "lora_A" in name):
+        B = out[name.replace("lora_A", "lora_B")]
+        assert not B[:, 1:].any()
+        assert (np.abs(out[name]).max(axis=1) > 0.01).all()
+
+
+def test_factor_by_factor_is_not_the_average_of_products():
+    rng = np.random.default_rng(8)
+    sent = [adapter(rng, 3) for _ in range(3)]
+    out = lora.aggregate([*sent, adapter(rng, 2)], bz.Mean(), LoRA(alpha=3, combine="factors"))
+    assert list(out.quarantined) == [3]
+    for name, array in out.update.items():
+        np.testing.assert_allclose(array, np.mean([one[name] for one in sent], axis=0), atol=1e-6)
+    mean = np.mean([dense(one, 3) for one in sent], axis=0)
+    assert np.linalg.norm(dense(out.update, 3) - mean) > 0.3 * np.linalg.norm(mean)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_factors_keep_their_dtype(dtype, library):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(9)
+    sent = [{n: torch.from_numpy(a).to(getattr(torch, dtype)) for n, a in adapter(rng, 2).items()} for _ in range(5)]
+    for sketch in (bz.Exact(), TwoSided()):
+        out = lora.aggregate(sent, bz.MultiKrum(1), LoRA(alpha=4), sketch=sketch)
+        assert {array.dtype for array in out.update.values()} == {getattr(torch, dtype)}
+        X = np.array([dense({n: a.double() for n, a in one.items()}, 4) for one in sent])
+        assert out.weights.tolist() == bz.aggregate(X, bz.MultiKrum(1)).weights.tolist() or sketch != bz.Exact()
