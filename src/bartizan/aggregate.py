@@ -25,7 +25,7 @@ from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
+from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.files import open_paths
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ def aggregate(
         rule, clients, stats, sketch=chosen, sizes=S, seed=seed, history=history, strict=strict, watch=watch
     )
     decision = verdict.decision
-    update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
+    noise = Noise(decision.noise, verdict.seed)
+    update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage, noise)
     watch.lap("combine")
     return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
 

@@ -26,7 +26,7 @@ from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import SketchedRows, StreamingSketch
-from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
+from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import Unreadable, open_path
 from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
@@ -318,7 +318,8 @@ class Round(Generic[U]):
                 recheck_sketch=RECHECK_SKETCH if self._recheck else None,
             )
             decision = verdict.decision
-            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
+            noise = Noise(decision.noise, verdict.seed)
+            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage, noise)
         except BadClientError as bad:
             raise BadClientError(ids[bad.client], bad.reason) from None
         except TooFewClientsError as too_few:

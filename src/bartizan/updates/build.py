@@ -12,6 +12,7 @@ from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
 from bartizan.updates.layout import Path, like_leaf, on_host, rebuild
+from bartizan.updates.noise import Noise
 from bartizan.updates.updates import Updates
 
 LEAST = 64  # columns that are mixed at a time, at least
@@ -30,10 +31,15 @@ class ColumnFunction(Protocol):
     def kernel(self, kernels: Kernels) -> Callable[..., None] | None: ...
 
 
-def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None) -> Any:
-    """The weighted sum of the clients, or a column function of them; integer entries by the weights' median."""
+def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None, noise: Noise | None = None) -> Any:
+    """The weighted sum of the clients, or a column function of them; integer entries by the weights' median.
+
+    Noise is added to the floats.
+    """
     clients.column_pass.begin("combine")
     floats = _weighted_sum(clients, weights) if then is None else _reduce(clients, then)
+    if noise is not None:
+        noise.add_to(floats, clients.layout)
     integers = _integers(clients, weights)
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
