@@ -115,6 +115,7 @@ def test_another_seed_is_another_run(whole, tmp_path):
         ["clients.work=epochs", "clients.batch=100", "clients.participation=0.7", "rule.name=nnm >> mean"],
         ["attack.name=garbage", "rule.name=fltrust"],
         ["attack.name=observer", "sketch.k=1024"],
+        ["clients.worker_momentum=0.9", "clients.participation=0.7", "attack.name=alie-over-time"],
     ],
     ids=" ".join,
 )

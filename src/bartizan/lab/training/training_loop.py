@@ -49,7 +49,7 @@ class _RoundInput(NamedTuple):
 
 
 class Training:
-    """One experiment in memory. From round to round only the server's state and a rule's history change."""
+    """One experiment in memory. From round to round the state of server and clients and a rule's history change."""
 
     def __init__(self, experiment: Experiment, device: str) -> None:
         self.experiment, self.device = experiment, device
@@ -131,11 +131,14 @@ class Training:
             "threads": torch.get_num_threads(),
         }
 
-    def state(self) -> tuple[dict[str, Any], tuple[float, ...], bool]:
-        return self.server.state_dict(), self.history, self.diverged
+    def state(self) -> tuple[dict[str, Any], tuple[float, ...], bool, dict[str, Any]]:
+        return self.server.state_dict(), self.history, self.diverged, self.clients.state_dict()
 
-    def restore(self, server: dict[str, Any], history: tuple[float, ...], diverged: bool) -> None:
+    def restore(
+        self, server: dict[str, Any], history: tuple[float, ...], diverged: bool, clients: dict[str, Any]
+    ) -> None:
         self.server.load_state_dict(server)
+        self.clients.load_state_dict(clients)
         self.history, self.diverged = history, diverged
 
     def round(self, t: int) -> dict[str, Any]:
