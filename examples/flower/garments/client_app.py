@@ -28,7 +28,7 @@ def training(message: Message, context: Context) -> Message:
 
 
 def with_momentum(given: dict, state: dict, context: Context, beta: float) -> dict:
-    """Return weights whose change is a mean over rounds, beta times the last one sent: Flower keeps it for this node."""
+    """Return weights whose change is a mean over rounds, beta times the last one, which Flower keeps for this node."""
     change = {name: state[name] - given[name] for name in state}
     if "sent" in context.state:
         last = context.state["sent"].to_torch_state_dict()
