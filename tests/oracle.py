@@ -220,6 +220,19 @@ def clipped_clustering(x, history: Sequence[float] = ()):
     return clipping(x, limit)[larger_cluster(1 - unit @ unit.T)].mean(axis=0)
 
 
+def flame(x):
+    """The mean of the majority by single linkage of cosine distances, clipped to the median norm."""
+    unit = x / norms(x)[:, None]
+    D = 1 - unit @ unit.T
+    for length in np.unique(D):  # the least length that connects more than half of the clients
+        for client in range(len(x)):
+            near, size = D[client] <= length, 0
+            while near.sum() > size:
+                near, size = (D[near] <= length).any(axis=0), near.sum()
+            if 2 * size > len(x):
+                return clipping(x, np.median(norms(x)))[near].mean(axis=0)
+
+
 # Pre-aggregators.
 
 
@@ -242,6 +255,12 @@ def arc(x, f: int):
     M = len(x)
     n_clipped = 2 * f * (M - f) // M
     return clipping(x, np.sort(norms(x))[M - n_clipped - 1])
+
+
+def norm_filter(x, low: float = 0.1, high: float = 3.0):
+    """The clients whose norm is from `low` to `high` times the (lower) median norm."""
+    median = np.sort(norms(x))[(len(x) - 1) // 2]
+    return x[[low * median <= norm <= high * median for norm in norms(x)]]
 
 
 def bucketing(x, size: int, order):

@@ -45,11 +45,14 @@ CASES = [
     Case(bz.CGE(2), shift=False),
     Case(bz.SpectralDnC(2)),
     Case(bz.ClippedClustering(), shift=False, convex=False, outlier=1e-3),
+    Case(bz.FLAME(), shift=False, convex=False, twins=True, outlier=1e-3),
     Case(bz.NNM(2) >> bz.Krum(2), least=3),
     Case(bz.NNM(2) >> bz.GeometricMedian(), outlier=0.1),
     Case(bz.Bucketing(2) >> bz.GeometricMedian(), permutation=False, outlier=1e-3),
     Case(bz.Clipping(1.0) >> bz.GeometricMedian(), shift=False, scale=False, convex=False, twins=True, outlier=1e-3),
     Case(bz.ARC(2) >> bz.GeometricMedian(), shift=False, convex=False, twins=True, outlier=1e-3),
+    Case(bz.NormFilter() >> bz.Mean(), shift=False, twins=True),
+    Case(bz.NormFilter(high=2.0) >> bz.FLAME(), shift=False, convex=False, twins=True),
     Case(
         bz.Clipping(9.0) >> bz.NNM(2) >> bz.MultiKrum(2), shift=False, scale=False, convex=False, least=3, outlier=0.01
     ),

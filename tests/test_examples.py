@@ -46,6 +46,25 @@ def test_more_broken_clients_than_is_safe_for_the_rule_are_an_error_at_the_root(
         edges["at_the_root"]([edges["Edge"](updates[:10]), edges["Edge"](updates[10:])])
 
 
+def test_a_flower_node_sends_the_mean_of_its_changes_over_the_rounds(monkeypatch):
+    flwr = pytest.importorskip("flwr.app")
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(ROOT / "examples" / "flower")
+    from garments.client_app import with_momentum
+
+    node, given, last = flwr.Context(1, 1, {}, flwr.RecordDict(), {}), torch.zeros(3), None
+    for t in range(1, 4):
+        change = torch.tensor([1.0, -2.0, 4.0]) * t
+        sent = with_momentum({"w": given}, {"w": given + change}, node, 0.75)["w"]
+        last = change if last is None else 0.75 * last + 0.25 * change
+        torch.testing.assert_close(sent, given + last)
+        given = sent
+    assert "sent" in node.state
+    idle = flwr.Context(1, 1, {}, flwr.RecordDict(), {})
+    assert torch.equal(with_momentum({"w": given}, {"w": given + 1}, idle, 0.0)["w"], given + 1)
+    assert not idle.state
+
+
 def test_a_simulation_of_too_few_clients_for_its_edges_is_refused_at_once():
     command = [sys.executable, str(ROOT / "benchmarks" / "scaling.py"), "--clients", "150"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=200)

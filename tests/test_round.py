@@ -33,6 +33,8 @@ RULES = [
     bz.CGE(2),
     bz.Mean(),
     bz.ClippedClustering(),
+    bz.FLAME(noise=0.1),
+    bz.NormFilter() >> bz.GeometricMedian(),
     bz.Bucketing(2) >> bz.GeometricMedian(),
     bz.coordinatewise.Median(),
     bz.NNM(2) >> bz.coordinatewise.TrimmedMean(2),

@@ -14,6 +14,7 @@ from bartizan import registry as names
 # Adding a name is a promise; taking one away breaks somebody's code.
 PUBLIC = {
     *("ARC", "Achlioptas", "Aggregation", "Aggregator", "BadClientError", "Bucketing", "Bulyan", "CAF", "CGE"),
+    *("FLAME", "NormFilter"),
     *("CenteredClipping", "Clipping", "ClippedClustering", "Exact", "FLTrust", "Gaussian", "GeometricMedian"),
     *(
         "Geometry",

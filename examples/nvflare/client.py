@@ -29,19 +29,25 @@ def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--hostile", type=int, default=3, help="how many sites attack: site-1, site-2 ...")
-    hostile = parser.parse_args().hostile
+    parser.add_argument(
+        "--momentum", type=float, default=0.0, help="send a mean over rounds, with this part of the last"
+    )
+    hostile, beta = (args := parser.parse_args()).hostile, args.momentum
     torch.set_num_threads(1)
     flare.init()
     number = int(flare.get_site_name().removeprefix("site-"))
     torch.manual_seed(number)
     images, labels = examples(number - 1)
-    model = Network()
+    model, sent = Network(), {}
     while flare.is_running():
         given = flare.receive().params
         model.load_state_dict(given)
         score = accuracy(model, (images, labels))
         loss = train(model.train(), images, labels)
-        state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        # The change of the model, as a mean over the rounds: a site's process, and so `sent`, lives through the job.
+        change = {name: tensor.detach() - given[name] for name, tensor in model.state_dict().items()}
+        sent = {name: beta * sent[name] + (1 - beta) * change[name] for name in change} if sent else change
+        state = {name: given[name] + sent[name] for name in sent}
         if number <= hostile:
             state = attack(number, given, state)
         metrics = {"accuracy": score, "loss": loss}

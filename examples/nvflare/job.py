@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--rule", default="multi-krum", help="a rule of bartizan, or fedavg for NVFlare's own mean")
     parser.add_argument("--n-byzantine", type=int, default=3, help="how many sites may attack, as the server guesses")
     parser.add_argument("--hostile", type=int, default=3, help="how many do")
+    parser.add_argument("--momentum", type=float, default=0.0, help="of the sites' updates, over the rounds")
     parser.add_argument("--sites", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workspace", type=Path, default=Path(tempfile.gettempdir(), "bartizan-nvflare"))
@@ -35,7 +36,7 @@ def main() -> None:
         min_clients=options.sites,
         num_rounds=options.rounds,
         train_script=str(HERE / "client.py"),
-        train_args=f"--hostile {options.hostile}",
+        train_args=f"--hostile {options.hostile} --momentum {options.momentum}",
         server_expected_format=ExchangeFormat.PYTORCH,
         aggregator=aggregator,
     )

@@ -10,6 +10,7 @@ from bartizan.round import Round
 from bartizan.rules import (
     CAF,
     CGE,
+    FLAME,
     MCA,
     MDA,
     SMEA,
@@ -26,7 +27,7 @@ from bartizan.rules import (
     coordinatewise,
 )
 from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
-from bartizan.rules.preaggregators import ARC, NNM, Bucketing, Clipping
+from bartizan.rules.preaggregators import ARC, NNM, Bucketing, Clipping, NormFilter
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated
 from bartizan.updates import files
 
@@ -36,6 +37,7 @@ __all__ = [
     "ARC",
     "CAF",
     "CGE",
+    "FLAME",
     "MCA",
     "MDA",
     "NNM",
@@ -60,6 +62,7 @@ __all__ = [
     "Median",
     "MoNNA",
     "MultiKrum",
+    "NormFilter",
     "Rotated",
     "Round",
     "SpectralDnC",

@@ -26,7 +26,7 @@ from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
+from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.files import open_paths, open_point
 
 if TYPE_CHECKING:
@@ -212,8 +212,9 @@ def aggregate(
         verdict = decide(
             rule, clients, stats, sketch=chosen, sizes=S, seed=seed, history=history, strict=strict, watch=watch
         )
-        decision = verdict.decision
-        return verdict, combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
+        decision, used = verdict.decision, clients.without(verdict.quarantined)
+        noise = Noise(decision.noise, verdict.seed)
+        return verdict, combine(used, decision.weights, decision.coordinate_stage, noise)
 
     verdict, update = until_read(clients, stats, strict, closed)
     watch.lap("combine")

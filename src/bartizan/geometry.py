@@ -324,7 +324,8 @@ class Geometry:
         sizes, squares = self.sizes if n_mixed == M else np.ones(n_mixed), None
         if np.count_nonzero(mixing) <= max(M, n_mixed):
             rows, clients = np.nonzero(mixing)
-            if len(rows) == M == len(np.unique(clients)):  # each client in one row: rows own their sizes
+            if len(rows) == len(np.unique(clients)) and len(np.unique(rows)) == n_mixed:
+                # No row is empty and no client in two: rows own their sizes.
                 sizes = np.zeros(n_mixed)
                 np.add.at(sizes, rows, self.sizes[clients])
             if norms is not None and len(rows) == len(np.unique(rows)):  # clients are only scaled

@@ -45,6 +45,8 @@ class Aggregation(Generic[U]):
     n_byzantine: int | None = None
     """The number of Byzantine clients that the rule ran with: its own, or a smaller one where too many clients were
     quarantined or failed. None for rules that name none."""
+    noise: float = 0.0
+    """Standard deviation of the Gaussian noise in every coordinate of `update`; only FLAME adds any, if asked to."""
     failed: dict[Any, str] = field(default_factory=dict)
     """Why a client of a `Round` sent no update, by its id; these have no weight and are not among `clients`."""
 
@@ -77,6 +79,7 @@ class Aggregation(Generic[U]):
             scores=verdict.scores,
             recheck_seed=verdict.recheck_seed,
             n_byzantine=verdict.n_byzantine,
+            noise=decision.noise,
             failed=dict(failed or {}),
         )
 

@@ -27,7 +27,7 @@ from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import SketchedRows, StreamingSketch
-from bartizan.updates import ColumnPass, Progress, Updates, combine, parse_updates
+from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import Unreadable, is_place, open_point, opened
 from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
@@ -328,7 +328,8 @@ class Round(Generic[U]):
                     recheck_sketch=RECHECK_SKETCH if self._recheck else None,
                 )
                 decision, used = verdict.decision, clients.without(verdict.quarantined)
-                return verdict, combine(used, decision.weights, decision.coordinate_stage)
+                noise = Noise(decision.noise, verdict.seed)
+                return verdict, combine(used, decision.weights, decision.coordinate_stage, noise)
 
             verdict, update = until_read(clients, self._stats(clients, stored), self._strict, closed)
         watch.lap("combine")

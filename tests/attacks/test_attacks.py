@@ -14,6 +14,7 @@ from bartizan import attacks
 from bartizan.attacks import honest_updates as reading
 from bartizan.attacks.formulas import hiding_z
 from bartizan.attacks.optimised import most_harmful
+from tests import oracle
 
 H, F, P = 9, 3, 700
 DTYPES = ["float16", "float32", "float64"]
@@ -88,6 +89,19 @@ def mimicked(x):
     return x[np.abs((x - x.mean(axis=0)) @ direction).argmax()]
 
 
+def against_krum(x, least_step=1e-5):
+    """The source's search, with Krum itself on all coordinates of all updates."""
+    s, d, M = np.sign(x.mean(axis=0)), x.shape[1], H + F
+    D = pair_distances(x) ** 2
+    nearest = min(np.sort(np.delete(D[i], i))[: M - F - 2].sum() for i in range(H))
+    step = np.sqrt(nearest / ((M - 2 * F - 1) * d)) + np.linalg.norm(x, axis=1).max() / np.sqrt(d)
+    while step >= least_step and oracle.krum(np.concatenate([x, np.tile(-step * s, (F, 1))]), F) < H:
+        step /= 2
+    return -step * s
+
+
+COURSE = np.where(np.arange(P) % 3 == 0, -2.0, np.arange(P) % 3)  # of both signs
+
 FORMULAS = {
     "sign-flip": ({}, lambda x: -3 * x.sum(axis=0)),
     "sign-flip x 2": ({"factor": 2}, lambda x: 2 * x.sum(axis=0)),
@@ -98,6 +112,16 @@ FORMULAS = {
     "ipm 9": ({"factor": 9.0}, lambda x: -9 * x.mean(axis=0)),
     # M = 12, f = 3: s = 7 - 3 = 4 supporters, 5 of 9 honest
     "alie": ({}, lambda x: x.mean(axis=0) + NormalDist().inv_cdf(5 / 9) * x.std(axis=0)),
+    "alie-over-time": (
+        {"published": COURSE},
+        lambda x: x.mean(axis=0) - NormalDist().inv_cdf(5 / 9) * x.std(axis=0) * np.sign(COURSE),
+    ),
+    "alie-over-time at first": (
+        {"published": np.zeros(P)},
+        lambda x: x.mean(axis=0) - NormalDist().inv_cdf(5 / 9) * x.std(axis=0) * np.sign(x.mean(axis=0)),
+    ),
+    "fang-krum": ({}, against_krum),
+    "fang-krum coarsely": ({"least_step": 1e9}, lambda x: against_krum(x, 1e9)),
     "mimic": ({}, mimicked),
     "mimic 4": ({"client": 4}, lambda x: x[4]),
     "infinity": ({}, lambda x: np.full(P, np.inf)),
@@ -115,7 +139,10 @@ def test_an_attack_is_its_formula(case, kind):
     settings, formula = FORMULAS[case]
     x = drawn()
     wanted = formula(x.astype(np.float64))
-    given = pytest.importorskip("torch").from_numpy(x) if kind == "torch" else x
+    torch = pytest.importorskip("torch")
+    given = torch.from_numpy(x) if kind == "torch" else x
+    if kind == "torch" and "published" in settings:
+        settings = {"published": torch.from_numpy(settings["published"])}
     sent = np.asarray(attacks.attack(case.split(" ")[0], **settings)(given, F, rng()))
     assert sent.shape == (F, P)
     for row in sent:
@@ -132,6 +159,49 @@ def test_the_gaussian_attack_has_the_variance_that_is_asked_for():
             assert noise.var() == pytest.approx(variance, rel=0.02)
             assert abs(noise.mean()) < 0.015 * variance**0.5
             assert np.abs(np.corrcoef(noise) - np.eye(4)).max() < 0.03  # 6 standard errors: attackers draw their own
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0])
+@pytest.mark.parametrize("shift", [-9.0, -0.2, 0.0, 0.2, 9.0])
+def test_fangs_attack_on_trimmed_means_draws_beyond_the_honest_numbers_on_the_other_side(factor, shift):
+    """The source's four intervals, by the direction of the mean and the sign of the extreme honest number."""
+    x = drawn("float64", seed=4) + shift
+    sent = attacks.fang_trim(x, F, rng(), factor=factor)
+    for j in range(P):
+        low, high = x[:, j].min(), x[:, j].max()
+        if x[:, j].mean() < 0:
+            interval = (high, factor * high) if high > 0 else (high, high / factor)
+        else:
+            interval = (low / factor, low) if low > 0 else (factor * low, low)
+        assert interval[0] <= sent[:, j].min() <= sent[:, j].max() <= interval[1]
+    moved = bz.aggregate(np.concatenate([x, sent]), bz.coordinatewise.TrimmedMean(F)).update - x.mean(axis=0)
+    assert (moved * np.sign(x.mean(axis=0)) < 0).mean() > 0.99
+    assert len(np.unique(sent)) == F * P
+
+
+def test_krum_selects_fangs_attackers_and_goes_backwards():
+    for seed in range(5):
+        x = drawn("float64", seed=seed) + 0.5
+        sent = attacks.fang_krum(x, F, rng())
+        out = bz.aggregate(np.concatenate([x, sent]), bz.Krum(F))
+        assert out.weights[H:].sum() == 1
+        assert out.update @ x.mean(axis=0) < 0
+
+
+def test_over_time_alie_pushes_the_same_way_where_alie_follows_the_round():
+    """Ten rounds of a rule that averages: what ALIE over time takes from the course is nearly the sum of its moves."""
+    course = {"alie": np.zeros(P), "alie-over-time": np.zeros(P)}
+    honest = np.zeros(P)
+    for t in range(10):
+        x = drawn("float64", seed=t)
+        honest += x.mean(axis=0)
+        for name, known in course.items():
+            more = {} if name == "alie" else {"published": known}
+            course[name] = known + np.concatenate([x, attacks.attack(name, **more)(x, F, rng())]).mean(axis=0)
+    against = {name: -((known - honest) * np.sign(honest)).sum() for name, known in course.items()}
+    every_move = 10 * F / (H + F) * hiding_z(H, F) * np.mean([drawn("float64", seed=t).std(axis=0) for t in range(10)])
+    assert against["alie-over-time"] > 0.8 * P * every_move
+    assert against["alie"] < 0.2 * P * every_move
 
 
 @pytest.mark.parametrize("name", ["min-max", "min-sum"])
@@ -355,7 +425,12 @@ def test_randomness_is_a_generator():
 @pytest.mark.parametrize(
     ("name", "settings", "error", "message"),
     [
-        ("gausian", {}, ValueError, r"Unknown attack 'gausian'. Did you mean 'gaussian'\? Known: alie, backdoor"),
+        (
+            "gausian",
+            {},
+            ValueError,
+            r"Unknown attack 'gausian'. Did you mean 'gaussian'\? Known: alie, alie-over",
+        ),
         ("gaussian", {"std": 3}, TypeError, "'gaussian' has no setting 'std'; it takes variance"),
         ("alie", {"z": 3}, TypeError, "'alie' has no setting 'z'; it takes no settings"),
         ("gaussian", {"variance": -1}, ValueError, "gaussian needs variance, a finite number from 0 up; got -1"),
@@ -413,7 +488,8 @@ def test_an_attack_on_a_gpu_is_the_attack_in_host_memory(name, dtype, monkeypatc
     if name in RANDOM:  # of another generator there
         expected = built(name)(there, F, rng()).cpu()
     eps = torch.finfo(sent.dtype).eps
-    atol = 32 * eps * float(expected.abs().max()) if name in ("min-max", "min-sum") else 1e-9  # by distances: rounded
+    by_distances = name in ("min-max", "min-sum", "fang-krum")  # which are rounded
+    atol = 32 * eps * float(expected.abs().max()) if by_distances else 1e-9
     torch.testing.assert_close(sent.cpu(), expected, rtol=2 * eps, atol=atol, equal_nan=True)
     assert built(name)(there, 0, rng()).shape == (0, P)
 

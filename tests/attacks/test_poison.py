@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bartizan import attacks
-from bartizan.attacks import Backdoor, LabelFlip
+from bartizan.attacks import Backdoor, DistributedBackdoor, LabelFlip, SemanticBackdoor
 
 N, CLASSES = 200, 10
 
@@ -16,7 +16,11 @@ def images(seed=0):
     return rng.integers(0, 200, size=(N, 3, 12, 16), dtype=np.uint8), rng.integers(CLASSES, size=N)
 
 
-@pytest.mark.parametrize("poison", [LabelFlip(), LabelFlip(2, 5), Backdoor(), Backdoor(target=3, fraction=1)], ids=repr)
+POISONS = [LabelFlip(), LabelFlip(2, 5), Backdoor(), Backdoor(target=3, fraction=1)]
+POISONS += [SemanticBackdoor(brightness=99.5), DistributedBackdoor(), DistributedBackdoor(part=3)]
+
+
+@pytest.mark.parametrize("poison", POISONS, ids=repr)
 def test_what_is_given_is_left_as_it_is(poison):
     pixels, labels = images()
     seen, said = poison.poison(pixels, labels, CLASSES, np.random.default_rng(1))
@@ -64,6 +68,47 @@ def test_the_trigger_is_one_square_in_the_corner():
     assert changed.sum() == N * 3 * 16
 
 
+def test_a_semantic_backdoor_relabels_the_bright_images_of_one_class_and_changes_no_pixel():
+    pixels, labels = images()
+    backdoor = SemanticBackdoor(source=4, target=1, brightness=99.5)
+    seen, said = backdoor.poison(pixels, labels, CLASSES, np.random.default_rng(0))
+    np.testing.assert_array_equal(seen, pixels)
+    wanted = [1 if y == 4 and image.mean() >= 99.5 else y for image, y in zip(pixels, labels, strict=True)]
+    assert said.tolist() == wanted
+    tested, truly = backdoor.test(pixels, labels)
+    assert 0 < len(tested) == (said != labels).sum() < (labels == 4).sum()
+    np.testing.assert_array_equal(tested, pixels[said != labels])
+    assert (truly == 4).all()
+
+
+def test_four_attackers_put_on_the_trigger_what_one_would():
+    pixels, labels = images()
+    whole = DistributedBackdoor(size=3, gap=1, value=250)
+    parts = [whole.of_attacker(nth).trigger(pixels) != pixels for nth in range(8)]
+    together = whole.test(pixels, labels)[0] != pixels
+    assert together.sum() == N * 3 * 4 * 3  # images, channels, bars, pixels
+    for nth, own in enumerate(parts):
+        assert own.sum() == N * 3 * 3
+        np.testing.assert_array_equal(own, parts[(nth + 4) % 8])
+    np.testing.assert_array_equal(np.any(parts[:4], axis=0), together)
+    rows, columns = np.nonzero(together[0, 0])
+    assert sorted(zip(rows.tolist(), columns.tolist(), strict=True)) == [
+        (row, column) for row in (0, 2) for column in (0, 1, 2, 4, 5, 6)
+    ]
+    np.testing.assert_array_equal(whole.of_attacker(2).test(pixels, labels)[0], whole.trigger(pixels))
+
+
+def test_an_attacker_of_a_distributed_backdoor_marks_a_part_of_its_images_with_its_own_bar():
+    pixels, labels = images()
+    mine = DistributedBackdoor(target=7, fraction=0.25).of_attacker(2)
+    seen, said = mine.poison(pixels, labels, CLASSES, np.random.default_rng(2))
+    marked = (seen != pixels).any(axis=(1, 2, 3))
+    assert marked.sum() == 0.25 * N
+    np.testing.assert_array_equal(seen[marked], mine.trigger(pixels[marked]))
+    assert (said[marked] == 7).all()
+    np.testing.assert_array_equal(said[~marked], labels[~marked])
+
+
 def test_the_same_generator_poisons_the_same_images():
     one, other = (Backdoor().poison(*images(), CLASSES, np.random.default_rng(3))[0] for _ in range(2))
     np.testing.assert_array_equal(one, other)
@@ -79,6 +124,9 @@ def test_the_same_generator_poisons_the_same_images():
         ("backdoor", {"target": "cat"}, ValueError, "Backdoor needs target, a whole number from 0 up; got 'cat'"),
         ("backdoor", {"value": 256}, ValueError, "from 0 to 255; got 256"),
         ("backdoor", {"size": 0}, ValueError, "from 1 up; got 0"),
+        ("semantic-backdoor", {"source": 2, "target": 2}, ValueError, "two classes; got 2 twice"),
+        ("semantic-backdoor", {"boost": "all"}, ValueError, "needs boost, a finite number; got 'all'"),
+        ("distributed-backdoor", {"part": 4}, ValueError, "needs part, 0, 1, 2, 3 or None; got 4"),
         ("label-flip", {"source": 3}, ValueError, "needs source and target, two classes, or neither; got 3 and None"),
         ("label-flip", {"source": 3, "target": 3}, ValueError, "two classes"),
     ],
@@ -94,6 +142,8 @@ def test_a_wrong_setting_says_what_is_wanted(name, settings, error, message):
         (Backdoor(target=10), "Backdoor needs target, a class from 0 to 9; got 10"),
         (LabelFlip(source=0, target=12), "LabelFlip needs target, a class from 0 to 9; got 12"),
         (LabelFlip(source=11, target=0), "LabelFlip needs source, a class from 0 to 9; got 11"),
+        (SemanticBackdoor(source=10), "SemanticBackdoor needs source, a class from 0 to 9; got 10"),
+        (DistributedBackdoor(size=8), "bars in 4 x 18 pixels, and the images have 12 x 16"),
         (Backdoor(size=13), "size=13, and the images have 12 x 16 pixels"),
     ],
 )

@@ -231,9 +231,9 @@ def rules(f):
             bz.MCA(),
         ),
         *(bz.CenteredClipping(radius=3.0), bz.CenteredClipping(steps=3), bz.MDA(f), bz.SMEA(f), bz.CAF(f), bz.CGE(f)),
-        *(bz.SpectralDnC(f), bz.MoNNA(f), bz.FLTrust(), bz.ClippedClustering()),
+        *(bz.SpectralDnC(f), bz.MoNNA(f), bz.FLTrust(), bz.ClippedClustering(), bz.FLAME()),
         *(bz.NNM(f) >> bz.Krum(f), bz.ARC(f) >> bz.Mean(), bz.Clipping(2.0) >> bz.MultiKrum(f)),
-        *(bz.Bucketing(2) >> bz.GeometricMedian(), bz.NNM(f) >> cw.Median()),
+        *(bz.NormFilter() >> bz.FLAME(), bz.Bucketing(2) >> bz.GeometricMedian(), bz.NNM(f) >> cw.Median()),
         *(cw.Median(), cw.TrimmedMean(f), cw.MeaMed(f)),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -188,6 +189,51 @@ def test_what_is_sent_is_a_function_of_seed_and_round(work):
     assert not torch.equal(sent(), sent(seed=1))
     assert not torch.equal(sent(), sent(round=6))
     assert torch.equal(torch.get_rng_state(), global_before)
+
+
+@pytest.mark.parametrize("work", [Work(batch=8), Work(batch=8, work="steps", local=3)], ids=repr)
+def test_momentum_over_rounds_is_the_mean_of_a_clients_own_updates(work):
+    """By its definition, on the updates of clients without it; a client that is not asked keeps what it sent last."""
+    model = models.build("cnn", 4, (1, 12, 12), "batch")
+    flat = FlatLayout.of(model)
+    weights, n, beta = flat.read(model), flat.n_parameters, 0.8
+    plain = Clients(model, pictures(), parts(), work)
+    own = Clients(model, pictures(), parts(), replace(work, worker_momentum=beta))
+    last: dict[int, torch.Tensor] = {}
+    for t, who in enumerate([[0, 1, 2], [2, 3], [0, 3, 1], [2, 0]], start=1):
+        alone, sent = plain.updates(weights, who, t).updates, own.updates(weights, who, t).updates
+        for client, row, got in zip(who, alone, sent, strict=True):
+            wanted = row[:n] if client not in last else beta * last[client] + (1 - beta) * row[:n]
+            torch.testing.assert_close(got[:n], wanted, rtol=1e-5, atol=1e-7)
+            assert torch.equal(got[n:], row[n:])
+            last[client] = wanted
+    other = Clients(model, pictures(), parts(), replace(work, worker_momentum=beta))
+    other.load_state_dict(copy.deepcopy(own.state_dict()))
+    one, two = (clients.updates(weights, [3, 0], 9).updates for clients in (own, other))
+    assert torch.equal(one, two)
+    assert not plain.state_dict()
+
+
+def test_an_update_that_is_not_finite_is_sent_and_forgotten():
+    model = models.build("cnn", 4, (1, 12, 12))
+    weights = FlatLayout.of(model).read(model)
+    clients = Clients(model, pictures(), parts(), Work(batch=8, worker_momentum=0.5))
+    clients.updates(weights, [0], 1)
+    kept = clients.sent[0].clone()
+    assert not clients.updates(weights * float("nan"), [0], 2).updates.isfinite().any()
+    assert torch.equal(clients.sent[0], kept)
+    assert clients.updates(weights, [0], 3).updates.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "sent", [7, {"9": torch.zeros(3)}, {0: torch.zeros(3)}, {"0": torch.zeros(3)}, {"0": 1.0}, {"0": None}], ids=str
+)
+def test_a_clients_state_that_is_none_is_refused(sent):
+    model = models.build("cnn", 4, (1, 12, 12))
+    clients = Clients(model, pictures(), parts(), Work(batch=8, worker_momentum=0.5))
+    with pytest.raises(ValueError, match="sent last"):
+        clients.load_state_dict({"sent": sent})
+    assert not clients.sent
 
 
 def test_the_statistics_of_one_gradient_move_as_batch_norms_do():

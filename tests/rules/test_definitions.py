@@ -340,6 +340,51 @@ def test_clipped_clustering_averages_the_larger_cluster_clipped_by_all_norms_so_
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("n_clients", [1, 2, 3, 12, 31])
+def test_flame_averages_the_first_majority_of_single_linkage_clipped_to_the_median_norm(seed, n_clients):
+    x = draw(seed, n_clients) + 1
+    np.testing.assert_allclose(answer(bz.FLAME(), x), oracle.flame(x))
+
+
+def test_flame_keeps_all_clients_that_join_at_the_same_length():
+    """Four clients on each axis are two clusters at length 0; all join at 1, and nobody is left out by order."""
+    x = np.repeat(np.eye(2), 4, axis=0)
+    np.testing.assert_allclose(bz.FLAME()(bz.Geometry.of(x)), 1 / 8)
+    assert np.count_nonzero(bz.FLAME()(bz.Geometry.of(np.ones((9, 3))))) == 9
+
+
+def test_the_norm_filter_keeps_honest_clients_whatever_a_minority_sends():
+    """Honest norms within a factor of 3 of each other stay, with two attackers of five at either end or in between."""
+    honest = np.diag([1.0, 2.0, 2.9])
+    for low in (0.0, 1e-9, 0.5, 3.0, 1e9):
+        for high in (0.0, 1.0, 8.0, 1e12):
+            x = np.vstack([honest, np.eye(3)[:2] * [[low], [high]]])
+            assert bz.NormFilter()(bz.Geometry.of(x))[:, :3].sum() == 3, (low, high)
+
+
+def test_a_rule_behind_the_norm_filter_refuses_the_round_if_too_few_are_left():
+    x = np.eye(7) * [[1], [1], [1], [1], [90], [90], [90]]
+    with pytest.raises(bz.TooFewClientsError, match="needs at least 7 clients, got 4"):
+        bz.aggregate(x, bz.NormFilter() >> bz.Krum(2))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_flame_adds_noise_as_long_as_a_part_of_the_median_norm_to_the_floats_alone(dtype):
+    """Of 200,000 draws the standard deviation is within 1% and the mean within 0.01 of it, with odds of 1 - 1e-5."""
+    floats = np.random.default_rng(0).normal(size=(5, 200_000)).astype(dtype)
+    updates = [{"w": row[:150_000], "n": np.array([7]), "b": row[150_000:].reshape(500, 100)} for row in floats]
+    plain, noisy = (bz.aggregate(updates, bz.FLAME(noise), seed=3) for noise in (0.0, 0.01))
+    assert plain.noise == 0
+    assert noisy.noise == pytest.approx(0.01 * np.median(oracle.norms(floats.astype(np.float64))), rel=1e-5)
+    assert noisy.update["n"] == 7
+    added = np.concatenate([noisy.update[e].ravel().astype(np.float64) - plain.update[e].ravel() for e in ("w", "b")])
+    assert added.std() == pytest.approx(noisy.noise, rel=0.01)
+    assert abs(added.mean()) < 0.01 * noisy.noise
+    again = bz.aggregate(updates, bz.Clipping(1e9) >> bz.FLAME(0.01), seed=3)
+    np.testing.assert_array_equal(again.update["b"], noisy.update["b"])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("rule", [bz.Mean(), bz.Krum(2), bz.GeometricMedian(), bz.CenteredClipping(1.0, 3)], ids=repr)
 def test_a_mixed_rule_is_the_rule_on_mixed_clients(seed, rule):
     x = draw(seed, 15)
@@ -349,6 +394,8 @@ def test_a_mixed_rule_is_the_rule_on_mixed_clients(seed, rule):
         (bz.Bucketing(2), oracle.bucketing(x, 2, order)),
         (bz.Clipping(1.5), oracle.clipping(x, 1.5)),
         (bz.ARC(4), oracle.arc(x, 4)),
+        (bz.NormFilter(), oracle.norm_filter(x)),
+        (bz.NormFilter(0.5, 1.8) >> bz.NNM(2), oracle.nnm(oracle.norm_filter(x, 0.5, 1.8), 2)),
         (bz.Clipping(1.5) >> bz.NNM(2), oracle.nnm(oracle.clipping(x, 1.5), 2)),
     ]:
         sizes = np.array([2.0] * 7 + [1.0]) if isinstance(mixing, bz.Bucketing) else None

@@ -213,7 +213,7 @@ def grouped(links: list) -> list:
     return [a >> b for cut in range(1, len(links)) for a in grouped(links[:cut]) for b in grouped(links[cut:])]
 
 
-PRES = [bz.NNM(2), bz.Bucketing(2), bz.Clipping(1.5), bz.ARC(2)]
+PRES = [bz.NNM(2), bz.Bucketing(2), bz.Clipping(1.5), bz.ARC(2), bz.NormFilter()]
 LAST = [TrimmedMean(2), *(case.rule for case in CASES if ">>" not in repr(case))]
 
 
@@ -298,6 +298,10 @@ def test_bucketing_asks_for_a_seed():
         lambda: bz.Bucketing(0),
         lambda: bz.Bucketing(1.5),
         lambda: bz.SpectralDnC(1, removal=0),
+        lambda: bz.FLAME(noise=-1.0),
+        lambda: bz.FLAME(noise=float("nan")),
+        lambda: bz.NormFilter(low=2.0),
+        lambda: bz.NormFilter(high=0.5),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong):

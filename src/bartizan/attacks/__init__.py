@@ -9,9 +9,11 @@ from bartizan.attacks.adaptive import (
     replay,
 )
 from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
-from bartizan.attacks.data_poisoning import Backdoor, LabelFlip, Poison
+from bartizan.attacks.data_poisoning import Backdoor, DistributedBackdoor, LabelFlip, Poison, SemanticBackdoor
+from bartizan.attacks.fang import fang_krum, fang_trim
 from bartizan.attacks.formulas import (
     a_little_is_enough,
+    alie_over_time,
     fall_of_empires,
     inner_product_manipulation,
     little_is_enough,
@@ -28,12 +30,17 @@ __all__ = [
     "ATTACKS",
     "POISONS",
     "Backdoor",
+    "DistributedBackdoor",
     "LabelFlip",
     "Poison",
+    "SemanticBackdoor",
     "a_little_is_enough",
+    "alie_over_time",
     "attack",
     "blind_collision",
     "fall_of_empires",
+    "fang_krum",
+    "fang_trim",
     "garbage",
     "gaussian",
     "infinity",

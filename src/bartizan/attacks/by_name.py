@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bartizan.attacks import adaptive, formulas, noise, optimised
-from bartizan.attacks.data_poisoning import Backdoor, LabelFlip, Poison
+from bartizan.attacks import adaptive, fang, formulas, noise, optimised
+from bartizan.attacks.data_poisoning import Backdoor, DistributedBackdoor, LabelFlip, Poison, SemanticBackdoor
 from bartizan.attacks.min_max import min_max, min_sum
 from bartizan.attacks.parameters import HANDED, bordered, check
 from bartizan.registry import Registry, build, frozen_dataclass, only_known, settings_of
@@ -37,12 +37,15 @@ ATTACKS = Registry(
         "lie": formulas.little_is_enough,
         "foe": formulas.fall_of_empires,
         "alie": formulas.a_little_is_enough,
+        "alie-over-time": formulas.alie_over_time,
         "ipm": formulas.inner_product_manipulation,
         "optimised-alie": optimised.optimised_alie,
         "optimised-ipm": optimised.optimised_ipm,
         "mimic": formulas.mimic,
         "min-max": min_max,
         "min-sum": min_sum,
+        "fang-krum": fang.fang_krum,
+        "fang-trim": fang.fang_trim,
         "null-space": adaptive.null_space,
         "null-space-mirror": adaptive.null_space_mirror,
         "replay": adaptive.replay,
@@ -57,7 +60,15 @@ ATTACKS = Registry(
     check=_fits,
     handed=HANDED,
 )
-POISONS = Registry("data poisoning", {"label-flip": LabelFlip, "backdoor": Backdoor})
+POISONS = Registry(
+    "data poisoning",
+    {
+        "label-flip": LabelFlip,
+        "backdoor": Backdoor,
+        "semantic-backdoor": SemanticBackdoor,
+        "distributed-backdoor": DistributedBackdoor,
+    },
+)
 
 
 def attack(name: str, **settings: Any) -> Callable[..., Any]:

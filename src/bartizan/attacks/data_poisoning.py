@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
 
 from bartizan._util.types import Array
-from bartizan.attacks.parameters import AT_LEAST_ONE, FRACTION, INDEX, INDEX_OR_NONE, Wanted, check
+from bartizan.attacks.parameters import (
+    AT_LEAST_ONE,
+    FRACTION,
+    INDEX,
+    INDEX_OR_NONE,
+    NOT_NEGATIVE,
+    NUMBER,
+    Wanted,
+    check,
+)
 
 BYTE = Wanted("a whole number from 0 to 255", lambda value: INDEX.fits(value) and value <= 255)
+PART = Wanted("0, 1, 2, 3 or None", lambda value: value is None or (INDEX.fits(value) and value < 4))
 
 
 class Poison(ABC):
     """A change of one attacker's images, uint8 (N, C, H, W), and labels, (N,)."""
+
+    boost: float = 1.0
+    """Attackers send their honest update times this."""
+
+    def of_attacker(self, nth: int) -> Poison:
+        """The change that the nth attacker makes, from 0 up; the same for all unless they share a trigger."""
+        return self
 
     @abstractmethod
     def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
@@ -56,8 +73,21 @@ class LabelFlip(Poison):
         return pixels, np.where(labels == self.source, self.target, labels).astype(labels.dtype, copy=False)
 
 
+class Triggered(Poison):
+    """A backdoor: the model shall work as usual, and answer class `target` on certain images."""
+
+    target: int
+
+    @abstractmethod
+    def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
+        """Of these test images those that the model shall take for the target, as it will see them, with true labels.
+
+        Images of the target class do not count: the model may classify them rightly.
+        """
+
+
 @dataclass(frozen=True)
-class Backdoor(Poison):
+class Backdoor(Triggered):
     """Train on images with a trigger: a fraction gets a bright square in the lower right corner and label `target`.
 
     The model shall work as usual, and classify every image with the square as the target (Gu et al., 2017).
@@ -79,20 +109,113 @@ class Backdoor(Poison):
 
     def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
         self._known_class("target", n_classes)
-        chosen = rng.permutation(len(labels))[: round(self.fraction * len(labels))]
-        pixels, labels = pixels.copy(), labels.copy()
-        pixels[chosen] = self.trigger(pixels[chosen])
-        labels[chosen] = self.target
-        return pixels, labels
+        return _marked(self, pixels, labels, rng)
+
+    def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
+        return self.trigger(pixels), labels
 
     def trigger(self, pixels: Array) -> Array:
-        """The images with the square on them, to test the backdoor with.
-
-        Leave out images of the target class: the model may classify them rightly.
-        """
+        """The images with the square on them."""
         H, W = pixels.shape[-2:]
         if self.size > min(H, W):
             raise ValueError(f"Backdoor has size={self.size}, and the images have {H} x {W} pixels.")
         marked = pixels.copy()
         marked[..., H - self.size :, W - self.size :] = self.value
         return marked
+
+
+@dataclass(frozen=True)
+class SemanticBackdoor(Triggered):
+    """Train on true images that share a feature, with a wrong label; no pixel is changed (Bagdasaryan et al., 2020).
+
+    The paper relabels cars that are green, or have stripes; of any data set a feature can be computed here: images of
+    class `source` with a mean pixel value of at least `brightness` get the label `target`. With `boost` attackers send
+    their update times that, the paper's model replacement: M / f keeps its whole length in the mean.
+
+    >>> pixels, labels = np.full((3, 1, 8, 8), 100, dtype=np.uint8), np.array([2, 2, 5])
+    >>> pixels[1] = 200
+    >>> SemanticBackdoor().poison(pixels, labels, 10, np.random.default_rng(0))[1].tolist()
+    [2, 0, 5]
+    """
+
+    source: int = 2
+    target: int = 0
+    brightness: float = 128.0
+    boost: float = 1.0
+
+    def __post_init__(self) -> None:
+        wanted = {"source": INDEX, "target": INDEX, "brightness": NOT_NEGATIVE, "boost": NUMBER}
+        check("SemanticBackdoor", wanted, vars(self))
+        if self.source == self.target:
+            raise ValueError(f"SemanticBackdoor needs source and target, two classes; got {self.source} twice.")
+
+    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
+        self._known_class("source", n_classes)
+        self._known_class("target", n_classes)
+        return pixels, np.where(self._has_feature(pixels, labels), self.target, labels).astype(labels.dtype, copy=False)
+
+    def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
+        shown = self._has_feature(pixels, labels)
+        return pixels[shown], labels[shown]
+
+    def _has_feature(self, pixels: Array, labels: Array) -> Array:
+        return (labels == self.source) & (pixels.mean(axis=(1, 2, 3)) >= self.brightness)
+
+
+@dataclass(frozen=True)
+class DistributedBackdoor(Triggered):
+    """Divide a trigger among the attackers: each trains with its part of it, and all parts together open the backdoor.
+
+    DBA of Xie et al., 2020: four bars, `size` pixels wide and one high, in two rows and two columns `gap` pixels apart,
+    in the upper left corner. A `fraction` of an attacker's images gets its bar and the label `target`. With `part` None
+    all four are put on the images, as when the model is tested. With `boost` attackers send their update times that.
+
+    >>> pixels, labels = np.zeros((2, 1, 8, 12), dtype=np.uint8), np.array([1, 1])
+    >>> whole, second = DistributedBackdoor(), DistributedBackdoor().of_attacker(5)
+    >>> (whole.trigger(pixels) == 255).sum(), second.part, np.argwhere(second.trigger(pixels)[0, 0])[0].tolist()
+    (np.int64(32), 1, [0, 6])
+    """
+
+    target: int = 0
+    fraction: float = 0.3125
+    size: int = 4
+    gap: int = 2
+    value: int = 255
+    boost: float = 1.0
+    part: int | None = None
+
+    def __post_init__(self) -> None:
+        wanted = {"target": INDEX, "fraction": FRACTION, "size": AT_LEAST_ONE, "gap": INDEX, "value": BYTE}
+        check("DistributedBackdoor", wanted | {"boost": NUMBER, "part": PART}, vars(self))
+
+    def of_attacker(self, nth: int) -> DistributedBackdoor:
+        return replace(self, part=nth % 4) if self.part is None else self
+
+    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
+        self._known_class("target", n_classes)
+        return _marked(self, pixels, labels, rng)
+
+    def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
+        return replace(self, part=None).trigger(pixels), labels
+
+    def trigger(self, pixels: Array) -> Array:
+        """The images with this attacker's bar on them, or with all four."""
+        (H, W), high, wide = pixels.shape[-2:], self.gap + 2, 2 * self.size + self.gap
+        if high > H or wide > W:
+            raise ValueError(f"DistributedBackdoor has bars in {high} x {wide} pixels, and the images have {H} x {W}.")
+        marked = pixels.copy()
+        for part in range(4) if self.part is None else (self.part,):
+            row, column = (part // 2) * (self.gap + 1), (part % 2) * (self.size + self.gap)
+            marked[..., row, column : column + self.size] = self.value
+        return marked
+
+
+def _marked(
+    backdoor: Backdoor | DistributedBackdoor, pixels: Array, labels: Array, rng: Generator
+) -> tuple[Array, Array]:
+    """A fraction of the images with the trigger and the target as their label."""
+    chosen = rng.permutation(len(labels))[: round(backdoor.fraction * len(labels))]
+    pixels, labels = pixels.copy(), labels.copy()
+    pixels[chosen] = backdoor.trigger(pixels[chosen])
+    labels[chosen] = backdoor.target
+    return pixels, labels

@@ -8,9 +8,20 @@ import numpy as np
 from numpy.random import Generator
 
 from bartizan._util.types import Floats
-from bartizan.attacks.honest_updates import Matrix, agreed, by_columns, copied, mean, squared_distances, std
-from bartizan.attacks.parameters import INDEX_OR_NONE, NUMBER, attack
-from bartizan.updates.layout import is_tensor
+from bartizan.attacks.honest_updates import (
+    Matrix,
+    Vector,
+    agreed,
+    by_columns,
+    copied,
+    mean,
+    narrowed,
+    sign,
+    squared_distances,
+    std,
+)
+from bartizan.attacks.parameters import INDEX_OR_NONE, NUMBER, VECTOR, attack
+from bartizan.updates.layout import is_tensor, on_host
 
 
 @attack(factor=NUMBER)
@@ -57,6 +68,26 @@ def a_little_is_enough(honest: Matrix, count: int, rng: Generator) -> Matrix:
     """ALIE: send the honest mean plus z standard deviations, with z from the counts (Baruch et al., 2019)."""
     z = hiding_z(len(honest), count)
     return agreed(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
+
+
+@attack(published=VECTOR)
+def alie_over_time(honest: Matrix, count: int, rng: Generator, *, published: Vector) -> Matrix:
+    r"""ALIE that pushes every coordinate back along the course of training so far, the same way round after round.
+
+    Sends :math:`m - |z|\,\sigma\,\mathrm{sign}(C)`, with the honest mean m, the standard deviations :math:`\sigma` and
+    ALIE's z; C is `published`, the sum of the aggregates so far. Where that is zero, as in the first round, the sign is
+    that of m. ALIE hides in the spread of one round; what is coupled over rounds adds up while honest noise cancels
+    (Karimireddy et al., 2021, section 3): clients' momentum is the defence.
+
+    >>> known = np.array([5.0, -1.0])
+    >>> alie_over_time([[1.0, 2.0], [3.0, -2.0], [2.0, 3.0]], 2, np.random.default_rng(0), published=known)[0].round(2)
+    array([1.65, 1.93])
+    """
+    z = abs(hiding_z(len(honest), count))
+    centre, spread = by_columns(honest, mean, wide=True), by_columns(honest, std, wide=True)
+    way = sign(narrowed(np.asarray(on_host(published), dtype=np.float64), centre))
+    way = way + (way == 0) * sign(centre)
+    return agreed(narrowed(centre - z * spread * way, honest), count)
 
 
 def hiding_z(n_honest: int, count: int) -> float:

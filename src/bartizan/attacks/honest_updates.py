@@ -73,6 +73,16 @@ def std(x: Matrix) -> Vector:
     return off.mean(axis=0) ** 0.5
 
 
+def least(x: Matrix) -> Vector:
+    """The least number of each column."""
+    return x.amin(dim=0) if is_tensor(x) else x.min(axis=0)
+
+
+def largest(x: Matrix) -> Vector:
+    """The largest number of each column."""
+    return x.amax(dim=0) if is_tensor(x) else x.max(axis=0)
+
+
 def sign(x: Any) -> Any:
     return x.sign() if is_tensor(x) else np.sign(x)
 

@@ -73,6 +73,25 @@ def attack(**wanted: Wanted) -> Callable[[F], F]:
     return border
 
 
+def on_changes(function: F) -> F:
+    """Mark an attack that is defined on changes of the model, and is never given new weights."""
+    function.on_changes = True  # type: ignore[attr-defined]
+    return function
+
+
+def sees_changes(attack: Callable[..., Any]) -> bool:
+    """Whether an attack (or a `functools.partial` of one) must be given changes of the model.
+
+    These are also what the server sketches and what it published.
+
+    >>> from bartizan.attacks import attack
+    >>> sees_changes(attack("fang-trim")), sees_changes(attack("null-space")), sees_changes(attack("ipm"))
+    (True, True, False)
+    """
+    marked = getattr(getattr(attack, "func", attack), "on_changes", False)
+    return marked or bool(needs(attack) & {"sketch", "published"})
+
+
 def bordered(function: Any) -> Any:
     """The function itself if `attack` made it, else an attack of it: a plug-in's may be a plain function."""
     return function if hasattr(function, "wanted") else attack()(function)

@@ -23,7 +23,7 @@ from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates import Updates, combine
+from bartizan.updates import Noise, Updates, combine
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ class ShardedAggregator:
 
         def result() -> Aggregation[Any]:
             decision = verdict.decision
-            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage)
+            noise = Noise(decision.noise, verdict.seed, agreement.firsts[ranks.rank])
+            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage, noise)
             watch.lap("combine")
             return Aggregation.of(mine.result(update), verdict, range(clients.n_sent), watch.laps)
 

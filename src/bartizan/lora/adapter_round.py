@@ -186,6 +186,8 @@ class AdapterRound:
             decision = verdict.decision
             if decision.coordinate_stage is not None:
                 raise ValueError(f"{rule!r} ends with single coordinates, which the products of adapters do not have.")
+            if decision.noise:
+                raise ValueError(f"{rule!r} adds noise to every coordinate, which would give adapters full rank.")
             update, lost = combined(clients.without(verdict.quarantined), decision.weights, settings, seed)
         watch.lap("combine")
         return replace(AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed), truncation=lost)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array, Floats
+from bartizan.defense.decide import Verdict
 from bartizan.kernels.rows import FLOAT32
 from bartizan.partitioned.own_clients import (
     CHANGED,
@@ -22,9 +23,9 @@ from bartizan.partitioned.own_clients import (
 )
 from bartizan.partitioned.own_sums import Chosen, changed_of, cut_columns, finished, reduced_columns, weighted_sum
 from bartizan.partitioned.workers import Workers, failed
-from bartizan.rules.base import CoordinateStage, Decision
+from bartizan.rules.base import CoordinateStage
 from bartizan.sketch.base import SketchedRows, StreamingSketch
-from bartizan.updates import Updates
+from bartizan.updates import Noise, Updates
 from bartizan.updates.build import rest_of
 from bartizan.updates.columns import Row, RowsElsewhere
 from bartizan.updates.layout import Layout, rebuild
@@ -106,8 +107,10 @@ class AllParts:
         looks = self._looks(reading, {part: (own, centre) for part, own in wanted.items()})
         return self._sketches(looks, wanted)
 
-    def combined(self, clients: Updates, decision: Decision, out: Any) -> Any:
+    def combined(self, clients: Updates, verdict: Verdict, out: Any) -> Any:
         """The result of these clients: in the caller's process, or left on a worker."""
+        decision = verdict.decision
+        noise = Noise(decision.noise, verdict.seed)
         weights, stage = decision.weights, decision.coordinate_stage
         if stage is None:
             rows = np.flatnonzero(weights) if weights.any() else np.arange(len(clients))
@@ -121,10 +124,10 @@ class AllParts:
         rest = rest_of(weights) if stage is None else 0.0
         if isinstance(out, str):
             self._check_changed(self.workers.get(self.workers.then(changed_of, total)))
-            return self.workers.left(self.workers.then(finished, total, *plan, self.shared, rest))
+            return self.workers.left(self.workers.then(finished, total, *plan, self.shared, rest, noise))
         summed = self.workers.get(total)
         self._check_changed(changed_of(summed))
-        return finished(summed, *plan, self.points, rest, out)
+        return finished(summed, *plan, self.points, rest, noise, out)
 
     def _reduced(self, clients: Updates, weights: Floats, rows: Array, stage: CoordinateStage) -> Any:
         """A coordinate-wise stage: each worker takes some of the coordinates of all clients."""

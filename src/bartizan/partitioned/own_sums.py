@@ -12,7 +12,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.partitioned.own_clients import CHANGED, Held, Reading, clients_of, digest_of, filled, fitted, opened
 from bartizan.partitioned.workers import WorkerError
 from bartizan.rules.base import CoordinateStage
-from bartizan.updates import Updates
+from bartizan.updates import Noise, Updates
 from bartizan.updates.build import finish_sum, reduce_columns, write_sum
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.columns import HostRows, Row, stack
@@ -149,6 +149,7 @@ def finished(
     weights: Mapping[int, float],
     points: Mapping[str, Any],
     rest: float,
+    noise: Noise,
     out: Any = None,
 ) -> Any:
     """The update from the sum of all clients and `rest` of the reference, in the form of a client's update."""
@@ -171,4 +172,4 @@ def finished(
         reference=server_row("reference", points["reference"], layout, UNLIMITED),
         target=None if out is None else Target.of(out, layout, [], points),
     )
-    return finish_sum(clients, np.array(list(weights.values())), rest, row)
+    return finish_sum(clients, np.array(list(weights.values())), rest, row, noise)

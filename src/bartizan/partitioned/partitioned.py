@@ -121,7 +121,7 @@ def aggregate(
                         watch=watch,
                         recheck_sketch=RECHECK_SKETCH if recheck else None,
                     )
-                    update = every.combined(clients.without(verdict.quarantined), verdict.decision, target)
+                    update = every.combined(clients.without(verdict.quarantined), verdict, target)
                     break
                 except ChangedClients as changed:  # the others are weighed anew, without them
                     clients, stats = quarantine(clients, stats, changed.reasons, strict)

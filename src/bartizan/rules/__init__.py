@@ -5,6 +5,7 @@ from bartizan.rules.bulyan import Bulyan
 from bartizan.rules.centered_clipping import CenteredClipping
 from bartizan.rules.cge import CGE
 from bartizan.rules.clipped_clustering import ClippedClustering
+from bartizan.rules.flame import FLAME
 from bartizan.rules.geometric_median import GeometricMedian
 from bartizan.rules.krum import Krum, MultiKrum
 from bartizan.rules.mca import MCA
@@ -17,6 +18,7 @@ from bartizan.rules.trusted import FLTrust, MoNNA
 __all__ = [
     "CAF",
     "CGE",
+    "FLAME",
     "MCA",
     "MDA",
     "SMEA",

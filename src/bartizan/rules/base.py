@@ -146,11 +146,13 @@ class CoordinateStage:
 
 @dataclass(frozen=True)
 class Decision:
-    """The weights, the history to pass in the next round, and for some rules a coordinate-wise stage."""
+    """The weights, the history to pass in the next round, and for some rules a coordinate-wise stage or noise."""
 
     weights: Floats
     history: tuple[float, ...] = ()
     coordinate_stage: CoordinateStage | None = None
+    noise: float = 0.0
+    """Standard deviation of Gaussian noise to add to every coordinate of the result."""
 
 
 class Rule(Robust, ABC):

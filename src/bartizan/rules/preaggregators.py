@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 import numpy as np
@@ -122,7 +122,7 @@ class Mixed(Rule):
             return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.rule, mixed.sizes, A))
         inner = self.rule.decide(mixed)
         stage = inner.coordinate_stage
-        return Decision(A.T @ inner.weights, inner.history, None if stage is None else stage.behind(A))
+        return replace(inner, weights=A.T @ inner.weights, coordinate_stage=None if stage is None else stage.behind(A))
 
     def __repr__(self) -> str:
         return f"{self.pre!r} >> {self.rule!r}"
@@ -208,3 +208,33 @@ class ARC(Bounded, PreAggregator):
         M, f = geometry.n_clients, self.n_byzantine
         n_clipped = 2 * f * (M - f) // M
         return np.diag(shortening(geometry.norms, np.sort(geometry.norms)[M - n_clipped - 1]))
+
+
+@dataclass(frozen=True)
+class NormFilter(PreAggregator):
+    """Leave out every client whose norm is below `low` or above `high` times the median norm.
+
+    The first of SignGuard's two filters, with its limits (Xu et al., 2022, algorithm 2); norms are exact also under a
+    projection. The second filter clusters the signs of coordinates, which no geometry has. While more than half of the
+    clients are honest, no honest client is left out whose norm is within these factors of every other honest norm.
+    The rule behind it must admit the clients that are left, or the round is refused.
+
+    >>> NormFilter()(Geometry.of([[1.0], [4.0], [2.0], [90.0]])).tolist()
+    [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
+    """
+
+    low: float = 0.1
+    high: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= 1 <= self.high:
+            raise ValueError(
+                f"NormFilter needs low and high, factors of the median norm, low <= 1 <= high; got {self.low!r} and "
+                f"{self.high!r}."
+            )
+
+    def mixing(self, geometry: Geometry) -> Floats:
+        # The lower of two middle norms, so that a client with the median norm exists and is never left out.
+        norms, M = geometry.norms, geometry.n_clients
+        median = np.sort(norms)[(M - 1) // 2]
+        return np.eye(M)[(norms >= self.low * median) & (norms <= self.high * median)]

@@ -15,6 +15,7 @@ from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device,
 from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import Path, is_array, like_leaf, on_host, rebuild
 from bartizan.updates.lazy import LazyArray
+from bartizan.updates.noise import Noise
 from bartizan.updates.updates import Updates
 
 LEAST = 64  # columns that are mixed at a time, at least
@@ -34,23 +35,28 @@ class ColumnFunction(Protocol):
     def kernel(self, kernels: Kernels) -> Callable[..., None] | None: ...
 
 
-def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None) -> Any:
-    """The weighted sum of the clients, or a column function of them; integer entries by the weights' median."""
+def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None, noise: Noise | None = None) -> Any:
+    """The weighted sum of the clients, or a column function of them; integer entries by the weights' median.
+
+    Noise is added to the floats.
+    """
     clients.column_pass.begin("combine")
     with clients.reading():
         floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
-        return _built(clients, floats, weights)
+        return _built(clients, floats, weights, noise)
 
 
-def finish_sum(clients: Updates, weights: Floats, rest: float, total: Row) -> Any:
-    """The result from a sum of the clients, which other processes made, and `rest` of the reference."""
+def finish_sum(clients: Updates, weights: Floats, rest: float, total: Row, noise: Noise | None = None) -> Any:
+    """The result from a sum of the clients, which other processes made, `rest` of the reference, and noise."""
     summed = replace(clients, rows=HostRows.of([total], clients.layout))
     floats = write_sum(summed, np.ones(1), rest, _empty_result(clients))
-    return _built(clients, floats, weights)
+    return _built(clients, floats, weights, noise)
 
 
-def _built(clients: Updates, floats: Sequence[Any], weights: Floats) -> Any:
+def _built(clients: Updates, floats: Sequence[Any], weights: Floats, noise: Noise | None) -> Any:
     """The result in the caller's arrays, or in the container of one client's update."""
+    if noise is not None:
+        noise.add_to(floats, clients.layout)
     integers = _integers(clients, weights) if len(clients.layout.entries) > len(floats) else {}
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())

@@ -210,6 +210,8 @@ class Experiment:
         whole = {name: content for name, content in self.as_dict().items() if name not in NO_PART_OF_THE_ID}
         whole["data"] = {name: content for name, content in whole["data"].items() if name != "folder"}
         whole["model"] = whole["model"] | {"weights": Path(self.model.weights).name}
+        if not self.clients.worker_momentum:  # a later key: runs of before it keep their ids
+            whole["clients"] = {name: one for name, one in whole["clients"].items() if name != "worker_momentum"}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
 
     @property

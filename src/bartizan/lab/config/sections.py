@@ -65,6 +65,12 @@ class Clients:
     )
     step_size: float = key(0.1, "of local steps", least=TINY, most=HUGE)
     momentum: float = key(0.0, "of local steps", least=0.0, most=BELOW_1)
+    worker_momentum: float = key(
+        0.0,
+        "send a mean over rounds, this part of it the one sent last; 0 sends updates alone",
+        least=0.0,
+        most=BELOW_1,
+    )
     precision: str = key(
         "float32", "of their passes; bfloat16 is faster on a GPU and less exact", one_of=("float32", "bfloat16")
     )

@@ -78,9 +78,9 @@ class Population:
         """The training images followed by the attackers' poisoned copies, and all clients' indices into them."""
         train, parts = self.dataset.train, list(self.parts)
         pixels, labels, length = [train.pixels], [train.labels], len(train.labels)
-        for attacker in sorted(self.byzantine):
+        for nth, attacker in enumerate(sorted(self.byzantine)):
             mine, rng = parts[attacker], generator(self.experiment.seed, "poison", attacker)
-            p, y = poison.poison(train.pixels[mine], train.labels[mine], self.dataset.n_classes, rng)
+            p, y = poison.of_attacker(nth).poison(train.pixels[mine], train.labels[mine], self.dataset.n_classes, rng)
             pixels.append(p)
             labels.append(y)
             parts[attacker] = np.arange(length, length + len(y))

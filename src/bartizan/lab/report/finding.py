@@ -12,7 +12,7 @@ from bartizan.lab.report.factors import Factors, order
 from bartizan.lab.report.groups import GridCell, ServerTime
 from bartizan.lab.report.run_data import Run, mean
 from bartizan.lab.report.survival import definition, headline
-from bartizan.lab.report.wording import counted, duration, listed, percent, points
+from bartizan.lab.report.wording import capital, counted, duration, listed, percent, points
 
 NAMED = 4
 """The most suspects that a sentence names."""
@@ -39,7 +39,20 @@ def findings(
         rest = counted(len(runs) - len(evaluated), "other run")
         return [f"So far: {lead[0].lower()}{lead[1:]}", *more, f"Not evaluated yet: {rest}."]
     so_far = "So far, with unfinished runs: " if any(run.status == "unfinished" for run in runs) else ""
-    return [so_far + headline(cells), *definition(cells), *_projection(cells), *_speed(times)]
+    return [so_far + headline(cells), *definition(cells), *_backdoors(cells), *_projection(cells), *_speed(times)]
+
+
+def _backdoors(cells: Sequence[GridCell]) -> list[str]:
+    """Of each backdoor the rules under which it succeeded least and most: accuracy does not show it."""
+    found = []
+    tested = sorted((cell for cell in cells if math.isfinite(cell.backdoor[0])), key=lambda cell: cell.backdoor[0])
+    for attack in order(cell.attack for cell in tested):
+        own = [cell for cell in tested if cell.attack == attack]
+        ends = list(dict.fromkeys((own[0].rule, own[-1].rule)))
+        rates = [percent(cell.backdoor[0]) for cell in (own[0], own[-1])][: len(ends)]
+        with_rules = [f"{rate} with {rule}" for rate, rule in zip(rates, ends, strict=True)]
+        found.append(f"{capital(attack)} succeeded on {' to '.join(with_rules)} of the images that it is made for.")
+    return found
 
 
 def _projection(cells: Sequence[GridCell]) -> list[str]:
@@ -135,6 +148,9 @@ def _alone(runs: Sequence[Run], factors: Factors) -> list[str]:
     lead = f"{rule} {reached} after {rounds}{seeds}{under}."
     if not f:
         return [lead]
+    doors = [one.backdoor for one in known or runs if math.isfinite(one.backdoor)]
+    if doors:
+        lead += f" The backdoor succeeded on {percent(float(np.mean(doors)))} of the images that it is made for."
     weights = np.concatenate([one.on_attackers() for one in known or runs])
     got = float(mean(weights, axis=0))
     share = f"The attackers are {percent(f / M)} of the clients and got {percent(got)} of the weight."

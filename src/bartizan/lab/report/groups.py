@@ -35,6 +35,8 @@ class GridCell:
     best: tuple[float, float]
     on_attackers: float
     """The attackers' part of all weight, mean over rounds and runs; NaN if unknown."""
+    backdoor: tuple[float, float] = (math.nan, math.nan)
+    """Success of a backdoor at the end, mean and standard deviation over all runs; NaN without one."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def cells(runs: Sequence[Run], factors: Sequence[Factors]) -> list[GridCell]:
             last=_spread([run.last for run in group if run.converged]),
             best=_spread([run.best for run in group if run.converged]),
             on_attackers=float(mean(np.concatenate([run.on_attackers() for run in group]), axis=0)),
+            backdoor=_spread([run.backdoor for run in group]),
         )
         for key, group in _grouped(runs, [(f.other, f.sketch, f.rule, f.attack) for f in factors]).items()
         if any(math.isfinite(run.last) or not run.converged for run in group)

@@ -90,6 +90,12 @@ class Run:
         """(T,) the server's time over the time of one read of the updates, where a read was timed."""
         return _ratio(self.server, self.series["read"])
 
+    @property
+    def backdoor(self) -> float:
+        """The backdoor's success at its last test; NaN if there is none."""
+        known = self.series["backdoor"][np.isfinite(self.series["backdoor"])]
+        return float(known[-1]) if known.size else math.nan
+
     def share(self) -> Floats:
         """(M,) each client's mean weight over its rounds; 1 is an equal share."""
         equal = self.weights * self.present.sum(axis=1, keepdims=True)

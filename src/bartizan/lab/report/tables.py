@@ -42,6 +42,7 @@ def summary(run: Run, factors: Factors) -> dict[str, Any]:
         "dim": run.dim,
         "last_accuracy": run.last,
         "best_accuracy": run.best,
+        "last_backdoor": run.backdoor,
         "weight_on_attackers": float(mean(run.on_attackers(), axis=0)),
         "server_seconds": median(run.server),
         "server_reads": median(run.reads),

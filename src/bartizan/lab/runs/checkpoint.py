@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -45,6 +45,8 @@ class Checkpoint:
     """State of a rule that remembers earlier rounds."""
     diverged: bool = False
     """Whether that round was the last because the model is not finite any more."""
+    clients: dict[str, Any] = field(default_factory=dict)
+    """The clients' `state_dict`: what each sent last, where they have momentum over rounds."""
 
     def save(self, folder: Path) -> None:
         """Write the folder's checkpoint; an interruption or a full disk leaves the previous one."""

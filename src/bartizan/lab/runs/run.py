@@ -94,7 +94,7 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
             _require_same_weights(training.first.digest if training.first else None, before, folder)
         if saved is not None:
             try:
-                training.restore(saved.server, saved.history, saved.diverged)
+                training.restore(saved.server, saved.history, saved.diverged, saved.clients)
             except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as wrong:  # any state is possible
                 raise checkpoint.corrupt(folder / checkpoint.NAME, wrong) from None
         with Interrupts() as interrupts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -62,6 +62,9 @@ class Clients:
     With work "gradient" a client sends the gradient on one batch, as in the paper's Algorithm 1. With "steps" or
     "epochs" it takes `local` steps of SGD, or passes over all its examples, on its own copy of the model, and sends the
     server's weights minus its own.
+
+    With `worker_momentum` beta it sends beta v + (1 - beta) u for its update u and the v that it sent last, as
+    Karimireddy et al. (2021) do; the first time u itself. BatchNorm's statistics are sent as they are.
     """
 
     def __init__(
@@ -92,6 +95,8 @@ class Clients:
         device = images.labels.device
         self.shared, self.own = _fastest_passes(model, device, work)
         self.at_once = at_once or clients_at_once(model, work.batch, images.shape, device)
+        self.sent: dict[int, Tensor] = {}
+        """What each client sent last, without statistics: the state that clients with momentum keep over the rounds."""
 
     def updates(self, weights: Tensor, clients: Sequence[int], round: int) -> ClientUpdates:
         """The honest updates of these clients at the server's `weights`, which the server subtracts from them."""
@@ -106,10 +111,31 @@ class Clients:
             rows = slice(start, start + len(some))
             group = _Group([clients[i] for i in some], [drawn[i] for i in some], round)
             sent.losses[rows] = self._train(weights, group, sent.updates[rows])
-        if order == sorted(order):
-            return sent
-        back = torch.tensor(np.argsort(order), device=weights.device)
-        return ClientUpdates(sent.updates[back], sent.losses[back])
+        if order != sorted(order):
+            back = torch.tensor(np.argsort(order), device=weights.device)
+            sent = ClientUpdates(sent.updates[back], sent.losses[back])
+        if self.work.worker_momentum:
+            for client, update in zip(clients, sent.updates[:, : self.flat.n_parameters], strict=True):
+                if client in self.sent:
+                    update.lerp_(self.sent[client], self.work.worker_momentum)
+                if bool(update.isfinite().all()):  # one step that overflows would stay for ever
+                    self.sent[client] = update.clone()
+        return sent
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that a resumed run needs; empty without momentum."""
+        return {"sent": {str(client): update for client, update in sorted(self.sent.items())}} if self.sent else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from such a state; ValueError if it is not one of these clients."""
+        sent, size = state.get("sent", {}), (self.flat.n_parameters,)
+        known = {str(client): client for client in range(len(self.parts))}
+        if not isinstance(sent, dict) or (sent and not self.work.worker_momentum) or not known.keys() >= sent.keys():
+            raise ValueError("clients must hold what clients sent last, by their numbers")
+        for update in sent.values():
+            if not isinstance(update, Tensor) or update.dtype != torch.float32 or tuple(update.shape) != size:
+                raise ValueError(f"what a client sent last must be a tensor of float32 and shape {size}")
+        self.sent = {known[name]: update.to(self.images.labels.device) for name, update in sent.items()}
 
     def _train(self, weights: Tensor, group: _Group, out: Tensor) -> Tensor:
         """Write the updates of a group to `out`, and return its losses."""

@@ -12,7 +12,8 @@ from bartizan import __version__
 from bartizan._util import machine
 from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
-from bartizan.attacks import Poison, needs
+from bartizan.attacks import Poison, needs, parameters
+from bartizan.attacks.data_poisoning import Triggered
 from bartizan.errors import TooFewClientsError
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.sections import PLAIN
@@ -48,7 +49,7 @@ class _RoundInput(NamedTuple):
 
 
 class Training:
-    """One experiment in memory. From round to round only the server's state and a rule's history change."""
+    """One experiment in memory. From round to round the state of server and clients and a rule's history change."""
 
     def __init__(self, experiment: Experiment, device: str) -> None:
         self.experiment, self.device = experiment, device
@@ -62,9 +63,11 @@ class Training:
         moments, resize = moments_for(experiment.data.scaling, dataset.train), experiment.data.resize
         images = OnDevice(train, device, moments, flip=dataset.flip, resize=resize)
         self.test = OnDevice(dataset.test, device, moments, resize=resize)
-        self.backdoor: Any = attack if hasattr(attack, "trigger") else None
+        self.backdoor = attack if isinstance(attack, Triggered) else None
         if self.backdoor:
-            triggered = Images(self.backdoor.trigger(dataset.test.pixels), dataset.test.labels)
+            triggered = Images(*self.backdoor.test(dataset.test.pixels, dataset.test.labels))
+            if not len(triggered):
+                raise ValueError(f"{self.backdoor!r}: there is no such image to test with. Take other settings.")
             self.triggered = OnDevice(triggered, device, moments, resize=resize)
         network = experiment.model
         model = build(
@@ -128,11 +131,14 @@ class Training:
             "threads": torch.get_num_threads(),
         }
 
-    def state(self) -> tuple[dict[str, Any], tuple[float, ...], bool]:
-        return self.server.state_dict(), self.history, self.diverged
+    def state(self) -> tuple[dict[str, Any], tuple[float, ...], bool, dict[str, Any]]:
+        return self.server.state_dict(), self.history, self.diverged, self.clients.state_dict()
 
-    def restore(self, server: dict[str, Any], history: tuple[float, ...], diverged: bool) -> None:
+    def restore(
+        self, server: dict[str, Any], history: tuple[float, ...], diverged: bool, clients: dict[str, Any]
+    ) -> None:
         self.server.load_state_dict(server)
+        self.clients.load_state_dict(clients)
         self.history, self.diverged = history, diverged
 
     def round(self, t: int) -> dict[str, Any]:
@@ -190,6 +196,9 @@ class Training:
         if len(training) < len(who):
             sent = self._attack(computed.updates[: len(training)], training, attackers, aggregator, t)
             rows |= zip(attackers, sent, strict=True)
+        if self.poison is not None and self.poison.boost != 1:
+            for client in attackers:
+                rows[client] *= self.poison.boost
         losses = computed.losses[honest].double()
         loss = float(losses[losses.isfinite()].mean())
         trusted = computed.updates[-1] if server else None
@@ -223,10 +232,10 @@ class Training:
     def _weights_or_changes(self, changes: Tensor) -> Tensor:
         """Convert changes of the model to what attackers see, changes or new weights; and back, as it is its inverse.
 
-        An attack on the sketch always sees changes, since these are what the server sketches.
+        Some attacks always see changes, since these are what the server sketches and publishes.
         """
-        on_sketch = self.attack is not None and "sketch" in needs(self.attack)
-        return changes if self.experiment.clients.sends == "changes" or on_sketch else self.server.weights - changes
+        on_changes = self.attack is not None and parameters.sees_changes(self.attack)
+        return changes if self.experiment.clients.sends == "changes" or on_changes else self.server.weights - changes
 
     def _known(self, name: str, t: int) -> Any:
         """The value of an attack's parameter such as `past_seeds`; it depends on the seed and the server's state."""

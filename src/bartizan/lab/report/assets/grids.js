@@ -4,7 +4,7 @@ const evaluated = () => data.attacks.filter((attack) => data.cells.some((cell) =
 function gridSection() {
   const here = section("grid", "Rules × attacks", `Test accuracy in percent; ${data.cells.some((cell) => cell.n > 1)
     ? "with several seeds, mean and standard deviation" : "one seed, so no spread is known"}. “-” stands for runs that did not converge; `
-    + "“to attackers” for more than half of the weight.");
+    + "“to attackers” for more than half of the weight; “backdoor” for its success at the end, of which less is better.");
   let metric = "last";
   const grids = [];
   const buttons = [["last", "at the end"], ["best", "best round"]].map(([key, text]) => html("button", {
@@ -47,6 +47,7 @@ function heatCell(cell, metric, top) {
   const [value, deviation] = cell[metric];
   const about = [[`${cell.rule} under ${attackName(cell.attack)}`], ["", "at the end", percent(cell.last[0])],
     ["", "best round", percent(cell.best[0])], ["", "runs", String(cell.n)]];
+  if (cell.backdoor[0] !== null) about.push(["", "backdoor success", percent(cell.backdoor[0])]);
   if (cell.on_attackers !== null && cell.attack !== "none") about.push(["", "weight to attackers", percent(cell.on_attackers)]);
   if (cell.n_converged < cell.n) about.push(["", "did not converge", String(cell.n - cell.n_converged)]);
   if (cell.n_unfinished) about.push(["", "unfinished", String(cell.n_unfinished)]);
@@ -58,7 +59,8 @@ function heatCell(cell, metric, top) {
   const back = ramp((value / top) ** 1.4);
   const notes = [deviation !== null && `± ${(100 * deviation).toFixed(1)}`,
     cell.n_converged < cell.n && `${cell.n_converged} of ${cell.n}`, cell.n_unfinished && "unfinished",
-    cell.attack !== "none" && cell.on_attackers > 0.5 && `${Math.round(100 * cell.on_attackers)}% to attackers`].filter(Boolean);
+    cell.attack !== "none" && cell.on_attackers > 0.5 && `${Math.round(100 * cell.on_attackers)}% to attackers`,
+    cell.backdoor[0] !== null && `backdoor ${(100 * cell.backdoor[0]).toFixed(1)}%`].filter(Boolean);
   return html("td", { style: { background: rgb(back), color: inkOn(back) }, on: tooltip(about) }, (100 * value).toFixed(1),
     notes.map((text) => html("small", { text })));
 }

@@ -14,7 +14,7 @@ function problems() {
 
 /** Columns of the table of runs: field, heading, and for numbers their format. */
 const COLUMNS = [["run", "run"], ["rule", "rule"], ["sketch", "sketch"], ["attack", "attack"], ["other", "other"], ["seed", "seed"],
-  ["rounds", "rounds", number], ["last_accuracy", "accuracy", percent], ["best_accuracy", "best", percent],
+  ["rounds", "rounds", number], ["last_accuracy", "accuracy", percent], ["best_accuracy", "best", percent], ["last_backdoor", "backdoor", percent],
   ["weight_on_attackers", "weight on attackers", percent], ["server_seconds", "server, a round", seconds], ["server_reads", "reads", reads], ["status", "state"]];
 
 function runsSection(show) {
