@@ -18,6 +18,8 @@ from bartizan.lab.training.torch_import import Tensor, nn, torch
 CHANNELS, PLACES = 32, 32  # of a tile
 TAP_PLACES = 16  # places of a tile that holds a row of the kernel for each
 PROGRAMS = 4096  # enough to fill a large GPU
+# Not compiled in: one kernel serves all sizes but for C, by which reads are aligned.
+SIZES = ("H", "W", "given_H", "given_W", "padding")
 
 
 class FusedBatchNorm(GroupedNorm):
@@ -106,9 +108,7 @@ class DepthwiseConv(GroupedConv):
         out = g.new_empty(parts, m, C, kernel, kernel)
         sizes = (places, each, H, W, *x.shape[2:], C, self.padding[0])
         wide = triton.next_power_of_2(kernel)
-        _tap_sums[kernel, blocks, parts * m](
-            g, x, out, *sizes, m, kernel, self.stride[0], wide, TAP_PLACES, CHANNELS
-        )
+        _tap_sums[kernel, blocks, parts * m](g, x, out, *sizes, m, kernel, self.stride[0], wide, TAP_PLACES, CHANNELS)
         return out.sum(0)[:, :, None]
 
 
@@ -130,7 +130,7 @@ def combine(x: Tensor, g: Tensor | None, mean: Tensor, by_x: Tensor, by_g: Tenso
     _combine[grid](x, x if g is None else g, mean, by_x, by_g, shift, out, L, C, g is not None, 4 * PLACES, CHANNELS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["L", "each"])
 def _sums(g, x, mean, out, L, each, C, SQUARES: tl.constexpr, PLACES: tl.constexpr, CHANNELS: tl.constexpr):
     u, part = tl.program_id(1), tl.program_id(2)
     c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
@@ -154,7 +154,7 @@ def _sums(g, x, mean, out, L, each, C, SQUARES: tl.constexpr, PLACES: tl.constex
     tl.store(to + tl.num_programs(2) * tl.num_programs(1) * C, tl.sum(second, 0), mask=c < C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["L"])
 def _combine(
     x,
     g,
@@ -182,7 +182,7 @@ def _combine(
     tl.store(out + at, y + tl.load(shift + own, mask=c < C, other=0.0)[None, :], mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_places", *SIZES], do_not_specialize_on_alignment=["weight"])
 def _slide(
     given,
     weight,
@@ -223,7 +223,7 @@ def _slide(
     tl.store(out + at, total, mask=(place[:, None] < n_places) & (c[None, :] < C))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["places", "each", "m", *SIZES])
 def _tap_sums(
     g,
     x,
@@ -232,8 +232,8 @@ def _tap_sums(
     each,
     H,
     W,
-    x_H,
-    x_W,
+    given_H,
+    given_W,
     C,
     padding,
     m,
@@ -255,8 +255,13 @@ def _tap_sums(
         whole = client.to(tl.int64) * places + place  # of all clients' places
         image, down = whole // (W * H), place // W % H * STRIDE - padding + i
         right = (place % W * STRIDE - padding)[:, None] + j[None, :]
-        reached = (inside & (down >= 0) & (down < x_H))[:, None] & (right >= 0) & (right < x_W) & (j < KERNEL)[None, :]
-        at = ((image * x_H + down)[:, None] * x_W + right)[:, :, None] * C + c[None, None, :]
+        reached = (
+            (inside & (down >= 0) & (down < given_H))[:, None]
+            & (right >= 0)
+            & (right < given_W)
+            & (j < KERNEL)[None, :]
+        )
+        at = ((image * given_H + down)[:, None] * given_W + right)[:, :, None] * C + c[None, None, :]
         seen = tl.load(x + at, mask=reached[:, :, None] & (c < C)[None, None, :], other=0.0)
         by = tl.load(g + whole[:, None] * C + c[None, :], mask=inside[:, None] & (c < C)[None, :], other=0.0)
         total += seen * by[:, None, :]
