@@ -397,8 +397,17 @@ def test_the_stress_table_has_a_headline_with_an_interval_of_its_own(tmp_path):
     assert line.startswith("A, rotated, cifar10-stress, k=256: On 16 cells of our own table")
     differences = compare.Summary.of(found.rows).raw_differences
     half = 2.131 * np.std(differences, ddof=1) / 4  # Student's quantile at 15 degrees of freedom
-    assert f"{np.mean(differences):+.2f} ± {half:.2f}." in line
+    assert f"{np.mean(differences):+.2f} ± {half:.2f}, inside ±1 point." in line
     assert "alie" in show.markdown(found)
+
+
+def test_a_comparison_can_fail(tmp_path):
+    rng = np.random.default_rng(0)
+    for cell in paper.picked(paper.STRESS, "k=16"):
+        write(tmp_path, cell, [0.5 - 0.1 * cell.pdr + 0.01 * rng.normal()], rounds=1, protocol="literal")
+    (line,) = compare.headlines(compare.compare(tmp_path).rows)
+    assert line.startswith("A, bad-unsigned-sum, cifar10-stress, k=16: ")
+    assert line.endswith("wholly outside ±1 point.") or ", wholly outside ±1 point." in line
 
 
 @pytest.mark.parametrize(("n", "quantile"), [(5, 2.776), (10, 2.262), (30, 2.045), (1000, 1.962)])

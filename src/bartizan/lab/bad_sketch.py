@@ -26,8 +26,8 @@ class UnsignedSum(Projection):
         k = int(self.k)
         if isinstance(rows, Rows):
             given = np.asarray(rows).astype(np.float64) - (0.0 if origin is None else origin)
-            padded = np.pad(given, ((0, 0), (0, -rows.width % k)))
-            out += np.roll(padded.reshape(len(rows), -1, k).sum(axis=1), start % k, axis=1)
+            whole = np.pad(given, ((0, 0), (0, -rows.width % k)))
+            out += np.roll(whole.reshape(len(rows), -1, k).sum(axis=1), start % k, axis=1)
             return
         from bartizan.kernels.gpu import DeviceRows, copied
 
