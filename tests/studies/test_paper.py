@@ -563,3 +563,24 @@ def test_a_dry_run_shows_the_order_and_runs_nothing(tmp_path, capsys):
     assert lines[0] == "cifar10 beta=0.6 b=0.3 sign-flip krum exact seed=0"
     assert lines[-1] == "cifar10 beta=0.6 b=0.1 gaussian krum achlioptas k=4096 s=32 seed=0"
     assert not where.exists()
+
+
+SAMPLES = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="there are no samples of the real sets in ../shared/data")
+@pytest.mark.parametrize("table", ["cifar100-0.6", "tiny-imagenet-0.6"])
+def test_the_other_data_sets_run_by_the_same_commands(table, tmp_path, capsys):
+    pytest.importorskip("torch")
+    runs, kept = tmp_path / "runs", tmp_path / "kept.jsonl"
+    command = f"paper run {table} --protocol literal --cells rule=bulyan,attack=lie,b=0.3 --budget rounds=1".split()
+    command += ["--data", str(SAMPLES), "--out", str(runs), "--device", "cpu"]
+    # From scratch, as its weights are an extra; and as few images as a round can have.
+    for change in ("model.weights=", "model.norm=group", "data.scaling=own", "clients.batch=2", "data.resize=32"):
+        command += ["--set", change]
+    assert cli.main(command) == 0
+    assert cli.main(["paper", "keep", str(runs), str(kept)]) == 0
+    assert "2 runs, of which new: 2" in capsys.readouterr().out
+    assert cli.main(["paper", "compare", str(kept)]) == 0
+    assert "bulyan as multi-krum" in capsys.readouterr().out

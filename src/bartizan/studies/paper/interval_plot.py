@@ -53,7 +53,8 @@ def _cells(panel: Any, pooled: dict[tuple[str, int], Summary]) -> None:
     panel.invert_yaxis()
     _band(panel)
     panel.set_title("Each cell: mean of its seeds (small points)", color=DARK, fontsize=11, loc="left")
-    panel.legend(fontsize=8, frameon=False, labelcolor=GREY, loc="best")
+    style = {"fontsize": 8, "frameon": False, "labelcolor": GREY}
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, **style)
 
 
 def _intervals(panel: Any, pooled: dict[tuple[str, int], Summary]) -> None:
@@ -80,7 +81,7 @@ def _intervals(panel: Any, pooled: dict[tuple[str, int], Summary]) -> None:
 def _band(panel: Any) -> None:
     panel.axvspan(-MARGIN, MARGIN, color=LIGHT, alpha=0.5, zorder=0)
     panel.axvline(0, color=GREY, linewidth=0.8, zorder=0)
-    panel.set_xlabel("PDR minus base, points of best test accuracy", color=GREY)
+    panel.set_xlabel("PDR minus base, points of accuracy", color=GREY)
 
 
 def label(sketch: str, k: int) -> str:
