@@ -16,6 +16,8 @@ import re
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import results_text
 import speed_tables
@@ -23,12 +25,14 @@ from speed_tables import RESNET18, cost_table, figure_panel, read_earlier, read_
 
 from bartizan._util.atomic import write_whole
 from bartizan.studies import plotting
-from bartizan.studies.paper import comparison_tables, kept_runs, scatter_plot
+from bartizan.studies.paper import comparison_tables, interval_plot, kept_runs, scatter_plot
 from bartizan.studies.paper.compare import compare, headline
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+LITERAL = "paper-literal.jsonl"
 FIGURE = ROOT / "docs" / "images" / "results.png"
+INTERVALS = ROOT / "docs" / "images" / "projection-intervals.png"
 PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "explanation" / "speed.md", ROOT / "README.md")
 CPU = "speed-cpu.json"
 LARGE = ("mean", "krum", "bulyan", "geometric-median", "mca", "median")  # rules that were timed at the largest size
@@ -39,9 +43,14 @@ WIDTH = 125
 def parts() -> dict[str, str]:
     """What is made, by the names of the places that it stands in."""
     found = compare(RESULTS / "paper.jsonl")
+    literal = compare(RESULTS / LITERAL) if (RESULTS / LITERAL).exists() else None
     rows, times = results_text.main_rows(found.rows), read_rows(RESULTS)
     return {
         "headline": wrapped(f"{headline(rows)} {sentence(times)}"),
+        "literal": wrapped(results_text.literal_sentences(literal)),
+        "pooled": wrapped(results_text.pooled_table(literal)),
+        "far": wrapped(results_text.far_cells(literal)),
+        "literal_cells": wrapped(comparison_tables.markdown(literal) if literal else results_text.NOT_YET),
         "summary": wrapped(results_text.bullets(rows)),
         "groups": results_text.groups(rows),
         "breakdown": results_text.breakdowns(rows),
@@ -72,27 +81,37 @@ def wrapped(text: str) -> str:
     )
 
 
-def digest() -> str:
-    """Of all that the figure is drawn from and by; it stands in the file: pixels depend on matplotlib's version."""
-    files = [RESULTS / "paper.jsonl", *sorted(RESULTS.glob("speed-*.json"))]
-    files += [Path(module.__file__ or "") for module in (scatter_plot, speed_tables)]
+def digest(*parts: Path | ModuleType) -> str:
+    """Of all that a figure is drawn from and by; it stands in the file: pixels depend on matplotlib's version."""
+    files = [part if isinstance(part, Path) else Path(part.__file__ or "") for part in parts]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def draw(path: Path) -> None:
+def figures() -> dict[Path, str]:
+    """The figures that there are results for, and the digest of each."""
+    speed = sorted(RESULTS.glob("speed-*.json"))
+    drawn = {FIGURE: digest(RESULTS / "paper.jsonl", *speed, scatter_plot, speed_tables)}
+    if (RESULTS / LITERAL).exists():
+        drawn[INTERVALS] = digest(RESULTS / LITERAL, interval_plot)
+    return drawn
+
+
+def draw(path: Path) -> Any:
+    if path == INTERVALS:
+        return interval_plot.draw(compare(RESULTS / LITERAL).rows)
     rows, times = results_text.main_rows(compare(RESULTS / "paper.jsonl").rows), read_rows(RESULTS)
     figure, panels = plotting.new_figure(1, 2, (10.4, 4.8), width_ratios=[1, 1.1])
     scatter_plot.scatter(panels[0][0], rows)
     figure_panel(panels[0][1], times)
-    plotting.save(figure, path, digest())
+    return figure
 
 
 def stale() -> list[Path]:
     """What is not as the results would make it."""
     new = parts()
     pages = [path for path in PAGES if made(path.read_text(encoding="utf-8"), new) != path.read_text(encoding="utf-8")]
-    drawn = FIGURE.exists() and digest().encode() in FIGURE.read_bytes()
-    return pages if drawn else [*pages, FIGURE]
+    old = [path for path, made in figures().items() if not (path.exists() and made.encode() in path.read_bytes())]
+    return [*pages, *old]
 
 
 def main() -> int:
@@ -107,7 +126,9 @@ def main() -> int:
     new = parts()
     for path in PAGES:
         write_whole(path, made(path.read_text(encoding="utf-8"), new))
-    draw(FIGURE)
+    for path, made_of in figures().items():
+        if path in old:
+            plotting.save(draw(path), path, made_of)
     print("changed: " + (", ".join(path.name for path in old) or "nothing"))
     return 0
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 from statistics import mean, median, variance
 
-from bartizan.studies.estimates import spearman
+from bartizan.studies.estimates import interval, spearman
 from bartizan.studies.formatting import markdown_table
 from bartizan.studies.paper.cells import ABLATION
 from bartizan.studies.paper.compare import (
     NOTHING,
+    USUAL,
     CellComparison,
+    Comparison,
     Summary,
     accuracy_text,
     cell_text,
@@ -21,9 +23,12 @@ from bartizan.studies.paper.compare import (
     seeds_text,
     signed_spread,
 )
+from bartizan.studies.paper.interval_plot import MAIN, label, main_protocol
 from bartizan.studies.paper.kept_runs import RunSummary
 
 DATA, SKETCH = "cifar10", "rotated"
+HIGH, NEAR = 60.0, 55.0  # percent: a base cell that the paper has above the first should be above the second here
+NOT_YET = "No run of the literal protocol is kept yet."
 CELL = ("beta", "b", "attack", "rule")
 
 
@@ -129,6 +134,70 @@ def bullets(rows: Sequence[CellComparison]) -> str:
         _speed(all_),
     ]
     return "\n".join(f"- {line}" for line in lines)
+
+
+def literal_sentences(found: Comparison | None) -> str:
+    """What projecting changes under attacks that hide among the honest, as an interval; and how far we are off."""
+    pooled = main_protocol(found.rows) if found else {}
+    if found is None or not any(of.half for of in pooled.values()):
+        return NOT_YET
+    lines = []
+    for (sketch, k), of in pooled.items():
+        if of.half is not None and ((sketch, k) == (MAIN, USUAL) or sketch.startswith("bad")):
+            middle = mean(of.raw_differences)
+            lines.append(
+                f"{label(sketch, k)} changes the best accuracy by {middle:+.2f} points, 95% interval "
+                f"{middle - of.half:+.2f} to {middle + of.half:+.2f}, {of.verdict} ({len(of.rows)} cells, "
+                f"{seeds_text(of.cells)})"
+            )
+    return f"{'; '.join(lines)}. {gap(found.rows)}"
+
+
+def gap(rows: Sequence[CellComparison]) -> str:
+    """How far the literal protocol's unprojected runs are from the paper's."""
+    both = {row.cell.base: (mean_accuracy(row.base), mean_accuracy(row.paper_base)) for row in _with_paper(rows)}
+    if len(both) < 3:
+        return "Too few of the paper's own cells were run to say how far ours are from them."
+    ranks = spearman(*zip(*both.values(), strict=True))
+    high = [ours for ours, paper in both.values() if paper > HIGH]
+    near = sum(ours > NEAR for ours in high)
+    return (
+        f"Of the {len(high)} cells that the paper's base has above {HIGH:g}%, ours has {near} above {NEAR:g}%; over "
+        f"all {len(both)} base cells the rank correlation with the paper is {_correlation(ranks)}."
+    )
+
+
+def _with_paper(rows: Sequence[CellComparison]) -> list[CellComparison]:
+    return [row for row in rows if row.base and row.paper_base and row.cell.table != ABLATION]
+
+
+def pooled_table(found: Comparison | None) -> str:
+    """The pooled differences of every sketch, of the best and of the last accuracy."""
+    heads, body = ["sketch", "cells", "seeds", "best", "last", "worst cell", "moved", "the interval lies"], []
+    for (sketch, k), of in main_protocol(found.rows).items() if found else ():
+        last = [mean(row.last_differences) for row in of.rows if row.last_differences]
+        shown = [f"{mean(some):+.2f} ± {interval(some) or 0:.2f}" for some in (of.raw_differences, last)]
+        worst = f"{mean(of.worst.raw_differences):+.2f} ({cell_text(of.worst)})" if of.worst else ""
+        moved = _percent([run.moved for row in of.rows for run in row.pdr])
+        body.append([label(sketch, k), str(len(of.rows)), seeds_text(of.cells), *shown, worst, moved, of.verdict])
+    return markdown_table(heads, body, right=["cells", "best", "last", "moved"]) if body else NOT_YET
+
+
+def far_cells(found: Comparison | None) -> str:
+    """Every base cell that the paper has above 60% and we have not above 55%."""
+    rows = {row.cell.base: row for row in _with_paper(found.rows)} if found else {}
+    body = [
+        [
+            *_cell(row),
+            printed(row.paper_base),
+            accuracy_text(row.base) or "-",
+            _percent([r.on_attackers for r in row.base]),
+        ]
+        for row in rows.values()
+        if mean_accuracy(row.paper_base) > HIGH and mean_accuracy(row.base) <= NEAR
+    ]
+    heads = ["paper base", "ours base", "on attackers"]
+    return markdown_table([*CELL, *heads], body, right=["beta", "b", *heads]) if body else "None." if rows else NOT_YET
 
 
 def groups(rows: Sequence[CellComparison]) -> str:

@@ -91,6 +91,31 @@ def test_a_convolution_of_any_form_is_torchs(stride, kernel, padding, groups, sh
     torch.testing.assert_close(Grouped(model)(at, images, labels).rows, Loop(model)(at, images, labels).rows)
 
 
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (5, 2, 0)])
+def test_the_layers_for_a_gpu_are_torchs(kernel, stride, padding):
+    pytest.importorskip("triton")
+    nn, channels = torch.nn, 36
+    torch.manual_seed(4)
+    model = nn.Sequential(
+        nn.Conv2d(3, channels, 1),
+        nn.BatchNorm2d(channels, eps=1e-3, momentum=0.1),
+        nn.ReLU6(),
+        nn.Conv2d(channels, channels, kernel, stride, padding, groups=channels, bias=kernel == 5),
+        nn.BatchNorm2d(channels),
+        nn.Flatten(),
+        nn.LazyLinear(4),
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    images = torch.randn(2, 3, 3, 7, 6, dtype=torch.float64, device=device)
+    model = model.double().to(device)
+    model(images[0])
+    labels = torch.randint(4, (2, 3), device=device)
+    weights = FlatLayout.of(model).read(model)
+    got, wanted = Grouped(model, fused=True)(weights, images, labels), Loop(model)(weights, images, labels)
+    torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(got.losses, wanted.losses, rtol=1e-9, atol=1e-11)
+
+
 def test_a_model_with_layers_of_another_kind_is_vmapped():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(144, 4), torch.nn.PReLU())
     assert not Grouped.fits(model)

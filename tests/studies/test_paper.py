@@ -397,8 +397,17 @@ def test_the_stress_table_has_a_headline_with_an_interval_of_its_own(tmp_path):
     assert line.startswith("A, rotated, cifar10-stress, k=256: On 16 cells of our own table")
     differences = compare.Summary.of(found.rows).raw_differences
     half = 2.131 * np.std(differences, ddof=1) / 4  # Student's quantile at 15 degrees of freedom
-    assert f"{np.mean(differences):+.2f} ± {half:.2f}." in line
+    assert f"{np.mean(differences):+.2f} ± {half:.2f}, inside ±1 point." in line
     assert "alie" in show.markdown(found)
+
+
+def test_a_comparison_can_fail(tmp_path):
+    rng = np.random.default_rng(0)
+    for cell in paper.picked(paper.STRESS, "k=16"):
+        write(tmp_path, cell, [0.5 - 0.1 * cell.pdr + 0.01 * rng.normal()], rounds=1, protocol="literal")
+    (line,) = compare.headlines(compare.compare(tmp_path).rows)
+    assert line.startswith("A, bad-unsigned-sum, cifar10-stress, k=16: ")
+    assert line.endswith("wholly outside ±1 point.") or ", wholly outside ±1 point." in line
 
 
 @pytest.mark.parametrize(("n", "quantile"), [(5, 2.776), (10, 2.262), (30, 2.045), (1000, 1.962)])
@@ -554,3 +563,24 @@ def test_a_dry_run_shows_the_order_and_runs_nothing(tmp_path, capsys):
     assert lines[0] == "cifar10 beta=0.6 b=0.3 sign-flip krum exact seed=0"
     assert lines[-1] == "cifar10 beta=0.6 b=0.1 gaussian krum achlioptas k=4096 s=32 seed=0"
     assert not where.exists()
+
+
+SAMPLES = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="there are no samples of the real sets in ../shared/data")
+@pytest.mark.parametrize("table", ["cifar100-0.6", "tiny-imagenet-0.6"])
+def test_the_other_data_sets_run_by_the_same_commands(table, tmp_path, capsys):
+    pytest.importorskip("torch")
+    runs, kept = tmp_path / "runs", tmp_path / "kept.jsonl"
+    command = f"paper run {table} --protocol literal --cells rule=bulyan,attack=lie,b=0.3 --budget rounds=1".split()
+    command += ["--data", str(SAMPLES), "--out", str(runs), "--device", "cpu"]
+    # From scratch, as its weights are an extra; and as few images as a round can have.
+    for change in ("model.weights=", "model.norm=group", "data.scaling=own", "clients.batch=2", "data.resize=32"):
+        command += ["--set", change]
+    assert cli.main(command) == 0
+    assert cli.main(["paper", "keep", str(runs), str(kept)]) == 0
+    assert "2 runs, of which new: 2" in capsys.readouterr().out
+    assert cli.main(["paper", "compare", str(kept)]) == 0
+    assert "bulyan as multi-krum" in capsys.readouterr().out

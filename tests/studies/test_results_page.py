@@ -45,7 +45,7 @@ def test_a_number_that_was_changed_by_hand_is_found(module, monkeypatch, tmp_pat
     copies[0].write_text(
         copies[0].read_text(encoding="utf-8").replace(made, made.replace(digit, "x")), encoding="utf-8"
     )
-    monkeypatch.setattr(module, "digest", lambda: "of other results")
+    monkeypatch.setattr(module, "figures", lambda: {module.FIGURE: "of other results"})
     assert module.stale() == [copies[0], module.FIGURE]
 
 
@@ -111,11 +111,11 @@ def test_a_table_of_costs_is_of_one_run_and_shows_the_faster_of_two_inputs(modul
 
 
 def test_the_figure_is_stale_when_what_draws_it_changes(module, monkeypatch, tmp_path):
-    before = module.digest()
+    before = module.figures()[module.FIGURE]
     other = tmp_path / "picture.py"
     other.write_text("")
     monkeypatch.setattr(module.scatter_plot, "__file__", str(other))
-    assert module.digest() != before
+    assert module.figures()[module.FIGURE] != before
 
 
 @pytest.fixture

@@ -139,6 +139,8 @@ def _taken_apart(part: Any) -> tuple[Any, dict[str, Any]]:
     return kind, {name: value for name, value in every.items() if value is not None}
 
 
+BAD_SKETCHES = Registry("sketch", {"bad-unsigned-sum": "bartizan.lab.bad_sketch:UnsignedSum"})
+"""For experiments only: a comparison with one of these must fail."""
 CHOICES = {
     "split": Choice(
         "split",
@@ -161,7 +163,7 @@ CHOICES = {
         "sketch",
         "How the server projects the updates; exact projects nothing.",
         "rotated",
-        SKETCHES,
+        SKETCHES | BAD_SKETCHES,
         kept=("k",),
         fallback={"k": 4096},
     ),

@@ -53,7 +53,8 @@ def check(experiment: Experiment) -> None:
 
 
 def sketch_of(chosen: Chosen) -> Sketch:
-    return names.sketch(chosen.name, **chosen.settings)
+    made: Sketch = names.build(CHOICES["sketch"].known.find(chosen.name), chosen.settings)
+    return made
 
 
 def attack_of(chosen: Chosen) -> Any:

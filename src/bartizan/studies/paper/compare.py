@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from pathlib import Path
@@ -19,6 +19,8 @@ from bartizan.studies.paper.kept_runs import RunSummary
 from bartizan.studies.paper.paper_protocol import positions, rule_text, setting_of, sketches_of, split_config
 
 USUAL = 4096  # the k of the large tables
+MARGIN = 1.0
+"""Points: where the pooled interval lies inside this on both sides, projecting changes nothing that matters."""
 FEW = 3  # below so many different numbers a standard deviation means little
 NOTHING = "No cell has both a base and a projected run yet."
 Found = Mapping[tuple[str, str], Mapping[int, RunSummary]]
@@ -66,8 +68,16 @@ class CellComparison:
     @property
     def raw_differences(self) -> list[float]:
         """PDR minus base of best accuracies, converged or not, without pairs that both diverged."""
+        return self._of_all(lambda run: run.best_percent)
+
+    @property
+    def last_differences(self) -> list[float]:
+        """The same of the accuracies in the last round, where the best may hide a collapse."""
+        return self._of_all(lambda run: run.last_percent)
+
+    def _of_all(self, accuracy: Callable[[RunSummary], float | None]) -> list[float]:
         both = [(base, pdr) for base, pdr in self.pairs if not (base.diverged and pdr.diverged)]
-        values = [(base.best_percent, pdr.best_percent) for base, pdr in both]
+        values = [(accuracy(base), accuracy(pdr)) for base, pdr in both]
         return [pdr - base for base, pdr in values if pdr is not None and base is not None]
 
     @property
@@ -261,6 +271,21 @@ class Summary:
         return sum(failed(row.base) == failed(row.pdr) for row in self.rows)
 
     @property
+    def half(self) -> float | None:
+        """Half of the 95% interval of the mean of `raw_differences`; None where they are too few."""
+        return interval(self.raw_differences)
+
+    @property
+    def verdict(self) -> str:
+        """Where that interval lies."""
+        if self.half is None:
+            return "too few cells for an interval"
+        middle = abs(mean(self.raw_differences))
+        if middle + self.half < MARGIN:
+            return f"inside ±{MARGIN:g} point"
+        return f"wholly outside ±{MARGIN:g} point" if middle - self.half > MARGIN else f"not inside ±{MARGIN:g} point"
+
+    @property
     def distinct(self) -> str:
         """How many cells are distinct, as text."""
         n = len(self.rows)
@@ -282,10 +307,11 @@ def headline(rows: Sequence[CellComparison]) -> str:
     end = f"In {same} either both runs converge or neither does."
     if not reached or all_.worst is None:
         return f"{where}{end}"
-    if (half := interval(all_.raw_differences)) is not None:
+    if all_.half is not None:
+        where_it_lies = f", {all_.verdict}" if all_.cells[0].cell.table == STRESS else ""
         end += (
             f" Over the {len(all_.raw_differences)} distinct cells where not both diverged, the 95% interval of the "
-            f"mean is {mean(all_.raw_differences):+.2f} ± {half:.2f}."
+            f"mean is {mean(all_.raw_differences):+.2f} ± {all_.half:.2f}{where_it_lies}."
         )
     over = f"the {len(reached)} where both runs converge" if len(reached) < n else "them"
     how = "mean" if len(reached) < FEW else "mean and standard deviation"
@@ -319,6 +345,15 @@ def mean_accuracy(runs: Sequence[RunSummary] | Sequence[PaperValue]) -> float:
     """Return a cell's mean accuracy; "-" is 0, below all others."""
     reached = accuracies(runs)
     return mean(reached) if reached else 0.0
+
+
+def stress_groups(rows: Sequence[CellComparison]) -> dict[tuple[str, str, int], Summary]:
+    """Return the stress table's pairs by protocol, sketch and k: what is pooled to one interval."""
+    groups: dict[tuple[str, str, int], list[CellComparison]] = {}
+    for row in rows:
+        if row.compared and row.cell.table == STRESS:
+            groups.setdefault((row.protocol, row.sketch, row.cell.k or 0), []).append(row)
+    return {key: Summary.of(of) for key, of in groups.items()}
 
 
 def headlines(rows: Sequence[CellComparison]) -> list[str]:

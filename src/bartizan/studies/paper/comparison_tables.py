@@ -46,7 +46,8 @@ def listing() -> str:
         f"bulyan, geometric-median and mca, without PDR and with it (k=4096, s=8). {ABLATION} varies k and s at b=0.1.",
         f"{len(twice())} cells are printed twice with different values.",
         "",
-        f"{STRESS} is ours, {len(stress_cells())} cells: LIE, ALIE, IPM and Min-Max at b=0.3, k of 4096, 1024 and 256.",
+        f"{STRESS} is ours, {len(stress_cells())} cells: LIE, ALIE, IPM and Min-Max at b=0.3, k of 4096, 1024 and 256;",
+        "and k=16 with a sketch that does not work, for a comparison that must fail.",
     ]
     for name, choices in CHOICES.items():
         lines += ["", f"Where the paper is silent, --protocol {name} (docs/guides/paper.md):"]

