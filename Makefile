@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers speed fuzz check docs release clean
+.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers speed speed-gpu fuzz check docs release clean
 
 setup: $(VENV)/dev
 
@@ -54,6 +54,20 @@ speed: $(PEERS)/ready
 		--dim 1M --sketches exact,rotated,achlioptas --repeats 9 --limit 10
 	$(SPEED) --rules $(SPEED_RULES) --peers $(SPEED_PEERS),pair-loop --clients 50 --byzantine 10 --dim 11689512 --repeats 9 --limit 12
 	$(PEERS)/bin/python benchmarks/results_page.py
+
+# The same on a GPU, whose Python needs ByzFL too; from the smallest updates to the largest, in one run.
+GPU_RESULTS ?= benchmarks/results/speed-h200.json
+GPU_SPEED = PYTHONPATH=src:$(PYTHONPATH) $(PYTHON_GPU) -m bartizan bench --device cuda --json $(GPU_RESULTS) --add
+speed-gpu:
+	rm -f $(GPU_RESULTS)
+	$(GPU_SPEED) --rules $(SPEED_RULES),trimmed-mean,meamed --peers byzfl,torch --clients 10 --byzantine 1 --dim 100k --repeats 25
+	$(GPU_SPEED) --rules $(SPEED_RULES),trimmed-mean,meamed --peers byzfl,torch --clients 50 --byzantine 10 --dim 1M --repeats 15
+	$(GPU_SPEED) --rules $(SPEED_RULES),trimmed-mean,meamed --peers byzfl,torch,pair-loop --clients 50 --byzantine 10 \
+		--dim 11689512 --sketches exact,rotated,achlioptas --repeats 9 --limit 3
+	$(GPU_SPEED) --rules mean,krum,bulyan,geometric-median,mca --peers byzfl,torch --clients 50 --byzantine 10 --dim 138357544 \
+		--repeats 9 --limit 2
+	$(GPU_SPEED) --rules krum,bulyan,geometric-median,mca --clients 1000 --byzantine 200 --dim 11689512 --sketches rotated \
+		--repeats 9 --limit 2
 
 # Hostile inputs; CI runs a short campaign of its own.
 MINUTES ?= 12
