@@ -8,7 +8,7 @@ EXTRAS = {
     **{"PIL": "lab", "prodigyopt": "lab", "flwr": "flower", "httpx": "flower", "ray": "simulation"},
     **{"hypothesis": "dev", "safetensors": "dev", "playwright": "dev", "griffe": "docs", "nvflare": "nvflare"},
 }
-collect_ignore = ["tests/flower_app"]  # an app for Flower's processes, not tests
+collect_ignore = ["tests/flower_app", "tests/lora_app"]  # apps for Flower's processes, not tests
 
 
 def missing_package(error):

@@ -233,6 +233,10 @@ class Adapters:
         kept = tuple(self.adapters[row] for row in rows)
         return replace(self, adapters=kept, clients=tuple(self.clients[row] for row in rows), quarantined=reasons)
 
+    def lost(self) -> dict[int, str]:
+        """None: adapters are in memory."""
+        return {}
+
     def fault(self, row: int) -> str:
         """What is wrong with the numbers of a client whose squared norm is not finite, or too large."""
         one = self.adapters[row]

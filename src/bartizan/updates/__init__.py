@@ -3,7 +3,7 @@
 from bartizan.updates.build import combine
 from bartizan.updates.column_pass import ColumnPass, Progress
 from bartizan.updates.columns import UpdateRows
-from bartizan.updates.noise import Noise
+from bartizan.updates.added_noise import Noise
 from bartizan.updates.parse import parse_updates
 from bartizan.updates.updates import Updates
 

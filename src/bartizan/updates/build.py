@@ -15,7 +15,7 @@ from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device,
 from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import Path, is_array, like_leaf, on_host, rebuild
 from bartizan.updates.lazy import LazyArray
-from bartizan.updates.noise import Noise
+from bartizan.updates.added_noise import Noise
 from bartizan.updates.updates import Updates
 
 LEAST = 64  # columns that are mixed at a time, at least
@@ -61,7 +61,7 @@ def _built(clients: Updates, floats: Sequence[Any], weights: Floats, noise: Nois
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
     if is_array(clients.like):
-        return like_leaf(floats[0], clients.like)
+        return in_own_type(like_leaf(floats[0], clients.like), clients.like)
     arrays = dict(zip((entry.path for entry in clients.layout.float_entries), floats, strict=True)) | integers
     return rebuild(clients.like, lambda path, leaf: in_own_type(like_leaf(arrays[path], leaf), leaf))
 
