@@ -51,7 +51,7 @@ def fatal(folder, client, reads):
 
 
 def silent(client):
-    time.sleep(20)
+    time.sleep(90)
     return update_of(client)
 
 
@@ -62,9 +62,7 @@ def opened(opener):
 def parts_of(scenario, folder):
     if scenario.startswith("killed"):
         parts = opened(update_of)
-        parts[2][1] = partial(
-            fatal, folder, SHARES[2][0] + 1 + (scenario == "killed later"), 1 + (scenario == "killed later")
-        )
+        parts[2][10 - SHARES[2][0]] = partial(fatal, folder, 10, 2 if scenario == "killed later" else 1)
         return parts
     if scenario == "silent":
         return [held(*SHARES[0]), [partial(silent, 7)], held(*SHARES[2])]
@@ -91,7 +89,7 @@ def told(call):
 def called(parts, scenario, engine, fetch=None):
     rule = RULES.get(scenario, RULES["weights"])
     sketch = bz.Rotated(k=1024) if rule.needs_distances else bz.Exact()
-    timeout = 5 if scenario == "silent" else PATIENCE
+    timeout = 20 if scenario == "silent" else PATIENCE
     out = partitioned.aggregate(
         parts, rule, sketch=sketch, engine=engine, timeout=timeout, out="workers" if scenario == "left" else None
     )

@@ -69,9 +69,9 @@ def test_a_rank_that_is_killed_is_an_error_on_all_others(tmp_path):
 def test_a_worker_that_is_silent_is_an_error_within_the_timeout(engine, tmp_path):
     answer = run(engine, "silent", tmp_path)[0]
     assert answer["error"] == "WorkerError", answer
-    named = "did not answer within the group's timeout" if engine == "torch" else "part 1: no answer within 5 s"
+    named = "did not answer within the group's timeout" if engine == "torch" else "part 1: no answer within 20 s"
     assert named in answer["message"]
-    assert answer["seconds"] < 19  # of the 20 that it is silent
+    assert answer["seconds"] < 80  # of the 90 that it is silent
 
 
 def test_clients_that_only_a_lost_worker_held_are_an_error(tmp_path):
