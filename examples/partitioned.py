@@ -66,7 +66,7 @@ class Costs:
 
 
 def with_dask(parts, workers, **call):
-    from distributed import Client, LocalCluster
+    from dask.distributed import Client, LocalCluster
 
     with (
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,

@@ -97,7 +97,7 @@ def called(parts, scenario, engine, fetch=None):
 
 
 def on_dask(scenario, folder):
-    from distributed import Client, LocalCluster
+    from dask.distributed import Client, LocalCluster
 
     with (
         LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as cluster,

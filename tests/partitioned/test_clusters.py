@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"dask": "distributed", "ray": "ray", "torch": "torch"}
+PACKAGES = {"dask": "dask", "ray": "ray", "torch": "torch"}
 pytestmark = pytest.mark.slow
 
 

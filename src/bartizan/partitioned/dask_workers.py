@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dask.distributed import Client, Future, TimeoutError, as_completed
+
 from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
-from distributed import Client, Future, TimeoutError, as_completed
 
 
 class DaskWorkers(TaskWorkers):

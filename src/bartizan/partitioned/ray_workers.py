@@ -6,7 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ray
+try:
+    import ray
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("engine='ray' needs Ray: pip install 'bartizan[ray]'") from missing
 
 from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
 
