@@ -5,7 +5,7 @@ from _pytest.doctest import DoctestModule
 
 EXTRAS = {
     **{"torch": "torch", "triton": "gpu", "rich": "cli", "matplotlib": "plot", "tensorboard": "tensorboard"},
-    **{"PIL": "lab", "prodigyopt": "lab", "flwr": "flower", "httpx": "flower", "ray": "simulation"},
+    **{"PIL": "lab", "prodigyopt": "lab", "flwr": "flower", "httpx": "flower", "ray": "ray", "dask": "dask"},
     **{"hypothesis": "dev", "safetensors": "dev", "playwright": "dev", "griffe": "docs", "nvflare": "nvflare"},
 }
 collect_ignore = ["tests/flower_app", "tests/lora_app"]  # apps for Flower's processes, not tests

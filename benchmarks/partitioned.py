@@ -63,7 +63,7 @@ def main():
     shares = [(first, last, options.dim) for first, last in pairwise(cuts)]
     os.environ["NUMBA_NUM_THREADS"] = "1"  # of the workers, which inherit it
     if options.engine == "dask":
-        from distributed import Client, LocalCluster
+        from dask.distributed import Client, LocalCluster
 
         cluster = LocalCluster(n_workers=options.workers, threads_per_worker=1, dashboard_address=None)
         with cluster, Client(cluster, direct_to_workers=True) as client:

@@ -31,16 +31,23 @@ def update_of(client, dim):
     return update
 
 
-class Memory:
-    """The most memory that this process and all that it started have used together, sampled."""
+class Costs:
+    """The most memory that this process and all that it started have used together, sampled; and what loopback moved.
+
+    Traffic of other programs counts too, unless this one runs by itself: `unshare -n sh -c "ip link set lo up; ..."`.
+    """
 
     def __enter__(self):
-        self.most, self.done = 0, threading.Event()
+        self.most, self.done, self.before = 0, threading.Event(), self._moved()
         threading.Thread(target=self._watch, daemon=True).start()
         return self
 
     def __exit__(self, *raised):
         self.done.set()
+        self.moved = self._moved() - self.before
+
+    def _moved(self):
+        return int(Path("/proc/net/dev").read_text().partition("lo:")[2].split()[0])
 
     def _watch(self):
         while not self.done.wait(0.25):
@@ -59,16 +66,13 @@ class Memory:
 
 
 def with_dask(parts, workers, **call):
-    from distributed import Client, LocalCluster
+    from dask.distributed import Client, LocalCluster
 
     with (
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
-        out = partitioned.aggregate(parts, engine=client, **call)
-        sent = client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total)
-        print(f"the workers sent {sum(sent.values()) / 2**20:,.1f} MiB")
-        return out
+        return partitioned.aggregate(parts, engine=client, **call)
 
 
 def with_ray(parts, workers, **call):
@@ -113,13 +117,14 @@ def main():
     rule = bz.NNM(f) >> bz.GeometricMedian() if options.rule.startswith("nnm") else bz.rule(options.rule, n_byzantine=f)
     parts = [[partial(update_of, client, options.dim) for client in own] for own in np.array_split(range(M), workers)]
     start = time.perf_counter()
-    with Memory() as memory:
+    with Costs() as costs:
         out = ENGINES[options.engine](parts, workers, rule=rule, sketch=bz.Rotated(k=4096))
     if out.update is None:  # not the first rank
         return
     print(f"{M:,} clients of {options.dim:,} numbers on {workers} workers: {time.perf_counter() - start:.1f} s, {out}")
     print(f"weight of the attackers {out.weights[::5].sum():.4f}; mean of the update {out.update.mean():.3f}")
-    print(f"quarantined {out.quarantined}; at most {memory.most / 2**30:.2f} GiB of memory in all")
+    print(f"quarantined {out.quarantined}")
+    print(f"at most {costs.most / 2**30:.2f} GiB of memory in all; {costs.moved / 2**20:,.1f} MiB over loopback")
     if options.check:
         flat = bz.aggregate([part() for own in parts for part in own], rule, sketch=out.sketch, seed=out.seed)
         assert np.array_equal(flat.weights, out.weights), "the weights are not those of one call"

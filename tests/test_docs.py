@@ -82,7 +82,7 @@ def test_every_public_name_is_in_the_reference():
     last = {name.rpartition(".")[2] for name in shown}
     assert set(bz.__all__) - modules - last == set()
     assert {f"sketch.{name}" for name in bz.sketch.__all__} - shown - {f"sketch.{name}" for name in bz.__all__} == set()
-    for module in ("flower", "distributed", "lab"):
+    for module in ("flower", "distributed", "lab", "partitioned"):
         if module != "flower" or importlib.util.find_spec("flwr"):
             public = importlib.import_module(f"bartizan.{module}").__all__
             assert {f"{module}.{name}" for name in public} <= shown

@@ -16,10 +16,10 @@ from bartizan.partitioned.own_clients import (
     CHANGED,
     Look,
     Reading,
-    Shell,
     filled,
     look,
     send_row,
+    shells_of,
 )
 from bartizan.partitioned.own_sums import Chosen, changed_of, cut_columns, finished, reduced_columns, weighted_sum
 from bartizan.partitioned.workers import Workers, failed
@@ -28,7 +28,7 @@ from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import Noise, Updates
 from bartizan.updates.build import rest_of
 from bartizan.updates.columns import Row, RowsElsewhere
-from bartizan.updates.layout import Layout, rebuild
+from bartizan.updates.layout import Layout
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate
 
 
@@ -78,6 +78,7 @@ class AllParts:
         self.firsts: list[int] = []  # the first client of each part, and the number of all
         self.faults: dict[int, str] = {}
         self.digests: dict[int, bytes] = {}
+        self.gone: set[int] = set()  # clients that could not be read again, which nobody asks for any more
 
     def look(self, strict: bool) -> tuple[Updates, SketchedRows]:
         """The clients that fit the common layout, and their sketches; the others are quarantined."""
@@ -103,9 +104,21 @@ class AllParts:
         """Have these clients sketched again: another sketch, another seed or scale, or about one of them."""
         reading = replace(self.reading, sketch=sketch, seed=seed, scale=clients.scale)
         centre = None if about is None else self._row(about.clients[0])
-        wanted = self._by_part(clients.clients)
-        looks = self._looks(reading, {part: (own, centre) for part, own in wanted.items()})
-        return self._sketches(looks, wanted)
+        rows = [row for row, client in enumerate(clients.clients) if client not in self.gone]
+        wanted = self._by_part([clients.clients[row] for row in rows])
+        sketched = self._sketches(self._looks(reading, {part: (own, centre) for part, own in wanted.items()}), wanted)
+        if len(rows) == len(clients):
+            return sketched
+        # Zeros for those that are gone: their rows are not used any more.
+        rows += [len(clients)] if clients.trusted is not None else []
+        every = np.zeros((len(clients) + (clients.trusted is not None), sketched.sketches.shape[1]))
+        norms = every[:, 0].copy()
+        every[rows], norms[rows] = sketched.sketches, sketched.squared_norms
+        dots = None
+        if sketched.trusted_dots is not None:
+            dots = np.zeros(len(every))
+            dots[rows] = sketched.trusted_dots
+        return SketchedRows(every, norms, dots)
 
     def combined(self, clients: Updates, verdict: Verdict, out: Any) -> Any:
         """The result of these clients: in the caller's process, or left on a worker."""
@@ -119,8 +132,7 @@ class AllParts:
             rows = np.sort(stage.used(len(clients)))
             total = self._reduced(clients, weights, rows, stage)
         chosen = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
-        shells = rebuild(clients.like, lambda _, leaf: Shell.of(leaf))
-        plan = clients.layout, shells, chosen
+        plan = clients.layout, shells_of(clients.like), chosen
         rest = rest_of(weights) if stage is None else 0.0
         if isinstance(out, str):
             self._check_changed(self.workers.get(self.workers.then(changed_of, total)))
@@ -170,18 +182,18 @@ class AllParts:
         """What the containers of all clients hold, without numbers."""
         parsed: dict[int, ParsedUpdate] = {}
         unreadable: dict[int, str] = {}
-        known: dict[Any, ParsedUpdate] = {}
         layouts: dict[Layout, Layout] = {}  # one object for equal ones
         for part, first in enumerate(self.firsts[:-1]):
-            for client in range(looks[part].n_sent):
-                kind = looks[part].kind_of.get(client)
-                if kind is None:
-                    unreadable[first + client] = looks[part].unreadable[client]
-                    continue
-                if kind not in known:
-                    layout = layouts.setdefault(kind[0], kind[0])
-                    known[kind] = ParsedUpdate(filled(looks[part].kinds[kind]), {}, layout, Row((), ()))
-                parsed[first + client] = known[kind]
+            seen = looks[part]
+            kinds = [
+                ParsedUpdate(filled(shells), {}, layouts.setdefault(layout, layout), Row((), ()))
+                for layout, _, shells in seen.kinds
+            ]
+            for client in range(seen.n_sent):
+                if client in seen.kind_of:
+                    parsed[first + client] = kinds[seen.kind_of[client]]
+                else:
+                    unreadable[first + client] = seen.unreadable[client]
         return InspectedUpdates(parsed, unreadable)
 
     def _by_part(self, clients: Sequence[int]) -> dict[int, list[int]]:
@@ -192,12 +204,12 @@ class AllParts:
             found.setdefault(part, []).append(client - self.firsts[part])
         return found
 
-    def _row(self, client: int) -> tuple[Array, ...]:
+    def _row(self, client: int) -> Any:
         """The numbers of one client, from its worker; sent to all workers once."""
         ((part, (own,)),) = self._by_part([client]).items()
         arrays = self.workers.map(send_row, {part: (own, self.reading.layout)})[part]
-        if arrays is None:
-            raise ChangedClients({client: CHANGED})
+        if isinstance(arrays, str):
+            self._check_changed({client: arrays})
         return self.workers.share(arrays)
 
     def _sketches(self, looks: Mapping[int, Look], wanted: Mapping[int, list[int]]) -> SketchedRows:
@@ -208,11 +220,14 @@ class AllParts:
             for client in set(own) - set(looks[part].clients)
         }
         self._check_changed(missing)
+        for part, own in wanted.items():
+            if looks[part].clients != own:
+                failed(f"part {part}", "its worker answered wrongly: it sketched clients that were not asked for")
         return SketchedRows.stacked([sketched for part in wanted if (sketched := looks[part].sketched) is not None])
 
-    @staticmethod
-    def _check_changed(reasons: dict[int, str]) -> None:
+    def _check_changed(self, reasons: dict[int, str]) -> None:
         if reasons:
+            self.gone |= set(reasons)
             raise ChangedClients(dict(sorted(reasons.items())))
 
 

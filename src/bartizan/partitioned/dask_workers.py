@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dask.distributed import Client, Future, TimeoutError, as_completed
+
 from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
-from distributed import Client, Future, TimeoutError, as_completed
 
 
 class DaskWorkers(TaskWorkers):
@@ -35,11 +36,11 @@ class DaskWorkers(TaskWorkers):
         names = {future.key: name for name, future in tasks.items()}
         try:
             for future in as_completed(tasks.values(), timeout=self._timeout):
-                names_left = names.pop(future.key)
+                name = names.pop(future.key)
                 if future.status == "cancelled":
-                    failed(names_left, "its worker was lost, and with it what only that worker held")
+                    failed(name, "its worker was lost, and with it what only that worker held")
                 if future.status != "finished":
-                    failed(names_left, future.exception(self._timeout))
+                    failed(name, future.exception(self._timeout))
             return self._client.gather(list(tasks.values()), errors="raise")
         except TimeoutError:
             late(list(names.values()), self._timeout)

@@ -22,7 +22,7 @@ from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.columns import Row, stack
 from bartizan.updates.files import Unreadable, open_paths
 from bartizan.updates.layout import Layout, form_of, is_array, is_tensor, leaves_of, on_gpu, plain_and_leaves, rebuild
-from bartizan.updates.parse import InspectedUpdates, as_list, reason_of
+from bartizan.updates.parse import InspectedUpdates, ParsedUpdate, as_list, reason_of
 
 HELD = 2**27  # bytes of updates that a worker opens at a time, if no memory limit is given
 CHANGED = "its update was another one when it was read again than when it was sketched"
@@ -61,6 +61,11 @@ class Shell:
         return torch.empty(self.shape, dtype=self.dtype)
 
 
+def shells_of(update: Any) -> Any:
+    """The container of an update, with a `Shell` in the place of each array."""
+    return rebuild(update, lambda _, leaf: Shell.of(leaf))
+
+
 def filled(shells: Any) -> Any:
     """An update of the form that these shells describe."""
     return rebuild(shells, lambda _, shell: shell.array())
@@ -75,9 +80,10 @@ class Look:
     """Whether the caller asked for some of the clients only."""
     layout: Layout | None
     """The layout that clients were sketched in; None if that of most can't be."""
-    kinds: dict[tuple[Layout, Any], Any] = field(default_factory=dict)
-    """Containers without numbers, by their layout and form."""
-    kind_of: dict[int, tuple[Layout, Any]] = field(default_factory=dict)
+    kinds: list[tuple[Layout, Any, Any]] = field(default_factory=list)
+    """Layouts, forms, and containers without numbers, each once."""
+    kind_of: dict[int, int] = field(default_factory=dict)
+    """Which of these a client sent."""
     unreadable: dict[int, str] = field(default_factory=dict)
     clients: list[int] = field(default_factory=list)
     """Those that were sketched, in order."""
@@ -86,6 +92,14 @@ class Look:
     """What is wrong with the numbers of clients whose norms are not finite, or too large."""
     digests: dict[int, bytes] = field(default_factory=dict)
     """Of the sketches of clients that the worker opened itself and will open again."""
+
+    def kind(self, one: ParsedUpdate, form: Any) -> int:
+        """The place of this update's layout and form among `kinds`."""
+        for place, known in enumerate(self.kinds):
+            if known[:2] == (one.layout, form):
+                return place
+        self.kinds.append((one.layout, form, shells_of(one.plain)))
+        return len(self.kinds) - 1
 
 
 def look(
@@ -109,10 +123,12 @@ def _look_at(
 ) -> SketchedRows | None:
     """Sketch the clients that are held, and add to what is seen of the part."""
     clients, inspected = held.clients, InspectedUpdates.of(held.taken())
+    known: dict[Any, int] = {}  # by identity of the layout: most clients share one object
     for row, one in inspected.parsed.items():
-        kind = one.layout, form_of(one.plain)
-        if kind not in seen.kinds:
-            seen.kinds[kind] = rebuild(one.plain, lambda _, leaf: Shell.of(leaf))
+        form = form_of(one.plain)
+        kind = known.get((id(one.layout), form))
+        if kind is None:
+            kind = known[id(one.layout), form] = seen.kind(one, form)
         seen.kind_of[clients[row]] = kind
     seen.unreadable |= {clients[row]: reason for row, reason in inspected.unreadable.items()}
     try:
@@ -134,11 +150,14 @@ def _look_at(
     return sketched
 
 
-def send_row(part: Any, client: int, layout: Layout) -> tuple[Array, ...] | None:
-    """The floating-point arrays of one client, copied; None if it can't be read again."""
+def send_row(part: Any, client: int, layout: Layout) -> list[Array] | str:
+    """The floating-point arrays of one client, copied; or why it can't be read again."""
     (held,) = opened(clients_of(part), [client], None)
-    updates = fitted(InspectedUpdates.of(held.taken()), layout)
-    return None if updates is None else tuple(np.array(array) for array in updates.rows.arrays[0])
+    inspected = InspectedUpdates.of(held.taken())
+    updates = fitted(inspected, layout)
+    return (
+        inspected.quarantined(layout)[0] if updates is None else [np.array(array) for array in updates.rows.arrays[0]]
+    )
 
 
 def fitted(

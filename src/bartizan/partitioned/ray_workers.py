@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ray
+try:
+    import ray
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("engine='ray' needs Ray: pip install 'bartizan[ray]'") from missing
 
 from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
 
@@ -27,8 +31,9 @@ class RayWorkers(TaskWorkers):
 
     def results(self, tasks: Mapping[str, Any]) -> list[Any]:
         waiting = {ref: name for name, ref in tasks.items()}
+        deadline = time.monotonic() + self._timeout
         while waiting:
-            ready, _ = ray.wait(list(waiting), timeout=self._timeout)
+            ready, _ = ray.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
                 for ref in waiting:
                     ray.cancel(ref, force=True)
@@ -36,7 +41,7 @@ class RayWorkers(TaskWorkers):
             for ref in ready:
                 name = waiting.pop(ref)
                 try:
-                    ray.get(ref, timeout=self._timeout)
+                    ray.get(ref)
                 except ray.exceptions.RayTaskError as error:
                     failed(name, error.cause or error)
                 except ray.exceptions.RayError as error:

@@ -1,0 +1,150 @@
+"""Partitioned calls on a real local cluster: run as a program, so that workers get these functions by value.
+
+    python partitioned_clusters.py dask|ray SCENARIO FOLDER
+    python partitioned_clusters.py torch SCENARIO FOLDER RANK
+
+Prints one line of JSON: what the call gave beside one flat call, or the error and how long it took.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import bartizan as bz
+from bartizan import partitioned
+from bartizan.rules.coordinatewise import Median
+
+M, P, WORKERS, PATIENCE = 18, 20_000, 3, 60
+SHARES = [(0, 7), (7, 8), (8, M)]
+RULES = {"weights": bz.NNM(3) >> bz.GeometricMedian(), "columns": Median(), "bulyan": bz.Bulyan(2)}
+
+
+def update_of(client):
+    if client == 5:
+        return {"other": np.zeros(3)}
+    update = np.random.default_rng(client).normal(size=P).astype(np.float32)
+    if client == 9:
+        update[3] = np.nan
+    return {"w": update[: P // 2].reshape(100, -1), "b": update[P // 2 :], "steps": np.array(client)}
+
+
+def held(first, last):
+    return [update_of(client) for client in range(first, last)]
+
+
+def fatal(folder, client, reads):
+    """The client's update; the worker that reads it for the `reads`-th time dies."""
+    mark = Path(folder, f"{client}-{os.getpid()}")
+    with mark.open("a") as file:
+        file.write("x")
+    before = sum(each.stat().st_size for each in Path(folder).glob(f"{client}-*"))
+    if before == reads:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return update_of(client)
+
+
+def silent(client):
+    time.sleep(90)
+    return update_of(client)
+
+
+def opened(opener):
+    return [[partial(opener, client) for client in range(*share)] for share in SHARES]
+
+
+def parts_of(scenario, folder):
+    if scenario.startswith("killed"):
+        parts = opened(update_of)
+        parts[2][10 - SHARES[2][0]] = partial(fatal, folder, 10, 2 if scenario == "killed later" else 1)
+        return parts
+    if scenario == "silent":
+        return [held(*SHARES[0]), [partial(silent, 7)], held(*SHARES[2])]
+    return opened(update_of) if scenario == "opened" else [held(*share) for share in SHARES]
+
+
+def compared(out, rule, update):
+    updates = [update_of(client) for client in range(M)]
+    flat = bz.aggregate(updates, rule, sketch=out.sketch, seed=out.seed)
+    gap = max(float(np.abs(update[name] - flat.update[name]).max()) for name in flat.update)
+    same = np.array_equal(np.array(out.weights), np.array(flat.weights)) and out.quarantined == flat.quarantined
+    return {"same": bool(same), "gap": gap, "quarantined": sorted(out.quarantined), "names": list(update)}
+
+
+def told(call):
+    start = time.perf_counter()
+    try:
+        answer = call()
+    except Exception as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+    print(json.dumps(answer | {"seconds": time.perf_counter() - start}), flush=True)
+
+
+def called(parts, scenario, engine, fetch=None):
+    rule = RULES.get(scenario, RULES["weights"])
+    sketch = bz.Rotated(k=1024) if rule.needs_distances else bz.Exact()
+    timeout = 20 if scenario == "silent" else PATIENCE
+    out = partitioned.aggregate(
+        parts, rule, sketch=sketch, engine=engine, timeout=timeout, out="workers" if scenario == "left" else None
+    )
+    return compared(out, rule, fetch(out.update) if fetch and scenario == "left" else out.update)
+
+
+def on_dask(scenario, folder):
+    from dask.distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        parts = parts_of(scenario, folder)
+        if scenario == "futures":
+            parts = [client.submit(held, *SHARES[0]), client.map(update_of, range(*SHARES[1])), held(*SHARES[2])]
+        if scenario == "lost":
+            workers = list(client.scheduler_info()["workers"])
+            parts[1] = client.scatter([parts[1]], workers=workers[:1])[0]
+            os.kill(client.run(os.getpid, workers=workers[:1])[workers[0]], signal.SIGKILL)
+            while parts[1].status == "finished":
+                time.sleep(0.05)
+        told(lambda: called(parts, scenario, client, lambda future: future.result()))
+
+
+def on_ray(scenario, folder):
+    import ray
+
+    ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    parts = parts_of(scenario, folder)
+    if scenario == "futures":
+        one, some = ray.remote(update_of), ray.remote(held)
+        parts = [some.remote(*SHARES[0]), [one.remote(client) for client in range(*SHARES[1])], held(*SHARES[2])]
+    told(lambda: called(parts, scenario, "ray", ray.get))
+
+
+def on_torch(scenario, folder, rank):
+    import torch.distributed as dist
+
+    store = dist.FileStore(f"{folder}/store", WORKERS)
+    dist.init_process_group("gloo", rank=int(rank), world_size=WORKERS, store=store, timeout=timedelta(seconds=10))
+    if scenario == "silent" and rank == "1":
+        time.sleep(20)
+        os._exit(0)
+
+    def call():
+        if rank == "0" or scenario == "left":
+            return called(parts_of(scenario, folder)[int(rank)], scenario, dist.group.WORLD)
+        rule = RULES.get(scenario, RULES["weights"])
+        out = partitioned.aggregate(parts_of(scenario, folder)[int(rank)], rule, engine=dist.group.WORLD)
+        return {"quarantined": sorted(out.quarantined), "has": out.update is not None}
+
+    told(call)
+    os._exit(0)  # a group that lost a rank does not end by itself
+
+
+if __name__ == "__main__":
+    {"dask": on_dask, "ray": on_ray, "torch": on_torch}[sys.argv[1]](*sys.argv[2:])
