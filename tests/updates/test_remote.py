@@ -21,7 +21,7 @@ import torch
 import bartizan as bz
 from bartizan.updates import lazy
 from bartizan.updates.files import create_update, open_update
-from bartizan.updates.remote import without_secrets
+from bartizan.updates.folders import folder_of
 from tests.range_server import RangeServer, made_shards
 
 M = 8
@@ -135,6 +135,10 @@ def test_a_folder_with_one_file_is_that_update(name, tmp_path, memory):
     for place in (tmp_path, "memory://peft", "memory://peft/", f"memory://peft/{name}"):
         found = open_update(place)
         assert np.asarray(found["base.lora_A.weight"]).tolist() == [[0, 1, 2], [3, 4, 5]]
+    for place in (tmp_path, "memory://peft/"):
+        assert folder_of(place).read("adapter_config.json", 10) == b"{}"
+        with pytest.raises((ValueError, OSError), match="1 are read"):
+            folder_of(place).read("adapter_config.json", 1)
 
 
 def test_plain_arrays_are_read_where_they_are(memory):
@@ -306,6 +310,9 @@ def test_a_client_that_drips_is_left_behind(monkeypatch):
         lazy.run(one.read(Slow(), 0, memoryview(bytearray(10))))
     assert one.lost is not None
     assert "came too slowly" in one.lost
+    assert lazy.RemoteUpdate(timeout=3).time_to_open() == 3
+    time.sleep(0.3)
+    assert one.time_to_open() == 0  # its five times 0.05 s are over
 
 
 def test_results_appear_at_an_address_whole_or_not_at_all(memory, monkeypatch):
@@ -360,8 +367,9 @@ def test_adjacent_entries_are_one_request(server):
 
 
 def test_no_secret_of_an_address_is_told():
-    assert without_secrets("https://me:pw@host/a/b.npy?sig=1#x") == "https://host/a/b.npy"
-    assert without_secrets("memory://round/c0/") == "memory://round/c0/"
+    assert lazy.without_secrets("https://me:pw@host/a/b.npy?sig=1#x") == "https://host/a/b.npy"
+    assert lazy.without_secrets("memory://round/c0/") == "memory://round/c0/"
+    assert lazy.reason_of_failure(OSError("URL('http://h/x?sig=1') is bad?"), 1) == "OSError: URL('http://h/x') is bad?"
     out = bz.aggregate(["https://me:pw@127.0.0.1:9/b.npy?sig=1", np.ones(3), np.ones(3)], bz.Mean())
     assert "pw" not in out.quarantined[0]
     assert "sig" not in out.quarantined[0]

@@ -6,6 +6,7 @@ so that its client is quarantined as one that sent NaN.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ TIMEOUT = 60.0
 SLOWEST = 2**16
 """Bytes a second that an update must come with, after the first `timeout` seconds."""
 BFLOAT16_NAN = 0x7FC0
+SECRETS = re.compile(r"(?<=://)[^/\s]*@|(?<=\S)\?[^\s'\")]+")
 
 
 class LostUpdatesError(Exception):
@@ -62,6 +64,11 @@ class RemoteUpdate:
         self.unchecked = False
         """Whether it was read since its objects were last checked."""
         self._seconds, self._bytes = 0.0, 0
+        self._created = time.monotonic()
+
+    def time_to_open(self) -> float:
+        """Seconds that a request may take while the update is opened: all of them together, five times `timeout`."""
+        return max(0.0, min(self.timeout, self._created + 5 * self.timeout - time.monotonic()))
 
     async def read(self, one: StoredObject, start: int, out: memoryview) -> None:
         """Read a range of one of the objects, or record why that is not possible."""
@@ -113,8 +120,13 @@ def reason_of_failure(error: BaseException, timeout: float) -> str:
         return "there is no such object"
     if isinstance(error, TimeoutError):
         return f"no answer in {timeout:g} s"
-    said = short(error)
+    said = without_secrets(short(error))
     return said if isinstance(error, ValueError) else f"{type(error).__name__}{': ' if said else ''}{said}"
+
+
+def without_secrets(text: str) -> str:
+    """A text without user, password and query of addresses in it: a signed one is as good as a password."""
+    return SECRETS.sub("", text)
 
 
 class LazyArray:

@@ -215,6 +215,8 @@ class Updates:
     def fault(self, row: int) -> str:
         """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
+            if isinstance(array, LazyArray) and array.update.lost is not None:
+                return array.update.lost
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):
                 values = numbers(piece, entry)
