@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -241,8 +242,31 @@ def test_a_store_that_fails_costs_one_client(fault, begins, folders, server, mon
     assert "secret" not in out.quarantined[3]
     without = bz.aggregate([*folders[:3], Path("nowhere.npy"), *folders[4:]], RULE, sketch="rotated", seed=7)
     assert bits(out.update["head"]) == bits(without.update["head"])
-    with pytest.raises(bz.BadClientError, match="client 3"):
-        bz.aggregate(updates, RULE, sketch="rotated", seed=7, strict=True)
+
+
+def test_a_store_that_fails_is_an_error_where_clients_must_not(server):
+    server.faults["/c3/model-00002-of-00002.safetensors"] = "gone", SECOND_PASS
+    with pytest.raises(bz.BadClientError, match=r"client 3: .*no such object"):
+        bz.aggregate(addresses(server.url), RULE, sketch="rotated", seed=7, strict=True)
+
+
+def test_calls_that_never_return_delay_no_other_client(memory, monkeypatch):
+    """A store without coroutines: the calls are in threads, which nobody can stop."""
+    cat, over = type(memory).cat_file, threading.Event()
+
+    def stuck(fs, path, start=None, end=None, **options):
+        if "/c3/" in path:
+            over.wait()
+        return cat(fs, path, start, end, **options)
+
+    updates = [open_update(address, timeout=0.3 if "/c3/" in address else 60) for address in addresses("memory")]
+    monkeypatch.setattr(type(memory), "cat_file", stuck)
+    try:
+        out = bz.aggregate(updates, RULE, sketch="rotated", seed=7)
+    finally:
+        over.set()
+    assert list(out.quarantined) == [3]
+    assert "no answer in 0.3 s" in out.quarantined[3]
 
 
 def test_a_fault_that_passes_costs_nobody(folders, server):

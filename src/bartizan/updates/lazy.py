@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -73,6 +74,7 @@ class RemoteUpdate:
     async def read(self, one: StoredObject, start: int, out: memoryview) -> None:
         """Read a range of one of the objects, or record why that is not possible."""
         if self.lost is None:
+            self.unchecked = True
             await self._guarded(one, lambda: one.read_into(start, out), len(out))
 
     async def check(self) -> None:
@@ -81,7 +83,7 @@ class RemoteUpdate:
                 await self._guarded(one, one.check, 0)
         self.unchecked = False
 
-    async def _guarded(self, one: StoredObject, request: Any, size: int) -> None:
+    async def _guarded(self, one: StoredObject, request: Callable[[], Awaitable[None]], size: int) -> None:
         begun = time.monotonic()
         try:
             await limited(request, self.timeout)
@@ -96,20 +98,19 @@ class RemoteUpdate:
         self.lost = self.lost or reason
 
 
-async def limited(request: Any, timeout: float) -> Any:
+async def limited(request: Callable[[], Awaitable[T]], timeout: float) -> T:
     """Await request(), again after an error that may pass, all in this many seconds."""
     import asyncio
 
-    async def tried() -> Any:
-        for attempt in range(ATTEMPTS):
+    async def tried() -> T:
+        for attempt in range(ATTEMPTS - 1):
             try:
                 return await request()
             except (ValueError, FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError):
                 raise
             except Exception:
-                if attempt == ATTEMPTS - 1:
-                    raise
                 await asyncio.sleep(0.1 * 4**attempt)
+        return await request()
 
     return await asyncio.wait_for(tried(), timeout)
 
@@ -179,7 +180,7 @@ class Fetch:
     def __init__(self, cuts: Sequence[Cut]) -> None:
         self.cuts = cuts
         self.places: list[tuple[Array, int]] = [(np.empty(0, np.uint8), 0)] * len(cuts)  # buffer, first byte
-        requests: list[tuple[LazyArray, int, memoryview]] = []
+        requests: list[Callable[[], Awaitable[None]]] = []
         spans = sorted(
             (id(array.stored), array.start + low * array.dtype.itemsize, (high - low) * array.dtype.itemsize, i)
             for i, (array, low, high) in enumerate(cuts)
@@ -195,9 +196,10 @@ class Fetch:
             for _, start, _, j in spans[at:end_at]:
                 self.places[j] = buffer, start - begin
             for low in range(0, len(buffer), LONGEST_REQUEST):
-                requests.append((cuts[i][0], begin + low, buffer.data[low : low + LONGEST_REQUEST]))
+                array, part = cuts[i][0], buffer.data[low : low + LONGEST_REQUEST]
+                requests.append(partial(array.update.read, array.stored, begin + low, part))
             at = end_at
-        self._future = submit(_all(requests)) if requests else None
+        self._future = submit(several(requests)) if requests else None
 
     def arrays(self) -> list[Array]:
         """One flat array for each cut, once all have come."""
@@ -217,36 +219,24 @@ class Fetch:
         return part if part.flags.aligned else part.copy()
 
 
-async def _all(requests: Sequence[tuple[LazyArray, int, memoryview]]) -> None:
+def check_updates(updates: Iterable[RemoteUpdate]) -> None:
+    """Check that the objects of updates that were read are what they were when they were opened."""
+    read = {id(one): one.check for one in updates if one.unchecked and one.lost is None}
+    if read:
+        run(several(list(read.values())))
+
+
+async def several(requests: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Await all requests, `IN_FLIGHT` at a time."""
     import asyncio
 
     slots = asyncio.Semaphore(IN_FLIGHT)
 
-    async def one(array: LazyArray, start: int, out: memoryview) -> None:
+    async def one(request: Callable[[], Awaitable[T]]) -> T:
         async with slots:
-            array.update.unchecked = True
-            await array.update.read(array.stored, start, out)
+            return await request()
 
-    await asyncio.gather(*(one(*request) for request in requests))
-
-
-def check_updates(updates: Iterable[RemoteUpdate]) -> None:
-    """Check that the objects of updates that were read are what they were when they were opened."""
-    read = {id(one): one for one in updates if one.unchecked and one.lost is None}
-    if not read:
-        return
-    import asyncio
-
-    async def all_of_them() -> None:
-        slots = asyncio.Semaphore(IN_FLIGHT)
-
-        async def checked(one: RemoteUpdate) -> None:
-            async with slots:
-                await one.check()
-
-        await asyncio.gather(*map(checked, read.values()))
-
-    run(all_of_them())
+    return await asyncio.gather(*map(one, requests))
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Any:

@@ -10,8 +10,10 @@ import posixpath
 import re
 import secrets
 import tempfile
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,13 @@ from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
 from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
 from bartizan.updates.headers import LONGEST_HEADER, Tensor, read_npy_header, read_safetensors_header
 from bartizan.updates.lazy import (
-    IN_FLIGHT,
     TIMEOUT,
     LazyArray,
     RemoteUpdate,
     limited,
     reason_of_failure,
     run,
+    several,
     without_secrets,
 )
 
@@ -122,21 +124,14 @@ class RemoteFolder:
 
     def _objects(self, names: Collection[str]) -> list[Any]:
         """Open these objects, several at a time, as parts of the update."""
-        import asyncio
 
-        async def all_of_them() -> list[Any]:
-            slots = asyncio.Semaphore(IN_FLIGHT)
+        async def opened(name: str) -> Any:
+            try:
+                return await limited(lambda: self._open(name), self.update.time_to_open())
+            except FileNotFoundError:
+                raise ValueError(f"there is no such object as {quoted(name)}") from None
 
-            async def opened(name: str) -> Any:
-                async with slots:
-                    try:
-                        return await limited(lambda: self._open(name), self.update.time_to_open())
-                    except FileNotFoundError:
-                        raise ValueError(f"there is no such object as {quoted(name)}") from None
-
-            return await asyncio.gather(*map(opened, names))
-
-        objects = run(all_of_them())
+        objects = run(several([partial(opened, name) for name in names]))
         self.update.objects += objects
         self.update.unchecked = True
         return objects
@@ -258,7 +253,23 @@ async def call(fs: Any, method: str, *arguments: Any, **options: Any) -> Any:
         return await getattr(fs, f"_{method}")(*arguments, **options)
     import asyncio
 
-    return await asyncio.to_thread(getattr(fs, method), *arguments, **options)
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def tell(result: Any, error: Exception | None) -> None:
+        if not answer.done():  # else it came too late
+            answer.set_result(result) if error is None else answer.set_exception(error)
+
+    def work() -> None:
+        try:
+            result, error = getattr(fs, method)(*arguments, **options), None
+        except Exception as raised:
+            result, error = None, raised
+        loop.call_soon_threadsafe(tell, result, error)
+
+    # A thread for each, not of a pool: calls that never return must delay neither others nor the end of the process.
+    threading.Thread(target=work, daemon=True).start()
+    return await answer
 
 
 @contextmanager
