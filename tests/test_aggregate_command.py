@@ -134,6 +134,7 @@ def test_clients_are_named_by_what_differs():
     assert client_names(["x/a/1/m.safetensors", "x/b/2/m.safetensors"]) == ["a/1", "b/2"]
     assert client_names(["x/a.npy", "x/a.safetensors"]) == ["x/a.npy", "x/a.safetensors"]
     assert client_names(["https://h/a.npy?sig=1", "https://h/b.npy?sig=2"]) == ["a", "b"]
+    assert client_names(["https://h/a.npy?sig=1", "b.npy"]) == ["https://h/a.npy", "b.npy"]
 
 
 @pytest.mark.slow
