@@ -140,7 +140,7 @@ def test_clients_are_named_by_what_differs():
 @pytest.mark.slow
 def test_dask_workers_share_the_clients(clients, tmp_path):
     pytest.importorskip("bartizan.partitioned", reason="clients are divided by bartizan.partitioned")
-    distributed = pytest.importorskip("distributed", reason="needs Dask, of the extra dask")
+    distributed = pytest.importorskip("dask.distributed", reason="needs Dask, of the extra dask")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         command = [sys.executable, "-m", "bartizan", "aggregate", *map(str, clients), *RULE, "--sketch", "rotated"]
         command += ["--out", str(tmp_path / "next.npy"), "--report", str(tmp_path / "round.json")]
