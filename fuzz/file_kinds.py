@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load as load_safetensors
 
 import bartizan as bz
 from bartizan import files, records
@@ -35,6 +36,7 @@ from tests.places import KINDS
 OWN = b"".join(map(line_of, [RUN | {"id": EXPERIMENT.id}, *ROUNDS, END]))
 HONEST = [np.arange(6, dtype=np.float32) + m for m in range(3)]
 SPARSE = 2**40
+SHARD, INDEX = "model-00001-of-00001.safetensors", "model.safetensors.index.json"
 Put = Callable[[Path, bytes, Draw], Any]
 
 
@@ -59,6 +61,10 @@ def _aggregated(path: Path) -> None:
         require(set(r.close().quarantined) == set(out.quarantined), "a round quarantines others than one call")
     if out.quarantined:
         raise RefusedError
+
+
+def _index(shard: bytes) -> bytes:
+    return json.dumps({"weight_map": dict.fromkeys(load_safetensors(shard), SHARD)}).encode()
 
 
 def _reported(path: Path) -> None:
@@ -88,6 +94,9 @@ def _job(path: Path) -> None:
 READERS = [
     Reader("a.npy", NPY[0], _aggregated),
     Reader("a.safetensors", TENSORS[1], files.open_update),
+    Reader(SHARD, TENSORS[1], lambda path: files.open_update(path.parent)),
+    Reader(SHARD, TENSORS[1], lambda path: files.open_update(path.parent), {INDEX: _index(TENSORS[1])}),
+    Reader(INDEX, _index(TENSORS[1]), lambda path: files.open_update(path.parent), {SHARD: TENSORS[1]}),
     Reader("a.bin", bytes(24), lambda path: files.open_update(path, dtype="f4", shape=6)),
     Reader("results.jsonl", WHOLE, _reported),
     Reader("results.jsonl", WHOLE, lambda path: records.read(path.parent)),

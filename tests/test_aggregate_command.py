@@ -134,12 +134,13 @@ def test_clients_are_named_by_what_differs():
     assert client_names(["x/a/1/m.safetensors", "x/b/2/m.safetensors"]) == ["a/1", "b/2"]
     assert client_names(["x/a.npy", "x/a.safetensors"]) == ["x/a.npy", "x/a.safetensors"]
     assert client_names(["https://h/a.npy?sig=1", "https://h/b.npy?sig=2"]) == ["a", "b"]
+    assert client_names(["https://h/a.npy?sig=1", "b.npy"]) == ["https://h/a.npy", "b.npy"]
 
 
 @pytest.mark.slow
 def test_dask_workers_share_the_clients(clients, tmp_path):
     pytest.importorskip("bartizan.partitioned", reason="clients are divided by bartizan.partitioned")
-    distributed = pytest.importorskip("distributed", reason="needs Dask, of the extra dask")
+    distributed = pytest.importorskip("dask.distributed", reason="needs Dask, of the extra dask")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         command = [sys.executable, "-m", "bartizan", "aggregate", *map(str, clients), *RULE, "--sketch", "rotated"]
         command += ["--out", str(tmp_path / "next.npy"), "--report", str(tmp_path / "round.json")]

@@ -26,7 +26,7 @@ from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.result import Aggregation
 from bartizan.updates.column_pass import Progress
 from bartizan.updates.files import create_update, is_address, open_paths, open_point
-from bartizan.updates.lazy import TIMEOUT
+from bartizan.updates.lazy import TIMEOUT, without_secrets
 from bartizan.updates.parse import parse_updates
 
 TOO_FEW = 3
@@ -69,7 +69,12 @@ def _run(options: argparse.Namespace) -> int:
     places = [place for pattern in options.updates for place in matching(pattern)]
     places = list(dict.fromkeys(places))
     names = client_names(places)
-    settings = {"rule": repr(rule), "sketch": repr(sketch), "byzantine": options.byzantine, "out": options.out}
+    settings = {
+        "rule": repr(rule),
+        "sketch": repr(sketch),
+        "byzantine": options.byzantine,
+        "out": without_secrets(options.out),
+    }
     report: dict[str, Any] = {"version": 1, "bartizan": __version__, **settings, "clients": names}
     try:
         if not places:
@@ -100,7 +105,7 @@ def _run(options: argparse.Namespace) -> int:
     report |= {"byzantine": out.n_byzantine, "seconds": out.seconds, "history": out.history}
     report |= {"weights": _numbers(out.weights), "scores": _numbers(out.scores)}
     _write_report(options.report, report)
-    _print_result(out, names, quarantined, options.out)
+    _print_result(out, names, quarantined, report["out"])
     return 0
 
 
@@ -127,7 +132,7 @@ def _partitioned(options: argparse.Namespace, places: list[str], rule: Any, shar
 def _engine(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
     """The engine of `bartizan.partitioned`, and the number of its workers."""
     if options.dask:
-        from distributed import Client
+        from dask.distributed import Client
 
         with Client(options.dask) as client:
             yield client, max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
@@ -160,17 +165,18 @@ def client_names(places: Sequence[str]) -> list[str]:
     (['ann', 'bob'], ['x', 'y'])
     """
     split = [place.partition("?")[0].rstrip("/").split("/") for place in places]
+    whole = [short(without_secrets(place)) for place in places]
     if len(split) < 2 or len({len(parts) for parts in split}) > 1:
-        return [short(place) for place in places]
+        return whole
     differ = [i for i in range(len(split[0])) if len({parts[i] for parts in split}) > 1]
     names = [short("/".join(parts[i] for i in differ)) for parts in split]
     for suffix in (".safetensors.index.json", ".safetensors", ".npy"):
         names = [name.removesuffix(suffix) for name in names]
-    return names if len(set(names)) == len(names) else [short(place) for place in places]
+    return names if len(set(names)) == len(names) else whole
 
 
 def _place(text: str | None) -> Any:
-    return text if text is None or is_address(text) else Path(text)
+    return text if text is None or is_address(text) else Path(text).absolute()  # workers are in other folders
 
 
 def _rule(name: str, n_byzantine: int | None) -> Any:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 import bartizan as bz
 from bartizan.updates import lazy
 from bartizan.updates.files import create_update, open_update
-from bartizan.updates.remote import without_secrets
+from bartizan.updates.folders import folder_of
 from tests.range_server import RangeServer, made_shards
 
 M = 8
@@ -135,6 +136,10 @@ def test_a_folder_with_one_file_is_that_update(name, tmp_path, memory):
     for place in (tmp_path, "memory://peft", "memory://peft/", f"memory://peft/{name}"):
         found = open_update(place)
         assert np.asarray(found["base.lora_A.weight"]).tolist() == [[0, 1, 2], [3, 4, 5]]
+    for place in (tmp_path, "memory://peft/"):
+        assert folder_of(place).read("adapter_config.json", 10) == b"{}"
+        with pytest.raises((ValueError, OSError), match="1 are read"):
+            folder_of(place).read("adapter_config.json", 1)
 
 
 def test_plain_arrays_are_read_where_they_are(memory):
@@ -237,8 +242,31 @@ def test_a_store_that_fails_costs_one_client(fault, begins, folders, server, mon
     assert "secret" not in out.quarantined[3]
     without = bz.aggregate([*folders[:3], Path("nowhere.npy"), *folders[4:]], RULE, sketch="rotated", seed=7)
     assert bits(out.update["head"]) == bits(without.update["head"])
-    with pytest.raises(bz.BadClientError, match="client 3"):
-        bz.aggregate(updates, RULE, sketch="rotated", seed=7, strict=True)
+
+
+def test_a_store_that_fails_is_an_error_where_clients_must_not(server):
+    server.faults["/c3/model-00002-of-00002.safetensors"] = "gone", SECOND_PASS
+    with pytest.raises(bz.BadClientError, match=r"client 3: .*no such object"):
+        bz.aggregate(addresses(server.url), RULE, sketch="rotated", seed=7, strict=True)
+
+
+def test_calls_that_never_return_delay_no_other_client(memory, monkeypatch):
+    """A store without coroutines: the calls are in threads, which nobody can stop."""
+    cat, over = type(memory).cat_file, threading.Event()
+
+    def stuck(fs, path, start=None, end=None, **options):
+        if "/c3/" in path:
+            over.wait()
+        return cat(fs, path, start, end, **options)
+
+    updates = [open_update(address, timeout=0.3 if "/c3/" in address else 60) for address in addresses("memory")]
+    monkeypatch.setattr(type(memory), "cat_file", stuck)
+    try:
+        out = bz.aggregate(updates, RULE, sketch="rotated", seed=7)
+    finally:
+        over.set()
+    assert list(out.quarantined) == [3]
+    assert "no answer in 0.3 s" in out.quarantined[3]
 
 
 def test_a_fault_that_passes_costs_nobody(folders, server):
@@ -306,6 +334,9 @@ def test_a_client_that_drips_is_left_behind(monkeypatch):
         lazy.run(one.read(Slow(), 0, memoryview(bytearray(10))))
     assert one.lost is not None
     assert "came too slowly" in one.lost
+    assert lazy.RemoteUpdate(timeout=3).time_to_open() == 3
+    time.sleep(0.3)
+    assert one.time_to_open() == 0  # its five times 0.05 s are over
 
 
 def test_results_appear_at_an_address_whole_or_not_at_all(memory, monkeypatch):
@@ -360,8 +391,9 @@ def test_adjacent_entries_are_one_request(server):
 
 
 def test_no_secret_of_an_address_is_told():
-    assert without_secrets("https://me:pw@host/a/b.npy?sig=1#x") == "https://host/a/b.npy"
-    assert without_secrets("memory://round/c0/") == "memory://round/c0/"
+    assert lazy.without_secrets("https://me:pw@host/a/b.npy?sig=1#x") == "https://host/a/b.npy"
+    assert lazy.without_secrets("memory://round/c0/") == "memory://round/c0/"
+    assert lazy.reason_of_failure(OSError("URL('http://h/x?sig=1') is bad?"), 1) == "OSError: URL('http://h/x') is bad?"
     out = bz.aggregate(["https://me:pw@127.0.0.1:9/b.npy?sig=1", np.ones(3), np.ones(3)], bz.Mean())
     assert "pw" not in out.quarantined[0]
     assert "sig" not in out.quarantined[0]

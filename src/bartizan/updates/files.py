@@ -137,8 +137,11 @@ def open_paths(updates: Any, **options: Any) -> Any:
     if not isinstance(updates, (list, tuple)) or not any(map(is_place, updates)):
         return updates
     if any(map(is_address, updates)):  # several are asked for at a time
-        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        pool = ThreadPoolExecutor(IN_FLIGHT)
+        try:
             return list(pool.map(partial(opened, **options), updates))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C waits for no store
     return [opened(update, **options) for update in updates]
 
 

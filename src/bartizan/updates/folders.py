@@ -53,19 +53,27 @@ def open_folder(folder: Folder) -> dict[str, Any]:
 
 def open_index(folder: Folder, name: str) -> dict[str, Any]:
     """The arrays of the shards that an index file names: exactly those that it lists, each in the shard it says."""
-    index = read_json_object(folder.read(name, MOST_HEADER).strip(), "index")
-    places = index.get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
-        raise ValueError("its index must have a weight_map from names of arrays to names of files")
-    shards = list(dict.fromkeys(places.values()))
-    for shard in shards:
-        if not re.fullmatch(r"[\w.+-][\w .+-]*\.safetensors", shard) or shard.startswith("."):
-            raise ValueError(f"its index names the file {quoted(shard)}; wanted a .safetensors file beside the index")
-    arrays = _joined(folder, shards, places)
+    try:
+        places = _read_index(folder.read(name, MOST_HEADER))
+    except (ValueError, OSError) as unsound:
+        said = unsound.strerror or unsound if isinstance(unsound, OSError) else unsound
+        raise ValueError(f"{quoted(name)}: {said}") from None
+    arrays = _joined(folder, list(dict.fromkeys(places.values())), places)
     missing = next((name for name in places if name not in arrays), None)
     if missing is not None:
         raise ValueError(f"{quoted(missing)} of its index is not in {quoted(places[missing])}")
     return arrays
+
+
+def _read_index(text: bytes) -> dict[str, str]:
+    """From each array to the file that holds it."""
+    places = read_json_object(text.strip(), "index").get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
+        raise ValueError("its index must have a weight_map from names of arrays to names of files")
+    for shard in places.values():
+        if not re.fullmatch(r"[\w+-][\w .+-]*\.safetensors", shard):
+            raise ValueError(f"its index names the file {quoted(shard)}; wanted a .safetensors file beside the index")
+    return places
 
 
 def _joined(folder: Folder, shards: list[str], places: dict[str, str] | None = None) -> dict[str, Any]:

@@ -6,9 +6,11 @@ so that its client is quarantined as one that sent NaN.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -28,6 +30,7 @@ TIMEOUT = 60.0
 SLOWEST = 2**16
 """Bytes a second that an update must come with, after the first `timeout` seconds."""
 BFLOAT16_NAN = 0x7FC0
+SECRETS = re.compile(r"(?<=://)[^/\s]*@|(?<=\S)\?[^\s'\")]+")
 
 
 class LostUpdatesError(Exception):
@@ -62,10 +65,16 @@ class RemoteUpdate:
         self.unchecked = False
         """Whether it was read since its objects were last checked."""
         self._seconds, self._bytes = 0.0, 0
+        self._created = time.monotonic()
+
+    def time_to_open(self) -> float:
+        """Seconds that a request may take while the update is opened: all of them together, five times `timeout`."""
+        return max(0.0, min(self.timeout, self._created + 5 * self.timeout - time.monotonic()))
 
     async def read(self, one: StoredObject, start: int, out: memoryview) -> None:
         """Read a range of one of the objects, or record why that is not possible."""
         if self.lost is None:
+            self.unchecked = True
             await self._guarded(one, lambda: one.read_into(start, out), len(out))
 
     async def check(self) -> None:
@@ -74,7 +83,7 @@ class RemoteUpdate:
                 await self._guarded(one, one.check, 0)
         self.unchecked = False
 
-    async def _guarded(self, one: StoredObject, request: Any, size: int) -> None:
+    async def _guarded(self, one: StoredObject, request: Callable[[], Awaitable[None]], size: int) -> None:
         begun = time.monotonic()
         try:
             await limited(request, self.timeout)
@@ -89,20 +98,19 @@ class RemoteUpdate:
         self.lost = self.lost or reason
 
 
-async def limited(request: Any, timeout: float) -> Any:
+async def limited(request: Callable[[], Awaitable[T]], timeout: float) -> T:
     """Await request(), again after an error that may pass, all in this many seconds."""
     import asyncio
 
-    async def tried() -> Any:
-        for attempt in range(ATTEMPTS):
+    async def tried() -> T:
+        for attempt in range(ATTEMPTS - 1):
             try:
                 return await request()
             except (ValueError, FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError):
                 raise
             except Exception:
-                if attempt == ATTEMPTS - 1:
-                    raise
                 await asyncio.sleep(0.1 * 4**attempt)
+        return await request()
 
     return await asyncio.wait_for(tried(), timeout)
 
@@ -113,8 +121,13 @@ def reason_of_failure(error: BaseException, timeout: float) -> str:
         return "there is no such object"
     if isinstance(error, TimeoutError):
         return f"no answer in {timeout:g} s"
-    said = short(error)
+    said = without_secrets(short(error))
     return said if isinstance(error, ValueError) else f"{type(error).__name__}{': ' if said else ''}{said}"
+
+
+def without_secrets(text: str) -> str:
+    """A text without user, password and query of addresses in it: a signed one is as good as a password."""
+    return SECRETS.sub("", text)
 
 
 class LazyArray:
@@ -167,7 +180,7 @@ class Fetch:
     def __init__(self, cuts: Sequence[Cut]) -> None:
         self.cuts = cuts
         self.places: list[tuple[Array, int]] = [(np.empty(0, np.uint8), 0)] * len(cuts)  # buffer, first byte
-        requests: list[tuple[LazyArray, int, memoryview]] = []
+        requests: list[Callable[[], Awaitable[None]]] = []
         spans = sorted(
             (id(array.stored), array.start + low * array.dtype.itemsize, (high - low) * array.dtype.itemsize, i)
             for i, (array, low, high) in enumerate(cuts)
@@ -183,9 +196,10 @@ class Fetch:
             for _, start, _, j in spans[at:end_at]:
                 self.places[j] = buffer, start - begin
             for low in range(0, len(buffer), LONGEST_REQUEST):
-                requests.append((cuts[i][0], begin + low, buffer.data[low : low + LONGEST_REQUEST]))
+                array, part = cuts[i][0], buffer.data[low : low + LONGEST_REQUEST]
+                requests.append(partial(array.update.read, array.stored, begin + low, part))
             at = end_at
-        self._future = submit(_all(requests)) if requests else None
+        self._future = submit(several(requests)) if requests else None
 
     def arrays(self) -> list[Array]:
         """One flat array for each cut, once all have come."""
@@ -205,36 +219,24 @@ class Fetch:
         return part if part.flags.aligned else part.copy()
 
 
-async def _all(requests: Sequence[tuple[LazyArray, int, memoryview]]) -> None:
+def check_updates(updates: Iterable[RemoteUpdate]) -> None:
+    """Check that the objects of updates that were read are what they were when they were opened."""
+    read = {id(one): one.check for one in updates if one.unchecked and one.lost is None}
+    if read:
+        run(several(list(read.values())))
+
+
+async def several(requests: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Await all requests, `IN_FLIGHT` at a time."""
     import asyncio
 
     slots = asyncio.Semaphore(IN_FLIGHT)
 
-    async def one(array: LazyArray, start: int, out: memoryview) -> None:
+    async def one(request: Callable[[], Awaitable[T]]) -> T:
         async with slots:
-            array.update.unchecked = True
-            await array.update.read(array.stored, start, out)
+            return await request()
 
-    await asyncio.gather(*(one(*request) for request in requests))
-
-
-def check_updates(updates: Iterable[RemoteUpdate]) -> None:
-    """Check that the objects of updates that were read are what they were when they were opened."""
-    read = {id(one): one for one in updates if one.unchecked and one.lost is None}
-    if not read:
-        return
-    import asyncio
-
-    async def all_of_them() -> None:
-        slots = asyncio.Semaphore(IN_FLIGHT)
-
-        async def checked(one: RemoteUpdate) -> None:
-            async with slots:
-                await one.check()
-
-        await asyncio.gather(*map(checked, read.values()))
-
-    run(all_of_them())
+    return await asyncio.gather(*map(one, requests))
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Any:

@@ -10,8 +10,10 @@ import posixpath
 import re
 import secrets
 import tempfile
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,16 @@ from bartizan._util.text import quoted, short
 from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
 from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
 from bartizan.updates.headers import LONGEST_HEADER, Tensor, read_npy_header, read_safetensors_header
-from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, RemoteUpdate, limited, reason_of_failure, run
+from bartizan.updates.lazy import (
+    TIMEOUT,
+    LazyArray,
+    RemoteUpdate,
+    limited,
+    reason_of_failure,
+    run,
+    several,
+    without_secrets,
+)
 
 HEAD = 2**14  # bytes that are read of an object at once, for its header
 VERSIONS = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created")
@@ -52,7 +63,12 @@ def open_remote(
         raise
     except Exception as error:  # a store's library may raise anything
         reason = reason_of_failure(error, timeout)
-        raise ValueError(f"{without_secrets(address)} can't be opened as an update: {reason}.") from None
+        raise ValueError(f"{shown(address)} can't be opened as an update: {reason}.") from None
+
+
+def shown(address: str) -> str:
+    """An address for messages."""
+    return short(without_secrets(address), 300)
 
 
 def filesystem(address: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
@@ -61,15 +77,10 @@ def filesystem(address: str, options: Mapping[str, Any] | None = None) -> tuple[
         from fsspec.core import url_to_fs
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f"Addresses such as {short(without_secrets(address), 60)} need fsspec: pip install 'bartizan[remote]'."
+            f"Addresses such as {short(shown(address), 60)} need fsspec: pip install 'bartizan[remote]'."
         ) from None
     fs, path = url_to_fs(address, **(options or {}))
     return fs, path if not address.endswith("/") or path.endswith("/") else path + "/"
-
-
-def without_secrets(address: str) -> str:
-    """An address without user, password and query: a signed one is as good as a password."""
-    return short(re.sub(r"(?<=://)[^/]*@", "", address.partition("?")[0]), 300)
 
 
 class RemoteFolder:
@@ -84,11 +95,11 @@ class RemoteFolder:
         return cls(fs, path.rstrip("/"), RemoteUpdate(timeout))
 
     def names(self) -> list[str]:
-        found = run(limited(lambda: call(self.fs, "ls", self.path, detail=True), self.update.timeout))
+        found = run(limited(lambda: call(self.fs, "ls", self.path, detail=True), self.update.time_to_open()))
         return sorted(posixpath.basename(str(one["name"])) for one in found if one.get("type") == "file")
 
     def read(self, name: str, most: int) -> bytes:
-        one = run(limited(lambda: self._open(name), self.update.timeout))
+        one = run(limited(lambda: self._open(name), self.update.time_to_open()))
         if one.size > most:
             raise ValueError(f"{one.shown} has {one.size:,} bytes; at most {most:,} are read")
         return OpenedFile(one, self.update).read(one.size)
@@ -113,21 +124,14 @@ class RemoteFolder:
 
     def _objects(self, names: Collection[str]) -> list[Any]:
         """Open these objects, several at a time, as parts of the update."""
-        import asyncio
 
-        async def all_of_them() -> list[Any]:
-            slots = asyncio.Semaphore(IN_FLIGHT)
+        async def opened(name: str) -> Any:
+            try:
+                return await limited(lambda: self._open(name), self.update.time_to_open())
+            except FileNotFoundError:
+                raise ValueError(f"there is no such object as {quoted(name)}") from None
 
-            async def opened(name: str) -> Any:
-                async with slots:
-                    try:
-                        return await limited(lambda: self._open(name), self.update.timeout)
-                    except FileNotFoundError:
-                        raise ValueError(f"there is no such object as {quoted(name)}") from None
-
-            return await asyncio.gather(*map(opened, names))
-
-        objects = run(all_of_them())
+        objects = run(several([partial(opened, name) for name in names]))
         self.update.objects += objects
         self.update.unchecked = True
         return objects
@@ -161,7 +165,7 @@ class OpenedFile:
         wanted = min(self.at + size, self.one.size)
         if wanted > len(self.head):
             more = bytearray(min(max(wanted, HEAD), self.one.size) - len(self.head))
-            run(limited(lambda: self.one.read_into(len(self.head), memoryview(more)), self.update.timeout))
+            run(limited(lambda: self.one.read_into(len(self.head), memoryview(more)), self.update.time_to_open()))
             self.head += more
         part, self.at = self.head[self.at : wanted], wanted
         return part
@@ -172,7 +176,7 @@ class FsspecObject:
 
     def __init__(self, fs: Any, path: str, size: int, version: tuple[Any, ...]) -> None:
         self.fs, self.path, self.size, self.version = fs, path, size, version
-        self.shown = without_secrets(fs.unstrip_protocol(path))
+        self.shown = shown(fs.unstrip_protocol(path))
 
     @classmethod
     async def open(cls, fs: Any, path: str) -> FsspecObject:
@@ -202,7 +206,7 @@ class HttpObject:
 
     def __init__(self, fs: Any, url: str, size: int, version: tuple[Any, ...]) -> None:
         self.fs, self.url, self.size, self.version = fs, url, size, version
-        self.shown = without_secrets(url)
+        self.shown = shown(url)
 
     @classmethod
     async def open(cls, fs: Any, url: str) -> HttpObject:
@@ -249,7 +253,23 @@ async def call(fs: Any, method: str, *arguments: Any, **options: Any) -> Any:
         return await getattr(fs, f"_{method}")(*arguments, **options)
     import asyncio
 
-    return await asyncio.to_thread(getattr(fs, method), *arguments, **options)
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def tell(result: Any, error: Exception | None) -> None:
+        if not answer.done():  # else it came too late
+            answer.set_result(result) if error is None else answer.set_exception(error)
+
+    def work() -> None:
+        try:
+            result, error = getattr(fs, method)(*arguments, **options), None
+        except Exception as raised:
+            result, error = None, raised
+        loop.call_soon_threadsafe(tell, result, error)
+
+    # A thread for each, not of a pool: calls that never return must delay neither others nor the end of the process.
+    threading.Thread(target=work, daemon=True).start()
+    return await answer
 
 
 @contextmanager
@@ -269,7 +289,7 @@ def uploaded(address: str, options: Mapping[str, Any] | None = None) -> Iterator
         except Exception as error:
             with suppress(Exception):
                 fs.rm_file(hidden)
-            raise OSError(f"{without_secrets(address)} can't be written: {reason_of_failure(error, 0)}") from error
+            raise OSError(f"{shown(address)} can't be written: {reason_of_failure(error, 0)}") from error
 
 
 def _is_http(fs: Any) -> bool:

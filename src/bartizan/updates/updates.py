@@ -217,6 +217,8 @@ class Updates:
         if isinstance(self.rows, RowsElsewhere):
             return self.rows.fault(row) or self._overflow
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
+            if isinstance(array, LazyArray) and array.update.lost is not None:
+                return array.update.lost
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):
                 values = numbers(piece, entry)
