@@ -53,6 +53,9 @@ SURFACES = {
     "aggregate": Entry("aggregate:surface", 6, _under("updates", "parse", "layout") + _under("defense", "quarantine")),
     "round": Entry("round:surface", 5, ("bartizan.round", *_under("updates", "parse", "spill"))),
     "update-files": Entry("updates.files:surface", 2, _under("updates", "files", "headers"), "safetensors"),
+    "adapters": Entry(
+        "adapters:surface", 2, _under("lora", "adapters", "peft_folders", "adapter_round"), "safetensors"
+    ),
     "cifar": Entry("lab.data:cifar", 2, _under(DATA, "safe_pickle", "cifar", "base"), "PIL"),
     "mnist": Entry("lab.data:mnist", 1, _under(DATA, "idx", "base"), "PIL"),
     "tiny-imagenet": Entry("lab.data:tiny_imagenet", 1, _under(DATA, "tiny_imagenet", "base"), "PIL"),

@@ -153,7 +153,8 @@ def stacks(adapters: Sequence[Adapter], about: Adapter | None = None, narrow: bo
 
 
 def kept_part(squares: Floats, most: Floats) -> Floats:
-    return np.divide(squares, most, out=np.ones_like(most), where=most > 0)
+    with np.errstate(invalid="ignore"):  # of numbers that are not finite, which is told by the norms
+        return np.divide(squares, most, out=np.ones_like(most), where=most > 0)
 
 
 def _product(x: Any, y: Any) -> Any:
