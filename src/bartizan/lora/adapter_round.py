@@ -261,8 +261,8 @@ def _recentred(found: Measured) -> Measured:
     """The same about the last adapter, without it; one that is not finite spoils its own row and column only."""
     G, dots, to_last = found.gram, found.dots[:, :-1], found.dots[:, -1]
     square = found.squared_norms[-1]
-    gram = G[:-1, :-1] if G.strides == (0, 0) else G[:-1, :-1] - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
     with np.errstate(invalid="ignore"):
+        gram = G[:-1, :-1] if G.strides == (0, 0) else G[:-1, :-1] - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
         squares = np.maximum(found.squared_norms[:-1] - 2 * to_last[:-1] + square, 0)
         products = dots[:-1] - to_last[:-1, None] - dots[-1] + square
     return Measured(gram, squares, products, found.kept[:-1])
