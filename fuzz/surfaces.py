@@ -55,6 +55,9 @@ SURFACES = {
     "update-files": Entry("updates.files:surface", 2, _under("updates", "files", "headers"), "safetensors"),
     "shards": Entry("updates.stores:folders", 2, _under("updates", "folders", "headers", "remote"), "safetensors"),
     "stores": Entry("updates.stores:store", 1, _under("updates", "remote", "lazy"), "fsspec"),
+    "adapters": Entry(
+        "adapters:surface", 2, _under("lora", "adapters", "peft_folders", "adapter_round"), "safetensors"
+    ),
     "cifar": Entry("lab.data:cifar", 2, _under(DATA, "safe_pickle", "cifar", "base"), "PIL"),
     "mnist": Entry("lab.data:mnist", 1, _under(DATA, "idx", "base"), "PIL"),
     "tiny-imagenet": Entry("lab.data:tiny_imagenet", 1, _under(DATA, "tiny_imagenet", "base"), "PIL"),

@@ -166,9 +166,10 @@ def aggregate(
     """One robust update from the updates of M clients, of which some may be Byzantine.
 
     Args:
-        updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays (NumPy
-            or torch, in host memory or on one CUDA device), or of paths (`pathlib.Path`) and addresses ("s3://...") of
-            files and folders, which `bartizan.files.open_update` opens. Never modified, never copied whole.
+        updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays (NumPy,
+            torch or any that speaks DLPack, such as JAX's, in host memory or on one CUDA device), or of paths
+            (`pathlib.Path`) and addresses ("s3://...") of files and folders, which `bartizan.files.open_update` opens.
+            Never modified, never copied whole.
         rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
         sketch: Projects the updates before distances are taken: ``Rotated(k=4096)``, or its name, ``"rotated"``. The
             default does not project; ``"auto"`` takes the faster of both.

@@ -34,7 +34,7 @@ from bartizan.updates.files import Unreadable
 from bartizan.updates.parse import as_list, reason_of
 
 LEAST_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r
-MANY_ROWS = 512  # of all clients' factors in a module, from which on `sketch="auto"` projects
+MANY_ROWS = 1024  # of all clients' factors in a module, from which on `sketch="auto"` projects
 Measure = Callable[[Sequence[Adapter], Sequence[int], Adapter | None], Measured]
 
 
@@ -69,7 +69,7 @@ def aggregate(
             a GPU), or the `pathlib.Path` of a peft folder.
         rule: Turns distances into weights; rules that judge single coordinates are refused.
         settings: The server's alpha, the rank of the result, and limits; by default each folder's own alpha.
-        sketch: `Exact()`, `TwoSided()`, or "auto", which projects where clients are many.
+        sketch: `Exact()`, `TwoSided()`, or "auto", which projects many clients in host memory.
         sizes: The clients' data sizes.
         reference: The global adapter that the clients started from: the origin of distances and norms.
         trusted: An adapter of the server's own, for the rules that need one.
@@ -196,7 +196,7 @@ class AdapterRound:
         if isinstance(self._aggregator.sketch, Sketch):
             return self._aggregator.sketch
         rows = sum(max(one.ranks) for one in clients.adapters)
-        return TwoSided() if rows > MANY_ROWS else Exact()
+        return TwoSided() if rows > MANY_ROWS and clients.usual.device == "cpu" else Exact()
 
 
 def check_adapters(aggregator: Aggregator, settings: LoRA, **unused: Any) -> None:
@@ -263,8 +263,8 @@ def _recentred(found: Measured) -> Measured:
     """The same about the last adapter, without it; one that is not finite spoils its own row and column only."""
     G, dots, to_last = found.gram, found.dots[:, :-1], found.dots[:, -1]
     square = found.squared_norms[-1]
-    gram = G[:-1, :-1] if G.strides == (0, 0) else G[:-1, :-1] - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
     with np.errstate(invalid="ignore"):
+        gram = G[:-1, :-1] if G.strides == (0, 0) else G[:-1, :-1] - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
         squares = np.maximum(found.squared_norms[:-1] - 2 * to_last[:-1] + square, 0)
         products = dots[:-1] - to_last[:-1, None] - dots[-1] + square
     return Measured(gram, squares, products, found.kept[:-1])

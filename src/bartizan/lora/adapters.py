@@ -325,7 +325,8 @@ def wide(array: Any) -> Any:
         return array.detach().double()
     if is_tensor(array):
         return array.detach().double().numpy()
-    return array.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # of a NaN that signals
+        return array.astype(np.float64)
 
 
 def is_finite(values: Any) -> bool:

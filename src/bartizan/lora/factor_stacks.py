@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bartizan._util.types import Floats
+from bartizan._util.types import Array, Floats
 from bartizan.lora.adapters import Adapter, Factors, wide
 from bartizan.updates.layout import dtype_name, is_tensor, on_gpu
 
@@ -78,7 +78,7 @@ class Stack:
 
     def pieces(self, side: str) -> Iterator[tuple[int, Any]]:
         """All rows b_a (side "B") or a_a (side "A"), some columns at a time, with the first column."""
-        width, m = self.width(side), self.about
+        width, m, axis = self.width(side), self.about, 1 if side == "B" else 0
         step = width if on_gpu(self.factors[0].A) else STEP
         for low in range(0, width, step):
             middle = None if m is None else self._read(m, side, slice(low, low + step))
@@ -91,10 +91,11 @@ class Stack:
                     blocks += [x, middle]
                 else:
                     blocks += [x - middle, middle] if side == "B" else [x, x - middle]
-            yield low, library(blocks[0]).concatenate(blocks)
+            stacked = library(blocks[0]).concatenate(blocks, axis=axis)
+            yield low, stacked.T if side == "B" else stacked
 
     def _read(self, one: Factors, side: str, columns: slice) -> Any:
-        x = one.B[columns].T if side == "B" else one.A[:, columns]
+        x = one.B[columns] if side == "B" else one.A[:, columns]
         if not self.narrow or dtype_name(x) == "float64":
             return wide(x)
         if on_gpu(x):
@@ -132,10 +133,11 @@ def sums_in_float32(adapters: Sequence[Adapter], about: Adapter | None = None) -
 def _exact(adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | None, narrow: bool) -> Measured:
     total: Any = 0.0
     longest: Any = 0.0
+    known: dict[bytes, Any] = {}
     with np.errstate(over="ignore", invalid="ignore"):  # such clients are quarantined
         for stack in stacks(adapters, about, narrow):
             P, Q = (sum(_product(x, x.T) for _, x in stack.pieces(side)) for side in "BA")
-            c = placed(stack.coefficients, P)
+            c = placed_once(stack.coefficients, P, known)
             total = total + stack.sums(stack.sums(c[:, None] * P * Q * c).T)
             longest = longest + stack.sums(abs(c) * (P.diagonal() * Q.diagonal()) ** 0.5) ** 2
         gram, most = on_host(total), on_host(longest)
@@ -151,7 +153,8 @@ def stacks(adapters: Sequence[Adapter], about: Adapter | None = None, narrow: bo
 
 
 def kept_part(squares: Floats, most: Floats) -> Floats:
-    return np.divide(squares, most, out=np.ones_like(most), where=most > 0)
+    with np.errstate(invalid="ignore"):  # of numbers that are not finite, which is told by the norms
+        return np.divide(squares, most, out=np.ones_like(most), where=most > 0)
 
 
 def _product(x: Any, y: Any) -> Any:
@@ -174,9 +177,17 @@ def library(array: Any) -> Any:
     return sys.modules["torch"] if is_tensor(array) else np
 
 
-def placed(array: Floats, like: Any) -> Any:
+def placed(array: Array, like: Any) -> Any:
     """A NumPy array on the device of `like`."""
     return sys.modules["torch"].from_numpy(array).to(like.device) if is_tensor(like) else array
+
+
+def placed_once(array: Floats, like: Any, known: dict[bytes, Any]) -> Any:
+    """The same, copied to a device only once for equal arrays: modules have mostly the same."""
+    key = array.tobytes()
+    if key not in known:
+        known[key] = placed(array, like)
+    return known[key]
 
 
 def on_host(array: Any) -> Floats:

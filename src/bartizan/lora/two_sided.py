@@ -13,7 +13,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
 from bartizan.kernels.reference import hadamard
 from bartizan.lora.adapters import Adapter, LoRA, parse_adapter
-from bartizan.lora.factor_stacks import Measured, Stack, kept_part, matmul, on_host, placed, stacks
+from bartizan.lora.factor_stacks import Measured, Stack, kept_part, matmul, on_host, placed, placed_once, stacks
 from bartizan.sketch.base import Sketch
 from bartizan.updates import Updates
 from bartizan.updates.layout import is_tensor
@@ -78,29 +78,29 @@ def _sums(
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Sketches, squared norms, inner products with the `fixed` adapters, and the largest norms of such factors."""
     Y: Any = 0.0
-    squares = np.zeros(len(adapters))
-    most, dots = np.zeros_like(squares), np.zeros((len(adapters), len(fixed)))
-    totals: list[Any] = [squares, most, dots]
+    M = len(adapters)
+    known: dict[bytes, Any] = {}
+    totals: list[Any] = [np.zeros(M), np.zeros(M), np.zeros((M, len(fixed)))]
+    maps = None if sketch is None else RandomMaps(sketch.rows, seed, adapters[0].shapes)
     with np.errstate(over="ignore", invalid="ignore"):  # such clients are quarantined
         for index, stack in enumerate(stacks(adapters, about, narrow=True)):
-            B, A = (_Side.of(stack, side, fixed, sketch, (seed, index, number)) for number, side in enumerate("BA"))
+            B, A = (_Side.of(stack, side, fixed, maps, 2 * index + at) for at, side in enumerate("BA"))
+            c = placed_once(stack.coefficients, B.own[0], known)
             if sketch is not None:
-                Y = _add_products(Y, stack, B.projected, A.projected, sketch)
-            c = placed(stack.coefficients, B.own[0])
+                Y = _add_products(Y, stack, B.projected, A.projected, c, sketch)
             for (who, rows), P, Q in zip(stack.groups, B.own, A.own, strict=True):
-                n, count = P.shape[:2]
-                own = c[rows].reshape(n, count)
+                own = c[rows].reshape(*P.shape[:2])
                 lengths = (abs(own) * (P.diagonal(0, 1, 2) * Q.diagonal(0, 1, 2)) ** 0.5).sum(-1) ** 2
                 totals[0] = _added(totals[0], who, (own[:, :, None] * P * Q * own[:, None, :]).sum((1, 2)))
                 totals[1] = _added(totals[1], who, lengths)
             for column, (adapter, P, Q) in enumerate(zip(fixed, B.fixed, A.fixed, strict=True)):
                 products = stack.sums(c * ((P * Q) @ c[stack.rows_of(adapter)]))
                 totals[2] = _added(totals[2], (slice(None), column), products)
-    found, longest, with_fixed = (on_host(total) for total in totals)
-    if sketch is None:
-        return np.zeros((len(adapters), 0)), found, with_fixed, longest
-    sketches = on_host(Y).astype(np.float64).reshape(len(adapters), -1) / sketch.k**0.5
-    return sketches, found, with_fixed, longest
+    squares, longest, dots = (on_host(total) for total in totals)
+    sketches = np.zeros((M, 0))
+    if sketch is not None:
+        sketches = on_host(Y).astype(np.float64).reshape(M, -1) / sketch.k**0.5
+    return sketches, squares, dots, longest
 
 
 def _added(total: Any, where: Any, more: Any) -> Any:
@@ -122,17 +122,13 @@ class _Side:
     """Inner products of all rows with those of a fixed adapter."""
 
     @classmethod
-    def of(
-        cls, stack: Stack, side: str, fixed: Sequence[int], sketch: TwoSided | None, key: tuple[int, int, int]
-    ) -> _Side:
+    def of(cls, stack: Stack, side: str, fixed: Sequence[int], maps: RandomMaps | None, number: int) -> _Side:
         projected: Any = 0.0
         own: list[Any] = [0.0] * len(stack.groups)
         dots: list[Any] = [0.0] * len(fixed)
-        signs = None if sketch is None else _signs(key, stack.width(side), sketch.rows)
         for low, x in stack.pieces(side):
-            if signs is not None:
-                S = _matrix(signs, low, x)
-                projected = projected + matmul(x, S)
+            if maps is not None:
+                projected = projected + matmul(x, maps.columns(number, low, x))
             exact = x if is_tensor(x) else x.astype(np.float64)
             for at, ((_, rows), (n, count)) in enumerate(zip(stack.groups, _shapes(stack), strict=True)):
                 part = exact[rows].reshape(n, count, -1)
@@ -152,28 +148,44 @@ def _wide(x: Any) -> Any:
     return x.double() if is_tensor(x) else x
 
 
-def _signs(key: tuple[int, int, int], width: int, rows: int) -> Array:
-    """Signs before and after mixing of each block of coordinates, (blocks, 2, rows) of +-1."""
-    seed, module, side = key
-    source = np.random.Philox(np.random.SeedSequence(seed, spawn_key=(2, module, side)))
-    blocks = -(-width // rows)
-    bits = np.unpackbits(np.frombuffer(np.random.Generator(source).bytes(-(-2 * blocks * rows // 8)), np.uint8))
-    return (1 - 2 * bits[: 2 * blocks * rows].astype(np.int8)).reshape(blocks, 2, rows)
+class RandomMaps:
+    """The random matrices of all modules, two each, from one draw of secret signs.
+
+    Matrix t maps blocks of `rows` coordinates: signs, a Hadamard transform, signs again, and the sum of the blocks.
+    """
+
+    def __init__(self, rows: int, seed: int, shapes: Sequence[tuple[str, int, int]]) -> None:
+        self.rows = rows
+        blocks = [-(-width // rows) for _, d_out, d_in in shapes for width in (d_out, d_in)]
+        self.starts = np.cumsum([0, *blocks])
+        source = np.random.Philox(np.random.SeedSequence(seed, spawn_key=(2,)))
+        self.bits = np.frombuffer(np.random.Generator(source).bytes(-(-2 * rows * int(sum(blocks)) // 8)), np.uint8)
+        self._placed: tuple[Any, Any] | None = None
+
+    def columns(self, number: int, low: int, x: Any) -> Any:
+        """The part of a matrix that columns of the factors from `low` on need, (columns, rows) of +-1, as `x` is."""
+        signs, H = self._on_device(x)
+        first, width = self.starts[number] + low // self.rows, x.shape[1]
+        own = signs[first : first - (-width // self.rows)]
+        return (own[:, 0, :, None] * H * own[:, 1, None, :]).reshape(-1, self.rows)[:width]
+
+    def _on_device(self, x: Any) -> tuple[Any, Any]:
+        """Signs, (blocks, 2, rows), and the Hadamard matrix: where `x` is and of its dtype."""
+        if self._placed is None or self._placed[0].dtype != x.dtype:
+            bits = placed(self.bits.copy(), x)[:, None] >> placed(np.arange(8, dtype=np.uint8), x)
+            signs = 1 - 2 * _cast(bits & 1, x).reshape(-1)[: 2 * self.rows * int(self.starts[-1])]
+            self._placed = signs.reshape(-1, 2, self.rows), _cast(placed(hadamard(self.rows), x), x)
+        return self._placed
 
 
-def _matrix(signs: Array, low: int, x: Any) -> Any:
-    """The columns of the random matrix that a piece of the factors needs, (columns, rows) of +-1, as `x` is."""
-    rows, width = signs.shape[2], x.shape[1]
-    own = placed(signs[low // rows : -(-(low + width) // rows)], x)
-    H = placed(hadamard(rows), x)
-    own, H = (own.to(x.dtype), H.to(x.dtype)) if is_tensor(x) else (own.astype(x.dtype), H.astype(x.dtype))
-    return (own[:, 0, :, None] * H * own[:, 1, None, :]).reshape(-1, rows)[:width]
+def _cast(array: Any, like: Any) -> Any:
+    return array.to(like.dtype) if is_tensor(array) else array.astype(like.dtype)
 
 
-def _add_products(Y: Any, stack: Stack, U: Any, V: Any, sketch: TwoSided) -> Any:
+def _add_products(Y: Any, stack: Stack, U: Any, V: Any, c: Any, sketch: TwoSided) -> Any:
     """Y_i += sum of c_a u_a v_a' over the rows of adapter i, for each group of cells; (adapters, groups, q, q)."""
     q = sketch.k // sketch.rows
-    U = U * (placed(stack.coefficients, U).to(U.dtype) if is_tensor(U) else stack.coefficients)[:, None]
+    U = U * (c.to(U.dtype) if is_tensor(U) else c)[:, None]
     if isinstance(Y, float):
         shape = (len(stack.counts), sketch.rows // q, q, q)
         Y = U.new_zeros(shape) if is_tensor(U) else np.zeros(shape)
