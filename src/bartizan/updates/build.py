@@ -12,7 +12,7 @@ from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
 from bartizan.updates.layout import Path, like_leaf, on_host, rebuild
-from bartizan.updates.noise import Noise
+from bartizan.updates.result_noise import Noise
 from bartizan.updates.updates import Updates
 
 LEAST = 64  # columns that are mixed at a time, at least
