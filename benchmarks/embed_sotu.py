@@ -6,10 +6,10 @@ Of each president four passages at equal distances in his addresses, so that not
 from __future__ import annotations
 
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
+from embed_fashion_mnist import write
 
 from bartizan.lab.data.addresses import EMBEDDED, FILES, TESTED, addresses
 from bartizan.lab.data.base import Source
@@ -26,12 +26,7 @@ def main(folder: Path) -> None:
         passages = np.stack([text[start : start + LENGTH] for start in starts])
         parts["train"].append(passages[:, :cut].ravel())
         parts["test"].append(passages[:, cut:].ravel())
-    arrays = {name: np.stack(rows) for name, rows in parts.items()} | {"names": np.array(list(texts))}
-    with zipfile.ZipFile(EMBEDDED, "w", zipfile.ZIP_LZMA) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w") as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
-    print(f"wrote {EMBEDDED.name}, {EMBEDDED.stat().st_size:,} bytes")
+    write(EMBEDDED, {name: np.stack(rows) for name, rows in parts.items()} | {"names": np.array(list(texts))})
 
 
 if __name__ == "__main__":

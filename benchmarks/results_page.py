@@ -17,6 +17,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import decision_guide
 import results_text
 import speed_tables
 from speed_tables import RESNET18, cost_table, figure_panel, read_earlier, read_rows, sentence, tables, where
@@ -29,7 +30,8 @@ from bartizan.studies.paper.compare import compare, headline
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 FIGURE = ROOT / "docs" / "images" / "results.png"
-PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "explanation" / "speed.md", ROOT / "README.md")
+DOCS = ROOT / "docs"
+PAGES = (DOCS / "results.md", DOCS / "explanation" / "speed.md", DOCS / "guides" / "choosing.md", ROOT / "README.md")
 CPU = "speed-cpu.json"
 LARGE = ("mean", "krum", "bulyan", "geometric-median", "mca", "median")  # rules that were timed at the largest size
 MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -53,6 +55,7 @@ def parts() -> dict[str, str]:
         "cost": cost_table(RESULTS, CPU, 50, RESNET18, LARGE),
         "cost_middle": cost_table(RESULTS, CPU, 50, 1_000_000),
         "cost_small": cost_table(RESULTS, CPU, 10, 10_000),
+        "guide": wrapped(decision_guide.section()),
         "origins": wrapped(results_text.origins(kept_runs.read(RESULTS / "paper.jsonl"))),
     }
 
