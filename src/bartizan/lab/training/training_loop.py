@@ -12,8 +12,7 @@ from bartizan import __version__
 from bartizan._util import machine
 from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
-from bartizan.attacks import Poison, needs, parameters
-from bartizan.attacks.data_poisoning import Triggered
+from bartizan.attacks import Poison, Triggered, needs, parameters
 from bartizan.errors import TooFewClientsError
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.sections import PLAIN
