@@ -33,11 +33,16 @@ def main(folder: Path) -> None:
         images = drawn(getattr(whole, part), count, rng)
         arrays |= {f"{part}_pixels": images.pixels, f"{part}_labels": images.labels.astype(np.uint8)}
     # 4.5 MB by LZMA, 5.3 by deflate; PNG, WebP and predicted pixels come to 4.6 MB and more.
-    with zipfile.ZipFile(EMBEDDED, "w", zipfile.ZIP_LZMA) as archive:
+    write(EMBEDDED, arrays)
+
+
+def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write an archive for `numpy.load`, compressed by LZMA."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w") as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
-    print(f"wrote {EMBEDDED.name}, {EMBEDDED.stat().st_size:,} bytes")
+    print(f"wrote {path.name}, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import decision_guide
 import results_text
 import speed_tables
 from speed_tables import RESNET18, cost_table, figure_panel, read_earlier, read_rows, sentence, tables, where
@@ -33,7 +34,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 LITERAL = "paper-literal.jsonl"
 FIGURE = ROOT / "docs" / "images" / "results.png"
 INTERVALS = ROOT / "docs" / "images" / "projection-intervals.png"
-PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "explanation" / "speed.md", ROOT / "README.md")
+DOCS = ROOT / "docs"
+PAGES = (DOCS / "results.md", DOCS / "explanation" / "speed.md", DOCS / "guides" / "choosing.md", ROOT / "README.md")
 CPU = "speed-cpu.json"
 LARGE = ("mean", "krum", "bulyan", "geometric-median", "mca", "median")  # rules that were timed at the largest size
 MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -62,6 +64,7 @@ def parts() -> dict[str, str]:
         "cost": cost_table(RESULTS, CPU, 50, RESNET18, LARGE),
         "cost_middle": cost_table(RESULTS, CPU, 50, 1_000_000),
         "cost_small": cost_table(RESULTS, CPU, 10, 10_000),
+        "guide": wrapped(decision_guide.section()),
         "origins": wrapped(results_text.origins(kept_runs.read(RESULTS / "paper.jsonl"))),
     }
 

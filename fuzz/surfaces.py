@@ -60,6 +60,7 @@ SURFACES = {
     ),
     "cifar": Entry("lab.data:cifar", 2, _under(DATA, "safe_pickle", "cifar", "base"), "PIL"),
     "mnist": Entry("lab.data:mnist", 1, _under(DATA, "idx", "base"), "PIL"),
+    "sotu": Entry("lab.data:sotu", 1, _under(DATA, "addresses", "base"), "PIL"),
     "tiny-imagenet": Entry("lab.data:tiny_imagenet", 1, _under(DATA, "tiny_imagenet", "base"), "PIL"),
     "configs": Entry("lab.config:surface", 2, _under("lab.config", "experiment", "choices", "keys")),
     "results": Entry(

@@ -16,7 +16,7 @@ from PIL import Image
 from bartizan.lab.data.base import DataError, Dataset
 from bartizan.lab.data.loaders import load
 from fuzz.draw import Draw
-from fuzz.lab.data_readers import Files, Reader, binary, idx, jpegs, pickles
+from fuzz.lab.data_readers import Files, Reader, addresses, binary, idx, jpegs, pickles
 from fuzz.mutate import mutated_bytes
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
 
@@ -57,6 +57,12 @@ TINY = {
     "val/val_annotations.txt": b"val_0.JPEG\tn02\t0\t0\t9\t9\n",
     "train/n01/images/n01_0.JPEG": _jpeg(),
     "val/images/val_0.JPEG": _jpeg(),
+}
+ADAMS = "Gentlemen \u201cof\u201d the Senate \u2014 caf\u00e9.\n\tI was apprehensive. ".encode() * 16
+SOTU = {
+    "1790_george_washington_n.txt": b"Fellow-Citizens of the Senate and House of Representatives: I embrace. " * 14,
+    "1791_george_washington_n.txt": b"In vain may we expect peace with the Indians on our frontiers. " * 9,
+    "1797_john_adams_f.txt": ADAMS,
 }
 
 
@@ -129,4 +135,6 @@ def _surface(*sets: tuple[str, Files, Reader]) -> Callable[[Path], Surface]:
 
 cifar = _surface(("cifar10", CIFAR10, pickles), ("cifar100", CIFAR100, pickles), ("cifar100", BINARY, binary))
 mnist = _surface(("fashion-mnist", IDX, idx), ("mnist", PACKED, idx))
+# Any bytes are text: what is refused is a set without a whole window.
+sotu = _surface(("sotu", SOTU, addresses), ("sotu", {"1797_john_adams_f.txt": ADAMS}, addresses))
 tiny_imagenet = _surface(("tiny-imagenet", TINY, jpegs))

@@ -77,3 +77,25 @@ def jpegs(files: Files) -> tuple[Part, Part]:
     known = classes == ["n01", "n02"] and noted[0] == "val_0.JPEG" and noted[1] in classes
     train, test = (np.array([0]), np.array([classes.index(noted[1])])) if known else (None, None)
     return (part("train"), train), (part("val"), test)
+
+
+def addresses(files: Files) -> tuple[Part, Part]:
+    """Read the addresses of presidents, letter by letter: windows of 65, the last tenth of each president's to test."""
+    texts: dict[str, list[int]] = {}
+    for name in sorted(files):
+        letters = texts.setdefault(name.split("_", 1)[1].rsplit("_", 1)[0], [])
+        before = ""
+        for letter in files[name].decode("utf-8", "replace"):
+            plain = {"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-"}.get(
+                letter, letter
+            )
+            if not (plain.isspace() and before.isspace()):
+                letters.append(0 if plain.isspace() else ord(plain) - 32 if 32 < ord(plain) < 127 else 95)
+            before = plain
+    parts: list[list[tuple[list[int], int]]] = [[], []]
+    for author, text in enumerate(texts.values()):
+        cut = round(0.9 * len(text))
+        for part, piece in zip(parts, (text[:cut], text[cut:]), strict=True):
+            part += [(piece[at : at + 65], author) for at in range(0, len(piece) - 64, 64)]
+    train, test = ((np.array([row for row, _ in part]), np.array([author for _, author in part])) for part in parts)
+    return train, test

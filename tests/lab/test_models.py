@@ -158,7 +158,7 @@ def test_what_cannot_be_built_says_why(call, message):
 
 
 def test_the_table_is_known():
-    assert sorted(MODELS) == sorted([*SMALL, "vgg16"])
+    assert sorted(MODELS) == sorted([*SMALL, "vgg16", "transformer"])  # the last is in test_text
 
 
 def test_the_momentum_of_running_statistics_is_the_networks_own_or_the_one_given():

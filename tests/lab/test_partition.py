@@ -200,4 +200,4 @@ def test_what_cannot_be_is_refused_with_what_could(message):
 
 
 def test_every_split_is_tested_here():
-    assert {kind for kind, _ in CASES.values()} == set(SPLITS)
+    assert {kind for kind, _ in CASES.values()} == set(SPLITS) - {"natural"}  # which draws nothing: see test_text

@@ -177,7 +177,7 @@ def test_few_trials_can_not_tell_whether_a_promise_is_kept():
 # A smaller room for the rules: 20 clients, 6 of them attackers, 2048 coordinates projected to 1024, where eps is 0.69.
 ROOM = aggregation.AggregationCase("krum", 20, 6, 3.0, 2048, 2048, 1024, 2, aggregation.ATTACKS, calibrated=True)
 # Those that aim at the sketch itself are of tests/test_theory_adaptive.py.
-EVERY = {name for name in attacks.ATTACKS if "sketch" not in needs(attacks.attack(name))} - {"none"}
+EVERY = {name for name in attacks.ATTACKS if needs(attacks.attack(name)) <= {"aggregator"}} - {"none"}
 ROBUST = ("krum", "multi-krum", "geometric-median", "mca", "nnm >> geometric-median", "mda", "caf", "spectral-dnc")
 
 

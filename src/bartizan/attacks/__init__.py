@@ -9,7 +9,14 @@ from bartizan.attacks.adaptive import (
     replay,
 )
 from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
-from bartizan.attacks.data_poisoning import Backdoor, DistributedBackdoor, LabelFlip, Poison, SemanticBackdoor
+from bartizan.attacks.data_poisoning import (
+    Backdoor,
+    DistributedBackdoor,
+    LabelFlip,
+    Poison,
+    SemanticBackdoor,
+    Triggered,
+)
 from bartizan.attacks.fang import fang_krum, fang_trim
 from bartizan.attacks.formulas import (
     a_little_is_enough,
@@ -34,6 +41,7 @@ __all__ = [
     "LabelFlip",
     "Poison",
     "SemanticBackdoor",
+    "Triggered",
     "a_little_is_enough",
     "alie_over_time",
     "attack",

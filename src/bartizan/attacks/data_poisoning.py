@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -29,6 +30,8 @@ class Poison(ABC):
 
     boost: float = 1.0
     """Attackers send their honest update times this."""
+    of_text: ClassVar[bool] = False
+    """Whether it changes windows of text, (N, 1, 1, characters), and not images."""
 
     def of_attacker(self, nth: int) -> Poison:
         """The change that the nth attacker makes, from 0 up; the same for all unless they share a trigger."""

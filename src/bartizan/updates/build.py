@@ -11,11 +11,11 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
-from bartizan.updates.added_noise import Noise
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device, slices
 from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import Path, is_array, like_leaf, on_host, rebuild
 from bartizan.updates.lazy import LazyArray
+from bartizan.updates.result_noise import Noise
 from bartizan.updates.updates import Updates
 
 LEAST = 64  # columns that are mixed at a time, at least

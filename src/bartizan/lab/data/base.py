@@ -85,6 +85,8 @@ class Dataset:
     test: Images
     flip: bool = True
     """Whether a mirrored image is of the same class, which digits are not."""
+    vocabulary: int = 0
+    """Of text, the number of its characters: `classes` are the authors then, and a model predicts characters."""
 
     def __post_init__(self) -> None:
         if self.train.shape != self.test.shape:
@@ -113,12 +115,17 @@ class Dataset:
     def n_classes(self) -> int:
         return len(self.classes)
 
+    @property
+    def n_outputs(self) -> int:
+        """Scores that a model gives for one prediction."""
+        return self.vocabulary or self.n_classes
+
     def validated(self, share: float) -> Dataset:
         """The training images without a random part of them, and that part to test with: the same for all seeds."""
         n = len(self.train)
         order = np.random.Generator(np.random.PCG64(0)).permutation(n)
         held, kept = (np.sort(some) for some in np.split(order, [round(share * n)]))
-        train, test = (Images(self.train.pixels[some], self.train.labels[some]) for some in (kept, held))
+        train, test = (type(self.train)(self.train.pixels[some], self.train.labels[some]) for some in (kept, held))
         return replace(self, train=train, test=test)
 
 

@@ -16,6 +16,8 @@ DATASETS = Registry(
         "cifar10": "bartizan.lab.data.cifar:load10",
         "cifar100": "bartizan.lab.data.cifar:load100",
         "tiny-imagenet": "bartizan.lab.data.tiny_imagenet:load",
+        "sotu-mini": "bartizan.lab.data.addresses:load_embedded",
+        "sotu": "bartizan.lab.data.addresses:load_sotu",
     },
     "bartizan.datasets",
     check=callable_with("name", None, wanted="a function (name, folder) -> bartizan.lab.data.Dataset"),
@@ -23,7 +25,7 @@ DATASETS = Registry(
 
 
 def load(name: str = "fashion-mnist-mini", folder: Path | str | None = None) -> Dataset:
-    """A data set by its name; `folder` holds its files, and fashion-mnist-mini needs none.
+    """A data set by its name; `folder` holds its files, and those that end in -mini need none.
 
     >>> data = load("fashion-mnist-mini")
     >>> data.train, data.test, data.n_classes

@@ -128,6 +128,20 @@ class Similarity:
         return [rng.permutation(np.concatenate([alike[one], pieces[one]])) for one in dealt]
 
 
+@dataclass(frozen=True)
+class Natural:
+    """Give each client whole classes that follow one another, such as the texts of one author."""
+
+    def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+        classes = np.unique(labels)
+        if n_clients > len(classes):
+            raise ValueError(
+                f"A natural split of {len(classes)} classes has that many clients at most, got {n_clients}."
+            )
+        own = np.array_split(classes, n_clients)
+        return [rng.permutation(np.flatnonzero(np.isin(labels, some))) for some in own]
+
+
 SPLITS = registry.Registry(
     "split",
     {
@@ -136,6 +150,7 @@ SPLITS = registry.Registry(
         "iid": IID,
         "shards": Shards,
         "similarity": Similarity,
+        "natural": Natural,
     },
     check=registry.frozen_dataclass(object),
 )

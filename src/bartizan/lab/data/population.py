@@ -85,7 +85,7 @@ class Population:
             labels.append(y)
             parts[attacker] = np.arange(length, length + len(y))
             length += len(y)
-        return Images(np.concatenate(pixels), np.concatenate(labels)), parts
+        return type(train)(np.concatenate(pixels), np.concatenate(labels)), parts
 
 
 @lru_cache(maxsize=1)

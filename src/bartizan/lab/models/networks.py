@@ -24,6 +24,7 @@ MODELS = Registry(
         "vgg16": "bartizan.lab.models.vgg:VGG16",
         "mobilenet-v3-small": "bartizan.lab.models.mobilenet:small",
         "mobilenet-v3-large": "bartizan.lab.models.mobilenet:large",
+        "transformer": "bartizan.lab.models.transformer:transformer",
         "efficientnet-lite0": "bartizan.lab.models.efficientnet:EfficientNetLite0",
     },
     "bartizan.models",
@@ -34,7 +35,7 @@ MODELS = Registry(
 def build(
     name: str,
     n_classes: int,
-    image: tuple[int, int, int] = (3, 32, 32),
+    image: tuple[int, ...] = (3, 32, 32),
     norm: str = "group",
     *,
     fitted: bool = True,
@@ -52,11 +53,13 @@ def build(
     """
     from bartizan.lab.training.torch_import import torch
 
-    if n_classes < 2 or len(image) != 3 or min(image) < 1:
+    if n_classes < 2 or len(image) not in (1, 3) or min(image) < 1:
         raise ValueError(
-            "A model needs at least 2 classes and images of (channels, height, width), "
+            "A model needs at least 2 classes and images of (channels, height, width), or text of (characters,), "
             f"got {n_classes} classes and {image}."
         )
+    if len(image) == 1 and MODELS.spelling(name) in MODELS.built_in and MODELS.spelling(name) != "transformer":
+        raise ValueError(f"model {name!r} is for images: text needs model.name = 'transformer'.")
     known, maker = MODELS.spelling(name), MODELS.find(name)
     shape = image if fitted or known not in LATE else (image[0], PUBLISHED, PUBLISHED)
     with torch.random.fork_rng(devices=[]):
@@ -70,16 +73,18 @@ def build(
     return model
 
 
-def _check(name: str, model: Any, n_classes: int, image: tuple[int, int, int]) -> None:
+def _check(name: str, model: Any, n_classes: int, image: tuple[int, ...]) -> None:
     """Raise unless a plug-in's network turns two images into two rows of class scores."""
     from bartizan.lab.training.torch_import import nn, torch
 
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}.")
     training = model.training
+    text = len(image) == 1
+    wanted = (2, n_classes, *image) if text else (2, n_classes)
     with torch.no_grad():
-        scores = model.eval()(torch.zeros(2, *image))
+        scores = model.eval()(torch.zeros(2, *image, dtype=torch.long if text else torch.float32))
     model.train(training)
-    if tuple(getattr(scores, "shape", ())) != (2, n_classes):
+    if tuple(getattr(scores, "shape", ())) != wanted:
         came = tuple(scores.shape) if hasattr(scores, "shape") else type(scores).__name__
-        raise ValueError(f"model {name!r} must turn (2, *{image}) into scores of shape (2, {n_classes}), got {came}.")
+        raise ValueError(f"model {name!r} must turn (2, *{image}) into scores of shape {wanted}, got {came}.")

@@ -18,6 +18,7 @@ import numpy as np
 from bartizan import __version__
 from bartizan._util.arguments import short
 from bartizan._util.text import text
+from bartizan.lab.metrics import METRICS, Metric
 from bartizan.lab.report import pack
 from bartizan.lab.report.factors import Factors, differing, factors, order, rule_styles, setting, sketch_dashes
 from bartizan.lab.report.finding import findings
@@ -26,7 +27,7 @@ from bartizan.lab.report.load import Loaded
 from bartizan.lab.report.pack import rounded
 from bartizan.lab.report.run_data import Run
 from bartizan.lab.report.tables import summary
-from bartizan.lab.report.wording import counted, percent
+from bartizan.lab.report.wording import counted, level, percent
 
 SCRIPTS = ("draw.js", "lines.js", "grids.js", "clients.js", "tables.js", "report.js")
 SPLIT = 300_000
@@ -71,7 +72,7 @@ def content(loaded: Loaded, title: str | None = None) -> Content:
         loaded=loaded,
         factors=labels,
         cells=grid,
-        curves={name: curves(runs, labels, name) for name in ("accuracy", "backdoor")},
+        curves={name: curves(runs, labels, name) for name in ("accuracy", "perplexity", "backdoor")},
         times=costs,
         findings=findings(runs, labels, grid, costs),
         featured=_featured(runs, labels),
@@ -126,7 +127,7 @@ def data(made: Content) -> dict[str, Any]:
         "attacks": order(f.attack for f in made.factors),
         "others": order(f.other for f in made.factors),
         "styles": made.styles,
-        "cells": rounded([asdict(cell) for cell in made.cells], 6),
+        "cells": rounded([asdict(cell) | {"metric": cell.metric.name} for cell in made.cells], 6),
         "curves": rounded({name: [asdict(curve) for curve in many] for name, many in made.curves.items()}),
         "times": rounded([asdict(time) for time in made.times]),
         "featured": made.featured,
@@ -242,28 +243,30 @@ def _cards(made: Content) -> Iterator[tuple[str, str, str]]:
     ]
     note = ", ".join(f"{_range(values, percent)} {what}" for values, what in parts if values)
     yield "Attackers", _range([run.n_attackers for run in known]), note
-    yield from _best(made.cells)
+    for metric in METRICS.values():
+        yield from _best([cell for cell in made.cells if cell.metric == metric], metric)
 
 
-def _best(cells: Sequence[GridCell]) -> Iterator[tuple[str, str, str]]:
-    """Yield the rule and sketch whose lowest accuracy over the attacks is highest."""
+def _best(cells: Sequence[GridCell], metric: Metric) -> Iterator[tuple[str, str, str]]:
+    """Yield the rule and sketch whose worst end over the attacks is best."""
     groups: dict[tuple[str, str, str], list[GridCell]] = {}
     for cell in [cell for cell in cells if cell.attack != "none"] or cells:
         groups.setdefault((cell.rule, cell.sketch, cell.other), []).append(cell)
     most = max((len(group) for group in groups.values()), default=0)
     # One that was tried under fewer attacks, or failed under one, is not comparable.
     worst = [
-        min(group, key=lambda cell: cell.last[0])
+        min(group, key=lambda cell: metric.merit(cell.last[0]))
         for group in groups.values()
         if len(group) == most and all(cell.n_converged == cell.n and math.isfinite(cell.last[0]) for cell in group)
     ]
     if worst:
-        top = max(worst, key=lambda cell: cell.last[0])
+        top = max(worst, key=lambda cell: metric.merit(cell.last[0]))
         name = " · ".join(filter(None, (top.rule, top.sketch, top.other)))
         if most > 1:
-            yield "Best worst case", percent(top.last[0]), f"{name}, under {top.attack}"
+            yield "Best worst case", level(top.last[0], metric), f"{name}, under {top.attack}"
         else:
-            yield "Highest accuracy", percent(top.last[0]), name
+            how = "Lowest" if metric.lower_is_better else "Highest"
+            yield f"{how} {metric.name}", level(top.last[0], metric), name
 
 
 def _problems(made: Content) -> Iterator[dict[str, str]]:
@@ -288,7 +291,7 @@ def _featured(runs: Sequence[Run], labels: Sequence[Factors]) -> int:
             len(run.exact_rounds) > 0 and f.sketch != "exact",
             run.n_attackers > 0 and f.attack != "none",
             f.rule != "mean",
-            float(np.nan_to_num(run.last)),
+            run.metric.merit(run.last),
         )
 
     return max(range(len(runs)), key=worth, default=0)

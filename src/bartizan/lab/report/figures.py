@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from bartizan.lab.metrics import ACCURACY, METRICS, PERPLEXITY, Metric
 from bartizan.lab.report.content import Content, asset
 from bartizan.lab.report.factors import order
 from bartizan.lab.report.pack import top_weight
 from bartizan.lab.report.run_data import SERVER, Run
 from bartizan.lab.report.survival import seeds
-from bartizan.lab.report.wording import tenths
+from bartizan.lab.report.wording import level, tenths
 
 MARKS = (None, "o", "s", "^")
 DASHES = ("-", (0, (4, 2.5)), (0, (1, 2)), (0, (6, 2, 1, 2)))
@@ -39,23 +40,35 @@ def pictures(made: Content, maker: str = "") -> dict[str, bytes]:
 
 
 def _accuracy(made: Content) -> Any:
-    curves = made.curves["accuracy"]
+    return _curves(made, ACCURACY)
+
+
+def _perplexity(made: Content) -> Any:
+    return _curves(made, PERPLEXITY)
+
+
+def _curves(made: Content, metric: Metric) -> Any:
+    curves = made.curves[metric.name]
     if not curves:
         return None
+    factor, unit = (1, "") if metric.lower_is_better else (100, ", %")
     rules, sketches = made.styles
     figure, axes = _panels(_keys(curves, "other", "attack"), 3, (4.6, 3.2))
-    top = min(100.0, 105 * max(0.05, *(max(curve.high) for curve in curves)))
+    most = max(max(curve.high) for curve in curves)
+    top = min(100.0, 105 * max(0.05, most))
+    if metric.lower_is_better:  # one that diverged may have any perplexity
+        top = 1.05 * min(most, 4 * min(curve.mean[-1] for curve in curves))
     lines, several = {}, len({curve.sketch for curve in curves}) > 1
     for curve in curves:
         ax, (colour, mark) = axes[curve.other, curve.attack], rules[curve.rule]
-        values = 100 * np.array([curve.low, curve.mean, curve.high])
+        values = factor * np.array([curve.low, curve.mean, curve.high])
         style: dict[str, Any] = {"color": _colours()[colour], "linestyle": DASHES[sketches[curve.sketch]]}
         style |= {"marker": MARKS[mark] or ("o" if len(curve.rounds) == 1 else None), "markerfacecolor": "white"}
         (line,) = ax.plot(curve.rounds, values[1], markevery=-(-len(curve.rounds) // 8), **style)
         lines[_short(curve.rule, curve.sketch if several else "")] = line
         ax.fill_between(curve.rounds, values[0], values[2], color=style["color"], alpha=0.12, linewidth=0)
     for (other, attack), ax in axes.items():
-        ax.set(title=_short(_attack(attack), other), xlabel="round", ylabel="test accuracy, %", ylim=(0, top))
+        ax.set(title=_short(_attack(attack), other), xlabel="round", ylabel=f"test {metric.name}{unit}", ylim=(0, top))
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.grid(axis="y", linewidth=0.4)
     if len(lines) > 1:
@@ -70,31 +83,40 @@ def _heatmap(made: Content) -> Any:
     width = 0.8 + 0.08 * max(map(len, rules)) + 1.2 * len(attacks)
     size = (min(width, 30.0), 1.2 + 0.5 * len(rules))
     figure, axes = _panels(_keys(made.cells, "other", "sketch"), 2 if len(attacks) <= 6 else 1, size)
-    top = max((cell.last[0] for cell in made.cells if np.isfinite(cell.last[0])), default=1.0) or 1.0
+    tops = {m: m.best(cell.last[0] for cell in made.cells if cell.metric == m) for m in METRICS.values()}
     values = {key: np.full((len(rules), len(attacks)), np.nan) for key in axes}
     for cell in made.cells:
         y, x, (value, deviation) = rules.index(cell.rule), attacks.index(cell.attack), cell.last
-        text = tenths(100 * value) if np.isfinite(value) else "-"
+        percents, top = cell.metric == ACCURACY, tops[cell.metric] or 1.0
+        text = (tenths(100 * value) if percents else level(value, cell.metric)) if np.isfinite(value) else "-"
+        part = value / top if percents else top / value
         if np.isfinite(value) and cell.n_converged < cell.n:
             text += f"\n{cell.n_converged} of {cell.n}"
         elif np.isfinite(deviation):
-            text += f"\n± {100 * deviation:.1f}"
+            text += f"\n± {100 * deviation:.1f}" if percents else f"\n± {deviation:.2f}"
         if cell.attack != "none" and cell.on_attackers > 0.5:
             text += f"\n{cell.on_attackers:.0%} to attackers"
-        values[cell.other, cell.sketch][y, x] = (value / top) ** 1.4  # the power of the page
-        colour = "white" if value / top > 0.66 else "black"
+        if np.isfinite(cell.backdoor[0]):
+            text += f"\nbackdoor {tenths(100 * cell.backdoor[0])}%"
+        values[cell.other, cell.sketch][y, x] = part**1.4  # the power of the page
+        colour = "white" if part > 0.66 else "black"
         axes[cell.other, cell.sketch].text(x, y, text, ha="center", va="center", color=colour)
     for (other, sketch), ax in axes.items():
         ax.imshow(values[other, sketch], cmap=_ramp(), vmin=0, vmax=1, aspect="auto")
         ax.set_xticks(range(len(attacks)), [_short(_attack(attack)) for attack in attacks])
         ax.set_yticks(range(len(rules)), [_short(rule) for rule in rules])
         ax.set(
-            title=_short("test accuracy at the end, %", seeds(cell.n for cell in made.cells), sketch, other),
+            title=_short(_measured(made, other), seeds(cell.n for cell in made.cells), sketch, other),
             xlabel="attack",
             ylabel="rule",
         )
         ax.tick_params(length=0)
     return figure
+
+
+def _measured(made: Content, other: str) -> str:
+    by_text = any(cell.metric == PERPLEXITY for cell in made.cells if cell.other == other)
+    return "test perplexity at the end" if by_text else "test accuracy at the end, %"
 
 
 def _times(made: Content) -> Any:
@@ -169,6 +191,7 @@ def _split(made: Content) -> Any:
 
 PICTURES: dict[str, Callable[[Content], Any]] = {
     "accuracy.png": _accuracy,
+    "perplexity.png": _perplexity,
     "heatmap.png": _heatmap,
     "server-time.png": _times,
     "weights.png": _weights,

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from bartizan.defense.reputation import Reputation
+from bartizan.lab.metrics import METRICS
 from bartizan.lab.report.factors import Factors, order
 from bartizan.lab.report.groups import GridCell, ServerTime
 from bartizan.lab.report.run_data import Run, mean
 from bartizan.lab.report.survival import definition, headline
-from bartizan.lab.report.wording import capital, counted, duration, listed, percent, points
+from bartizan.lab.report.wording import capital, counted, difference, duration, level, listed, percent
 
 NAMED = 4
 """The most suspects that a sentence names."""
@@ -39,7 +40,16 @@ def findings(
         rest = counted(len(runs) - len(evaluated), "other run")
         return [f"So far: {lead[0].lower()}{lead[1:]}", *more, f"Not evaluated yet: {rest}."]
     so_far = "So far, with unfinished runs: " if any(run.status == "unfinished" for run in runs) else ""
-    return [so_far + headline(cells), *definition(cells), *_backdoors(cells), *_projection(cells), *_speed(times)]
+    kinds = [[cell for cell in cells if cell.metric == metric] for metric in METRICS.values()]
+    kinds = [some for some in kinds if some]
+    said = [sentence for some in kinds for sentence in (_by_metric(some, len(kinds) > 1), *definition(some))]
+    said += [*_backdoors(cells), *(sentence for some in kinds for sentence in _projection(some)), *_speed(times)]
+    return [so_far + said[0], *said[1:]]
+
+
+def _by_metric(cells: Sequence[GridCell], several: bool) -> str:
+    """The headline of runs with one metric, which is named where there are others."""
+    return (f"By {cells[0].metric.name}: " if several else "") + headline(cells)
 
 
 def _backdoors(cells: Sequence[GridCell]) -> list[str]:
@@ -68,11 +78,13 @@ def _projection(cells: Sequence[GridCell]) -> list[str]:
     if not pairs:
         return []
     changes = [abs(a.last[0] - b.last[0]) for a, b in pairs]
-    found = f"Projection changed the final accuracy by {points(float(np.median(changes)))}"
-    found += f" in the median and {points(max(changes))} at most" if len(changes) > 1 else ""
+    metric = cells[0].metric
+    found = f"Projection changed the final {metric.name} by {difference(float(np.median(changes)), metric)}"
+    found += f" in the median and {difference(max(changes), metric)} at most" if len(changes) > 1 else ""
     deviations = [cell.last[1] for pair in pairs for cell in pair if math.isfinite(cell.last[1])]
     if deviations:
-        return [f"{found}; seeds alone differ by a standard deviation of {points(float(np.median(deviations)))}."]
+        usual = difference(float(np.median(deviations)), metric)
+        return [f"{found}; seeds alone differ by a standard deviation of {usual}."]
     return [f"{found}; with one seed that may be chance."]
 
 
@@ -134,13 +146,13 @@ def _alone(runs: Sequence[Run], factors: Factors) -> list[str]:
     rule = f"With {factors.rule}" + (f" and a {factors.sketch} sketch" if factors.sketch not in ("", "exact") else "")
     if ends:
         verb = "is" if run.status == "unfinished" else "ended at"
-        reached = f"accuracy {verb} {percent(float(np.mean(ends)))}"
+        reached = f"{run.metric.name} {verb} {level(float(np.mean(ends)), run.metric)}"
     else:
-        reached = "accuracy was not evaluated yet" if run.converged else "the model did not converge"
+        reached = f"{run.metric.name} was not evaluated yet" if run.converged else "the model did not converge"
     part = f"{len(ends)} of " if ends and len(ends) < len(runs) else ""
     seeds = f" ({'mean of ' if len(ends) > 1 else ''}{part}{len(runs)} runs)" if len(runs) > 1 else " (one seed)"
     if len(ends) > 1:
-        seeds = f"{seeds[:-1]}, standard deviation {points(float(np.std(ends, ddof=1)))})"
+        seeds = f"{seeds[:-1]}, standard deviation {difference(float(np.std(ends, ddof=1)), run.metric)})"
     done = [one.n_rounds for one in known or runs]
     rounds = (f"{min(done):,} to " if min(done) < max(done) else "") + counted(max(done), "round")
     M, f = len(run.clients), run.n_attackers

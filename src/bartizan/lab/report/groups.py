@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.types import Floats
+from bartizan.lab.metrics import ACCURACY, Metric
 from bartizan.lab.report.factors import Factors
 from bartizan.lab.report.run_data import SERVER, Run, deciles, mean, median
 
@@ -21,7 +22,7 @@ POINTS = 240
 
 @dataclass(frozen=True)
 class GridCell:
-    """The accuracy of one rule under one attack, over all seeds."""
+    """The accuracy, or perplexity, of one rule under one attack, over all seeds."""
 
     other: str
     sketch: str
@@ -37,6 +38,7 @@ class GridCell:
     """The attackers' part of all weight, mean over rounds and runs; NaN if unknown."""
     backdoor: tuple[float, float] = (math.nan, math.nan)
     """Success of a backdoor at the end, mean and standard deviation over all runs; NaN without one."""
+    metric: Metric = ACCURACY
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def cells(runs: Sequence[Run], factors: Sequence[Factors]) -> list[GridCell]:
             best=_spread([run.best for run in group if run.converged]),
             on_attackers=float(mean(np.concatenate([run.on_attackers() for run in group]), axis=0)),
             backdoor=_spread([run.backdoor for run in group]),
+            metric=group[0].metric,
         )
         for key, group in _grouped(runs, [(f.other, f.sketch, f.rule, f.attack) for f in factors]).items()
         if any(math.isfinite(run.last) or not run.converged for run in group)

@@ -13,6 +13,7 @@ import numpy as np
 from bartizan import records
 from bartizan._util.jsonl import flatten
 from bartizan._util.text import text
+from bartizan.lab.metrics import ACCURACY, METRICS
 from bartizan.lab.report.run_data import ROUND, SECONDS, Run
 from bartizan.records import CorruptFileError, Recorded
 
@@ -63,8 +64,9 @@ def _run(recorded: Recorded, folder: str) -> Run:
     byzantine, split, classes = run.get("byzantine"), run.get("split"), run.get("classes")
     ratio, config = run.get("ratio") or {}, flatten(run.get("config", {}))
     rounds = _rounds(recorded.rounds, {one: i for i, one in enumerate(ids)})
-    accuracy = rounds["series"]["accuracy"]
-    known = accuracy[np.isfinite(accuracy)]
+    metric = METRICS[run.get("metric") or ACCURACY.name]
+    values = rounds["series"][metric.name]
+    known = values[np.isfinite(values)].tolist()
     return Run(
         folder=folder,
         id=text(run.get("id")),
@@ -80,7 +82,8 @@ def _run(recorded: Recorded, folder: str) -> Run:
         status="unfinished" if recorded.end is None else text(end.get("status")) or "finished",
         torn=text(recorded.torn),
         converged=bool(end.get("converged", True)) and end.get("status") != "diverged",
-        best=_first(_number(end, "best"), known.max(initial=-math.inf)),
+        metric=metric,
+        best=_first(_number(end, "best"), metric.best(known)),
         last=_first(_number(end, "last"), *known[-1:]),
         seconds=_number(end, "seconds"),
         **rounds,

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.types import Floats
+from bartizan.lab.metrics import Metric
 
 Flags = npt.NDArray[np.bool_]
 Singles = npt.NDArray[np.float32]
 
-ROUND = ("accuracy", "test_loss", "backdoor", "loss", "norm", "step", "read")
+ROUND = ("accuracy", "perplexity", "test_loss", "backdoor", "loss", "norm", "step", "read")
 SERVER = ("sketch", "weigh", "combine")
 SECONDS = ("train", *SERVER)
 
@@ -44,6 +45,8 @@ class Run:
     """`finished`, `diverged`, or `unfinished`."""
     torn: str
     converged: bool
+    metric: Metric
+    """What `best` and `last` are."""
     best: float
     last: float
     seconds: float

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bartizan.lab.report.factors import order
 from bartizan.lab.report.groups import GridCell
-from bartizan.lab.report.wording import capital, counted, listed, percent, points, span
+from bartizan.lab.report.wording import capital, counted, level, listed, points, span
 
 WITHIN = 0.05
-"""A rule that survived ended with at most this much less accuracy than the mean without attack."""
+"""A rule that survived ended with at most this much less accuracy than the mean without attack, or at most this part
+more perplexity."""
 MOST_NAMED = 4
 """The most attacks of which a sentence gives numbers."""
 
@@ -20,7 +21,9 @@ def survived(cell: GridCell, clean: float, attacked: float) -> bool | None:
 
     None: it did not fail by what is known, and something to compare it with is not known (NaN).
     """
-    if cell.n_converged < cell.n or cell.last[0] <= attacked or cell.last[0] < clean - WITHIN:
+    sign, end = cell.metric.sign, cell.last[0]
+    limit = clean * (1 + WITHIN) if cell.metric.lower_is_better else clean - WITHIN
+    if cell.n_converged < cell.n or sign * end <= sign * attacked or sign * end < sign * limit:
         return False
     return None if math.isnan(cell.last[0] + clean + attacked) else True
 
@@ -29,15 +32,17 @@ def headline(cells: Sequence[GridCell]) -> str:
     """Say where the plain mean was not beaten, who gave attackers most of the weight, and which rules survived."""
     attacked = [cell for cell in cells if cell.attack != "none"]
     if not attacked:
-        top = max(cells, key=lambda cell: -math.inf if math.isnan(cell.last[0]) else cell.last[0])
-        said = [f"without attackers {top.rule} ended highest, at {percent(top.last[0])}"]
+        metric = cells[0].metric
+        top = max(cells, key=lambda cell: metric.merit(cell.last[0]))
+        how = "lowest" if metric.lower_is_better else "highest"
+        said = [f"without attackers {top.rule} ended {how}, at {level(top.last[0], metric)}"]
     else:
         said = [*_mean_unbeaten(cells), *_trusted_attackers(attacked), *_verdicts(cells, attacked)]
     return " ".join(f"{capital(sentence)}." for sentence in [*said, seeds(cell.n for cell in cells)])
 
 
 def definition(cells: Sequence[GridCell]) -> list[str]:
-    """Say what "survived" means, with the accuracies of the mean that it is judged by, or which of them is missing."""
+    """Say what "survived" means, with the ends of the mean that it is judged by, or which of them is missing."""
     attacks = order(cell.attack for cell in cells if cell.attack != "none")
     others = order(cell.other for cell in cells if cell.attack != "none")
     if not attacks:
@@ -47,10 +52,13 @@ def definition(cells: Sequence[GridCell]) -> list[str]:
     under = {a: [_of_mean(cells, other, a) for other in others if (other, a) in tried] for a in attacks}
     missing = [] if all(map(math.isfinite, clean)) else ["without attack"]
     missing += [f"under {attack}" for attack, ends in under.items() if any(map(math.isnan, ends))]
-    near = f"at most {points(WITHIN)} below the mean without attack" + _in_brackets([span(clean)])
-    above = "above the mean under the same attack"
+    metric = cells[0].metric
+    worse, better = ("above", "below") if metric.lower_is_better else ("below", "above")
+    within = f"{WITHIN:.0%}" if metric.lower_is_better else points(WITHIN)
+    near = f"at most {within} {worse} the mean without attack" + _in_brackets([span(clean, metric)])
+    above = f"{better} the mean under the same attack"
     if len(attacks) <= MOST_NAMED:
-        above += _in_brackets([f"{attack} {span(ends)}" for attack, ends in under.items()])
+        above += _in_brackets([f"{attack} {span(ends, metric)}" for attack, ends in under.items()])
     said = [f"Survived: all runs converged and ended, on average, {near} and {above}. Otherwise the rule failed."]
     if missing:
         said.append(f"Missing, and needed to say that a rule survived: the mean {listed(missing)}.")
@@ -67,16 +75,18 @@ def seeds(counts: Iterable[int]) -> str:
 
 
 def _mean_unbeaten(cells: Sequence[GridCell]) -> Iterator[str]:
-    """Name the attacks under which no robust rule ended above the plain mean."""
+    """Name the attacks under which no robust rule ended above the plain mean, or with less perplexity."""
     found: dict[str, list[float]] = {}
+    metric = cells[0].metric
     for other, attack in dict.fromkeys((cell.other, cell.attack) for cell in cells if cell.attack != "none"):
         mean = _of_mean(cells, other, attack)
         robust = [c for c in cells if (c.other, c.attack) == (other, attack) and c.rule != "mean"]
-        if robust and math.isfinite(mean) and all(_end(cell) <= mean for cell in robust):
+        if robust and math.isfinite(mean) and all(metric.sign * _end(cell) <= metric.sign * mean for cell in robust):
             found.setdefault(attack, []).append(mean)
     if found:
         ends = [end for many in found.values() for end in many]
-        yield f"under {listed(order(found))} no robust rule ended above the plain mean ({span(ends)})"
+        better = "below" if metric.lower_is_better else "above"
+        yield f"under {listed(order(found))} no robust rule ended {better} the plain mean ({span(ends, metric)})"
 
 
 def _trusted_attackers(attacked: Sequence[GridCell]) -> Iterator[str]:
@@ -123,19 +133,19 @@ def _clause(
     tried = {cell.attack for cell in cells if cell.rule in rules}
     said = []
     if won:
-        said.append(f"survived {_all_of(won, attacks)} ({_least(rules, won, cells)})")
+        said.append(f"survived {_all_of(won, attacks)} ({_worst(rules, won, cells)})")
     if unjudged:
-        said.append(f"ended at {_least(rules, unjudged, cells)} under {_all_of(unjudged, attacks)}")
+        said.append(f"ended at {_worst(rules, unjudged, cells)} under {_all_of(unjudged, attacks)}")
     if lost:
         said.append(f"failed under {_all_of(lost, attacks)}")
     untried = f" (not tried under {counted(len(attacks) - len(tried), 'other')})" if len(tried) < len(attacks) else ""
     return f"{listed(rules)} {listed(said)}{untried}"
 
 
-def _least(rules: Sequence[str], attacks: Sequence[str], cells: Sequence[GridCell]) -> str:
-    ends = [cell.last[0] for cell in cells if cell.rule in rules and cell.attack in attacks]
-    least = percent(min(filter(math.isfinite, ends), default=math.nan))
-    return least if len(ends) == 1 else f"{least} or more"
+def _worst(rules: Sequence[str], attacks: Sequence[str], cells: Sequence[GridCell]) -> str:
+    ends, metric = [cell.last[0] for cell in cells if cell.rule in rules and cell.attack in attacks], cells[0].metric
+    worst = level(metric.worst(ends), metric)
+    return worst if len(ends) == 1 else f"{worst} or {'less' if metric.lower_is_better else 'more'}"
 
 
 def _all_of(some: Sequence[str], attacks: Sequence[str]) -> str:
@@ -154,12 +164,12 @@ def _of_mean(cells: Sequence[GridCell], other: str, attack: str, sketch: str | N
     """Where the plain mean ended, with this sketch or, as it uses none, with any; NaN if it was not run."""
     own = [cell for cell in cells if (cell.other, cell.attack, cell.rule) == (other, attack, "mean")]
     own = [cell for cell in own if cell.sketch == sketch] or own
-    return max((end for end in map(_end, own) if not math.isnan(end)), default=math.nan)
+    return cells[0].metric.best(map(_end, own))
 
 
 def _end(cell: GridCell) -> float:
-    """The accuracy at the end; minus infinity if a run did not converge."""
-    return cell.last[0] if cell.n_converged == cell.n else -math.inf
+    """The accuracy or perplexity at the end; infinitely bad if a run did not converge."""
+    return cell.last[0] if cell.n_converged == cell.n else -cell.metric.sign * math.inf
 
 
 def _in_brackets(texts: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bartizan.lab.metrics import ACCURACY, PERPLEXITY
 from bartizan.lab.report.factors import Factors, setting
 from bartizan.lab.report.run_data import ROUND, SECONDS, Run, mean, median
 
@@ -40,8 +41,10 @@ def summary(run: Run, factors: Factors) -> dict[str, Any]:
         "attackers_by_count": run.ratio[0],
         "attackers_by_data": run.ratio[1],
         "dim": run.dim,
-        "last_accuracy": run.last,
-        "best_accuracy": run.best,
+        "last_accuracy": run.last if run.metric == ACCURACY else math.nan,
+        "best_accuracy": run.best if run.metric == ACCURACY else math.nan,
+        "last_perplexity": run.last if run.metric == PERPLEXITY else math.nan,
+        "best_perplexity": run.best if run.metric == PERPLEXITY else math.nan,
         "last_backdoor": run.backdoor,
         "weight_on_attackers": float(mean(run.on_attackers(), axis=0)),
         "server_seconds": median(run.server),
@@ -105,7 +108,10 @@ def write_events(runs: Sequence[Run], folder: Path, notice: Callable[[str], None
         old = list(target.glob(f"events.out.tfevents.*{EVENTS}"))
         writer = writers.EventFileWriter(str(target), filename_suffix=EVENTS)
         scalars = {
-            **{name: run.series[name] for name in ("accuracy", "test_loss", "backdoor", "loss", "norm", "step")},
+            **{
+                name: run.series[name]
+                for name in ("accuracy", "perplexity", "test_loss", "backdoor", "loss", "norm", "step")
+            },
             "server/seconds": run.server,
             "server/reads": run.reads,
             "weight on attackers": run.on_attackers(),

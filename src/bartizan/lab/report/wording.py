@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
+from bartizan.lab.metrics import ACCURACY, Metric
+
 
 def tenths(value: float) -> str:
     """Round to one decimal, halves up, as the page's script does: a sentence, a table and a picture never differ.
@@ -34,15 +36,38 @@ def points(value: float) -> str:
     return f"{tenths(100 * value).removesuffix('.0')} points"
 
 
-def span(ends: Sequence[float]) -> str:
-    """Return accuracies as one text; minus infinity is a run that did not converge.
+def level(value: float, metric: Metric) -> str:
+    """
+    >>> from bartizan.lab.metrics import PERPLEXITY
+    >>> level(0.8125, ACCURACY), level(8.125, PERPLEXITY)
+    ('81.3%', '8.13')
+    """
+    if metric == ACCURACY:
+        return percent(value)
+    return "not known" if math.isnan(value) else f"{Decimal(value).quantize(Decimal('0.01'), ROUND_HALF_UP):,}"
+
+
+def difference(value: float, metric: Metric) -> str:
+    """
+    >>> from bartizan.lab.metrics import PERPLEXITY
+    >>> difference(0.05, ACCURACY), difference(0.051, PERPLEXITY)
+    ('5 points', '0.05')
+    """
+    return points(value) if metric == ACCURACY else level(value, metric)
+
+
+def span(ends: Sequence[float], metric: Metric = ACCURACY) -> str:
+    """Return accuracies or perplexities as one text; an infinite one is a run that did not converge.
 
     >>> span([0.769]), span([0.1, 0.8, -math.inf]), span([-math.inf])
     ('76.9%', '10% to 80%, or not converged', 'not converged')
+    >>> from bartizan.lab.metrics import PERPLEXITY
+    >>> span([7.5, 9.25, math.inf], PERPLEXITY)
+    '7.50 to 9.25, or not converged'
     """
     known = [end for end in ends if math.isfinite(end)]
-    shown = list(dict.fromkeys(percent(end) for end in (min(known), max(known)))) if known else []
-    lost = ["not converged"] if -math.inf in ends else []
+    shown = list(dict.fromkeys(level(end, metric) for end in (min(known), max(known)))) if known else []
+    lost = ["not converged"] if any(map(math.isinf, ends)) else []
     return ", or ".join(filter(None, [" to ".join(shown), *lost])) or "not known"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from bartizan._util.arguments import number
 from bartizan._util.text import short
+from bartizan.lab.metrics import ACCURACY, METRICS
 
 FILE = Path("experiment.toml")
 
@@ -105,9 +106,11 @@ def _run(options: argparse.Namespace) -> None:
                     progress.print(f"Stopped after round {progress.runs[name].round}; {how}.")
                 raise
     end = done.end or {}
-    best = "no accuracy was measured"
+    metric = METRICS[done.run.get("metric") or ACCURACY.name]
+    best = f"no {metric.name} was measured"
     if end.get("best") is not None and end.get("last") is not None:
-        best = f"best accuracy {100 * end['best']:.1f}%, last {100 * end['last']:.1f}%"
+        shown = (f"{100 * end[name]:.1f}%" if metric == ACCURACY else f"{end[name]:.2f}" for name in ("best", "last"))
+        best = f"best {metric.name} {', last '.join(shown)}"
     converged = "" if end.get("converged") else ", which counts as not converged"
     print(f"{short(end.get('status') or 'ended', 60).capitalize()} after {len(done.rounds)} rounds: {best}{converged}.")
     print(f"Results: {folder}\nbartizan report {shlex.quote(str(folder))}")

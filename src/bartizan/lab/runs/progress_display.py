@@ -10,6 +10,7 @@ from typing import Any
 
 from bartizan._util.console import ProgressLine, clock, encodable
 from bartizan._util.text import short
+from bartizan.lab.metrics import ACCURACY, METRICS
 
 Line = Mapping[str, Any]
 
@@ -19,7 +20,8 @@ class RunProgress:
 
     def __init__(self, rounds: int) -> None:
         self.rounds, self.round = rounds, 0
-        self.accuracy: float | None = None
+        self.reached: tuple[str, float | None] | None = None
+        """The name of the metric and its last value."""
         self.loss: float | None = None
         self.attackers: float | None = None
         """Total weight of the Byzantine clients."""
@@ -41,7 +43,7 @@ class RunProgress:
         elif line["kind"] == "round":
             self._times.append(time.monotonic())
             self.round, self.loss = line["round"], line.get("loss")
-            self.accuracy = line.get("accuracy", self.accuracy)
+            self.reached = measured(line) or self.reached
             note = short(line.get("note"))
             self.note = "" if note in self._notes else note
             self._notes.add(note)
@@ -57,8 +59,12 @@ class RunProgress:
 
     @property
     def summary(self) -> str:
-        """Accuracy, loss and weight on attackers, as far as they are known."""
-        parts = [] if self.accuracy is None else [f"accuracy {_percent(self.accuracy)}"]
+        """Accuracy or perplexity, loss and weight on attackers, as far as they are known."""
+        parts = (
+            []
+            if self.reached is None or self.reached[1] is None
+            else [" ".join((self.reached[0], _shown(*self.reached)))]
+        )
         parts += [] if self.loss is None else [f"loss {self.loss:.3f}"]
         if self.attackers is not None and self.byzantine:
             parts.append(f"weight on attackers {_percent(self.attackers)}")
@@ -119,18 +125,31 @@ class Display:
         if self.single:
             if run.note and line["kind"] == "round":
                 self.print(f"round {run.round}: {run.note}")
-            if "accuracy" in line:
+            if measured(line):
                 self.print(f"round {run.round:>4} of {run.rounds}  {run.summary}")
         elif line["kind"] == "run":
             self.print(f"{name}: begun")
         elif line["kind"] == "end":
-            self.print(f"{name}: {short(line.get('status'), 60)}, best accuracy {_percent(line.get('best'))}")
+            metric = run.reached[0] if run.reached else ACCURACY.name
+            best = f"best {metric} {_shown(metric, line.get('best'))}"
+            self.print(f"{name}: {short(line.get('status'), 60)}, {best}")
         self._line.show(self.status)
 
     def print(self, text: str) -> None:
         """Print a line that stays, above the one that is rewritten."""
         self._line.close()
         print(encodable(text, sys.stdout), flush=True)
+
+
+def measured(line: Line) -> tuple[str, float | None] | None:
+    """The name and the value of the metric in a round's line, if it was tested."""
+    return next(((name, line[name]) for name in METRICS if name in line), None)
+
+
+def _shown(metric: str, value: float | None) -> str:
+    if metric == ACCURACY.name:
+        return _percent(value)
+    return "    -" if value is None or value != value else f"{value:5.2f}"
 
 
 def _percent(part: float | None) -> str:

@@ -147,14 +147,14 @@ class _Rounds:
         Checkpoint(id, self.done, length, self.seconds, *self.training.state()).save(self.folder)
 
     def end(self) -> dict[str, Any]:
-        accuracies = [line["accuracy"] for line in results.read(self.folder).rounds if "accuracy" in line]
-        best = max((one for one in accuracies if one is not None), default=math.nan)
-        diverged = self.training.diverged
+        metric, diverged = self.training.metric, self.training.diverged
+        values = [line[metric.name] for line in results.read(self.folder).rounds if metric.name in line]
+        best = metric.best(one for one in values if one is not None)
         return {
             "status": "diverged" if diverged else "finished",
-            "converged": not diverged and best >= self.training.converged_accuracy,
+            "converged": not diverged and metric.merit(best) >= metric.merit(self.training.converged_at),
             "best": best,
-            "last": accuracies[-1] if accuracies else math.nan,
+            "last": values[-1] if values else math.nan,
             "seconds": self.seconds,
         }
 

@@ -17,6 +17,7 @@ from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
+    from bartizan.lab.data.device_text import TextOnDevice
 
 IN_CACHE = 2**27  # bytes: on a processor more clients at once are slower, as their images leave the cache
 
@@ -70,7 +71,7 @@ class Clients:
     def __init__(
         self,
         model: nn.Module,
-        images: OnDevice,
+        images: OnDevice | TextOnDevice,
         parts: Sequence[Tensor],
         work: Work = Work(),
         *,
@@ -185,7 +186,7 @@ def _fastest_passes(model: nn.Module, device: torch.device, work: Work) -> tuple
     return many if plain else captured, captured
 
 
-def clients_at_once(model: nn.Module, batch: int, image: tuple[int, int, int], device: torch.device) -> int:
+def clients_at_once(model: nn.Module, batch: int, image: tuple[int, ...], device: torch.device) -> int:
     """The number of clients whose pass fits into the cache, or into a third of a GPU's memory.
 
     The free memory of the GPU does not matter, as the number must be the same when a run is resumed.
@@ -194,7 +195,7 @@ def clients_at_once(model: nn.Module, batch: int, image: tuple[int, int, int], d
     return max(1, most // _bytes_of_pass(model, batch, image))
 
 
-def _bytes_of_pass(model: nn.Module, batch: int, image: tuple[int, int, int]) -> int:
+def _bytes_of_pass(model: nn.Module, batch: int, image: tuple[int, ...]) -> int:
     """Peak memory of one client's pass: tensors saved for the backward pass, and the patches of one layer."""
     kept, patches = 0, 0
 
@@ -216,8 +217,10 @@ def _bytes_of_pass(model: nn.Module, batch: int, image: tuple[int, int, int]) ->
     tensors |= {n: torch.empty_like(b, device="meta") for n, b in model.named_buffers()}
     try:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            out = torch.func.functional_call(model, tensors, torch.empty(batch, *image, device="meta"))
-            functional.cross_entropy(out, torch.zeros(batch, dtype=torch.long, device="meta"))
+            text = len(image) == 1
+            given = torch.empty(batch, *image, device="meta", dtype=torch.long if text else torch.float32)
+            out = torch.func.functional_call(model, tensors, given)
+            functional.cross_entropy(out, torch.zeros(batch, *image[:text], dtype=torch.long, device="meta"))
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,4 +1,4 @@
-"""Evaluate a model on the test images, and on images with a backdoor's trigger."""
+"""Evaluate a model on the test images or the test text, and on images with a backdoor's trigger."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
+    from bartizan.lab.data.device_text import TextOnDevice
 
 
 def evaluate(
-    model: nn.Module, weights: Tensor, images: OnDevice, batch: int = 500, *, batch_statistics: bool = False
+    model: nn.Module,
+    weights: Tensor,
+    images: OnDevice | TextOnDevice,
+    batch: int = 500,
+    *,
+    batch_statistics: bool = False,
 ) -> tuple[float, float]:
     """Accuracy and mean loss of the model with these weights.
 
@@ -23,10 +29,13 @@ def evaluate(
     for outputs, labels in _outputs(model, weights, images, batch, batch_statistics):
         right += float((outputs.argmax(1) == labels).sum())
         loss += float(functional.cross_entropy(outputs.double(), labels, reduction="sum"))
-    return right / len(images.labels), loss / len(images.labels)
+    n = images.labels.numel()  # of text, one for each character
+    return right / n, loss / n
 
 
-def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice, target: int, batch: int = 500) -> float:
+def backdoor_rate(
+    model: nn.Module, weights: Tensor, triggered: OnDevice | TextOnDevice, target: int, batch: int = 500
+) -> float:
     """The part of the triggered images of other classes that the model assigns to the target class."""
     fooled, others = 0, 0
     for outputs, labels in _outputs(model, weights, triggered, batch):
@@ -37,7 +46,7 @@ def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice, target
 
 
 def _outputs(
-    model: nn.Module, weights: Tensor, images: OnDevice, batch: int, batch_statistics: bool = False
+    model: nn.Module, weights: Tensor, images: OnDevice | TextOnDevice, batch: int, batch_statistics: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
     flat = FlatLayout.of(model)
     tensors = flat.named(weights.clone() if batch_statistics else weights)  # BatchNorm writes to them in training mode

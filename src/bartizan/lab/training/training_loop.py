@@ -12,15 +12,17 @@ from bartizan import __version__
 from bartizan._util import machine
 from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
-from bartizan.attacks import Poison, needs, parameters
-from bartizan.attacks.data_poisoning import Triggered
+from bartizan.attacks import Poison, Triggered, needs, parameters
 from bartizan.errors import TooFewClientsError
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.sections import PLAIN
+from bartizan.lab.data.addresses import Texts
 from bartizan.lab.data.base import Images
 from bartizan.lab.data.device_images import OnDevice, moments_for
+from bartizan.lab.data.device_text import TextOnDevice
 from bartizan.lab.data.partition import counts
 from bartizan.lab.data.population import Population
+from bartizan.lab.metrics import ACCURACY, PERPLEXITY, Metric
 from bartizan.lab.models import build
 from bartizan.lab.models.weights import FirstWeights
 from bartizan.lab.training import defence, reproducible
@@ -59,20 +61,20 @@ class Training:
         self.attack: Callable[..., Tensor] | None = None if self.poison else attack
         self.sketch = defence.sketch_of(experiment.sketch)
         dataset, seed = population.dataset, experiment.seed
+        if dataset.vocabulary and self.poison and not self.poison.of_text:
+            raise ValueError(f"attack.name = {experiment.attack.name!r} changes images, and {dataset.name} is text.")
         train, parts = population.poisoned(self.poison) if self.poison else (dataset.train, population.parts)
-        moments, resize = moments_for(experiment.data.scaling, dataset.train), experiment.data.resize
-        images = OnDevice(train, device, moments, flip=dataset.flip, resize=resize)
-        self.test = OnDevice(dataset.test, device, moments, resize=resize)
+        images, self.test = self._on_device(train), self._on_device(dataset.test)
         self.backdoor = attack if isinstance(attack, Triggered) else None
         if self.backdoor:
-            triggered = Images(*self.backdoor.test(dataset.test.pixels, dataset.test.labels))
+            triggered = type(dataset.test)(*self.backdoor.test(dataset.test.pixels, dataset.test.labels))
             if not len(triggered):
                 raise ValueError(f"{self.backdoor!r}: there is no such image to test with. Take other settings.")
-            self.triggered = OnDevice(triggered, device, moments, resize=resize)
+            self.triggered = self._on_device(triggered)
         network = experiment.model
         model = build(
             network.name,
-            dataset.n_classes,
+            dataset.n_outputs,
             images.shape,
             network.norm,
             fitted=network.fitted,
@@ -98,6 +100,17 @@ class Training:
         self.diverged = False
         self._warm_up()
 
+    def _on_device(self, data: Images) -> OnDevice | TextOnDevice:
+        given, dataset = self.experiment.data, self.population.dataset
+        if isinstance(data, Texts):
+            return TextOnDevice(data, self.device)
+        moments = moments_for(given.scaling, dataset.train)
+        return OnDevice(data, self.device, moments, flip=dataset.flip, resize=given.resize)
+
+    @property
+    def metric(self) -> Metric:
+        return PERPLEXITY if self.population.dataset.vocabulary else ACCURACY
+
     @staticmethod
     def device_of(experiment: Experiment) -> str:
         if experiment.device == "auto":
@@ -105,10 +118,17 @@ class Training:
         return machine.checked_device(experiment.device)
 
     @property
-    def converged_accuracy(self) -> float:
-        """The accuracy from which a model counts as converged: 10%, and twice that of guessing the commonest class."""
-        labels = self.population.dataset.test.labels
-        guessing = float(np.bincount(labels).max() / len(labels))
+    def converged_at(self) -> float:
+        """What a model has reached that counts as converged.
+
+        An accuracy of 10%, and twice that of guessing the commonest class; or three quarters of the perplexity of
+        guessing characters by how often they come.
+        """
+        test = self.population.dataset.test
+        if isinstance(test, Texts):
+            shares = np.bincount(test.tokens[:, 1:].ravel()) / test.tokens[:, 1:].size
+            return 0.75 * float(np.exp(-np.sum(shares * np.log(np.where(shares > 0, shares, 1)))))
+        guessing = float(np.bincount(test.labels).max() / len(test.labels))
         return max(0.1, min(2 * guessing, (1 + guessing) / 2))
 
     def opening(self) -> dict[str, Any]:
@@ -123,6 +143,7 @@ class Training:
             "split": counts(population.parts, dataset.train.labels, dataset.n_classes),
             "classes": dataset.classes,
             "data": dataset.digest,
+            **({"metric": self.metric.name} if self.metric != ACCURACY else {}),
             **({"first_weights": self.first.digest} if self.first else {}),
             "dim": self.clients.flat.size,
             "bartizan": __version__,
@@ -274,6 +295,8 @@ class Training:
         by_batch = self.experiment.evaluation.statistics == "batch"
         accuracy, loss = evaluate(self.model, self.server.weights, self.test, batch_statistics=by_batch)
         found = {"accuracy": accuracy, "test_loss": loss}
+        if self.metric == PERPLEXITY:  # `exp` of a diverged model's loss may overflow
+            found = {"perplexity": math.exp(loss) if loss < 700 else math.inf, "test_loss": loss}
         if self.backdoor:
             found["backdoor"] = backdoor_rate(self.model, self.server.weights, self.triggered, self.backdoor.target)
         return found

@@ -16,7 +16,7 @@ function clientsSection() {
   data.runs.forEach((run, i) => {
     const name = data.attacks.length > 1 ? run.attack : "";
     if (!groups.has(name)) groups.set(name, name ? html("optgroup", { label: attackName(name) }) : select);
-    groups.get(name).append(html("option", { value: i, text: shortened(run.label, 120) + (run.last_accuracy === null ? "" : ` (${percent(run.last_accuracy)})`) }));
+    groups.get(name).append(html("option", { value: i, text: shortened(run.label, 120) + (lastOf(run) ? ` (${lastOf(run)})` : "") }));
   });
   for (const group of groups.values()) if (group !== select) select.append(group);
   const order = [...select.options].map((option) => Number(option.value));
@@ -43,7 +43,7 @@ function clientsSection() {
 
 function factsOf(run) {
   const facts = joined(run.run, `${counted(run.rounds, "round")}, ${run.status}`, !run.converged && "did not converge",
-    run.last_accuracy !== null && `accuracy ${percent(run.last_accuracy)}`,
+    lastOf(run) && `${run.last_accuracy === null ? "perplexity" : "accuracy"} ${lastOf(run)}`,
     run.weight_on_attackers !== null && `attackers got ${percent(run.weight_on_attackers)} of the weight`,
     run.server_seconds !== null && `server ${seconds(run.server_seconds)} a round`);
   return [facts, ...run.notes.map(([round, text]) => html("span", {}, html("br"), `round ${round}: ${text}`))];

@@ -88,6 +88,10 @@ const attackName = (attack) => (attack === "none" ? "no attack" : attack);
 const joined = (...parts) => parts.filter(Boolean).join(" · ");
 
 const percent = (value) => (value === null ? "-" : `${(100 * value).toFixed(1)}%`);
+/** A test result: accuracy in percent, perplexity as it is. */
+const shownAs = { accuracy: percent, perplexity: (value) => (value === null ? "-" : value.toFixed(2)) };
+/** Where a run ended; empty if that is not known. */
+const lastOf = (run) => (run.last_accuracy !== null ? percent(run.last_accuracy) : run.last_perplexity !== null ? shownAs.perplexity(run.last_perplexity) : "");
 /** A percentage on an axis, with as many digits as it needs. */
 const percentTick = (value) => `${number(100 * value)}%`;
 function number(value) {

@@ -1,8 +1,13 @@
 // Accuracy by rule and attack, and the server's time by rule.
 const evaluated = () => data.attacks.filter((attack) => data.cells.some((cell) => cell.attack === attack));
 
+function gridMeans() {
+  const found = new Set(data.cells.map((cell) => cell.metric));
+  return [found.has("accuracy") && "Test accuracy in percent", found.has("perplexity") && "Test perplexity, of which less is better"].filter(Boolean).join("; ");
+}
+
 function gridSection() {
-  const here = section("grid", "Rules × attacks", `Test accuracy in percent; ${data.cells.some((cell) => cell.n > 1)
+  const here = section("grid", "Rules × attacks", `${gridMeans()}; ${data.cells.some((cell) => cell.n > 1)
     ? "with several seeds, mean and standard deviation" : "one seed, so no spread is known"}. “-” stands for runs that did not converge; `
     + "“to attackers” for more than half of the weight; “backdoor” for its success at the end, of which less is better.");
   let metric = "last";
@@ -13,11 +18,12 @@ function gridSection() {
       buttons.forEach((one) => one.setAttribute("aria-pressed", String(one === event.currentTarget)));
       grids.forEach((one) => one.redraw());
     } } }));
-  here.append(html("div", { class: "tools" }, html("span", { class: "what", text: "Accuracy" }),
-    html("span", { class: "switch", role: "group", "aria-label": "Which accuracy" }, buttons)));
+  here.append(html("div", { class: "tools" }, html("span", { class: "what", text: data.cells.every((cell) => cell.metric === "perplexity") ? "Perplexity" : "Accuracy" }),
+    html("span", { class: "switch", role: "group", "aria-label": "Which round" }, buttons)));
   const pair = html("div", { class: evaluated().length > 6 ? "stack" : "pair" });
   here.append(pair);
-  const top = Math.max(0.01, ...data.cells.flatMap((cell) => [cell.last[0] ?? 0, cell.best[0] ?? 0]));
+  const ends = (name) => data.cells.filter((cell) => cell.metric === name).flatMap((cell) => [cell.last[0], cell.best[0]]).filter((value) => value !== null);
+  const top = { accuracy: Math.max(0.01, ...ends("accuracy")), perplexity: Math.min(...ends("perplexity")) };
   for (const other of data.others) for (const sketch of data.sketches) {
     const own = data.cells.filter((cell) => cell.other === other && cell.sketch === sketch);
     if (!own.length) continue;
@@ -38,15 +44,15 @@ function heatTable(width, cells, metric, top, name) {
     const cell = cells.find((one) => one.rule === rule && one.attack === attack);
     return cell ? heatCell(cell, metric, top) : html("td", { class: "none" });
   })));
-  const label = `Accuracy by rule and attack, ${name}`;
+  const label = `${cells[0].metric === "perplexity" ? "Perplexity" : "Accuracy"} by rule and attack, ${name}`;
   const table = html("table", { class: narrow ? "heat narrow" : "heat", "aria-label": label }, html("thead", {}, heads), html("tbody", {}, rows));
   return narrow ? html("div", { class: "sideways", tabindex: "0", role: "region", "aria-label": label }, table) : table;
 }
 
 function heatCell(cell, metric, top) {
-  const [value, deviation] = cell[metric];
-  const about = [[`${cell.rule} under ${attackName(cell.attack)}`], ["", "at the end", percent(cell.last[0])],
-    ["", "best round", percent(cell.best[0])], ["", "runs", String(cell.n)]];
+  const [value, deviation] = cell[metric], shown = shownAs[cell.metric], text = cell.metric === "perplexity";
+  const about = [[`${cell.rule} under ${attackName(cell.attack)}`], ["", "at the end", shown(cell.last[0])],
+    ["", "best round", shown(cell.best[0])], ["", "runs", String(cell.n)]];
   if (cell.backdoor[0] !== null) about.push(["", "backdoor success", percent(cell.backdoor[0])]);
   if (cell.on_attackers !== null && cell.attack !== "none") about.push(["", "weight to attackers", percent(cell.on_attackers)]);
   if (cell.n_converged < cell.n) about.push(["", "did not converge", String(cell.n - cell.n_converged)]);
@@ -56,12 +62,12 @@ function heatCell(cell, metric, top) {
       "aria-label": cell.n_converged ? "not evaluated yet" : "did not converge" });
   }
   // Steeper than linear, since most cells of interest are close to the top.
-  const back = ramp((value / top) ** 1.4);
-  const notes = [deviation !== null && `± ${(100 * deviation).toFixed(1)}`,
+  const back = ramp((text ? top.perplexity / value : value / top.accuracy) ** 1.4);
+  const notes = [deviation !== null && `± ${text ? deviation.toFixed(2) : (100 * deviation).toFixed(1)}`,
     cell.n_converged < cell.n && `${cell.n_converged} of ${cell.n}`, cell.n_unfinished && "unfinished",
     cell.attack !== "none" && cell.on_attackers > 0.5 && `${Math.round(100 * cell.on_attackers)}% to attackers`,
     cell.backdoor[0] !== null && `backdoor ${(100 * cell.backdoor[0]).toFixed(1)}%`].filter(Boolean);
-  return html("td", { style: { background: rgb(back), color: inkOn(back) }, on: tooltip(about) }, (100 * value).toFixed(1),
+  return html("td", { style: { background: rgb(back), color: inkOn(back) }, on: tooltip(about) }, text ? shown(value) : (100 * value).toFixed(1),
     notes.map((text) => html("small", { text })));
 }
 

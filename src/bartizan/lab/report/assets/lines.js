@@ -1,6 +1,6 @@
 // Curves by round: a panel for each attack, a colour for each rule, a dash pattern for each sketch.
 
-function linesSection(id, title, about, yTitle, curves) {
+function linesSection(id, title, about, yTitle, curves, lowerIsBetter = false) {
   const here = section(id, title, about);
   const state = { hidden: new Set(), panels: [] };
   const rules = data.rules.filter((rule) => curves.some((curve) => curve.rule === rule));
@@ -11,12 +11,14 @@ function linesSection(id, title, about, yTitle, curves) {
   const many = panels.length > 1;
   const grid = html("div", { class: many ? "multiples" : "multiples one" });
   here.append(grid);
-  const top = Math.min(1, ceiling(Math.max(...curves.flatMap((curve) => curve.high)), 0.05));
+  // A perplexity may be any number: lines far above the lowest end are drawn at the top.
+  const most = Math.max(...curves.flatMap((curve) => curve.high)), least = Math.min(...curves.map((curve) => curve.mean.at(-1)));
+  const top = lowerIsBetter ? ceiling(Math.min(most, 4 * least), 1) : Math.min(1, ceiling(most, 0.05));
   const span = [Math.min(...curves.map((curve) => curve.rounds[0])), Math.max(...curves.map((curve) => curve.rounds.at(-1)))];
   // All panels leave the same room for labels, so that equal rounds stand below each other.
   const room = () => Math.max(...panels.map((one) => maxTextWidth(endLabels(visible(one.curves, state)).map((label) => label.text), 12, 600)));
   for (const one of panels) state.panels.push(chart(grid, many ? one.name : "", "", (width) =>
-    linesPanel(width, many ? 270 : 400, one.curves, state, { top, span, room: room(), yTitle, name: `${title}, ${one.name}` })));
+    linesPanel(width, many ? 270 : 400, one.curves, state, { top, span, room: room(), yTitle, lowerIsBetter, name: `${title}, ${one.name}` })));
 }
 
 function legend(state, rules, sketches) {
@@ -54,13 +56,16 @@ function highlight(state, key) {
 const keysOf = (curve) => [`rule:${curve.rule}`, `sketch:${curve.sketch}`];
 const visible = (curves, state) => curves.filter((curve) => !keysOf(curve).some((key) => state.hidden.has(key)));
 
-function linesPanel(width, height, curves, state, { top, span, room, yTitle, name }) {
+function linesPanel(width, height, curves, state, { top, span, room, yTitle, lowerIsBetter, name }) {
+  const shown = lowerIsBetter ? shownAs.perplexity : percent;
   const lines = visible(curves, state);
   // Labels that do not fit beside the lines are left to the legend.
   const labels = lines.length <= 16 && 20 + room <= width * 0.42 && width >= 400 ? endLabels(lines) : [];
-  const root = svgRoot(width, height, `${name}: ${lines.map((c) => `${c.rule} ${c.sketch} ends at ${percent(c.mean.at(-1))}`).join("; ")}`);
+  const root = svgRoot(width, height, `${name}: ${lines.map((c) => `${c.rule} ${c.sketch} ends at ${shown(c.mean.at(-1))}`).join("; ")}`);
   const right = labels.length ? 20 + room : 14;
-  const { x, y, box } = axes(root, width, height, right, roundsAxis(span, width - right - 60), fromZero(top, yTitle, percentTick));
+  const { x, y: place, box } = axes(root, width, height, right, roundsAxis(span, width - right - 60),
+    fromZero(top, yTitle, lowerIsBetter ? number : percentTick));
+  const y = (value) => place(Math.min(value, top));
   for (const curve of lines) root.append(series(curve, x, y));
   spreadLabels(labels, y, box).forEach((one) => root.append(svg("g", { class: "series", "data-keys": JSON.stringify(one.keys) },
     svg("path", { d: `M${box.right + 4} ${y(one.value)}L${box.right + 11} ${one.at}`, stroke: one.colour, fill: "none", opacity: 0.6 }),
@@ -75,9 +80,9 @@ function linesPanel(width, height, curves, state, { top, span, room, yTitle, nam
     const round = rounds.reduce((a, b) => (Math.abs(x(b) - at) < Math.abs(x(a) - at) ? b : a));
     cursor.setAttribute("x1", x(round)); cursor.setAttribute("x2", x(round)); cursor.style.display = "";
     const rows = lines.flatMap((curve) => { const i = curve.rounds.indexOf(round); return i < 0 ? [] : [[curve, curve.mean[i]]]; });
-    rows.sort(([, a], [, b]) => b - a);
+    rows.sort(([, a], [, b]) => (lowerIsBetter ? a - b : b - a));
     showTooltip(event, [[`round ${round.toLocaleString("en")}`], ...rows.slice(0, 14).map(([curve, value]) =>
-      [colour(curve.rule), joined(curve.rule, data.sketches.length > 1 && curve.sketch), percent(value)])]);
+      [colour(curve.rule), joined(curve.rule, data.sketches.length > 1 && curve.sketch), shown(value)])]);
   });
   root.addEventListener("pointerleave", leave);
   return root;

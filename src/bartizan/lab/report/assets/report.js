@@ -29,9 +29,13 @@ cards();
 problems();
 if (data.runs.length) {
   let show;
-  const { accuracy, backdoor } = data.curves;
-  const lines = () => accuracy.length && linesSection("accuracy", "Accuracy by round", accuracy.some((curve) => curve.n > 1)
-    ? "On the test set. A line is the mean over seeds, its band reaches from the lowest to the highest." : "On the test set, one seed.", "test accuracy", accuracy);
+  const { accuracy, perplexity, backdoor } = data.curves;
+  const about = (curves) => (curves.some((curve) => curve.n > 1)
+    ? "On the test set. A line is the mean over seeds, its band reaches from the lowest to the highest." : "On the test set, one seed.");
+  const lines = () => {
+    if (accuracy.length) linesSection("accuracy", "Accuracy by round", about(accuracy), "test accuracy", accuracy);
+    if (perplexity.length) linesSection("perplexity", "Perplexity by round", `${about(perplexity)} Lower is better.`, "test perplexity", perplexity, true);
+  };
   const grid = () => data.cells.length > 1 && gridSection();
   if (!data.known) show = clientsSection();
   if (data.runs.length > 12) { grid(); lines(); } else { lines(); grid(); }

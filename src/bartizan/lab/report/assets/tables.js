@@ -14,7 +14,7 @@ function problems() {
 
 /** Columns of the table of runs: field, heading, and for numbers their format. */
 const COLUMNS = [["run", "run"], ["rule", "rule"], ["sketch", "sketch"], ["attack", "attack"], ["other", "other"], ["seed", "seed"],
-  ["rounds", "rounds", number], ["last_accuracy", "accuracy", percent], ["best_accuracy", "best", percent], ["last_backdoor", "backdoor", percent],
+  ["rounds", "rounds", number], ["last_accuracy", "accuracy", percent], ["best_accuracy", "best", percent], ["last_perplexity", "perplexity", shownAs.perplexity], ["best_perplexity", "lowest", shownAs.perplexity], ["last_backdoor", "backdoor", percent],
   ["weight_on_attackers", "weight on attackers", percent], ["server_seconds", "server, a round", seconds], ["server_reads", "reads", reads], ["status", "state"]];
 
 function runsSection(show) {
@@ -23,7 +23,7 @@ function runsSection(show) {
   const rows = data.runs.map((run, i) => ({ run, node: html("tr", {}, columns.map(([key, , format]) => {
     if (key === "run") return html("td", {}, html("a", { href: `#run-${i}`, text: shortened(run.run, 120), title: run.run }));
     const text = run[key] === null ? "" : format ? format(run[key]) : run[key];
-    const bad = key === "status" ? !run.converged || run.status !== "finished" : key.endsWith("_accuracy") && !run.converged;
+    const bad = key === "status" ? !run.converged || run.status !== "finished" : /_(accuracy|perplexity)$/.test(key) && !run.converged;
     return html("td", { class: [format && "n", bad && "bad"].filter(Boolean).join(" ") || null,
       text: key === "status" && !run.converged ? `${text}, not converged` : text });
   })) }));

@@ -1,0 +1,193 @@
+"""The tables of the decision guide: rules x attacks x heterogeneity x b, on images and on text, three seeds each.
+
+bartizan sweep benchmarks/guide/images.toml        # to runs/guide-images; both take hours on two cores
+bartizan sweep benchmarks/guide/text.toml
+python benchmarks/decision_guide.py runs/guide-images runs/guide-text    # keep a row a run
+python benchmarks/results_page.py                  # write what is made of the rows into docs/guides/choosing.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from bartizan import records
+from bartizan._util.atomic import write_whole
+from bartizan._util.jsonl import flatten
+from bartizan.lab.metrics import METRICS, Metric
+from bartizan.lab.report.wording import level
+from bartizan.studies.formatting import markdown_table
+
+KEPT = Path(__file__).parent / "results" / "guide.jsonl"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One finished run."""
+
+    metric: str
+    clients_differ: str
+    """The split, such as "dirichlet 0.1"."""
+    b: float
+    attack: str
+    rule: str
+    seed: int
+    last: float | None
+    """None if the run did not converge."""
+    rounds: int
+    machine: str
+    bartizan: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one rule under one attack and split, over the seeds."""
+
+    rule: str
+    attack: str
+    clients_differ: str
+    ends: tuple[float | None, ...]
+    metric: Metric
+
+    @property
+    def merit(self) -> float:
+        return -math.inf if None in self.ends else self.metric.merit(mean(end for end in self.ends if end is not None))
+
+    @property
+    def spread(self) -> float:
+        known = [end for end in self.ends if end is not None]
+        return stdev(known) if len(known) > 1 else 0.0
+
+    @property
+    def text(self) -> str:
+        known = [end for end in self.ends if end is not None]
+        if len(known) < len(self.ends):
+            return f"fails ({len(self.ends) - len(known)} of {len(self.ends)} seeds)"
+        spread = f"{100 * self.spread:.1f}" if self.metric.name == "accuracy" else f"{self.spread:.2f}"
+        return f"{level(mean(known), self.metric)} ± {spread}"
+
+
+def rows_of(folder: Path) -> Iterator[Row]:
+    for one in records.find(folder):
+        found = records.read(one)
+        if found.end is None:
+            raise ValueError(f"{one} is not finished: run the sweep again, it goes on.")
+        config = flatten(found.run["config"])
+        yield Row(
+            metric=found.run.get("metric") or "accuracy",
+            clients_differ=" ".join(str(config[key]) for key in ("split.kind", "split.beta") if key in config),
+            b=config["clients.byzantine"],
+            attack=config["attack.name"],
+            rule=config["rule.name"],
+            seed=config["seed"],
+            last=found.end["last"] if found.end["converged"] else None,
+            rounds=len(found.rounds),
+            machine=str(found.run.get("machine")),
+            bartizan=str(found.run.get("bartizan")),
+        )
+
+
+def kept(path: Path = KEPT) -> list[Row]:
+    return [Row(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def cells(rows: Sequence[Row]) -> list[Cell]:
+    """A cell for each rule, attack and split of rows with one metric and one b."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.seed):
+        groups.setdefault((row.rule, row.attack, row.clients_differ), []).append(row)
+    metric = METRICS[rows[0].metric]
+    return [Cell(*key, tuple(row.last for row in group), metric) for key, group in groups.items()]
+
+
+def worst_cases(rows: Sequence[Row]) -> list[tuple[Cell, Cell]]:
+    """Of each rule its worst cell under attack and its worst without, the best worst case first."""
+    found = cells(rows)
+    worst = []
+    for rule in dict.fromkeys(cell.rule for cell in found):
+        own = [cell for cell in found if cell.rule == rule]
+        worst.append(
+            tuple(
+                min((c for c in own if (c.attack == "none") == clean), key=lambda cell: cell.merit)
+                for clean in (False, True)
+            )
+        )
+    return sorted(worst, key=lambda pair: -pair[0].merit)
+
+
+def by_b(rows: Sequence[Row], metric: str) -> dict[float, list[Row]]:
+    own = [row for row in rows if row.metric == metric]
+    return {b: [row for row in own if row.b == b] for b in sorted({row.b for row in own})}
+
+
+def table(rows: Sequence[Row], metric: str) -> str:
+    """Rules by their worst case at the largest b, beside the other ones."""
+    groups = {b: worst_cases(some) for b, some in by_b(rows, metric).items()}
+    order = [pair[0].rule for pair in groups[max(groups)]]
+    heads = ["rule", "no attack", *(f"worst case at b = {b:g}" for b in groups)]
+    body = []
+    for rule in order:
+        pairs = [next(pair for pair in pairs if pair[0].rule == rule) for pairs in groups.values()]
+        shown = [f"{worst.text} ({worst.attack}, {worst.clients_differ})" for worst, _ in pairs]
+        body.append([f"`{rule}`", pairs[-1][1].text, *shown])
+    return markdown_table(heads, body)
+
+
+def sentences(rows: Sequence[Row]) -> str:
+    """Which rule to take, by data and b, and which others are no worse than its seeds differ."""
+    said = []
+    for metric, data in (("accuracy", "images"), ("perplexity", "text")):
+        for b, some in by_b(rows, metric).items():
+            (best, _), *others = worst_cases(some)
+            if best.merit == -math.inf:
+                said.append(f"- On {data} with b = {b:g} every rule fails under some attack.")
+                continue
+            near = [worst.rule for worst, _ in others if best.merit - worst.merit <= best.spread + worst.spread]
+            equal = f"; {', '.join(f'`{rule}`' for rule in near)} within the spread of the seeds" if near else ""
+            said.append(f"- On {data} with b = {b:g} the best worst case has `{best.rule}`: {best.text}{equal}.")
+    machines = ", ".join(sorted({row.machine for row in rows}))
+    seeds, rounds = len({row.seed for row in rows}), max(row.rounds for row in rows)
+    said.append(f"- {len(rows)} runs of {rounds} rounds, {seeds} seeds; {machines}.")
+    return "\n".join(said)
+
+
+def section() -> str:
+    """The section of the guide that is made of the kept rows; empty while there are none."""
+    if not KEPT.exists():
+        return ""
+    rows = kept()
+    return f"""## The worst case, measured
+
+{sentences(rows)}
+
+A worst case is the worst end over all attacks and splits, mean ± standard deviation over the seeds; a rule fails
+where a run did not converge (`benchmarks/decision_guide.py`). Images, by accuracy:
+
+{table(rows, "accuracy")}
+
+Text, by perplexity, of which less is better:
+
+{table(rows, "perplexity")}
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="+", help="folders that the sweeps wrote")
+    parser.add_argument("--out", type=Path, default=KEPT)
+    options = parser.parse_args()
+    rows = [asdict(row) for folder in options.runs for row in rows_of(folder)]
+    rows.sort(key=lambda row: [str(value) for value in row.values()])
+    write_whole(options.out, "".join(json.dumps(row) + "\n" for row in rows))
+    print(f"kept {len(rows)} runs in {options.out.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

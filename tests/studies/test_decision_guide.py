@@ -1,0 +1,123 @@
+"""The decision guide: its tables and sentences follow from the kept rows."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from bartizan.lab import Experiment
+from report_runs import write_brief
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def guide():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        return importlib.import_module("decision_guide")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def rows(guide, ends, metric="accuracy", b=0.3):
+    """Rows of three seeds by (rule, attack, split): the end given, a little less and a little more."""
+    return [
+        guide.Row(metric, split, b, attack, rule, seed, None if end is None else end + step, 50, "a laptop", "0.1.0")
+        for (rule, attack, split), end in ends.items()
+        for seed, step in enumerate((-0.01, 0.0, 0.01))
+    ]
+
+
+IMAGES = {
+    ("mean", "none", "iid"): 0.8,
+    ("mean", "ipm", "iid"): 0.3,
+    ("mean", "lie", "iid"): None,
+    ("krum", "none", "iid"): 0.7,
+    ("krum", "ipm", "iid"): 0.65,
+    ("krum", "lie", "iid"): 0.6,
+    ("krum", "lie", "dirichlet 0.1"): 0.5,
+    ("mca", "none", "iid"): 0.78,
+    ("mca", "ipm", "iid"): 0.7,
+    ("mca", "lie", "iid"): 0.69,
+}
+TEXT = {
+    ("mean", "none", "natural"): 12.0,
+    ("mean", "lie", "natural"): 30.0,
+    ("krum", "none", "natural"): 13.0,
+    ("krum", "lie", "natural"): 13.5,
+    ("krum", "ipm", "natural"): 14.0,
+    ("mca", "none", "natural"): 12.5,
+    ("mca", "lie", "natural"): 14.01,
+}
+
+
+def test_rules_stand_in_the_order_of_their_worst_case(guide):
+    lines = guide.table(rows(guide, IMAGES), "accuracy").splitlines()
+    assert lines[0] == "| rule | no attack | worst case at b = 0.3 |"
+    assert lines[2:] == [
+        "| `mca` | 78% ± 1.0 | 69% ± 1.0 (lie, iid) |",
+        "| `krum` | 70% ± 1.0 | 50% ± 1.0 (lie, dirichlet 0.1) |",
+        "| `mean` | 80% ± 1.0 | fails (3 of 3 seeds) (lie, iid) |",
+    ]
+
+
+def test_of_text_the_highest_perplexity_is_the_worst_case(guide):
+    lines = guide.table(rows(guide, TEXT, "perplexity"), "perplexity").splitlines()
+    assert lines[2:] == [
+        "| `krum` | 13.00 ± 0.01 | 14.00 ± 0.01 (ipm, natural) |",
+        "| `mca` | 12.50 ± 0.01 | 14.01 ± 0.01 (lie, natural) |",
+        "| `mean` | 12.00 ± 0.01 | 30.00 ± 0.01 (lie, natural) |",
+    ]
+
+
+def test_sentences_name_the_best_and_those_that_seeds_can_not_tell_from_it(guide):
+    kept = (
+        rows(guide, IMAGES)
+        + rows(guide, TEXT, "perplexity")
+        + rows(guide, {("mean", "lie", "iid"): None, ("mean", "none", "iid"): 0.8}, b=0.1)
+    )
+    assert guide.sentences(kept).splitlines() == [
+        "- On images with b = 0.1 every rule fails under some attack.",
+        "- On images with b = 0.3 the best worst case has `mca`: 69% ± 1.0.",
+        "- On text with b = 0.3 the best worst case has `krum`: 14.00 ± 0.01; `mca` within the spread of the seeds.",
+        "- 57 runs of 50 rounds, 3 seeds; a laptop.",
+    ]
+
+
+def test_a_row_is_kept_of_every_run_and_an_unfinished_one_is_refused(guide, tmp_path):
+    config = {"split": {"kind": "dirichlet", "beta": 0.1}, "clients": {"byzantine": 0.3}}
+    write_brief(tmp_path / "a", "krum", "lie", accuracy=0.5, **config)
+    write_brief(tmp_path / "b", "mean", "lie", accuracy=0.1, converged=False, **config)
+    found = list(guide.rows_of(tmp_path))
+    assert [(row.rule, row.last, row.clients_differ, row.b) for row in found] == [
+        ("krum", 0.5, "dirichlet 0.1", 0.3),
+        ("mean", None, "dirichlet 0.1", 0.3),
+    ]
+    (tmp_path / "kept.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in found))
+    assert guide.kept(tmp_path / "kept.jsonl") == found
+    write_brief(tmp_path / "c", "krum", "lie", ends=False, **config)
+    with pytest.raises(ValueError, match="is not finished"):
+        list(guide.rows_of(tmp_path))
+
+
+def test_the_section_appears_with_the_first_kept_rows(guide, tmp_path, monkeypatch):
+    monkeypatch.setattr(guide, "KEPT", tmp_path / "guide.jsonl")
+    assert guide.section() == ""
+    kept = rows(guide, IMAGES) + rows(guide, TEXT, "perplexity")
+    (tmp_path / "guide.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in kept))
+    monkeypatch.setattr(guide, "kept", lambda path=tmp_path / "guide.jsonl", read=guide.kept: read(path))
+    assert guide.sentences(kept) in guide.section()
+    assert guide.table(kept, "perplexity") in guide.section()
+
+
+@pytest.mark.parametrize("name", ["images", "text"])
+def test_the_sweep_files_are_experiments_of_three_seeds(name):
+    runs = Experiment.from_toml(BENCHMARKS / "guide" / f"{name}.toml").runs()
+    assert len(runs) == 288
+    assert {run.seed for run in runs} == {0, 1, 2}
