@@ -48,8 +48,7 @@ class Evaluation:
     def _sums(self, weights: Tensor, *, half: bool) -> Tensor:
         """How many images are classified right, and the sum of the losses."""
         total = torch.zeros(2, dtype=torch.float64, device=weights.device)
-        how = {"batch": self.batch, "batch_statistics": self.batch_statistics, "half": half}
-        for outputs, labels in _outputs(self.model, weights, self.images, **how):
+        for outputs, labels in _outputs(self.model, weights, self.images, self.batch, self.batch_statistics, half):
             loss = functional.cross_entropy(outputs.double(), labels, reduction="sum")
             total += torch.stack([(outputs.argmax(1) == labels).sum().double(), loss])
         return total
