@@ -17,9 +17,9 @@ from bartizan.lab.data import Images  # noqa: E402
 from bartizan.lab.data.device_images import OnDevice  # noqa: E402
 from bartizan.lab.training import reproducible  # noqa: E402
 from bartizan.lab.training.clients import Clients, batches, clients_at_once  # noqa: E402
-from bartizan.lab.training.evaluation import backdoor_rate, evaluate  # noqa: E402
+from bartizan.lab.training.evaluation import Evaluation, backdoor_rate, evaluate  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
-from bartizan.lab.training.gradients import Captured, Grouped, Loop, Vmapped  # noqa: E402
+from bartizan.lab.training.gradients import Captured, CapturedGrouped, Grouped, Loop, Vmapped  # noqa: E402
 from bartizan.lab.training.server import Server  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -147,6 +147,27 @@ def test_gradients_on_a_gpu_are_the_loops(kind, name, norm, shape, shared):
         wanted, got = (g(at_some, images[some], labels[some]) for g in (Loop(model), gradients))
         torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(got.losses, wanted.losses, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("name", "norm", "shape"), MODELS)
+def test_a_captured_pass_and_evaluation_are_those_of_one_kernel_at_a_time(name, norm, shape):
+    model, weights, _, images, labels = (x.cuda() for x in problem(name, norm, shape, clients=11))
+    captured = CapturedGrouped(Grouped(model))
+    for some, at in ((slice(11), weights), (slice(5), 1.1 * weights), (slice(11), 0.9 * weights)):
+        wanted, got = (g(at, images[some], labels[some]) for g in (Loop(model), captured))
+        torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(got.losses, wanted.losses, rtol=1e-9, atol=1e-11)
+    rng = np.random.default_rng(0)
+    test = Images(rng.integers(256, size=(600, *shape)).astype(np.uint8), rng.integers(4, size=600))
+    on_device, model, weights = OnDevice(test, "cuda", flip=False), model.float(), weights.float()
+    for own in (False, True):
+        evaluation = Evaluation(model, on_device, batch_statistics=own)
+        for at in (weights, 1.1 * weights):
+            # By running statistics it computes in float16, and a few images of noise lie between two classes.
+            wanted = evaluate(model, at, on_device, batch_statistics=own)
+            assert evaluation(at) == pytest.approx(wanted, rel=0.02, abs=0.02)
 
 
 def test_what_only_a_gpu_can_do_is_refused_on_a_processor():

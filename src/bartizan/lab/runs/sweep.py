@@ -124,6 +124,8 @@ def work(pipe: Connection, threads: int) -> None:
                 return
             except Exception as wrong:
                 pipe.send((FAILED, f"{type(wrong).__name__}: {wrong}"))
+                if "CUDA error" in str(wrong):  # no later run could use the GPU in this process
+                    return
             else:
                 pipe.send((DONE, ""))
     except (EOFError, OSError, KeyboardInterrupt):  # the parent is gone, or stops the sweep

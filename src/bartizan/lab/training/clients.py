@@ -11,7 +11,7 @@ from bartizan._util.types import Array
 from bartizan.lab.config.sections import Clients as Work
 from bartizan.lab.training import reproducible
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.gradients import Captured, Grouped, Vmapped
+from bartizan.lab.training.gradients import Captured, CapturedGrouped, Grouped, Vmapped
 from bartizan.lab.training.gradients.passes import Pass
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
@@ -183,7 +183,8 @@ def _fastest_passes(model: nn.Module, device: torch.device, work: Work) -> tuple
             )
         return many, many
     captured = Captured(model, compiled=work.compiled, precision=getattr(torch, work.precision))
-    return many if plain else captured, captured
+    shared = CapturedGrouped(many) if isinstance(many, Grouped) else many
+    return shared if plain else captured, captured
 
 
 def clients_at_once(model: nn.Module, batch: int, image: tuple[int, ...], device: torch.device) -> int:

@@ -6,39 +6,74 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bartizan.lab.training.flat_model import FlatLayout
+from bartizan.lab.training.gradients.cuda_graphs import capture
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
     from bartizan.lab.data.device_text import TextOnDevice
 
+BATCH = 500
+AT_ONCE = 2500  # on a GPU
+
+
+class Evaluation:
+    """Accuracy and mean loss of a model with given weights on a set of images; on a GPU captured as a CUDA graph.
+
+    With `batch_statistics` BatchNorm normalises each batch by itself, as in training, and not by running statistics.
+    """
+
+    def __init__(
+        self, model: nn.Module, images: OnDevice | TextOnDevice, batch: int = BATCH, *, batch_statistics: bool = False
+    ) -> None:
+        self.model, self.images, self.batch, self.batch_statistics = model, images, batch, batch_statistics
+        self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
+        self._weights: Tensor | None = None
+
+    def __call__(self, weights: Tensor) -> tuple[float, float]:
+        if weights.is_cuda and self._weights is None:
+            self._weights = held = weights.clone()
+            self._captured = capture(lambda: self._sums(held, half=True))
+        if self._captured is None or self._weights is None:
+            sums = self._sums(weights, half=weights.is_cuda)
+        else:
+            self._weights.copy_(weights)
+            self._captured[0].replay()
+            sums = self._captured[1]
+        right, loss = sums.tolist()
+        if weights.is_cuda and not abs(loss) < float("inf"):  # float16 ends at 65,504
+            right, loss = self._sums(weights, half=False).tolist()
+        n = self.images.labels.numel()  # of text, one for each character
+        return right / n, loss / n
+
+    def _sums(self, weights: Tensor, *, half: bool) -> Tensor:
+        """How many images are classified right, and the sum of the losses."""
+        total = torch.zeros(2, dtype=torch.float64, device=weights.device)
+        for outputs, labels in _outputs(self.model, weights, self.images, self.batch, self.batch_statistics, half):
+            loss = functional.cross_entropy(outputs.double(), labels, reduction="sum")
+            total += torch.stack([(outputs.argmax(1) == labels).sum().double(), loss])
+        return total
+
 
 def evaluate(
     model: nn.Module,
     weights: Tensor,
     images: OnDevice | TextOnDevice,
-    batch: int = 500,
+    batch: int = BATCH,
     *,
     batch_statistics: bool = False,
 ) -> tuple[float, float]:
-    """Accuracy and mean loss of the model with these weights.
-
-    With `batch_statistics` BatchNorm normalises each batch by itself, as in training, and not by running statistics.
-    """
-    right, loss = 0.0, 0.0
-    for outputs, labels in _outputs(model, weights, images, batch, batch_statistics):
-        right += float((outputs.argmax(1) == labels).sum())
-        loss += float(functional.cross_entropy(outputs.double(), labels, reduction="sum"))
-    n = images.labels.numel()  # of text, one for each character
+    """Accuracy and mean loss of the model with these weights, once."""
+    evaluation = Evaluation(model, images, batch, batch_statistics=batch_statistics)
+    right, loss = evaluation._sums(weights, half=False).tolist()
+    n = images.labels.numel()
     return right / n, loss / n
 
 
-def backdoor_rate(
-    model: nn.Module, weights: Tensor, triggered: OnDevice | TextOnDevice, target: int, batch: int = 500
-) -> float:
+def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice | TextOnDevice, target: int) -> float:
     """The part of the triggered images of other classes that the model assigns to the target class."""
     fooled, others = 0, 0
-    for outputs, labels in _outputs(model, weights, triggered, batch):
+    for outputs, labels in _outputs(model, weights, triggered):
         other = labels != target
         fooled += int((outputs.argmax(1)[other] == target).sum())
         others += int(other.sum())
@@ -46,27 +81,31 @@ def backdoor_rate(
 
 
 def _outputs(
-    model: nn.Module, weights: Tensor, images: OnDevice | TextOnDevice, batch: int, batch_statistics: bool = False
+    model: nn.Module,
+    weights: Tensor,
+    images: OnDevice | TextOnDevice,
+    batch: int = BATCH,
+    batch_statistics: bool = False,
+    half: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    flat = FlatLayout.of(model)
-    tensors = flat.named(weights.clone() if batch_statistics else weights)  # BatchNorm writes to them in training mode
+    """Scores of all images; `half` in float16, which has as many digits as TF32, a GPU's float32 of convolutions."""
+    # Copies: BatchNorm writes to them in training mode, and some of a GPU's kernels want them aligned.
+    tensors = {name: part.clone() for name, part in FlatLayout.of(model).named(weights).items()}
     model.eval()  # passes put it in training mode themselves
     for module in model.modules():
         if batch_statistics and isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.train()
     n, device = len(images.labels), images.labels.device
-    half = device.type == "cuda" and weights.dtype == torch.float32
-    if half and not batch_statistics:
-        batch *= 5  # to fill a large GPU
-    with torch.inference_mode():
+    half = half and not batch_statistics and weights.dtype == torch.float32
+    batch = AT_ONCE if half else batch
+    with torch.no_grad():
         # Of nearly equal sizes: a last batch of few images would have statistics of few.
         for where in torch.arange(n, device=device).tensor_split(-(-n // batch)):
             given = images.batch(where)
-            if half:
-                # As many digits as TF32, in which a GPU convolves float32, and half the memory to read.
-                with torch.autocast("cuda", torch.float16):
+            if half and given.ndim == 4:  # images
+                with torch.autocast(device.type, torch.float16, cache_enabled=False):
                     last = given.contiguous(memory_format=torch.channels_last)
-                    outputs = torch.func.functional_call(model, tensors, last).float()
-            if not half or not bool(outputs.isfinite().all()):  # float16 ends at 65,504
+                    outputs = torch.func.functional_call(model, tensors, last)
+            else:
                 outputs = torch.func.functional_call(model, tensors, given)
-            yield outputs, images.labels[where]
+            yield outputs.to(weights.dtype), images.labels[where]

@@ -35,7 +35,7 @@ def main_protocol(rows: Sequence[CellComparison]) -> dict[tuple[str, int], Summa
 
 def _cells(panel: Any, pooled: dict[tuple[str, int], Summary]) -> None:
     shown = [(key, pooled[key]) for key in ((MAIN, USUAL), ("bad-unsigned-sum", BAD_SIZE)) if key in pooled]
-    places = {row.cell.base: n for n, row in enumerate(max((of.cells for _, of in shown), key=len, default=[]))}
+    places = {base: n for n, base in enumerate(dict.fromkeys(row.cell.base for _, of in shown for row in of.cells))}
     names = {row.cell.base: f"{row.rule}, {row.cell.attack}" for _, of in shown for row in of.cells}
     for (sketch, _), of in shown:
         bad = sketch != MAIN

@@ -1,13 +1,17 @@
-"""Gradients by CUDA graphs: one graph for each client's pass, a few of them in parallel."""
+"""Gradients by CUDA graphs: one for the pass of all clients, or one for each client's, a few of them in parallel."""
 
 from __future__ import annotations
 
 import gc
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+from warnings import warn
 
+from bartizan.lab.training.gradients.grouped import Grouped
 from bartizan.lab.training.gradients.passes import Gradients, Pass, rows_for
 from bartizan.lab.training.torch_import import Tensor, nn, torch
 
+T = TypeVar("T")
 LANES = 8  # passes in parallel: one client's batch does not fill a large GPU
 
 
@@ -21,6 +25,60 @@ class Lane(NamedTuple):
     labels: Tensor
     row: Tensor
     loss: Tensor
+
+
+def capture(call: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T] | None:
+    """A graph of what a call starts on the GPU, and the tensors that it returns, which every replay writes anew.
+
+    None, with a warning, where it can't be captured.
+    """
+    gc.collect()  # freeing an older graph during a capture breaks it
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):  # what libraries choose and allocate at first must not be captured
+            call()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # a graph has memory of its own
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            result = call()
+    except RuntimeError as wrong:
+        warn(f"Not captured as a CUDA graph, and so slower: {str(wrong).partition(chr(10))[0]}", stacklevel=2)
+        torch.cuda.synchronize()
+        return None
+    return graph, result
+
+
+class CapturedGrouped(Pass):
+    """`Grouped` where clients share the weights, captured once for each number of clients, and replayed.
+
+    A pass is a few thousand short kernels, which Python can't start as fast as a large GPU computes them.
+    """
+
+    def __init__(self, grouped: Grouped) -> None:
+        super().__init__(grouped.model)
+        self.grouped = grouped
+        self._captured: dict[torch.Size, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Gradients] | None] = {}
+
+    def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
+        if images.shape not in self._captured:
+            self._captured[images.shape] = self._capture(weights, images, labels)
+        captured = self._captured[images.shape]
+        if captured is None:
+            return self.grouped(weights, images, labels, out)
+        graph, buffers, got = captured
+        for buffer, given in zip(buffers, (weights, images, labels), strict=True):
+            buffer.copy_(given)
+        graph.replay()
+        rows = rows_for(weights, images, out)
+        rows.copy_(got.rows)
+        return Gradients(rows, got.losses.clone())
+
+    def _capture(self, *given: Tensor) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Gradients] | None:
+        buffers = tuple(one.clone() for one in given)
+        found = capture(lambda: self.grouped(*buffers))
+        return None if found is None else (found[0], buffers, found[1])
 
 
 class Captured(Pass):

@@ -17,6 +17,7 @@ from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 CHANNELS, PLACES = 32, 32  # of a tile
 TAP_PLACES = 16  # places of a tile that holds a row of the kernel for each
+LEAST_PLACES = 1024  # of a part of a client's places
 PROGRAMS = 4096  # enough to fill a large GPU
 # Not compiled in: one kernel serves all sizes but for C, by which reads are aligned.
 SIZES = ("H", "W", "given_H", "given_W", "padding")
@@ -58,6 +59,49 @@ class FusedBatchNorm(GroupedNorm):
         dx = torch.empty_like(gradient)
         combine(rows, g, mean, -scale * inverse * second / n, scale, -scale * first / n, self.units(dx))
         return dx
+
+
+class PointwiseConv(GroupedConv):
+    """`nn.Conv2d` of one pixel, where clients share its weights: products of matrices, a row for each place."""
+
+    @staticmethod
+    def fits(layer: nn.Conv2d) -> bool:
+        plain = (*layer.kernel_size, *layer.stride) == (1, 1, 1, 1) and set(layer.padding) == {0}
+        return GroupedConv.fits(layer) and plain and layer.groups == 1 and layer.bias is None
+
+    def compute(self, ctx: Any, x: Tensor) -> Tensor:
+        if not self.pass_buffers.shared:
+            return super().compute(ctx, x)
+        x = x.contiguous(memory_format=LAST)
+        ctx.save_for_backward(x)
+        return self.product(x, self.matrix.mT)
+
+    def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor | None:
+        if not self.pass_buffers.shared:
+            return super().differentiate(ctx, gradient)
+        (x,), g = ctx.saved_tensors, gradient.contiguous(memory_format=LAST)
+        m, (out, channels) = self.pass_buffers.m, self.matrix.shape
+        places = x.numel() // channels // m
+        # A client's sum over many places, in parts: one product for each client would leave a GPU idle.
+        parts = next(n for n in (16, 8, 4, 2, 1) if n == 1 or (places % n == 0 and places // n >= LEAST_PLACES))
+        by_part = (t.permute(0, 2, 3, 1).reshape(m * parts, -1, t.shape[1]) for t in (g, x))
+        rows = torch.bmm(next(by_part).mT, next(by_part)).view(m, parts, out, channels).sum(1)
+        self.weight.rows.copy_(rows[..., None, None])
+        return self.product(g, self.matrix) if ctx.needs_input_grad[0] else None
+
+    @property
+    def matrix(self) -> Tensor:
+        return self.weight.weights[:, :, 0, 0]
+
+    @staticmethod
+    def product(images: Tensor, matrix: Tensor) -> Tensor:
+        """The channels of each place times a matrix."""
+        N, _, H, W = images.shape
+        shape = (N, matrix.shape[1], H, W)
+        out = torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=LAST)
+        rows = out.permute(0, 2, 3, 1).view(-1, matrix.shape[1])
+        torch.mm(images.permute(0, 2, 3, 1).reshape(-1, images.shape[1]), matrix, out=rows)
+        return out
 
 
 class DepthwiseConv(GroupedConv):

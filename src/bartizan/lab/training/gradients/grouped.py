@@ -61,10 +61,11 @@ def _matmul_as_convolutions(device: torch.device) -> Iterator[None]:
 def _grouped(module: nn.Module, name: str, pass_buffers: PassBuffers, fused: bool) -> nn.Module:
     """The same tree of modules, those with weights replaced; no tensor is copied."""
     if fused:
-        from bartizan.lab.training.gradients.fused_layers import DepthwiseConv, FusedBatchNorm
+        from bartizan.lab.training.gradients.fused_layers import DepthwiseConv, FusedBatchNorm, PointwiseConv
 
-        if isinstance(module, nn.Conv2d) and DepthwiseConv.fits(module):
-            return DepthwiseConv(pass_buffers, name, module)
+        for kind in (DepthwiseConv, PointwiseConv):
+            if isinstance(module, nn.Conv2d) and kind.fits(module):
+                return kind(pass_buffers, name, module)
         if isinstance(module, nn.BatchNorm2d):
             return FusedBatchNorm(pass_buffers, name, module)
     if isinstance(module, nn.Conv2d):
