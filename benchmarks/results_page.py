@@ -52,7 +52,9 @@ def parts() -> dict[str, str]:
         "literal": wrapped(results_text.literal_sentences(literal)),
         "pooled": wrapped(results_text.pooled_table(literal)),
         "far": wrapped(results_text.far_cells(literal)),
-        "literal_cells": wrapped(comparison_tables.markdown(literal) if literal else results_text.NOT_YET),
+        "literal_cells": wrapped(
+            comparison_tables.markdown(literal, without=("ours speed",)) if literal else results_text.NOT_YET
+        ),
         "summary": wrapped(results_text.bullets(rows)),
         "groups": results_text.groups(rows),
         "breakdown": results_text.breakdowns(rows),

@@ -1,4 +1,4 @@
-"""A sketch that does not work, to show that a comparison with the exact rule can fail. Never use it on a server."""
+"""A sketch that keeps no distances, to show that a comparison with the exact rule can fail: not for a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from bartizan.sketch.base import Projection
 class UnsignedSum(Projection):
     """Entry i is the sum of coordinates i, i + k, i + 2k, ...: a count sketch without its random signs and places.
 
-    What has the same sum is the same to it, whatever the seed, so that distances between updates are lost.
+    What has the same sums is the same to it, whatever the seed, so that distances between updates are lost; and a shift
+    of all coordinates in one direction, which LIE, ALIE and Min-Max send, adds up to what no true distance shows. An
+    attacker who knows that only has to shift half of the coordinates the other way.
 
     >>> UnsignedSum(k=2)([[1.0, 2.0, 3.0], [4.0, 0.0, 0.0]], seed=0).tolist()
     [[4.0, 2.0], [4.0, 0.0]]

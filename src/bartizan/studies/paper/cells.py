@@ -18,7 +18,7 @@ RULES = ("krum", "geometric-median", "mca", "bulyan")
 ATTACKS = ("sign-flip", "lie", "foe", "gaussian")
 STRESS_ATTACKS, STRESS_SIZES = ("lie", "alie", "ipm", "min-max"), (4096, 1024, 256)
 BAD_SIZE = 16
-"""The k of that table's cells with `bad-unsigned-sum`, a sketch that does not work: there PDR must lose."""
+"""The k of that table's cells with `bad-unsigned-sum`, which keeps no distances: there PDR must differ from base."""
 KEYS = ("data", "beta", "b", "attack", "rule", "pdr", "k", "s")
 """What `--cells` filters by."""
 

@@ -375,6 +375,8 @@ def seeds_text(rows: Sequence[CellComparison]) -> str:
     counts = [len(row.pairs) for row in rows]
     if max(counts) == 1:
         return "one seed each"
+    if set(counts) == {1, max(counts)}:
+        return f"one seed each but for {counts.count(max(counts))} with {max(counts)}"
     return f"{counts[0]} seeds each" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} seeds each"
 
 

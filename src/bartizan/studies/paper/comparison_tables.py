@@ -47,7 +47,7 @@ def listing() -> str:
         f"{len(twice())} cells are printed twice with different values.",
         "",
         f"{STRESS} is ours, {len(stress_cells())} cells: LIE, ALIE, IPM and Min-Max at b=0.3, k of 4096, 1024 and 256;",
-        "and k=16 with a sketch that does not work, for a comparison that must fail.",
+        "and k=16 with a sketch that keeps no distances, for a comparison that must fail.",
     ]
     for name, choices in CHOICES.items():
         lines += ["", f"Where the paper is silent, --protocol {name} (docs/guides/paper.md):"]

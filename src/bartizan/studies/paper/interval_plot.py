@@ -11,6 +11,7 @@ from bartizan.studies.paper.compare import MARGIN, USUAL, CellComparison, Summar
 from bartizan.studies.plotting import COLOURS, DARK, GREY, LIGHT, RED, new_figure
 
 MAIN = "rotated"
+LINEAR = 2.0  # points to both sides; beyond, the axis is logarithmic
 NAMES = {"rotated": "Rotated", "achlioptas": "Achlioptas", "bad-unsigned-sum": "bad sketch"}
 
 
@@ -79,6 +80,11 @@ def _intervals(panel: Any, pooled: dict[tuple[str, int], Summary]) -> None:
 
 
 def _band(panel: Any) -> None:
+    panel.set_xscale("symlog", linthresh=LINEAR)
+    low, high = panel.get_xlim()
+    ticks = [tick for tick in (-40, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 40) if low <= tick <= high]
+    panel.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+    panel.minorticks_off()
     panel.axvspan(-MARGIN, MARGIN, color=LIGHT, alpha=0.5, zorder=0)
     panel.axvline(0, color=GREY, linewidth=0.8, zorder=0)
     panel.set_xlabel("PDR minus base, points of accuracy", color=GREY)

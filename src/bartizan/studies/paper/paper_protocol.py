@@ -53,9 +53,11 @@ SILENT: dict[str, dict[str, Any]] = {
         "model.fitted": False,
         "model.weights": LITE0,
         "clients.work": "gradient",
-        "server.optimiser": "dog",
+        "server.optimiser": "adagrad-norm",
+        "server.step_size": 3.0,
         "server.schedule": "constant",
-        "evaluation.every": 1,
+        "evaluation.every": 5,
+        "evaluation.statistics": "batch",
     },
 }
 MODELS = {
@@ -94,7 +96,8 @@ CHOICES: dict[str, dict[str, str]] = {
         "what is sent, and so what attackers falsify": "one gradient a round, on a batch of 32, "
         "and with it the change of BatchNorm's statistics",
         "the split": "each client draws its label distribution from Dir(beta); all clients hold equally many images",
-        "the automatic step size": "DoG, one number for all coordinates",
+        "the automatic step size": "AdaGrad-norm, one number for all coordinates, times 3",
+        "tests of the model": "every 5 rounds, BatchNorm by the statistics of each batch of 500 test images",
         "Bulyan": "the M - 2f clients of least Krum score, averaged: MultiKrum(15, n_selected=20) at b=0.3, "
         "MultiKrum(5, n_selected=40) at b=0.1",
         "MCA": "started at the mean, its width the mean distance to it",
