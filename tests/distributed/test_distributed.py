@@ -67,6 +67,13 @@ def test_so_it_is_with_coordinate_wise_rules(ranks, rule):
     same(ranks(calls(x, CUTS[4], (rule,))), bz.aggregate(x, rule))
 
 
+def test_noise_is_that_of_the_seed_and_the_coordinate_however_columns_are_divided(ranks):
+    x, rule = numbers(), bz.FLAME(noise=0.5)
+    alone = bz.aggregate(x, rule, sketch=bz.Rotated(64), seed=SEED)
+    same(ranks(calls(x, CUTS[4], (rule, bz.Rotated(64)), seed=SEED)), alone)
+    assert np.abs(alone.update - bz.aggregate(x, bz.FLAME(), sketch=bz.Rotated(64), seed=SEED).update).max() > 0.1
+
+
 @pytest.mark.parametrize(("form", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.02)])
 @pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(64)], ids=repr)
 def test_so_it_is_with_tensors_of_less_precision(ranks, form, tolerance, sketch):

@@ -17,6 +17,7 @@ from bartizan.lab.data import DataError, load  # noqa: E402
 from bartizan.lab.data.addresses import CONTEXT, VOCABULARY, Texts, decoded, encoded  # noqa: E402
 from bartizan.lab.data.device_text import TextOnDevice  # noqa: E402
 from bartizan.lab.data.partition import counts, split  # noqa: E402
+from bartizan.lab.models.adapters import with_adapters  # noqa: E402
 from bartizan.lab.report import content as report  # noqa: E402
 from bartizan.lab.report.load import load as load_runs  # noqa: E402
 from bartizan.lab.training.clients import Clients  # noqa: E402
@@ -242,6 +243,48 @@ def test_images_and_text_of_one_sweep_are_judged_apart(tmp_path):
     assert "By perplexity: mca survived foe (8.10); mean failed under foe." in said
     assert {cell["metric"] for cell in report.data(made)["cells"]} == {"accuracy", "perplexity"}
     assert report.page(made).count("By perplexity") == 1
+
+
+@pytest.mark.parametrize("name", ["transformer", "cnn"])
+def test_adapters_add_a_product_to_every_linear_layer_and_nothing_else_is_trained(name):
+    shape = (CONTEXT,) if name == "transformer" else (1, 12, 12)
+    plain, model = (models.build(name, VOCABULARY, shape, seed=3) for _ in range(2))
+    linear = {path: one for path, one in plain.named_modules() if isinstance(one, torch.nn.Linear)}
+    given = torch.randint(VOCABULARY, (2, CONTEXT)) if name == "transformer" else torch.randn(2, 1, 12, 12)
+    before = {path: tensor.clone() for path, tensor in model.state_dict().items()}
+    with_adapters(model, 3, seed=1)
+    assert {path.rpartition(".")[0] for path, _ in model.named_parameters()} == set(linear)
+    assert FlatLayout.of(model).size == sum(3 * (one.in_features + one.out_features) for one in linear.values())
+    torch.testing.assert_close(model(given), plain(given))
+    with torch.no_grad():
+        for path, one in linear.items():
+            adapted = model.get_submodule(path)
+            adapted.B.normal_()
+            one.weight += adapted.B @ adapted.A
+    torch.testing.assert_close(model(given), plain(given), rtol=1e-3, atol=1e-4)
+    after = model.state_dict()
+    assert all(torch.equal(tensor, after[path]) for path, tensor in before.items())
+
+
+def test_gradients_of_adapters_are_the_loops(sample):
+    model = with_adapters(models.build("transformer", VOCABULARY, (CONTEXT,)), 2).double()
+    text, weights, where = (
+        TextOnDevice(sample.test),
+        FlatLayout.of(model).read(model) + 0.1,
+        torch.arange(4).reshape(2, 2),
+    )
+    wanted, got = (kind(model)(weights, text.batch(where), text.labels[where]) for kind in (Loop, Vmapped))
+    torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-8, atol=1e-12)
+
+
+def test_a_run_of_adapters_begins_from_the_checkpoint_of_another_and_sends_little(tmp_path):
+    first = run(TEXT, tmp_path / "first")
+    given = [f"model.weights={tmp_path / 'first' / 'checkpoint.pt'}", "model.adapters=2", "server.step_size=1e-9"]
+    second = run(TEXT.with_settings(given), tmp_path / "second")
+    assert second.run["dim"] < first.run["dim"] / 10
+    assert second.rounds[-1]["perplexity"] == pytest.approx(first.rounds[-1]["perplexity"], rel=1e-4)
+    with pytest.raises(ValueError, match=f"its vector is {second.run['dim']}, wanted {first.run['dim']}"):
+        run(TEXT.with_settings([f"model.weights={tmp_path / 'second' / 'checkpoint.pt'}"]), tmp_path / "third")
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ MOST_RUNS = 100_000
 LARGEST_FILE = 2**24  # bytes of TOML
 # Its name, its device and the folders of its data and first weights change no number of it.
 NO_PART_OF_THE_ID = ("name", "device", "grid")
+LATER_KEYS = (("clients", "worker_momentum"), ("model", "adapters"))
+"""Keys that count in the id only where they are set, so that runs from before them keep theirs."""
 NAMED = {"data": DATASETS, "model": MODELS}
 """Sections that can be given by the function that loads the data or makes the network."""
 
@@ -210,8 +212,9 @@ class Experiment:
         whole = {name: content for name, content in self.as_dict().items() if name not in NO_PART_OF_THE_ID}
         whole["data"] = {name: content for name, content in whole["data"].items() if name != "folder"}
         whole["model"] = whole["model"] | {"weights": Path(self.model.weights).name}
-        if not self.clients.worker_momentum:  # a later key: runs of before it keep their ids
-            whole["clients"] = {name: one for name, one in whole["clients"].items() if name != "worker_momentum"}
+        for section, later in LATER_KEYS:
+            if not whole[section][later]:
+                whole[section] = {name: one for name, one in whole[section].items() if name != later}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
 
     @property

@@ -42,6 +42,9 @@ class Model:
     )
     fitted: bool = key(True, "reduce small images later; if not, as published for 224 pixels")
     weights: str = key("", "first weights: a .pt, .pth or .safetensors file, or an installed package that has one")
+    adapters: int = key(
+        0, "train only LoRA adapters of this rank, on every linear layer; 0 trains all weights", least=0, most=4096
+    )
 
 
 @dataclass(frozen=True)

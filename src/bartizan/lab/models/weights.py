@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".pt", ".pth", ".safetensors")
 MOST = 2**31  # bytes of a file; VGG16's has half a gigabyte
+CHECKPOINT = "the model's vector of a checkpoint"
 COUNTER = "num_batches_tracked"  # BatchNorm's, which nothing here uses
 SHOWN = 3
 
@@ -42,7 +43,10 @@ class FirstWeights:
 
     @classmethod
     def read(cls, source: str) -> FirstWeights:
-        """Read a state dict: `source` is a file (.pt, .pth, .safetensors), or a package that has one such file."""
+        """Read a state dict: `source` is a file (.pt, .pth, .safetensors), or a package that has one such file.
+
+        The checkpoint.pt of a run will do, too.
+        """
         path = Path(source) if source.endswith(SUFFIXES) else _in_package(source)
         try:
             content = read_regular(path, MOST)
@@ -56,10 +60,17 @@ class FirstWeights:
 
     def load_into(self, model: nn.Module) -> str:
         """Copy the tensors into a model, and return a note about what was drawn anew: a classifier of other classes."""
+        from bartizan.lab.training.flat_model import FlatLayout
         from bartizan.lab.training.torch_import import nn, torch
 
         own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}
         given = self.tensors
+        if CHECKPOINT in given:
+            flat, vector = FlatLayout.of(model), given[CHECKPOINT]
+            self._require(
+                tuple(vector.shape) == (flat.size,), "its", [f"vector is {_size(vector)}, wanted {flat.size}"]
+            )
+            given = flat.named(vector)
         linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         head = {f"{linear[-1]}.{part}" for part in ("weight", "bias")} if linear else set()
         shapes = [n for n in own if n in given and tuple(own[n].shape) != tuple(given[n].shape)]
@@ -133,6 +144,8 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
             f"model.weights: {path} is no state dict: {short(why, 200)}. Wanted what torch.save(model.state_dict()) or "
             "safetensors write; put back a copy, or give another file."
         ) from None
+    if isinstance(found, dict) and isinstance(found.get("server"), dict):  # a run's checkpoint.pt
+        found = {CHECKPOINT: found["server"].get("weights")}
     if not isinstance(found, dict) or not all(isinstance(one, torch.Tensor) for one in found.values()):
         raise WeightsError(
             f"model.weights: {path} must hold a dict from names to tensors, as torch.save(model.state_dict()) writes; "

@@ -24,6 +24,7 @@ from bartizan.lab.data.partition import counts
 from bartizan.lab.data.population import Population
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY, Metric
 from bartizan.lab.models import build
+from bartizan.lab.models.adapters import with_adapters
 from bartizan.lab.models.weights import FirstWeights
 from bartizan.lab.training import defence, reproducible
 from bartizan.lab.training.clients import Clients
@@ -83,7 +84,7 @@ class Training:
         )
         self.first = FirstWeights.read(network.weights) if network.weights else None
         self.first_note = self.first.load_into(model) if self.first else ""
-        self.model = model.to(device)
+        self.model = (with_adapters(model, network.adapters, seed) if network.adapters else model).to(device)
         by_batch = experiment.evaluation.statistics == "batch"
         self.evaluation = Evaluation(self.model, self.test, batch_statistics=by_batch)
         held = [torch.from_numpy(part) for part in (*parts, population.trusted())]
