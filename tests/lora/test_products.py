@@ -14,7 +14,7 @@ from bartizan.lora.adapters import parse_adapter
 from bartizan.updates.layout import is_tensor
 from made_adapters import MODULES, adapter, dense, rotated
 
-FEW = settings(max_examples=25, derandomize=True, deadline=None, database=None)
+FEW = settings(max_examples=12, derandomize=True, deadline=None, database=None)
 
 
 def distances(rows):
@@ -47,7 +47,7 @@ def test_exact_distances_are_those_of_dense_products(rank, library):
 
 
 @pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided(k=1024, rows=128)], ids=repr)
-@pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.GeometricMedian(), bz.CGE(2), bz.Mean()], ids=repr)
+@pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.GeometricMedian(), bz.CGE(2)], ids=repr)
 def test_weights_and_products_are_those_of_dense_updates(rule, sketch, library):
     rng = np.random.default_rng(0)
     sent = [adapter(rng, rank) for rank in (2, 4, 4, 1, 3, 4, 4)]
@@ -130,11 +130,11 @@ def test_sketched_squared_norms_are_unbiased_with_the_variance_that_is_stated(mo
     rng = np.random.default_rng(5)
     sketch, x = TwoSided(k=256, rows=64), adapter(rng, 1, modules=modules)
     exact = (dense(x, 1) ** 2).sum()
-    ratios = [(sketch([x], seed=seed, settings=LoRA(alpha=1)) ** 2).sum() / exact for seed in range(400)]
+    ratios = [(sketch([x], seed=seed, settings=LoRA(alpha=1)) ** 2).sum() / exact for seed in range(200)]
     n = len(modules)
     stated = (4 / (n * 64) + 2 / 256) ** 0.5
-    # 400 seeds: the mean is within 5 standard errors but for odds of 1e-6; blocks map isometrically, so less varies.
-    assert abs(np.mean(ratios) - 1) < 5 * stated / 20
+    # 200 seeds: the mean is within 5 standard errors but for odds of 1e-6; blocks map isometrically, so less varies.
+    assert abs(np.mean(ratios) - 1) < 5 * stated / 14
     assert 0.3 * stated < np.std(ratios) < 1.5 * stated
 
 
