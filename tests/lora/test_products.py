@@ -46,6 +46,21 @@ def test_exact_distances_are_those_of_dense_products(rank, library):
     np.testing.assert_allclose(found, distances(X), rtol=1e-5, atol=1e-9 * gram.max())  # float32 factors, float64 sums
 
 
+def test_factors_of_16_bits_need_float32_sums_only(monkeypatch):
+    """As on a GPU: bfloat16 numbers multiply without loss, and sums in float32 keep 1e-5 of a squared norm."""
+    torch = pytest.importorskip("torch")
+    for module in (adapters, factor_stacks):
+        monkeypatch.setattr(module, "on_gpu", is_tensor)
+    rng = np.random.default_rng(1)
+    modules = {"a": (200, 5000), "b": (70, 90)}
+    sent = [adapter(rng, r, modules=modules) for r in (4, 4, 16, 1)]
+    sent = [{name: torch.from_numpy(array).bfloat16() for name, array in one.items()} for one in sent]
+    parsed = [parse_adapter(one, LoRA(alpha=8)) for one in sent]
+    X = np.array([dense({name: array.double() for name, array in one.items()}, 8) for one in sent])
+    for found in (factor_stacks._exact(parsed, (), None, narrow=True), factor_stacks.exact(parsed)):
+        np.testing.assert_allclose(found.gram, X @ X.T, atol=1e-5 * (X @ X.T).max())
+
+
 @pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided(k=1024, rows=128)], ids=repr)
 @pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.GeometricMedian(), bz.CGE(2)], ids=repr)
 def test_weights_and_products_are_those_of_dense_updates(rule, sketch, library):
