@@ -113,6 +113,24 @@ def test_clients_that_hardly_differ_keep_their_digits(sketch, library):
         np.testing.assert_array_equal(out.weights > 0, wanted > 0)
 
 
+@pytest.mark.parametrize("point", [0, 2], ids=["of the usual rank", "of another rank"])
+def test_inner_products_about_an_adapter_are_those_of_differences(point, library):
+    rng = np.random.default_rng(10)
+    sent = [adapter(rng, rank, np.float64) for rank in (4, 4, 2, 3)]
+    parsed = [parse_adapter(library(one), LoRA(alpha=8)) for one in sent]
+    X = np.array([dense(one, 8) for one in sent])
+    found = factor_stacks.exact(parsed, (1,), parsed[point])
+    D = X - X[point]
+    np.testing.assert_allclose(found.gram, D @ D.T, atol=1e-9 * (D @ D.T).max())
+    sketch = TwoSided(k=256, rows=64)
+    Y = sketch(map(library, sent), seed=3, settings=LoRA(alpha=8))
+    measured, S = sketch.measure(parsed, (1,), parsed[point], 3), Y - Y[point]
+    np.testing.assert_allclose(measured.gram, S @ S.T, atol=1e-9 * (S @ S.T).max())
+    np.testing.assert_allclose(measured.squared_norms, (D**2).sum(axis=1), atol=1e-9 * (D @ D.T).max())
+    for exact in (found.dots, measured.dots):
+        np.testing.assert_allclose(exact[:, 0], D @ D[1], atol=1e-9 * (D @ D.T).max())
+
+
 @FEW
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=3, max_size=6))
 def test_rotating_the_factors_changes_nothing(seed, ranks):
