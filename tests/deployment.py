@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -83,6 +84,18 @@ class Processes:
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
         return found
+
+
+def simulate(folder: Path, code: str, *paths: Path, timeout: float, **environment: str) -> str:
+    """Run code that starts Flower's simulation, with these folders to import from; return what it said."""
+    path = os.pathsep.join(map(str, [*paths, SOURCE]))
+    # Sockets of ray lie in its folder, and a socket's path has at most 107 characters.
+    with (
+        tempfile.TemporaryDirectory(prefix="ray") as short,
+        Processes(folder, RAY_TMPDIR=short, PYTHONPATH=path, **environment) as simulation,
+    ):
+        simulation.begin("simulation", sys.executable, "-c", code).wait(timeout)
+        return simulation.logs()
 
 
 class Deployment(Processes):

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from bartizan import records as results
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartizan[flower]'")
 
 from bartizan.lab.report import load as report
-from deployment import Deployment, Processes, node_keys, secured, signal_all, wait_for
+from deployment import Deployment, node_keys, secured, signal_all, simulate, wait_for
 
 HERE = Path(__file__).parents[1]
 APP = HERE / "flower_app"
@@ -317,16 +316,7 @@ def test_the_strategy_runs_in_flowers_simulation(tmp_path, out):
         "from flwr.simulation import run_simulation as run; from characters import client_app as c, server_app as s;"
         "run(s.app, c.app, num_supernodes=9, backend_config={'client_resources': {'num_cpus': 1}})"
     )
-    path = os.pathsep.join([str(APP), str(HERE.parent / "src")])
-    # Sockets of ray lie in its folder, and a socket's path has at most 107 characters.
-    with (
-        tempfile.TemporaryDirectory(prefix="ray") as short,
-        Processes(tmp_path, CHARACTERS_OUT=str(out), RAY_TMPDIR=short, PYTHONPATH=path) as simulation,
-    ):
-        try:
-            simulation.begin("simulation", sys.executable, "-c", code).wait(300)
-        finally:
-            said = simulation.logs()
+    said = simulate(tmp_path, code, APP, timeout=300, CHARACTERS_OUT=str(out))
     assert (out / "told.json").exists(), said
     told = json.loads((out / "told.json").read_text())
     character = character_of(out)

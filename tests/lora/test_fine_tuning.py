@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ import pytest
 pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'bartizan[simulation]'")
 pytest.importorskip("peft", reason="peft is not installed; `make test-slow` installs it")
 
-from deployment import Processes
+from deployment import simulate
 
 TESTS = Path(__file__).parents[1]
 
@@ -26,15 +23,7 @@ def test_hostile_clients_do_not_change_what_a_fine_tuning_learns(tmp_path):
         "from flwr.simulation import run_simulation as run; import fine_tuning as f;"
         "run(f.server, f.client, num_supernodes=f.CLIENTS, backend_config={'client_resources': {'num_cpus': 1}})"
     )
-    path = os.pathsep.join([str(TESTS / "lora_app"), str(TESTS.parent / "src")])
-    with (
-        tempfile.TemporaryDirectory(prefix="ray") as short,
-        Processes(tmp_path, FINE_TUNING_OUT=str(out), RAY_TMPDIR=short, PYTHONPATH=path) as simulation,
-    ):
-        try:
-            simulation.begin("simulation", sys.executable, "-c", code).wait(600)
-        finally:
-            said = simulation.logs()
+    said = simulate(tmp_path, code, TESTS / "lora_app", timeout=600, FINE_TUNING_OUT=str(out))
     assert (out / "told.json").exists(), said
     told = json.loads((out / "told.json").read_text())
     losses = told["losses"]

@@ -14,7 +14,7 @@ from bartizan.lora.adapters import parse_adapter
 from bartizan.updates.layout import is_tensor
 from made_adapters import MODULES, adapter, dense, rotated
 
-FEW = settings(max_examples=25, derandomize=True, deadline=None, database=None)
+FEW = settings(max_examples=12, derandomize=True, deadline=None, database=None)
 
 
 def distances(rows):
@@ -46,8 +46,23 @@ def test_exact_distances_are_those_of_dense_products(rank, library):
     np.testing.assert_allclose(found, distances(X), rtol=1e-5, atol=1e-9 * gram.max())  # float32 factors, float64 sums
 
 
+def test_factors_of_16_bits_need_float32_sums_only(monkeypatch):
+    """As on a GPU: bfloat16 numbers multiply without loss, and sums in float32 keep 1e-5 of a squared norm."""
+    torch = pytest.importorskip("torch")
+    for module in (adapters, factor_stacks):
+        monkeypatch.setattr(module, "on_gpu", is_tensor)
+    rng = np.random.default_rng(1)
+    modules = {"a": (200, 5000), "b": (70, 90)}
+    sent = [adapter(rng, r, modules=modules) for r in (4, 4, 16, 1)]
+    sent = [{name: torch.from_numpy(array).bfloat16() for name, array in one.items()} for one in sent]
+    parsed = [parse_adapter(one, LoRA(alpha=8)) for one in sent]
+    X = np.array([dense({name: array.double() for name, array in one.items()}, 8) for one in sent])
+    for found in (factor_stacks._exact(parsed, (), None, narrow=True), factor_stacks.exact(parsed)):
+        np.testing.assert_allclose(found.gram, X @ X.T, atol=1e-5 * (X @ X.T).max())
+
+
 @pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided(k=1024, rows=128)], ids=repr)
-@pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.GeometricMedian(), bz.CGE(2), bz.Mean()], ids=repr)
+@pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.GeometricMedian(), bz.CGE(2)], ids=repr)
 def test_weights_and_products_are_those_of_dense_updates(rule, sketch, library):
     rng = np.random.default_rng(0)
     sent = [adapter(rng, rank) for rank in (2, 4, 4, 1, 3, 4, 4)]
@@ -98,6 +113,24 @@ def test_clients_that_hardly_differ_keep_their_digits(sketch, library):
         np.testing.assert_array_equal(out.weights > 0, wanted > 0)
 
 
+@pytest.mark.parametrize("point", [0, 2], ids=["of the usual rank", "of another rank"])
+def test_inner_products_about_an_adapter_are_those_of_differences(point, library):
+    rng = np.random.default_rng(10)
+    sent = [adapter(rng, rank, np.float64) for rank in (4, 4, 2, 3)]
+    parsed = [parse_adapter(library(one), LoRA(alpha=8)) for one in sent]
+    X = np.array([dense(one, 8) for one in sent])
+    found = factor_stacks.exact(parsed, (1,), parsed[point])
+    D = X - X[point]
+    np.testing.assert_allclose(found.gram, D @ D.T, atol=1e-9 * (D @ D.T).max())
+    sketch = TwoSided(k=256, rows=64)
+    Y = sketch(map(library, sent), seed=3, settings=LoRA(alpha=8))
+    measured, S = sketch.measure(parsed, (1,), parsed[point], 3), Y - Y[point]
+    np.testing.assert_allclose(measured.gram, S @ S.T, atol=1e-9 * (S @ S.T).max())
+    np.testing.assert_allclose(measured.squared_norms, (D**2).sum(axis=1), atol=1e-9 * (D @ D.T).max())
+    for exact in (found.dots, measured.dots):
+        np.testing.assert_allclose(exact[:, 0], D @ D[1], atol=1e-9 * (D @ D.T).max())
+
+
 @FEW
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=3, max_size=6))
 def test_rotating_the_factors_changes_nothing(seed, ranks):
@@ -130,11 +163,11 @@ def test_sketched_squared_norms_are_unbiased_with_the_variance_that_is_stated(mo
     rng = np.random.default_rng(5)
     sketch, x = TwoSided(k=256, rows=64), adapter(rng, 1, modules=modules)
     exact = (dense(x, 1) ** 2).sum()
-    ratios = [(sketch([x], seed=seed, settings=LoRA(alpha=1)) ** 2).sum() / exact for seed in range(400)]
+    ratios = [(sketch([x], seed=seed, settings=LoRA(alpha=1)) ** 2).sum() / exact for seed in range(200)]
     n = len(modules)
     stated = (4 / (n * 64) + 2 / 256) ** 0.5
-    # 400 seeds: the mean is within 5 standard errors but for odds of 1e-6; blocks map isometrically, so less varies.
-    assert abs(np.mean(ratios) - 1) < 5 * stated / 20
+    # 200 seeds: the mean is within 5 standard errors but for odds of 1e-6; blocks map isometrically, so less varies.
+    assert abs(np.mean(ratios) - 1) < 5 * stated / 14
     assert 0.3 * stated < np.std(ratios) < 1.5 * stated
 
 

@@ -26,9 +26,9 @@ LORA = LoraConfig(r=8, lora_alpha=16, target_modules=["c_attn", "c_fc"], fan_in_
 torch.set_num_threads(1)
 
 
-def text(path: str) -> torch.Tensor:
-    """A file of this project as lines of LENGTH + 1 characters."""
-    codes = [min(byte, VOCABULARY - 1) for byte in (ROOT / path).read_bytes()]
+def text(*, backwards: bool = False) -> torch.Tensor:
+    """The licence of this project as lines of LENGTH + 1 characters; the clients have it backwards."""
+    codes = [min(byte, VOCABULARY - 1) for byte in (ROOT / "LICENSE").read_bytes()][:: -1 if backwards else 1]
     return torch.tensor(codes[: len(codes) // (LENGTH + 1) * (LENGTH + 1)]).view(-1, LENGTH + 1)
 
 
@@ -54,11 +54,11 @@ def train(model: torch.nn.Module, lines: torch.Tensor, steps: int, rate: float, 
 
 
 def pretrained() -> Path:
-    """The weights of the base model, which has read one licence text."""
+    """The weights of the base model, which has read the licence forwards."""
     path = OUT / "base.pt"
     if not path.exists():
         model = small_model()
-        train(model, text("LICENSE"), 150, 3e-3, 0)
+        train(model, text(), 150, 3e-3, 0)
         torch.save(model.state_dict(), path)
     return path
 
@@ -72,7 +72,7 @@ def model_with_adapter() -> PeftModel:
 
 def parts() -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Lines to evaluate with, and each client's own."""
-    lines = torch.cat([text("CHANGELOG.md"), text("README.md"), text("docs/theory.md")])
+    lines = text(backwards=True)
     return lines[::8], [lines[torch.arange(len(lines)) % 8 != 0][n::CLIENTS] for n in range(CLIENTS)]
 
 

@@ -76,6 +76,11 @@ def test_most_clients_decide_the_type_and_odd_ones_are_quarantined():
     assert "device type 7" in out.quarantined[4]
 
 
+def test_a_mask_is_not_read_past():
+    with pytest.raises(bz.TooFewClientsError, match="fill its mask first"):
+        bz.aggregate(np.ma.masked_array(X, X > 1), bz.Mean())
+
+
 def test_adapters_may_be_such_arrays():
     rng = np.random.default_rng(1)
     sent = [adapter(rng, 2) for _ in range(5)]

@@ -15,7 +15,7 @@ from bartizan._util.text import quoted, short
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.updates.layout import FLOATS, Layout, device_of, dtype_name, is_tensor, on_gpu, plain_and_leaves
+from bartizan.updates.layout import FLOATS, Layout, is_tensor, on_gpu, plain_and_leaves
 from bartizan.updates.parse import LONGEST_REASON, reason_of
 
 # As peft names them, with or without the adapter's own name: "...q_proj.lora_A.weight", "...lora_A.default.weight".
@@ -127,7 +127,7 @@ class Adapter:
     order: tuple[str, ...]
     """The names in the order in which they came."""
     device: str
-    dtype: str
+    dtypes: frozenset[str]
 
     @property
     def shapes(self) -> tuple[tuple[str, int, int], ...]:
@@ -158,7 +158,8 @@ def parse_adapter(update: Any, settings: LoRA) -> Adapter:
         update, alpha, claimed, _ = update
     _, leaves = plain_and_leaves(update)
     pairs: dict[str, dict[str, str]] = {}
-    for entry in Layout.of(leaves).entries:
+    layout = Layout.of(leaves)
+    for entry in layout.entries:
         name = entry.path[0] if len(entry.path) == 1 and type(entry.path[0]) is str else ""
         found = NAME.fullmatch(name.removesuffix(WEIGHT))
         if found is None:
@@ -184,9 +185,9 @@ def parse_adapter(update: Any, settings: LoRA) -> Adapter:
         modules[module], names[module] = Factors(B, A, settings.scale(r, alpha)), (sides["B"], sides["A"])
     if not modules:
         raise TypeError("the update is empty")
-    first = next(iter(modules.values())).A
     order = tuple(name for (name,) in leaves)
-    return Adapter(modules, names, order, device_of(first), dtype_name(first))
+    dtypes = frozenset(entry.dtype for entry in layout.entries)
+    return Adapter(modules, names, order, layout.entries[0].device, dtypes)
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class Adapters:
     @property
     def layout(self) -> Layout:
         """Of one adapter's factors; the widest of the round decides at which norm numbers overflow."""
-        wide = any(str(one.dtype) == "float64" for one in self.adapters)
+        wide = any("float64" in one.dtypes for one in self.adapters)
         return Layout.of({(): np.empty(0, np.float64 if wide else np.float32)})
 
     @property
@@ -219,7 +220,7 @@ class Adapters:
         """The adapter that the result is built like."""
         if self.reference is not None:
             return self.reference
-        forms = [(one.ranks, one.dtype) for one in self.adapters]
+        forms = [(one.ranks, one.dtypes) for one in self.adapters]
         return self.adapters[forms.index(Counter(forms).most_common(1)[0][0])]
 
     def without(self, quarantined: Mapping[int, str]) -> Adapters:

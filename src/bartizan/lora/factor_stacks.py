@@ -79,7 +79,13 @@ class Stack:
     def pieces(self, side: str) -> Iterator[tuple[int, Any]]:
         """All rows b_a (side "B") or a_a (side "A"), some columns at a time, with the first column."""
         width, m, axis = self.width(side), self.about, 1 if side == "B" else 0
-        step = width if on_gpu(self.factors[0].A) else STEP
+        gpu = on_gpu(self.factors[0].A)
+        if gpu and self.narrow and m is None:  # there may be many thousand tensors: next to nothing is done for each
+            tensors = [one.B for one in self.factors] if side == "B" else [one.A for one in self.factors]
+            whole = sys.modules["torch"].concatenate(tensors, axis=axis).detach()
+            yield 0, whole.T if side == "B" else whole
+            return
+        step = width if gpu else STEP
         for low in range(0, width, step):
             middle = None if m is None else self._read(m, side, slice(low, low + step))
             blocks = []
@@ -99,7 +105,7 @@ class Stack:
         if not self.narrow or dtype_name(x) == "float64":
             return wide(x)
         if on_gpu(x):
-            return x.detach() if self.about is None else x.detach().float()
+            return x.detach().float()
         return x.detach().float().numpy() if is_tensor(x) else x.astype(np.float32)
 
 
@@ -126,7 +132,7 @@ def exact(adapters: Sequence[Adapter], fixed: Sequence[int] = (), about: Adapter
 
 def sums_in_float32(adapters: Sequence[Adapter], about: Adapter | None = None) -> bool:
     """Whether all factors are of 16 bits and on a GPU, whose matrix units then multiply them without loss."""
-    dtypes = {dtype_name(array) for one in adapters for factors in one.modules.values() for array in factors[:2]}
+    dtypes = {dtype for one in adapters for dtype in one.dtypes}
     return about is None and adapters[0].device != "cpu" and len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"}
 
 

@@ -22,8 +22,9 @@ class DLPackArray(np.ndarray[Any, Any]):
 
 
 def speaks_dlpack(kind: type) -> bool:
-    """Whether arrays of this class are read by DLPack; NumPy's and torch's own are read without."""
-    return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
+    """Whether arrays of this class are read by DLPack; NumPy's own, masked ones among them, are not."""
+    own = issubclass(kind, (np.ndarray, np.generic))
+    return not own and hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
 
 
 def borrowed(array: Any) -> Any:
