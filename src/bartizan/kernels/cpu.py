@@ -776,14 +776,20 @@ def rotation_of(k: int, mixing: int) -> Any:
 
 @njit(inner=True, cache=True)
 def _fold(cells, n, L, out):
-    """Add the cells to the sketch, and clear them."""
-    scale = 1.0 / np.sqrt(n)
+    """Add the cells to the sketch, and clear them.
+
+    Each number of the sketch gets one addition a fold, so that it does not matter whether folds are summed elsewhere.
+    """
+    scale, wrapped = 1.0 / np.sqrt(n), min(L, u64(PAD))
     for c in range(n):
         to, at = c * L, c * (L + u64(PAD))
-        for i in range(L):
+        for i in range(wrapped):
+            cell = scale * np.float64(cells[at + i])
+            for j in range(L + i, L + u64(PAD), L):
+                cell += scale * np.float64(cells[at + j])
+            out[to + i] += cell
+        for i in range(wrapped, L):
             out[to + i] += scale * np.float64(cells[at + i])
-        for i in range(u64(PAD)):
-            out[to + i % L] += scale * np.float64(cells[at + L + i])
     for i in range(u64(cells.size)):
         cells[i] = 0.0
 
