@@ -70,7 +70,7 @@ def with_dask(parts, workers, **call):
 
     with (
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
+        Client(cluster, direct_to_workers=True) as client,
     ):
         return partitioned.aggregate(parts, engine=client, **call)
 

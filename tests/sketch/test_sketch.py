@@ -12,7 +12,7 @@ from bartizan._util.seeds import key_of
 from bartizan.kernels import cpu, reference
 from bartizan.kernels.random_matrices import fill_words
 from bartizan.kernels.rows import Rows
-from bartizan.updates import parse_updates
+from bartizan.updates import columns, parse_updates
 
 PROJECTIONS = [
     Gaussian(k=96),
@@ -164,6 +164,17 @@ def test_the_number_of_threads_does_not_matter(sketch, threads, monkeypatch):
     for n in (2, 3, 8):
         threads(n)
         np.testing.assert_allclose(sketch(x, seed=5), want, rtol=1e-12, atol=1e-4)  # float32 sums, cut elsewhere
+
+
+@pytest.mark.parametrize("sketch", [Rotated(), Rotated(64)], ids=repr)
+def test_the_width_of_blocks_does_not_matter(sketch, monkeypatch):
+    """Of many clients fewer columns are read at a time than of one: a sketch is the same to the bit."""
+    clients = parse_updates(normal(1, 2**20 + 5000).astype(np.float32))
+    wide = sketch.sketch_rows(clients, 5)
+    monkeypatch.setattr(columns, "MANY", 1)
+    narrow = sketch.sketch_rows(clients, 5)
+    np.testing.assert_array_equal(narrow.sketches, wide.sketches)
+    np.testing.assert_array_equal(narrow.squared_norms, wide.squared_norms)
 
 
 @every_projection

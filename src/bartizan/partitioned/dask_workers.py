@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
-from dask.distributed import Client, Future, TimeoutError, as_completed
+from dask.distributed import Future, TimeoutError, as_completed
 
 from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
 
@@ -14,7 +15,7 @@ from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
 class DaskWorkers(TaskWorkers):
     """Tasks run where their part is; of a worker that dies, on another one, as long as its part can be had again."""
 
-    def __init__(self, client: Client, parts: Sequence[Any], timeout: float) -> None:
+    def __init__(self, client: Any, parts: Sequence[Any], timeout: float) -> None:
         if client.asynchronous:
             raise TypeError("engine must be a Dask Client that waits for results: Client(..., asynchronous=False).")
         self._client, self._timeout = client, timeout
@@ -35,15 +36,17 @@ class DaskWorkers(TaskWorkers):
     def results(self, tasks: Mapping[str, Any]) -> list[Any]:
         names = {future.key: name for name, future in tasks.items()}
         try:
-            for future in as_completed(tasks.values(), timeout=self._timeout):
+            for future in as_completed(tasks.values(), timeout=self._timeout):  # type: ignore[no-untyped-call, unused-ignore]
                 name = names.pop(future.key)
                 if future.status == "cancelled":
                     failed(name, "its worker was lost, and with it what only that worker held")
                 if future.status != "finished":
                     failed(name, future.exception(self._timeout))
-            return self._client.gather(list(tasks.values()), errors="raise")
+            return self._client.gather(list(tasks.values()))
         except TimeoutError:
             late(list(names.values()), self._timeout)
+        except (OSError, CancelledError) as lost:
+            failed(", ".join(tasks), lost)
         finally:
             if names:
                 self._client.cancel(list(tasks.values()))

@@ -200,11 +200,13 @@ class Held:
 def opened(items: Sequence[Any], wanted: Iterable[int] | None, memory: int | str | None) -> Iterator[Held]:
     """Updates of these clients, as many at a time as may be in memory."""
     limit = HELD if memory is None else as_bytes(memory) // 2
-    held = Held()
-    for client in range(len(items)) if wanted is None else wanted:
+    held, clients = Held(), list(range(len(items)) if wanted is None else wanted)
+    # What is in files is mapped, and takes no memory: all at once.
+    mapped = iter(open_paths([items[client] for client in clients if not callable(items[client])]))
+    for client in clients:
         item, size = items[client], 0
         try:
-            update = _in_host_memory(open_paths([item() if callable(item) else item])[0])
+            update = _in_host_memory(open_paths([item()])[0] if callable(item) else next(mapped))
             if callable(item) or _is_copied(update, item):
                 size = sum(leaf.nbytes for leaf in leaves_of(update).values())
         except Exception as error:  # whatever goes wrong, the other clients can be read
