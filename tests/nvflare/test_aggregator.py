@@ -257,6 +257,17 @@ def test_a_site_without_a_valid_size_is_quarantined(claim):
     assert named == ([] if claim == 10**400 else ["d"])
 
 
+def test_an_address_that_a_site_sends_is_not_opened(tmp_path):
+    np.save(tmp_path / "secret.npy", np.full(100, 1e3, "f4"))
+    aggregator = RobustAggregator("mean")
+    for site, params in zip("abcd", [{"w": np.ones(100, "f4")}] * 3 + [f"file://{tmp_path}/secret.npy"], strict=True):
+        model = given(1.0)
+        model.params = params
+        assert accept(aggregator, site, model) == (site != "d")
+    assert aggregator.aggregate_model().params["w"].tolist() == [1.0] * 100
+    assert "its parameters are a str, not arrays" in str(aggregator.suspects()[0])
+
+
 def test_the_first_result_of_a_site_counts_and_a_late_one_does_not():
     aggregator = RobustAggregator("mean")
     for site in "abc":

@@ -35,7 +35,7 @@ from bartizan.result import Aggregation
 from bartizan.round import Round
 from bartizan.rules.base import Rule
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.files import Unreadable
+from bartizan.updates.files import Unreadable, is_place
 from bartizan.updates.parse import reason_of
 
 AnyRound = Round[Any] | AdapterRound
@@ -323,6 +323,8 @@ def load_kernels(aggregator: Aggregator) -> None:
 def mapped_or_unreadable(params: Any, sent: Any) -> Any:
     """The parameters, mapped where they are on disk; if they do not fit the model that was sent, why."""
     try:
+        if is_place(params):  # a round would open it, with the rights of the server
+            raise TypeError(f"its parameters are a {type(params).__name__}, not arrays")
         update = mapped(params)
         if n_bytes(sent):
             check_layout(update, sent)
