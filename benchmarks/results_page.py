@@ -22,7 +22,7 @@ from typing import Any
 import decision_guide
 import results_text
 import speed_tables
-from speed_tables import RESNET18, cost_table, figure_panel, read_earlier, read_rows, sentence, tables, where
+from speed_tables import RESNET18, cost_table, figure_panel, read_rows, sentence, tables, where
 
 from bartizan._util.atomic import write_whole
 from bartizan.studies import plotting
@@ -36,7 +36,7 @@ FIGURE = ROOT / "docs" / "images" / "results.png"
 INTERVALS = ROOT / "docs" / "images" / "projection-intervals.png"
 DOCS = ROOT / "docs"
 PAGES = (DOCS / "results.md", DOCS / "explanation" / "speed.md", DOCS / "guides" / "choosing.md", ROOT / "README.md")
-CPU = "speed-cpu.json"
+CPU, GPU = "speed-cpu.json", "speed-h200.json"
 LARGE = ("mean", "krum", "bulyan", "geometric-median", "mca", "median")  # rules that were timed at the largest size
 MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 125
@@ -61,11 +61,14 @@ def parts() -> dict[str, str]:
         "weights": results_text.weights(rows),
         # The server's times of one run are mostly noise: they are told by rule.
         "cells": wrapped(comparison_tables.markdown(found, without=("ours speed",))),
-        "speed": wrapped(tables(times, read_earlier(RESULTS))),
+        "speed": wrapped(tables(times)),
         "machine": wrapped(f"Measured on {where(RESULTS, CPU)}, float32."),
         "cost": cost_table(RESULTS, CPU, 50, RESNET18, LARGE),
         "cost_middle": cost_table(RESULTS, CPU, 50, 1_000_000),
         "cost_small": cost_table(RESULTS, CPU, 10, 10_000),
+        "cost_gpu": cost_table(RESULTS, GPU, 50, RESNET18, LARGE),
+        "cost_gpu_middle": cost_table(RESULTS, GPU, 50, 1_000_000),
+        "cost_gpu_small": cost_table(RESULTS, GPU, 10, 100_000),
         "guide": wrapped(decision_guide.section()),
         "origins": wrapped(results_text.origins(kept_runs.read(RESULTS / "paper.jsonl"))),
     }

@@ -27,8 +27,6 @@ OTHERS = {
 }
 # For MCA nobody needs all pairs of whole updates: the paper's own base is 2 to 9 times as slow as its PDR.
 NO_PEER = {("mca", "pair-loop")}
-# The one row that is not of the run of its neighbours.
-EARLIER = "h200-50x138M.json"
 SAID = {"bartizan exact": "our exact engine", "byzfl": "ByzFL", "pair-loop": "a loop over pairs"}
 CLOSE = 1.6
 
@@ -120,14 +118,10 @@ def where(folder: Path, name: str) -> str:
     return load(folder / name)[0].machine
 
 
-def read_earlier(folder: Path) -> list[BenchRow]:
-    return load(folder / EARLIER)
-
-
-def tables(rows: list[BenchRow], earlier: list[BenchRow]) -> str:
+def tables(rows: list[BenchRow]) -> str:
     """One table a machine: what a round costs in reads, and how many times PDR's that is."""
     return "\n\n".join(
-        f"{CLIENTS} clients, float32, {machine}:\n\n{_table(_on(rows, machine), earlier)}"
+        f"{CLIENTS} clients, float32, {machine}:\n\n{_table(_on(rows, machine))}"
         for machine in dict.fromkeys(row.machine for row in rows)
     )
 
@@ -207,34 +201,32 @@ def _title(panel: object, row: BenchRow, y: float) -> None:
     panel.annotate(text, (0, y - 0.75), fontsize=8, color=DARK, weight="bold", **where)
 
 
-def _table(rows: list[BenchRow], earlier: list[BenchRow]) -> str:
+def _table(rows: list[BenchRow]) -> str:
     heads = ["model", "rule", "one read", "PDR, `Rotated`", *(name for name, *_ in OTHERS.values())]
     lines = []
     for dim, rule in dict.fromkeys((row.dim, row.rule) for row in rows):
         here = {row.label: row for row in rows if (row.dim, row.rule) == (dim, rule)}
         own = here[PDR]
-        told = f"{duration(own.seconds)} ({multiple(own.reads)}){'' if own.ok else ', wrong'}{_mark(own, earlier)}"
-        cells = [_cell(here.get(label), own, earlier) for label in OTHERS]
+        told = f"{duration(own.seconds)} ({multiple(own.reads)}){'' if own.ok else ', wrong'}{_mark(own)}"
+        cells = [_cell(here.get(label), own) for label in OTHERS]
         lines.append((f"{MODELS[dim]}, {short(dim)}", SHOWN[rule], duration(own.read_seconds), told, *cells))
-    notes = [f"{ONCE} timed once."] if any(row.repeats == 1 for row in rows) else []
-    if of := [row for row in rows if row in earlier]:
-        notes.append(f"{BEFORE} of an earlier run, {of[0].repeats} calls (`benchmarks/results/{EARLIER}`).")
-    return markdown_table(heads, lines, right=heads[2:]) + "".join(f"\n\n{note}" for note in notes)
+    once = any(row.repeats == 1 for row in rows)
+    return markdown_table(heads, lines, right=heads[2:]) + (f"\n\n{ONCE} timed once." if once else "")
 
 
-ONCE, BEFORE = "†", "‡"
+ONCE = "†"
 
 
-def _mark(row: BenchRow, earlier: list[BenchRow]) -> str:
-    return ONCE * (row.repeats == 1) + BEFORE * (row in earlier)
+def _mark(row: BenchRow) -> str:
+    return ONCE * (row.repeats == 1)
 
 
-def _cell(row: BenchRow | None, own: BenchRow, earlier: list[BenchRow]) -> str:
+def _cell(row: BenchRow | None, own: BenchRow) -> str:
     if row is None:
         return ""
     if row.seconds is None:
         return row.failure
-    return f"{_times(row, own)}x ({multiple(row.reads)}){'' if row.ok else ', wrong'}{_mark(row, earlier)}"
+    return f"{_times(row, own)}x ({multiple(row.reads)}){'' if row.ok else ', wrong'}{_mark(row)}"
 
 
 def _ratio(row: BenchRow, own: BenchRow) -> float:
