@@ -99,10 +99,9 @@ class RangeServer:
             if fault == "slow":
                 time.sleep(3)
             return None
-        self._send(request, 206, body, headers)
         with self._lock:
             self.sent[path] += len(body)
-        return None
+        return self._send(request, 206, body, headers)
 
     @staticmethod
     def _send(

@@ -132,9 +132,8 @@ def _partitioned(options: argparse.Namespace, places: list[str], rule: Any, shar
 def _engine(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
     """The engine of `bartizan.partitioned`, and the number of its workers."""
     if options.dask:
-        from dask.distributed import Client
-
-        with Client(options.dask) as client:
+        connect: Any = importlib.import_module("dask.distributed").Client  # whose types are not complete
+        with connect(options.dask) as client:
             yield client, max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
         return
     import ray
