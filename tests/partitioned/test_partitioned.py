@@ -186,6 +186,18 @@ def test_workers_open_paths_and_functions_a_few_at_a_time(pickling, tmp_path, mo
     assert "missing.npy" in out.quarantined[3]
 
 
+def test_workers_read_addresses_in_a_store(pickling):
+    pytest.importorskip("fsspec")
+    x, rule = numbers(), bz.GeometricMedian()
+    places = [f"memory://partitioned/{m}.npy" for m in range(M)]
+    for m in (m for m in range(M) if m != 6):
+        with create_update(places[m], x[m]) as file:
+            file[...] = x[m]
+    out = partitioned.aggregate(cut(places, CUTS["three"]), rule, sketch=SMALL, seed=SEED)
+    same(out, bz.aggregate(places, rule, sketch=SMALL, seed=SEED))
+    assert "no such object" in out.quarantined[6]
+
+
 @pytest.mark.parametrize("shift", [0, 3e6])  # by which distances are short of digits, and clients read once more
 @pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.Bulyan(2)], ids=repr)
 def test_a_client_that_is_another_one_when_it_is_read_again_is_quarantined(pickling, rule, shift):

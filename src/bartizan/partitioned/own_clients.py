@@ -19,9 +19,10 @@ from bartizan.geometry import norm_limit
 from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import ColumnPass, Updates
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.columns import Row, stack
+from bartizan.updates.columns import Row, slices, stack
 from bartizan.updates.files import Unreadable, open_paths
 from bartizan.updates.layout import Layout, form_of, is_array, is_tensor, leaves_of, on_gpu, plain_and_leaves, rebuild
+from bartizan.updates.lazy import LazyArray
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate, as_list, reason_of
 
 HELD = 2**27  # bytes of updates that a worker opens at a time, if no memory limit is given
@@ -50,6 +51,8 @@ class Shell:
 
     @classmethod
     def of(cls, leaf: Any) -> Shell:
+        if isinstance(leaf, LazyArray):
+            leaf = leaf.like(np.empty(leaf.size, leaf.dtype))
         return cls(leaf.dtype, tuple(leaf.shape), is_tensor(leaf))
 
     def array(self) -> Any:
@@ -155,9 +158,12 @@ def send_row(part: Any, client: int, layout: Layout) -> list[Array] | str:
     (held,) = opened(clients_of(part), [client], None)
     inspected = InspectedUpdates.of(held.taken())
     updates = fitted(inspected, layout)
-    return (
-        inspected.quarantined(layout)[0] if updates is None else [np.array(array) for array in updates.rows.arrays[0]]
-    )
+    return inspected.quarantined(layout)[0] if updates is None else [whole(array) for array in updates.rows.arrays[0]]
+
+
+def whole(array: Any) -> Array:
+    """A copy of an array that may be in a store."""
+    return slices([array], 0, array.size)[0] if isinstance(array, LazyArray) else np.array(array)
 
 
 def fitted(

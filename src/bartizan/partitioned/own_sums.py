@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array, Floats
-from bartizan.partitioned.own_clients import CHANGED, Held, Reading, clients_of, digest_of, filled, fitted, opened
+from bartizan.partitioned.own_clients import (
+    CHANGED,
+    Held,
+    Reading,
+    clients_of,
+    digest_of,
+    filled,
+    fitted,
+    opened,
+    whole,
+)
 from bartizan.partitioned.workers import WorkerError
 from bartizan.rules.base import CoordinateStage
 from bartizan.updates import Noise, Updates
@@ -17,6 +27,7 @@ from bartizan.updates.build import finish_sum, reduce_columns, write_sum
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.columns import HostRows, Row, stack
 from bartizan.updates.layout import Entry, Layout
+from bartizan.updates.lazy import LostUpdatesError
 from bartizan.updates.parse import InspectedUpdates
 from bartizan.updates.server_inputs import Target, server_row
 
@@ -118,9 +129,13 @@ def _read_again(
         if updates is None or all_changed:
             return
         weights = np.array([chosen.weights[client] for client in clients])
-        use(replace(updates, reference=None, trusted=None), weights)
-        for row, client in enumerate(clients):
-            integers[chosen.first + client] = tuple(np.array(array) for array in updates.integers[row])
+        try:
+            with updates.reading():
+                use(replace(updates, reference=None, trusted=None), weights)
+                for row, client in enumerate(clients):
+                    integers[chosen.first + client] = tuple(map(whole, updates.integers[row]))
+        except LostUpdatesError as lost:
+            all_changed.update({chosen.first + clients[row]: reason for row, reason in lost.reasons.items()})
 
     for held in opened(clients_of(part), list(chosen.weights), reading.memory):
         read(held)
