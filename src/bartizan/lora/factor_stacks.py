@@ -180,9 +180,9 @@ def matmul(x: Any, y: Any) -> Any:
     """x @ y, of 16-bit numbers with sums and result in float32; matrices, or batches of them."""
     if not is_tensor(x) or x.dtype.itemsize > 2:
         return x @ y
-    if not x.is_cuda:  # torch can widen the result there only
-        return x.float() @ y.float()
     torch = sys.modules["torch"]
+    if not (x.is_cuda and hasattr(torch.ops.aten.mm, "dtype")):  # elsewhere torch can't widen the result
+        return x.float() @ y.float()
     return (torch.mm if x.dim() == 2 else torch.bmm)(x, y, out_dtype=torch.float32)
 
 
