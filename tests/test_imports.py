@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "__init__": LIBRARY | {"attacks"},
 }
+FOREIGN = {"torch", "numba", "rich", "triton", "matplotlib", "flwr", "peft", "transformers", "jax"}
 SHARED_NAMES = {"__init__", "base", "command"}
 MODULES = {path: path.relative_to(SOURCE / "bartizan") for path in sorted((SOURCE / "bartizan").rglob("*.py"))}
 
@@ -80,10 +81,11 @@ def test_no_two_modules_share_a_name():
     assert {name for name, count in names.items() if count > 1} <= SHARED_NAMES
 
 
-def test_importing_the_package_imports_only_the_library():
-    code = "import sys, bartizan; print(*sys.modules)"
+@pytest.mark.parametrize("more", [set(), {"lora"}], ids=["the package", "with lora"])
+def test_importing_the_package_imports_only_the_library(more):
+    code = f"import sys, bartizan{''.join(f', bartizan.{name}' for name in more)}; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    foreign = {name for name in out if name.split(".")[0] in ("torch", "numba", "rich", "triton", "matplotlib", "flwr")}
+    foreign = {name for name in out if name.split(".")[0] in FOREIGN}
     assert not foreign
     own = {name.split(".")[1] for name in out if name.startswith("bartizan.")}
-    assert own <= LIBRARY | {"attacks"}
+    assert own <= LIBRARY | {"attacks"} | more

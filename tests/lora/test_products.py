@@ -158,6 +158,16 @@ def test_a_sketch_is_linear_in_the_products(seed, one, two):
     np.testing.assert_allclose(sketches[0] + sketches[1], sketches[2], atol=1e-9 * np.abs(sketches[2]).max())
 
 
+def test_results_do_not_depend_on_how_many_columns_are_read_at_a_time(monkeypatch):
+    rng = np.random.default_rng(11)
+    parsed = [parse_adapter(adapter(rng, 2, np.float64, {"a": (1500, 9000)}), LoRA(alpha=2)) for _ in range(3)]
+    sketch = TwoSided(k=1024, rows=512)
+    whole = factor_stacks.exact(parsed), sketch.measure(parsed, (), None, 1)
+    monkeypatch.setattr(factor_stacks, "MANY", 1)
+    for one, other in zip(whole, (factor_stacks.exact(parsed), sketch.measure(parsed, (), None, 1)), strict=True):
+        np.testing.assert_allclose(one.gram, other.gram, atol=1e-9 * one.gram.max())
+
+
 @pytest.mark.parametrize("modules", [{"a": (300, 200)}, MODULES], ids=["one module", "three"])
 def test_sketched_squared_norms_are_unbiased_with_the_variance_that_is_stated(modules):
     rng = np.random.default_rng(5)

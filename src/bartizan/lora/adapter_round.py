@@ -31,7 +31,7 @@ from bartizan.round import in_order, named_errors
 from bartizan.rules.base import Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.updates.files import Unreadable
-from bartizan.updates.parse import as_list, reason_of
+from bartizan.updates.parse import LONGEST_REASON, as_list, reason_of
 
 LEAST_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r
 MANY_ROWS = 1024  # of all clients' factors in a module, from which on `sketch="auto"` projects
@@ -139,7 +139,7 @@ class AdapterRound:
         try:
             parsed: Any = parse_adapter(open_adapter(update) if isinstance(update, Path) else update, self._settings)
         except Exception as error:  # a client's container may raise anything
-            reason = str(error) if isinstance(update, Path) else reason_of(error)
+            reason = short(error, LONGEST_REASON) if isinstance(update, Path) else reason_of(error)
             self.quarantined[client] = reason
             parsed = Unreadable(reason)
         self._stored[client] = parsed, size

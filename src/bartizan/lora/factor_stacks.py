@@ -14,7 +14,8 @@ from bartizan._util.types import Array, Floats
 from bartizan.lora.adapters import Adapter, Factors, wide
 from bartizan.updates.layout import dtype_name, is_tensor, on_gpu
 
-STEP = 4096  # columns of factors in host memory that are copied at a time
+STEP, LEAST_STEP = 4096, 256  # columns of factors in host memory that are copied at a time
+MANY = 2**25  # numbers from which on they are fewer
 CANCELLED = 1e-2  # below this part of what factors could make, float32 sums lack digits
 
 
@@ -30,6 +31,8 @@ class Stack:
     about: Factors | None = None
     narrow: bool = False
     """Read the numbers in float32, or on a GPU as they are, instead of float64."""
+    multiple_of: int = 1
+    """Columns that are read together, a power of two."""
 
     @cached_property
     def counts(self) -> list[int]:
@@ -86,6 +89,8 @@ class Stack:
             yield 0, whole.T if side == "B" else whole
             return
         step = width if gpu else STEP
+        while not gpu and step > max(LEAST_STEP, self.multiple_of) and step * sum(self.counts) > MANY:
+            step //= 2
         for low in range(0, width, step):
             middle = None if m is None else self._read(m, side, slice(low, low + step))
             blocks = []
@@ -152,10 +157,13 @@ def _exact(adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | N
     return Measured(gram, squares, gram[:, list(fixed)], kept_part(squares, most))
 
 
-def stacks(adapters: Sequence[Adapter], about: Adapter | None = None, narrow: bool = False) -> Iterator[Stack]:
+def stacks(
+    adapters: Sequence[Adapter], about: Adapter | None = None, narrow: bool = False, multiple_of: int = 1
+) -> Iterator[Stack]:
     """One stack a module, in the order of the modules' names."""
     for name in sorted(adapters[0].modules):
-        yield Stack([one.modules[name] for one in adapters], None if about is None else about.modules[name], narrow)
+        point = None if about is None else about.modules[name]
+        yield Stack([one.modules[name] for one in adapters], point, narrow, multiple_of)
 
 
 def kept_part(squares: Floats, most: Floats) -> Floats:
@@ -172,9 +180,9 @@ def matmul(x: Any, y: Any) -> Any:
     """x @ y, of 16-bit numbers with sums and result in float32; matrices, or batches of them."""
     if not is_tensor(x) or x.dtype.itemsize > 2:
         return x @ y
-    if not x.is_cuda:  # torch can widen the result there only
-        return x.float() @ y.float()
     torch = sys.modules["torch"]
+    if not (x.is_cuda and hasattr(torch.ops.aten.mm, "dtype")):  # elsewhere torch can't widen the result
+        return x.float() @ y.float()
     return (torch.mm if x.dim() == 2 else torch.bmm)(x, y, out_dtype=torch.float32)
 
 

@@ -83,7 +83,7 @@ def _sums(
     totals: list[Any] = [np.zeros(M), np.zeros(M), np.zeros((M, len(fixed)))]
     maps = None if sketch is None else RandomMaps(sketch.rows, seed, adapters[0].shapes)
     with np.errstate(over="ignore", invalid="ignore"):  # such clients are quarantined
-        for index, stack in enumerate(stacks(adapters, about, narrow=True)):
+        for index, stack in enumerate(stacks(adapters, about, True, 1 if sketch is None else sketch.rows)):
             B, A = (_Side.of(stack, side, fixed, maps, 2 * index + at) for at, side in enumerate("BA"))
             c = placed_once(stack.coefficients, B.own[0], known)
             if sketch is not None:
