@@ -314,3 +314,9 @@ def test_robust_rules_learn_the_text_that_an_attacked_mean_does_not(tmp_path):
     assert attacked["status"] == "diverged" or attacked["last"] > 2 * clean
     for rule in ("nnm >> geometric-median", "flame"):
         assert ends[rule, "sign-flip"]["last"] < 1.05 * clean
+    more = {"rounds": 40, "rule": {"name": "mean"}, "attack": {"name": "none"}}
+    more["model.weights"] = str(tmp_path / "mea-none" / "checkpoint.pt")
+    full, adapted = (
+        run(base.changed(more | {"model.adapters": rank}), tmp_path / f"rank-{rank}").end["last"] for rank in (0, 8)
+    )
+    assert adapted < 1.1 * full
