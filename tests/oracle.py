@@ -282,14 +282,19 @@ def median(x, sizes=None):
 
 
 def trimmed_mean(x, f: int, sizes=None):
-    """The mean of each coordinate without its f least and f largest values."""
-    return _mean_of(x, np.argsort(x, axis=0, kind="stable")[f : len(x) - f], sizes)
+    """The mean of each coordinate without its f least and f largest values; equal ones are ordered by size."""
+    ranks = np.lexsort((np.broadcast_to(sizes_of(x, sizes)[:, None], x.shape), x), axis=0)
+    return _mean_of(x, ranks[f : len(x) - f], sizes)
 
 
 def meamed(x, f: int, sizes=None):
-    """The mean of each coordinate's M - f values nearest to its median, the smaller one first of two equally near."""
-    away = np.abs(x - median(x, sizes))
-    return _mean_of(x, np.lexsort((x, away), axis=0)[: len(x) - f], sizes)
+    """The mean of each coordinate's M - f values nearest to its median, the smaller one first of two equally near.
+
+    Of equal values below the median those of larger size come first, of others those of smaller size.
+    """
+    centre, size = median(x, sizes), sizes_of(x, sizes)[:, None]
+    order = np.lexsort((np.where(x < centre, -size, size), x, np.abs(x - centre)), axis=0)
+    return _mean_of(x, order[: len(x) - f], sizes)
 
 
 def _mean_of(x, rows, sizes):

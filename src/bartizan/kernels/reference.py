@@ -112,7 +112,7 @@ def trimmed_mean(rows: npt.ArrayLike, sizes: Floats, f: int, out: Array) -> None
 def meamed(rows: npt.ArrayLike, sizes: Floats, f: int, out: Array) -> None:
     """The mean of each column by sizes, of the M - f values closest to its median; ties go to the smaller value.
 
-    In order they are consecutive: rank s is out if rank M - f + s is closer.
+    In order (equal values by their sizes) they are consecutive: rank s is out if rank M - f + s is closer.
     """
     x, sizes = ordered(rows, sizes)
     M, centre = len(x), _median(x, sizes)
