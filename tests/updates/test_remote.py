@@ -21,6 +21,7 @@ import safetensors.torch
 import torch
 
 import bartizan as bz
+from bartizan import partitioned
 from bartizan.updates import lazy
 from bartizan.updates.files import create_update, open_update
 from bartizan.updates.folders import folder_of
@@ -245,6 +246,18 @@ def test_a_store_that_fails_costs_one_client(fault, begins, folders, server, mon
     assert "secret" not in out.quarantined[3]
     without = bz.aggregate([*folders[:3], Path("nowhere.npy"), *folders[4:]], RULE, sketch="rotated", seed=7)
     assert bits(out.update["head"]) == bits(without.update["head"])
+
+
+@pytest.mark.parametrize("begins", [FIRST, SECOND_PASS], ids=["while it is sketched", "while it is read again"])
+def test_so_does_one_that_fails_workers(begins, folders, server, monkeypatch):
+    monkeypatch.setattr(lazy, "ATTEMPTS", 2)
+    server.faults["/c3/model-00002-of-00002.safetensors"] = "gone", begins
+    places = addresses(server.url)
+    out = partitioned.aggregate([places[:2], places[2:]], RULE, sketch="rotated", seed=7)
+    assert list(out.quarantined) == [3]
+    assert "no such object" in out.quarantined[3]
+    without = bz.aggregate([*folders[:3], Path("nowhere.npy"), *folders[4:]], RULE, sketch="rotated", seed=7)
+    np.testing.assert_array_equal(out.weights, without.weights)
 
 
 def test_a_store_that_fails_is_an_error_where_clients_must_not(server):

@@ -146,9 +146,11 @@ def _look_at(
     rows = None if about is None else stack([Row(tuple(about), ())], layout)
     sketched = reading.sketch.sketch_rows(updates, reading.seed, rows)
     fitting = [clients[row] for row in updates.clients]
+    lost = {clients[row]: reason for row, reason in updates.lost().items()}
+    sketched.squared_norms[[row for row, client in enumerate(fitting) if client in lost]] = np.nan
     fit = sketched.squared_norms[: len(fitting)] <= norm_limit(layout.widest)  # False for NaN
     seen.clients += fitting
-    seen.faults |= {fitting[row]: updates.fault(row) for row in np.flatnonzero(~fit).tolist()}
+    seen.faults |= {fitting[row]: lost.get(fitting[row]) or updates.fault(row) for row in np.flatnonzero(~fit).tolist()}
     seen.digests |= {client: digest_of(sketched, row) for row, client in enumerate(fitting) if client in held.opened}
     return sketched
 
