@@ -17,7 +17,7 @@ from bartizan.lab.data import DataError, load  # noqa: E402
 from bartizan.lab.data.addresses import CONTEXT, VOCABULARY, Texts, decoded, encoded  # noqa: E402
 from bartizan.lab.data.device_text import TextOnDevice  # noqa: E402
 from bartizan.lab.data.partition import counts, split  # noqa: E402
-from bartizan.lab.models.adapters import with_adapters  # noqa: E402
+from bartizan.lab.models.trained_adapters import with_adapters  # noqa: E402
 from bartizan.lab.report import content as report  # noqa: E402
 from bartizan.lab.report.load import load as load_runs  # noqa: E402
 from bartizan.lab.training.clients import Clients  # noqa: E402

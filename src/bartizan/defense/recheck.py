@@ -93,7 +93,7 @@ class Recheck:
                 return stats if rows == before else stats.keep(np.array([before.index(row) for row in rows]))
         parts = [self.readings[row] for row in rows]
         known = parts[0][0]
-        if [at for part, at in parts if part is known] != list(range(len(known.squared_norms))):
+        if [at if part is known else None for part, at in parts] != list(range(len(known.squared_norms))):
             known = SketchedRows.concatenated([part.part(slice(at, at + 1)) for part, at in parts])
         self.stats[rows] = self.sketch.stats_from(clients, known, self.seed)
         return self.stats[rows]

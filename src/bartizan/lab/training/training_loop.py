@@ -24,7 +24,7 @@ from bartizan.lab.data.partition import counts
 from bartizan.lab.data.population import Population
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY, Metric
 from bartizan.lab.models import build
-from bartizan.lab.models.adapters import with_adapters
+from bartizan.lab.models.trained_adapters import with_adapters
 from bartizan.lab.models.weights import FirstWeights
 from bartizan.lab.training import defence, reproducible
 from bartizan.lab.training.clients import Clients
