@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare" / "job.py"
 
 
@@ -19,6 +21,7 @@ def run(folder, *options):
     return float(accuracy[1]), re.findall(r"^node (\S+):", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_three_hostile_sites_of_nine_cost_two_points_at_most_where_fedavg_fails(tmp_path):
     clean, _ = run(tmp_path, "--rule", "fedavg", "--hostile", "0", "--rounds", "4")
     robust, suspects = run(tmp_path, "--rule", "multi-krum", "--rounds", "4")
