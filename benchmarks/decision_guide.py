@@ -1,6 +1,6 @@
 """The tables of the decision guide: rules x attacks x heterogeneity x b, on images and on text, three seeds each.
 
-bartizan sweep benchmarks/guide/images.toml        # to runs/guide-images; both take hours on two cores
+bartizan sweep benchmarks/guide/images.toml        # to runs/guide-images; half an hour for both on two cores
 bartizan sweep benchmarks/guide/text.toml
 python benchmarks/decision_guide.py runs/guide-images runs/guide-text    # keep a row a run
 python benchmarks/results_page.py                  # write what is made of the rows into docs/guides/choosing.md
@@ -12,10 +12,11 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from bartizan import records
 from bartizan._util.atomic import write_whole
@@ -24,6 +25,7 @@ from bartizan.lab.metrics import METRICS, Metric
 from bartizan.lab.report.wording import level
 from bartizan.studies.formatting import markdown_table
 
+MOST = 1000.0  # a perplexity far above that of guessing every character
 KEPT = Path(__file__).parent / "results" / "guide.jsonl"
 
 
@@ -39,7 +41,7 @@ class Row:
     rule: str
     seed: int
     last: float | None
-    """None if the run did not converge."""
+    """None if the run diverged: to infinity, to NaN, or to a perplexity above `MOST`."""
     rounds: int
     machine: str
     bartizan: str
@@ -86,11 +88,17 @@ def rows_of(folder: Path) -> Iterator[Row]:
             attack=config["attack.name"],
             rule=config["rule.name"],
             seed=config["seed"],
-            last=found.end["last"] if found.end["converged"] else None,
+            last=_last(found.end),
             rounds=len(found.rounds),
             machine=str(found.run.get("machine")),
             bartizan=str(found.run.get("bartizan")),
         )
+
+
+def _last(end: Mapping[str, Any]) -> float | None:
+    """Where a run ended; None where it diverged. An accuracy is below `MOST` always."""
+    last = end["last"]
+    return last if end["status"] != "diverged" and last is not None and last < MOST else None  # False for NaN
 
 
 def kept(path: Path = KEPT) -> list[Row]:
@@ -167,7 +175,8 @@ def section() -> str:
 {sentences(rows)}
 
 A worst case is the worst end over all attacks and splits, mean ± standard deviation over the seeds; a rule fails
-where a run did not converge (`benchmarks/decision_guide.py`). Images, by accuracy:
+where a run diverged, or ended at a perplexity above 1,000, far worse than guessing (`benchmarks/decision_guide.py`).
+Images, by accuracy:
 
 {table(rows, "accuracy")}
 

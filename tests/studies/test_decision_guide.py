@@ -97,8 +97,10 @@ def test_a_row_is_kept_of_every_run_and_an_unfinished_one_is_refused(guide, tmp_
     found = list(guide.rows_of(tmp_path))
     assert [(row.rule, row.last, row.clients_differ, row.b) for row in found] == [
         ("krum", 0.5, "dirichlet 0.1", 0.3),
-        ("mean", None, "dirichlet 0.1", 0.3),
+        ("mean", 0.1, "dirichlet 0.1", 0.3),
     ]
+    for end in ({"status": "diverged", "last": 0.1}, {"status": "finished", "last": float("inf")}):
+        assert guide._last(end) is None
     (tmp_path / "kept.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in found))
     assert guide.kept(tmp_path / "kept.jsonl") == found
     write_brief(tmp_path / "c", "krum", "lie", ends=False, **config)

@@ -39,12 +39,14 @@ def points(value: float) -> str:
 def level(value: float, metric: Metric) -> str:
     """
     >>> from bartizan.lab.metrics import PERPLEXITY
-    >>> level(0.8125, ACCURACY), level(8.125, PERPLEXITY)
-    ('81.3%', '8.13')
+    >>> level(0.8125, ACCURACY), level(8.125, PERPLEXITY), level(3e40, PERPLEXITY)
+    ('81.3%', '8.13', '3.0e+40')
     """
     if metric == ACCURACY:
         return percent(value)
-    return "not known" if math.isnan(value) else f"{Decimal(value).quantize(Decimal('0.01'), ROUND_HALF_UP):,}"
+    if not abs(value) < 1e6:
+        return "not known" if math.isnan(value) else f"{value:.1e}"
+    return f"{Decimal(value).quantize(Decimal('0.01'), ROUND_HALF_UP):,}"
 
 
 def difference(value: float, metric: Metric) -> str:
