@@ -29,15 +29,8 @@ from bartizan.updates import Noise, Updates
 from bartizan.updates.build import rest_of
 from bartizan.updates.columns import Row, RowsElsewhere
 from bartizan.updates.layout import Layout
+from bartizan.updates.lazy import LostUpdatesError
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate
-
-
-class ChangedClients(Exception):
-    """Clients that could be read at first, and could not be read again or were not the same."""
-
-    def __init__(self, reasons: dict[int, str]) -> None:
-        super().__init__(reasons)
-        self.reasons = reasons
 
 
 @dataclass(frozen=True)
@@ -228,7 +221,7 @@ class AllParts:
     def _check_changed(self, reasons: dict[int, str]) -> None:
         if reasons:
             self.gone |= set(reasons)
-            raise ChangedClients(dict(sorted(reasons.items())))
+            raise LostUpdatesError(dict(sorted(reasons.items())))
 
 
 def _problem(seen: Any, reading: Reading, trusted: bool) -> str | None:

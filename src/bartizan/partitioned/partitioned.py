@@ -17,11 +17,11 @@ from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted
 from bartizan.aggregate import Aggregator
-from bartizan.defense.decide import decide, effective_sketch
-from bartizan.defense.quarantine import quarantine
+from bartizan.defense.decide import Verdict, decide, effective_sketch
+from bartizan.defense.quarantine import until_read
 from bartizan.defense.recheck import RECHECK_SKETCH
-from bartizan.geometry import client_sizes
-from bartizan.partitioned.all_parts import AllParts, ChangedClients
+from bartizan.geometry import GramStats, client_sizes
+from bartizan.partitioned.all_parts import AllParts
 from bartizan.partitioned.own_clients import Reading
 from bartizan.partitioned.workers import Workers, workers_of
 from bartizan.result import Aggregation
@@ -107,24 +107,23 @@ def aggregate(
         with _target(out, clients) as target:
             if not isinstance(target, str):
                 clients.prepared(target, points, 0, None)  # report its faults before the weights are decided
-            while True:
-                try:
-                    verdict = decide(
-                        rule,
-                        clients,
-                        stats,
-                        sketch=chosen,
-                        sizes=S,
-                        seed=seed,
-                        history=history,
-                        strict=strict,
-                        watch=watch,
-                        recheck_sketch=RECHECK_SKETCH if recheck else None,
-                    )
-                    update = every.combined(clients.without(verdict.quarantined), verdict, target)
-                    break
-                except ChangedClients as changed:  # the others are weighed anew, without them
-                    clients, stats = quarantine(clients, stats, changed.reasons, strict)
+
+            def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
+                verdict = decide(
+                    rule,
+                    clients,
+                    stats,
+                    sketch=chosen,
+                    sizes=S,
+                    seed=seed,
+                    history=history,
+                    strict=strict,
+                    watch=watch,
+                    recheck_sketch=RECHECK_SKETCH if recheck else None,
+                )
+                return verdict, every.combined(clients.without(verdict.quarantined), verdict, target)
+
+            verdict, update = until_read(clients, stats, strict, closed)
         watch.lap("combine")
         update = open_update(out) if isinstance(out, Path) else update
         return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
