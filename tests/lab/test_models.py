@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 from bartizan.lab.models import MODELS, build  # noqa: E402
 from bartizan.lab.models.layers import AdaptivePool  # noqa: E402
 from bartizan.lab.models.weights import FirstWeights  # noqa: E402
+from bartizan.lab.runs.checkpoint import Checkpoint  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 
 COUNTS = [
@@ -224,10 +226,18 @@ def test_first_weights_come_from_a_file_to_the_bit_and_its_hash_is_of_its_bytes(
     assert FirstWeights.read(saved(tmp_path, build("cnn", 10, seed=3), "other.pt")).digest != digest
 
 
-def test_a_classifier_of_other_classes_is_drawn_anew_and_that_is_told(tmp_path):
-    path = saved(tmp_path, build("resnet18", 7, (3, 224, 224), "batch", seed=1))
+def checkpoint(tmp_path, model):
+    flat = FlatLayout.of(model)
+    shapes = {entry.name: list(entry.shape) for entry in flat}
+    Checkpoint("id", 1, 0, 0.0, {"weights": flat.read(model)}, shapes=shapes).save(tmp_path)
+    return str(tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.parametrize("written", [saved, checkpoint])
+def test_a_classifier_of_other_classes_is_drawn_anew_and_that_is_told(written, tmp_path):
+    path = written(tmp_path, build("resnet18", 7, (3, 224, 224), "batch", seed=1))
     model, drawn = (build("resnet18", 10, (3, 224, 224), "batch", seed=2) for _ in range(2))
-    assert read_into(model, path) == "fc.weight and fc.bias are drawn anew: first.pt has 7 classes."
+    assert read_into(model, path) == f"fc.weight and fc.bias are drawn anew: {Path(path).name} has 7 classes."
     assert torch.equal(model.fc.weight, drawn.fc.weight)
     assert not torch.equal(model.conv1.weight, drawn.conv1.weight)
 
@@ -250,6 +260,9 @@ def test_first_weights_that_do_not_fit_say_what_was_wanted_and_what_came(tmp_pat
         (b"not a pickle", "is no state dict"),
         ([1.0], "must hold a dict from names to tensors.*got list"),
         ({"fc.weight": 3}, "must hold a dict from names to tensors"),
+        ({"server": {"weights": torch.zeros(3)}, "shapes": {"fc.bias": [2]}}, "is no state dict"),
+        ({"server": {"weights": torch.zeros(3)}, "shapes": {"fc.bias": [10**12, 10**12]}}, "is no state dict"),
+        ({"server": {"weights": torch.zeros(3)}}, "is no state dict"),
     ],
 )
 def test_a_file_that_holds_no_weights_is_refused_by_name(tmp_path, content, message):

@@ -401,6 +401,15 @@ def test_a_classifier_that_was_drawn_anew_is_told_in_the_first_round(tmp_path):
     assert "drawn" not in notes[1]
 
 
+def test_a_sample_with_less_than_a_batch_for_each_client_is_shared_out_equally_and_noted():
+    n, count = len(Population.of(SMALL).dataset.train), SMALL.clients.count
+    unequal = {"kind": "dirichlet", "beta": 0.1}
+    sample = Population.of(SMALL.changed({"clients.batch": n // count + 1, "split": unequal}))
+    assert set(sample.sizes) <= {n // count, -(-n // count)}
+    assert f"fewer than a batch of {n // count + 1}" in sample.note
+    assert Population.of(SMALL).note == ""
+
+
 def test_a_validation_part_is_taken_from_all_clients_and_the_test_set_is_not_looked_at(tmp_path):
     kept, held = (run(SMALL.with_settings([f"data.validation={v}"]), tmp_path / v).run for v in ("0.0", "0.2"))
     assert (sum(kept["sizes"]), sum(held["sizes"])) == (10_000, 8_000)
@@ -416,7 +425,7 @@ def test_a_validation_part_is_taken_from_all_clients_and_the_test_set_is_not_loo
 
 def test_a_run_that_can_not_begin_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match="examples"):
-        run(SMALL.with_settings(["clients.batch=5000"]), tmp_path / "new" / "run")
+        run(SMALL.with_settings(["clients.count=20000"]), tmp_path / "new" / "run")
     assert not (tmp_path / "new").exists()
 
 

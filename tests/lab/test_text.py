@@ -283,7 +283,7 @@ def test_a_run_of_adapters_begins_from_the_checkpoint_of_another_and_sends_littl
     second = run(TEXT.with_settings(given), tmp_path / "second")
     assert second.run["dim"] < first.run["dim"] / 10
     assert second.rounds[-1]["perplexity"] == pytest.approx(first.rounds[-1]["perplexity"], rel=1e-4)
-    with pytest.raises(ValueError, match=f"its vector is {second.run['dim']}, wanted {first.run['dim']}"):
+    with pytest.raises(ValueError, match="it lacks"):
         run(TEXT.with_settings([f"model.weights={tmp_path / 'second' / 'checkpoint.pt'}"]), tmp_path / "third")
 
 

@@ -593,10 +593,12 @@ def test_the_other_data_sets_run_by_the_same_commands(table, tmp_path, capsys):
     runs, kept = tmp_path / "runs", tmp_path / "kept.jsonl"
     command = f"paper run {table} --protocol literal --cells rule=bulyan,attack=lie,b=0.3 --budget rounds=1".split()
     command += ["--data", str(SAMPLES), "--out", str(runs), "--device", "cpu"]
-    # From scratch, as its weights are an extra; and as few images as a round can have.
-    for change in ("model.weights=", "model.norm=group", "data.scaling=own", "clients.batch=2", "data.resize=32"):
+    # From scratch, as its weights are an extra. The samples have fewer images than a batch for each client.
+    for change in ("model.weights=", "model.norm=group", "data.scaling=own", "data.resize=32"):
         command += ["--set", change]
     assert cli.main(command) == 0
+    notes = {results.read(path).rounds[0]["note"] for path in results.find(runs)}
+    assert all("fewer than a batch of 32" in note for note in notes)
     assert cli.main(["paper", "keep", str(runs), str(kept)]) == 0
     assert "2 runs, of which new: 2" in capsys.readouterr().out
     assert cli.main(["paper", "compare", str(kept)]) == 0

@@ -29,7 +29,7 @@ class Population:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Population:
-        """Load the data and split it; every client gets at least one batch."""
+        """Load the data and split it; every client gets at least one batch, or of a small sample an equal part."""
         clients, seed = experiment.clients, experiment.seed
         dataset = _loaded(experiment.data.name, experiment.data.folder, experiment.data.validation)
         parts = partition.split(
@@ -37,7 +37,7 @@ class Population:
             dataset.train.labels,
             clients.count,
             generator(seed, "split"),
-            least=clients.batch,
+            least=max(1, min(clients.batch, len(dataset.train.labels) // clients.count)),
             **experiment.split.settings,
         )
         attackers = generator(seed, "byzantine").choice(clients.count, clients.n_byzantine, replace=False)
@@ -51,6 +51,14 @@ class Population:
     @cached_property
     def sizes(self) -> Array:
         return np.array([len(part) for part in self.parts])
+
+    @property
+    def note(self) -> str:
+        """What a reader of the results should know about the split; mostly nothing."""
+        batch, least = self.experiment.clients.batch, int(self.sizes.min())
+        if least >= batch:
+            return ""
+        return f"Some clients hold {least} examples, fewer than a batch of {batch}: some come twice or more in it."
 
     def taking_part(self, round: int) -> list[int]:
         """The clients that take part in a round, in order."""

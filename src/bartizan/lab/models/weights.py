@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".pt", ".pth", ".safetensors")
 MOST = 2**31  # bytes of a file; VGG16's has half a gigabyte
-CHECKPOINT = "the model's vector of a checkpoint"
 COUNTER = "num_batches_tracked"  # BatchNorm's, which nothing here uses
 SHOWN = 3
 
@@ -60,17 +60,10 @@ class FirstWeights:
 
     def load_into(self, model: nn.Module) -> str:
         """Copy the tensors into a model, and return a note about what was drawn anew: a classifier of other classes."""
-        from bartizan.lab.training.flat_model import FlatLayout
         from bartizan.lab.training.torch_import import nn, torch
 
         own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}
         given = self.tensors
-        if CHECKPOINT in given:
-            flat, vector = FlatLayout.of(model), given[CHECKPOINT]
-            self._require(
-                tuple(vector.shape) == (flat.size,), "its", [f"vector is {_size(vector)}, wanted {flat.size}"]
-            )
-            given = flat.named(vector)
         linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         head = {f"{linear[-1]}.{part}" for part in ("weight", "bias")} if linear else set()
         shapes = [n for n in own if n in given and tuple(own[n].shape) != tuple(given[n].shape)]
@@ -138,20 +131,26 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
                         raise ValueError("its parts are compressed")  # small files could fill the memory
             # weights_only: a file from someone else must not execute code.
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            if isinstance(found, dict) and isinstance(found.get("server"), dict):  # a run's checkpoint.pt
+                found = _of_checkpoint(found["server"].get("weights"), found.get("shapes"))
     except Exception as wrong:  # any content is possible
         why = str(wrong).partition("\n")[0] or type(wrong).__name__
         raise WeightsError(
             f"model.weights: {path} is no state dict: {short(why, 200)}. Wanted what torch.save(model.state_dict()) or "
             "safetensors write; put back a copy, or give another file."
         ) from None
-    if isinstance(found, dict) and isinstance(found.get("server"), dict):  # a run's checkpoint.pt
-        found = {CHECKPOINT: found["server"].get("weights")}
     if not isinstance(found, dict) or not all(isinstance(one, torch.Tensor) for one in found.values()):
         raise WeightsError(
             f"model.weights: {path} must hold a dict from names to tensors, as torch.save(model.state_dict()) writes; "
             f"got {type(found).__name__}."
         )
     return {str(name): one for name, one in found.items() if not str(name).endswith(COUNTER)}
+
+
+def _of_checkpoint(vector: Any, shapes: Any) -> dict[str, Tensor]:
+    """The tensors of the model whose vector and shapes a checkpoint holds."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    return {name: part.view(*shapes[name]) for name, part in zip(shapes, vector.split(sizes), strict=True)}
 
 
 def _but_the_first(tensor: Tensor) -> tuple[int, tuple[int, ...]]:

@@ -47,6 +47,8 @@ class Checkpoint:
     """Whether that round was the last because the model is not finite any more."""
     clients: dict[str, Any] = field(default_factory=dict)
     """The clients' `state_dict`: what each sent last, where they have momentum over rounds."""
+    shapes: dict[str, Any] = field(default_factory=dict)
+    """Shapes of the model's tensors by name, in their order in its vector: for a run that begins with this model."""
 
     def save(self, folder: Path) -> None:
         """Write the folder's checkpoint; an interruption or a full disk leaves the previous one."""

@@ -144,7 +144,8 @@ class _Rounds:
 
     def save(self) -> None:
         id, length = self.training.experiment.id, self.lines.sync()
-        Checkpoint(id, self.done, length, self.seconds, *self.training.state()).save(self.folder)
+        shapes = {entry.name: list(entry.shape) for entry in self.training.clients.flat}
+        Checkpoint(id, self.done, length, self.seconds, *self.training.state(), shapes=shapes).save(self.folder)
 
     def end(self) -> dict[str, Any]:
         metric, diverged = self.training.metric, self.training.diverged

@@ -83,7 +83,7 @@ class Training:
             seed=seed,
         )
         self.first = FirstWeights.read(network.weights) if network.weights else None
-        self.first_note = self.first.load_into(model) if self.first else ""
+        self.first_notes = [population.note, self.first.load_into(model) if self.first else ""]
         self.model = (with_adapters(model, network.adapters, seed) if network.adapters else model).to(device)
         by_batch = experiment.evaluation.statistics == "batch"
         self.evaluation = Evaluation(self.model, self.test, batch_statistics=by_batch)
@@ -174,7 +174,7 @@ class Training:
         (aggregator, note, rows, trusted, loss), train = machine.timed(
             lambda: self._client_updates(who, t), self.device
         )
-        notes = [self.first_note if t == 1 else "", note]
+        notes = [*(self.first_notes if t == 1 else ()), note]
         line |= {"weights": None, "quarantined": {}, "seconds": {"train": train}, "loss": loss}
         line |= {"norm": None, "step": 0.0}
         given: dict[str, Any] = {"seed": seed, "trusted": trusted, "history": self.history, "sizes": self._sizes(who)}
