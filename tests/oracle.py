@@ -223,7 +223,7 @@ def clipped_clustering(x, history: Sequence[float] = ()):
 def flame(x):
     """The mean of the majority by single linkage of cosine distances, clipped to the median norm."""
     unit = x / norms(x)[:, None]
-    D = 1 - unit @ unit.T
+    D = (1 - unit @ unit.T).round(12)
     for length in np.unique(D):  # the least length that connects more than half of the clients
         for client in range(len(x)):
             near, size = D[client] <= length, 0

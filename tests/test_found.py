@@ -103,3 +103,9 @@ def test_an_array_as_a_clients_id_is_a_type_error():
 def test_a_history_that_is_no_tuple_is_a_type_error():
     with pytest.raises(TypeError, match="history must be what the last round's result held"):
         bz.aggregate(X, bz.Mean(), history=1)
+
+
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=64)], ids=repr)
+def test_flame_keeps_all_clients_that_are_parallel(sketch):
+    rows = np.array([[-3.578125], [-2.03125], [-2.84375], [-2.578125]])
+    assert (bz.aggregate(rows, bz.FLAME(), sketch=sketch, seed=5).weights > 0).all()
