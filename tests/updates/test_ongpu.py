@@ -214,3 +214,13 @@ def test_layers_have_their_median(dtype):
     for name, value in layers(x.double().median(dim=0).values).items():
         assert got[name].dtype == (torch.int64 if name == "steps" else dtype)
         np.testing.assert_array_equal(host(got)[name], value.numpy() if name != "steps" else 7)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=1024), bz.Achlioptas(k=256), bz.Gaussian(k=64)], ids=repr)
+def test_updates_may_be_on_another_gpu_than_the_current_one(sketch):
+    rule, x = bz.NNM(2) >> bz.GeometricMedian(), numbers()
+    first, second = (bz.aggregate(x.to(f"cuda:{n}"), rule, sketch=sketch, seed=SEED) for n in (0, 1))
+    assert second.update.get_device() == 1
+    assert np.array_equal(first.weights, second.weights)
+    assert torch.equal(first.update.cpu(), second.update.cpu())

@@ -20,6 +20,7 @@ from bartizan.kernels import reference
 from bartizan.kernels.gpu.chacha import KEY, draw, key_words
 from bartizan.kernels.gpu.device_rows import DeviceRows, multiprocessors, tile_at, wide
 from bartizan.kernels.gpu.fallback import copied
+from bartizan.kernels.gpu.launch import on_device
 from bartizan.kernels.gpu.squared_norms import squared_norms
 
 ROWS = 64  # of a program
@@ -45,7 +46,8 @@ def achlioptas(
     drawn = (start, k, 2**32 // (2 * s), reference.ACHLIOPTAS, *key_words(key))
     exact = rows.dtype != torch.float32 and origin is None
     form = {**rows.form, "EXACT": exact, "ROWS": ROWS, "GROUPS": GROUPS, "COLUMNS": COLUMNS}
-    _signs[(groups, sides, parts)](*rows.place, origin, sums, M, rows.width, each, *drawn, **form, num_warps=4)
+    with on_device(sums.get_device()):
+        _signs[(groups, sides, parts)](*rows.place, origin, sums, M, rows.width, each, *drawn, **form, num_warps=4)
     out += sums.sum(0, dtype=torch.float64) * math.sqrt(s / k)
     return None
 
@@ -64,9 +66,9 @@ def _written_out(
         P = torch.empty((x.shape[1], k), dtype=torch.float64, device=rows.device)
         groups = triton.cdiv(k, 8 if stream == reference.GAUSSIAN else 16)
         grid = (triton.cdiv(x.shape[1], 64), triton.cdiv(groups, 16))
-        _matrix[grid](
-            P, x.shape[1], k, start + first, groups, half, stream, *key_words(key), stream == reference.GAUSSIAN
-        )
+        sizes = x.shape[1], k, start + first, groups, half
+        with on_device(P.get_device()):
+            _matrix[grid](P, *sizes, stream, *key_words(key), stream == reference.GAUSSIAN)
         out.addmm_(x, P, alpha=scale)
 
 

@@ -14,6 +14,7 @@ from bartizan._util.types import Array
 from bartizan.kernels import reference
 from bartizan.kernels.gpu.chacha import words
 from bartizan.kernels.gpu.device_rows import DeviceRows, tile_at
+from bartizan.kernels.gpu.launch import on_device
 
 COPIED = 2**22  # numbers of a block that is copied
 BLOCK = 4096
@@ -38,7 +39,8 @@ def copied(
 def copy_columns(rows: DeviceRows, origin: Tensor | None, start: int, out: Tensor) -> None:
     """As many columns as `out` has, from coordinate `start` on, about the origin; zeros behind the last one."""
     grid = (triton.cdiv(out.shape[1], BLOCK), len(rows))
-    _copy[grid](*rows.place, origin, out, start, rows.width, out.shape[1], **rows.form, BLOCK=BLOCK)
+    with on_device(out.get_device()):
+        _copy[grid](*rows.place, origin, out, start, rows.width, out.shape[1], **rows.form, BLOCK=BLOCK)
 
 
 def rotated_by_torch(

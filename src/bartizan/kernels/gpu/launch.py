@@ -6,12 +6,20 @@ keeps the kernel that was compiled for each kind of tensors, and then only passe
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from triton.runtime import driver
 
 from bartizan.kernels.compiling import reported
+
+
+def on_device(device: int) -> AbstractContextManager[Any]:
+    """Make this GPU the current one: Triton launches there, wherever the arguments are. -1 is the host's memory."""
+    same = device == -1 or device == torch.cuda.current_device()
+    return nullcontext() if same else torch.cuda.device(device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +32,7 @@ class Launcher:
     compiled: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
-        kinds, numbers = list[Any](), list[Any]()
+        kinds, numbers, device = list[Any](), list[Any](), -1
         for argument in arguments:
             if type(argument) is int:
                 numbers.append(argument)
@@ -32,16 +40,16 @@ class Launcher:
                 kinds.append(None)
                 numbers.append(None)
             else:
-                address = argument.data_ptr()
-                kinds.append((argument.dtype, address % 16, argument.get_device()))
+                address, device = argument.data_ptr(), argument.get_device()
+                kinds.append((argument.dtype, address % 16, device))
                 numbers.append(address)
         ready = self.compiled.get(key := tuple(kinds))
         if ready is None:
-            with reported(f"{self.kernel.__name__.strip('_')} for the GPU"):
+            with on_device(device), reported(f"{self.kernel.__name__.strip('_')} for the GPU"):
                 # Interpreted, a kernel is never compiled, and this is None.
                 self.compiled[key] = self.kernel[grid](*arguments, *self.constants, **self.options)
             return
         # What `ready[grid](...)` does, without its look at hooks and at the memory that each address is of.
-        active = driver.active
-        stream = active.get_current_stream(active.get_current_device())
-        ready.run(*grid, stream, ready.function, ready.packed_metadata, None, None, None, *numbers, *self.constants)
+        stream, metadata = driver.active.get_current_stream(device), ready.packed_metadata
+        with on_device(device):
+            ready.run(*grid, stream, ready.function, metadata, None, None, None, *numbers, *self.constants)
