@@ -1,17 +1,18 @@
-"""The results page, its figure and the tables of costs, from what is kept in benchmarks/results.
+"""The results page, its figure, the tables of costs and of the fuzz campaign, from what is kept in benchmarks/results.
 
     bartizan paper keep runs/paper benchmarks/results/paper.jsonl --commit HASH   # runs, after `bartizan paper run`
     python benchmarks/results_page.py                                            # write what is made of them
     python benchmarks/results_page.py --check                                    # 1 if the pages say something else
 
 What stands between `<!-- made: NAME -->` and `<!-- end -->` is made; the text around is written by hand. The speed
-tables come from `speed-*.json` (`make speed`).
+tables come from `speed-*.json` (`make speed`), those of the campaign from `hostile.json` (`make fuzz`).
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import re
 import sys
 import textwrap
@@ -29,13 +30,22 @@ from bartizan.studies import plotting
 from bartizan.studies.paper import comparison_tables, interval_plot, kept_runs, scatter_plot
 from bartizan.studies.paper.compare import compare, headline
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from fuzz import page
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 LITERAL = "paper-literal.jsonl"
 FIGURE = ROOT / "docs" / "images" / "results.png"
 INTERVALS = ROOT / "docs" / "images" / "projection-intervals.png"
 DOCS = ROOT / "docs"
-PAGES = (DOCS / "results.md", DOCS / "explanation" / "speed.md", DOCS / "guides" / "choosing.md", ROOT / "README.md")
+PAGES = (
+    DOCS / "results.md",
+    DOCS / "explanation" / "speed.md",
+    DOCS / "guides" / "choosing.md",
+    DOCS / "reliability.md",
+    ROOT / "README.md",
+)
 CPU, GPU = "speed-cpu.json", "speed-h200.json"
 LARGE = ("mean", "krum", "bulyan", "geometric-median", "mca", "median")  # rules that were timed at the largest size
 MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -70,6 +80,7 @@ def parts() -> dict[str, str]:
         "cost_gpu_middle": cost_table(RESULTS, GPU, 50, 1_000_000),
         "cost_gpu_small": cost_table(RESULTS, GPU, 10, 100_000),
         "guide": wrapped(decision_guide.section()),
+        "campaign": wrapped(page.section(json.loads((RESULTS / "hostile.json").read_text(encoding="utf-8")))),
         "origins": wrapped(results_text.origins(kept_runs.read(RESULTS / "paper.jsonl"))),
     }
 
