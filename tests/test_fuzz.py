@@ -156,7 +156,7 @@ async def unchecked(update):
 
 
 BROKEN = {  # what is broken: the surface, where, the thing put there, what the campaign says
-    "a reader that refuses every file": ("update-files", files, "_npy", refusing, "a valid file was refused"),
+    "a reader that refuses every file": ("update-files", files, "_npy", refusing, "a sound input was refused"),
     "objects that are never checked": ("stores", lazy.RemoteUpdate, "check", unchecked, "request "),
     "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than the independent reader"),
     "checkpoints of another round": (
