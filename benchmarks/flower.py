@@ -26,6 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 import bartizan as bz
 from bartizan._util.arguments import number
 from bartizan.flower import RobustStrategy
+from bartizan.studies.bench.peak_memory import of_process
 
 OURS = {
     "bartizan Mean": bz.Mean,
@@ -128,7 +129,7 @@ class Peak(threading.Thread):
 
     def run(self) -> None:
         while not self.over.wait(0.001):
-            self.most = max(self.most, own_memory())
+            self.most = max(self.most, of_process("RssAnon:"))
 
     def __enter__(self) -> Peak:
         self.start()
@@ -137,11 +138,6 @@ class Peak(threading.Thread):
     def __exit__(self, *gone: object) -> None:
         self.over.set()
         self.join()
-
-
-def own_memory() -> int:
-    text = Path("/proc/self/status").read_text()
-    return 1024 * int(text.partition("RssAnon:")[2].split()[0])
 
 
 def measured(name: str, folder: str, M: int, p: int, f: int, watched: bool) -> dict[str, float]:
@@ -163,7 +159,7 @@ def measured(name: str, folder: str, M: int, p: int, f: int, watched: bool) -> d
             del reply
 
     if watched:  # by itself, for it costs time
-        before = own_memory()
+        before = of_process("RssAnon:")
         with Peak() as peak:
             strategy.aggregate_train(1, replies())
         return {"peak": (peak.most - before) / 1e6}
