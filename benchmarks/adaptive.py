@@ -27,12 +27,12 @@ PROGRESS = ProgressLine("adaptive", delay=0, plain=False)
 
 
 def honest(rng, length):
-    """A common direction `length` times as long as the noise."""
+    """Draw honest updates: a common direction, `length` times as long as the noise of each."""
     return (length * rng.standard_normal(P) + rng.standard_normal((H, P))).astype(np.float32)
 
 
 def error(update, x):
-    """In units of the honest clients' root mean square distance from their mean."""
+    """Return the distance from the honest mean, in root mean square distances of the honest from it."""
     middle = x.mean(axis=0, dtype=np.float64)
     return np.linalg.norm(update - middle) / np.sqrt(((x - middle) ** 2).sum(axis=1).mean())
 
@@ -49,7 +49,7 @@ def streamed(rule, sketch, sent, **settings):
 
 
 def harm(options):
-    """Error of the aggregate under each attacker, and how many of the 15 attackers were quarantined."""
+    """Print the error of the aggregate under each attack, and how many of the 15 attackers were quarantined."""
     sketch, rules = bz.Rotated(), [bz.Krum(F), bz.GeometricMedian(), bz.MCA()]
     guess = bz.Aggregator(bz.GeometricMedian(), sketch)
     z = attacks.null_space(
@@ -97,7 +97,7 @@ def harm(options):
 
 
 def outliers(options):
-    """Attackers among tight honest clients hide a move that is nearly as long as honest outliers are far off."""
+    """Print the error where attackers hide a move nearly as long as the distance of honest outliers."""
     sketch, rule, p, far = bz.Rotated(k=512), bz.GeometricMedian(), 9000, 1000
     print("Distance from the tight clients' middle, in their spreads: exact / stream without (b) / with (b) / one call")
     for n_honest, n_attackers, n_out in ((35, 15, 12), (26, 24, 2)):
@@ -115,7 +115,7 @@ def outliers(options):
 
 
 def odds(options):
-    """The ranges behind both checks, and how often vectors leave them at odds that can be counted."""
+    """Print the ranges of both checks, and how often vectors leave them at odds that can be counted."""
     sketches = [bz.Rotated(), bz.Rotated(mixing=64), bz.Rotated(mixing=16), bz.Rotated(mixing=8)]
     sketches += [bz.Rotated(k=1024), bz.Rotated(k=256)]
     sketches += [bz.Achlioptas(4096), bz.Achlioptas(4096, s=32), bz.Achlioptas(256), bz.Achlioptas(64)]
@@ -141,7 +141,7 @@ def odds(options):
 
 
 def left_range(sketch, x, seeds, wanted):
-    """How often the worst vector's squared norm is below, and above, the range of these odds."""
+    """Return how many seeds take the worst vector's squared norm below the range of these odds, and how many above."""
     ratios = np.empty((len(seeds), len(x)))
     for row, seed in enumerate(seeds):
         PROGRESS.show(f"{sketch!r}: {row} of {len(seeds)}")
@@ -153,7 +153,7 @@ def left_range(sketch, x, seeds, wanted):
 
 
 def held_out(options):
-    """Rotated's ranges on vectors and seeds that had no part in choosing them."""
+    """Print how often Rotated leaves its ranges on vectors and seeds that they were not chosen by."""
     rng, wanted, seeds = np.random.default_rng(20261), 1e-3, 15_000
     print(
         f"Of {seeds} seeds, leaving the range of odds {wanted:g}: the worst vector ({wanted * seeds:.0f} are promised)"
@@ -168,7 +168,7 @@ def held_out(options):
 
 
 def lanes(rng, k, n, m, B, flat):
-    """m rows of one lane in each of B of eight blocks: flat and in a row, or of any size and anywhere."""
+    """Return a vector with m entries in one lane of B of eight blocks: equal and in a row, or any and anywhere."""
     v, lane = np.zeros((8, n, k // n)), rng.integers(k // n)
     for block in rng.choice(8, B, replace=False):
         count = min(m, n)
@@ -178,7 +178,7 @@ def lanes(rng, k, n, m, B, flat):
 
 
 def vectors(k, n, p):
-    """Flat ones on cosets of rows in one lane, the worst that are known; sparse, heavy-tailed and dense ones."""
+    """Return constant vectors on cosets of rows in one lane, the worst known; sparse, heavy-tailed and dense ones."""
     rng, rows = np.random.default_rng(7), []
     for blocks in (2, 3):
         for m in (1, 2, 3, 4, 8):
@@ -195,7 +195,7 @@ def vectors(k, n, p):
 
 
 def cost(options):
-    """Reads that both checks cost."""
+    """Print what both checks cost, in reads of all updates."""
     M, p = options.clients, options.dim
     rng = np.random.default_rng(0)
     x = np.empty((M, p), np.float32)

@@ -1,6 +1,6 @@
-"""Every way to get a round of clients' gradients, checked against the loop, then timed: `python benchmarks/clients.py`.
+"""Time every way to compute the gradients of all clients in a round: `python benchmarks/clients.py`.
 
-Each variant is first compared with the loop in float64 on a few clients; who differs is not timed, but for those in
+Each variant is first compared with a loop over three clients in float64; one that differs is not timed, except those in
 bfloat16, whose distance is shown. On a GPU the times are of whole rounds, the launches of kernels included, with the
 most memory that a round took.
 """
@@ -72,7 +72,7 @@ def problem(model, asked, clients, dtype):
 
 
 def distance(kind, model, asked, dtype=torch.float64):
-    """How far it is from the loop in float64, as a part of the loop's length, on three clients."""
+    """Return the distance to the loop's gradients in float64, relative to their norm, on three clients."""
     weights, images, labels = problem(model, asked, 3, torch.float64)
     exact = Loop(model.double())(weights, images, labels).rows
     rows = kind(model.to(dtype))(weights.to(dtype), images.to(dtype), labels).rows.double()

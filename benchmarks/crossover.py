@@ -1,4 +1,4 @@
-"""From how many clients on projecting is faster than exact inner products: measured, beside the planner's prediction.
+"""Measure from how many clients projecting is faster than exact inner products, beside the planner's prediction.
 
 Times of the sketches alone (the rule does the same after each), in reads: the least of several, taken by turns. Run as
 `python benchmarks/crossover.py`.
@@ -20,7 +20,7 @@ SKETCHES = [Norms(), Exact(), Rotated()]
 
 
 def least(problem, repeats):
-    """Seconds of one read, of the exact Gram matrix and of the projected one."""
+    """Return the seconds of one read, of the exact Gram matrix and of the projected one."""
     times = [math.inf] * len(SKETCHES)
     for turn in range(repeats + 1):
         for i, sketch in enumerate(SKETCHES):
@@ -31,7 +31,7 @@ def least(problem, repeats):
 
 
 def meeting(clients, ratios):
-    """The M at which exact / projected passes 1 for good, between two that were measured."""
+    """Return the M, interpolated, from which on exact / projected is above 1."""
     for i in range(len(clients) - 1, 0, -1):
         low, high = math.log(ratios[i - 1]), math.log(ratios[i])
         if low <= 0 < high:

@@ -45,7 +45,7 @@ def examples(images):
 
 
 def divided(data, rng):
-    """The large site's half, and the others' equal parts of the rest."""
+    """Give half of the data to the large site and equal parts of the rest to the others."""
     images, labels = data
     order = rng.permutation(len(labels))
     parts = [order[: len(order) // 2], *np.array_split(order[len(order) // 2 :], SITES - 1)]

@@ -47,7 +47,7 @@ STAGES = {
 
 
 class MemoryNotes(FLComponent):
-    """Notes the server's peaks between events, and writes them into the job's results."""
+    """Records the server's peaks between events, and writes them into the job's results."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == AppEventType.ROUND_STARTED:

@@ -56,7 +56,7 @@ def geometry_of(sketches, norms):
 
 
 def products(sketches):
-    """By the kernel that `aggregate` and `ShardedAggregator` use."""
+    """Return the Gram matrix by the kernel that `aggregate` and `ShardedAggregator` use."""
     rows, gram = Rows.of(sketches), np.zeros((len(sketches), len(sketches)))
     rows.kernels.gram(rows, None, gram)
     return gram
@@ -96,7 +96,7 @@ def simulated(M, p, k):
 
 
 def two_levels(sketches, norms, f, flat, edges=EDGES):
-    """The same rule at each edge over its own clients, and at the root over the edges' answers."""
+    """Print the error of a rule at each edge over its own clients, and again at the root over the edges' answers."""
     M = len(sketches)
     each, at_root = M // edges, f * edges // M
     rule, root = MultiKrum(f // edges), MultiKrum(at_root)
@@ -126,7 +126,7 @@ def two_levels(sketches, norms, f, flat, edges=EDGES):
 
 
 def known_seed(k=64, tries=200):
-    """What a projection sees of a vector that was made for its seed, and of the same vector under other seeds."""
+    """Print the projected length of a vector in the null space of one seed, under that seed and under others."""
     P = Rotated(k)(np.eye(2 * k), seed=SEED).T
     z = np.linalg.svd(P)[2][-1:]
     seen = [float(np.linalg.norm(Rotated(k)(z, seed=seed))) for seed in range(tries)]

@@ -1,4 +1,4 @@
-"""How far each sketch distorts whole spans: the worst |eigenvalue - 1| of Q^T P^T P Q, median / max over seeds.
+"""Measure how far each sketch distorts whole spans: the worst |eigenvalue - 1| of Q^T P^T P Q, median / max over seeds.
 
 Q is an orthonormal basis of the span of 50 vectors, k = 4096. Run as `python benchmarks/tails.py --seeds 100`.
 """
@@ -17,7 +17,7 @@ SKETCHES = [*(Rotated(K, n) for n in (1, 8, 16, 32, 64)), Achlioptas(K, s=8), Ga
 
 
 def orthonormal(x):
-    """An orthonormal basis, by rows, of the span of the rows."""
+    """Return an orthonormal basis of the span of the rows, by rows."""
     return np.linalg.inv(np.linalg.cholesky(x @ x.T)) @ x
 
 
@@ -46,7 +46,7 @@ def distortion(sketch, basis, seed):
 
 
 def measured(sketch, dense):
-    """(span, a function from seeds to distortions) for each span.
+    """Yield each span's name and a function from a seed to the distortion.
 
     The entries of Gaussian and Achlioptas are independent, so where a coordinate lies does not matter to them, and a
     Gaussian matrix has the same law on every span.

@@ -1,4 +1,4 @@
-"""What the weigh stage costs: from the Gram matrix to the weights, M x M numbers and no coordinate.
+"""Time the weigh stage: from the Gram matrix to the weights, M x M numbers and no coordinate.
 
 The fastest of the calls within some seconds, in microseconds. Run as `python benchmarks/weigh.py`; the table of
 docs/explanation/scaling.md is `--clients 3000 10000 --share 0.1 --seconds 2`, two minutes and 7 GiB.
@@ -34,7 +34,7 @@ def stats_of(M, f):
 
 
 def fastest(rule, stats, seconds):
-    """Seconds of the fastest call of a rule, the geometry included."""
+    """Return the seconds of the fastest call of a rule, the geometry included."""
     least, end = np.inf, time.perf_counter() + seconds
     while True:
         began = time.perf_counter()
