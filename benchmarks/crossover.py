@@ -6,12 +6,11 @@ Times of the sketches alone (the rule does the same after each), in reads: the l
 
 import argparse
 import math
-import sys
-import time
 
 from bartizan import Exact, Rotated
 from bartizan._util import machine
 from bartizan._util.arguments import listed, number, short
+from bartizan._util.console import ProgressLine
 from bartizan.sketch.choose import costs_of
 from bartizan.sketch.exact import Norms
 from bartizan.studies.bench.problem import Problem
@@ -48,7 +47,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
-    costs = costs_of(options.device)
+    costs, progress = costs_of(options.device), ProgressLine("crossover", plain=False)
     print(f"{machine.name_of(options.device)}; reads: exact / projected to 4096 (predicted)\n")
     print(f"| p | {' | '.join(f'M={M}' for M in options.clients)} | measured crossover | predicted |")
     print(f"|---|{'---|' * len(options.clients)}---|---|", flush=True)
@@ -59,12 +58,13 @@ def main():
             if M * dim * 8 > machine.free_memory(options.device) / 2:
                 cells.append("")
                 continue
-            print(f"{time.strftime('%H:%M:%S')} p={short(dim)}, M={M}", end="\r", file=sys.stderr, flush=True)
+            progress.show(f"p={short(dim)}, M={M}")
             read, exact, projected = least(Problem.draw(M, 0, dim, options.dtype, options.device), options.repeats)
             expected = [each / (M * dim) for each in (costs.exact(M, dim), costs.projected(M, dim, Rotated().k))]
             cells.append(f"{exact / read:.1f} / {projected / read:.1f} ({expected[0]:.1f} / {expected[1]:.1f})")
             measured.append(exact / projected)
             done.append(M)
+        progress.close()
         crossings = [meeting(done, measured), meeting(options.clients, predicted)]
         print(f"| {short(dim)} | {' | '.join([*cells, *crossings])} |", flush=True)
 
