@@ -166,9 +166,7 @@ def sentences(rows: Sequence[Row]) -> str:
 
 
 def section() -> str:
-    """Return the section of the guide, from the kept rows; empty while there are none."""
-    if not KEPT.exists():
-        return ""
+    """Return the section of the guide, from the kept rows."""
     rows = kept()
     return f"""## The worst case, measured
 
