@@ -13,28 +13,26 @@ import bartizan as bz
 from bartizan import attacks
 from bartizan._util import machine
 from bartizan._util.arguments import number
+from bartizan._util.console import ProgressLine
 from bartizan._util.seeds import fresh_seed
 from bartizan.attacks.nullspace import hidden_part
-from bartizan.defense.quarantine import ODDS
+from bartizan.defense.quarantine import ODDS, distorted_norms
 from bartizan.defense.recheck import RECHECK_SKETCH, Recheck
 from bartizan.geometry import Geometry
 from bartizan.sketch.exact import Norms
 from bartizan.updates import parse_updates
 
 H, F, P, LEAKED = 35, 15, 40_000, 2**90 + 5
-
-
-def progress(what):
-    print(f"\r{what:<70}", end="", flush=True)
+PROGRESS = ProgressLine("adaptive", delay=0, plain=False)
 
 
 def honest(rng, length):
-    """A common direction `length` times as long as the noise."""
+    """Draw honest updates: a common direction, `length` times as long as the noise of each."""
     return (length * rng.standard_normal(P) + rng.standard_normal((H, P))).astype(np.float32)
 
 
 def error(update, x):
-    """In units of the honest clients' root mean square distance from their mean."""
+    """Return the distance from the honest mean, in root mean square distances of the honest from it."""
     middle = x.mean(axis=0, dtype=np.float64)
     return np.linalg.norm(update - middle) / np.sqrt(((x - middle) ** 2).sum(axis=1).mean())
 
@@ -51,7 +49,7 @@ def streamed(rule, sketch, sent, **settings):
 
 
 def harm(options):
-    """Error of the aggregate under each attacker, and how many of the 15 attackers were quarantined."""
+    """Print the error of the aggregate under each attack, and how many of the 15 attackers were quarantined."""
     sketch, rules = bz.Rotated(), [bz.Krum(F), bz.GeometricMedian(), bz.MCA()]
     guess = bz.Aggregator(bz.GeometricMedian(), sketch)
     z = attacks.null_space(
@@ -70,7 +68,7 @@ def harm(options):
             "optimised_null_space": {"aggregator": lambda updates: guess(updates, seed=77).update},
         }
         for name, more in known.items():
-            progress(f"{name}, mean {length} times the noise")
+            PROGRESS.show(f"{name}, mean {length} times the noise")
             forged = getattr(attacks, name)(x, F, np.random.default_rng(1), sketch=sketch, **more)
             sent = np.concatenate([x, forged])
             for seed in (LEAKED, None) if "leaked_seed" in more else (None,):
@@ -89,9 +87,9 @@ def harm(options):
                     )
                 leak = "leaked" if seed else "fresh"
                 lines.append(f"| {length} | {name.replace('_', '-')} | {leak} | {' | '.join(cells)} |")
-    progress("")
+    PROGRESS.close()
     print(
-        f"\r{H} honest, {F} attackers, p = {P}, {sketch!r}. "
+        f"{H} honest, {F} attackers, p = {P}, {sketch!r}. "
         "Error: exact / undefended / one call / stream (quarantined in the last two)"
     )
     print(f"| mean / noise | attack | seed | {' | '.join(type(rule).__name__ for rule in rules)} |")
@@ -99,7 +97,7 @@ def harm(options):
 
 
 def outliers(options):
-    """Attackers among tight honest clients hide a move that is nearly as long as honest outliers are far off."""
+    """Print the error where attackers hide a move nearly as long as the distance of honest outliers."""
     sketch, rule, p, far = bz.Rotated(k=512), bz.GeometricMedian(), 9000, 1000
     print("Distance from the tight clients' middle, in their spreads: exact / stream without (b) / with (b) / one call")
     for n_honest, n_attackers, n_out in ((35, 15, 12), (26, 24, 2)):
@@ -117,17 +115,11 @@ def outliers(options):
 
 
 def odds(options):
-    """The ranges behind both checks, and how often vectors leave them at odds that can be counted."""
+    """Print the ranges of both checks, and how often vectors leave them at odds that can be counted."""
     sketches = [bz.Rotated(), bz.Rotated(mixing=64), bz.Rotated(mixing=16), bz.Rotated(mixing=8)]
     sketches += [bz.Rotated(k=1024), bz.Rotated(k=256)]
-    sketches += [
-        bz.Achlioptas(4096),
-        bz.Achlioptas(4096, s=32),
-        bz.Achlioptas(256),
-        bz.Achlioptas(64),
-        bz.Gaussian(4096),
-        bz.Gaussian(64),
-    ]
+    sketches += [bz.Achlioptas(4096), bz.Achlioptas(4096, s=32), bz.Achlioptas(256), bz.Achlioptas(64)]
+    sketches += [bz.Gaussian(4096), bz.Gaussian(64)]
     print(f"Check (a): |Px|^2 / |x|^2 at odds {ODDS:g}; check (b): most d'/d; the second sketch is {RECHECK_SKETCH!r}")
     print("| sketch | (a) parts | (b) most ratio |\n|---|---|---|")
     for sketch in sketches:
@@ -142,21 +134,26 @@ def odds(options):
     )
     for sketch in (bz.Rotated(k), bz.Rotated(k, mixing=8), bz.Gaussian(16), bz.Achlioptas(k, s=4)):
         x = vectors(64, 8 if getattr(sketch, "mixing", 8) == 8 else 32, p)
-        ratios = np.empty((seeds, len(x)))
-        for seed in range(seeds):
-            ratios[seed] = (sketch(x, seed=seed) ** 2).sum(axis=1)
-            if seed % 1000 == 0:
-                progress(f"{sketch!r}: {seed} of {seeds}")
-        ratios /= (x**2).sum(axis=1)
         least, most = sketch.norm_ratio_range(wanted)
-        below, above = ((ratios < least - 1e-9).sum(axis=0), (ratios > most + 1e-9).sum(axis=0))
-        assert max(below.max(), above.max()) < 2 * wanted * seeds
-        progress("")
-        print(f"\r{sketch!r}: {least:.3f} to {most:.3f}, {below.max()} / {above.max()}")
+        below, above = left_range(sketch, x, range(seeds), wanted)
+        assert max(below, above) < 2 * wanted * seeds
+        print(f"{sketch!r}: {least:.3f} to {most:.3f}, {below} / {above}")
+
+
+def left_range(sketch, x, seeds, wanted):
+    """Return how many seeds take the worst vector's squared norm below the range of these odds, and how many above."""
+    ratios = np.empty((len(seeds), len(x)))
+    for row, seed in enumerate(seeds):
+        PROGRESS.show(f"{sketch!r}: {row} of {len(seeds)}")
+        ratios[row] = (sketch(x, seed=seed) ** 2).sum(axis=1)
+    PROGRESS.close()
+    ratios /= (x**2).sum(axis=1)
+    least, most = sketch.norm_ratio_range(wanted)
+    return (ratios < least - 1e-9).sum(axis=0).max(), (ratios > most + 1e-9).sum(axis=0).max()
 
 
 def held_out(options):
-    """Rotated's ranges on vectors and seeds that had no part in choosing them."""
+    """Print how often Rotated leaves its ranges on vectors and seeds that they were not chosen by."""
     rng, wanted, seeds = np.random.default_rng(20261), 1e-3, 15_000
     print(
         f"Of {seeds} seeds, leaving the range of odds {wanted:g}: the worst vector ({wanted * seeds:.0f} are promised)"
@@ -164,20 +161,14 @@ def held_out(options):
     for k, n in ((64, 32), (64, 16), (64, 8), (128, 16)):
         kinds = [(m, B, flat) for m in (2, 3, 4, 5, 6, 7, 8, n // 2, n) for B in (2, 3, 4) for flat in (True, False)]
         x = np.array([lanes(rng, k, n, *kind) for kind in kinds])
-        ratios = np.empty((seeds, len(x)))
-        for seed in range(seeds):
-            ratios[seed] = (bz.Rotated(k, n)(x, seed=10**6 + seed) ** 2).sum(axis=1)
-            if seed % 1000 == 0:
-                progress(f"k={k}, mixing={n}: {seed} of {seeds}")
-        ratios /= (x**2).sum(axis=1)
-        least, most = bz.Rotated(k, n).norm_ratio_range(wanted)
-        below, above = (ratios < least - 1e-9).sum(axis=0).max(), (ratios > most + 1e-9).sum(axis=0).max()
-        progress("")
-        print(f"\r{bz.Rotated(k, n)!r}: {len(x)} vectors, {below} below {least:.3f}, {above} above {most:.3f}")
+        sketch = bz.Rotated(k, n)
+        least, most = sketch.norm_ratio_range(wanted)
+        below, above = left_range(sketch, x, range(10**6, 10**6 + seeds), wanted)
+        print(f"{sketch!r}: {len(x)} vectors, {below} below {least:.3f}, {above} above {most:.3f}")
 
 
 def lanes(rng, k, n, m, B, flat):
-    """m rows of one lane in each of B of eight blocks: flat and in a row, or of any size and anywhere."""
+    """Return a vector with m entries in one lane of B of eight blocks: equal and in a row, or any and anywhere."""
     v, lane = np.zeros((8, n, k // n)), rng.integers(k // n)
     for block in rng.choice(8, B, replace=False):
         count = min(m, n)
@@ -187,7 +178,7 @@ def lanes(rng, k, n, m, B, flat):
 
 
 def vectors(k, n, p):
-    """Flat ones on cosets of rows in one lane, the worst that are known; sparse, heavy-tailed and dense ones."""
+    """Return constant vectors on cosets of rows in one lane, the worst known; sparse, heavy-tailed and dense ones."""
     rng, rows = np.random.default_rng(7), []
     for blocks in (2, 3):
         for m in (1, 2, 3, 4, 8):
@@ -204,7 +195,7 @@ def vectors(k, n, p):
 
 
 def cost(options):
-    """Reads that both checks cost."""
+    """Print what both checks cost, in reads of all updates."""
     M, p = options.clients, options.dim
     rng = np.random.default_rng(0)
     x = np.empty((M, p), np.float32)
@@ -220,20 +211,15 @@ def cost(options):
         with bz.Aggregator(rule, bz.Rotated()).round(recheck=recheck) as r:
             for m in range(M):
                 r.add(x[m], m)
-            out, spent = machine.timed(r.close, "cpu")
+            out, spent = machine.timed(r.close)
             assert not out.quarantined
             return spent
 
-    def norms_compared():
-        from bartizan.defense.quarantine import distorted_norms
-
-        return distorted_norms(clients, stats, bz.Rotated())
-
-    jobs = {"one read": lambda: machine.timed(lambda: Norms().gram_stats(clients, 0), "cpu")[1]}
-    jobs["(a), the comparison"] = lambda: machine.timed(norms_compared, "cpu")[1]
+    jobs = {"one read": lambda: machine.timed(lambda: Norms().gram_stats(clients, 0))[1]}
+    jobs["(a), the comparison"] = lambda: machine.timed(lambda: distorted_norms(clients, stats, bz.Rotated()))[1]
     for k in (64, 256, 1024, 4096):
         sketch = bz.Rotated(k)
-        jobs[f"sketch {sketch!r}"] = lambda s=sketch: machine.timed(lambda: s.sketch_rows(clients, 0), "cpu")[1]
+        jobs[f"sketch {sketch!r}"] = lambda s=sketch: machine.timed(lambda: s.sketch_rows(clients, 0))[1]
     for rule in rules:
         for recheck in (False, True):
             jobs[f"close {rule!r}{', (b)' if recheck else ''}"] = lambda rule=rule, recheck=recheck: closing(
@@ -242,15 +228,14 @@ def cost(options):
     times = {name: [] for name in jobs}
     for turn in range(options.repeats + 1):
         for name, job in jobs.items():
-            progress(f"{name}, {turn} of {options.repeats}")
+            PROGRESS.show(f"{name}, {turn} of {options.repeats}")
             spent = job()
             if turn:  # the first compiles
                 times[name].append(spent)
     unit = np.median(times["one read"])
-    progress("")
+    PROGRESS.close()
     print(
-        f"\r{M} clients x {p:,} on {machine.name_of('cpu')}: reads, median (least .. most); "
-        f"one read {1e3 * unit:.0f} ms"
+        f"{M} clients x {p:,} on {machine.name_of('cpu')}: reads, median (least .. most); one read {1e3 * unit:.0f} ms"
     )
     for name, spent in times.items():
         low, middle, high = (g(spent) / unit for g in (min, np.median, max))

@@ -1,6 +1,6 @@
-"""Every way to get a round of clients' gradients, checked against the loop, then timed: `python benchmarks/clients.py`.
+"""Time every way to compute the gradients of all clients in a round: `python benchmarks/clients.py`.
 
-Each variant is first compared with the loop in float64 on a few clients; who differs is not timed, but for those in
+Each variant is first compared with a loop over three clients in float64; one that differs is not timed, except those in
 bfloat16, whose distance is shown. On a GPU the times are of whole rounds, the launches of kernels included, with the
 most memory that a round took.
 """
@@ -42,12 +42,10 @@ def main() -> None:
     parser.add_argument("--local-steps", action="store_true", help="weights of their own, as after a local step")
     parser.add_argument("--variants", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--no-tf32", action="store_true", help="convolutions and products in whole float32 on a GPU")
-    parser.add_argument("--profile", action="store_true", help="show where a round of each spends the GPU's time")
     asked = parser.parse_args()
     device = torch.device(asked.device)
-    torch.backends.cudnn.allow_tf32 = not asked.no_tf32
-    torch.set_float32_matmul_precision("highest" if asked.no_tf32 else "high")
+    torch.backends.cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision("high")
     model = models.build(asked.model, asked.classes, tuple(asked.image), asked.norm).to(device)
     size = FlatLayout.of(model).size
     print(f"{asked.model} {asked.norm}, {size:,} coordinates, {asked.clients} clients x {asked.batch}")
@@ -74,7 +72,7 @@ def problem(model, asked, clients, dtype):
 
 
 def distance(kind, model, asked, dtype=torch.float64):
-    """How far it is from the loop in float64, as a part of the loop's length, on three clients."""
+    """Return the distance to the loop's gradients in float64, relative to their norm, on three clients."""
     weights, images, labels = problem(model, asked, 3, torch.float64)
     exact = Loop(model.double())(weights, images, labels).rows
     rows = kind(model.to(dtype))(weights.to(dtype), images.to(dtype), labels).rows.double()
@@ -97,11 +95,6 @@ def timed(gradients, model, asked):
 
     round_()
     round_()
-    if asked.profile:
-        with torch.profiler.profile() as seen:
-            round_()
-        by = "cuda_time_total" if cuda else "self_cpu_time_total"
-        print(seen.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=60))
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     times = []

@@ -1,4 +1,4 @@
-"""From how many clients on projecting is faster than exact inner products: measured, beside the planner's prediction.
+"""Measure from how many clients projecting is faster than exact inner products, beside the planner's prediction.
 
 Times of the sketches alone (the rule does the same after each), in reads: the least of several, taken by turns. Run as
 `python benchmarks/crossover.py`.
@@ -6,12 +6,11 @@ Times of the sketches alone (the rule does the same after each), in reads: the l
 
 import argparse
 import math
-import sys
-import time
 
 from bartizan import Exact, Rotated
 from bartizan._util import machine
 from bartizan._util.arguments import listed, number, short
+from bartizan._util.console import ProgressLine
 from bartizan.sketch.choose import costs_of
 from bartizan.sketch.exact import Norms
 from bartizan.studies.bench.problem import Problem
@@ -20,7 +19,7 @@ SKETCHES = [Norms(), Exact(), Rotated()]
 
 
 def least(problem, repeats):
-    """Seconds of one read, of the exact Gram matrix and of the projected one."""
+    """Return the seconds of one read, of the exact Gram matrix and of the projected one."""
     times = [math.inf] * len(SKETCHES)
     for turn in range(repeats + 1):
         for i, sketch in enumerate(SKETCHES):
@@ -31,7 +30,7 @@ def least(problem, repeats):
 
 
 def meeting(clients, ratios):
-    """The M at which exact / projected passes 1 for good, between two that were measured."""
+    """Return the M, interpolated, from which on exact / projected is above 1."""
     for i in range(len(clients) - 1, 0, -1):
         low, high = math.log(ratios[i - 1]), math.log(ratios[i])
         if low <= 0 < high:
@@ -48,7 +47,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
-    costs = costs_of(options.device)
+    costs, progress = costs_of(options.device), ProgressLine("crossover", plain=False)
     print(f"{machine.name_of(options.device)}; reads: exact / projected to 4096 (predicted)\n")
     print(f"| p | {' | '.join(f'M={M}' for M in options.clients)} | measured crossover | predicted |")
     print(f"|---|{'---|' * len(options.clients)}---|---|", flush=True)
@@ -59,12 +58,13 @@ def main():
             if M * dim * 8 > machine.free_memory(options.device) / 2:
                 cells.append("")
                 continue
-            print(f"{time.strftime('%H:%M:%S')} p={short(dim)}, M={M}", end="\r", file=sys.stderr, flush=True)
+            progress.show(f"p={short(dim)}, M={M}")
             read, exact, projected = least(Problem.draw(M, 0, dim, options.dtype, options.device), options.repeats)
             expected = [each / (M * dim) for each in (costs.exact(M, dim), costs.projected(M, dim, Rotated().k))]
             cells.append(f"{exact / read:.1f} / {projected / read:.1f} ({expected[0]:.1f} / {expected[1]:.1f})")
             measured.append(exact / projected)
             done.append(M)
+        progress.close()
         crossings = [meeting(done, measured), meeting(options.clients, predicted)]
         print(f"| {short(dim)} | {' | '.join([*cells, *crossings])} |", flush=True)
 

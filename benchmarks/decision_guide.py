@@ -96,7 +96,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
 
 
 def _last(end: Mapping[str, Any]) -> float | None:
-    """Where a run ended; None where it diverged. An accuracy is below `MOST` always."""
+    """Return the last accuracy or perplexity; None if the run diverged. An accuracy is always below `MOST`."""
     last = end["last"]
     return last if end["status"] != "diverged" and last is not None and last < MOST else None  # False for NaN
 
@@ -106,7 +106,7 @@ def kept(path: Path = KEPT) -> list[Row]:
 
 
 def cells(rows: Sequence[Row]) -> list[Cell]:
-    """A cell for each rule, attack and split of rows with one metric and one b."""
+    """Return a cell for each rule, attack and split; all rows have one metric and one b."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in sorted(rows, key=lambda row: row.seed):
         groups.setdefault((row.rule, row.attack, row.clients_differ), []).append(row)
@@ -115,7 +115,7 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
 
 
 def worst_cases(rows: Sequence[Row]) -> list[tuple[Cell, Cell]]:
-    """Of each rule its worst cell under attack and its worst without, the best worst case first."""
+    """Return each rule's worst cell under attack and its worst without, the best worst case first."""
     found = cells(rows)
     worst = []
     for rule in dict.fromkeys(cell.rule for cell in found):
@@ -135,7 +135,7 @@ def by_b(rows: Sequence[Row], metric: str) -> dict[float, list[Row]]:
 
 
 def table(rows: Sequence[Row], metric: str) -> str:
-    """Rules by their worst case at the largest b, beside the other ones."""
+    """Return a table of the rules, ordered by their worst case at the largest b."""
     groups = {b: worst_cases(some) for b, some in by_b(rows, metric).items()}
     order = [pair[0].rule for pair in groups[max(groups)]]
     heads = ["rule", "no attack", *(f"worst case at b = {b:g}" for b in groups)]
@@ -148,7 +148,7 @@ def table(rows: Sequence[Row], metric: str) -> str:
 
 
 def sentences(rows: Sequence[Row]) -> str:
-    """Which rule to take, by data and b, and which others are no worse than its seeds differ."""
+    """Say which rule has the best worst case, by data and b, and which others are within the spread of the seeds."""
     said = []
     for metric, data in (("accuracy", "images"), ("perplexity", "text")):
         for b, some in by_b(rows, metric).items():
@@ -166,9 +166,7 @@ def sentences(rows: Sequence[Row]) -> str:
 
 
 def section() -> str:
-    """The section of the guide that is made of the kept rows; empty while there are none."""
-    if not KEPT.exists():
-        return ""
+    """Return the section of the guide, from the kept rows."""
     rows = kept()
     return f"""## The worst case, measured
 

@@ -19,7 +19,7 @@ PER_CLASS = {"train": 1000, "test": 200}
 
 
 def drawn(images: Images, per_class: int, rng: np.random.Generator) -> Images:
-    """So many of each class, in random order."""
+    """Draw `per_class` images of each class, in random order."""
     classes = range(int(images.labels.max()) + 1)
     chosen = [rng.choice(np.flatnonzero(images.labels == one), per_class, replace=False) for one in classes]
     order = rng.permutation(np.concatenate(chosen))

@@ -1,4 +1,4 @@
-"""Seven hospitals, one with half of the data: accuracy by rule, by the use of sizes, and by who lies.
+"""Seven hospitals, one with half of the data: accuracy by rule, by the use of sizes, and by attackers.
 
 Run:  python benchmarks/few_sites.py
 Fashion-MNIST of the package, divided at random; each site takes 60 steps of SGD a round. An attacker sends its step
@@ -29,7 +29,7 @@ RULES = {
     "TrimmedMean(2)": bz.TrimmedMean(F),
     "Median": bz.Median(),
 }
-# who lies -> (sites that reverse their step, sites with false labels)
+# who attacks -> (sites that reverse their step, sites with false labels)
 ATTACKERS = {
     "nobody": ((), ()),
     "two small sites": ((1, 2), ()),
@@ -45,7 +45,7 @@ def examples(images):
 
 
 def divided(data, rng):
-    """The large site's half, and the others' equal parts of the rest."""
+    """Give half of the data to the large site and equal parts of the rest to the others."""
     images, labels = data
     order = rng.permutation(len(labels))
     parts = [order[: len(order) // 2], *np.array_split(order[len(order) // 2 :], SITES - 1)]

@@ -1,4 +1,4 @@
-"""RobustStrategy beside Flower's own strategies on the same replies: whom they pick, how long, how much memory.
+"""Compare RobustStrategy with Flower's own strategies on the same replies: choice of client, time, memory.
 
 Run with Flower installed:  python benchmarks/flower.py --clients 50 --dim 1M
 First the check: how often Krum picks an attacker when nodes send whole weights that hardly differ. Then each strategy
@@ -26,6 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 import bartizan as bz
 from bartizan._util.arguments import number
 from bartizan.flower import RobustStrategy
+from bartizan.studies.bench.peak_memory import of_process
 
 OURS = {
     "bartizan Mean": bz.Mean,
@@ -38,7 +39,7 @@ NAMES = ("Flower FedAvg", "Flower Krum", *OURS, *SPILLED)
 
 
 class Nodes:
-    """What `configure_train` asks of a grid: who is there."""
+    """The part of a grid that `configure_train` needs: the ids of the nodes."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -78,7 +79,7 @@ def answer(question: Message, array: Array) -> Message:
 
 
 def picked(name: str, ratio: float, seed: int, M: int = 20, f: int = 4, p: int = 20_000) -> int:
-    """Whom Krum picks where a step is `ratio` of the weights, and the first f of the nodes step the other way."""
+    """Return the node that Krum picks if steps are `ratio` of the weights and the first f nodes reverse theirs."""
     rng = np.random.default_rng(seed)
     model = (1 + rng.normal(size=p)).astype(np.float32)
     steps = rng.normal(size=p) * np.where(np.arange(M) < f, -1, 1)[:, None] + 0.3 * rng.normal(size=(M, p))
@@ -91,7 +92,7 @@ def picked(name: str, ratio: float, seed: int, M: int = 20, f: int = 4, p: int =
 
 
 def check(seeds: int) -> dict[str, dict[str, int]]:
-    """How many of the seeds each picks an attacker in; ours never may."""
+    """Count the seeds in which each strategy picks an attacker; exit if ours ever does."""
     print(f"Whole weights, 20 nodes of which 4 step the other way: an attacker picked, of {seeds} seeds")
     found: dict[str, dict[str, int]] = {}
     for name in ("Flower Krum", "bartizan Krum"):
@@ -106,7 +107,7 @@ def check(seeds: int) -> dict[str, dict[str, int]]:
 
 
 def written(folder: str, M: int, p: int, f: int) -> None:
-    """The model and its replies, each a file as Flower would send it."""
+    """Write the model and the replies to files, in the bytes that Flower would send."""
     rng = np.random.default_rng(0)
     model = rng.standard_normal(p, dtype=np.float32)
     Path(folder, "model").write_bytes(Array(model).data)
@@ -120,7 +121,7 @@ def array_of(folder: str, name: str, p: int) -> Array:
 
 
 class Peak(threading.Thread):
-    """The most memory that this process has had of its own; mapped files are not counted, the system may drop them."""
+    """Sample the peak of this process's own memory, without mapped files, which the system may drop."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -128,7 +129,7 @@ class Peak(threading.Thread):
 
     def run(self) -> None:
         while not self.over.wait(0.001):
-            self.most = max(self.most, own_memory())
+            self.most = max(self.most, of_process("RssAnon:"))
 
     def __enter__(self) -> Peak:
         self.start()
@@ -137,11 +138,6 @@ class Peak(threading.Thread):
     def __exit__(self, *gone: object) -> None:
         self.over.set()
         self.join()
-
-
-def own_memory() -> int:
-    text = Path("/proc/self/status").read_text()
-    return 1024 * int(text.partition("RssAnon:")[2].split()[0])
 
 
 def measured(name: str, folder: str, M: int, p: int, f: int, watched: bool) -> dict[str, float]:
@@ -163,7 +159,7 @@ def measured(name: str, folder: str, M: int, p: int, f: int, watched: bool) -> d
             del reply
 
     if watched:  # by itself, for it costs time
-        before = own_memory()
+        before = of_process("RssAnon:")
         with Peak() as peak:
             strategy.aggregate_train(1, replies())
         return {"peak": (peak.most - before) / 1e6}
@@ -174,7 +170,7 @@ def measured(name: str, folder: str, M: int, p: int, f: int, watched: bool) -> d
 
 
 def _warm(strategy) -> None:
-    """Compile what there is to compile on a round of nothing much."""
+    """Compile the kernels on a small round."""
     rng = np.random.default_rng(1)
     questions = asked(strategy, ArrayRecord({"w": Array(np.zeros(5000, np.float32))}), 9)
     strategy.aggregate_train(1, [answer(one, Array(rng.normal(size=5000).astype(np.float32))) for one in questions])

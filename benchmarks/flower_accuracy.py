@@ -11,20 +11,21 @@ import argparse
 import json
 import logging
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "flower"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "flower"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from flower_nodes import LocalGrid
 from garments import task
 
 NODES = 10
@@ -43,42 +44,25 @@ def examples(part: int | None = None) -> task.Examples:
     return task.examples(part, NODES)
 
 
-class Here(Grid):
-    """A grid whose nodes train in this process, when their reply is pulled."""
+class Nodes(LocalGrid):
+    """Nodes that train in this process, when their reply is pulled."""
 
     def __init__(self, seed: int) -> None:
-        self.seed, self.sent = seed, {}
-
-    def get_node_ids(self):
-        return list(range(NODES))
-
-    def push_messages(self, messages):
-        for message in messages:
-            key = f"{message.content['config']['server-round']}/{message.metadata.dst_node_id}"
-            message.metadata.__dict__["_message_id"] = key
-            self.sent[key] = message
-            yield key
-
-    def pull_messages(self, message_ids):
-        return [self.trained(self.sent.pop(key)) for key in message_ids]
+        super().__init__(dict.fromkeys(range(NODES), partial(trained, seed)))
 
     def send_and_receive(self, messages, *, timeout=None):
-        return [reply for key in list(self.push_messages(messages)) for reply in self.pull_messages([key])]
+        return [reply for key in self.push_messages(messages) for reply in self.pull_messages([key])]
 
-    def trained(self, message: Message) -> Message:
-        node, server_round = message.metadata.dst_node_id, message.content["config"]["server-round"]
-        torch.manual_seed(1_000_000 * self.seed + 1000 * server_round + node)
-        model = task.network()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        images, labels = examples(node)
-        loss = task.train(model, (images, labels))
-        metrics = MetricRecord({"num-examples": len(labels), "loss": loss})
-        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
-    def set_run(self, run): ...
-    def create_message(self, *given, **named): ...
-    @property
-    def run(self): ...
+def trained(seed: int, message: Message) -> Message:
+    node, server_round = message.metadata.dst_node_id, message.content["config"]["server-round"]
+    torch.manual_seed(1_000_000 * seed + 1000 * server_round + node)
+    model = task.network()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    images, labels = examples(node)
+    loss = task.train(model, (images, labels))
+    metrics = MetricRecord({"num-examples": len(labels), "loss": loss})
+    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
 
 def accuracies(name: str, seed: int, rounds: int) -> list[float]:
@@ -91,7 +75,7 @@ def accuracies(name: str, seed: int, rounds: int) -> list[float]:
 
     given = {"min_train_nodes": NODES, "min_available_nodes": NODES, "fraction_evaluate": 0.0}
     result = STRATEGIES[name](given).start(
-        Here(seed), ArrayRecord(model.state_dict()), num_rounds=rounds, evaluate_fn=evaluate
+        Nodes(seed), ArrayRecord(model.state_dict()), num_rounds=rounds, evaluate_fn=evaluate
     )
     return [metrics["accuracy"] for metrics in result.evaluate_metrics_serverapp.values()]
 

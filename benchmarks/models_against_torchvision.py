@@ -1,4 +1,4 @@
-"""Names, shapes and outputs of the models against torchvision's, in training and evaluation: needs torchvision."""
+"""Compare names, shapes and outputs of the models with torchvision's, in training and in evaluation."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def main() -> None:
 
 
 def without_dropout(model) -> None:
-    """Written in place, as MobileNet has it there, it draws another mask from the same seed."""
+    """Turn dropout off: torchvision's MobileNet has it in place, and so draws another mask from the same seed."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
 
 
 def spread(ours, theirs) -> None:
-    """First weights must be drawn from the same distributions: compare the spreads of the larger tensors."""
+    """Compare the standard deviations of the larger tensors: first weights have the same distributions."""
     for (key, mine), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
         if mine.numel() > 20_000:
             assert abs(mine.std() / other.std() - 1) < 0.05, f"{key}: drawn with another spread"

@@ -24,6 +24,7 @@ from nvflare.app_common.app_event_type import AppEventType
 
 from bartizan._util import machine
 from bartizan.nvflare import RobustAggregator
+from bartizan.studies.bench.peak_memory import of_process
 
 SIDE = 2000
 
@@ -37,12 +38,6 @@ class Layers(torch.nn.Module):
         self.layers = torch.nn.ParameterList([torch.zeros(SIDE, SIDE) for _ in range(n)])
 
 
-def memory(field: str) -> int:
-    """Bytes of a field of /proc/self/status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
 STAGES = {
     AppEventType.BEFORE_CONTRIBUTION_ACCEPT: "transport",
     AppEventType.AFTER_CONTRIBUTION_ACCEPT: "accept",
@@ -52,7 +47,7 @@ STAGES = {
 
 
 class MemoryNotes(FLComponent):
-    """Notes the server's peaks between events, and writes them into the job's results."""
+    """Records the server's peaks between events, and writes them into the job's results."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == AppEventType.ROUND_STARTED:
@@ -61,9 +56,9 @@ class MemoryNotes(FLComponent):
             context = server.cell.get_fobs_context()
             names = ("enable_tensor_disk_offload", "tensor_disk_offload_root_dir")
             server.job_cell.update_fobs_context({name: context.get(name) for name in names})
-            self.notes = {"idle": memory("VmRSS"), "transport": [], "accept": [], "aggregate": [], "kinds": []}
+            self.notes = {"idle": of_process("VmRSS:"), "transport": [], "accept": [], "aggregate": [], "kinds": []}
         elif event_type in STAGES:
-            self.notes[STAGES[event_type]].append(memory("VmHWM"))
+            self.notes[STAGES[event_type]].append(of_process("VmHWM:"))
             if event_type == AppEventType.BEFORE_CONTRIBUTION_ACCEPT:
                 data = fl_ctx.get_prop(FLContextKey.TASK_RESULT)["DXO"]["data"]
                 self.notes["kinds"].append(type(next(iter(data.values()))).__name__)

@@ -1,17 +1,18 @@
-"""The results page, its figure and the tables of costs, from what is kept in benchmarks/results.
+"""The results page, its figure, the tables of costs and of the fuzz campaign, from what is kept in benchmarks/results.
 
     bartizan paper keep runs/paper benchmarks/results/paper.jsonl --commit HASH   # runs, after `bartizan paper run`
     python benchmarks/results_page.py                                            # write what is made of them
     python benchmarks/results_page.py --check                                    # 1 if the pages say something else
 
 What stands between `<!-- made: NAME -->` and `<!-- end -->` is made; the text around is written by hand. The speed
-tables come from `speed-*.json` (`make speed`).
+tables come from `speed-*.json` (`make speed`), those of the campaign from `hostile.json` (`make fuzz`).
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import re
 import sys
 import textwrap
@@ -29,13 +30,21 @@ from bartizan.studies import plotting
 from bartizan.studies.paper import comparison_tables, interval_plot, kept_runs, scatter_plot
 from bartizan.studies.paper.compare import compare, headline
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from fuzz import page
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-LITERAL = "paper-literal.jsonl"
 FIGURE = ROOT / "docs" / "images" / "results.png"
 INTERVALS = ROOT / "docs" / "images" / "projection-intervals.png"
 DOCS = ROOT / "docs"
-PAGES = (DOCS / "results.md", DOCS / "explanation" / "speed.md", DOCS / "guides" / "choosing.md", ROOT / "README.md")
+PAGES = (
+    DOCS / "results.md",
+    DOCS / "explanation" / "speed.md",
+    DOCS / "guides" / "choosing.md",
+    DOCS / "reliability.md",
+    ROOT / "README.md",
+)
 CPU, GPU = "speed-cpu.json", "speed-h200.json"
 LARGE = ("mean", "krum", "bulyan", "geometric-median", "mca", "median")  # rules that were timed at the largest size
 MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -43,18 +52,16 @@ WIDTH = 125
 
 
 def parts() -> dict[str, str]:
-    """What is made, by the names of the places that it stands in."""
+    """Return the generated texts by the names of their markers."""
     found = compare(RESULTS / "paper.jsonl")
-    literal = compare(RESULTS / LITERAL) if (RESULTS / LITERAL).exists() else None
+    literal = compare(RESULTS / "paper-literal.jsonl")
     rows, times = results_text.main_rows(found.rows), read_rows(RESULTS)
     return {
         "headline": wrapped(f"{headline(rows)} {sentence(times)}"),
         "literal": wrapped(results_text.literal_sentences(literal)),
         "pooled": wrapped(results_text.pooled_table(literal)),
         "far": wrapped(results_text.far_cells(literal)),
-        "literal_cells": wrapped(
-            comparison_tables.markdown(literal, without=("ours speed",)) if literal else results_text.NOT_YET
-        ),
+        "literal_cells": wrapped(comparison_tables.markdown(literal, without=("ours speed",))),
         "summary": wrapped(results_text.bullets(rows)),
         "groups": results_text.groups(rows),
         "breakdown": results_text.breakdowns(rows),
@@ -70,17 +77,18 @@ def parts() -> dict[str, str]:
         "cost_gpu_middle": cost_table(RESULTS, GPU, 50, 1_000_000),
         "cost_gpu_small": cost_table(RESULTS, GPU, 10, 100_000),
         "guide": wrapped(decision_guide.section()),
+        "campaign": wrapped(page.section(json.loads((RESULTS / "hostile.json").read_text(encoding="utf-8")))),
         "origins": wrapped(results_text.origins(kept_runs.read(RESULTS / "paper.jsonl"))),
     }
 
 
 def made(text: str, parts: dict[str, str]) -> str:
-    """A page with its places filled."""
+    """Return a page with the generated texts between their markers."""
     return MADE.sub(lambda place: f"{place[1]}{parts[place[2]]}\n{place[3]}", text)
 
 
 def wrapped(text: str) -> str:
-    """Prose in lines that fit; tables as they are."""
+    """Return text with its lines wrapped, except those of tables."""
     return "\n".join(
         line
         if line.startswith("|")
@@ -90,23 +98,23 @@ def wrapped(text: str) -> str:
 
 
 def digest(*parts: Path | ModuleType) -> str:
-    """Of all that a figure is drawn from and by; it stands in the file: pixels depend on matplotlib's version."""
+    """Return a hash of a figure's data and code, which its file contains: pixels depend on matplotlib's version."""
     files = [part if isinstance(part, Path) else Path(part.__file__ or "") for part in parts]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def figures() -> dict[Path, str]:
-    """The figures that there are results for, and the digest of each."""
+    """Return the digest of each figure."""
     speed = sorted(RESULTS.glob("speed-*.json"))
-    drawn = {FIGURE: digest(RESULTS / "paper.jsonl", *speed, scatter_plot, speed_tables)}
-    if (RESULTS / LITERAL).exists():
-        drawn[INTERVALS] = digest(RESULTS / LITERAL, interval_plot)
-    return drawn
+    return {
+        FIGURE: digest(RESULTS / "paper.jsonl", *speed, scatter_plot, speed_tables),
+        INTERVALS: digest(RESULTS / "paper-literal.jsonl", interval_plot),
+    }
 
 
 def draw(path: Path) -> Any:
     if path == INTERVALS:
-        return interval_plot.draw(compare(RESULTS / LITERAL).rows)
+        return interval_plot.draw(compare(RESULTS / "paper-literal.jsonl").rows)
     rows, times = results_text.main_rows(compare(RESULTS / "paper.jsonl").rows), read_rows(RESULTS)
     figure, panels = plotting.new_figure(1, 2, (10.4, 4.8), width_ratios=[1, 1.1])
     scatter_plot.scatter(panels[0][0], rows)
@@ -115,7 +123,7 @@ def draw(path: Path) -> Any:
 
 
 def stale() -> list[Path]:
-    """What is not as the results would make it."""
+    """Return the pages and figures that differ from what the results give."""
     new = parts()
     pages = [path for path in PAGES if made(path.read_text(encoding="utf-8"), new) != path.read_text(encoding="utf-8")]
     old = [path for path, made in figures().items() if not (path.exists() and made.encode() in path.read_bytes())]

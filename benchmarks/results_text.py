@@ -28,7 +28,6 @@ from bartizan.studies.paper.kept_runs import RunSummary
 
 DATA, SKETCH = "cifar10", "rotated"
 HIGH, NEAR = 60.0, 55.0  # percent: a base cell that the paper has above the first should be above the second here
-NOT_YET = "No run of the literal protocol is kept yet."
 CELL = ("beta", "b", "attack", "rule")
 
 
@@ -136,13 +135,10 @@ def bullets(rows: Sequence[CellComparison]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def literal_sentences(found: Comparison | None) -> str:
+def literal_sentences(found: Comparison) -> str:
     """What projecting changes under attacks that hide among the honest, as an interval; and how far we are off."""
-    pooled = main_protocol(found.rows) if found else {}
-    if found is None or not any(of.half for of in pooled.values()):
-        return NOT_YET
     lines = []
-    for (sketch, k), of in pooled.items():
+    for (sketch, k), of in main_protocol(found.rows).items():
         if of.half is not None and ((sketch, k) == (MAIN, USUAL) or sketch.startswith("bad")):
             middle = mean(of.raw_differences)
             lines.append(
@@ -171,21 +167,21 @@ def _with_paper(rows: Sequence[CellComparison]) -> list[CellComparison]:
     return [row for row in rows if row.base and row.paper_base and row.cell.table != ABLATION]
 
 
-def pooled_table(found: Comparison | None) -> str:
+def pooled_table(found: Comparison) -> str:
     """The pooled differences of every sketch, of the best and of the last accuracy."""
     heads, body = ["sketch", "cells", "seeds", "best", "last", "worst cell", "moved", "the interval lies"], []
-    for (sketch, k), of in main_protocol(found.rows).items() if found else ():
+    for (sketch, k), of in main_protocol(found.rows).items():
         last = [mean(row.last_differences) for row in of.rows if row.last_differences]
         shown = [f"{mean(some):+.2f} ± {interval(some) or 0:.2f}" for some in (of.raw_differences, last)]
         worst = f"{mean(of.worst.raw_differences):+.2f} ({cell_text(of.worst)})" if of.worst else ""
         moved = _percent([run.moved for row in of.rows for run in row.pdr])
         body.append([label(sketch, k), str(len(of.rows)), seeds_text(of.cells), *shown, worst, moved, of.verdict])
-    return markdown_table(heads, body, right=["cells", "best", "last", "moved"]) if body else NOT_YET
+    return markdown_table(heads, body, right=["cells", "best", "last", "moved"])
 
 
-def far_cells(found: Comparison | None) -> str:
+def far_cells(found: Comparison) -> str:
     """Every base cell that the paper has above 60% and we have not above 55%."""
-    rows = {row.cell.base: row for row in _with_paper(found.rows)} if found else {}
+    rows = {row.cell.base: row for row in _with_paper(found.rows)}
     body = [
         [
             *_cell(row),
@@ -197,7 +193,7 @@ def far_cells(found: Comparison | None) -> str:
         if mean_accuracy(row.paper_base) > HIGH and mean_accuracy(row.base) <= NEAR
     ]
     heads = ["paper base", "ours base", "on attackers"]
-    return markdown_table([*CELL, *heads], body, right=["beta", "b", *heads]) if body else "None." if rows else NOT_YET
+    return markdown_table([*CELL, *heads], body, right=["beta", "b", *heads]) if body else "None."
 
 
 def groups(rows: Sequence[CellComparison]) -> str:

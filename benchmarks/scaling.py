@@ -6,13 +6,14 @@ Clients are drawn a few at a time, sketched and forgotten, as a server would; wh
 
 import argparse
 import resource
-import sys
 import time
 
 import numpy as np
 
 from bartizan import GeometricMedian, Geometry, Krum, MultiKrum, Rotated
 from bartizan._util.arguments import number
+from bartizan._util.console import ProgressLine
+from bartizan._util.machine import timed
 from bartizan.geometry import GramStats
 from bartizan.kernels.rows import Rows
 from bartizan.sketch import pairwise_distortion
@@ -23,16 +24,12 @@ SEED = 2**90 + 1
 AT_ONCE = 100
 EDGES = 100
 FEWEST = 10 * EDGES  # clients: with fewer the edges of the two levels have no attacker to withstand
+PROGRESS = ProgressLine("scaling", delay=0, plain=False)
 KEPT = 100  # clients whose updates are kept, to compare distances
 
 
-def progress(text):
-    if sys.stderr.isatty():
-        print(f"\r{text:<60}", end="", file=sys.stderr, flush=True)
-
-
 def drawn(first, count, p, n_attackers):
-    """Updates around 0.1 with noise of variance 1; the attackers, who come first, lie around -0.9."""
+    """Updates around 0.1 with noise of variance 1; the attackers, who come first, are around -0.9."""
     x = np.random.default_rng([7, first]).standard_normal((count, p), dtype=np.float32)
     x += 0.1
     x[: max(0, n_attackers - first)] -= 1
@@ -49,7 +46,7 @@ def sketched(M, p, k, n_attackers):
         out[first : first + len(x)] = sketch(x, seed=SEED)
         seconds += time.perf_counter() - begin
         norms[first : first + len(x)] = np.einsum("ij,ij->i", x, x, dtype=np.float64)
-        progress(f"sketched {first + len(x)} of {M} clients")
+        PROGRESS.show(f"sketched {first + len(x)} of {M} clients")
     return out, norms, np.concatenate(kept), seconds
 
 
@@ -59,7 +56,7 @@ def geometry_of(sketches, norms):
 
 
 def products(sketches):
-    """By the kernel that `aggregate` and `ShardedAggregator` use."""
+    """Return the Gram matrix by the kernel that `aggregate` and `ShardedAggregator` use."""
     rows, gram = Rows.of(sketches), np.zeros((len(sketches), len(sketches)))
     rows.kernels.gram(rows, None, gram)
     return gram
@@ -71,23 +68,18 @@ def distances(x):
     return D[np.triu_indices(len(x), 1)]
 
 
-def timed(call):
-    begin = time.perf_counter()
-    return call(), time.perf_counter() - begin
-
-
 def simulated(M, p, k):
     f = M * 3 // 10 // AT_ONCE * AT_ONCE
     sketches, norms, kept, seconds = sketched(M, p, k, f)
     errors = np.abs(distances(sketches[f : f + len(kept)]) / distances(kept) - 1)
-    print(f"\n{M:,} clients of {p:,} coordinates, {f:,} of them attackers, k = {k}; sketched a hundred at a time")
+    PROGRESS.close()
+    print(f"{M:,} clients of {p:,} coordinates, {f:,} of them attackers, k = {k}; sketched a hundred at a time")
     print(f"  sketches            {8 * M * k / 2**20:,.0f} MiB in {seconds:.2f} s")
     promise = pairwise_distortion(k, M, 0.05)
     print(
         f"  squared distances   to {errors.max():.3f} among {len(kept)} honest; promised to {promise:.3f} for all pairs"
     )
     for name, multiply in (("our kernel", products), ("BLAS", lambda x: x @ x.T)):
-        progress(f"inner products, {name}")
         begin = time.process_time()
         _, seconds = timed(lambda multiply=multiply: multiply(sketches))
         print(f"  inner products      {seconds:.2f} s, {time.process_time() - begin:.2f} of processors, by {name}")
@@ -104,7 +96,7 @@ def simulated(M, p, k):
 
 
 def two_levels(sketches, norms, f, flat, edges=EDGES):
-    """The same rule at each edge over its own clients, and at the root over the edges' answers."""
+    """Print the error of a rule at each edge over its own clients, and again at the root over the edges' answers."""
     M = len(sketches)
     each, at_root = M // edges, f * edges // M
     rule, root = MultiKrum(f // edges), MultiKrum(at_root)
@@ -134,7 +126,7 @@ def two_levels(sketches, norms, f, flat, edges=EDGES):
 
 
 def known_seed(k=64, tries=200):
-    """What a projection sees of a vector that was made for its seed, and of the same vector under other seeds."""
+    """Print the projected length of a vector in the null space of one seed, under that seed and under others."""
     P = Rotated(k)(np.eye(2 * k), seed=SEED).T
     z = np.linalg.svd(P)[2][-1:]
     seen = [float(np.linalg.norm(Rotated(k)(z, seed=seed))) for seed in range(tries)]

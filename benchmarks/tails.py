@@ -1,15 +1,14 @@
-"""How far each sketch distorts whole spans: the worst |eigenvalue - 1| of Q^T P^T P Q, median / max over seeds.
+"""Measure how far each sketch distorts whole spans: the worst |eigenvalue - 1| of Q^T P^T P Q, median / max over seeds.
 
 Q is an orthonormal basis of the span of 50 vectors, k = 4096. Run as `python benchmarks/tails.py --seeds 100`.
 """
 
 import argparse
-import sys
-import time
 
 import numpy as np
 
 from bartizan import Achlioptas, Gaussian, Rotated
+from bartizan._util.console import ProgressLine
 
 M, K = 50, 4096
 P = 64 * K  # coordinates that Rotated sees
@@ -17,7 +16,7 @@ SKETCHES = [*(Rotated(K, n) for n in (1, 8, 16, 32, 64)), Achlioptas(K, s=8), Ga
 
 
 def orthonormal(x):
-    """An orthonormal basis, by rows, of the span of the rows."""
+    """Return an orthonormal basis of the span of the rows, by rows."""
     return np.linalg.inv(np.linalg.cholesky(x @ x.T)) @ x
 
 
@@ -46,7 +45,7 @@ def distortion(sketch, basis, seed):
 
 
 def measured(sketch, dense):
-    """(span, a function from seeds to distortions) for each span.
+    """Yield each span's name and a function from a seed to the distortion.
 
     The entries of Gaussian and Achlioptas are independent, so where a coordinate lies does not matter to them, and a
     Gaussian matrix has the same law on every span.
@@ -70,7 +69,7 @@ def main():
     seeds = range(parser.parse_args().seeds)
     dense = np.random.default_rng(0).normal(size=(M, P))  # the same one for all seeds: drawing it takes longest
     names = [*SPARSE, "dense"]
-    done, total, shown = 0, len(SKETCHES) * len(names) * len(seeds), time.monotonic()
+    progress = ProgressLine("tails", len(SKETCHES) * len(names) * len(seeds))
     print(f"| {' | '.join(['span of 50', *names])} |\n|{'---|' * (len(names) + 1)}", flush=True)
     for sketch in SKETCHES:
         cells = []
@@ -78,11 +77,9 @@ def main():
             worst = []
             for seed in seeds:
                 worst.append(distortion_of(seed))
-                done += 1
-                if time.monotonic() - shown > 2:
-                    print(f"{100 * done // total}% done", end="\r", file=sys.stderr, flush=True)
-                    shown = time.monotonic()
+                progress.advance()
             cells.append(f"{np.median(worst):.2f} / {np.max(worst):.2f}")
+        progress.close()
         print(f"| {sketch!r} | {' | '.join(cells)} |", flush=True)
 
 

@@ -3,7 +3,9 @@
 Run as `python benchmarks/traffic.py`; it prints the table of docs/guides/distributed.md.
 """
 
+import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import torch.distributed as dist
@@ -13,8 +15,10 @@ import bartizan as bz
 from bartizan.distributed import ShardedAggregator
 from bartizan.rules.coordinatewise import Median
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from ranks import counted
+
 RANKS, SEED = 4, 2**100 + 7
-GIVEN = {"all_gather": 1, "broadcast": 0, "reduce": 0}  # which argument holds what a rank gives away
 CASES = [
     (50, 100_000, bz.GeometricMedian(), bz.Rotated(4096)),
     (50, 1_000_000, bz.GeometricMedian(), bz.Rotated(4096)),
@@ -25,30 +29,13 @@ CASES = [
 ]
 
 
-def counted():
-    traffic = dict.fromkeys(GIVEN, 0)
-
-    def counting(name, own, at):
-        def call(*arguments, **settings):
-            traffic[name] += arguments[at].nbytes
-            return own(*arguments, **settings)
-
-        return call
-
-    for name, at in GIVEN.items():
-        own = counting(name, getattr(dist, name), at)
-        for module in (dist, dist.distributed_c10d):  # torch's object collectives call those of the second
-            setattr(module, name, own)
-    return traffic
-
-
 def rank_of(rank, store):
     dist.init_process_group("gloo", store=dist.FileStore(store, RANKS), rank=rank, world_size=RANKS)
     traffic = counted()
     if rank == 0:
         print("| M | p | sketch | summed | broadcast or gathered |\n|---|---|---|---|---|", flush=True)
     for M, p, rule, sketch in CASES:
-        traffic.update(dict.fromkeys(GIVEN, 0))
+        traffic.clear()
         shard = np.random.default_rng([M, rank]).standard_normal((M, p // RANKS), dtype=np.float32)
         ShardedAggregator(rule, sketch)(shard, offset=rank * (p // RANKS), seed=SEED)
         if rank == 0:

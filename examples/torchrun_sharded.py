@@ -38,7 +38,7 @@ def main():
     first, last = my_columns(rank, size, options.dim)
     generator = torch.Generator().manual_seed(rank)
     shard = torch.randn(options.clients, last - first, generator=generator).to(device) + 1
-    shard[:4] = -50  # four lie ...
+    shard[:4] = -50  # four attack ...
     if rank == size - 1:
         shard[4, -1] = torch.nan  # ... and one is broken, where only the last rank can see it
 

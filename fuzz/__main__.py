@@ -1,4 +1,4 @@
-"""Run the campaign: every surface in processes of its own, with random, coverage-guided and stateful cases.
+"""Run the campaign: every surface in processes of its own, with random and coverage-guided cases.
 
 `python -m fuzz --minutes 12 --seed 1 --out benchmarks/results/hostile.json` (or `make fuzz`) exits with 1 if any case
 failed; the bytes of each failure are in the file, for `python -m fuzz.shrink`. With `--cases 2000000` it goes on with
@@ -116,7 +116,7 @@ def main() -> int:
                 print(f"{job}; {report['cases']:,} in all, of {len(jobs)} processes", file=sys.stderr, flush=True)
                 if options.out:
                     write_whole(options.out, json.dumps(report, indent=1) + "\n")
-    print(f"{page.summary(report)}\n\n{page.table(report)}")
+    print(page.section(report))
     for name, one in report["surfaces"].items():
         for mark, failure in one["failures"].items():
             print(f"\n{name}: {mark}\n  {failure['said']}\n  {failure.get('data', '')[:800]}")
@@ -138,7 +138,7 @@ def planned(names: list[str], seconds: float, processes: int, seed: int, folder:
     at about the same time.
     """
     sources = ["chance", *(["coverage"] if find_spec("atheris") else [])]
-    pairs = [(name, by) for name in names for by in (*sources, *(["hypothesis"] if name == "round" else []))]
+    pairs = [(name, by) for name in names for by in sources]
     total = sum(SURFACES[name].share for name, _ in pairs)
     jobs = []
     for name, by in pairs:
@@ -185,7 +185,7 @@ def summary(jobs: list[Job], seed: int, processes: int, seconds: float) -> dict[
         total[f"by {job.by}"] = total.get(f"by {job.by}", 0) + report["cases"]
         total.setdefault("failures", {}).update(report["failures"])
     surfaces = {name: surfaces[name] for name in SURFACES if name in surfaces}
-    packages = ("bartizan", "numpy", "torch", "numba", "flwr", "nvflare", "hypothesis", "atheris")
+    packages = ("bartizan", "numpy", "torch", "numba", "flwr", "nvflare", "atheris")
     return {
         "seed": seed,
         "seconds": round(seconds, 1),

@@ -13,7 +13,7 @@ import bartizan as bz
 from bartizan import lora
 from bartizan.lora.peft_folders import CONFIG, TENSORS
 from fuzz.draw import Draw
-from fuzz.mutate import mutated_bytes, mutated_value
+from fuzz.mutate import mutated_bytes, mutated_json
 from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, fair, require
 
 MODULES = {"q": (5, 6), "v": (3, 4)}
@@ -107,11 +107,7 @@ class Adapters:
         path = self.folder / "case"
         path.mkdir(exist_ok=True)
         config = {**PEFT, "r": len(update["q.lora_A.weight"])}
-        try:
-            changed = mutated_value(config, draw) if draw.chance(2) else config
-            text = json.dumps(changed).encode("utf-8", "surrogatepass")
-        except (ValueError, RecursionError):
-            raise RefusedError from None
+        text = mutated_json(config, draw) if draw.chance(2) else json.dumps(config).encode()
         tensors = save_safetensors(update)
         (path / CONFIG).write_bytes(mutated_bytes(text, draw) if draw.chance(4) else text)
         (path / TENSORS).write_bytes(mutated_bytes(tensors, draw) if draw.chance(3) else tensors)

@@ -22,8 +22,8 @@ from bartizan.flower.replies import (
 )
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes
-from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, require
-from fuzz.updates.files import NPY
+from fuzz.surfaces import COMPARED, Surface, documented, require
+from fuzz.updates.files import NPY, npy
 
 ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3)}
 NAMES = ("w", "n", "extra", "", "w\0", "x" * 3000)
@@ -35,16 +35,12 @@ NUMBERS: list[Any] = [3, 0, -1, 2**63 - 1, 0.5, float("nan"), float("inf"), [1, 
 def case(data: bytes) -> str:
     draw = Draw(data)
     model = Model.of(ArrayRecord({name: Array(one) for name, one in ARRAYS.items()}))
-    valid = draw.chance(5)
-    content = _honest(draw) if valid else _reply(draw)
+    sound = draw.chance(5)
+    content = _honest(draw) if sound else _reply(draw)
     metrics(draw, content)
-    try:
-        with documented(ValueError):
-            found = model.decode(arrays_of(content))
-            reported_size(content, "num-examples")
-    except RefusedError as refused:
-        require(not valid, f"a valid reply was refused: {refused.__cause__}")
-        raise
+    with documented(ValueError, sound=sound):
+        found = model.decode(arrays_of(content))
+        reported_size(content, "num-examples")
     for name, one in found.items():
         theirs = np.load(io.BytesIO(records_of(content, ArrayRecord)[0][name].data), allow_pickle=False)
         require(np.array_equal(one, theirs, equal_nan=True), f"{name!r} has other numbers than NumPy reads")
@@ -83,7 +79,7 @@ def _reply(draw: Draw) -> RecordDict:
 
 def _bytes(draw: Draw, name: str) -> bytes:
     """Return a .npy file that is valid, mutated, has a wrong header, or is arbitrary bytes."""
-    whole = _npy(ARRAYS.get(name, ARRAYS["w"]))
+    whole = npy(ARRAYS.get(name, ARRAYS["w"]))
     how = draw.below(5)
     if how == 1:
         return mutated_bytes(whole, draw)
@@ -96,12 +92,6 @@ def _bytes(draw: Draw, name: str) -> bytes:
     if how == 3:
         return draw.pick(NPY)
     return whole if how == 0 else draw.rest()
-
-
-def _npy(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
 
 
 def metrics(draw: Draw, content: RecordDict) -> None:

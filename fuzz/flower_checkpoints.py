@@ -18,8 +18,8 @@ from bartizan.flower.replies import Model
 from bartizan.flower.saved_state import Saved
 from bartizan.records import CorruptFileError
 from fuzz.draw import Draw
-from fuzz.mutate import mutated_bytes, mutated_value
-from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
+from fuzz.mutate import mutated_bytes, mutated_json
+from fuzz.surfaces import ACCEPTED, COMPARED, Surface, documented, require
 
 MODEL = Model.of(ArrayRecord({"w": Array(np.zeros((2, 3), np.float32)), "n": Array(np.array(0))}))
 
@@ -47,8 +47,7 @@ def _forged(whole: bytes, draw: Draw) -> bytes:
     if draw.chance(3):
         entries["0.npy"] = mutated_bytes(entries["0.npy"], draw)
     else:
-        about = mutated_value(json.loads(entries[saved_state.ABOUT]), draw)
-        entries[saved_state.ABOUT] = json.dumps(about).encode("utf-8", "surrogatepass")
+        entries[saved_state.ABOUT] = mutated_json(json.loads(entries[saved_state.ABOUT]), draw)
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name, data in entries.items():
@@ -64,21 +63,14 @@ def surface(folder: Path) -> Surface:
         draw = Draw(data)
         kind, written = draw.below(4), _saved(draw)
         saved_state.save(folder, written)
-        try:
-            if kind == 1:
-                path.write_bytes(mutated_bytes(path.read_bytes(), draw))
-            elif kind == 2:
-                path.write_bytes(_forged(path.read_bytes(), draw))
-            elif kind == 3:
-                path.write_bytes(draw.rest())
-        except (ValueError, RecursionError):  # JSON can't express the value
-            raise RefusedError from None
-        try:
-            with documented(CorruptFileError, ValueError):  # a model of other shapes is a ValueError
-                found = saved_state.load(folder, MODEL, {"rule": "Mean()"})
-        except RefusedError as refused:
-            require(kind, f"a valid checkpoint was refused: {refused.__cause__}")
-            raise
+        if kind == 1:
+            path.write_bytes(mutated_bytes(path.read_bytes(), draw))
+        elif kind == 2:
+            path.write_bytes(_forged(path.read_bytes(), draw))
+        elif kind == 3:
+            path.write_bytes(draw.rest())
+        with documented(CorruptFileError, ValueError, sound=kind == 0):  # a model of other shapes is a ValueError
+            found = saved_state.load(folder, MODEL, {"rule": "Mean()"})
         found.reputation.suspects()
         require(found.round >= 1 and found.seconds >= 0, "round and seconds of no run")
         require(all(map(math.isfinite, found.history)), "a history that is not finite")

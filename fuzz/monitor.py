@@ -9,7 +9,6 @@ import time
 import traceback
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,13 +84,6 @@ class Monitor:
         elif seconds > self.slowest:
             self.slowest, self.slowest_case = seconds, data
         return passed
-
-    def batch(self, run: Callable[[], None], name: bytes) -> None:
-        """Run many cases that Hypothesis draws and counts; the first failure ends the batch."""
-        try:
-            run()
-        except Exception as error:
-            self._failed(error, name)
 
     def _failed(self, error: BaseException, data: bytes) -> bool:
         at = traceback.extract_tb(error.__traceback__)

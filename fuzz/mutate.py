@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from fuzz.draw import Draw
+from fuzz.surfaces import RefusedError
 
 
 def _deep() -> Any:
@@ -29,6 +31,14 @@ def mutated_value(value: Any, draw: Draw) -> Any:
     for _ in range(1 + draw.below(3)):
         value = _mutated_once(value, draw)
     return value
+
+
+def mutated_json(value: Any, draw: Draw) -> bytes:
+    """Return a mutated value as JSON; one that JSON can't express is no case."""
+    try:
+        return json.dumps(mutated_value(value, draw)).encode("utf-8", "surrogatepass")
+    except (ValueError, RecursionError):
+        raise RefusedError from None
 
 
 def _mutated_once(value: Any, draw: Draw) -> Any:

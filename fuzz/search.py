@@ -1,4 +1,4 @@
-"""Sources of cases: random bytes and mutations, coverage-guided search, and Hypothesis."""
+"""Sources of cases: random bytes and mutations, and coverage-guided search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from fuzz.draw import Draw
 from fuzz.monitor import Monitor
 from fuzz.mutate import mutated_bytes
-from fuzz.surfaces import ACCEPTED, Surface
+from fuzz.surfaces import Surface
 
 
 def cases(surface: Surface, seed: int) -> Iterator[bytes]:
@@ -48,34 +48,6 @@ def at_random(monitor: Monitor, seconds: float, seed: int, tick: Callable[[], No
         monitor.run(data)
         if over():
             break
-
-
-def stateful(monitor: Monitor, seconds: float, seed: int, tick: Callable[[], None]) -> None:
-    """Let Hypothesis run the state machine of `Round`, which shrinks what it finds."""
-    import hypothesis
-    from hypothesis.stateful import run_state_machine_as_test
-
-    from fuzz.round_machine import RoundMachine
-
-    few = hypothesis.settings(
-        max_examples=40,
-        stateful_step_count=20,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        seed += 1
-
-        @hypothesis.seed(seed)
-        class Machine(RoundMachine):
-            pass
-
-        monitor.batch(lambda machine=Machine: run_state_machine_as_test(machine, settings=few), f"seed {seed}".encode())
-        monitor.outcomes[ACCEPTED] += Machine.runs
-        monitor.cases += Machine.runs
-        tick()
 
 
 def instrumented(modules: tuple[str, ...]) -> Any:

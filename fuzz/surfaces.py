@@ -115,13 +115,17 @@ def require(condition: object, message: str) -> None:
 
 
 @contextmanager
-def documented(*kinds: type[BaseException]) -> Iterator[None]:
-    """Turn an error of these kinds that the library raised itself, with a message, into a refusal."""
+def documented(*kinds: type[BaseException], sound: bool = False) -> Iterator[None]:
+    """Turn an error of these kinds that the library raised itself, with a message, into a refusal.
+
+    It is wrong to refuse a sound input.
+    """
     try:
         yield
     except kinds as error:
         if not on_purpose(error):
             raise
+        require(not sound, f"a sound input was refused: {error}")
         raise RefusedError from error
 
 

@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--by", choices=("chance", "coverage", "hypothesis"), default="chance")
+    parser.add_argument("--by", choices=("chance", "coverage"), default="chance")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -42,8 +42,7 @@ def main() -> None:
 
         if options.by == "coverage":
             search.guided(atheris, monitor, options.seconds, options.seed + 1, tick)
-        run = search.at_random if options.by == "chance" else search.stateful
-        run(monitor, options.seconds, options.seed, tick)
+        search.at_random(monitor, options.seconds, options.seed, tick)
 
 
 if __name__ == "__main__":

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save
 
 from bartizan.lab.models.weights import FirstWeights, WeightsError
 from fuzz.draw import Draw
-from fuzz.lab.runs import TENSORS
+from fuzz.lab.runs import TENSORS, saved
 from fuzz.mutate import mutated_bytes
-from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, require
+from fuzz.surfaces import COMPARED, Surface, documented, require
 
 
 def _model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
 
 
-def _saved(tensors: dict[str, Any]) -> bytes:
-    file = io.BytesIO()
-    torch.save(tensors, file)
-    return file.getvalue()
-
-
 STATE = {name: tensor.clone() for name, tensor in _model().state_dict().items()}
-OTHERS = [_saved(STATE), save(STATE), _saved({"state_dict": STATE}), b""]
+OTHERS = [saved(STATE), save(STATE), saved({"state_dict": STATE}), b""]
 
 
 def surface(folder: Path) -> Surface:
@@ -41,17 +33,13 @@ def surface(folder: Path) -> Surface:
         elif kind == 1:
             body = mutated_bytes(draw.pick(OTHERS), draw)
         elif kind == 2:
-            body, suffix = _saved({**STATE, draw.pick(list(STATE)): draw.pick(TENSORS)}), ".pt"
+            body, suffix = saved({**STATE, draw.pick(list(STATE)): draw.pick(TENSORS)}), ".pt"
         else:
-            body = save(STATE) if suffix == ".safetensors" else _saved(STATE)
+            body = save(STATE) if suffix == ".safetensors" else saved(STATE)
         path, model = folder / f"first{suffix}", _model()
         path.write_bytes(body)
-        try:
-            with documented(WeightsError):
-                FirstWeights.read(str(path)).load_into(model)
-        except RefusedError as refused:
-            require(kind < 3, f"valid weights were refused: {refused.__cause__}")
-            raise
+        with documented(WeightsError, sound=kind == 3):
+            FirstWeights.read(str(path)).load_into(model)
         loaded = model.state_dict()
         require(all(bool(tensor.isfinite().all()) for tensor in loaded.values()), "the model has NaN or infinity")
         require(kind < 3 or all(torch.equal(loaded[name], STATE[name]) for name in STATE), "other weights were loaded")

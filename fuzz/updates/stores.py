@@ -17,7 +17,7 @@ import bartizan as bz
 from bartizan import files
 from bartizan.updates import lazy
 from fuzz.draw import Draw
-from fuzz.mutate import mutated_bytes, mutated_value
+from fuzz.mutate import mutated_bytes, mutated_json
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, fair, require
 
 INDEX = "model.safetensors.index.json"
@@ -81,18 +81,11 @@ class Folders:
             content[name] = mutated_bytes(content[name], draw)
         elif kind == 3:
             del content[draw.pick(NAMES)]
-        text = b"" if kind == 5 else _encoded(mutated_value(index, draw) if kind == 4 else index)
+        text = mutated_json(index, draw) if kind == 4 else b"" if kind == 5 else json.dumps(index).encode()
         valid = kind in (0, 5)
         if text and draw.chance(6):
             text, valid = mutated_bytes(text, draw), False
         return content | ({INDEX: text} if text else {}), valid
-
-
-def _encoded(index: Any) -> bytes:
-    try:
-        return json.dumps(index).encode("utf-8", "surrogatepass")
-    except (ValueError, RecursionError):
-        raise RefusedError from None
 
 
 def _opened(place: Any) -> dict[str, Any] | None:

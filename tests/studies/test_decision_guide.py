@@ -108,9 +108,7 @@ def test_a_row_is_kept_of_every_run_and_an_unfinished_one_is_refused(guide, tmp_
         list(guide.rows_of(tmp_path))
 
 
-def test_the_section_appears_with_the_first_kept_rows(guide, tmp_path, monkeypatch):
-    monkeypatch.setattr(guide, "KEPT", tmp_path / "guide.jsonl")
-    assert guide.section() == ""
+def test_the_section_is_made_of_the_kept_rows(guide, tmp_path, monkeypatch):
     kept = rows(guide, IMAGES) + rows(guide, TEXT, "perplexity")
     (tmp_path / "guide.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in kept))
     monkeypatch.setattr(guide, "kept", lambda path=tmp_path / "guide.jsonl", read=guide.kept: read(path))

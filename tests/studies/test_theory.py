@@ -23,6 +23,8 @@ from bartizan.attacks import needs
 from bartizan.geometry import Geometry
 from bartizan.kernels import reference
 from bartizan.sketch import distortion, embedding_dimension
+from bartizan.studies.estimates import log_slope
+from bartizan.studies.rules_by_name import most_accepted, rule_named
 from bartizan.studies.theory import aggregation_error as aggregation
 from bartizan.studies.theory import bounds, breakdown, command, convergence, parts, simulated_round
 from bartizan.studies.theory import projection_attacks as adaptive
@@ -35,7 +37,6 @@ from bartizan.studies.theory.simulated_round import (
     common_gradient,
     honest_clients,
     mean_errors,
-    rule_named,
     servers_of,
 )
 from bartizan.studies.theory.subspace_embedding import SPANS, basis
@@ -453,17 +454,15 @@ def test_without_attackers_the_rates_are_the_theorems():
     horizons = (16, 64, 256)
     cells = [replace(quiet, problem="non-convex", rounds=T, seeds=1) for T in horizons]
     means = [convergence.curves(cell, convergence.measure(cell))[0][-1] for cell in cells]
-    assert -0.8 < convergence.slope(horizons, means) < -0.35
+    assert -0.8 < log_slope(horizons, means) < -0.35
     long = replace(quiet, rounds=200, seeds=1)
     measured, _ = convergence.curves(long, convergence.measure(long))
-    assert convergence.slope(np.arange(16, 216), measured) < -1
+    assert log_slope(np.arange(16, 216), measured) < -1
 
 
 def broken_at(rule, length, shares=range(1, 7)):
     cells = [
-        breakdown.BreakdownCase(
-            rule, 11, f, breakdown.most_accepted(rule, 11, f), length, 2048, 1024, 1, (*LOUD, "foe")
-        )
+        breakdown.BreakdownCase(rule, 11, f, most_accepted(rule, 11, f), length, 2048, 1024, 1, (*LOUD, "foe"))
         for f in shares
     ]
     (point,) = breakdown.points([(cell, breakdown.measure(cell)) for cell in cells])

@@ -89,8 +89,26 @@ class Triggered(Poison):
         """
 
 
+class PixelTriggered(Triggered):
+    """A backdoor whose trigger is pixels: a fraction of an attacker's images gets it, and the label `target`."""
+
+    fraction: float
+
+    @abstractmethod
+    def trigger(self, pixels: Array) -> Array:
+        """A copy of the images with the trigger on them."""
+
+    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
+        self._known_class("target", n_classes)
+        chosen = rng.permutation(len(labels))[: round(self.fraction * len(labels))]
+        pixels, labels = pixels.copy(), labels.copy()
+        pixels[chosen] = self.trigger(pixels[chosen])
+        labels[chosen] = self.target
+        return pixels, labels
+
+
 @dataclass(frozen=True)
-class Backdoor(Triggered):
+class Backdoor(PixelTriggered):
     """Train on images with a trigger: a fraction gets a bright square in the lower right corner and label `target`.
 
     The model shall work as usual, and classify every image with the square as the target (Gu et al., 2017).
@@ -109,10 +127,6 @@ class Backdoor(Triggered):
     def __post_init__(self) -> None:
         wanted = {"target": INDEX, "fraction": FRACTION, "size": AT_LEAST_ONE, "value": BYTE}
         check("Backdoor", wanted, vars(self))
-
-    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
-        self._known_class("target", n_classes)
-        return _marked(self, pixels, labels, rng)
 
     def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
         return self.trigger(pixels), labels
@@ -166,7 +180,7 @@ class SemanticBackdoor(Triggered):
 
 
 @dataclass(frozen=True)
-class DistributedBackdoor(Triggered):
+class DistributedBackdoor(PixelTriggered):
     """Divide a trigger among the attackers: each trains with its part of it, and all parts together open the backdoor.
 
     DBA of Xie et al., 2020: four bars, `size` pixels wide and one high, in two rows and two columns `gap` pixels apart,
@@ -194,10 +208,6 @@ class DistributedBackdoor(Triggered):
     def of_attacker(self, nth: int) -> DistributedBackdoor:
         return replace(self, part=nth % 4) if self.part is None else self
 
-    def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
-        self._known_class("target", n_classes)
-        return _marked(self, pixels, labels, rng)
-
     def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
         return replace(self, part=None).trigger(pixels), labels
 
@@ -211,14 +221,3 @@ class DistributedBackdoor(Triggered):
             row, column = (part // 2) * (self.gap + 1), (part % 2) * (self.size + self.gap)
             marked[..., row, column : column + self.size] = self.value
         return marked
-
-
-def _marked(
-    backdoor: Backdoor | DistributedBackdoor, pixels: Array, labels: Array, rng: Generator
-) -> tuple[Array, Array]:
-    """A fraction of the images with the trigger and the target as their label."""
-    chosen = rng.permutation(len(labels))[: round(backdoor.fraction * len(labels))]
-    pixels, labels = pixels.copy(), labels.copy()
-    pixels[chosen] = backdoor.trigger(pixels[chosen])
-    labels[chosen] = backdoor.target
-    return pixels, labels

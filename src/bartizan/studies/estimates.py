@@ -1,10 +1,10 @@
-"""Statistics of a few numbers: the interval of a mean, and rank correlation."""
+"""Statistics of a few numbers: the interval of a mean, rank correlation, and the exponent of a growth."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from statistics import NormalDist, correlation, stdev
+from collections.abc import Iterable, Sequence
+from statistics import NormalDist, correlation, linear_regression, stdev
 
 
 def interval(numbers: Sequence[float]) -> float | None:
@@ -34,6 +34,15 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     if len(set(x)) < 2 or len(set(y)) < 2:
         return None
     return correlation(_ranks(x), _ranks(y))
+
+
+def log_slope(x: Iterable[float], y: Iterable[float]) -> float:
+    """Return the slope of log y against log x: 1 where doubling x doubles y.
+
+    >>> round(log_slope([1, 2, 4], [8, 4, 2]), 6)
+    -1.0
+    """
+    return linear_regression([math.log(one) for one in x], [math.log(one) for one in y]).slope
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

@@ -6,7 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -39,15 +39,7 @@ def pictures(made: Content, maker: str = "") -> dict[str, bytes]:
         return {name: _png(figure, maker) for name, figure in drawn.items() if figure is not None}
 
 
-def _accuracy(made: Content) -> Any:
-    return _curves(made, ACCURACY)
-
-
-def _perplexity(made: Content) -> Any:
-    return _curves(made, PERPLEXITY)
-
-
-def _curves(made: Content, metric: Metric) -> Any:
+def _curves(metric: Metric, made: Content) -> Any:
     curves = made.curves[metric.name]
     if not curves:
         return None
@@ -190,8 +182,8 @@ def _split(made: Content) -> Any:
 
 
 PICTURES: dict[str, Callable[[Content], Any]] = {
-    "accuracy.png": _accuracy,
-    "perplexity.png": _perplexity,
+    "accuracy.png": partial(_curves, ACCURACY),
+    "perplexity.png": partial(_curves, PERPLEXITY),
     "heatmap.png": _heatmap,
     "server-time.png": _times,
     "weights.png": _weights,

@@ -42,14 +42,12 @@ def findings(
     so_far = "So far, with unfinished runs: " if any(run.status == "unfinished" for run in runs) else ""
     kinds = [[cell for cell in cells if cell.metric == metric] for metric in METRICS.values()]
     kinds = [some for some in kinds if some]
-    said = [sentence for some in kinds for sentence in (_by_metric(some, len(kinds) > 1), *definition(some))]
+    said = []
+    for some in kinds:
+        metric = f"By {some[0].metric.name}: " if len(kinds) > 1 else ""
+        said += [metric + headline(some), *definition(some)]
     said += [*_backdoors(cells), *(sentence for some in kinds for sentence in _projection(some)), *_speed(times)]
     return [so_far + said[0], *said[1:]]
-
-
-def _by_metric(cells: Sequence[GridCell], several: bool) -> str:
-    """The headline of runs with one metric, which is named where there are others."""
-    return (f"By {cells[0].metric.name}: " if several else "") + headline(cells)
 
 
 def _backdoors(cells: Sequence[GridCell]) -> list[str]:

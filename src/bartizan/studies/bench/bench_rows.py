@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from bartizan._util import jsonl, schema
+from bartizan.studies.estimates import log_slope
 
 Axis = Literal["clients", "dim"]
 LETTER: dict[Axis, str] = {"clients": "M", "dim": "p"}
@@ -94,10 +93,8 @@ class Curve:
 
     @property
     def slope(self) -> float:
-        """The exponent of the time in the axis: 1 where doubling the axis doubles the time."""
-        x = np.log([getattr(row, self.axis) for row in self.rows])
-        y = np.log([row.seconds for row in self.rows if row.seconds])
-        return float(np.polyfit(x, y, 1)[0])
+        """The exponent of the time in the axis."""
+        return log_slope([getattr(row, self.axis) for row in self.rows], [row.seconds or 0.0 for row in self.rows])
 
 
 def curves(rows: Sequence[BenchRow], axis: Axis) -> list[Curve]:

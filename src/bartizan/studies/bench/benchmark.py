@@ -9,13 +9,13 @@ from pathlib import Path
 
 from bartizan._util import jsonl, machine, schema
 from bartizan._util.arguments import short
-from bartizan.errors import TooFewClientsError
 from bartizan.studies.bench import measure
 from bartizan.studies.bench import other_libraries as peers
 from bartizan.studies.bench import torch_baselines as torches
 from bartizan.studies.bench.bench_rows import BenchRow, load
 from bartizan.studies.bench.engines import Bartizan, Engine, rule_of
 from bartizan.studies.bench.problem import Problem
+from bartizan.studies.rules_by_name import most_accepted
 
 PEERS: dict[str, type[Engine]] = {
     engine.name: engine
@@ -46,6 +46,8 @@ class Benchmark:
     def check(self) -> None:
         """Raise before anything is drawn if a name is unknown, a library missing or a rule can't be run."""
         machine.checked_device(self.device)
+        for rule in self.rules:
+            rule_of(rule, 0)
         for clients in self.clients:
             tiny = Problem.draw(clients, self.attackers(clients), 8, self.dtype, self.device)
             for rule in self.rules:
@@ -67,14 +69,7 @@ class Benchmark:
                     f"got {self.byzantine}."
                 )
             return self.byzantine
-        for f in range(clients // 5, 0, -1):
-            try:
-                for rule in self.rules:
-                    rule_of(rule, f).check(clients)
-            except TooFewClientsError:
-                continue
-            return f
-        return 0
+        return min(most_accepted(rule, clients, clients // 5) for rule in self.rules)
 
     def rows(self, notice: Callable[[str], None]) -> Iterator[BenchRow]:
         engines = self.engines()

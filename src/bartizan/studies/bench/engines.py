@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
-from operator import rshift
 from typing import Any, Literal
 
 from bartizan import registry as names
@@ -14,6 +12,7 @@ from bartizan.aggregate import Aggregator
 from bartizan.rules.base import CoordinateWise, Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.studies.bench.problem import Problem
+from bartizan.studies.rules_by_name import rule_named
 
 Rules = dict[str, Callable[[Any], Any]]
 """Calls by rule: prepared updates -> aggregated update."""
@@ -48,8 +47,8 @@ class Engine:
         return {}
 
     def prepare(self, problem: Problem) -> Any:
-        """Return the updates in the form that the rules take."""
-        return problem.x
+        """Return the updates in the form that the rules take: one tensor."""
+        return problem.tensor()
 
     def job(self, rule: str, problem: Problem) -> Job | None:
         """Return the call for a rule; None where the engine has no such rule."""
@@ -92,9 +91,8 @@ class Bartizan(Engine):
 
 def rule_of(name: str, n_byzantine: int) -> Rule | CoordinateWise:
     """Return a named rule, with the number of attackers if it takes one."""
-    kinds = names.rule_classes(name)
     try:
-        rule = reduce(rshift, (names.build(kind, {"n_byzantine": n_byzantine}) for kind in kinds))
+        rule = rule_named(name, n_byzantine)
     except TypeError as wrong:
         raise ValueError(f"The benchmark can't set {name!r} up: {wrong}") from None
     if rule.needs_trusted:

@@ -62,9 +62,6 @@ class ByzFL(Engine):
             "nnm >> geometric-median": lambda x: rules.GeometricMedian()(rules.NNM(f)(x)),
         }
 
-    def prepare(self, problem: Problem) -> Any:
-        return problem.tensor()
-
 
 class ByzFLNumPy(ByzFL):
     """ByzFL on one array."""

@@ -45,16 +45,17 @@ def _reset(device: str) -> int | None:
         CLEAR.write_text("5")  # forget the peak
     except OSError:
         return None
-    return _of_process("VmRSS:")
+    return of_process("VmRSS:")
 
 
 def _peak(device: str) -> int | None:
     if device == "cuda":
         return int(machine.torch_for("device='cuda'").cuda.max_memory_allocated())
-    return _of_process("VmHWM:")
+    return of_process("VmHWM:")
 
 
-def _of_process(name: str) -> int | None:
+def of_process(name: str) -> int | None:
+    """Return a field of the process's status in bytes, such as "VmRSS:"; None if there is none."""
     for line in STATUS.read_text().splitlines():
         if line.startswith(name):
             return 1024 * int(line.split()[1])

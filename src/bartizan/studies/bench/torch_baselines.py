@@ -26,9 +26,6 @@ class Torch(Engine):
             "meamed": partial(self._meamed, f),
         }
 
-    def prepare(self, problem: Problem) -> Any:
-        return problem.tensor()
-
     def _meamed(self, f: int, x: Any) -> Any:
         away = (x - _median(x.sort(dim=0).values)).abs()
         return x.gather(0, away.argsort(dim=0)[: len(x) - f]).mean(dim=0)
@@ -51,9 +48,6 @@ class TorchRules(Engine):
             "geometric-median": self._geometric_median,
             "mca": self._mca,
         }
-
-    def prepare(self, problem: Problem) -> Any:
-        return problem.tensor()
 
     def pairs(self, x: Any) -> Any:
         """Return the squared distances of all pairs, with an infinite diagonal."""

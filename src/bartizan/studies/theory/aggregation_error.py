@@ -11,6 +11,7 @@ from bartizan._util.schema import AnyFloat
 from bartizan.rules import Rule
 from bartizan.studies.formatting import markdown_table, three_digits
 from bartizan.studies.plotting import COLOURS, GREY, new_figure
+from bartizan.studies.rules_by_name import rule_named
 from bartizan.studies.theory import simulated_round
 from bartizan.studies.theory.bounds import aggregation_bound
 from bartizan.studies.theory.simulated_round import (
@@ -23,7 +24,6 @@ from bartizan.studies.theory.simulated_round import (
     common_gradient,
     honest_clients,
     mean_errors,
-    rule_named,
     servers_of,
 )
 

@@ -11,6 +11,7 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Rotated
 from bartizan.studies.formatting import markdown_table
 from bartizan.studies.plotting import COLOURS, GREY, new_figure
+from bartizan.studies.rules_by_name import most_accepted, rule_named
 from bartizan.studies.theory.aggregation_error import RULES
 from bartizan.studies.theory.simulated_round import (
     ByAttack,
@@ -18,7 +19,6 @@ from bartizan.studies.theory.simulated_round import (
     common_gradient,
     honest_clients,
     mean_errors,
-    rule_named,
     servers_of,
 )
 
@@ -61,17 +61,6 @@ class BreakdownCase:
 
 
 Results = Sequence[tuple[BreakdownCase, Result]]
-
-
-def most_accepted(rule: str, n_clients: int, n_byzantine: int) -> int:
-    """Return the largest number of attackers, up to `n_byzantine`, that the rule's condition allows."""
-    for f in range(n_byzantine, -1, -1):
-        try:
-            rule_named(rule, f).check(n_clients)
-        except ValueError:
-            continue
-        return f
-    raise ValueError(f"{rule} accepts no number of attackers among {n_clients} clients.")
 
 
 def cases(quick: bool) -> list[BreakdownCase]:

@@ -8,13 +8,14 @@ from functools import lru_cache
 from typing import Any, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 
 from bartizan._util.schema import AnyFloat
 from bartizan._util.types import Floats
 from bartizan.sketch import Exact, Rotated, distortion
+from bartizan.studies.estimates import log_slope
 from bartizan.studies.formatting import markdown_table, three_digits
 from bartizan.studies.plotting import COLOURS, RED, new_figure
+from bartizan.studies.rules_by_name import rule_named
 from bartizan.studies.theory import aggregation_error
 from bartizan.studies.theory.bounds import convex_bound, convex_step, error_floor, nonconvex_bound, nonconvex_step
 from bartizan.studies.theory.simulated_round import (
@@ -28,7 +29,6 @@ from bartizan.studies.theory.simulated_round import (
     Result,
     Server,
     Setting,
-    rule_named,
 )
 
 TITLE = "Convergence: measured curves under their bounds"
@@ -229,15 +229,6 @@ def curves(case: TrainingCase, found: Result) -> tuple[Floats, Floats]:
     return np.cumsum(measured[:-1]) / np.arange(1, case.rounds + 1), np.array(bound)
 
 
-def slope(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """Return the slope of log y against log x.
-
-    >>> round(slope([1, 2, 4], [8, 4, 2]), 6)
-    -1.0
-    """
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
 def rows(results: Results) -> list[dict[str, Any]]:
     lines = []
     for case, found in results:
@@ -318,12 +309,12 @@ def _rates(results: Results) -> list[str]:
         averages = [curves(*pair)[0][-1] for pair in horizons]
         measured, late = curves(*long[0])[0], slice(3 * LONG // 4, None)
         gamma = 4 * Quadratic.smoothness / Quadratic.convexity
-        rate = slope(np.arange(gamma, gamma + LONG)[late], measured[late])  # the bound falls with t + gamma - 1
+        rate = log_slope(np.arange(gamma, gamma + LONG)[late], measured[late])  # the bound falls with t + gamma - 1
         lines.append(
             f"{rule}, b={b:g}, {attack}: non-convex, mean squared gradient after T = {', '.join(map(str, HORIZONS))} "
             f"rounds at 1/(L sqrt T):\n{', '.join(map(three_digits, averages))}, slope "
-            f"{slope(HORIZONS, averages):.2f} in T. Strongly convex, {three_digits(measured[-1])} after {LONG} rounds, "
-            f"slope in the last quarter {rate:.2f}."
+            f"{log_slope(HORIZONS, averages):.2f} in T. Strongly convex, {three_digits(measured[-1])} after {LONG} "
+            f"rounds, slope in the last quarter {rate:.2f}."
         )
     return lines
 

@@ -19,6 +19,7 @@ from bartizan.rules import Rule
 from bartizan.sketch import Exact, Rotated
 from bartizan.studies.formatting import markdown_table, three_digits
 from bartizan.studies.plotting import COLOURS, RED, new_figure
+from bartizan.studies.rules_by_name import rule_named
 from bartizan.studies.theory.aggregation_error import NEAR, ROUNDING, attacks_in
 from bartizan.studies.theory.bounds import aggregation_bound
 from bartizan.studies.theory.simulated_round import (
@@ -31,7 +32,6 @@ from bartizan.studies.theory.simulated_round import (
     common_gradient,
     honest_clients,
     mean_errors,
-    rule_named,
     servers_of,
 )
 

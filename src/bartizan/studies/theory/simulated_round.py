@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial, reduce
-from operator import rshift
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from bartizan import attacks, registry
+from bartizan import attacks
 from bartizan._util.schema import AnyFloat
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
@@ -96,19 +95,6 @@ def honest_clients(n_clients: int, dim: int, noisy: int, seed: int = 0) -> Hones
 
 def common_gradient(dim: int, length: float) -> Floats:
     return np.full(dim, length / math.sqrt(dim))
-
-
-def rule_named(name: str, n_byzantine: int) -> Rule | CoordinateWise:
-    """Return a rule by name, with the number of attackers if it takes one.
-
-    >>> rule_named("nnm >> mca", 3)
-    NNM(n_byzantine=3) >> MCA(width=None, tolerance=1e-08, max_steps=1000, start='medoid')
-    """
-    settings = {"n_byzantine": n_byzantine}
-    made: Rule | CoordinateWise = reduce(
-        rshift, (registry.build(kind, settings) for kind in registry.rule_classes(name))
-    )
-    return made
 
 
 @dataclass(frozen=True, eq=False)

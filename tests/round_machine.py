@@ -18,12 +18,8 @@ CHOICES = st.binary(max_size=40)
 class RoundMachine(RuleBasedStateMachine):
     """Each step is one of the model's, which applies it to a real round and compares."""
 
-    runs = 0
-    """Number of machines that were run."""
-
     @initialize(choices=CHOICES)
     def open(self, choices: bytes) -> None:
-        type(self).runs += 1
         self.folder = tempfile.TemporaryDirectory()
         self.model = Model(Draw(choices), Path(self.folder.name))
 
