@@ -30,7 +30,7 @@ def in_torch(update):
 def library(request, monkeypatch):
     """Turns adapters into NumPy or torch; the third runs the code for CUDA tensors on those of the CPU."""
     if request.param == "torch as on a GPU":
-        for module in (adapters, factor_stacks):
+        for module in (factor_stacks,):
             monkeypatch.setattr(module, "on_gpu", is_tensor)
     return (lambda update: update) if request.param == "numpy" else in_torch
 
@@ -49,7 +49,7 @@ def test_exact_distances_are_those_of_dense_products(rank, library):
 def test_factors_of_16_bits_need_float32_sums_only(monkeypatch):
     """As on a GPU: bfloat16 numbers multiply without loss, and sums in float32 keep 1e-5 of a squared norm."""
     torch = pytest.importorskip("torch")
-    for module in (adapters, factor_stacks):
+    for module in (factor_stacks,):
         monkeypatch.setattr(module, "on_gpu", is_tensor)
     rng = np.random.default_rng(1)
     modules = {"a": (200, 5000), "b": (70, 90)}
