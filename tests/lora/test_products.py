@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan import lora
-from bartizan.lora import LoRA, TwoSided, adapters, factor_stacks
+from bartizan.lora import LoRA, TwoSided, factor_stacks
 from bartizan.lora.adapters import parse_adapter
 from bartizan.updates.layout import is_tensor
 from made_adapters import MODULES, adapter, dense, rotated
@@ -30,8 +30,7 @@ def in_torch(update):
 def library(request, monkeypatch):
     """Turns adapters into NumPy or torch; the third runs the code for CUDA tensors on those of the CPU."""
     if request.param == "torch as on a GPU":
-        for module in (factor_stacks,):
-            monkeypatch.setattr(module, "on_gpu", is_tensor)
+        monkeypatch.setattr(factor_stacks, "on_gpu", is_tensor)
     return (lambda update: update) if request.param == "numpy" else in_torch
 
 
@@ -49,8 +48,7 @@ def test_exact_distances_are_those_of_dense_products(rank, library):
 def test_factors_of_16_bits_need_float32_sums_only(monkeypatch):
     """As on a GPU: bfloat16 numbers multiply without loss, and sums in float32 keep 1e-5 of a squared norm."""
     torch = pytest.importorskip("torch")
-    for module in (factor_stacks,):
-        monkeypatch.setattr(module, "on_gpu", is_tensor)
+    monkeypatch.setattr(factor_stacks, "on_gpu", is_tensor)
     rng = np.random.default_rng(1)
     modules = {"a": (200, 5000), "b": (70, 90)}
     sent = [adapter(rng, r, modules=modules) for r in (4, 4, 16, 1)]

@@ -190,7 +190,8 @@ def _form(layout: Layout, settings: LoRA, alpha: float | None, claimed: int | No
         rows.append(((module, B.shape[0], A.shape[1]), r, settings.scale(r, alpha), (B.path[0], A.path[0])))
     dtypes = frozenset(entry.dtype for entry in layout.entries)
     order = tuple(entry.path[0] for entry in layout.entries)
-    return Form(*zip(*rows, strict=True), order, layout.entries[0].device, dtypes)  # type: ignore[arg-type]
+    shapes, ranks, scales, names = zip(*rows, strict=True)
+    return Form(shapes, ranks, scales, names, order, layout.entries[0].device, dtypes)
 
 
 @dataclass(frozen=True)
@@ -259,10 +260,11 @@ def parse_adapters(
         name: server_adapter(name, one, settings) for name, one in (("reference", reference), ("trusted", trusted))
     }
     parsed: dict[int, Adapter] = {}
+    forms: dict[Any, Form] = {}
     quarantined: dict[int, str] = {}
     for client, update in enumerate(sent):
         try:
-            parsed[client] = parse_adapter(update, settings)
+            parsed[client] = parse_adapter(update, settings, forms)
         except Exception as error:  # a client's container may raise anything
             quarantined[client] = reason_of(error)
     if not parsed:

@@ -28,15 +28,13 @@ class Stack:
     """The factors of n alike modules of several adapters as rows b_a and a_a: adapter i is the sum of its c_a b_a a_a'.
 
     With `about`, the adapters are taken from that one, X_i - X_m. Where rank and scale agree that is
-    (B_i - B_m) A_i + B_m (A_i - A_m), in which the digits that both share are gone before anything is multiplied.
+    (B_i - B_m) A_i - B_m (A_m - A_i), in which the digits that both share are gone before anything is multiplied.
     """
 
     modules: npt.NDArray[np.intp]
     """Their numbers in the order of names."""
     factors: dict[str, list[Any]]
     """All B and all A, module by module; with `about` its factor follows that of each adapter."""
-    widths: dict[str, int]
-    """The d_out of B and the d_in of A."""
     ranks: npt.NDArray[np.intp]
     """Of one module's factors, in the same order."""
     scales: Floats
@@ -65,15 +63,8 @@ class Stack:
     @cached_property
     def coefficients(self) -> Floats:
         """The c_a of all rows, the same in each module."""
-        scales = self.scales.copy()
-        if self.about:
-            scales[1::2] = np.where(self._alike, scales[::2], -scales[1::2])
-        return np.repeat(scales, self.ranks)
-
-    @property
-    def _alike(self) -> npt.NDArray[np.bool_]:
-        """Which adapters have the rank and the scale of `about`."""
-        return (self.ranks[::2] == self.ranks[1::2]) & (self.scales[::2] == self.scales[1::2])
+        signs = np.resize([1, -1], len(self.scales)) if self.about else 1
+        return np.repeat(signs * self.scales, self.ranks)
 
     def sums(self, x: Any) -> Any:
         """The sum of the rows of each adapter; one that is not finite spoils its own sum only."""
@@ -90,24 +81,30 @@ class Stack:
 
     def pieces(self, side: str) -> Iterator[tuple[int, Any]]:
         """All rows b_a (side "B") or a_a (side "A"), (n, rows, columns), some columns at a time; with the first one."""
-        width, factors, n = self.widths[side], self.factors[side], len(self.modules)
+        factors, n, rows = self.factors[side], len(self.modules), len(self.coefficients)
+        width = int(factors[0].shape["BA".index(side)])
         step = width if on_gpu(factors[0]) else STEP
-        while step < width and step > max(LEAST_STEP, self.multiple_of) and step * self.counts.sum() > MANY:
+        while step < width and step > max(LEAST_STEP, self.multiple_of) and step * rows > MANY:
             step //= 2
         for low in range(0, width, step):
-            columns, parts = slice(low, low + step), factors
-            if step < width:
+            parts, columns = factors, slice(low, low + step)
+            if step < width:  # else there is nothing to do for each of what may be many thousand tensors
                 parts = [one[columns] if side == "B" else one[:, columns] for one in factors]
-            # Tensors of many thousand modules: next to nothing is done for each, and nothing is copied twice.
-            x = joined(parts, 1 if side == "B" else 0, self.narrow, keep_16_bits=not self.about)
-            x = x.reshape(-1, n, len(self.coefficients)).swapaxes(0, 1).swapaxes(1, 2) if side == "B" else x
-            x = x.reshape(n, len(self.coefficients), -1)
-            if self.about:
-                turn = np.repeat(np.arange(len(self.ranks)), self.ranks)
-                own, middle = (np.flatnonzero((turn % 2 == at) & np.repeat(self._alike, 2)[turn]) for at in (0, 1))
-                difference = x[:, own] - x[:, middle]
-                x[:, own if side == "B" else middle] = difference
-            yield low, x
+            if side == "B":
+                x = joined(parts, 1, self.narrow).reshape(-1, n, rows).swapaxes(0, 1).swapaxes(1, 2)
+            else:
+                x = joined(parts, 0, self.narrow).reshape(n, rows, -1)
+            yield low, self._differences(x, side) if self.about else x
+
+    def _differences(self, x: Any, side: str) -> Any:
+        """The same with B_i - B_m for B_i, and A_m - A_i for the A_m that follows A_i, where rank and scale agree."""
+        x = x.float() if is_tensor(x) and x.dtype.itemsize == 2 else x
+        alike = (self.ranks[::2] == self.ranks[1::2]) & (self.scales[::2] == self.scales[1::2])
+        for some in [x] if alike.all() else [x[:, self.rows_of(int(i))] for i in np.flatnonzero(alike)]:
+            pairs = some.reshape(len(x), -1, 2, int(self.ranks[1]), x.shape[2])
+            changed, other = (0, 1) if side == "B" else (1, 0)
+            pairs[:, :, changed] -= pairs[:, :, other]
+        return x
 
 
 @dataclass(frozen=True)
@@ -161,19 +158,18 @@ def stacks(
     """All modules, those of equal shapes, ranks and scales together, as many as memory admits."""
     each = adapters if about is None else list(chain.from_iterable((one, about) for one in adapters))
     factors = {side: list(zip(*(getattr(one, side) for one in each), strict=True)) for side in "BA"}
-    forms, alike = {one.form: None for one in each}, dict[Any, list[int]]()
-    for number, (_, d_out, d_in) in enumerate(adapters[0].form.shapes):
-        key = d_out, d_in, *((form.ranks[number], form.scales[number]) for form in forms)
-        alike.setdefault(key, []).append(number)
-    for (d_out, d_in, *_), numbers in alike.items():
-        ranks, scales = (np.array([getattr(one.form, what)[numbers[0]] for one in each]) for what in ("ranks", "scales"))
+    forms = {one.form: None for one in each}
+    alike: dict[Any, list[int]] = {}
+    for i, (_, d_out, d_in) in enumerate(adapters[0].form.shapes):
+        alike.setdefault((d_out, d_in, *((one.ranks[i], one.scales[i]) for one in forms)), []).append(i)
+    for (d_out, d_in, *_), modules in alike.items():
+        ranks = np.array([one.form.ranks[modules[0]] for one in each])
+        scales = np.array([one.form.scales[modules[0]] for one in each])
         most = BATCH_ON_GPU if on_gpu(each[0].A[0]) else BATCH
-        step = max(1, most // int((ranks.sum() + multiple_of) * (max(d_out, d_in) + ranks.sum())))
-        for low in range(0, len(numbers), step):
-            some = numbers[low : low + step]
-            own = {side: list(chain.from_iterable(factors[side][number] for number in some)) for side in "BA"}
-            widths = {"B": d_out, "A": d_in}
-            yield Stack(np.array(some), own, widths, ranks, scales, about is not None, narrow, multiple_of)
+        n = max(1, most // int((ranks.sum() + multiple_of) * (max(d_out, d_in) + ranks.sum())))
+        for some in (modules[low : low + n] for low in range(0, len(modules), n)):
+            own = {side: list(chain.from_iterable(factors[side][i] for i in some)) for side in "BA"}
+            yield Stack(np.array(some), own, ranks, scales, about is not None, narrow, multiple_of)
 
 
 def kept_part(squares: Floats, most: Floats) -> Floats:
@@ -181,23 +177,17 @@ def kept_part(squares: Floats, most: Floats) -> Floats:
         return np.divide(squares, most, out=np.ones_like(most), where=most > 0)
 
 
-def joined(arrays: Sequence[Any], axis: int, narrow: bool = False, keep_16_bits: bool = False) -> Any:
+def joined(arrays: Sequence[Any], axis: int, narrow: bool = False) -> Any:
     """Matrices side by side in float64, on a GPU a tensor; `narrow` in float32 if none is wider, or on a GPU as is."""
     if on_gpu(arrays[0]):
         whole = sys.modules["torch"].concatenate(arrays, axis=axis).detach()
-        if narrow:
-            return whole if keep_16_bits or whole.dtype.itemsize > 2 else whole.float()
-        return whole.double()
-    host = [_viewed(one) for one in arrays]
+        return whole if narrow else whole.double()
+    host = [
+        (one.float() if one.dtype.itemsize == 2 else one).numpy(force=True) if is_tensor(one) else one for one in arrays
+    ]
     dtype = np.float32 if narrow and not any(one.dtype == np.float64 for one in host) else np.float64
     with np.errstate(invalid="ignore"):  # of a NaN that signals
         return np.concatenate(host, axis=axis, dtype=dtype, casting="unsafe")
-
-
-def _viewed(array: Any) -> Array:
-    if not is_tensor(array):
-        return array  # type: ignore[no-any-return]
-    return (array.float() if array.dtype.itemsize == 2 else array).numpy(force=True)  # type: ignore[no-any-return]
 
 
 def widened(x: Any) -> Any:
@@ -210,7 +200,7 @@ def matmul(x: Any, y: Any) -> Any:
         return x @ y
     torch = sys.modules["torch"]
     if not (x.is_cuda and hasattr(torch.ops.aten.bmm, "dtype")):  # elsewhere torch can't widen the result
-        return x.float() @ y.float()
+        return torch.bmm(x.float(), y.float())
     return torch.bmm(x, y, out_dtype=torch.float32)
 
 

@@ -13,7 +13,7 @@ from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
 from bartizan.kernels.reference import hadamard
-from bartizan.lora.adapters import Adapter, LoRA, parse_adapter
+from bartizan.lora.adapters import Adapter, Form, LoRA, parse_adapter
 from bartizan.lora.factor_stacks import Measured, Stack, kept_part, library, matmul, on_host, placed, stacks, widened
 from bartizan.sketch.base import Sketch
 from bartizan.updates import Updates
@@ -53,7 +53,8 @@ class TwoSided(Sketch):
 
     def __call__(self, updates: Any, *, seed: int | None = None, settings: LoRA | None = None) -> Array:
         """Sketch adapters, one row of k numbers each."""
-        adapters = [parse_adapter(update, settings or LoRA()) for update in updates]
+        forms: dict[Any, Form] = {}
+        adapters = [parse_adapter(update, settings or LoRA(), forms) for update in updates]
         seed = fresh_seed() if seed is None else checked_seed(seed)
         return _sums(adapters, (), None, self, seed)[0]
 
@@ -175,8 +176,8 @@ def _add_products(Y: Any, stack: Stack, U: Any, V: Any, c: Any, sketch: TwoSided
     if Y is None:
         shape = (len(stack.counts), sketch.rows // q, q, q)
         Y = U.new_zeros(shape) if is_tensor(U) else np.zeros(shape)
-    for who, rows, shape in stack.groups:
-        u, v = (library(x).moveaxis(x[:, rows].reshape(n, *shape, -1, q), (1, 3), (0, 1)) for x in (U, V))
+    for who, rows, each in stack.groups:
+        u, v = (library(x).moveaxis(x[:, rows].reshape(n, *each, -1, q), (1, 3), (0, 1)) for x in (U, V))
         u, v = (x.reshape(*x.shape[:2], -1, q) for x in (u, v))  # (adapters, groups, modules times rows, q)
         Y[who] += u.swapaxes(2, 3) @ v
     return Y
