@@ -154,12 +154,13 @@ def parse_adapter(update: Any, settings: LoRA, forms: dict[Any, Form] | None = N
     forms = {} if forms is None else forms
     key = alpha, claimed, *[(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()]
     if (form := forms.get(key)) is None:
-        form = forms[key] = _form(Layout.of(leaves), settings, alpha, claimed)
+        form = forms[key] = form_of(Layout.of(leaves), settings, alpha, claimed)
     B, A = ([leaves[(pair[side],)] for pair in form.names] for side in (0, 1))
     return Adapter(form, tuple(B), tuple(A))
 
 
-def _form(layout: Layout, settings: LoRA, alpha: float | None, claimed: int | None) -> Form:
+def form_of(layout: Layout, settings: LoRA, alpha: float | None = None, claimed: int | None = None) -> Form:
+    """Pair the factors of an adapter; `alpha` and the rank `claimed` are its configuration's."""
     pairs: dict[str, dict[str, Entry]] = {}
     for entry in layout.entries:
         name = entry.path[0] if len(entry.path) == 1 and type(entry.path[0]) is str else ""
