@@ -3,6 +3,7 @@
 `python benchmarks/lora.py tails` compares relative errors of squared distances with those of `Rotated`, by seeds.
 `python benchmarks/lora.py speed --device cuda` times 50 adapters of a 70B model (rank 16, 207M numbers, bfloat16); a
 read is the time that the device needs to read all factors once. `--layers 2` is for smaller machines.
+`python benchmarks/lora.py operations` counts what Python asks of torch for such a call, on tensors without memory.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import time
 import numpy as np
 
 import bartizan as bz
-from bartizan.lora import LoRA, TwoSided, factor_stacks
-from bartizan.lora.adapters import parse_adapter
+from bartizan.lora import LoRA, TwoSided, factor_stacks, two_sided
+from bartizan.lora.adapters import Adapter, form_of, parse_adapter
+from bartizan.updates.layout import Entry, Layout, is_tensor
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 # (d_out, d_in) of the modules of a layer of a 70B model with grouped queries
@@ -118,7 +120,8 @@ def speed(device, n_clients, layers, rank, repeats):
     read = timed(flat.sum)[0] * size / (flat.numel() * 4)
     del flat
     print(f"one read of all factors: {1e3 * read:.2f} ms, {size / read / 1e9:.0f} GB/s")
-    adapters = [parse_adapter(update, LoRA(alpha=rank)) for update in sent]
+    forms = {}
+    adapters = [parse_adapter(update, LoRA(alpha=rank), forms) for update in sent]
     seconds, exact = timed(lambda: factor_stacks.exact(adapters))
     flops = 2 * n_clients * rank * n_clients * numbers
     print(f"exact: {1e3 * seconds:.1f} ms, {seconds / read:.1f} reads, {flops / seconds / 1e12:.1f} TFLOP/s")
@@ -138,6 +141,51 @@ def speed(device, n_clients, layers, rank, repeats):
     )
 
 
+def operations(n_clients, layers, rank):
+    """Torch operations of one call on a GPU; those that only make views start nothing there."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.all = self.views = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.all, self.views = self.all + 1, self.views + func.is_view
+            return func(*args, **(kwargs or {}))
+
+    factor_stacks.on_gpu = is_tensor
+    factor_stacks.on_host = two_sided.on_host = lambda tensor: np.ones(tuple(tensor.shape))
+    entries = [
+        Entry((f"layers.{i:02}.{name}.lora_{side}.weight",), shape, "bfloat16", "cuda:0")
+        for i in range(layers)
+        for name, (d_out, d_in) in LAYER.items()
+        for side, shape in (("A", (rank, d_in)), ("B", (d_out, rank)))
+    ]
+    form = form_of(Layout(tuple(entries)), LoRA(alpha=rank))
+    new = {"dtype": torch.bfloat16, "device": "meta"}
+    adapters = [
+        Adapter(
+            form,
+            tuple(torch.empty(d_out, rank, **new) for _, d_out, _ in form.shapes),
+            tuple(torch.empty(rank, d_in, **new) for _, _, d_in in form.shapes),
+        )
+        for _ in range(n_clients)
+    ]
+    print(f"{n_clients} adapters of {len(form.shapes)} modules, rank {rank}, {torch.__version__}")
+    for about in (None, adapters[0]):
+        calls = {
+            "exact": lambda about=about: factor_stacks.exact(adapters, (), about),
+            "TwoSided()": lambda about=about: TwoSided().measure(adapters, (), about, 1),
+        }
+        for name, call in calls.items():
+            with Counted() as counted:
+                call()
+            from_one = "" if about is None else ", distances from a reference"
+            print(f"{name}{from_one}: {counted.all} operations, {counted.views} of them views")
+
+
 def squared_distances(gram):
     D = np.diag(gram)[:, None] + np.diag(gram) - 2 * gram
     return D[np.triu_indices(len(D), 1)]
@@ -145,7 +193,7 @@ def squared_distances(gram):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["tails", "speed"])
+    parser.add_argument("what", choices=["tails", "speed", "operations"])
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--clients", type=int, default=50)
@@ -155,6 +203,8 @@ def main():
     given = parser.parse_args()
     if given.what == "tails":
         tails(given.seeds)
+    elif given.what == "operations":
+        operations(given.clients, given.layers, given.rank)
     else:
         speed(given.device, given.clients, given.layers, given.rank, given.repeats)
 

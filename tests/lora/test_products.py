@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan import lora
-from bartizan.lora import LoRA, TwoSided, adapters, factor_stacks
+from bartizan.lora import LoRA, TwoSided, factor_stacks
 from bartizan.lora.adapters import parse_adapter
+from bartizan.lora.two_sided import norms
 from bartizan.updates.layout import is_tensor
 from made_adapters import MODULES, adapter, dense, rotated
 
@@ -30,8 +31,7 @@ def in_torch(update):
 def library(request, monkeypatch):
     """Turns adapters into NumPy or torch; the third runs the code for CUDA tensors on those of the CPU."""
     if request.param == "torch as on a GPU":
-        for module in (adapters, factor_stacks):
-            monkeypatch.setattr(module, "on_gpu", is_tensor)
+        monkeypatch.setattr(factor_stacks, "on_gpu", is_tensor)
     return (lambda update: update) if request.param == "numpy" else in_torch
 
 
@@ -49,8 +49,7 @@ def test_exact_distances_are_those_of_dense_products(rank, library):
 def test_factors_of_16_bits_need_float32_sums_only(monkeypatch):
     """As on a GPU: bfloat16 numbers multiply without loss, and sums in float32 keep 1e-5 of a squared norm."""
     torch = pytest.importorskip("torch")
-    for module in (adapters, factor_stacks):
-        monkeypatch.setattr(module, "on_gpu", is_tensor)
+    monkeypatch.setattr(factor_stacks, "on_gpu", is_tensor)
     rng = np.random.default_rng(1)
     modules = {"a": (200, 5000), "b": (70, 90)}
     sent = [adapter(rng, r, modules=modules) for r in (4, 4, 16, 1)]
@@ -117,6 +116,7 @@ def test_clients_that_hardly_differ_keep_their_digits(sketch, library):
 def test_inner_products_about_an_adapter_are_those_of_differences(point, library):
     rng = np.random.default_rng(10)
     sent = [adapter(rng, rank, np.float64) for rank in (4, 4, 2, 3)]
+    sent[3] |= adapter(rng, 5, np.float64, {"h.1.q_proj": (40, 30)})  # a rank of its own in one module
     parsed = [parse_adapter(library(one), LoRA(alpha=8)) for one in sent]
     X = np.array([dense(one, 8) for one in sent])
     found = factor_stacks.exact(parsed, (1,), parsed[point])
@@ -158,14 +158,50 @@ def test_a_sketch_is_linear_in_the_products(seed, one, two):
     np.testing.assert_allclose(sketches[0] + sketches[1], sketches[2], atol=1e-9 * np.abs(sketches[2]).max())
 
 
-def test_results_do_not_depend_on_how_many_columns_are_read_at_a_time(monkeypatch):
+def test_results_do_not_depend_on_how_much_is_read_at_a_time(monkeypatch, library):
     rng = np.random.default_rng(11)
-    parsed = [parse_adapter(adapter(rng, 2, np.float64, {"a": (1500, 9000)}), LoRA(alpha=2)) for _ in range(3)]
+    modules = {"a": (1500, 9000), **{f"b.{i}": (70, 600) for i in range(5)}}
+    parsed = [parse_adapter(library(adapter(rng, r, np.float64, modules)), LoRA(alpha=2)) for r in (2, 2, 3)]
     sketch = TwoSided(k=1024, rows=512)
-    whole = factor_stacks.exact(parsed), sketch.measure(parsed, (), None, 1)
-    monkeypatch.setattr(factor_stacks, "MANY", 1)
-    for one, other in zip(whole, (factor_stacks.exact(parsed), sketch.measure(parsed, (), None, 1)), strict=True):
-        np.testing.assert_allclose(one.gram, other.gram, atol=1e-9 * one.gram.max())
+
+    def measured():
+        return [f(parsed, (1,), about) for about in (None, parsed[0]) for f in (factor_stacks.exact, sketched, norms)]
+
+    def sketched(adapters, fixed, about):
+        return sketch.measure(adapters, fixed, about, 1)
+
+    whole = measured()
+    for name in ("MANY", "BATCH", "BATCH_ON_GPU"):
+        monkeypatch.setattr(factor_stacks, name, 1)
+    for one, other in zip(whole, measured(), strict=True):
+        for field in ("gram", "squared_norms", "dots", "kept"):
+            x, y = getattr(one, field), getattr(other, field)
+            np.testing.assert_allclose(x, y, atol=1e-9 * np.abs(x).max())
+
+
+def test_modules_of_equal_shapes_take_no_operations_of_their_own(monkeypatch):
+    """As on a GPU, where a large model has thousands of small factors and each operation takes microseconds."""
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(factor_stacks, "on_gpu", is_tensor)
+    rng, counts = np.random.default_rng(12), []
+    for n in (2, 40):
+        modules = {f"h.{i}.{name}": shape for i in range(n) for name, shape in (("q", (40, 30)), ("v", (17, 30)))}
+        parsed = [parse_adapter(in_torch(adapter(rng, 2, modules=modules)), LoRA(alpha=2)) for _ in range(n)]
+        with Counted() as counted, torch.no_grad():
+            for about in (None, parsed[1]):
+                factor_stacks.exact(parsed, (), about)
+                TwoSided(k=256, rows=64).measure(parsed, (), about, 1)
+        counts.append(counted.count)
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("modules", [{"a": (300, 200)}, MODULES], ids=["one module", "three"])

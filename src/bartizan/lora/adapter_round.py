@@ -21,7 +21,7 @@ from bartizan.defense.quarantine import quarantine
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS, GramStats, client_sizes
 from bartizan.lora import two_sided
-from bartizan.lora.adapters import Adapter, Adapters, LoRA, parse_adapter, parse_adapters
+from bartizan.lora.adapters import Adapter, Adapters, Form, LoRA, parse_adapter, parse_adapters
 from bartizan.lora.factor_stacks import Measured, exact, sums_in_float32
 from bartizan.lora.merge import combined
 from bartizan.lora.peft_folders import open_adapter
@@ -118,6 +118,7 @@ class AdapterRound:
         self._seed = None if seed is None else checked_seed(seed)
         self._points = {"reference": _opened(reference), "trusted": _opened(trusted)}
         self._history = history
+        self._forms: dict[Any, Form] = {}
         self._stored: dict[Any, tuple[Any, float]] = {}
         self.quarantined: dict[Any, str] = {}
         """Clients whose adapter can't take part, as far as it shows by itself."""
@@ -137,7 +138,7 @@ class AdapterRound:
         if client in self._stored or client in self.failed:
             raise ValueError(f"client {quoted(client, 60)} was added to this round already; each counts once.")
         try:
-            parsed: Any = parse_adapter(open_adapter(update) if isinstance(update, Path) else update, self._settings)
+            parsed: Any = parse_adapter(_opened(update), self._settings, self._forms)
         except Exception as error:  # a client's container may raise anything
             reason = short(error, LONGEST_REASON) if isinstance(update, Path) else reason_of(error)
             self.quarantined[client] = reason
@@ -195,8 +196,8 @@ class AdapterRound:
     def _sketch(self, clients: Adapters) -> Sketch:
         if isinstance(self._aggregator.sketch, Sketch):
             return self._aggregator.sketch
-        rows = sum(max(one.ranks) for one in clients.adapters)
-        return TwoSided() if rows > MANY_ROWS and clients.usual.device == "cpu" else Exact()
+        rows = sum(max(one.form.ranks) for one in clients.adapters)
+        return TwoSided() if rows > MANY_ROWS and clients.usual.form.device == "cpu" else Exact()
 
 
 def check_adapters(aggregator: Aggregator, settings: LoRA, **unused: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from bartizan._util.text import quoted, short
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.updates.layout import FLOATS, Layout, is_tensor, on_gpu, plain_and_leaves
+from bartizan.updates.layout import FLOATS, Entry, Layout, is_tensor, place_of, plain_and_leaves
 from bartizan.updates.parse import LONGEST_REASON, reason_of
 
 # As peft names them, with or without the adapter's own name: "...q_proj.lora_A.weight", "...lora_A.default.weight".
@@ -70,10 +71,9 @@ class LoRA:
             raise TypeError(f"its alpha / r is {scale:.3g}, and {self.max_scale:g} is the most")
         return scale
 
-    def rescaled(self, own: Factors, rank: int) -> float:
-        """The s that the alpha of these factors gives another rank."""
-        ratio = own.rank / rank
-        return own.scale * (math.sqrt(ratio) if self.use_rslora else ratio)
+    def rescaled(self, scale: float, own: int, rank: int) -> float:
+        """The s of another rank, by the alpha that gives rank `own` this scale."""
+        return scale * (math.sqrt(own / rank) if self.use_rslora else own / rank)
 
     def check_rule(self, rule: Any) -> None:
         """Raise ValueError on a rule, or a last stage of one, that is no weighted sum of the clients."""
@@ -105,38 +105,29 @@ class Configured(NamedTuple):
     use_rslora: bool
 
 
-class Factors(NamedTuple):
-    """What an adapter adds to one module: scale * B @ A, of (d_out, r) and (r, d_in)."""
+@dataclass(frozen=True, eq=False)
+class Form:
+    """What an adapter is apart from its numbers, by module, in the order of the modules' names."""
 
-    B: Any
-    A: Any
-    scale: float
-
-    @property
-    def rank(self) -> int:
-        return int(self.A.shape[0])
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """One client's adapter: its factors by module, and the names under which they came."""
-
-    modules: dict[str, Factors]
-    names: dict[str, tuple[str, str]]
-    """Of B and A, by module."""
+    shapes: tuple[tuple[str, int, int], ...]
+    """The modules' names, with d_out and d_in."""
+    ranks: tuple[int, ...]
+    scales: tuple[float, ...]
+    names: tuple[tuple[str, str], ...]
+    """Of B and A."""
     order: tuple[str, ...]
     """The names in the order in which they came."""
     device: str
     dtypes: frozenset[str]
 
-    @property
-    def shapes(self) -> tuple[tuple[str, int, int], ...]:
-        """The modules, sorted by name, with d_out and d_in."""
-        return tuple((name, int(f.B.shape[0]), int(f.A.shape[1])) for name, f in sorted(self.modules.items()))
 
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        return tuple(self.modules[name].rank for name in sorted(self.modules))
+@dataclass(frozen=True)
+class Adapter:
+    """One client's adapter, which adds scale * B @ A to each module: factors of (d_out, r) and (r, d_in)."""
+
+    form: Form
+    B: tuple[Any, ...]
+    A: tuple[Any, ...]
 
 
 def shape_of_rank(name: str, shape: tuple[int, ...], came: tuple[int, ...]) -> tuple[int, ...]:
@@ -147,8 +138,11 @@ def shape_of_rank(name: str, shape: tuple[int, ...], came: tuple[int, ...]) -> t
     return (came[0], shape[1]) if found[2] == "A" else (shape[0], came[1])
 
 
-def parse_adapter(update: Any, settings: LoRA) -> Adapter:
-    """The adapter in a client's dict of arrays; TypeError on what is none, or on a rank or alpha beyond the limits."""
+def parse_adapter(update: Any, settings: LoRA, forms: dict[Any, Form] | None = None) -> Adapter:
+    """The adapter in a client's dict of arrays; TypeError on what is none, or on a rank or alpha beyond the limits.
+
+    `forms` holds what was found of a round's other adapters: names and shapes that came before are not parsed again.
+    """
     if isinstance(update, Adapter):
         return update
     alpha = claimed = None
@@ -157,8 +151,17 @@ def parse_adapter(update: Any, settings: LoRA) -> Adapter:
             raise TypeError(f"its use_rslora is {update.use_rslora}, and the server's is {settings.use_rslora}")
         update, alpha, claimed, _ = update
     _, leaves = plain_and_leaves(update)
-    pairs: dict[str, dict[str, str]] = {}
-    layout = Layout.of(leaves)
+    forms = {} if forms is None else forms
+    key = alpha, claimed, *[(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()]
+    if (form := forms.get(key)) is None:
+        form = forms[key] = form_of(Layout.of(leaves), settings, alpha, claimed)
+    B, A = ([leaves[(pair[side],)] for pair in form.names] for side in (0, 1))
+    return Adapter(form, tuple(B), tuple(A))
+
+
+def form_of(layout: Layout, settings: LoRA, alpha: float | None = None, claimed: int | None = None) -> Form:
+    """Pair the factors of an adapter; `alpha` and the rank `claimed` are its configuration's."""
+    pairs: dict[str, dict[str, Entry]] = {}
     for entry in layout.entries:
         name = entry.path[0] if len(entry.path) == 1 and type(entry.path[0]) is str else ""
         found = NAME.fullmatch(name.removesuffix(WEIGHT))
@@ -169,25 +172,27 @@ def parse_adapter(update: Any, settings: LoRA) -> Adapter:
             raise TypeError(f"{entry} must be a matrix of floating-point numbers")
         if side in pairs.setdefault(module, {}):
             raise TypeError(f"{entry} is the second {side} of its module")
-        pairs[module][side] = name
-    modules, names = {}, {}
-    for module, sides in pairs.items():
+        pairs[module][side] = entry
+    if not pairs:
+        raise TypeError("the update is empty")
+    rows = []
+    for module, sides in sorted(pairs.items()):
         if len(sides) < 2:
-            raise TypeError(f"{quoted(min(sides.values()))} has no partner: an adapter has A and B of each module")
-        B, A = leaves[(sides["B"],)], leaves[(sides["A"],)]
-        r = int(A.shape[0])
+            (alone,) = sides.values()
+            raise TypeError(f"{quoted(alone.path[0])} has no partner: an adapter has A and B of each module")
+        B, A = sides["B"], sides["A"]
+        r = A.shape[0]
         if B.shape[1] != r or 0 in (*B.shape, *A.shape):
-            raise TypeError(f"{quoted(module)}: B {tuple(B.shape)} and A {tuple(A.shape)} have no product of rank 1 up")
+            raise TypeError(f"{quoted(module)}: B {B.shape} and A {A.shape} have no product of rank 1 up")
         if claimed not in (None, r):
             raise TypeError(f"{quoted(module)} has rank {r}, and its configuration says {claimed}")
         if r > settings.max_rank:
             raise TypeError(f"{quoted(module)} has rank {r}, and max_rank is {settings.max_rank}")
-        modules[module], names[module] = Factors(B, A, settings.scale(r, alpha)), (sides["B"], sides["A"])
-    if not modules:
-        raise TypeError("the update is empty")
-    order = tuple(name for (name,) in leaves)
+        rows.append(((module, B.shape[0], A.shape[1]), r, settings.scale(r, alpha), (B.path[0], A.path[0])))
     dtypes = frozenset(entry.dtype for entry in layout.entries)
-    return Adapter(modules, names, order, layout.entries[0].device, dtypes)
+    order = tuple(entry.path[0] for entry in layout.entries)
+    shapes, ranks, scales, names = zip(*rows, strict=True)
+    return Form(shapes, ranks, scales, names, order, layout.entries[0].device, dtypes)
 
 
 @dataclass(frozen=True)
@@ -207,7 +212,7 @@ class Adapters:
     @property
     def layout(self) -> Layout:
         """Of one adapter's factors; the widest of the round decides at which norm numbers overflow."""
-        wide = any("float64" in one.dtypes for one in self.adapters)
+        wide = any("float64" in one.form.dtypes for one in self.adapters)
         return Layout.of({(): np.empty(0, np.float64 if wide else np.float32)})
 
     @property
@@ -220,7 +225,7 @@ class Adapters:
         """The adapter that the result is built like."""
         if self.reference is not None:
             return self.reference
-        forms = [(one.ranks, one.dtypes) for one in self.adapters]
+        forms = [(one.form.ranks, one.form.dtypes) for one in self.adapters]
         return self.adapters[forms.index(Counter(forms).most_common(1)[0][0])]
 
     def without(self, quarantined: Mapping[int, str]) -> Adapters:
@@ -241,9 +246,9 @@ class Adapters:
     def fault(self, row: int) -> str:
         """What is wrong with the numbers of a client whose squared norm is not finite, or too large."""
         one = self.adapters[row]
-        for module, factors in one.modules.items():
-            for name, array in zip(one.names[module], factors[:2], strict=True):
-                if not is_finite(wide(array)):
+        for names, *factors in zip(one.form.names, one.B, one.A, strict=True):
+            for name, array in zip(names, factors, strict=True):
+                if not is_finite([array]):
                     return f"{quoted(name)} holds NaN or Inf"
         return "its products B A are so large that their squares overflow"
 
@@ -256,10 +261,11 @@ def parse_adapters(
         name: server_adapter(name, one, settings) for name, one in (("reference", reference), ("trusted", trusted))
     }
     parsed: dict[int, Adapter] = {}
+    forms: dict[Any, Form] = {}
     quarantined: dict[int, str] = {}
     for client, update in enumerate(sent):
         try:
-            parsed[client] = parse_adapter(update, settings)
+            parsed[client] = parse_adapter(update, settings, forms)
         except Exception as error:  # a client's container may raise anything
             quarantined[client] = reason_of(error)
     if not parsed:
@@ -272,9 +278,9 @@ def parse_adapters(
             quarantined[client] = short(_misfit(usual, one), LONGEST_REASON)
     if settings.combine == "factors":
         alike = [one for client, one in parsed.items() if client not in quarantined]
-        ranks = (points["reference"] or Adapters(tuple(alike), (), 0, {}).usual).ranks if alike else ()
+        ranks = (points["reference"] or Adapters(tuple(alike), (), 0, {}).usual).form.ranks if alike else ()
         for client, one in parsed.items():
-            if client not in quarantined and one.ranks != ranks:
+            if client not in quarantined and one.form.ranks != ranks:
                 quarantined[client] = "its ranks are not those of the others, and combine='factors' needs equal ones"
     if strict and quarantined:
         raise BadClientError(*min(quarantined.items()))
@@ -287,7 +293,7 @@ def parse_adapters(
 
 def _place(adapter: Adapter) -> tuple[Any, ...]:
     """What all adapters of a round have in common: the modules and their shapes, and the device if it is a GPU."""
-    return adapter.shapes, adapter.device
+    return adapter.form.shapes, adapter.form.device
 
 
 def _most_common(keys: Mapping[int, Any]) -> int:
@@ -296,7 +302,7 @@ def _most_common(keys: Mapping[int, Any]) -> int:
 
 
 def _misfit(usual: Adapter, one: Adapter) -> str:
-    wanted, came = ({name: shape for name, *shape in adapter.shapes} for adapter in (usual, one))
+    wanted, came = ({name: shape for name, *shape in adapter.form.shapes} for adapter in (usual, one))
     for name, shape in wanted.items():
         if came.get(name) != shape:
             got = "nothing" if name not in came else f"a product of shape {tuple(came[name])}"
@@ -304,7 +310,7 @@ def _misfit(usual: Adapter, one: Adapter) -> str:
     for name in came:
         if name not in wanted:
             return f"module {quoted(name)} is not part of this round's adapters"
-    return f"it is on {one.device}, and the others are on {usual.device}"
+    return f"it is on {one.form.device}, and the others are on {usual.form.device}"
 
 
 def server_adapter(name: str, update: Any, settings: LoRA) -> Adapter | None:
@@ -315,20 +321,13 @@ def server_adapter(name: str, update: Any, settings: LoRA) -> Adapter | None:
         adapter = parse_adapter(update, settings)
     except TypeError as unfit:
         raise ValueError(f"{name} must be like a client's adapter: {unfit}.") from None
-    if not all(is_finite(wide(array)) for factors in adapter.modules.values() for array in factors[:2]):
+    if not is_finite([*adapter.B, *adapter.A]):
         raise ValueError(f"{name} must be finite: it holds NaN or Inf.")
     return adapter
 
 
-def wide(array: Any) -> Any:
-    """The numbers in float64: a tensor where they are on a GPU, else a NumPy array."""
-    if on_gpu(array):
-        return array.detach().double()
-    if is_tensor(array):
-        return array.detach().double().numpy()
-    with np.errstate(invalid="ignore"):  # of a NaN that signals
-        return array.astype(np.float64)
-
-
-def is_finite(values: Any) -> bool:
-    return bool(values.isfinite().all() if is_tensor(values) else np.isfinite(values).all())
+def is_finite(arrays: Sequence[Any]) -> bool:
+    """Whether no array holds NaN or Inf; a GPU is waited for once."""
+    if all(map(is_tensor, arrays)):
+        return bool(sys.modules["torch"].stack([one.isfinite().all() for one in arrays]).all())
+    return all(bool(one.isfinite().all() if is_tensor(one) else np.isfinite(one).all()) for one in arrays)

@@ -5,113 +5,106 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import chain
+from operator import add
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bartizan._util.types import Array, Floats
-from bartizan.lora.adapters import Adapter, Factors, wide
-from bartizan.updates.layout import dtype_name, is_tensor, on_gpu
+from bartizan.lora.adapters import Adapter
+from bartizan.updates.layout import is_tensor, on_gpu
 
 STEP, LEAST_STEP = 4096, 256  # columns of factors in host memory that are copied at a time
-MANY = 2**25  # numbers from which on they are fewer
+MANY = 2**25  # numbers in host memory from which on they are fewer
+BATCH, BATCH_ON_GPU = 2**22, 2**28  # numbers of modules that are stacked together, if it is more than one
 CANCELLED = 1e-2  # below this part of what factors could make, float32 sums lack digits
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The factors of one module of several adapters as rows b_a and a_a: adapter i is the sum of its c_a b_a a_a'.
+    """The factors of n alike modules of several adapters as rows b_a and a_a: adapter i is the sum of its c_a b_a a_a'.
 
     With `about`, the adapters are taken from that one, X_i - X_m. Where rank and scale agree that is
-    (B_i - B_m) A_i + B_m (A_i - A_m), in which the digits that both share are gone before anything is multiplied.
+    (B_i - B_m) A_i - B_m (A_m - A_i), in which the digits that both share are gone before anything is multiplied.
     """
 
-    factors: Sequence[Factors]
-    about: Factors | None = None
-    narrow: bool = False
+    modules: npt.NDArray[np.intp]
+    """Their numbers in the order of names."""
+    factors: dict[str, list[Any]]
+    """All B and all A, module by module; with `about` its factor follows that of each adapter."""
+    ranks: npt.NDArray[np.intp]
+    """Of one module's factors, in the same order."""
+    scales: Floats
+    about: bool
+    narrow: bool
     """Read the numbers in float32, or on a GPU as they are, instead of float64."""
-    multiple_of: int = 1
+    multiple_of: int
     """Columns that are read together, a power of two."""
 
     @cached_property
-    def counts(self) -> list[int]:
-        """Rows of each adapter."""
-        more = 0 if self.about is None else self.about.rank
-        return [one.rank + more for one in self.factors]
+    def counts(self) -> npt.NDArray[np.intp]:
+        """Rows of each adapter in one module."""
+        return self.ranks[::2] + self.ranks[1::2] if self.about else self.ranks
 
     @cached_property
-    def groups(self) -> list[tuple[Any, Any]]:
-        """(adapters, their rows) for each number of rows; the whole range where all have the same."""
-        counts, ends = np.array(self.counts), np.cumsum(self.counts)
-        if len(set(self.counts)) == 1:
-            return [(slice(None), slice(None))]
-        chosen = [np.flatnonzero(counts == count) for count in sorted(set(self.counts))]
-        return [(who, (ends[who, None] - counts[who, None] + np.arange(counts[who[0]])).ravel()) for who in chosen]
+    def groups(self) -> list[tuple[Any, Any, tuple[int, int]]]:
+        """(adapters, their rows, (how many, rows each)) for each number of rows; slices where all have the same."""
+        ends = np.cumsum(self.counts)
+        if (self.counts == self.counts[0]).all():
+            return [(slice(None), slice(None), (len(ends), int(self.counts[0])))]
+        chosen = [(np.flatnonzero(self.counts == count), count) for count in np.unique(self.counts)]
+        return [
+            (who, (ends[who, None] - np.arange(count, 0, -1)).ravel(), (len(who), int(count))) for who, count in chosen
+        ]
 
     @cached_property
     def coefficients(self) -> Floats:
-        """The c_a of all rows."""
-        parts = []
-        for one in self.factors:
-            parts.append(np.full(one.rank, one.scale))
-            if self.about is not None:
-                sign = one.scale if self._alike(one) else -self.about.scale
-                parts.append(np.full(self.about.rank, sign))
-        return np.concatenate(parts)
+        """The c_a of all rows, the same in each module."""
+        signs = np.resize([1, -1], len(self.scales)) if self.about else 1
+        return np.repeat(signs * self.scales, self.ranks)
 
     def sums(self, x: Any) -> Any:
         """The sum of the rows of each adapter; one that is not finite spoils its own sum only."""
         if not is_tensor(x):
-            return np.add.reduceat(x, np.cumsum([0, *self.counts[:-1]]), axis=0)
-        if len(self.groups) == 1:
-            return x.reshape(len(self.counts), self.counts[0], -1).sum(1).reshape(-1, *x.shape[1:])
-        return sys.modules["torch"].stack([part.sum(0) for part in x.split(self.counts)])
+            return np.add.reduceat(x, np.cumsum(self.counts) - self.counts, axis=0)
+        out = x.new_empty((len(self.counts), *x.shape[1:]))
+        for who, rows, shape in self.groups:
+            out[who] = x[rows].reshape(*shape, *x.shape[1:]).sum(1)
+        return out
 
     def rows_of(self, adapter: int) -> slice:
-        stop = sum(self.counts[: adapter + 1])
-        return slice(stop - self.counts[adapter], stop)
-
-    def _alike(self, one: Factors) -> bool:
-        m = self.about
-        return m is not None and one.rank == m.rank and one.scale == m.scale
-
-    def width(self, side: str) -> int:
-        return int(self.factors[0].B.shape[0] if side == "B" else self.factors[0].A.shape[1])
+        stop = int(self.counts[: adapter + 1].sum())
+        return slice(stop - int(self.counts[adapter]), stop)
 
     def pieces(self, side: str) -> Iterator[tuple[int, Any]]:
-        """All rows b_a (side "B") or a_a (side "A"), some columns at a time, with the first column."""
-        width, m, axis = self.width(side), self.about, 1 if side == "B" else 0
-        gpu = on_gpu(self.factors[0].A)
-        if gpu and self.narrow and m is None:  # there may be many thousand tensors: next to nothing is done for each
-            tensors = [one.B for one in self.factors] if side == "B" else [one.A for one in self.factors]
-            whole = sys.modules["torch"].concatenate(tensors, axis=axis).detach()
-            yield 0, whole.T if side == "B" else whole
-            return
-        step = width if gpu else STEP
-        while not gpu and step > max(LEAST_STEP, self.multiple_of) and step * sum(self.counts) > MANY:
+        """All rows b_a (side "B") or a_a (side "A"), (n, rows, columns), some columns at a time; with the first one."""
+        factors, n, rows = self.factors[side], len(self.modules), len(self.coefficients)
+        width = int(factors[0].shape["BA".index(side)])
+        step = width if on_gpu(factors[0]) else STEP
+        while step < width and step > max(LEAST_STEP, self.multiple_of) and step * rows > MANY:
             step //= 2
         for low in range(0, width, step):
-            middle = None if m is None else self._read(m, side, slice(low, low + step))
-            blocks = []
-            for one in self.factors:
-                x = self._read(one, side, slice(low, low + step))
-                if middle is None:
-                    blocks.append(x)
-                elif not self._alike(one):
-                    blocks += [x, middle]
-                else:
-                    blocks += [x - middle, middle] if side == "B" else [x, x - middle]
-            stacked = library(blocks[0]).concatenate(blocks, axis=axis)
-            yield low, stacked.T if side == "B" else stacked
+            parts, columns = factors, slice(low, low + step)
+            if step < width:  # else there is nothing to do for each of what may be many thousand tensors
+                parts = [one[columns] if side == "B" else one[:, columns] for one in factors]
+            if side == "B":
+                x = joined(parts, 1, self.narrow).reshape(-1, n, rows).swapaxes(0, 1).swapaxes(1, 2)
+            else:
+                x = joined(parts, 0, self.narrow).reshape(n, rows, -1)
+            yield low, self._differences(x, side) if self.about else x
 
-    def _read(self, one: Factors, side: str, columns: slice) -> Any:
-        x = one.B[columns] if side == "B" else one.A[:, columns]
-        if not self.narrow or dtype_name(x) == "float64":
-            return wide(x)
-        if on_gpu(x):
-            return x.detach().float()
-        return x.detach().float().numpy() if is_tensor(x) else x.astype(np.float32)
+    def _differences(self, x: Any, side: str) -> Any:
+        """The same with B_i - B_m for B_i, and A_m - A_i for the A_m that follows A_i, where rank and scale agree."""
+        x = x.float() if is_tensor(x) and x.dtype.itemsize == 2 else x
+        alike = (self.ranks[::2] == self.ranks[1::2]) & (self.scales[::2] == self.scales[1::2])
+        for some in [x] if alike.all() else [x[:, self.rows_of(int(i))] for i in np.flatnonzero(alike)]:
+            pairs = some.reshape(len(x), -1, 2, int(self.ranks[1]), x.shape[2])
+            changed, other = (0, 1) if side == "B" else (1, 0)
+            pairs[:, :, changed] -= pairs[:, :, other]
+        return x
 
 
 @dataclass(frozen=True)
@@ -137,20 +130,22 @@ def exact(adapters: Sequence[Adapter], fixed: Sequence[int] = (), about: Adapter
 
 def sums_in_float32(adapters: Sequence[Adapter], about: Adapter | None = None) -> bool:
     """Whether all factors are of 16 bits and on a GPU, whose matrix units then multiply them without loss."""
-    dtypes = {dtype for one in adapters for dtype in one.dtypes}
-    return about is None and adapters[0].device != "cpu" and len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"}
+    dtypes = {dtype for one in adapters for dtype in one.form.dtypes}
+    return about is None and adapters[0].form.device != "cpu" and len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"}
 
 
 def _exact(adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | None, narrow: bool) -> Measured:
     total: Any = 0.0
     longest: Any = 0.0
-    known: dict[bytes, Any] = {}
     with np.errstate(over="ignore", invalid="ignore"):  # such clients are quarantined
         for stack in stacks(adapters, about, narrow):
-            P, Q = (sum(_product(x, x.T) for _, x in stack.pieces(side)) for side in "BA")
-            c = placed_once(stack.coefficients, P, known)
-            total = total + stack.sums(stack.sums(c[:, None] * P * Q * c).T)
-            longest = longest + stack.sums(abs(c) * (P.diagonal() * Q.diagonal()) ** 0.5) ** 2
+            P, Q = (reduce(add, (matmul(x, x.swapaxes(1, 2)) for _, x in stack.pieces(side))) for side in "BA")
+            P = widened(P)
+            c = placed(stack.coefficients, P)
+            lengths = abs(c) * (P.diagonal(0, 1, 2) * Q.diagonal(0, 1, 2)) ** 0.5
+            longest = longest + (stack.sums(lengths.T) ** 2).sum(1)
+            P *= Q
+            total = total + stack.sums(stack.sums(c[:, None] * P.sum(0) * c).T)
         gram, most = on_host(total), on_host(longest)
     gram = (gram + gram.T) / 2
     squares = np.diag(gram).copy()
@@ -160,10 +155,21 @@ def _exact(adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | N
 def stacks(
     adapters: Sequence[Adapter], about: Adapter | None = None, narrow: bool = False, multiple_of: int = 1
 ) -> Iterator[Stack]:
-    """One stack a module, in the order of the modules' names."""
-    for name in sorted(adapters[0].modules):
-        point = None if about is None else about.modules[name]
-        yield Stack([one.modules[name] for one in adapters], point, narrow, multiple_of)
+    """All modules, those of equal shapes, ranks and scales together, as many as memory admits."""
+    each = adapters if about is None else list(chain.from_iterable((one, about) for one in adapters))
+    factors = {side: list(zip(*(getattr(one, side) for one in each), strict=True)) for side in "BA"}
+    forms = {one.form: None for one in each}
+    alike: dict[Any, list[int]] = {}
+    for i, (_, d_out, d_in) in enumerate(adapters[0].form.shapes):
+        alike.setdefault((d_out, d_in, *((one.ranks[i], one.scales[i]) for one in forms)), []).append(i)
+    for (d_out, d_in, *_), modules in alike.items():
+        ranks = np.array([one.form.ranks[modules[0]] for one in each])
+        scales = np.array([one.form.scales[modules[0]] for one in each])
+        most = BATCH_ON_GPU if on_gpu(each[0].A[0]) else BATCH
+        n = max(1, most // int((ranks.sum() + multiple_of) * (max(d_out, d_in) + ranks.sum())))
+        for some in (modules[low : low + n] for low in range(0, len(modules), n)):
+            own = {side: list(chain.from_iterable(factors[side][i] for i in some)) for side in "BA"}
+            yield Stack(np.array(some), own, ranks, scales, about is not None, narrow, multiple_of)
 
 
 def kept_part(squares: Floats, most: Floats) -> Floats:
@@ -171,19 +177,31 @@ def kept_part(squares: Floats, most: Floats) -> Floats:
         return np.divide(squares, most, out=np.ones_like(most), where=most > 0)
 
 
-def _product(x: Any, y: Any) -> Any:
-    """x @ y in float64; of 16-bit numbers on a GPU with sums in float32."""
-    return matmul(x, y).double() if is_tensor(x) else x @ y
+def joined(arrays: Sequence[Any], axis: int, narrow: bool = False) -> Any:
+    """Matrices side by side in float64, on a GPU a tensor; `narrow` in float32 if none is wider, or on a GPU as is."""
+    if on_gpu(arrays[0]):
+        whole = sys.modules["torch"].concatenate(arrays, axis=axis).detach()
+        return whole if narrow else whole.double()
+    host = [
+        (one.float() if one.dtype.itemsize == 2 else one).numpy(force=True) if is_tensor(one) else one for one in arrays
+    ]
+    dtype = np.float32 if narrow and not any(one.dtype == np.float64 for one in host) else np.float64
+    with np.errstate(invalid="ignore"):  # of a NaN that signals
+        return np.concatenate(host, axis=axis, dtype=dtype, casting="unsafe")
+
+
+def widened(x: Any) -> Any:
+    return x.double() if is_tensor(x) else x.astype(np.float64, copy=False)
 
 
 def matmul(x: Any, y: Any) -> Any:
-    """x @ y, of 16-bit numbers with sums and result in float32; matrices, or batches of them."""
+    """x @ y of batches of matrices, of 16-bit numbers with sums and result in float32."""
     if not is_tensor(x) or x.dtype.itemsize > 2:
         return x @ y
     torch = sys.modules["torch"]
-    if not (x.is_cuda and hasattr(torch.ops.aten.mm, "dtype")):  # elsewhere torch can't widen the result
-        return x.float() @ y.float()
-    return (torch.mm if x.dim() == 2 else torch.bmm)(x, y, out_dtype=torch.float32)
+    if not (x.is_cuda and hasattr(torch.ops.aten.bmm, "dtype")):  # elsewhere torch can't widen the result
+        return torch.bmm(x.float(), y.float())
+    return torch.bmm(x, y, out_dtype=torch.float32)
 
 
 def library(array: Any) -> Any:
@@ -192,16 +210,8 @@ def library(array: Any) -> Any:
 
 
 def placed(array: Array, like: Any) -> Any:
-    """A NumPy array on the device of `like`."""
-    return sys.modules["torch"].from_numpy(array).to(like.device) if is_tensor(like) else array
-
-
-def placed_once(array: Floats, like: Any, known: dict[bytes, Any]) -> Any:
-    """The same, copied to a device only once for equal arrays: modules have mostly the same."""
-    key = array.tobytes()
-    if key not in known:
-        known[key] = placed(array, like)
-    return known[key]
+    """A NumPy array on the device of `like`, which is not waited for."""
+    return sys.modules["torch"].from_numpy(array).to(like.device, non_blocking=True) if is_tensor(like) else array
 
 
 def on_host(array: Any) -> Floats:

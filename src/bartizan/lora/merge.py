@@ -9,8 +9,8 @@ import numpy as np
 
 from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
-from bartizan.lora.adapters import Adapters, Factors, LoRA, wide
-from bartizan.lora.factor_stacks import library, on_host, placed
+from bartizan.lora.adapters import Adapters, LoRA
+from bartizan.lora.factor_stacks import joined, library, on_host, placed
 from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import is_tensor
 
@@ -27,47 +27,46 @@ def combined(clients: Adapters, weights: Floats, settings: LoRA, seed: int) -> t
     parts = [(one, float(w)) for one, w in zip(clients.adapters, weights, strict=True) if w]
     if clients.reference is not None and abs(rest) > 1e-12:
         parts.append((clients.reference, rest))
+    parts = parts or [(like, 0.0)]
+    form, w = like.form, np.array([weight for _, weight in parts])
     update: dict[str, Any] = {}
     lost = total = 0.0
     rng = generator_of(seed, PADDING)
-    for module, own in like.modules.items():
-        weighted = [(one.modules[module], w) for one, w in parts]
+    for i, (r, own) in enumerate(zip(form.ranks, form.scales, strict=True)):
+        rank = settings.rank or r
+        scale = settings.rescaled(own, r, rank) if settings.combine == "products" else own
+        c = w * [one.form.scales[i] for one, _ in parts] / scale
+        ranks = [one.form.ranks[i] for one, _ in parts]
+        B, A = joined([one.B[i] for one, _ in parts], axis=1), joined([one.A[i] for one, _ in parts], axis=0)
         if settings.combine == "factors":
-            B = sum((w * f.scale / own.scale * wide(f.B) for f, w in weighted), 0 * wide(own.B))
-            A = sum((w * wide(f.A) for f, w in weighted), 0 * wide(own.A))
+            B = (B.reshape(-1, len(c), r) * placed(c[:, None], B)).sum(1)
+            A = (A.reshape(len(c), r, -1) * placed(w[:, None, None], A)).sum(0)
         else:
-            rank = settings.rank or own.rank
-            B, A, sigma = _refactored(weighted, own, rank, settings.rescaled(own, rank), rng)
-            lost, total = lost + float((sigma[rank:] ** 2).sum()), total + float((sigma**2).sum())
-        for name, array, leaf in zip(like.names[module], (B, A), own[:2], strict=True):
+            B, A, sigma = _refactored(B * placed(np.repeat(c, ranks), B), A, rank, rng)
+            lost += float(scale**2 * (sigma[rank:] ** 2).sum())
+            total += float(scale**2 * (sigma**2).sum())
+        for name, array, leaf in zip(form.names[i], (B, A), (like.B[i], like.A[i]), strict=True):
             update[name] = _like(array, leaf)
-    return {name: update[name] for name in like.order}, math.sqrt(lost / total) if total else 0.0
+    return {name: update[name] for name in form.order}, math.sqrt(lost / total) if total else 0.0
 
 
-def _refactored(
-    weighted: list[tuple[Factors, float]], own: Factors, rank: int, scale: float, rng: np.random.Generator
-) -> tuple[Any, Any, Floats]:
-    """B and A of this rank with scale B A nearest to the weighted sum, and all singular values of that.
+def _refactored(B: Any, A: Any, rank: int, rng: np.random.Generator) -> tuple[Any, Any, Floats]:
+    """Factors of this rank whose product is nearest to B A, and all singular values of B A.
 
-    With the stacks of all clients' factors B = Q R and A' = Q' R', the singular values of B A are those of the small
-    matrix R R''. A component that adds nothing gets B = 0 and a random A, as LoRA begins: if both were 0, training
-    could never change it.
+    With B = Q R and A' = Q' R' they are those of the small matrix R R''. A component that adds nothing gets B = 0 and
+    a random A, as LoRA begins: if both were 0, training could never change it.
     """
-    d_out, d_in = own.B.shape[0], own.A.shape[1]
-    begin = placed(rng.normal(size=(rank, d_in)) / math.sqrt(d_in), wide(own.A[:0]))
-    zero = placed(np.zeros((d_out, rank)), begin)
-    if not weighted:
-        return zero, begin, np.zeros(0)
-    xp = library(begin)
-    Qb, Rb = xp.linalg.qr(xp.concatenate([w * f.scale / scale * wide(f.B) for f, w in weighted], axis=1))
-    Qa, Ra = xp.linalg.qr(xp.concatenate([wide(f.A) for f, _ in weighted], axis=0).T)
+    xp = library(B)
+    Qb, Rb = xp.linalg.qr(B)
+    Qa, Ra = xp.linalg.qr(A.T)
     U, sigma, V = xp.linalg.svd(Rb @ Ra.T, full_matrices=False)
     values = on_host(sigma)
     n = int((values[:rank] > NOTHING * values[0]).sum())
-    root = sigma[:n] ** 0.5
-    B = xp.concatenate([Qb @ U[:, :n] * root, zero[:, n:]], axis=1)
-    A = xp.concatenate([root[:, None] * (V[:n] @ Qa.T), begin[n:]], axis=0)
-    return B, A, values * scale
+    root, d_in = sigma[:n] ** 0.5, A.shape[1]
+    begin = placed(rng.normal(size=(rank - n, d_in)) / math.sqrt(d_in), B)
+    zero = placed(np.zeros((len(B), rank - n)), B)
+    B = xp.concatenate([Qb @ U[:, :n] * root, zero], axis=1)
+    return B, xp.concatenate([root[:, None] * (V[:n] @ Qa.T), begin], axis=0), values
 
 
 def _like(array: Any, leaf: Any) -> Any:

@@ -83,9 +83,9 @@ def save_adapter(
     path = Path(folder)
     base = dict(config) if isinstance(config, Mapping) else read_config(Path(config))
     alpha = base.get("lora_alpha") if alpha is None else alpha
-    modules = parse_adapter(update, LoRA(alpha=alpha, max_rank=2**31)).modules
-    usual = Counter(factors.rank for factors in modules.values()).most_common(1)[0][0]
-    others = {name: factors.rank for name, factors in modules.items() if factors.rank != usual}
+    form = parse_adapter(update, LoRA(alpha=alpha, max_rank=2**31)).form
+    usual = Counter(form.ranks).most_common(1)[0][0]
+    others = {name: rank for (name, *_), rank in zip(form.shapes, form.ranks, strict=True) if rank != usual}
     pattern = {name.removeprefix("base_model.model."): rank for name, rank in others.items()}
     settings = {"peft_type": "LORA", "r": usual, "lora_alpha": alpha, "rank_pattern": pattern, "alpha_pattern": {}}
     path.mkdir(parents=True, exist_ok=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
 from bartizan.kernels.reference import hadamard
-from bartizan.lora.adapters import Adapter, LoRA, parse_adapter
-from bartizan.lora.factor_stacks import Measured, Stack, kept_part, matmul, on_host, placed, placed_once, stacks
+from bartizan.lora.adapters import Adapter, Form, LoRA, parse_adapter
+from bartizan.lora.factor_stacks import Measured, Stack, kept_part, library, matmul, on_host, placed, stacks, widened
 from bartizan.sketch.base import Sketch
 from bartizan.updates import Updates
 from bartizan.updates.layout import is_tensor
@@ -52,7 +53,8 @@ class TwoSided(Sketch):
 
     def __call__(self, updates: Any, *, seed: int | None = None, settings: LoRA | None = None) -> Array:
         """Sketch adapters, one row of k numbers each."""
-        adapters = [parse_adapter(update, settings or LoRA()) for update in updates]
+        forms: dict[Any, Form] = {}
+        adapters = [parse_adapter(update, settings or LoRA(), forms) for update in updates]
         seed = fresh_seed() if seed is None else checked_seed(seed)
         return _sums(adapters, (), None, self, seed)[0]
 
@@ -77,24 +79,23 @@ def _sums(
     adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | None, sketch: TwoSided | None, seed: int
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Sketches, squared norms, inner products with the `fixed` adapters, and the largest norms of such factors."""
-    Y: Any = 0.0
+    Y: Any = None
     M = len(adapters)
-    known: dict[bytes, Any] = {}
     totals: list[Any] = [np.zeros(M), np.zeros(M), np.zeros((M, len(fixed)))]
-    maps = None if sketch is None else RandomMaps(sketch.rows, seed, adapters[0].shapes)
+    maps = None if sketch is None else RandomMaps(sketch.rows, seed, adapters[0].form.shapes)
     with np.errstate(over="ignore", invalid="ignore"):  # such clients are quarantined
-        for index, stack in enumerate(stacks(adapters, about, True, 1 if sketch is None else sketch.rows)):
-            B, A = (_Side.of(stack, side, fixed, maps, 2 * index + at) for at, side in enumerate("BA"))
-            c = placed_once(stack.coefficients, B.own[0], known)
+        for stack in stacks(adapters, about, True, 1 if sketch is None else sketch.rows):
+            (U, own_B, fixed_B), (V, own_A, fixed_A) = (_products(stack, side, fixed, maps) for side in "BA")
+            c = placed(stack.coefficients, own_B[0])
             if sketch is not None:
-                Y = _add_products(Y, stack, B.projected, A.projected, c, sketch)
-            for (who, rows), P, Q in zip(stack.groups, B.own, A.own, strict=True):
-                own = c[rows].reshape(*P.shape[:2])
-                lengths = (abs(own) * (P.diagonal(0, 1, 2) * Q.diagonal(0, 1, 2)) ** 0.5).sum(-1) ** 2
-                totals[0] = _added(totals[0], who, (own[:, :, None] * P * Q * own[:, None, :]).sum((1, 2)))
-                totals[1] = _added(totals[1], who, lengths)
-            for column, (adapter, P, Q) in enumerate(zip(fixed, B.fixed, A.fixed, strict=True)):
-                products = stack.sums(c * ((P * Q) @ c[stack.rows_of(adapter)]))
+                Y = _add_products(Y, stack, U, V, c, sketch)
+            for (who, rows, shape), P, Q in zip(stack.groups, own_B, own_A, strict=True):
+                own = c[rows].reshape(shape)
+                lengths = (abs(own) * (P.diagonal(0, 2, 3) * Q.diagonal(0, 2, 3)) ** 0.5).sum(-1) ** 2
+                totals[0] = _added(totals[0], who, (own[:, :, None] * (P * Q).sum(0) * own[:, None, :]).sum((1, 2)))
+                totals[1] = _added(totals[1], who, lengths.sum(0))
+            for column, (adapter, P, Q) in enumerate(zip(fixed, fixed_B, fixed_A, strict=True)):
+                products = stack.sums(c * ((P * Q).sum(0) @ c[stack.rows_of(adapter)]))
                 totals[2] = _added(totals[2], (slice(None), column), products)
     squares, longest, dots = (on_host(total) for total in totals)
     sketches = np.zeros((M, 0))
@@ -110,48 +111,31 @@ def _added(total: Any, where: Any, more: Any) -> Any:
     return total
 
 
-@dataclass(frozen=True)
-class _Side:
-    """What one read of the stacked factors of one side gives."""
+def _products(
+    stack: Stack, side: str, fixed: Sequence[int], maps: RandomMaps | None
+) -> tuple[Any, Sequence[Any], Sequence[Any]]:
+    """What one read of the factors of one side gives, each with the modules first.
 
-    projected: Any
-    """(rows of the stack, rows of the sketch)."""
-    own: list[Any]
-    """Inner products of the rows of each adapter, (adapters, count, count) for each group of the stack."""
-    fixed: list[Any]
-    """Inner products of all rows with those of a fixed adapter."""
-
-    @classmethod
-    def of(cls, stack: Stack, side: str, fixed: Sequence[int], maps: RandomMaps | None, number: int) -> _Side:
-        projected: Any = 0.0
-        own: list[Any] = [0.0] * len(stack.groups)
-        dots: list[Any] = [0.0] * len(fixed)
-        for low, x in stack.pieces(side):
-            if maps is not None:
-                projected = projected + matmul(x, maps.columns(number, low, x))
-            exact = x if is_tensor(x) else x.astype(np.float64)
-            for at, ((_, rows), (n, count)) in enumerate(zip(stack.groups, _shapes(stack), strict=True)):
-                part = exact[rows].reshape(n, count, -1)
-                own[at] = own[at] + _wide(matmul(part, part.swapaxes(1, 2)))
-            for at, adapter in enumerate(fixed):
-                dots[at] = dots[at] + _wide(matmul(exact, exact[stack.rows_of(adapter)].T))
-        return cls(projected, own, dots)
-
-
-def _shapes(stack: Stack) -> list[tuple[int, int]]:
-    """How many adapters are in each group of the stack, and how many rows each has there."""
-    counts = np.array(stack.counts)
-    return [(len(counts[who]), int(counts[who][0])) for who, _ in stack.groups]
-
-
-def _wide(x: Any) -> Any:
-    return x.double() if is_tensor(x) else x
+    Projected rows, (rows of the stack, rows of the sketch), or None; inner products of the rows of each adapter,
+    (adapters, count, count) for each group of the stack; those of all rows with the rows of each fixed adapter.
+    """
+    found: list[Any] = []
+    for low, x in stack.pieces(side):
+        parts = [] if maps is None else [matmul(x, maps.columns(stack.modules, side, low, x))]
+        exact = x if is_tensor(x) else x.astype(np.float64)
+        for _, rows, (n, count) in stack.groups:
+            own = exact[:, rows].reshape(len(x) * n, count, -1)
+            parts.append(widened(matmul(own, own.swapaxes(1, 2))).reshape(len(x), n, count, count))
+        parts += [widened(matmul(exact, exact[:, stack.rows_of(one)].swapaxes(1, 2))) for one in fixed]
+        found = [a + b for a, b in zip(found, parts, strict=True)] if found else parts
+    projected = None if maps is None else found.pop(0)
+    return projected, found[: len(stack.groups)], found[len(stack.groups) :]
 
 
 class RandomMaps:
     """The random matrices of all modules, two each, from one draw of secret signs.
 
-    Matrix t maps blocks of `rows` coordinates: signs, a Hadamard transform, signs again, and the sum of the blocks.
+    Each maps blocks of `rows` coordinates: signs, a Hadamard transform, signs again, and the sum of the blocks.
     """
 
     def __init__(self, rows: int, seed: int, shapes: Sequence[tuple[str, int, int]]) -> None:
@@ -162,12 +146,15 @@ class RandomMaps:
         self.bits = np.frombuffer(np.random.Generator(source).bytes(-(-2 * rows * int(sum(blocks)) // 8)), np.uint8)
         self._placed: tuple[Any, Any] | None = None
 
-    def columns(self, number: int, low: int, x: Any) -> Any:
-        """The part of a matrix that columns of the factors from `low` on need, (columns, rows) of +-1, as `x` is."""
+    def columns(self, modules: npt.NDArray[np.intp], side: str, low: int, x: Any) -> Any:
+        """What columns of these modules' factors from `low` on need, (modules, columns, rows) of +-1, as `x` is."""
         signs, H = self._on_device(x)
-        first, width = self.starts[number] + low // self.rows, x.shape[1]
-        own = signs[first : first - (-width // self.rows)]
-        return (own[:, 0, :, None] * H * own[:, 1, None, :]).reshape(-1, self.rows)[:width]
+        n, _, width = x.shape
+        blocks = np.arange(low // self.rows, -(-(low + width) // self.rows))
+        own = signs[placed(self.starts[2 * modules + "BA".index(side), None] + blocks, x)]
+        made = own[:, :, 0, :, None] * H
+        made *= own[:, :, 1, None, :]
+        return made.reshape(n, -1, self.rows)[:, :width]
 
     def _on_device(self, x: Any) -> tuple[Any, Any]:
         """Signs, (blocks, 2, rows), and the Hadamard matrix: where `x` is and of its dtype."""
@@ -184,12 +171,13 @@ def _cast(array: Any, like: Any) -> Any:
 
 def _add_products(Y: Any, stack: Stack, U: Any, V: Any, c: Any, sketch: TwoSided) -> Any:
     """Y_i += sum of c_a u_a v_a' over the rows of adapter i, for each group of cells; (adapters, groups, q, q)."""
-    q = sketch.k // sketch.rows
+    q, n = sketch.k // sketch.rows, len(stack.modules)
     U = U * (c.to(U.dtype) if is_tensor(U) else c)[:, None]
-    if isinstance(Y, float):
+    if Y is None:
         shape = (len(stack.counts), sketch.rows // q, q, q)
         Y = U.new_zeros(shape) if is_tensor(U) else np.zeros(shape)
-    for (who, rows), (n, count) in zip(stack.groups, _shapes(stack), strict=True):
-        u, v = (x[rows].reshape(n, count, -1, q).swapaxes(1, 2) for x in (U, V))
+    for who, rows, each in stack.groups:
+        u, v = (library(x).moveaxis(x[:, rows].reshape(n, *each, -1, q), (1, 3), (0, 1)) for x in (U, V))
+        u, v = (x.reshape(*x.shape[:2], -1, q) for x in (u, v))  # (adapters, groups, modules times rows, q)
         Y[who] += u.swapaxes(2, 3) @ v
     return Y

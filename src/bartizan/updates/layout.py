@@ -188,6 +188,8 @@ def _memory(leaves: Iterable[Any]) -> int:
 def _span(leaf: Any) -> tuple[str, int, int]:
     """Device, first byte and end of the memory of an array."""
     if is_tensor(leaf):
+        if leaf.is_contiguous():
+            return _device_name(leaf.device), leaf.data_ptr(), leaf.data_ptr() + leaf.nbytes
         first, steps = leaf.data_ptr(), [step * leaf.element_size() for step in leaf.stride()]
     elif type(leaf) is LazyArray:
         return "", 0, leaf.nbytes  # no two of them share bytes
