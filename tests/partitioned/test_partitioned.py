@@ -257,8 +257,16 @@ def test_sketches_go_up_weights_go_down_and_one_sum_a_part_comes_back(pickling):
 @pytest.mark.parametrize(
     ("step", "spoil", "message"),
     [
-        (own_clients.inspect_part, lambda report: "done", "part 0: its worker answered wrongly: wanted a PartReport, got str"),
-        (own_clients.inspect_part, lambda report: cropped(report), r"wanted sketches of shape \(6, 64\), got \(6, 63\)"),
+        (
+            own_clients.inspect_part,
+            lambda report: "done",
+            "part 0: its worker answered wrongly: wanted a PartReport, got str",
+        ),
+        (
+            own_clients.inspect_part,
+            lambda report: cropped(report),
+            r"wanted sketches of shape \(6, 64\), got \(6, 63\)",
+        ),
         (own_sums.weighted_sum, lambda total: shorter(total), "sum is wrongly shaped"),
         (own_sums.weighted_sum, lambda total: fewer(total), "wanted 15 clients .* got 13"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bartizan._util.types import Array, Floats
+from bartizan._util.types import Array
 from bartizan.defense.decide import Verdict
 from bartizan.kernels.rows import FLOAT32
 from bartizan.partitioned.own_clients import (
@@ -125,32 +125,33 @@ class AllParts:
 
     def combined(self, clients: Updates, verdict: Verdict, out: Any) -> Any:
         """The result of these clients: in the caller's process, or left on a worker."""
-        decision = verdict.decision
-        noise = Noise(decision.noise, verdict.seed)
-        weights, stage, stays = decision.weights, decision.coordinate_stage, isinstance(out, str)
-        reduced: list[PartialSum] = []
+        weights, stage, stays = verdict.decision.weights, verdict.decision.coordinate_stage, isinstance(out, str)
         if stage is None:
             rows = np.flatnonzero(weights) if weights.any() else np.arange(len(clients))
-            sums = self.workers.sum(weighted_sum, self._chosen(clients, weights, rows))
         else:
             rows = np.sort(stage.used(len(clients)))
-            reduced = [self._reduced(clients, weights, rows, stage)]
-            sums = self.workers.hold(reduced[0]) if stays else None
-        chosen = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
-        plan = clients.layout, shells_of(clients.like), chosen
-        rest = rest_of(weights) if stage is None else 0.0
-        if stays:
-            changed = self.workers.then(changed_of, sums)
-            update = self.workers.then(finished, sums, *plan, self.shared, rest, noise, None)
-            self._check_changed(self.workers.get(changed)[0])
-            return self.workers.left(update)
-        reduced = reduced or self.workers.get(sums)
-        self._check_changed(changed_of(*reduced))
-        return finished(*plan, self.points, rest, noise, out, *reduced)
+        weight_of = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
+        rest, noise = rest_of(weights) if stage is None else 0.0, Noise(verdict.decision.noise, verdict.seed)
+        plan = clients.layout, shells_of(clients.like), weight_of, rest, noise
+        chosen = self._chosen(weight_of)
+        if stage is not None:
+            partial_sums = [self._reduced(clients.layout, rows, stage, chosen)]
+        else:
+            sums = self.workers.sum(weighted_sum, chosen)
+            if stays:
+                changed = self.workers.then(changed_of, sums)
+                update = self.workers.then(finished, sums, *plan, self.shared, None)
+                self._check_changed(self.workers.get(changed)[0])
+                return self.workers.left(update)
+            partial_sums = self.workers.get(sums)
+            self._check_changed(changed_of(*partial_sums))
+        update = finished(*plan, self.points, None if stays else out, *partial_sums)
+        return self.workers.left(self.workers.hold(update)) if stays else update
 
-    def _reduced(self, clients: Updates, weights: Floats, rows: Array, stage: CoordinateStage) -> PartialSum:
+    def _reduced(
+        self, layout: Layout, rows: Array, stage: CoordinateStage, chosen: Mapping[int, tuple[Any, ...]]
+    ) -> PartialSum:
         """A coordinate-wise stage: each worker takes some of the coordinates of all clients."""
-        layout, arguments = clients.layout, self._chosen(clients, weights, rows)
         if stage.mixing is not None:
             stage = replace(stage, mixing=stage.mixing[:, rows])
         elif stage.selected is not None:
@@ -158,15 +159,14 @@ class AllParts:
         n = min(self.workers.n_parts, layout.dim)
         ends = [layout.dim * (at + 1) // n for at in range(n)]
         ranges = [(stage, layout, self.shared, low, high) for low, high in zip([0, *ends], ends, strict=False)]
-        cuts = {part: (*given, ends) for part, given in arguments.items()}
+        cuts = {part: (*given, ends) for part, given in chosen.items()}
         rests, columns = self.workers.exchange(cut_columns, cuts, reduced_columns, ranges)
         total = reduce(add, rests)
         self._check_changed(total.changed)
         return replace(total, floats=np.concatenate(columns))
 
-    def _chosen(self, clients: Updates, weights: Floats, rows: Array) -> dict[int, tuple[Any, ...]]:
+    def _chosen(self, weight_of: Mapping[int, float]) -> dict[int, tuple[Any, ...]]:
         """What each part that has some of these clients is told of them."""
-        weight_of = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
         arguments = {}
         for part, own in self._by_part(list(weight_of)).items():
             first = self.firsts[part]
@@ -178,7 +178,7 @@ class AllParts:
     def _reports(self, reading: Reading, wanted: Mapping[int, tuple[Any, Any]]) -> dict[int, PartReport]:
         reports = self.workers.map(inspect_part, {part: (reading, self.shared, *each) for part, each in wanted.items()})
         for part, report in reports.items():
-            problem = _problem(report, reading, self.points["trusted"] is not None)
+            problem = _problem(report, reading, self.points["trusted"] is not None, wanted[part][0] is None)
             if problem:
                 failed(f"part {part}", f"its worker answered wrongly: {problem}")
         return reports
@@ -236,11 +236,11 @@ class AllParts:
             raise LostUpdatesError(dict(sorted(reasons.items())))
 
 
-def _problem(report: Any, reading: Reading, trusted: bool) -> str | None:
+def _problem(report: Any, reading: Reading, trusted: bool, of_all: bool) -> str | None:
     """What is wrong with a worker's answer; a worker may run another version of this library."""
     if not isinstance(report, PartReport):
         return f"wanted a PartReport, got {type(report).__name__}"
-    if set(range(report.n_sent)) != set(report.kind_of) | set(report.unreadable) and not report.is_of_some:
+    if of_all and set(range(report.n_sent)) != set(report.kind_of) | set(report.unreadable):
         counts = f"{len(report.kind_of)} and {len(report.unreadable)} that can't be read"
         return f"wanted {report.n_sent} clients, got {counts}"
     if report.sketched is None:

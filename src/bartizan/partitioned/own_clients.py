@@ -79,8 +79,6 @@ class PartReport:
     """The layouts of the clients of a part, and the sketches of those of one layout."""
 
     n_sent: int
-    is_of_some: bool
-    """Whether the caller asked for some of the clients only."""
     layout: Layout | None
     """The layout that clients were sketched in; None if that of most can't be."""
     kinds: list[tuple[Layout, Any, Any]] = field(default_factory=list)
@@ -114,7 +112,7 @@ def inspect_part(
 ) -> PartReport:
     """Inspect and sketch these clients of a part, or all, about the reference or about the arrays of one client."""
     items = clients_of(part)
-    report = PartReport(len(items), wanted is not None, reading.layout)
+    report = PartReport(len(items), reading.layout)
     sketches = [_inspect_held(held, report, reading, points, about) for held in opened(items, wanted, reading.memory)]
     if some := [sketched for sketched in sketches if sketched is not None]:
         report.sketched = SketchedRows.stacked(some)

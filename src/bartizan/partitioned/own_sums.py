@@ -172,9 +172,9 @@ def finished(
     layout: Layout,
     shells: Any,
     weights: Mapping[int, float],
-    points: Mapping[str, Any],
     rest: float,
     noise: Noise,
+    points: Mapping[str, Any],
     out: Any,
     *sums: PartialSum,
 ) -> Any:

@@ -42,7 +42,7 @@ class Workers(Protocol):
         """
 
     def hold(self, value: Any) -> Any:
-        """A value of this process in the place of sums."""
+        """A value of this process in the place of one on a worker."""
 
     def then(self, step: Step, sums: Any, *arguments: Any) -> Any:
         """step(*arguments, *sums), which stays on a worker as well."""
@@ -96,7 +96,7 @@ class TaskWorkers(ABC):
         return results[: len(rests)], results[len(rests) :]
 
     def hold(self, value: Any) -> Any:
-        return {"the sum": self.share(value)}
+        return {"the update": self.share(value)}
 
     def then(self, step: Step, sums: Any, *arguments: Any) -> Any:
         return {"the sum": self.submit(step, [(*arguments, *sums.values())])[0]}
