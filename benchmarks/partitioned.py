@@ -4,6 +4,8 @@
     torchrun --standalone --nproc-per-node 2 benchmarks/partitioned.py --engine torch
 
 The flat call uses as many threads as there are workers, each worker one. Calls alternate; the fastest of each counts.
+"engine alone" is what Dask or Ray takes for two steps that compute nothing and return as many bytes as the sketches and
+the sums have: a partitioned call takes at least that much longer than the flat one.
 """
 
 import argparse
@@ -18,7 +20,8 @@ parser.add_argument("--engine", choices=["dask", "ray", "torch", "none"], defaul
 parser.add_argument("--clients", type=int, default=200)
 parser.add_argument("--dim", type=int, default=1_000_000)
 parser.add_argument("--workers", type=int, default=2)
-parser.add_argument("--repeats", type=int, default=7)
+parser.add_argument("--repeats", type=int, default=15)
+PAUSE = 0.02  # seconds of each step of the engine alone, which are subtracted: messages that follow at once wait longer
 
 
 def updates_of(first, last, dim):
@@ -26,9 +29,32 @@ def updates_of(first, last, dim):
     return np.stack(rows)
 
 
+def wait_and_return(part, size, dtype):
+    time.sleep(PAUSE)
+    return np.ones(size, dtype)
+
+
+def engine_alone(options, parts, engine, k):
+    from bartizan.partitioned.workers import workers_of
+
+    workers, share = workers_of(engine, parts, 60), options.clients // options.workers
+    workers.map(wait_and_return, dict.fromkeys(range(workers.n_parts), (share * k, "float64")))
+    workers.get(workers.sum(wait_and_return, dict.fromkeys(range(workers.n_parts), (options.dim, "float32"))))
+
+
 def measure(options, parts, engine, is_caller=True):
+    from numba import config
+
     import bartizan as bz
     from bartizan import partitioned
+
+    def one_thread_a_worker(rule):
+        # A rank computes in this process; the workers of other engines do not.
+        config.NUMBA_NUM_THREADS = 1 if options.engine == "torch" else options.workers
+        try:
+            return partitioned.aggregate(parts, rule, sketch=sketch, seed=1, engine=engine)
+        finally:
+            config.NUMBA_NUM_THREADS = options.workers
 
     if is_caller:
         x = updates_of(0, options.clients, options.dim)
@@ -36,8 +62,11 @@ def measure(options, parts, engine, is_caller=True):
     for rule in (bz.Mean(), bz.Krum(f), bz.GeometricMedian(), bz.NNM(f) >> bz.GeometricMedian()):
         calls = {
             "flat": lambda rule=rule: bz.aggregate(x, rule, sketch=sketch, seed=1),
-            "partitioned": lambda rule=rule: partitioned.aggregate(parts, rule, sketch=sketch, seed=1, engine=engine),
+            "partitioned": lambda rule=rule: one_thread_a_worker(rule),
         }
+        if options.engine in ("dask", "ray"):
+            k = sketch.k if rule.needs_distances else 1
+            calls["engine alone"] = lambda k=k: engine_alone(options, parts, engine, k)
         if not is_caller:
             calls.pop("flat")
         best = dict.fromkeys(calls, np.inf)
@@ -51,9 +80,11 @@ def measure(options, parts, engine, is_caller=True):
             continue
         assert np.array_equal(results["flat"].weights, results["partitioned"].weights)
         flat, own = best["flat"], best["partitioned"]
+        least = f", engine alone {1000 * (best['engine alone'] - 2 * PAUSE):.0f} ms" if "engine alone" in best else ""
         stages = {stage: round(1000 * seconds) for stage, seconds in results["partitioned"].seconds.items()}
         print(
-            f"{rule!r}: flat {1000 * flat:.0f} ms, {options.engine} {1000 * own:.0f} ms, {own / flat:.2f}; {stages} ms"
+            f"{rule!r}: flat {1000 * flat:.0f} ms, {options.engine} {1000 * own:.0f} ms, {own / flat:.2f}{least}; "
+            f"{stages} ms, load {os.getloadavg()[0]:.1f}"
         )
 
 

@@ -260,6 +260,57 @@ def test_so_does_one_that_fails_workers(begins, folders, server, monkeypatch):
     np.testing.assert_array_equal(out.weights, without.weights)
 
 
+@pytest.fixture(scope="module")
+def made():
+    """24 clients of one shard of 1,000,000 numbers, and their addresses."""
+    with RangeServer() as server:
+        for client in range(24):
+            server.objects |= {f"/{client}/{name}": one for name, one in made_shards(client, 1, 1_000_000).items()}
+        yield server, [f"{server.url}/{client}/model.safetensors.index.json" for client in range(24)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "reads"), [(bz.GeometricMedian(), 2.2), (bz.Bulyan(2), 2.2), (bz.Krum(2), 1.1)], ids=repr
+)
+def test_workers_read_what_they_sketch_once_and_what_they_sum_once_more(rule, reads, made):
+    server, places = made
+    flat = bz.aggregate(places, rule, sketch="rotated", seed=7)
+    server.sent.clear()
+    out = partitioned.aggregate([places[:9], places[9:]], rule, sketch="rotated", seed=7)
+    np.testing.assert_array_equal(out.weights, flat.weights)
+    total = sum(size for size, _ in server.objects.values())
+    print(repr(rule), "reads:", server.sent.total() / total)
+    assert total < server.sent.total() <= reads * total
+
+
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.Bulyan(2)], ids=repr)
+def test_workers_use_no_object_that_is_another_one_the_second_time(rule, made):
+    """It has the same size and ETag, and so only its numbers tell."""
+    server, places = made
+    path = "/5/model-00001-of-00001.safetensors"
+    size, read = server.objects[path]
+    server.sent.clear()
+
+    def replaced(start, stop):
+        body = bytearray(read(start, stop))
+        if server.sent[path] > size and stop == size:  # it was read to the end before
+            body[-2:] = b"\x00\x43"  # 128 in bfloat16
+        return bytes(body)
+
+    server.objects[path] = size, replaced
+    try:
+        out = partitioned.aggregate([places[:9], places[9:]], rule, sketch="rotated", seed=7)
+    finally:
+        server.objects[path] = size, read
+    assert list(out.quarantined) == [5]
+    assert "another one when it was read again" in out.quarantined[5]
+    without = bz.aggregate([*places[:5], Path("nowhere.npy"), *places[6:]], rule, sketch="rotated", seed=7)
+    np.testing.assert_array_equal(out.weights, without.weights)
+    (name,) = out.update
+    expected = without.update[name].float()
+    np.testing.assert_allclose(out.update[name].float(), expected, rtol=2**-7, atol=1e-5)  # a bit of bfloat16
+
+
 def test_a_store_that_fails_is_an_error_where_clients_must_not(server):
     server.faults["/c3/model-00002-of-00002.safetensors"] = "gone", SECOND_PASS
     with pytest.raises(bz.BadClientError, match=r"client 3: .*no such object"):

@@ -5,23 +5,33 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 
-from bartizan._util.types import Array, Floats
+from bartizan._util.types import Array
 from bartizan.defense.decide import Verdict
 from bartizan.kernels.rows import FLOAT32
 from bartizan.partitioned.own_clients import (
     CHANGED,
-    Look,
+    PartReport,
     Reading,
     filled,
-    look,
+    inspect_part,
     send_row,
     shells_of,
 )
-from bartizan.partitioned.own_sums import Chosen, changed_of, cut_columns, finished, reduced_columns, weighted_sum
+from bartizan.partitioned.own_sums import (
+    Chosen,
+    PartialSum,
+    changed_of,
+    cut_columns,
+    finished,
+    reduced_columns,
+    weighted_sum,
+)
 from bartizan.partitioned.workers import Workers, failed
 from bartizan.rules.base import CoordinateStage
 from bartizan.sketch.base import SketchedRows, StreamingSketch
@@ -73,25 +83,25 @@ class AllParts:
         self.digests: dict[int, bytes] = {}
         self.gone: set[int] = set()  # clients that could not be read again, which nobody asks for any more
 
-    def look(self, strict: bool) -> tuple[Updates, SketchedRows]:
+    def inspect(self, strict: bool) -> tuple[Updates, SketchedRows]:
         """The clients that fit the common layout, and their sketches; the others are quarantined."""
         every = range(self.workers.n_parts)
-        looks = self._looks(self.reading, dict.fromkeys(every, (None, None)))
-        self.firsts = np.cumsum([0, *(looks[part].n_sent for part in every)]).tolist()
-        inspected = self._inspected(looks)
+        reports = self._reports(self.reading, dict.fromkeys(every, (None, None)))
+        self.firsts = np.cumsum([0, *(reports[part].n_sent for part in every)]).tolist()
+        inspected = self._inspected(reports)
         layout = inspected.common_layout(self.points["reference"])
         rows = RemoteRows(self, tuple(range(self.firsts[-1])))
         clients = inspected.fitted(layout, **self.points, strict=strict, elsewhere=rows)
         self.reading = replace(self.reading, layout=layout)
         wanted = self._by_part(clients.clients)
         # A part most of whose clients sent another layout, or the same in another order, has guessed wrongly.
-        again = {part: (own, None) for part, own in wanted.items() if looks[part].layout != layout}
-        looks |= self._looks(self.reading, again)
+        again = {part: (own, None) for part, own in wanted.items() if reports[part].layout != layout}
+        reports |= self._reports(self.reading, again)
         for part in wanted:
             first = self.firsts[part]
-            self.faults |= {first + client: fault for client, fault in looks[part].faults.items()}
-            self.digests |= {first + client: digest for client, digest in looks[part].digests.items()}
-        return clients, self._sketches(looks, wanted)
+            self.faults |= {first + client: fault for client, fault in reports[part].faults.items()}
+            self.digests |= {first + client: digest for client, digest in reports[part].digests.items()}
+        return clients, self._sketches(reports, wanted)
 
     def sketched(self, sketch: StreamingSketch, clients: Updates, seed: int, about: RemoteRows | None) -> SketchedRows:
         """Have these clients sketched again: another sketch, another seed or scale, or about one of them."""
@@ -99,7 +109,7 @@ class AllParts:
         centre = None if about is None else self._row(about.clients[0])
         rows = [row for row, client in enumerate(clients.clients) if client not in self.gone]
         wanted = self._by_part([clients.clients[row] for row in rows])
-        sketched = self._sketches(self._looks(reading, {part: (own, centre) for part, own in wanted.items()}), wanted)
+        sketched = self._sketches(self._reports(reading, {part: (own, centre) for part, own in wanted.items()}), wanted)
         if len(rows) == len(clients):
             return sketched
         # Zeros for those that are gone: their rows are not used any more.
@@ -115,28 +125,33 @@ class AllParts:
 
     def combined(self, clients: Updates, verdict: Verdict, out: Any) -> Any:
         """The result of these clients: in the caller's process, or left on a worker."""
-        decision = verdict.decision
-        noise = Noise(decision.noise, verdict.seed)
-        weights, stage = decision.weights, decision.coordinate_stage
+        weights, stage, stays = verdict.decision.weights, verdict.decision.coordinate_stage, isinstance(out, str)
         if stage is None:
             rows = np.flatnonzero(weights) if weights.any() else np.arange(len(clients))
-            total = self.workers.sum(weighted_sum, self._chosen(clients, weights, rows))
         else:
             rows = np.sort(stage.used(len(clients)))
-            total = self._reduced(clients, weights, rows, stage)
-        chosen = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
-        plan = clients.layout, shells_of(clients.like), chosen
-        rest = rest_of(weights) if stage is None else 0.0
-        if isinstance(out, str):
-            self._check_changed(self.workers.get(self.workers.then(changed_of, total)))
-            return self.workers.left(self.workers.then(finished, total, *plan, self.shared, rest, noise))
-        summed = self.workers.get(total)
-        self._check_changed(changed_of(summed))
-        return finished(summed, *plan, self.points, rest, noise, out)
+        weight_of = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
+        rest, noise = rest_of(weights) if stage is None else 0.0, Noise(verdict.decision.noise, verdict.seed)
+        plan = clients.layout, shells_of(clients.like), weight_of, rest, noise
+        chosen = self._chosen(weight_of)
+        if stage is not None:
+            partial_sums = [self._reduced(clients.layout, rows, stage, chosen)]
+        else:
+            sums = self.workers.sum(weighted_sum, chosen)
+            if stays:
+                changed = self.workers.then(changed_of, sums)
+                update = self.workers.then(finished, sums, *plan, self.shared, None)
+                self._check_changed(self.workers.get(changed)[0])
+                return self.workers.left(update)
+            partial_sums = self.workers.get(sums)
+            self._check_changed(changed_of(*partial_sums))
+        update = finished(*plan, self.points, None if stays else out, *partial_sums)
+        return self.workers.left(self.workers.hold(update)) if stays else update
 
-    def _reduced(self, clients: Updates, weights: Floats, rows: Array, stage: CoordinateStage) -> Any:
+    def _reduced(
+        self, layout: Layout, rows: Array, stage: CoordinateStage, chosen: Mapping[int, tuple[Any, ...]]
+    ) -> PartialSum:
         """A coordinate-wise stage: each worker takes some of the coordinates of all clients."""
-        layout, arguments = clients.layout, self._chosen(clients, weights, rows)
         if stage.mixing is not None:
             stage = replace(stage, mixing=stage.mixing[:, rows])
         elif stage.selected is not None:
@@ -144,17 +159,14 @@ class AllParts:
         n = min(self.workers.n_parts, layout.dim)
         ends = [layout.dim * (at + 1) // n for at in range(n)]
         ranges = [(stage, layout, self.shared, low, high) for low, high in zip([0, *ends], ends, strict=False)]
-        cuts = {part: (*given, ends) for part, given in arguments.items()}
+        cuts = {part: (*given, ends) for part, given in chosen.items()}
         rests, columns = self.workers.exchange(cut_columns, cuts, reduced_columns, ranges)
-        total = rests[0]
-        for rest in rests[1:]:
-            total = total + rest
+        total = reduce(add, rests)
         self._check_changed(total.changed)
-        return self.workers.hold(replace(total, floats=np.split(np.concatenate(columns), layout.ends[:-1])))
+        return replace(total, floats=np.concatenate(columns))
 
-    def _chosen(self, clients: Updates, weights: Floats, rows: Array) -> dict[int, tuple[Any, ...]]:
+    def _chosen(self, weight_of: Mapping[int, float]) -> dict[int, tuple[Any, ...]]:
         """What each part that has some of these clients is told of them."""
-        weight_of = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
         arguments = {}
         for part, own in self._by_part(list(weight_of)).items():
             first = self.firsts[part]
@@ -163,30 +175,30 @@ class AllParts:
             arguments[part] = self.reading, self.shared, chosen
         return arguments
 
-    def _looks(self, reading: Reading, wanted: Mapping[int, tuple[Any, Any]]) -> dict[int, Look]:
-        looks = self.workers.map(look, {part: (reading, self.shared, *each) for part, each in wanted.items()})
-        for part, seen in looks.items():
-            problem = _problem(seen, reading, self.points["trusted"] is not None)
+    def _reports(self, reading: Reading, wanted: Mapping[int, tuple[Any, Any]]) -> dict[int, PartReport]:
+        reports = self.workers.map(inspect_part, {part: (reading, self.shared, *each) for part, each in wanted.items()})
+        for part, report in reports.items():
+            problem = _problem(report, reading, self.points["trusted"] is not None, wanted[part][0] is None)
             if problem:
                 failed(f"part {part}", f"its worker answered wrongly: {problem}")
-        return looks
+        return reports
 
-    def _inspected(self, looks: Mapping[int, Look]) -> InspectedUpdates:
+    def _inspected(self, reports: Mapping[int, PartReport]) -> InspectedUpdates:
         """What the containers of all clients hold, without numbers."""
         parsed: dict[int, ParsedUpdate] = {}
         unreadable: dict[int, str] = {}
         layouts: dict[Layout, Layout] = {}  # one object for equal ones
         for part, first in enumerate(self.firsts[:-1]):
-            seen = looks[part]
+            report = reports[part]
             kinds = [
                 ParsedUpdate(filled(shells), {}, layouts.setdefault(layout, layout), Row((), ()))
-                for layout, _, shells in seen.kinds
+                for layout, _, shells in report.kinds
             ]
-            for client in range(seen.n_sent):
-                if client in seen.kind_of:
-                    parsed[first + client] = kinds[seen.kind_of[client]]
+            for client in range(report.n_sent):
+                if client in report.kind_of:
+                    parsed[first + client] = kinds[report.kind_of[client]]
                 else:
-                    unreadable[first + client] = seen.unreadable[client]
+                    unreadable[first + client] = report.unreadable[client]
         return InspectedUpdates(parsed, unreadable)
 
     def _by_part(self, clients: Sequence[int]) -> dict[int, list[int]]:
@@ -205,18 +217,18 @@ class AllParts:
             self._check_changed({client: arrays})
         return self.workers.share(arrays)
 
-    def _sketches(self, looks: Mapping[int, Look], wanted: Mapping[int, list[int]]) -> SketchedRows:
+    def _sketches(self, reports: Mapping[int, PartReport], wanted: Mapping[int, list[int]]) -> SketchedRows:
         """The sketches of all parts, if the workers could read all clients that were wanted."""
         missing = {
-            self.firsts[part] + client: looks[part].unreadable.get(client, CHANGED)
+            self.firsts[part] + client: reports[part].unreadable.get(client, CHANGED)
             for part, own in wanted.items()
-            for client in set(own) - set(looks[part].clients)
+            for client in set(own) - set(reports[part].clients)
         }
         self._check_changed(missing)
         for part, own in wanted.items():
-            if looks[part].clients != own:
+            if reports[part].clients != own:
                 failed(f"part {part}", "its worker answered wrongly: it sketched clients that were not asked for")
-        return SketchedRows.stacked([sketched for part in wanted if (sketched := looks[part].sketched) is not None])
+        return SketchedRows.stacked([sketched for part in wanted if (sketched := reports[part].sketched) is not None])
 
     def _check_changed(self, reasons: dict[int, str]) -> None:
         if reasons:
@@ -224,19 +236,20 @@ class AllParts:
             raise LostUpdatesError(dict(sorted(reasons.items())))
 
 
-def _problem(seen: Any, reading: Reading, trusted: bool) -> str | None:
+def _problem(report: Any, reading: Reading, trusted: bool, of_all: bool) -> str | None:
     """What is wrong with a worker's answer; a worker may run another version of this library."""
-    if not isinstance(seen, Look):
-        return f"wanted a Look, got {type(seen).__name__}"
-    if set(range(seen.n_sent)) != set(seen.kind_of) | set(seen.unreadable) and not seen.is_of_some:
-        return f"wanted {seen.n_sent} clients, got {len(seen.kind_of)} and {len(seen.unreadable)} that can't be read"
-    if seen.sketched is None:
-        return "no sketches came" if seen.clients else None
-    M, (k, _) = len(seen.clients) + trusted, reading.sketch.working_set()
+    if not isinstance(report, PartReport):
+        return f"wanted a PartReport, got {type(report).__name__}"
+    if of_all and set(range(report.n_sent)) != set(report.kind_of) | set(report.unreadable):
+        counts = f"{len(report.kind_of)} and {len(report.unreadable)} that can't be read"
+        return f"wanted {report.n_sent} clients, got {counts}"
+    if report.sketched is None:
+        return "no sketches came" if report.clients else None
+    M, (k, _) = len(report.clients) + trusted, reading.sketch.working_set()
     for name, array, shape in (
-        ("sketches", seen.sketched.sketches, (M, k)),
-        ("squared norms", seen.sketched.squared_norms, (M,)),
-        ("inner products with the trusted update", seen.sketched.trusted_dots, (M,) if trusted else None),
+        ("sketches", report.sketched.sketches, (M, k)),
+        ("squared norms", report.sketched.squared_norms, (M,)),
+        ("inner products with the trusted update", report.sketched.trusted_dots, (M,) if trusted else None),
     ):
         if getattr(array, "shape", None) != shape:
             return f"wanted {name} of shape {shape}, got {getattr(array, 'shape', None)}"

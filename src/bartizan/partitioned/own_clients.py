@@ -1,4 +1,4 @@
-"""What a worker does with the clients of its part: open them, look at them, send one of them.
+"""What a worker does with the clients of its part: open them, inspect and sketch them, send one of them.
 
 Steps are functions of a part and of plain arguments, and keep nothing: an engine may run them anywhere, and again.
 """
@@ -75,12 +75,10 @@ def filled(shells: Any) -> Any:
 
 
 @dataclass
-class Look:
-    """What a worker tells of its clients: their layouts, and the sketches of those of one layout."""
+class PartReport:
+    """The layouts of the clients of a part, and the sketches of those of one layout."""
 
     n_sent: int
-    is_of_some: bool
-    """Whether the caller asked for some of the clients only."""
     layout: Layout | None
     """The layout that clients were sketched in; None if that of most can't be."""
     kinds: list[tuple[Layout, Any, Any]] = field(default_factory=list)
@@ -105,37 +103,37 @@ class Look:
         return len(self.kinds) - 1
 
 
-def look(
+def inspect_part(
     part: Any,
     reading: Reading,
     points: Mapping[str, Any],
     wanted: Sequence[int] | None = None,
     about: Sequence[Array] | None = None,
-) -> Look:
+) -> PartReport:
     """Inspect and sketch these clients of a part, or all, about the reference or about the arrays of one client."""
     items = clients_of(part)
-    seen = Look(len(items), wanted is not None, reading.layout)
-    sketches = [_look_at(held, seen, reading, points, about) for held in opened(items, wanted, reading.memory)]
+    report = PartReport(len(items), reading.layout)
+    sketches = [_inspect_held(held, report, reading, points, about) for held in opened(items, wanted, reading.memory)]
     if some := [sketched for sketched in sketches if sketched is not None]:
-        seen.sketched = SketchedRows.stacked(some)
-    return seen
+        report.sketched = SketchedRows.stacked(some)
+    return report
 
 
-def _look_at(
-    held: Held, seen: Look, reading: Reading, points: Mapping[str, Any], about: Sequence[Array] | None
+def _inspect_held(
+    held: Held, report: PartReport, reading: Reading, points: Mapping[str, Any], about: Sequence[Array] | None
 ) -> SketchedRows | None:
-    """Sketch the clients that are held, and add to what is seen of the part."""
+    """Sketch the clients that are held, and add them to the report."""
     clients, inspected = held.clients, InspectedUpdates.of(held.taken())
     known: dict[Any, int] = {}  # by identity of the layout: most clients share one object
     for row, one in inspected.parsed.items():
         form = form_of(one.plain)
         kind = known.get((id(one.layout), form))
         if kind is None:
-            kind = known[id(one.layout), form] = seen.kind(one, form)
-        seen.kind_of[clients[row]] = kind
-    seen.unreadable |= {clients[row]: reason for row, reason in inspected.unreadable.items()}
+            kind = known[id(one.layout), form] = report.kind(one, form)
+        report.kind_of[clients[row]] = kind
+    report.unreadable |= {clients[row]: reason for row, reason in inspected.unreadable.items()}
     try:
-        layout = seen.layout = seen.layout or inspected.common_layout(points["reference"])
+        layout = report.layout = report.layout or inspected.common_layout(points["reference"])
         updates = fitted(inspected, layout, reading, points)
     except ValueError:
         if reading.layout is not None:
@@ -149,9 +147,10 @@ def _look_at(
     lost = {clients[row]: reason for row, reason in updates.lost().items()}
     sketched.squared_norms[[row for row, client in enumerate(fitting) if client in lost]] = np.nan
     fit = sketched.squared_norms[: len(fitting)] <= norm_limit(layout.widest)  # False for NaN
-    seen.clients += fitting
-    seen.faults |= {fitting[row]: lost.get(fitting[row]) or updates.fault(row) for row in np.flatnonzero(~fit).tolist()}
-    seen.digests |= {client: digest_of(sketched, row) for row, client in enumerate(fitting) if client in held.opened}
+    report.clients += fitting
+    unfit = np.flatnonzero(~fit).tolist()
+    report.faults |= {fitting[row]: lost.get(fitting[row]) or updates.fault(row) for row in unfit}
+    report.digests |= {client: digest_of(sketched, row) for row, client in enumerate(fitting) if client in held.opened}
     return sketched
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array, Floats
+from bartizan.kernels.protocol import ColumnBlock
+from bartizan.kernels.rows import Rows
 from bartizan.partitioned.own_clients import (
     CHANGED,
     Held,
@@ -23,7 +25,7 @@ from bartizan.partitioned.own_clients import (
 from bartizan.partitioned.workers import WorkerError
 from bartizan.rules.base import CoordinateStage
 from bartizan.updates import Noise, Updates
-from bartizan.updates.build import finish_sum, reduce_columns, write_sum
+from bartizan.updates.build import finish_sum, reduce_columns
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.columns import HostRows, Row, stack
 from bartizan.updates.layout import Entry, Layout
@@ -36,14 +38,14 @@ from bartizan.updates.server_inputs import Target, server_row
 class PartialSum:
     """The weighted sum of some clients, in the widest of their dtypes, and the integers of each of them."""
 
-    floats: list[Array]
+    floats: Array
     integers: dict[int, tuple[Array, ...]]
     changed: dict[int, str]
     """Clients that could not be read a second time, or were not the same: with any of them there is no sum."""
 
     def __add__(self, other: PartialSum) -> PartialSum:
         changed = self.changed | other.changed
-        floats = [] if changed else [a + b for a, b in zip(self.floats, other.floats, strict=True)]
+        floats = np.empty(0) if changed else self.floats + other.floats
         return PartialSum(floats, self.integers | other.integers, changed)
 
 
@@ -61,31 +63,34 @@ class Chosen:
 
 def weighted_sum(part: Any, reading: Reading, points: Mapping[str, Any], chosen: Chosen) -> PartialSum:
     """The weighted sum of these clients of a part."""
-    layout = reading.layout
+    layout, weights = reading.layout, np.array(list(chosen.weights.values()))
     assert layout is not None
-    total = PartialSum([], {}, {})
+    total, done = np.empty(layout.dim, layout.widest), 0  # columns that hold the sum of some clients
 
-    def add(updates: Updates, weights: Floats) -> None:
-        some = [np.empty(entry.size, layout.widest) for entry in layout.float_entries]
-        write_sum(updates, weights, 0.0, Row(tuple(some), ()))
-        total.floats = [a + b for a, b in zip(total.floats, some, strict=True)] if total.floats else some
+    def add(rows: slice, start: int, block: ColumnBlock) -> None:
+        nonlocal done
+        own = total[start : start + block.width]
+        block.kernels.weighted_sum(block, weights[rows], 1.0, own if start < done else None, Rows.of(own[None]))
+        done = max(done, start + block.width)
 
-    total.integers, total.changed = _read_again(part, reading, points, chosen, add)
-    return total
+    integers, changed = _read_again(part, reading, points, chosen, add)
+    return PartialSum(total[:0] if changed else total, integers, changed)
 
 
 def cut_columns(
     part: Any, reading: Reading, points: Mapping[str, Any], chosen: Chosen, ends: Sequence[int]
 ) -> list[Any]:
     """The values of these clients in the coordinates up to each of `ends`; and last a sum of no numbers."""
-    blocks: list[list[Array]] = [[] for _ in ends]
+    layout = reading.layout
+    assert layout is not None
+    values = np.empty((len(chosen.weights), layout.dim), layout.widest)
 
-    def cut(updates: Updates, weights: Floats) -> None:
-        for block, low, high in zip(blocks, [0, *ends], ends, strict=False):
-            block.append(np.concatenate([updates.rows.row(row, low, high)[None] for row in range(len(updates))]))
+    def copy(rows: slice, start: int, block: ColumnBlock) -> None:
+        values[rows, start : start + block.width] = np.asarray(block)
 
-    rest = PartialSum([], *_read_again(part, reading, points, chosen, cut))
-    return [*(None if rest.changed else np.concatenate(block) for block in blocks), rest]
+    rest = PartialSum(values[0, :0], *_read_again(part, reading, points, chosen, copy))
+    cuts = zip([0, *ends], ends, strict=False)
+    return [*(None if rest.changed else values[:, low:high] for low, high in cuts), rest]
 
 
 def reduced_columns(
@@ -111,75 +116,85 @@ def _read_again(
     reading: Reading,
     points: Mapping[str, Any],
     chosen: Chosen,
-    use: Callable[[Updates, Floats], None],
+    use: Callable[[slice, int, ColumnBlock], None],
 ) -> tuple[dict[int, tuple[Array, ...]], dict[int, str]]:
-    """Use these clients, some at a time; returns their integers, and those that can't be used again and why."""
+    """Use these clients in blocks: use(rows among them, first column, block). Where a client was opened again, the same
+    pass sketches it again.
+
+    Returns the clients' integers, and those that are not what was sketched before, or can't be read, and why: with any
+    of them, what was used must be discarded.
+    """
     layout = reading.layout
     assert layout is not None
     integers: dict[int, tuple[Array, ...]] = {}
-    all_changed: dict[int, str] = {}
+    changed: dict[int, str] = {}
 
-    def read(held: Held) -> None:  # whose memory is free when this returns, before more are opened
+    def read(held: Held, first: int) -> None:  # whose memory is free when this returns, before more are opened
         clients, inspected = held.clients, InspectedUpdates.of(held.taken())
-        changed = {clients[row]: reason for row, reason in inspected.quarantined(layout).items()}
-        updates = fitted(inspected, layout, reading, points)
-        if updates is not None:
-            changed |= _changed(updates, [clients[row] for row in updates.clients], reading, chosen.digests)
-        all_changed.update({chosen.first + client: reason for client, reason in changed.items()})
-        if updates is None or all_changed:
+        changed.update({clients[row]: reason for row, reason in inspected.quarantined(layout).items()})
+        updates = fitted(inspected, layout, reading, points if chosen.digests else None)
+        if updates is None:
             return
-        weights = np.array([chosen.weights[client] for client in clients])
+
+        def use_part(some: Updates, start: int, block: ColumnBlock) -> None:
+            at = first + some.clients[0]
+            use(slice(at, at + len(some)), start, block)
+
+        updates = replace(updates, trusted=None)
         try:
             with updates.reading():
-                use(replace(updates, reference=None, trusted=None), weights)
-                for row, client in enumerate(clients):
-                    integers[chosen.first + client] = tuple(map(whole, updates.integers[row]))
+                if chosen.digests.keys() & set(clients):
+                    sketched = reading.sketch.sketch_rows(updates, reading.seed, use=use_part)
+                    for row, at in enumerate(updates.clients):
+                        digest = digest_of(sketched, row)
+                        if chosen.digests.get(clients[at], digest) != digest:
+                            changed[clients[at]] = CHANGED
+                else:
+                    for start, block, _ in updates.blocks(updates.rows):
+                        use_part(updates, start, block)
+                for row, at in enumerate(updates.clients):
+                    integers[chosen.first + clients[at]] = tuple(map(whole, updates.integers[row]))
         except LostUpdatesError as lost:
-            all_changed.update({chosen.first + clients[row]: reason for row, reason in lost.reasons.items()})
+            changed.update({clients[at]: reason for at, reason in lost.reasons.items()})
 
+    first = 0
     for held in opened(clients_of(part), list(chosen.weights), reading.memory):
-        read(held)
-    return integers, all_changed
+        read(held, first)
+        first += len(held.clients)
+    return integers, {chosen.first + client: reason for client, reason in changed.items()}
 
 
-def _changed(
-    updates: Updates, clients: Sequence[int], reading: Reading, digests: Mapping[int, bytes]
-) -> dict[int, str]:
-    """Clients whose sketches are not those that were seen before, of those that were opened again."""
-    again = [row for row, client in enumerate(clients) if client in digests]
-    if not again:
-        return {}
-    sketched = reading.sketch.sketch_rows(updates.only(again), reading.seed)
-    return {clients[row]: CHANGED for at, row in enumerate(again) if digest_of(sketched, at) != digests[clients[row]]}
-
-
-def changed_of(total: PartialSum) -> dict[int, str]:
-    return total.changed
+def changed_of(*sums: PartialSum) -> dict[int, str]:
+    return {client: reason for each in sums for client, reason in each.changed.items()}
 
 
 def finished(
-    total: PartialSum,
     layout: Layout,
     shells: Any,
     weights: Mapping[int, float],
-    points: Mapping[str, Any],
     rest: float,
     noise: Noise,
-    out: Any = None,
+    points: Mapping[str, Any],
+    out: Any,
+    *sums: PartialSum,
 ) -> Any:
-    """The update from the sum of all clients and `rest` of the reference, in the form of a client's update."""
-    sizes = [array.size for array in total.floats]
-    wanted = [entry.size for entry in layout.float_entries]
-    if sizes != wanted or sorted(total.integers) != sorted(weights):
+    """The update from sums of the clients and `rest` of the reference, in the form of a client's update.
+
+    None if a client has changed: the caller learns it by `changed_of`.
+    """
+    if changed_of(*sums):
+        return None
+    sizes = [each.floats.size for each in sums]
+    integers = {client: arrays for each in sums for client, arrays in each.integers.items()}
+    if set(sizes) != {layout.dim} or sorted(integers) != sorted(weights):
         raise WorkerError(
-            f"The workers' sum is wrongly shaped: wanted {len(weights)} clients and entries of {wanted} numbers, "
-            f"got {len(total.integers)} and {sizes}."
+            f"The workers' sum is wrongly shaped: wanted {len(weights)} clients and {layout.dim} numbers, "
+            f"got {len(integers)} and {sizes}."
         )
-    row = Row(tuple(total.floats), ())
     clients = Updates(
         layout=layout,
-        rows=stack([row], layout),
-        integers=tuple(total.integers[client] for client in weights),
+        rows=stack([Row(tuple(np.split(each.floats, layout.ends[:-1])), ()) for each in sums], layout),
+        integers=tuple(integers[client] for client in weights),
         clients=tuple(weights),
         n_sent=len(weights),
         quarantined={},
@@ -187,4 +202,4 @@ def finished(
         reference=server_row("reference", points["reference"], layout, UNLIMITED),
         target=None if out is None else Target.of(out, layout, [], points),
     )
-    return finish_sum(clients, np.array(list(weights.values())), rest, row, noise)
+    return finish_sum(clients, np.array(list(weights.values())), rest, noise)

@@ -1,6 +1,6 @@
 """One aggregation of clients that are divided among workers, in three steps.
 
-Each worker looks at its own clients: M_i x k numbers go up. The caller decides once for all, by `defense`. Each worker
+Each worker sketches its own clients: M_i x k numbers go up. The caller decides once for all, by `defense`. Each worker
 sums its own clients with their weights: one sum a worker goes up, by a tree.
 """
 
@@ -71,8 +71,8 @@ def aggregate(
         strict: Raise on the first client that can't take part, instead of quarantining it.
         engine: Runs the workers: a Dask `Client`, ``"ray"``, a torch.distributed process group (every rank makes the
             call; the first one decides), or None: this process takes one part after another.
-        recheck: Sketch the selected clients again, with a seed drawn after the first look, as `Round` does: for clients
-            that may still write what the workers open, and might learn the first seed.
+        recheck: Sketch the selected clients again, with a seed drawn after the first sketch, as `Round` does: for
+            clients that may still write what the workers open, and might learn the first seed.
         out: Where the update goes. None: to the caller. A container of arrays: into these. A `pathlib.Path` that ends
             in .npy or .safetensors: into that file of the caller. "workers": it stays on a worker, and the result's
             `update` is a Dask future or a Ray reference; in a process group every rank gets it.
@@ -100,7 +100,7 @@ def aggregate(
     def caller(workers: Workers, sizes: npt.ArrayLike | None) -> Aggregation[Any]:
         watch = Stopwatch()
         every = AllParts(workers, Reading(effective, seed, memory), points)
-        clients, sketched = every.look(strict)
+        clients, sketched = every.inspect(strict)
         S = client_sizes(sizes, clients.n_sent)
         stats = effective.stats_from(clients, sketched, seed)
         del sketched
@@ -149,7 +149,7 @@ def _target(out: Any, clients: Updates) -> AbstractContextManager[Any]:
 
 
 def _streaming(rule: Rule | CoordinateWise, sketch: Sketch) -> StreamingSketch:
-    """The sketch by which workers look at their clients."""
+    """The sketch that workers take of their clients."""
     effective = effective_sketch(rule, sketch)
     if not isinstance(effective, StreamingSketch):
         raise ValueError(

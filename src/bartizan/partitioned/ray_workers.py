@@ -20,17 +20,17 @@ class RayWorkers(TaskWorkers):
     def __init__(self, parts: Sequence[Any], timeout: float) -> None:
         if not ray.is_initialized():
             raise RuntimeError('engine="ray" needs a Ray cluster: call ray.init(...) first.')
-        self._timeout, self._run = timeout, ray.remote(_run)
+        self._timeout = timeout
         super().__init__([part if isinstance(part, ray.ObjectRef) else ray.put(part) for part in parts])
 
     def share(self, value: Any) -> Any:
         return ray.put(value)
 
-    def submit(self, step: Step, *arguments: Any) -> Any:
-        return self._run.remote(step, *arguments)
+    def submit(self, step: Step, calls: Sequence[Sequence[Any]]) -> list[Any]:
+        return [_REMOTE.remote(step, *arguments) for arguments in calls]
 
     def results(self, tasks: Mapping[str, Any]) -> list[Any]:
-        waiting = {ref: name for name, ref in tasks.items()}
+        waiting, found = {ref: name for name, ref in tasks.items()}, {}
         deadline = time.monotonic() + self._timeout
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
@@ -41,12 +41,12 @@ class RayWorkers(TaskWorkers):
             for ref in ready:
                 name = waiting.pop(ref)
                 try:
-                    ray.get(ref)
+                    found[ref] = ray.get(ref)
                 except ray.exceptions.RayTaskError as error:
                     failed(name, error.cause or error)
                 except ray.exceptions.RayError as error:
                     failed(name, error)
-        return ray.get(list(tasks.values()))
+        return [found[ref] for ref in tasks.values()]
 
 
 def _run(step: Step, *arguments: Any) -> Any:
@@ -55,3 +55,6 @@ def _run(step: Step, *arguments: Any) -> Any:
     if isinstance(part, (list, tuple)) and any(isinstance(item, ray.ObjectRef) for item in part):
         part = [ray.get(item) if isinstance(item, ray.ObjectRef) else item for item in part]
     return step(part, *rest)
+
+
+_REMOTE = ray.remote(_run)  # once, so that calls do not send the function again

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bartizan.distributed.collectives import Failure, RankError, RankGrid
-from bartizan.partitioned.workers import Step, WorkerError, Workers
+from bartizan.partitioned.workers import FEW, Step, WorkerError, Workers
 from bartizan.result import Aggregation
 
 
@@ -53,7 +53,7 @@ class RankWorkers:
         return {part: answers[part] for part in arguments}
 
     def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> Any:
-        return self._ask(Request("sum", step, arguments))
+        return [each for each in self._ask(Request("sum", step, arguments)) if each is not None]
 
     def exchange(
         self, cut: Step, cuts: Mapping[int, Sequence[Any]], join: Step, joins: Sequence[Sequence[Any]]
@@ -62,16 +62,16 @@ class RankWorkers:
         return [answers[part][0] for part in cuts], [answers[n][1] for n in range(len(joins))]
 
     def hold(self, value: Any) -> Any:
-        return value
+        return [value]
 
-    def then(self, step: Step, total: Any, *arguments: Any) -> Any:
-        return step(total, *self._resolved(arguments))
+    def then(self, step: Step, sums: Any, *arguments: Any) -> Any:
+        return [step(*self._resolved(arguments), *sums)]
 
-    def get(self, total: Any) -> Any:
-        return total
+    def get(self, sums: Any) -> list[Any]:
+        return sums
 
-    def left(self, total: Any) -> Any:
-        return total
+    def left(self, made: Any) -> Any:
+        return made[0]
 
     def _ask(self, request: Request) -> Any:
         return self._answer(self._ranks.broadcast(request, Request))
@@ -84,7 +84,9 @@ class RankWorkers:
             own = self._ranks.attempt(lambda: request.step(self._part, *self._resolved(given)))
         if request.wanted == "exchange":
             own = self._exchanged(request, own)
-        return self._ranks.sum_by_tree(own) if request.wanted == "sum" else self._ranks.gather_to_leader(own)
+        if request.wanted == "sum" and self.n_parts > FEW:
+            return [self._ranks.sum_by_tree(own)]
+        return self._ranks.gather_to_leader(own)
 
     def _exchanged(self, request: Request, own: Any) -> Any:
         """What is left of this rank's pieces, and what it made of those of all ranks; a failure if any rank failed."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from operator import getitem
+from operator import add, getitem
 from typing import Any, NoReturn, Protocol
 
 from bartizan._util.text import quoted, short
 
 Step = Callable[..., Any]
+FEW = 4
+"""Sums of workers that the caller adds up itself: a further step of a cluster takes longer."""
 
 
 class WorkerError(RuntimeError):
@@ -28,7 +30,7 @@ class Workers(Protocol):
         """step(part, *arguments), of each of these parts."""
 
     def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> Any:
-        """The sum of what the step gives, added up in a tree of workers; it stays there until `get` or `then`."""
+        """What the step gives, added up in a tree of workers to `FEW` sums, which stay there until `get` or `then`."""
 
     def exchange(
         self, cut: Step, cuts: Mapping[int, Sequence[Any]], join: Step, joins: Sequence[Sequence[Any]]
@@ -40,15 +42,15 @@ class Workers(Protocol):
         """
 
     def hold(self, value: Any) -> Any:
-        """A value of this process in the place of a sum."""
+        """A value of this process in the place of one on a worker."""
 
-    def then(self, step: Step, total: Any, *arguments: Any) -> Any:
-        """step(sum, *arguments), which stays on a worker as well."""
+    def then(self, step: Step, sums: Any, *arguments: Any) -> Any:
+        """step(*arguments, *sums), which stays on a worker as well."""
 
-    def get(self, total: Any) -> Any:
-        """A sum, or what was made of it, in this process."""
+    def get(self, sums: Any) -> list[Any]:
+        """Sums, or what was made of them, in this process."""
 
-    def left(self, total: Any) -> Any:
+    def left(self, made: Any) -> Any:
         """What the engine gives its users in place of a value on a worker."""
 
 
@@ -60,8 +62,8 @@ class TaskWorkers(ABC):
         self.n_parts = len(parts)
 
     @abstractmethod
-    def submit(self, step: Step, *arguments: Any) -> Any:
-        """Run a function on some worker; returns a task, which may be an argument of another."""
+    def submit(self, step: Step, calls: Sequence[Sequence[Any]]) -> list[Any]:
+        """Call a function with each of these arguments on some worker; tasks may be arguments of others."""
 
     @abstractmethod
     def results(self, tasks: Mapping[str, Any]) -> list[Any]:
@@ -71,56 +73,50 @@ class TaskWorkers(ABC):
     def share(self, value: Any) -> Any: ...
 
     def map(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
-        tasks = {f"part {part}": self.submit(step, self.parts[part], *given) for part, given in arguments.items()}
-        return dict(zip(arguments, self.results(tasks), strict=True))
+        return dict(zip(arguments, self.results(self._on_parts(step, arguments)), strict=True))
 
     def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> Any:
-        sums = {f"part {part}": self.submit(step, self.parts[part], *given) for part, given in arguments.items()}
-        while len(sums) > 1:
-            names = list(sums)
-            pairs = [names[at : at + 2] for at in range(0, len(names), 2)]
-            sums = {
-                " and ".join(pair): sums[pair[0]] if len(pair) == 1 else self.submit(_add, *(sums[n] for n in pair))
-                for pair in pairs
-            }
+        sums = self._on_parts(step, arguments)
+        while len(sums) > FEW:
+            names, odd = list(sums), dict(list(sums.items())[len(sums) // 2 * 2 :])
+            pairs = list(zip(names[::2], names[1::2], strict=False))
+            added = self.submit(add, [(sums[a], sums[b]) for a, b in pairs])
+            sums = dict(zip(map(" and ".join, pairs), added, strict=True)) | odd
         return sums
 
     def exchange(
         self, cut: Step, cuts: Mapping[int, Sequence[Any]], join: Step, joins: Sequence[Sequence[Any]]
     ) -> tuple[list[Any], list[Any]]:
-        tasks = {f"part {part}": self.submit(cut, self.parts[part], *given) for part, given in cuts.items()}
-        rests = {name: self.submit(getitem, task, -1) for name, task in tasks.items()}
-        joined = {
-            f"coordinates {n + 1} of {len(joins)}": self.submit(
-                join, *given, *(self.submit(getitem, task, n) for task in tasks.values())
-            )
-            for n, given in enumerate(joins)
-        }
-        results = self.results(rests | joined)
+        tasks = self._on_parts(cut, cuts)
+        rests = self.submit(getitem, [(task, -1) for task in tasks.values()])
+        pieces = [self.submit(getitem, [(task, n) for task in tasks.values()]) for n in range(len(joins))]
+        joined = self.submit(join, [(*given, *own) for given, own in zip(joins, pieces, strict=True)])
+        names = [f"coordinates {n + 1} of {len(joins)}" for n in range(len(joins))]
+        results = self.results(dict(zip([*tasks, *names], [*rests, *joined], strict=True)))
         return results[: len(rests)], results[len(rests) :]
 
     def hold(self, value: Any) -> Any:
-        return {"the sum": self.share(value)}
+        return {"the update": self.share(value)}
 
-    def then(self, step: Step, total: Any, *arguments: Any) -> Any:
-        return {"the sum": self.submit(step, *total.values(), *arguments)}
+    def then(self, step: Step, sums: Any, *arguments: Any) -> Any:
+        return {"the sum": self.submit(step, [(*arguments, *sums.values())])[0]}
 
-    def left(self, total: Any) -> Any:
-        return next(iter(total.values()))
+    def left(self, made: Any) -> Any:
+        return next(iter(made.values()))
 
-    def get(self, total: Any) -> Any:
-        return self.results(total)[0]
+    def get(self, sums: Any) -> list[Any]:
+        return self.results(sums)
 
-
-def _add(a: Any, b: Any) -> Any:
-    return a + b
+    def _on_parts(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> dict[str, Any]:
+        tasks = self.submit(step, [(self.parts[part], *given) for part, given in arguments.items()])
+        return dict(zip((f"part {part}" for part in arguments), tasks, strict=True))
 
 
 class LocalWorkers(TaskWorkers):
     """One part after another in this process: for parts that do not fit into memory together."""
 
-    def submit(self, step: Step, *arguments: Any) -> Any:
-        return step(*arguments)
+    def submit(self, step: Step, calls: Sequence[Sequence[Any]]) -> list[Any]:
+        return [step(*arguments) for arguments in calls]
 
     def results(self, tasks: Mapping[str, Any]) -> list[Any]:
         return list(tasks.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -20,6 +20,8 @@ from bartizan.updates import UpdateRows, Updates, parse_updates
 from bartizan.updates.columns import RowsElsewhere
 from bartizan.updates.layout import is_tensor
 
+UseBlock = Callable[[Updates, int, ColumnBlock], None]
+"""Takes some clients, the first column of a block, and the block's rows of these clients."""
 TWICE = 2**15  # columns of a block that is read twice, for the sketch and for the dots: it stays in cache
 
 
@@ -107,10 +109,12 @@ class StreamingSketch(Sketch):
     def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
         """Add the contribution of these columns to the rows' sketches and to their exact squared norms."""
 
-    def sketch_part(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
+    def sketch_part(
+        self, clients: Updates, seed: int, about: UpdateRows | None = None, use: UseBlock | None = None
+    ) -> SketchedRows:
         """Sketch as many clients as may be held at a time, a trusted update last, in one pass over the columns.
 
-        Rows are centred at the reference, or at the row `about`.
+        Rows are centred at the reference, or at the row `about`. `use` gets each block of columns too, as it is read.
         """
         trusted, (k, _) = clients.trusted is not None, self.working_set()
         sketched = SketchedRows.empty(clients.all_rows, k, trusted=trusted)
@@ -120,17 +124,21 @@ class StreamingSketch(Sketch):
             self.add(rows, origin, start, seed, sketched.sketches, sketched.squared_norms)
             if sketched.trusted_dots is not None:
                 rows.kernels.dots(rows, origin, sketched.trusted_dots)
+            if use is not None:
+                use(clients, start, rows)
         return sketched
 
     @abstractmethod
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:
         """Gram matrix and norms from sketched rows; `clients` are read again only where digits are short."""
 
-    def sketch_rows(self, clients: Updates, seed: int, about: UpdateRows | None = None) -> SketchedRows:
+    def sketch_rows(
+        self, clients: Updates, seed: int, about: UpdateRows | None = None, use: UseBlock | None = None
+    ) -> SketchedRows:
         """Sketch all clients, where they are."""
         if isinstance(clients.rows, RowsElsewhere):
             return clients.rows.sketched(self, clients, seed, about)
-        return SketchedRows.stacked([self.sketch_part(part, seed, about) for part in clients.parts(self.unit)])
+        return SketchedRows.stacked([self.sketch_part(part, seed, about, use) for part in clients.parts(self.unit)])
 
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:
         return self.stats_from(clients, self.sketch_rows(clients, seed), seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,10 +45,9 @@ def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = Non
         return _built(clients, floats, weights, noise)
 
 
-def finish_sum(clients: Updates, weights: Floats, rest: float, total: Row, noise: Noise | None = None) -> Any:
-    """The result from a sum of the clients, which other processes made, `rest` of the reference, and noise."""
-    summed = replace(clients, rows=HostRows.of([total], clients.layout))
-    floats = write_sum(summed, np.ones(1), rest, _empty_result(clients))
+def finish_sum(clients: Updates, weights: Floats, rest: float, noise: Noise | None = None) -> Any:
+    """The result where `clients.rows` are sums that other processes made, with `rest` of the reference, and noise."""
+    floats = write_sum(clients, np.ones(len(clients.rows)), rest, _empty_result(clients))
     return _built(clients, floats, weights, noise)
 
 
