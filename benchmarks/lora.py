@@ -142,7 +142,7 @@ def speed(device, n_clients, layers, rank, repeats):
 
 
 def operations(n_clients, layers, rank):
-    """Torch operations of one call on a GPU; those that only make views start nothing there."""
+    """Torch operations of one call, as on a GPU (which needs two copies a product less); views start nothing there."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
