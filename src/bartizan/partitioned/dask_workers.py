@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
-from dask.distributed import Future, TimeoutError, as_completed
+from dask.distributed import Future, TimeoutError, as_completed, futures_of
 
 from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
 
@@ -42,7 +42,7 @@ class DaskWorkers(TaskWorkers):
             for future in as_completed(tasks.values(), timeout=self._timeout):  # type: ignore[no-untyped-call, unused-ignore]
                 name = names.pop(future.key)
                 if future.status == "cancelled":
-                    failed(name, "its worker was lost, and with it what only that worker held")
+                    failed(self._lost_parts() or name, "its worker was lost, and with it what only that worker held")
                 if future.status != "finished":
                     failed(name, future.exception(self._timeout))
             return self._client.gather(list(tasks.values()))
@@ -53,6 +53,11 @@ class DaskWorkers(TaskWorkers):
         finally:
             if names:
                 self._client.cancel(list(tasks.values()))
+
+    def _lost_parts(self) -> str:
+        """The parts that no worker has any more: Dask cancels all tasks of a message that names one of them."""
+        lost = [any(each.status in ("lost", "cancelled") for each in futures_of(part)) for part in self.parts]
+        return ", ".join(f"part {n}" for n, is_lost in enumerate(lost) if is_lost)
 
 
 def _is_small(part: Any) -> bool:
