@@ -29,8 +29,8 @@ from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.files import Unreadable, is_place, open_point, opened
-from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
+from bartizan.updates.files import is_place, open_point, opened
+from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
 from bartizan.updates.parse import parse_one, reason_of
 from bartizan.updates.spill import Spill
 

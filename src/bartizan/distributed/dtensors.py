@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from bartizan.updates.files import Unreadable
+from bartizan.updates.layout import Unreadable
 
 
 def is_dtensor(value: Any) -> TypeGuard[Any]:

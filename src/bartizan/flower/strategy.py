@@ -43,7 +43,7 @@ from bartizan.round import Round
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Sketch
-from bartizan.updates.files import Unreadable
+from bartizan.updates.layout import Unreadable
 
 log = logging.getLogger("flwr")
 

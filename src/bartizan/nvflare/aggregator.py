@@ -35,7 +35,8 @@ from bartizan.result import Aggregation
 from bartizan.round import Round
 from bartizan.rules.base import Rule
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.files import Unreadable, is_place
+from bartizan.updates.files import is_place
+from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import reason_of
 
 AnyRound = Round[Any] | AdapterRound

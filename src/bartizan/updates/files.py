@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Mapping, ValuesView
+from collections.abc import Collection, Iterator, Mapping, ValuesView
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.atomic import atomic_file
-from bartizan._util.regular_files import NotRegularError, open_regular
+from bartizan._util.regular_files import NotRegularError, open_regular, read_regular
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
-from bartizan.updates.folders import INDEX, LocalFolder, open_folder, open_index
+from bartizan.updates.folders import INDEX, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
     LONGEST_HEADER,
     MOST_HEADER,
@@ -31,7 +31,7 @@ from bartizan.updates.headers import (
     write_npy_header,
     write_safetensors_header,
 )
-from bartizan.updates.layout import dtype_name, is_tensor, leaves_of, like_leaf, rebuild
+from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf, rebuild
 from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, bfloat16_array
 
 KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
@@ -77,10 +77,9 @@ def open_update(
             if path.suffix == ".safetensors":
                 return _safetensors(file)
         raise ValueError(f"known are {KNOWN}; pass dtype and shape to read it as one plain array")
-    except NotRegularError as other:
-        raise ValueError(f"{path} can't be opened as an update: {other.strerror}.") from None
-    except ValueError as unsound:
-        raise ValueError(f"{path} can't be opened as an update: {unsound}.") from None
+    except (ValueError, NotRegularError) as unsound:
+        said = unsound.strerror if isinstance(unsound, NotRegularError) else unsound
+        raise ValueError(f"{path} can't be opened as an update: {said}.") from None
 
 
 @contextlib.contextmanager
@@ -172,22 +171,6 @@ def is_address(update: Any) -> bool:
     return type(update) is str and "://" in update
 
 
-class Unreadable(Mapping[Any, Any]):
-    """An update that could not be read: reading it raises the reason, so its client is quarantined."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-    def __getitem__(self, key: Any) -> Any:
-        raise TypeError(self.reason)
-
-    def __iter__(self) -> Iterator[Any]:
-        raise TypeError(self.reason)
-
-    def __len__(self) -> int:
-        raise TypeError(self.reason)
-
-
 def map_file(file: BinaryIO) -> mmap.mmap:
     """Map an open file into memory, privately: it is never written to."""
     flags, access = mmap.MAP_PRIVATE | NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
@@ -236,14 +219,24 @@ def _safetensors(file: BinaryIO, most: int = MOST_HEADER) -> dict[str, Any]:
     return {tensor.name: _entry(memory, tensor) for tensor in tensors}
 
 
-def map_safetensors(path: Path, most: int) -> dict[str, Any]:
-    """The arrays of one file, whose header may have `most` bytes; ValueError if it is not sound."""
-    try:
-        with open_regular(path) as file:
-            return _safetensors(file, most)
-    except (ValueError, OSError) as unsound:
-        said = (unsound.strerror or "") if isinstance(unsound, OSError) else str(unsound)
-        raise ValueError(f"{quoted(path.name)}: {said}") from None
+class LocalFolder:
+    """A folder on this machine, whose files are mapped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        return sorted(one.name for one in self.path.iterdir())
+
+    def read(self, name: str, most: int) -> bytes:
+        return read_regular(self.path / name, most)
+
+    def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
+        found = []
+        for name in names:
+            with naming(name), open_regular(self.path / name) as file:
+                found.append(_safetensors(file, longest_header(len(names))))
+        return found
 
 
 def _entry(memory: mmap.mmap, tensor: Tensor) -> Any:

@@ -46,6 +46,13 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """In the place of an update that can't be read, the reason for which its client is quarantined."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Layout:
     """The entries that every client of a round must send, in the order in which coordinates are counted.
 
@@ -141,6 +148,8 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
     if kind is np.ndarray or kind is LazyArray or kind is DLPackArray or is_tensor(node):
         leaves[path] = node
         return node
+    if kind is Unreadable:
+        raise TypeError(node.reason)
     if issubclass(kind, np.ma.MaskedArray):
         raise TypeError(f"{_where(path)} is a masked array; fill its mask first")
     if issubclass(kind, (np.ndarray, np.generic)):

@@ -24,7 +24,6 @@ from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
 from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
 from bartizan.updates.headers import LONGEST_HEADER, Tensor, read_npy_header, read_safetensors_header
 from bartizan.updates.lazy import (
-    TIMEOUT,
     LazyArray,
     RemoteUpdate,
     limited,
@@ -88,11 +87,6 @@ class RemoteFolder:
 
     def __init__(self, fs: Any, path: str, update: RemoteUpdate, query: str = "") -> None:
         self.fs, self.path, self.update, self.query = fs, path, update, query
-
-    @classmethod
-    def at(cls, address: str, options: Mapping[str, Any] | None = None, timeout: float = TIMEOUT) -> RemoteFolder:
-        fs, path = filesystem(address, options)
-        return cls(fs, path.rstrip("/"), RemoteUpdate(timeout))
 
     def names(self) -> list[str]:
         found = run(limited(lambda: call(self.fs, "ls", self.path, detail=True), self.update.time_to_open()))
