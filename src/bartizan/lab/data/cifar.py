@@ -29,12 +29,9 @@ class Form:
     folder: str
     train: tuple[str, ...]
     test: str
-    names: str = ""
-    """The file with the names of the classes, where these are not known."""
-    key: str = ""
-    """The list of labels in a pickle; empty for the binary form."""
-    n_labels: int = 0
-    """Labels before the pixels of an image in the binary form; the last is used."""
+    names: str = ""  # the file with the names of the classes, where these are not known
+    key: str = ""  # the list of labels in a pickle; empty for the binary form
+    n_labels: int = 0  # labels before the pixels of an image in the binary form; the last is used
 
     def below(self, given: Path) -> Path | None:
         """The folder with the files: one in the given folder, or itself."""

@@ -24,8 +24,7 @@ Watch = Callable[[str, Mapping[str, Any]], None]
 TRIES = 2
 LINE, DONE, FAILED = "line", "done", "failed"
 """The kinds of messages that a worker sends."""
-PATIENCE = 30.0
-"""Seconds that workers have to finish their round when the sweep is stopped."""
+PATIENCE = 30.0  # seconds that workers have to finish their round when the sweep is stopped
 
 
 @dataclass(frozen=True)
