@@ -50,8 +50,8 @@ def open_update(
 
     A `.npy` file is one array, a `.safetensors` file a dict of arrays. So is a `.safetensors.index.json` file with the
     shards beside it, and a folder with an index, an `adapter_model.safetensors` (peft), a `model.safetensors` or
-    shards alone. Any other file is one array of the `dtype` and `shape` given. bfloat16 needs torch or ml_dtypes. What
-    is not sound is a ValueError that names the file.
+    shards alone. Any other file is one array of the `dtype` and `shape` given. bfloat16 needs torch or ml_dtypes. A
+    file that is not sound is a ValueError that names it.
 
     A file is mapped; it must not be cut short while the update is in use. At an address such as ``s3://bucket/client/``
     (any of fsspec, ``pip install 'bartizan[remote]'``) the arrays are `LazyArray`, which are read by byte ranges.
@@ -153,7 +153,7 @@ def opened(update: Any, **options: Any) -> Any:
 
 
 def open_point(point: Any) -> Any:
-    """The server's own update, opened if it is a path or address; what is in a store is read into memory."""
+    """The server's own update, opened if it is a path or address; arrays in a store are read into memory."""
     if is_place(point):
         point = open_update(point)
     leaves = point.values() if isinstance(point, dict) else [point]

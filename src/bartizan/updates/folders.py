@@ -28,7 +28,7 @@ class Folder(Protocol):
         """Names of the files in the folder."""
 
     def read(self, name: str, most: int) -> bytes:
-        """The content of a file of at most so many bytes; ValueError if it is larger."""
+        """The content of a file; ValueError if it has more than `most` bytes."""
 
     def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
         """The arrays of these `.safetensors` files, not read yet; ValueError if one is not sound."""
@@ -51,7 +51,7 @@ def open_folder(folder: Folder) -> dict[str, Any]:
 
 
 def open_index(folder: Folder, name: str) -> dict[str, Any]:
-    """The arrays of the shards that an index file names: exactly those that it lists, each in the shard it says."""
+    """The arrays of the shards that an index file names; each must be in the shard that the index gives for it."""
     with naming(name):
         places = _read_index(folder.read(name, MOST_HEADER))
     arrays = _joined(folder, list(dict.fromkeys(places.values())), places)
@@ -63,7 +63,7 @@ def open_index(folder: Folder, name: str) -> dict[str, Any]:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Raise what is wrong with one file of several as a ValueError that names it."""
+    """Raise an error about one file of several as a ValueError that names the file."""
     try:
         yield
     except (ValueError, OSError) as unsound:
@@ -72,7 +72,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def _read_index(text: bytes) -> dict[str, str]:
-    """From each array to the file that holds it."""
+    """The name of the file that holds each array."""
     places = read_json_object(text.strip(), "index").get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
         raise ValueError("its index must have a weight_map from names of arrays to names of files")

@@ -69,7 +69,7 @@ class GpuRows:
         return GpuRows([self.arrays[int(i)] for i in indices], self.ends)
 
     def with_row(self, other: GpuRows) -> GpuRows:
-        """These rows, and the one of `other`, in their dtypes."""
+        """These rows, and after them the one row of `other`, in their dtypes."""
         alike = [row.to(own.dtype) for row, own in zip(other.first, self.first, strict=True)]
         return GpuRows([*(self.arrays[m] for m in range(len(self))), alike], self.ends)
 

@@ -96,7 +96,7 @@ class Layout:
 
     @classmethod
     def of(cls, leaves: Mapping[Path, Any]) -> Layout:
-        """Describe the arrays of one update; raises TypeError on what is no array of numbers."""
+        """Describe the arrays of one update; TypeError if one does not hold numbers."""
         entries = tuple(
             Entry(path, tuple(leaf.shape), dtype_name(leaf, path), device_of(leaf)) for path, leaf in leaves.items()
         )
@@ -115,7 +115,7 @@ class Layout:
 
 
 def leaves_of(update: Any) -> dict[Path, Any]:
-    """The arrays of one client's update by their path; raises TypeError on what can't be part of an update."""
+    """The arrays of one client's update by their path; TypeError if it holds anything but arrays in containers."""
     return plain_and_leaves(update)[1]
 
 
@@ -264,7 +264,7 @@ def is_tensor(value: Any) -> TypeGuard[Any]:
 
 
 def place_of(leaf: Any) -> Any:
-    """Device and memory layout of a tensor, what an array in a store holds; None for a NumPy array."""
+    """Device and memory layout of a tensor, dtype of an array in a store; None for a NumPy array."""
     if type(leaf) is LazyArray:
         return leaf.dtype_name
     return (leaf.device, leaf.layout) if is_tensor(leaf) else None
