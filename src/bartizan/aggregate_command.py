@@ -29,10 +29,8 @@ from bartizan.updates.files import create_update, is_address, open_paths, open_p
 from bartizan.updates.lazy import TIMEOUT, without_secrets
 from bartizan.updates.parse import parse_updates
 
-TOO_FEW = 3
-"""Exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail."""
-MOST_SHOWN = 50
-"""Clients in the table that is printed; the report has all."""
+TOO_FEW = 3  # exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail
+MOST_SHOWN = 50  # clients in the table that is printed; the report has all
 EPILOG = """exit status: 0 the result is written; 2 a wrong argument, or a file that can't be read or written;
 3 too few clients can take part, or --strict and one can't: nothing but the report is written; 1 workers failed"""
 
@@ -146,7 +144,7 @@ def _engine(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
 
 
 def matching(pattern: str) -> list[str]:
-    """What a path, an address or a glob names, in order; a name without wildcards is taken as it is."""
+    """The places that a path, an address or a glob names, sorted; a name without wildcards is returned as it is."""
     if not any(mark in pattern for mark in "*?[") or (is_address(pattern) and pattern.startswith("http")):
         return [pattern]
     if not is_address(pattern):
@@ -226,7 +224,7 @@ def _progress() -> Iterator[Progress]:
 
 
 def _written(place: str) -> AbstractContextManager[Path]:
-    """A local path for what is written to a path or address."""
+    """A local path to write to; the file is uploaded at the end if the place is an address."""
     if not is_address(place):
         return nullcontext(Path(place))
     from bartizan.updates.remote import uploaded

@@ -17,8 +17,7 @@ import numpy as np
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
-from bartizan.defense.decide import Verdict, decide, effective_sketch
-from bartizan.defense.quarantine import until_read
+from bartizan.defense.decide import decide_and_combine, effective_sketch
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.defense.reported import is_size
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
@@ -27,7 +26,7 @@ from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import SketchedRows, StreamingSketch
-from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
+from bartizan.updates import ColumnPass, Progress, Updates, parse_updates
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import is_place, open_point, opened
 from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
@@ -62,7 +61,7 @@ class Round(Generic[U]):
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
     `spill`. `close` weighs and combines. Unless the recheck quarantines a client, the result is that of one call with
     the updates in the order of their clients' ids and the result's own `sketch` and `seed`, in host memory to the bit.
-    Clients that were asked and sent nothing are told by `fail`, and count with the quarantined ones: the rule then runs
+    Clients that were asked and sent nothing go to `fail`, and count with the quarantined ones: the rule then runs
     with the largest `n_byzantine` that it admits for the rest (`Aggregation.n_byzantine`), or the round is refused with
     a TooFewClientsError (docs/reliability.md). `Exact` can't read updates one by one: all are read at `close`;
     ``sketch="auto"`` is `Rotated` here.
@@ -190,7 +189,7 @@ class Round(Generic[U]):
 
     @property
     def failed(self) -> dict[Any, str]:
-        """Clients that sent no update and why, as told by `fail`."""
+        """Clients that sent no update and why, as passed to `fail`."""
         with self._changed:
             return dict(self._failed)
 
@@ -302,8 +301,7 @@ class Round(Generic[U]):
             raise TooFewClientsError(nobody_left(0, len(self._failed)) if self._failed else none, failed=self._failed)
         ids = in_order(list(self._stored))
         stored = [self._stored[client] for client in ids]
-        effective, rule = self._effective_sketch, self._aggregator.rule
-        size, unit = effective.working_set()
+        size, unit = self._effective_sketch.working_set()
         if size and self._recheck:
             size += RECHECK_SKETCH.k
         with named_errors(ids, self._failed):
@@ -312,31 +310,23 @@ class Round(Generic[U]):
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
             clients = clients.prepared(out, self._points, size, unit)
             column_pass.begin("sketch")
-
-            def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
-                verdict = decide(
-                    rule,
-                    clients,
-                    stats,
-                    sketch=self._sketch,
-                    sizes=np.array([one.size for one in stored]),
-                    seed=self._seed,
-                    history=self._history,
-                    strict=self._strict,
-                    watch=watch,
-                    n_failed=len(self._failed),
-                    recheck_sketch=RECHECK_SKETCH if self._recheck else None,
-                )
-                decision, used = verdict.decision, clients.without(verdict.quarantined)
-                noise = Noise(decision.noise, verdict.seed)
-                return verdict, combine(used, decision.weights, decision.coordinate_stage, noise)
-
-            verdict, update = until_read(clients, self._stats(clients, stored), self._strict, closed)
-        watch.lap("combine")
+            verdict, update = decide_and_combine(
+                self._aggregator.rule,
+                clients,
+                self._stats(clients, stored),
+                sketch=self._sketch,
+                sizes=np.array([one.size for one in stored]),
+                seed=self._seed,
+                history=self._history,
+                strict=self._strict,
+                watch=watch,
+                n_failed=len(self._failed),
+                recheck_sketch=RECHECK_SKETCH if self._recheck else None,
+            )
         return Aggregation.of(update, verdict, ids, watch.laps, self._failed)
 
     def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> GramStats:
-        """From the sketches of `add`; updates whose entries are in another order are sketched again."""
+        """Gram statistics from the sketches of `add`; updates whose entries are in another order are sketched again."""
         sketch = self._effective_sketch
         if not isinstance(sketch, StreamingSketch):
             return sketch.gram_stats(clients, self._seed)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan.aggregate import Aggregator
-from bartizan.defense.decide import effective_sketch
+from bartizan.defense.decide import combined, effective_sketch
 from bartizan.distributed.agreement import ShardInfo, agree, describe
 from bartizan.distributed.collectives import Failure, RankGrid, raising_failures
 from bartizan.distributed.dtensors import groups_of
@@ -23,7 +23,7 @@ from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates import Noise, Updates, combine
+from bartizan.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,7 @@ class ShardedAggregator:
         verdict = Rank(ranks, partial, mine.width, watch).verdict(self.rule, sketch, S, tuple(history), strict)
 
         def result() -> Aggregation[Any]:
-            decision = verdict.decision
-            noise = Noise(decision.noise, verdict.seed, agreement.firsts[ranks.rank])
-            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage, noise)
+            update = combined(clients.without(verdict.quarantined), verdict, agreement.firsts[ranks.rank])
             watch.lap("combine")
             return Aggregation.of(mine.result(update), verdict, range(clients.n_sent), watch.laps)
 
@@ -119,7 +117,7 @@ class ShardedAggregator:
     def _arguments(
         self, clients: Updates, sizes: Any, seed: int | None, history: tuple[float, ...], strict: bool
     ) -> dict[str, Any]:
-        """What all ranks must pass alike, by name; as bytes what messages do not show."""
+        """The arguments that must be the same on all ranks, by name; bytes are not shown in messages."""
         return {
             "the rule": describe(self.rule),
             "the sketch": describe(self.sketch),

@@ -21,7 +21,7 @@ log = logging.getLogger("flwr")
 
 @dataclass
 class RoundOutcome:
-    """What is kept of one round's replies besides their arrays, and the rule's result or why there is none."""
+    """Metrics and sizes of one round's replies, and the rule's result or the reason that there is none."""
 
     round: int
     result: Aggregation[Any] | None = None

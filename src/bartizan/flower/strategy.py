@@ -128,10 +128,8 @@ class RobustStrategy(FedAvg):
         self._asked_at = 0.0
         self._untrusted: set[int] = set()
         self._line: dict[str, Any] | None = None
-        self._missing = ""
-        """Why this round asked no nodes; empty where it did."""
-        self._missed = 0
-        """Rounds in a row that asked no nodes."""
+        self._missing = ""  # why this round asked no nodes; empty where it did
+        self._missed = 0  # rounds in a row that asked no nodes
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
         """Return the nodes that were quarantined, or left out or failed more often than chance explains."""

@@ -49,8 +49,7 @@ class SiteRound:
     """The results of one round: a `Round` for whole models, one for differences; most sites use one of them only."""
 
     number: int | None = None
-    model: Any = None
-    """The parameters that were sent."""
+    model: Any = None  # the parameters that were sent
     asked: set[str] = field(default_factory=set)
     rounds: dict[ParamsType, AnyRound] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -242,7 +241,7 @@ class RobustAggregator(ModelAggregator):
         return FLModel(kind, sent if kind == ParamsType.FULL else zeros_like(sent))
 
     def reset_stats(self) -> None:
-        """Forget what came in this round, and begin another."""
+        """Discard the results of this round, and begin another."""
         self._job.stop_clock()
         self._discard(self._round)
         self._round = SiteRound()
