@@ -153,10 +153,8 @@ class RobustAggregator(ModelAggregator):
         elif event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
             accepted, site = fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED), self._job.sender(fl_ctx)
             if accepted is False and site is not None:
-                code = fl_ctx.get_prop(FLContextKey.TASK_RESULT).get_return_code()
-                self._round.failed.setdefault(
-                    site, f"its result holds no usable parameters (return code {short(code)})"
-                )
+                code = short(fl_ctx.get_prop(FLContextKey.TASK_RESULT).get_return_code())
+                self._round.failed.setdefault(site, f"its result holds no usable parameters (return code {code})")
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Take a result from ScatterAndGather, which also passes on results of finished rounds."""

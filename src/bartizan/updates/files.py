@@ -73,7 +73,8 @@ def open_update(
             if dtype is not None and shape is not None:
                 return _array(file, np.dtype(dtype), as_shape(shape))
             if path.suffix == ".npy":
-                return _npy(file)
+                header = read_npy_header(file.read(LONGEST_HEADER + 12))
+                return _array(file, npy_dtype(header), header.shape, header.start, header.order)
             if path.suffix == ".safetensors":
                 return _safetensors(file)
         raise ValueError(f"known are {KNOWN}; pass dtype and shape to read it as one plain array")
@@ -201,11 +202,6 @@ def check_array(dtype: np.dtype, shape: tuple[int, ...], start: int, size: int) 
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
 
 
-def _npy(file: BinaryIO) -> Array:
-    header = read_npy_header(file.read(LONGEST_HEADER + 12))
-    return _array(file, npy_dtype(header), header.shape, header.start, header.order)
-
-
 def npy_dtype(header: NpyHeader) -> np.dtype:
     try:
         return np.dtype(header.dtype)
@@ -241,11 +237,10 @@ class LocalFolder:
 
 def _entry(memory: mmap.mmap, tensor: Tensor) -> Any:
     if tensor.dtype != "bfloat16":
-        return _view(memory, np.dtype(tensor.dtype).newbyteorder("<"), tensor.shape, tensor.start)
-    bits = np.ndarray(tensor.shape, np.dtype("<u2"), memory, tensor.start)
+        return _view(memory, tensor.stored, tensor.shape, tensor.start)
     if tensor.start % 2:
         raise ValueError(f"{tensor.name!r} is not aligned; save it again")
-    return bfloat16_array(bits)
+    return bfloat16_array(np.ndarray(tensor.shape, tensor.stored, memory, tensor.start))
 
 
 def _view(
@@ -258,9 +253,8 @@ def _view(
 
 def _as_leaf(memory: mmap.mmap, place: Tensor, like: Any) -> Any:
     """This place of the map as an array of the library that `like` is of."""
-    stored = "uint16" if place.dtype == "bfloat16" else place.dtype
     # A .npy file keeps the byte order of `like`; a .safetensors file is little-endian.
-    dtype = np.dtype(stored).newbyteorder("<") if place.name or is_tensor(like) else like.dtype
+    dtype = place.stored if place.name or is_tensor(like) else like.dtype
     array: Array = np.ndarray(place.shape, dtype, memory, place.start)
     return like_leaf(array, like) if is_tensor(like) or place.dtype == "bfloat16" else array
 

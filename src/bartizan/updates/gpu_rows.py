@@ -79,9 +79,8 @@ class GpuRows:
         """Blocks of columns; the kernels choose their widths."""
         tile = max(TILE, tile)
         if tile not in self.placed:
-            self.placed[tile] = gpu.Placed.of(
-                self.matrix if self.matrix is not None else [self.arrays[m] for m in range(len(self))], tile
-            )
+            rows = [self.arrays[m] for m in range(len(self))] if self.matrix is None else self.matrix
+            self.placed[tile] = gpu.Placed.of(rows, tile)
         return self.placed[tile]
 
     def row(self, index: int, start: int, stop: int) -> torch.Tensor:

@@ -86,6 +86,11 @@ class Tensor:
     start: int
     stop: int
 
+    @property
+    def stored(self) -> np.dtype:
+        """The dtype of its numbers in a .safetensors file, bfloat16 as uint16."""
+        return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype).newbyteorder("<")
+
 
 def read_safetensors_header(file: Readable, size: int, most: int = MOST_HEADER) -> list[Tensor]:
     """The arrays of a file of this many bytes, in the order of their names there; ValueError on what is not sound.

@@ -79,14 +79,18 @@ class Layout:
         """The precision that the updates are read in: float64 if any entry is, else float32."""
         return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
-    def misfit(self, other: Layout) -> str | None:
-        """Why `other` is not an update of this layout (in any key order); None if it is."""
+    def misfit(self, other: Layout, *, any_precision: bool = False) -> str | None:
+        """Why `other` is not an update of this layout (in any key order); None if it is.
+
+        With `any_precision` floats may be of other dtypes, so may integers, and the device does not matter.
+        """
         wanted = {entry.path: entry for entry in self.entries}
         came = {entry.path: entry for entry in other.entries}
         for path, entry in wanted.items():
             if path not in came:
                 return f"{entry} is missing"
-            if came[path] != entry:
+            alike = (came[path].shape, came[path].is_float) == (entry.shape, entry.is_float)
+            if not (alike and any_precision) and came[path] != entry:
                 where = f" on {came[path].device}" if came[path].device != entry.device else ""
                 return f"wanted {entry}, got {came[path].dtype} of shape {came[path].shape}{where}"
         for path, entry in came.items():

@@ -22,7 +22,7 @@ import numpy as np
 from bartizan._util.text import quoted, short
 from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
 from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
-from bartizan.updates.headers import LONGEST_HEADER, Tensor, read_npy_header, read_safetensors_header
+from bartizan.updates.headers import LONGEST_HEADER, read_npy_header, read_safetensors_header
 from bartizan.updates.lazy import (
     LazyArray,
     RemoteUpdate,
@@ -142,11 +142,7 @@ class RemoteFolder:
             tensors = read_safetensors_header(OpenedFile(one, self.update), one.size, most)
         except ValueError as unsound:
             raise ValueError(f"{posixpath.basename(one.shown)}: {unsound}") from None
-        return {tensor.name: self._array(one, tensor) for tensor in tensors}
-
-    def _array(self, one: StoredObject, tensor: Tensor) -> LazyArray:
-        stored = np.dtype("uint16" if tensor.dtype == "bfloat16" else tensor.dtype).newbyteorder("<")
-        return LazyArray(self.update, one, stored, tensor.shape, tensor.start, tensor.dtype)
+        return {t.name: LazyArray(self.update, one, t.stored, t.shape, t.start, t.dtype) for t in tensors}
 
 
 class OpenedFile:

@@ -100,9 +100,8 @@ def _classes(source: Source, form: Form, folder: Path, n_classes: int) -> tuple[
         return NAMES10
     path = folder / form.names
     if form.key:
-        listed = _unpickled(source, path, source.bytes_of(path, "a pickle of about 2 kB", 2**20)).get(
-            "fine_label_names"
-        )
+        data = source.bytes_of(path, "a pickle of about 2 kB", 2**20)
+        listed = _unpickled(source, path, data).get("fine_label_names")
         names = [_safely(source, path, safe_pickle.text, name) for name in (listed if type(listed) is list else [])]
     else:
         names = source.lines(path, "about 1 kB")
