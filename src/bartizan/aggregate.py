@@ -18,14 +18,15 @@ from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
-from bartizan.defense.decide import decide_and_combine, effective_sketch
-from bartizan.geometry import client_sizes
+from bartizan.defense.decide import Verdict, decide, effective_sketch
+from bartizan.defense.quarantine import until_read
+from bartizan.geometry import GramStats, client_sizes
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates import ColumnPass, Progress, Updates, parse_updates
+from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.files import open_paths, open_point
 
 if TYPE_CHECKING:
@@ -200,9 +201,17 @@ def aggregate(
     seed = fresh_seed() if seed is None else seed
     column_pass.begin("sketch")
     stats = effective.gram_stats(clients, seed)
-    verdict, update = decide_and_combine(
-        rule, clients, stats, sketch=chosen, sizes=S, seed=seed, history=history, strict=strict, watch=watch
-    )
+
+    def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
+        verdict = decide(
+            rule, clients, stats, sketch=chosen, sizes=S, seed=seed, history=history, strict=strict, watch=watch
+        )
+        decision, used = verdict.decision, clients.without(verdict.quarantined)
+        noise = Noise(decision.noise, verdict.seed)
+        return verdict, combine(used, decision.weights, decision.coordinate_stage, noise)
+
+    verdict, update = until_read(clients, stats, strict, closed)
+    watch.lap("combine")
     return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
 
 

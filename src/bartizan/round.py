@@ -17,7 +17,8 @@ import numpy as np
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
-from bartizan.defense.decide import decide_and_combine, effective_sketch
+from bartizan.defense.decide import Verdict, decide, effective_sketch
+from bartizan.defense.quarantine import until_read
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.defense.reported import is_size
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
@@ -26,7 +27,7 @@ from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import SketchedRows, StreamingSketch
-from bartizan.updates import ColumnPass, Progress, Updates, parse_updates
+from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import is_place, open_point, opened
 from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
@@ -310,19 +311,27 @@ class Round(Generic[U]):
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
             clients = clients.prepared(out, self._points, size, unit)
             column_pass.begin("sketch")
-            verdict, update = decide_and_combine(
-                self._aggregator.rule,
-                clients,
-                self._stats(clients, stored),
-                sketch=self._sketch,
-                sizes=np.array([one.size for one in stored]),
-                seed=self._seed,
-                history=self._history,
-                strict=self._strict,
-                watch=watch,
-                n_failed=len(self._failed),
-                recheck_sketch=RECHECK_SKETCH if self._recheck else None,
-            )
+
+            def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
+                verdict = decide(
+                    self._aggregator.rule,
+                    clients,
+                    stats,
+                    sketch=self._sketch,
+                    sizes=np.array([one.size for one in stored]),
+                    seed=self._seed,
+                    history=self._history,
+                    strict=self._strict,
+                    watch=watch,
+                    n_failed=len(self._failed),
+                    recheck_sketch=RECHECK_SKETCH if self._recheck else None,
+                )
+                decision, used = verdict.decision, clients.without(verdict.quarantined)
+                noise = Noise(decision.noise, verdict.seed)
+                return verdict, combine(used, decision.weights, decision.coordinate_stage, noise)
+
+            verdict, update = until_read(clients, self._stats(clients, stored), self._strict, closed)
+        watch.lap("combine")
         return Aggregation.of(update, verdict, ids, watch.laps, self._failed)
 
     def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> GramStats:

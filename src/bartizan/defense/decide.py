@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from bartizan.defense.quarantine import (
     is_ordinary,
     local_faults,
     quarantine,
-    until_read,
     unusable_numbers,
 )
 from bartizan.defense.recheck import Recheck
@@ -26,7 +24,7 @@ from bartizan.rules.base import CoordinateStage, Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.base import Projection, Sketch
 from bartizan.sketch.exact import Norms
-from bartizan.updates import Noise, Updates, combine
+from bartizan.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -108,30 +106,6 @@ def decide(
             scores[list(clients.clients)] = own
     n_byzantine, recheck_seed = rule_left.max_byzantine(), None if recheck is None else recheck.seed
     return Verdict(decision, n_byzantine, clients.quarantined, scores, seed, sketch, recheck_seed)
-
-
-def decide_and_combine(
-    rule: Rule | CoordinateWise, clients: Updates, stats: GramStats, *, strict: bool, watch: Stopwatch, **settings: Any
-) -> tuple[Verdict, Any]:
-    """The verdict of `decide`, which takes the settings, and the update that it gives.
-
-    Where updates in a store are lost meanwhile, their clients are quarantined, and both are done again.
-    """
-
-    def attempt(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
-        verdict = decide(rule, clients, stats, strict=strict, watch=watch, **settings)
-        return verdict, combined(clients.without(verdict.quarantined), verdict)
-
-    verdict, update = until_read(clients, stats, strict, attempt)
-    watch.lap("combine")
-    return verdict, update
-
-
-def combined(clients: Updates, verdict: Verdict, first: int = 0) -> Any:
-    """The update of a verdict; `first` is the coordinate of the whole update that column 0 is."""
-    decision = verdict.decision
-    noise = Noise(decision.noise, verdict.seed, first)
-    return combine(clients, decision.weights, decision.coordinate_stage, noise)
 
 
 def enlarged(clients: Updates, squared_norms: Floats) -> Updates:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan.aggregate import Aggregator
-from bartizan.defense.decide import combined, effective_sketch
+from bartizan.defense.decide import effective_sketch
 from bartizan.distributed.agreement import ShardInfo, agree, describe
 from bartizan.distributed.collectives import Failure, RankGrid, raising_failures
 from bartizan.distributed.dtensors import groups_of
@@ -23,7 +23,7 @@ from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates import Updates
+from bartizan.updates import Noise, Updates, combine
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,9 @@ class ShardedAggregator:
         verdict = Rank(ranks, partial, mine.width, watch).verdict(self.rule, sketch, S, tuple(history), strict)
 
         def result() -> Aggregation[Any]:
-            update = combined(clients.without(verdict.quarantined), verdict, agreement.firsts[ranks.rank])
+            decision = verdict.decision
+            noise = Noise(decision.noise, verdict.seed, agreement.firsts[ranks.rank])
+            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage, noise)
             watch.lap("combine")
             return Aggregation.of(mine.result(update), verdict, range(clients.n_sent), watch.laps)
 
