@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from bartizan.round import Round
 
+AnyRule: TypeAlias = Rule | CoordinateWise
 U = TypeVar("U")
 D = TypeVar("D", bound=np.generic)
 
@@ -49,7 +50,7 @@ class Aggregator:
     np.float64(0.0)
     """
 
-    rule: Rule | CoordinateWise
+    rule: AnyRule
     sketch: Sketch | str = Exact()
     """A sketch, its name, or "auto"."""
 
@@ -120,37 +121,29 @@ class Aggregator:
 
 @overload
 def aggregate(
-    updates: npt.NDArray[D], rule: Rule | CoordinateWise, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: npt.NDArray[D], rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
 ) -> Aggregation[npt.NDArray[D]]: ...
 @overload
 def aggregate(
-    updates: Tensor, rule: Rule | CoordinateWise, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Tensor, rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
 ) -> Aggregation[Tensor]: ...
 @overload
 def aggregate(
-    updates: Iterable[Path | str],
-    rule: Rule | CoordinateWise,
-    *,
-    sketch: Sketch | str = ...,
-    **options: Unpack[Options],
+    updates: Iterable[Path | str], rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
 ) -> Aggregation[Any]: ...
 @overload
 def aggregate(
-    updates: Iterable[Sequence[float]],
-    rule: Rule | CoordinateWise,
-    *,
-    sketch: Sketch | str = ...,
-    **options: Unpack[Options],
+    updates: Iterable[Sequence[float]], rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
 ) -> Aggregation[Array]: ...
 @overload
 def aggregate(
-    updates: Iterable[U], rule: Rule | CoordinateWise, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Iterable[U], rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
 ) -> Aggregation[U]: ...
 
 
 def aggregate(
     updates: Any,
-    rule: Rule | CoordinateWise,
+    rule: AnyRule,
     *,
     sketch: Sketch | str = Exact(),
     sizes: npt.ArrayLike | None = None,
@@ -251,7 +244,7 @@ def _resolved(sketch: Any) -> Sketch | str:
 
 
 def _hint(given: Any) -> str:
-    """What the caller probably meant."""
+    """A hint at the right argument, for an error message."""
     if isinstance(given, type):
         return f" That is the class: call it, as in {given.__name__}(...)."
     if isinstance(given, PreAggregator):

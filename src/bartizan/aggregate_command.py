@@ -9,7 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,12 @@ from bartizan._util.text import quoted, short
 from bartizan.aggregate import aggregate
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.result import Aggregation
-from bartizan.updates.column_pass import Progress
 from bartizan.updates.files import create_update, is_address, open_paths, open_point
 from bartizan.updates.lazy import TIMEOUT, without_secrets
 from bartizan.updates.parse import parse_updates
 
-TOO_FEW = 3
-"""Exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail."""
-MOST_SHOWN = 50
-"""Clients in the table that is printed; the report has all."""
+TOO_FEW = 3  # exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail
+MOST_SHOWN = 50  # clients in the table that is printed; the report has all
 EPILOG = """exit status: 0 the result is written; 2 a wrong argument, or a file that can't be read or written;
 3 too few clients can take part, or --strict and one can't: nothing but the report is written; 1 workers failed"""
 
@@ -112,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
 def _in_this_process(options: argparse.Namespace, places: list[str], rule: Any, shared: dict[str, Any]) -> Any:
     updates = open_paths([_place(place) for place in places], timeout=options.timeout)
     like = parse_updates(updates, reference=shared["reference"], strict=options.strict).like
-    with create_update(options.out, like) as result, _progress() as progress:
+    with create_update(options.out, like) as result, closing(_StageLines()) as progress:
         return aggregate(updates, rule, **shared, out=result, progress=progress)
 
 
@@ -146,7 +143,7 @@ def _engine(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
 
 
 def matching(pattern: str) -> list[str]:
-    """What a path, an address or a glob names, in order; a name without wildcards is taken as it is."""
+    """The places that a path, an address or a glob names, sorted; a name without wildcards is returned as it is."""
     if not any(mark in pattern for mark in "*?[") or (is_address(pattern) and pattern.startswith("http")):
         return [pattern]
     if not is_address(pattern):
@@ -205,28 +202,25 @@ def _sizes(path: str, names: list[str]) -> list[float]:
     return [sizes[name] for name in names]
 
 
-@contextmanager
-def _progress() -> Iterator[Progress]:
+class _StageLines:
+    """A progress line for each stage, one after another."""
+
     line: ProgressLine | None = None
 
-    def progress(stage: str, done: int, total: int) -> None:
-        nonlocal line
-        if line is None or line.label != stage:
-            if line is not None:
-                line.close()
-            line = ProgressLine(stage, total)
-        line.total = total
-        line.advance(done - line.done)
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if self.line is None or self.line.label != stage:
+            self.close()
+            self.line = ProgressLine(stage, total)
+        self.line.total = total
+        self.line.advance(done - self.line.done)
 
-    try:
-        yield progress
-    finally:
-        if line is not None:
-            line.close()
+    def close(self) -> None:
+        if self.line is not None:
+            self.line.close()
 
 
 def _written(place: str) -> AbstractContextManager[Path]:
-    """A local path for what is written to a path or address."""
+    """A local path to write to; the file is uploaded at the end if the place is an address."""
     if not is_address(place):
         return nullcontext(Path(place))
     from bartizan.updates.remote import uploaded
@@ -247,17 +241,13 @@ def _write_report(place: str | None, report: dict[str, Any]) -> None:
 
 def _print_result(out: Aggregation[Any], names: list[str], quarantined: dict[str, str], place: str) -> None:
     if out.weights is not None:
-        rows = sorted(
-            (-weight, name, distance)
-            for weight, name, distance in zip(
-                out.weights, names, out.scores if out.scores is not None else [math.nan] * len(names), strict=True
-            )
-            if name not in quarantined
-        )
-        width = max([6, *(len(name) for _, name, _ in rows[:MOST_SHOWN])])
+        distances = [math.nan] * len(names) if out.scores is None else out.scores
+        rows = [row for row in zip(names, out.weights, distances, strict=True) if row[0] not in quarantined]
+        rows.sort(key=lambda row: (-row[1], row[0]))
+        width = max([6, *(len(name) for name, _, _ in rows[:MOST_SHOWN])])
         print(f"{'client':<{width}}  {'weight':>8}  {'distance':>10}")
-        for weight, name, distance in rows[:MOST_SHOWN]:
-            print(f"{name:<{width}}  {-weight:>8.4f}  {'' if math.isnan(distance) else f'{distance:.4g}':>10}")
+        for name, weight, distance in rows[:MOST_SHOWN]:
+            print(f"{name:<{width}}  {weight:>8.4f}  {'' if math.isnan(distance) else f'{distance:.4g}':>10}")
         if len(rows) > MOST_SHOWN:
             print(f"... and {len(rows) - MOST_SHOWN} more clients (--report has all)")
     _print_quarantined(quarantined)

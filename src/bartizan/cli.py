@@ -34,8 +34,7 @@ COMMANDS = {
     "theory": ("bartizan.studies.theory.command", "measure what the theorems promise"),
     "warmup": ("bartizan.cli", "compile the kernels now, so that the first call does not"),
 }
-LONGEST = 4000
-"""Characters of an error that are printed."""
+LONGEST = 4000  # characters of an error that are printed
 LONG_RUNNING = ("aggregate", "run", "sweep", "paper", "demo", "bench", "theory")
 
 

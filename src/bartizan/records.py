@@ -16,23 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from bartizan._util import jsonl
-from bartizan._util.jsonl import CorruptFileError, encode
+from bartizan._util.jsonl import CorruptFileError as CorruptFileError
+from bartizan._util.jsonl import encode as encode
 from bartizan._util.locks import is_at, try_lock
-from bartizan.result_lines import VERSION, LineChecker, known_kind
-
-__all__ = [
-    "VERSION",
-    "AnotherRunError",
-    "CorruptFileError",
-    "Recorded",
-    "Writer",
-    "encode",
-    "find",
-    "locked",
-    "read",
-    "require_writable",
-    "unusable",
-]
+from bartizan.result_lines import VERSION as VERSION
+from bartizan.result_lines import LineChecker, known_kind
 
 NAME = "results.jsonl"
 

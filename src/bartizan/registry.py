@@ -63,7 +63,7 @@ class Registry(Mapping[str, Any]):
         return Registry(self.kind, built_in, self.group, check=self.check, older=older, handed=self.handed)
 
     def plugins(self) -> list[Plugin]:
-        """What installed packages register, with those that can't be loaded; nothing is imported."""
+        """The entry points of installed packages, unusable ones included; nothing is imported."""
         return list(_installed(self.group, tuple(sys.path))) if self.group else []
 
     def spelling(self, name: str) -> str:
@@ -166,7 +166,7 @@ def imported(target: str) -> Any:
 
 
 def settings_of(part: Any) -> dict[str, Any]:
-    """Fields of a dataclass or keyword-only arguments of a function, with their defaults; MISSING where none."""
+    """Fields of a dataclass or keyword-only arguments of a function, with their defaults; MISSING if none."""
     if is_dataclass(part):
         return {field.name: field.default for field in fields(part) if field.init}
     arguments = inspect.signature(part).parameters.values()

@@ -107,10 +107,8 @@ class LineChecker:
     """Check the lines of one file, in their order: the fields of each, and that they fit the lines before."""
 
     def __init__(self) -> None:
-        self.clients: set[Any] | None = None
-        """Of the run; None before its line."""
-        self.texts: set[Any] = set()
-        """The same as the keys of JSON objects."""
+        self.clients: set[Any] | None = None  # of the run; None before its line
+        self.texts: set[Any] = set()  # the same as the keys of JSON objects
         self.took_part: list[Id] = []
         """The clients of the last round, which need no other check if the next round has the same."""
         self.rounds = 0

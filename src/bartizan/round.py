@@ -29,8 +29,8 @@ from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.files import Unreadable, is_place, open_point, opened
-from bartizan.updates.layout import Layout, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
+from bartizan.updates.files import is_place, open_point, opened
+from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
 from bartizan.updates.parse import parse_one, reason_of
 from bartizan.updates.spill import Spill
 
@@ -62,7 +62,7 @@ class Round(Generic[U]):
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
     `spill`. `close` weighs and combines. Unless the recheck quarantines a client, the result is that of one call with
     the updates in the order of their clients' ids and the result's own `sketch` and `seed`, in host memory to the bit.
-    Clients that were asked and sent nothing are told by `fail`, and count with the quarantined ones: the rule then runs
+    Clients that were asked and sent nothing go to `fail`, and count with the quarantined ones: the rule then runs
     with the largest `n_byzantine` that it admits for the rest (`Aggregation.n_byzantine`), or the round is refused with
     a TooFewClientsError (docs/reliability.md). `Exact` can't read updates one by one: all are read at `close`;
     ``sketch="auto"`` is `Rotated` here.
@@ -190,7 +190,7 @@ class Round(Generic[U]):
 
     @property
     def failed(self) -> dict[Any, str]:
-        """Clients that sent no update and why, as told by `fail`."""
+        """Clients that sent no update and why, as passed to `fail`."""
         with self._changed:
             return dict(self._failed)
 
@@ -302,8 +302,7 @@ class Round(Generic[U]):
             raise TooFewClientsError(nobody_left(0, len(self._failed)) if self._failed else none, failed=self._failed)
         ids = in_order(list(self._stored))
         stored = [self._stored[client] for client in ids]
-        effective, rule = self._effective_sketch, self._aggregator.rule
-        size, unit = effective.working_set()
+        size, unit = self._effective_sketch.working_set()
         if size and self._recheck:
             size += RECHECK_SKETCH.k
         with named_errors(ids, self._failed):
@@ -315,7 +314,7 @@ class Round(Generic[U]):
 
             def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
                 verdict = decide(
-                    rule,
+                    self._aggregator.rule,
                     clients,
                     stats,
                     sketch=self._sketch,
@@ -336,7 +335,7 @@ class Round(Generic[U]):
         return Aggregation.of(update, verdict, ids, watch.laps, self._failed)
 
     def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> GramStats:
-        """From the sketches of `add`; updates whose entries are in another order are sketched again."""
+        """Gram statistics from the sketches of `add`; updates whose entries are in another order are sketched again."""
         sketch = self._effective_sketch
         if not isinstance(sketch, StreamingSketch):
             return sketch.gram_stats(clients, self._seed)

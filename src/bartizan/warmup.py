@@ -17,7 +17,7 @@ MANY = 300  # clients from which on other kernels do the work of the weigh stage
 
 
 def warm_up(device: str = "cpu") -> float:
-    """Compile what calls with usual rules need, exact and by the default sketch; return the seconds of compiling.
+    """Compile the kernels of the usual rules, exact and with the default sketch; return the seconds of compiling.
 
     Numba and Triton keep the kernels on disk, so that one call serves all later processes on this machine. A `device`
     such as "cuda" compiles those for tensors there.

@@ -24,7 +24,6 @@ import bartizan as bz
 from bartizan import partitioned
 from bartizan.updates import lazy
 from bartizan.updates.files import create_update, open_update
-from bartizan.updates.folders import folder_of
 from tests.range_server import RangeServer, made_shards
 
 M = 8
@@ -138,10 +137,6 @@ def test_a_folder_with_one_file_is_that_update(name, tmp_path, memory):
     for place in (tmp_path, "memory://peft", "memory://peft/", f"memory://peft/{name}"):
         found = open_update(place)
         assert np.asarray(found["base.lora_A.weight"]).tolist() == [[0, 1, 2], [3, 4, 5]]
-    for place in (tmp_path, "memory://peft/"):
-        assert folder_of(place).read("adapter_config.json", 10) == b"{}"
-        with pytest.raises((ValueError, OSError), match="1 are read"):
-            folder_of(place).read("adapter_config.json", 1)
 
 
 def test_plain_arrays_are_read_where_they_are(memory):

@@ -1,4 +1,4 @@
-"""Terminal output: what a stream can show, a progress line, and durations as text."""
+"""Terminal output: capabilities of a stream, a progress line, and durations as text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import sys
 import time
 from typing import TextIO
 
-DELAY = 2.0
-"""Seconds of work before a progress line appears."""
-REDRAW = 0.2
-"""Seconds between two drawings of a line on a terminal."""
-REPEAT = 10.0
-"""Seconds between two lines where output is no terminal."""
+DELAY = 2.0  # seconds of work before a progress line appears
+REDRAW = 0.2  # seconds between two drawings of a line on a terminal
+REPEAT = 10.0  # seconds between two lines where output is no terminal
 
 
 def is_terminal(stream: TextIO | None) -> bool:

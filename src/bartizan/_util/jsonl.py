@@ -20,8 +20,7 @@ from bartizan._util.text import short
 T = TypeVar("T")
 Row = dict[str, Any]
 
-DEEPEST = 32
-"""Objects and lists within each other in one line: deeper ones could end a recursive function."""
+DEEPEST = 32  # objects and lists within each other in one line: deeper ones could end a recursive function
 _CHECKSUM = b',"crc":"'
 
 

@@ -1,4 +1,4 @@
-"""Check what is read from a file against declared types: JSON objects as typed dicts, and as dataclasses.
+"""Check the content of a file against declared types: JSON objects as typed dicts, and as dataclasses.
 
 >>> from typing import TypedDict
 >>> class Line(TypedDict):
@@ -33,8 +33,7 @@ from typing import (
 from bartizan._util.text import quoted, short
 
 T = TypeVar("T")
-KEY = "key"
-"""Field metadata of a dataclass: the key in the file, where it is not the field's name."""
+KEY = "key"  # field metadata of a dataclass: the key in the file, where it is not the field's name
 LARGEST, LARGEST_INT = 1e300, 2**63 - 1  # JSON has integers that no float and no NumPy array can hold
 WORDS = {float: "a number", int: "a whole number", str: "a text", bool: "true or false", types.NoneType: "null"}
 

@@ -39,7 +39,7 @@ def _printable(line: str) -> str:
 
 
 def _written(value: Any, by: Callable[[Any], str]) -> str:
-    """What `str` or `repr` makes of a value; numbers of thousands of digits and faulty classes have neither."""
+    """The `str` or `repr` of a value, or a substitute: huge integers and faulty classes have neither."""
     try:
         return by(value)
     except Exception:

@@ -29,7 +29,7 @@ from bartizan.updates import Updates
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the decision sequence gives, wherever it ran."""
+    """The result of the decision sequence."""
 
     decision: Decision
     """On the clients that are not quarantined."""

@@ -19,7 +19,7 @@ ODDS = 1e-9  # per round: the chance to quarantine a client, by its norms, that 
 SMALLEST = float(np.finfo(np.float32).tiny)
 
 FindFaults = Callable[[Updates, Sequence[int]], Sequence[str]]
-"""Says what is wrong with the numbers of these rows."""
+"""Returns the reason for each of these rows why its numbers can't be used."""
 
 
 def quarantine(clients: Updates, stats: GramStats, reasons: dict[int, str], strict: bool) -> tuple[Updates, GramStats]:
@@ -46,7 +46,7 @@ def until_read(
 
 
 def is_ordinary(clients: Updates, stats: GramStats, sketch: Sketch) -> bool:
-    """Whether one look at the norms shows that nothing is tiny, too large or distorted, as in most rounds."""
+    """Whether no norm is tiny, too large or distorted: one quick test, which most rounds pass."""
     from bartizan.kernels import weigh
 
     if stats.norms_only:
@@ -69,12 +69,12 @@ def unusable_numbers(clients: Updates, stats: GramStats, find_faults: FindFaults
 
 
 def local_faults(clients: Updates, rows: Sequence[int]) -> list[str]:
-    """What is wrong with the numbers of these rows, where all of their columns are in this process."""
+    """The reason for each of these rows why its numbers can't be used; all columns are in this process."""
     return [clients.fault(row) for row in rows]
 
 
 def distorted_norms(clients: Updates, stats: GramStats, sketch: Sketch) -> dict[int, str]:
-    """Clients whose projected norm is outside of what a projection makes of a vector that does not depend on the seed.
+    """Clients whose projected norm is outside the range for vectors that do not depend on the seed.
 
     The exact norms were taken in the same pass. A norm that is too small hides a large update from the rule; one that
     is too large belongs to an update without the part that the projection does not show.
@@ -96,6 +96,6 @@ def distorted_norms(clients: Updates, stats: GramStats, sketch: Sketch) -> dict[
 
 
 def _ratios(sketch: Sketch) -> tuple[float, float]:
-    """What a projection may show of a squared norm, rounding included."""
+    """The range of projected over exact squared norm, rounding included."""
     least, most = sketch.norm_ratio_range(ODDS) if isinstance(sketch, Projection) else (0.0, np.inf)
     return (1 - 1e-4) * least, (1 + 1e-4) * most

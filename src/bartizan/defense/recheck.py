@@ -87,7 +87,7 @@ class Recheck:
         return Geometry.from_stats(stats, len(clients), seed=self.seed, **more)
 
     def _stats(self, rows: tuple[int, ...], clients: Updates) -> GramStats:
-        """Of these rows; part of earlier ones where possible, which may have been recentred by another read."""
+        """Gram statistics of these rows: a part of earlier ones where possible, else from their sketches."""
         for before, stats in self.stats.items():
             if set(rows) <= set(before):
                 return stats if rows == before else stats.keep(np.array([before.index(row) for row in rows]))

@@ -10,8 +10,7 @@ from typing import Any
 from bartizan._util import schema
 from bartizan._util.text import short
 
-LITTLE = 0.1
-"""A node with a weight below this part of its share was left out of the round."""
+LITTLE = 0.1  # a node with a weight below this part of its share was left out of the round
 
 
 @dataclass

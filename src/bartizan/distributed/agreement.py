@@ -1,4 +1,4 @@
-"""Check what all ranks must have in common, on each rank from the same list: all raise, or none."""
+"""Check that the ranks' shards and arguments agree; every rank checks the same list, so that all raise, or none."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Agreement:
 
 
 def agree(shards: Sequence[ShardInfo], n_shards: int, strict: bool = False) -> Agreement:
-    """Of `n_shards` ranks that hold all columns, and after them ranks that hold copies, in the same order."""
+    """Compare the shards of all ranks: the first `n_shards` hold all columns, the others copies in the same order."""
     first = shards[0]
     for shard in shards:
         for name, value in first.same.items():

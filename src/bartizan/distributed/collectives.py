@@ -60,7 +60,7 @@ def raising_failures() -> Iterator[None]:
 
 
 def _sum(a: Any, b: Any) -> Any:
-    """Of two objects, if both are there and none is a failure."""
+    """The sum of two objects, of which None is skipped and a failure is kept."""
     if a is None or isinstance(b, Failure):
         return b
     return a if b is None or isinstance(a, Failure) else a + b
@@ -184,7 +184,7 @@ class RankGrid:
             self._sum_device = torch.device("cuda")
 
     def sum_to_leader(self, arrays: Sequence[Any]) -> list[Any]:
-        """The sums of the arrays of all ranks of one copy, on its first; what was passed may be overwritten."""
+        """The sums of the arrays of all ranks of one copy, on its first; the arrays passed may be overwritten."""
         tensors = [torch.as_tensor(each).to(self._sum_device) for each in arrays]
         with self._as_rank_error():
             for tensor in tensors:

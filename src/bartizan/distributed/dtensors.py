@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from bartizan.updates.files import Unreadable
+from bartizan.updates.layout import Unreadable
 
 
 def is_dtensor(value: Any) -> TypeGuard[Any]:
@@ -17,7 +17,7 @@ def is_dtensor(value: Any) -> TypeGuard[Any]:
 
 
 def dtensors_of(shard: Any) -> list[Any]:
-    """The shard itself if it is one, or those of its clients whose updates are."""
+    """All DTensors among the updates of a shard, or the shard itself if it is one DTensor."""
     return [each for each in (shard if isinstance(shard, (list, tuple)) else [shard]) if is_dtensor(each)]
 
 
@@ -53,7 +53,7 @@ class ColumnRange:
 
     @classmethod
     def of(cls, tensor: Any, ndim: int = 1) -> ColumnRange:
-        """Of a DTensor whose last dimension is sharded over one axis of the mesh, and copied over the others."""
+        """This rank's columns of a DTensor, whose last dimension must be sharded over one axis of the mesh only."""
         if not is_dtensor(tensor):
             raise TypeError(f"wanted a DTensor, as others sent; got {type(tensor).__name__}")
         if tensor.ndim != ndim:

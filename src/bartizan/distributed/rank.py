@@ -1,4 +1,4 @@
-"""From the sums over each rank's columns to one verdict: the first rank decides, the others answer its requests."""
+"""Decide one verdict for all ranks: each sums over its columns, the first decides, the others answer its requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PartialSums:
         return [np.zeros((M, k)), np.zeros(M), np.zeros(M if self.clients.trusted is not None else 0)]
 
     def sums(self, about: int | None = None) -> list[Any]:
-        """About the reference, or about a row."""
+        """The sums over these columns, about the reference or about a row."""
         sketch, clients = self.sketch, self._padded
         if isinstance(sketch, Exact):
             return [sketch.gram(clients, about)]
@@ -60,12 +60,12 @@ class PartialSums:
         return [rows.sketches, rows.squared_norms, dots]
 
     def squared_norms(self, sums: Sequence[Any]) -> Floats:
-        """Of these columns alone, as a NumPy array."""
+        """The squared norms over these columns alone, as a NumPy array."""
         norms = sums[1] if isinstance(self.sketch, StreamingSketch) else sums[0].diagonal()
         return np.array(on_host(norms))
 
     def gram_stats(self, totals: Sequence[Any], totals_about: Callable[[int], Sequence[Any]]) -> GramStats:
-        """From the totals of all ranks; `totals_about` gives those about a row."""
+        """Gram statistics from the totals of all ranks; `totals_about` gives the totals about a row."""
         gram = self._gram(totals[0])
         if isinstance(self.sketch, StreamingSketch):
             norms, dots = map(on_host, totals[1:])
@@ -85,7 +85,7 @@ class PartialSums:
 
 @dataclass(frozen=True)
 class Request:
-    """What the first rank asks of all: new sums about a row, what is wrong with rows, or the error of the last sum."""
+    """A request of the first rank to all: new sums about a row, the faults of rows, or the error of the last sum."""
 
     wanted: Literal["sums", "faults", "error"]
     rows: Sequence[int] = ()

@@ -38,7 +38,7 @@ class EmptyShard:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Of the clients' floating-point arrays; none where they sent only integers, or nothing."""
+        """Dtypes of the clients' floating-point arrays; none where they sent only integers, or nothing."""
         return tuple(sorted({entry.dtype for entry in self._usual[0].entries if entry.is_float}))
 
     def clients(self, dtype: str = "float32") -> Updates:
@@ -105,7 +105,7 @@ class Shard:
         return self.clients.layout.entries[0].device
 
     def with_dtypes(self, dtypes: tuple[str, ...]) -> Shard:
-        """The same among ranks whose updates are of these dtypes, which an empty shard without floats takes over."""
+        """The same shard; an empty one without floats takes the widest of these dtypes of the other ranks."""
         if self.empty is None or self.empty.dtypes:
             return self
         return replace(self, clients=self.empty.clients(max(dtypes, key=lambda name: name == "float64")))

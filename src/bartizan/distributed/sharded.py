@@ -119,7 +119,7 @@ class ShardedAggregator:
     def _arguments(
         self, clients: Updates, sizes: Any, seed: int | None, history: tuple[float, ...], strict: bool
     ) -> dict[str, Any]:
-        """What all ranks must pass alike, by name; as bytes what messages do not show."""
+        """The arguments that must be the same on all ranks, by name; bytes are not shown in messages."""
         return {
             "the rule": describe(self.rule),
             "the sketch": describe(self.sketch),

@@ -25,8 +25,7 @@ from bartizan.updates.headers import read_npy_header
 from bartizan.updates.layout import FLOATS
 
 STYPE = "numpy.ndarray"
-MAX_BYTES = 2**20
-"""Bytes of one node's metrics that are kept until the round is over."""
+MAX_BYTES = 2**20  # bytes of one node's metrics that are kept until the round is over
 log = logging.getLogger("flwr")
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -36,8 +35,7 @@ class Model:
     """The arrays of the global model that was sent, which every reply must match."""
 
     arrays: dict[str, Array]
-    record: Any = None
-    """The arrays as Flower sends them."""
+    record: Any = None  # the arrays as Flower sends them
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Model:

@@ -29,14 +29,10 @@ try:  # these are private to Flower and may move
 except (ImportError, AttributeError, KeyError):
     SUPPORTED = False
 
-LONGEST_WAIT = 7200.0
-"""Seconds that Flower waits for an object."""
-EXTRA_BYTES = 2**24
-"""Bytes for metrics, headers and names, besides twice the model."""
-OBJECT_BYTES = 2**10
-"""Bytes that an object counts for at least, since each is a request of its own."""
-EXTRA_OBJECTS = 500
-"""Objects besides those of the model's arrays: records, and the message itself."""
+LONGEST_WAIT = 7200.0  # seconds that Flower waits for an object
+EXTRA_BYTES = 2**24  # bytes for metrics, headers and names, besides twice the model
+OBJECT_BYTES = 2**10  # bytes that an object counts for at least, since each is a request of its own
+EXTRA_OBJECTS = 500  # objects besides those of the model's arrays: records, and the message itself
 CHUNK = 2**20
 """Bytes of a chunk of an array; Flower's chunks are five times as large, and a node may use smaller ones."""
 log = logging.getLogger("flwr")

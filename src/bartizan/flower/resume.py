@@ -24,7 +24,7 @@ log = logging.getLogger("flwr")
 
 
 def run_line(name: str, aggregator: Aggregator, dim: int) -> dict[str, Any]:
-    """Return what is known of a run before its first round; the clients are added when they are asked."""
+    """Return the first line of a run's record; clients are added to it when they are asked."""
     sketch = aggregator.sketch
     config = {"rule": {"name": repr(aggregator.rule)}, "sketch": {"name": sketch if sketch == "auto" else repr(sketch)}}
     unknown = dict.fromkeys(("byzantine", "ratio", "sizes", "split", "classes"))

@@ -21,7 +21,7 @@ log = logging.getLogger("flwr")
 
 @dataclass
 class RoundOutcome:
-    """What is kept of one round's replies besides their arrays, and the rule's result or why there is none."""
+    """Metrics and sizes of one round's replies, and the rule's result or the reason that there is none."""
 
     round: int
     result: Aggregation[Any] | None = None
@@ -120,11 +120,7 @@ class RoundOutcome:
         if result is not None:
             line["seconds"] |= {**result.seconds, "sketch": self.reading + result.seconds["sketch"]}
             line |= {} if scores is None else {"scores": [scores[node] for node in self.nodes]}
-            line |= {
-                "n_byzantine": result.n_byzantine,
-                "seed": str(result.seed),
-                "sketch": repr(result.sketch),
-            }
+            line |= {"n_byzantine": result.n_byzantine, "seed": str(result.seed), "sketch": repr(result.sketch)}
             if not isinstance(result, AdapterAggregation):  # whose factors move without a change of their products
                 line["norm"] = _step(model, result.update)
         if self.refused is not None:

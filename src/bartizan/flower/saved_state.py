@@ -30,7 +30,7 @@ ADVICE = "Put back a copy, or take another folder to begin again."
 
 @dataclass(frozen=True)
 class About:
-    """All of a checkpoint but its arrays, as it is in the file."""
+    """The part of a checkpoint's file that is JSON: all but the arrays."""
 
     round: Annotated[int, Between(1, 10**9)]
     seconds: float

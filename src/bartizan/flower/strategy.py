@@ -43,7 +43,7 @@ from bartizan.round import Round
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Sketch
-from bartizan.updates.files import Unreadable
+from bartizan.updates.layout import Unreadable
 
 log = logging.getLogger("flwr")
 
@@ -128,10 +128,8 @@ class RobustStrategy(FedAvg):
         self._asked_at = 0.0
         self._untrusted: set[int] = set()
         self._line: dict[str, Any] | None = None
-        self._missing = ""
-        """Why this round asked no nodes; empty where it did."""
-        self._missed = 0
-        """Rounds in a row that asked no nodes."""
+        self._missing = ""  # why this round asked no nodes; empty where it did
+        self._missed = 0  # rounds in a row that asked no nodes
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
         """Return the nodes that were quarantined, or left out or failed more often than chance explains."""

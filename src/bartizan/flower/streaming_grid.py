@@ -16,10 +16,8 @@ from bartizan.flower.reply_limits import LateError, Limits, limited, warn_if_uns
 SHORTEST_WAIT, LONGEST_WAIT = 0.05, 2.0  # seconds between two requests
 GRACE = 10.0
 """Seconds, or a tenth of the timeout if that is more, for a reply that waited behind others at the round's end."""
-TRIES = 3
-"""Requests for a reply whose connection breaks while the SuperLink answers other requests."""
-UNKNOWN = 0
-"""Flower's code for an unknown error."""
+TRIES = 3  # requests for a reply whose connection breaks while the SuperLink answers other requests
+UNKNOWN = 0  # Flower's code for an unknown error
 
 
 class UnusableReply(Error):

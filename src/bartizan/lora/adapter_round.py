@@ -30,7 +30,7 @@ from bartizan.result import Aggregation
 from bartizan.round import in_order, named_errors
 from bartizan.rules.base import Rule
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates.files import Unreadable
+from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import LONGEST_REASON, as_list, reason_of
 
 LEAST_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r

@@ -35,7 +35,8 @@ from bartizan.result import Aggregation
 from bartizan.round import Round
 from bartizan.rules.base import Rule
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.files import Unreadable, is_place
+from bartizan.updates.files import is_place
+from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import reason_of
 
 AnyRound = Round[Any] | AdapterRound
@@ -48,8 +49,7 @@ class SiteRound:
     """The results of one round: a `Round` for whole models, one for differences; most sites use one of them only."""
 
     number: int | None = None
-    model: Any = None
-    """The parameters that were sent."""
+    model: Any = None  # the parameters that were sent
     asked: set[str] = field(default_factory=set)
     rounds: dict[ParamsType, AnyRound] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -153,10 +153,8 @@ class RobustAggregator(ModelAggregator):
         elif event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
             accepted, site = fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED), self._job.sender(fl_ctx)
             if accepted is False and site is not None:
-                code = fl_ctx.get_prop(FLContextKey.TASK_RESULT).get_return_code()
-                self._round.failed.setdefault(
-                    site, f"its result holds no usable parameters (return code {short(code)})"
-                )
+                code = short(fl_ctx.get_prop(FLContextKey.TASK_RESULT).get_return_code())
+                self._round.failed.setdefault(site, f"its result holds no usable parameters (return code {code})")
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Take a result from ScatterAndGather, which also passes on results of finished rounds."""
@@ -241,7 +239,7 @@ class RobustAggregator(ModelAggregator):
         return FLModel(kind, sent if kind == ParamsType.FULL else zeros_like(sent))
 
     def reset_stats(self) -> None:
-        """Forget what came in this round, and begin another."""
+        """Discard the results of this round, and begin another."""
         self._job.stop_clock()
         self._discard(self._round)
         self._round = SiteRound()

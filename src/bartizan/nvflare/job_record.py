@@ -1,4 +1,4 @@
-"""Write what was decided in each round, and the sites' reputation, into the job's results on the server."""
+"""Write the decisions of all rounds and the sites' reputation into the job's results on the server."""
 
 from __future__ import annotations
 

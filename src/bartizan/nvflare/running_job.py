@@ -11,7 +11,7 @@ from nvflare.apis.fl_context import FLContext
 
 
 class RunningJob:
-    """Reads from NVFlare what an aggregator must know of its job, and changes two things in it.
+    """Reads the sites, the sender and the folder of a job from NVFlare, and changes two things in it.
 
     A controller with default settings ends the job when a site answers with an error; it is set to ignore such
     results. And a round ends after `timeout` seconds, for which FedAvg has no setting.

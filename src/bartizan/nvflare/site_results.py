@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bartizan.updates.files import open_update
-from bartizan.updates.layout import Layout, is_tensor, leaves_of, plain_and_leaves, rebuild, shown_path
+from bartizan.updates.layout import Layout, is_tensor, leaves_of, plain_and_leaves, rebuild
 
 
 def mapped(params: Any) -> Any:
@@ -27,16 +27,9 @@ def mapped(params: Any) -> Any:
 
 def check_layout(params: Any, model: Any) -> None:
     """Raise TypeError unless the parameters have the names, shapes and kinds of numbers of the model that was sent."""
-    wanted = {entry.path: entry for entry in Layout.of(leaves_of(model)).entries}
-    came = {entry.path: entry for entry in Layout.of(leaves_of(params)).entries}
-    for path, entry in wanted.items():
-        if path not in came:
-            raise TypeError(f"{entry} is missing")
-        if came[path].shape != entry.shape or came[path].is_float != entry.is_float:
-            raise TypeError(f"wanted {entry}, got {came[path].dtype} of shape {came[path].shape}")
-    for path in came:
-        if path not in wanted:
-            raise TypeError(f"entry {shown_path(path)!r} is not part of the model")
+    wanted, came = (Layout.of(leaves_of(one)) for one in (model, params))
+    if misfit := wanted.misfit(came, any_precision=True):
+        raise TypeError(misfit)
 
 
 def in_library_of(model: Any, params: Any) -> Any:

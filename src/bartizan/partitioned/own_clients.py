@@ -20,8 +20,18 @@ from bartizan.sketch.base import SketchedRows, StreamingSketch
 from bartizan.updates import ColumnPass, Updates
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.columns import Row, slices, stack
-from bartizan.updates.files import Unreadable, open_paths
-from bartizan.updates.layout import Layout, form_of, is_array, is_tensor, leaves_of, on_gpu, plain_and_leaves, rebuild
+from bartizan.updates.files import open_paths
+from bartizan.updates.layout import (
+    Layout,
+    Unreadable,
+    form_of,
+    is_array,
+    is_tensor,
+    leaves_of,
+    on_gpu,
+    plain_and_leaves,
+    rebuild,
+)
 from bartizan.updates.lazy import LazyArray
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate, as_list, reason_of
 

@@ -92,7 +92,7 @@ class Sketch(ABC):
         return SHORT_OF_DIGITS
 
     def working_set(self) -> tuple[int, int | None]:
-        """Numbers that are kept of each update, and columns of a row that are read in place at a time, if any are."""
+        """Numbers kept of each update, and columns of a row that are read in place at a time, None if none are."""
         return 0, None
 
 

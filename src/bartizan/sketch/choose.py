@@ -8,13 +8,12 @@ from bartizan.sketch.exact import Exact
 from bartizan.sketch.rotated import Rotated
 from bartizan.updates import Updates
 
-USUAL_K = 4096
-"""The dimension of a sketch that is named or chosen without one."""
+USUAL_K = 4096  # the dimension of a sketch that is named or chosen without one
 
 
 @dataclass(frozen=True)
 class StageCosts:
-    """What each unit of work costs on a device, in units of reading one float32 number from memory.
+    """Costs of the stages on a device, in units of reading one float32 number from memory.
 
     With M clients, p coordinates and k dimensions one read of the updates costs M p.
     """
@@ -37,7 +36,7 @@ class StageCosts:
         return self.draw * p + self.rotate * M * p + self.cell * M * k + self.sketch_pair * M * M * k
 
     def combined(self, n_weighted: int, p: int) -> float:
-        """The weighted sum of so many clients."""
+        """The weighted sum of `n_weighted` clients."""
         return self.write * p + self.combine * n_weighted * p
 
 
@@ -60,7 +59,7 @@ def costs_of(device: str) -> StageCosts:
 
 
 def choose(n_clients: int, dim: int, device: str = "cpu", k: int = USUAL_K) -> Exact | Rotated:
-    """The faster of `Exact()` and `Rotated(k)` for so many clients and coordinates.
+    """The faster of `Exact()` and `Rotated(k)` for this number of clients and coordinates.
 
     >>> choose(8, 10_000), choose(200, 1_000_000)
     (Exact(), Rotated(k=4096, mixing=32))

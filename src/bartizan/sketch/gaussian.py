@@ -13,7 +13,7 @@ from bartizan.sketch.guarantees import gaussian_range
 
 @dataclass(frozen=True)
 class Gaussian(Projection):
-    """Entries N(0, 1/k), independent: what the embedding theorem is about, at k multiplications a coordinate.
+    """Independent entries N(0, 1/k), for which the embedding theorem holds, at k multiplications a coordinate.
 
     >>> Gaussian(k=16)([[1.0, 2.0, 3.0]], seed=0).shape
     (1, 16)

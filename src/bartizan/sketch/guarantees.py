@@ -34,7 +34,7 @@ def embedding_dimension(n_clients: int, eps: float, delta: float, rounds: int = 
 
 
 def distortion(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
-    """The eps that `embedding_dimension` grants for this k; refuses where it would not be below 1.
+    """The eps of `embedding_dimension` for this k; ValueError if it would not be below 1.
 
     >>> round(distortion(4096, n_clients=50, delta=0.05, rounds=100), 2)
     0.54
@@ -69,7 +69,7 @@ def pairwise_dimension(n_clients: int, eps: float, delta: float, rounds: int = 1
 
 
 def pairwise_distortion(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
-    """The eps that `pairwise_dimension` grants for this k; refuses where it would not be below 1.
+    """The eps of `pairwise_dimension` for this k; ValueError if it would not be below 1.
 
     >>> round(pairwise_distortion(4096, n_clients=1000, delta=0.05, rounds=100), 3)
     0.153
@@ -178,7 +178,7 @@ def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
 
 
 def _loss_of_two(m: int, rows: int, L: int, odds: float) -> float:
-    """What two blocks lose of their squares, with more than these odds, as the largest coefficients of both cancel.
+    """The part of their squares that two blocks lose with these odds, where the largest coefficients of both cancel.
 
     d flips away from a character, less than m/4 of them, m signs have one coefficient of m - 2d, and with it the part
     (1 - 2d/m)^2 of their squares in `rows` rows. There are 2m C(m, d) such signs.

@@ -65,7 +65,7 @@ def _built(clients: Updates, floats: Sequence[Any], weights: Floats, noise: Nois
 
 
 def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
-    """sum_m w_m x_m, and what is missing from 1 at the reference."""
+    """sum_m w_m x_m + (1 - sum_m w_m) reference."""
     rest, chosen = rest_of(weights), np.flatnonzero(weights)
     single = int(chosen[0]) if len(chosen) == 1 and weights[chosen[0]] == 1 and not rest else None
     if on_device(clients.rows):
@@ -81,7 +81,7 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
 
 
 def rest_of(weights: Floats) -> float:
-    """What the weights lack of 1, up to rounding: the weight of the reference."""
+    """1 minus the sum of the weights, 0 if that is rounding: the weight of the reference."""
     rest = 1 - weights.sum()
     return float(rest) if abs(rest) > 1e-12 else 0.0
 
@@ -100,7 +100,7 @@ def write_sum(clients: Updates, weights: Floats, rest: float, out: Row) -> tuple
 
 
 def reduce_columns(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
-    """A function of the columns, by its kernel or on copies; what a row of the mixing lacks of 1 is the reference."""
+    """A function of the columns, by its kernel or on copies; a row of `mixing` has the rest to 1 at the reference."""
     chosen, mixing = then.used(len(clients)), then.mixing
     rows, rest = clients.rows, np.zeros(0)
     if len(chosen) < len(clients):
@@ -146,7 +146,7 @@ def _empty_result(clients: Updates) -> Row:
 
 
 def _integers(clients: Updates, weights: Floats) -> dict[Path, Array]:
-    """Integer entries as the weighted median of the clients (and of the reference, for what stays there), flat."""
+    """Integer entries, flat: the weighted median of the clients and the reference, which has the rest of 1."""
     rows = list(clients.integers)
     if clients.reference is not None:
         rows.append(clients.reference.integers)

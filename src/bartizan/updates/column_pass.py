@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from operator import itemgetter
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ Progress = Callable[[str, int, int], None]
 
 NEIGHBOURS = 2**21  # bytes that the kernel may map at a time around the page that was asked for
 DONTNEED = 4  # MADV_DONTNEED on Linux
-MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ (\d+)")
+MAPPING = re.compile(r"(\w+)-(\w+) ...(.) (\w+) (\S+ [1-9]\d*)")  # of a file: its inode is not 0
 CHANGED = re.compile(r"(?:Anonymous|Swap): +(\d+) kB")
 FETCHED = 2  # copies of what comes from a store, at most: the answer, and the block's own
 SUMS = 32  # bytes a column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
@@ -52,78 +52,72 @@ def as_bytes(memory: int | str) -> int:
     return int(amount)
 
 
+class MappedPart(NamedTuple):
+    """A part of a file that is mapped into this process at the addresses [start, stop)."""
+
+    start: int
+    stop: int
+    file_start: int  # address that the file's first byte would have
+    file: str  # device and inode
+    shared: bool  # whether what is written there reaches the file
+    changed: bool  # whether some of its pages are nowhere but in memory
+
+
+def mappings(source: Literal["maps", "smaps"]) -> list[MappedPart]:
+    """The mapped files of this process by address; only "smaps" knows `changed`. Systems other than Linux have none."""
+    try:
+        with open(f"/proc/self/{source}") as file:
+            parts = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", file.read(), flags=re.MULTILINE)[1:]
+    except OSError:
+        return []
+    found = []
+    for part in parts:
+        if (head := MAPPING.match(part)) is not None:
+            start, stop, offset = (int(head[i], 16) for i in (1, 2, 4))
+            changed = any(int(size) for size in CHANGED.findall(part))
+            found.append(MappedPart(start, stop, start - offset, head[5], head[3] == "s", changed))
+    return sorted(found)
+
+
 @dataclass(frozen=True)
 class MappedPages:
-    """The mapped files of this process, [start, stop), whose pages hold nothing but what the file holds.
+    """The parts of mapped files whose pages can be read from the file again after they were released."""
 
-    On systems other than Linux none are known, and none are released.
-    """
-
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
+    parts: list[MappedPart]
 
     @classmethod
     def now(cls, written: Iterable[Array]) -> MappedPages:
         """The files that are mapped now; private mappings of the arrays that will be `written` are left out."""
-        try:
-            with open("/proc/self/smaps") as smaps:
-                text = smaps.read()
-        except OSError:
-            return cls((), ())
         private = [span(array) for array in written]
-        found = []
-        for mapping in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.MULTILINE)[1:]:
-            head = MAPPING.match(mapping)
-            if head is None or head[4] == "0":  # no file
-                continue
-            start, stop, shared = int(head[1], 16), int(head[2], 16), head[3][3] == "s"
-            # A page of a private mapping that was written to is nowhere but in memory: dropping it would undo that.
-            if shared or not (
-                any(int(size) for size in CHANGED.findall(mapping))
-                or any(low < stop and start < high for low, high in private)
-            ):
-                found.append((start, stop))
-        found.sort()
-        return cls(tuple(start for start, _ in found), tuple(stop for _, stop in found))
+
+        def is_file(part: MappedPart) -> bool:
+            overlaps = any(low < part.stop and part.start < high for low, high in private)
+            return part.shared or not (part.changed or overlaps)
+
+        return cls([part for part in mappings("smaps") if is_file(part)])
 
     def release(self, low: int, high: int) -> None:
         """Release the pages of these addresses, where they belong to a mapped file."""
-        at = bisect_right(self.starts, low) - 1
-        if at >= 0 and low < self.stops[at]:
-            low = max(self.starts[at], low - low % NEIGHBOURS)
-            high = min(self.stops[at], high + -high % NEIGHBOURS)
+        part = _at(self.parts, low)
+        if part is not None:
+            low = max(part.start, low - low % NEIGHBOURS)
+            high = min(part.stop, high + -high % NEIGHBOURS)
             _madvise()(low, high - low, DONTNEED)  # advice: if it can't be followed, nothing is lost
 
 
-@dataclass(frozen=True)
-class MappedFiles:
-    """Which part of which file is mapped where in this process; on systems other than Linux none is known."""
+def places_of(array: Array, mapped: Sequence[MappedPart], *, shared: bool = False) -> Iterator[tuple[str, int, int]]:
+    """The memory of an array as ("", start, stop), and its place in a mapped file (`shared`: one that it changes)."""
+    low, high = span(array)
+    yield "", low, high
+    part = _at(mapped, low)
+    if part is not None and (part.shared or not shared):
+        yield part.file, low - part.file_start, high - part.file_start
 
-    mappings: list[tuple[int, int, str, bool]]  # address, address of the file's first byte, file, shared
 
-    @classmethod
-    def now(cls) -> MappedFiles:
-        try:
-            with open("/proc/self/maps") as maps:
-                found = re.findall(r"^(\w+)-\w+ ...(.) (\w+) (\S+ \d+)", maps.read(), flags=re.MULTILINE)
-        except OSError:
-            found = []
-        return cls(
-            [
-                (int(start, 16), int(start, 16) - int(offset, 16), file, sharing == "s")
-                for start, sharing, offset, file in found
-            ]
-        )
-
-    def places(self, array: Array, *, shared: bool = False) -> Iterator[tuple[str, int, int]]:
-        """The memory of an array as ("", start, stop), and what it is of a file (if changes of it reach the file)."""
-        low, high = span(array)
-        yield "", low, high
-        at = bisect_right(self.mappings, low, key=itemgetter(0)) - 1
-        if at >= 0:
-            _, begin, file, is_shared = self.mappings[at]
-            if not file.endswith(" 0") and (is_shared or not shared):
-                yield file, low - begin, high - begin
+def _at(mapped: Sequence[MappedPart], address: int) -> MappedPart | None:
+    """The mapping that has an address."""
+    at = bisect_right(mapped, address, key=attrgetter("start")) - 1
+    return mapped[at] if at >= 0 and address < mapped[at].stop else None
 
 
 def span(array: Array) -> tuple[int, int]:
@@ -163,27 +157,23 @@ class ColumnPass:
         return cls(as_bytes(memory), MappedPages.now(written), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:
-        """Subtract what is needed besides blocks from the budget; an error lists it where too little is left."""
+        """Subtract the memory that is needed besides blocks from the budget; ValueError if too little is left."""
         if self.spare is None:
             return
         memory, self.spare = self.spare, self.spare - sum(needs.values())
         if self.spare < least_block:
             listed = ", ".join(f"{name} {shown(size)}" for name, size in needs.items() if size)
+            advice = " A result on disk needs less: see bartizan.updates.files.create_update."
             raise ValueError(
                 f"memory={shown(memory)} is too little: at least {shown(sum(needs.values()) + least_block)} is needed "
-                f"({listed}, one block of the updates {shown(least_block)})."
-                + (
-                    " A result on disk needs less: see bartizan.updates.files.create_update."
-                    if needs.get("result")
-                    else ""
-                )
+                f"({listed}, one block of the updates {shown(least_block)}).{advice if needs.get('result') else ''}"
             )
 
     def begin(self, stage: str) -> None:
         self.stage, self.done, self.total = stage, 0, 0
 
     def expect(self, numbers: int) -> None:
-        """Announce that so many more numbers will be read in this stage."""
+        """Add to the count of numbers that this stage will read."""
         self.total += numbers
 
     def rows_at_a_time(self, unit: int, itemsize: int, *, copied: bool, in_flight: int = 0) -> int | None:
@@ -196,7 +186,7 @@ class ColumnPass:
         return fits if few is None else min(few, fits)
 
     def most(self, n_rows: int, itemsize: int, granule: int, most: int | None) -> int | None:
-        """The width of a gathered block of so many rows, at most `most`."""
+        """The width of a gathered block of `n_rows` rows, at most `most`."""
         if self.spare is None:
             return most
         fits = (self.spare - gathered_bytes(0, 0, 0)) // (gathered_bytes(n_rows, 1, itemsize) - gathered_bytes(0, 0, 0))

@@ -46,14 +46,14 @@ def stack(rows: Sequence[Row], layout: Layout) -> UpdateRows:
 class UpdateRows(Protocol):
     """Rows of all p coordinates, in host memory (`HostRows`) or on a GPU (`GpuRows`).
 
-    What is Any here is a NumPy array in host memory and a tensor on a GPU.
+    Any stands for a NumPy array in host memory, for a tensor on a GPU.
     """
 
     on_gpu: ClassVar[bool]
 
     @property
     def arrays(self) -> Sequence[Sequence[Any]]:
-        """Of row m and entry e: arrays[m][e]."""
+        """arrays[m][e] is entry e of row m."""
 
     @property
     def needs_copy(self) -> bool:
@@ -69,7 +69,7 @@ class UpdateRows(Protocol):
         """Some of the rows."""
 
     def with_row(self, other: Any) -> Self:
-        """These rows, and the one of `other`, which is stored likewise."""
+        """These rows, and after them the one row of `other`."""
 
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
@@ -97,16 +97,29 @@ def on_device(rows: UpdateRows) -> TypeGuard[GpuRows]:
     return rows.on_gpu
 
 
+class HostSums:
+    """Sums of the kernels in host memory."""
+
+    on_gpu: ClassVar[bool] = False
+
+    def zeros(self, *shape: int) -> Floats:
+        return np.zeros(shape)
+
+    def inner_products(self, sketches: Floats) -> Floats:
+        return inner_products(sketches)
+
+    def host(self, *arrays: Any) -> tuple[Any, ...]:
+        return arrays
+
+
 @dataclass(frozen=True, eq=False)
-class HostRows:
+class HostRows(HostSums):
     """Rows in host memory; arrays that kernels can't read in place (step 0) are copied a block at a time."""
 
     table: Table
     dtype: np.dtype
     arrays: Sequence[Sequence[Array]]  # of row m and entry e: arrays[m][e]
     needs_copy: bool = False
-
-    on_gpu: ClassVar[bool] = False
 
     @classmethod
     def of(cls, rows: Sequence[Row], layout: Layout) -> HostRows:
@@ -172,17 +185,8 @@ class HostRows:
         """Rows whose parts of a block are read from a store side by side."""
         return min(IN_FLIGHT, len(self)) if self.in_store else 0
 
-    def zeros(self, *shape: int) -> Floats:
-        return np.zeros(shape)
-
-    def inner_products(self, sketches: Floats) -> Floats:
-        return inner_products(sketches)
-
-    def host(self, *arrays: Any) -> tuple[Any, ...]:
-        return arrays
-
     def part(self, start: int, stop: int, fetch: Fetch | None = None) -> Rows:
-        """These columns of the rows; `fetch` reads what of them is in a store, if that has begun."""
+        """These columns of the rows; `fetch` is the read of the parts in a store, if it was begun before."""
         pointers, steps, ends, codes, *_ = self.table
         if stop - start == ends[-1] and not self.needs_copy:
             return Rows(self.table, self.dtype, self.arrays)
@@ -201,7 +205,7 @@ class HostRows:
         return Rows(Table(pointers, steps, stops - start, codes[:, pieces]), self.dtype, owner)
 
     def _pieces(self, start: int, stop: int) -> tuple[slice, Array, Array, Array]:
-        """The entries that have these columns, the coordinates that they begin and end at, what is skipped of them."""
+        """The entries with these columns, and for each its first coordinate, the numbers to skip and the end."""
         ends = self.table.ends
         first, last = np.searchsorted(ends, [start, stop - 1], side="right")
         pieces = slice(int(first), int(last) + 1)
@@ -209,7 +213,7 @@ class HostRows:
         return pieces, begins, np.maximum(start - begins, 0), np.minimum(ends[pieces], stop)
 
     def _fetch(self, start: int, stop: int) -> Fetch:
-        """Begin to read what of these columns is in a store."""
+        """Begin to read those of these columns that are in a store."""
         if not self.in_store:
             return Fetch([])
         pieces, begins, skipped, stops = self._pieces(start, stop)
@@ -222,28 +226,18 @@ class HostRows:
         return Fetch(cuts)
 
 
-class RowsElsewhere(ABC):
+class RowsElsewhere(HostSums, ABC):
     """Rows whose numbers other processes hold: their sketches are computed there, and combined here."""
 
-    on_gpu: ClassVar[bool] = False
     needs_copy: ClassVar[bool] = False
 
     @abstractmethod
     def sketched(self, sketch: Any, clients: Any, seed: int, about: Any) -> Any:
-        """Have the rows of these clients sketched, about the reference or the one row of `about`."""
+        """Sketch the rows of these clients, about the reference or the one row of `about`."""
 
     @abstractmethod
     def fault(self, row: int) -> str | None:
-        """What was found wrong with the numbers of a row where they are."""
-
-    def zeros(self, *shape: int) -> Floats:
-        return np.zeros(shape)
-
-    def inner_products(self, sketches: Floats) -> Floats:
-        return inner_products(sketches)
-
-    def host(self, *arrays: Any) -> tuple[Any, ...]:
-        return arrays
+        """Why the numbers of a row can't be used, as the process that holds them found."""
 
     def row(self, index: int, start: int, stop: int) -> Any:
         raise NotImplementedError("The numbers of these rows are in other processes.")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bartizan._util.machine import torch_for
 from bartizan._util.types import Array
 
 CPU, CUDA, PINNED = 1, 2, 3  # DLPack's numbers of devices
@@ -37,7 +38,7 @@ def borrowed(array: Any) -> Any:
         raise TypeError(f"an array on device type {device} of DLPack came; wanted one on a CPU or a CUDA device")
     try:
         if device == CUDA:
-            return _with_namespace(_torch().from_dlpack(array), array)
+            return _with_namespace(torch_for("An array on a GPU").from_dlpack(array), array)
         try:
             view: Array = np.from_dlpack(array)
         except (BufferError, RuntimeError, TypeError, ValueError):  # NumPy has no bfloat16: JAX's comes from ml_dtypes
@@ -68,11 +69,3 @@ def _with_namespace(view: Any, array: Any) -> Any:
     root = sys.modules.get(kind.__module__.partition(".")[0])
     view.namespace = own if own is not None else root if hasattr(root, "from_dlpack") else None
     return view
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise TypeError("arrays on a GPU need torch: pip install 'bartizan[gpu]'") from None
-    return torch

@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Mapping, ValuesView
+from collections.abc import Collection, Iterator, Mapping, ValuesView
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.atomic import atomic_file
-from bartizan._util.regular_files import NotRegularError, open_regular
+from bartizan._util.regular_files import NotRegularError, open_regular, read_regular
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
-from bartizan.updates.folders import INDEX, LocalFolder, open_folder, open_index
+from bartizan.updates.folders import INDEX, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
     LONGEST_HEADER,
     MOST_HEADER,
@@ -31,7 +31,7 @@ from bartizan.updates.headers import (
     write_npy_header,
     write_safetensors_header,
 )
-from bartizan.updates.layout import dtype_name, is_tensor, leaves_of, like_leaf, rebuild
+from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf, rebuild
 from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, bfloat16_array
 
 KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
@@ -50,8 +50,8 @@ def open_update(
 
     A `.npy` file is one array, a `.safetensors` file a dict of arrays. So is a `.safetensors.index.json` file with the
     shards beside it, and a folder with an index, an `adapter_model.safetensors` (peft), a `model.safetensors` or
-    shards alone. Any other file is one array of the `dtype` and `shape` given. bfloat16 needs torch or ml_dtypes. What
-    is not sound is a ValueError that names the file.
+    shards alone. Any other file is one array of the `dtype` and `shape` given. bfloat16 needs torch or ml_dtypes. A
+    file that is not sound is a ValueError that names it.
 
     A file is mapped; it must not be cut short while the update is in use. At an address such as ``s3://bucket/client/``
     (any of fsspec, ``pip install 'bartizan[remote]'``) the arrays are `LazyArray`, which are read by byte ranges.
@@ -73,14 +73,14 @@ def open_update(
             if dtype is not None and shape is not None:
                 return _array(file, np.dtype(dtype), as_shape(shape))
             if path.suffix == ".npy":
-                return _npy(file)
+                header = read_npy_header(file.read(LONGEST_HEADER + 12))
+                return _array(file, npy_dtype(header), header.shape, header.start, header.order)
             if path.suffix == ".safetensors":
                 return _safetensors(file)
         raise ValueError(f"known are {KNOWN}; pass dtype and shape to read it as one plain array")
-    except NotRegularError as other:
-        raise ValueError(f"{path} can't be opened as an update: {other.strerror}.") from None
-    except ValueError as unsound:
-        raise ValueError(f"{path} can't be opened as an update: {unsound}.") from None
+    except (ValueError, NotRegularError) as unsound:
+        said = unsound.strerror if isinstance(unsound, NotRegularError) else unsound
+        raise ValueError(f"{path} can't be opened as an update: {said}.") from None
 
 
 @contextlib.contextmanager
@@ -154,7 +154,7 @@ def opened(update: Any, **options: Any) -> Any:
 
 
 def open_point(point: Any) -> Any:
-    """The server's own update, opened if it is a path or address; what is in a store is read into memory."""
+    """The server's own update, opened if it is a path or address; arrays in a store are read into memory."""
     if is_place(point):
         point = open_update(point)
     leaves = point.values() if isinstance(point, dict) else [point]
@@ -170,22 +170,6 @@ def is_place(update: Any) -> bool:
 def is_address(update: Any) -> bool:
     """Whether this is an address in a store, such as s3://bucket/key."""
     return type(update) is str and "://" in update
-
-
-class Unreadable(Mapping[Any, Any]):
-    """An update that could not be read: reading it raises the reason, so its client is quarantined."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-    def __getitem__(self, key: Any) -> Any:
-        raise TypeError(self.reason)
-
-    def __iter__(self) -> Iterator[Any]:
-        raise TypeError(self.reason)
-
-    def __len__(self) -> int:
-        raise TypeError(self.reason)
 
 
 def map_file(file: BinaryIO) -> mmap.mmap:
@@ -218,11 +202,6 @@ def check_array(dtype: np.dtype, shape: tuple[int, ...], start: int, size: int) 
         raise ValueError(f"{dtype} of shape {shape} takes {wanted:,} bytes, and the file has {size:,}")
 
 
-def _npy(file: BinaryIO) -> Array:
-    header = read_npy_header(file.read(LONGEST_HEADER + 12))
-    return _array(file, npy_dtype(header), header.shape, header.start, header.order)
-
-
 def npy_dtype(header: NpyHeader) -> np.dtype:
     try:
         return np.dtype(header.dtype)
@@ -236,23 +215,32 @@ def _safetensors(file: BinaryIO, most: int = MOST_HEADER) -> dict[str, Any]:
     return {tensor.name: _entry(memory, tensor) for tensor in tensors}
 
 
-def map_safetensors(path: Path, most: int) -> dict[str, Any]:
-    """The arrays of one file, whose header may have `most` bytes; ValueError if it is not sound."""
-    try:
-        with open_regular(path) as file:
-            return _safetensors(file, most)
-    except (ValueError, OSError) as unsound:
-        said = (unsound.strerror or "") if isinstance(unsound, OSError) else str(unsound)
-        raise ValueError(f"{quoted(path.name)}: {said}") from None
+class LocalFolder:
+    """A folder on this machine, whose files are mapped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        return sorted(one.name for one in self.path.iterdir())
+
+    def read(self, name: str, most: int) -> bytes:
+        return read_regular(self.path / name, most)
+
+    def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
+        found = []
+        for name in names:
+            with naming(name), open_regular(self.path / name) as file:
+                found.append(_safetensors(file, longest_header(len(names))))
+        return found
 
 
 def _entry(memory: mmap.mmap, tensor: Tensor) -> Any:
     if tensor.dtype != "bfloat16":
-        return _view(memory, np.dtype(tensor.dtype).newbyteorder("<"), tensor.shape, tensor.start)
-    bits = np.ndarray(tensor.shape, np.dtype("<u2"), memory, tensor.start)
+        return _view(memory, tensor.stored, tensor.shape, tensor.start)
     if tensor.start % 2:
         raise ValueError(f"{tensor.name!r} is not aligned; save it again")
-    return bfloat16_array(bits)
+    return bfloat16_array(np.ndarray(tensor.shape, tensor.stored, memory, tensor.start))
 
 
 def _view(
@@ -265,9 +253,8 @@ def _view(
 
 def _as_leaf(memory: mmap.mmap, place: Tensor, like: Any) -> Any:
     """This place of the map as an array of the library that `like` is of."""
-    stored = "uint16" if place.dtype == "bfloat16" else place.dtype
     # A .npy file keeps the byte order of `like`; a .safetensors file is little-endian.
-    dtype = np.dtype(stored).newbyteorder("<") if place.name or is_tensor(like) else like.dtype
+    dtype = place.stored if place.name or is_tensor(like) else like.dtype
     array: Array = np.ndarray(place.shape, dtype, memory, place.start)
     return like_leaf(array, like) if is_tensor(like) or place.dtype == "bfloat16" else array
 

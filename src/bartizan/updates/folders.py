@@ -6,11 +6,10 @@ A folder is local or in a store; file names and the index come from an untrusted
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-from bartizan._util.regular_files import read_regular
 from bartizan._util.text import quoted
 from bartizan.updates.headers import MOST_HEADER, read_json_object
 from bartizan.updates.layout import MOST_NODES
@@ -29,7 +28,7 @@ class Folder(Protocol):
         """Names of the files in the folder."""
 
     def read(self, name: str, most: int) -> bytes:
-        """The content of a file of at most so many bytes; ValueError if it is larger."""
+        """The content of a file; ValueError if it has more than `most` bytes."""
 
     def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
         """The arrays of these `.safetensors` files, not read yet; ValueError if one is not sound."""
@@ -52,12 +51,9 @@ def open_folder(folder: Folder) -> dict[str, Any]:
 
 
 def open_index(folder: Folder, name: str) -> dict[str, Any]:
-    """The arrays of the shards that an index file names: exactly those that it lists, each in the shard it says."""
-    try:
+    """The arrays of the shards that an index file names; each must be in the shard that the index gives for it."""
+    with naming(name):
         places = _read_index(folder.read(name, MOST_HEADER))
-    except (ValueError, OSError) as unsound:
-        said = unsound.strerror or unsound if isinstance(unsound, OSError) else unsound
-        raise ValueError(f"{quoted(name)}: {said}") from None
     arrays = _joined(folder, list(dict.fromkeys(places.values())), places)
     missing = next((name for name in places if name not in arrays), None)
     if missing is not None:
@@ -65,8 +61,18 @@ def open_index(folder: Folder, name: str) -> dict[str, Any]:
     return arrays
 
 
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Raise an error about one file of several as a ValueError that names the file."""
+    try:
+        yield
+    except (ValueError, OSError) as unsound:
+        said = (unsound.strerror or unsound) if isinstance(unsound, OSError) else unsound
+        raise ValueError(f"{quoted(name)}: {said}") from None
+
+
 def _read_index(text: bytes) -> dict[str, str]:
-    """From each array to the file that holds it."""
+    """The name of the file that holds each array."""
     places = read_json_object(text.strip(), "index").get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
         raise ValueError("its index must have a weight_map from names of arrays to names of files")
@@ -107,29 +113,3 @@ def _check_complete(shards: list[str]) -> None:
 def _listed(names: list[str], most: int = 5) -> str:
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(quoted(name, 60) for name in names[:most]) + more
-
-
-class LocalFolder:
-    """A folder on this machine, whose files are mapped."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def names(self) -> list[str]:
-        return sorted(one.name for one in self.path.iterdir())
-
-    def read(self, name: str, most: int) -> bytes:
-        return read_regular(self.path / name, most)
-
-    def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
-        from bartizan.updates.files import map_safetensors
-
-        return [map_safetensors(self.path / name, longest_header(len(names))) for name in names]
-
-
-def folder_of(place: Any) -> Folder:
-    """The folder at a path, or at an address of a store."""
-    from bartizan.updates.files import is_address
-    from bartizan.updates.remote import RemoteFolder
-
-    return RemoteFolder.at(place) if is_address(place) else LocalFolder(Path(place))

@@ -69,7 +69,7 @@ class GpuRows:
         return GpuRows([self.arrays[int(i)] for i in indices], self.ends)
 
     def with_row(self, other: GpuRows) -> GpuRows:
-        """These rows, and the one of `other`, in their dtypes."""
+        """These rows, and after them the one row of `other`, in their dtypes."""
         alike = [row.to(own.dtype) for row, own in zip(other.first, self.first, strict=True)]
         return GpuRows([*(self.arrays[m] for m in range(len(self))), alike], self.ends)
 
@@ -79,9 +79,8 @@ class GpuRows:
         """Blocks of columns; the kernels choose their widths."""
         tile = max(TILE, tile)
         if tile not in self.placed:
-            self.placed[tile] = gpu.Placed.of(
-                self.matrix if self.matrix is not None else [self.arrays[m] for m in range(len(self))], tile
-            )
+            rows = [self.arrays[m] for m in range(len(self))] if self.matrix is None else self.matrix
+            self.placed[tile] = gpu.Placed.of(rows, tile)
         return self.placed[tile]
 
     def row(self, index: int, start: int, stop: int) -> torch.Tensor:

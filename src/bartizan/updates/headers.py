@@ -86,6 +86,11 @@ class Tensor:
     start: int
     stop: int
 
+    @property
+    def stored(self) -> np.dtype:
+        """The dtype of its numbers in a .safetensors file, bfloat16 as uint16."""
+        return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype).newbyteorder("<")
+
 
 def read_safetensors_header(file: Readable, size: int, most: int = MOST_HEADER) -> list[Tensor]:
     """The arrays of a file of this many bytes, in the order of their names there; ValueError on what is not sound.
@@ -103,7 +108,9 @@ def read_safetensors_header(file: Readable, size: int, most: int = MOST_HEADER) 
     if len(text) < length:
         raise ValueError("its header is cut short")
     header = read_json_object(text, "header")
-    _check_metadata(header.pop("__metadata__", {}))
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, Mapping) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("its __metadata__ must map names to texts")
     tensors = [_tensor(name, about, 8 + length) for name, about in header.items()]
     _check_places(tensors, 8 + length, size)
     return tensors
@@ -151,11 +158,6 @@ def read_json_object(text: bytes, what: str) -> dict[str, Any]:
     except json.JSONDecodeError as wrong:
         raise ValueError(f"its {what} is no JSON: {wrong}") from None
     return parsed
-
-
-def _check_metadata(metadata: Any) -> None:
-    if not isinstance(metadata, Mapping) or not all(isinstance(value, str) for value in metadata.values()):
-        raise ValueError("its __metadata__ must map names to texts")
 
 
 def _tensor(name: str, about: Any, begin: int) -> Tensor:

@@ -46,6 +46,13 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """In the place of an update that can't be read, the reason for which its client is quarantined."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Layout:
     """The entries that every client of a round must send, in the order in which coordinates are counted.
 
@@ -72,14 +79,18 @@ class Layout:
         """The precision that the updates are read in: float64 if any entry is, else float32."""
         return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
-    def misfit(self, other: Layout) -> str | None:
-        """Why `other` is not an update of this layout (in any key order); None if it is."""
+    def misfit(self, other: Layout, *, any_precision: bool = False) -> str | None:
+        """Why `other` is not an update of this layout (in any key order); None if it is.
+
+        With `any_precision` floats may be of other dtypes, so may integers, and the device does not matter.
+        """
         wanted = {entry.path: entry for entry in self.entries}
         came = {entry.path: entry for entry in other.entries}
         for path, entry in wanted.items():
             if path not in came:
                 return f"{entry} is missing"
-            if came[path] != entry:
+            alike = (came[path].shape, came[path].is_float) == (entry.shape, entry.is_float)
+            if not (alike and any_precision) and came[path] != entry:
                 where = f" on {came[path].device}" if came[path].device != entry.device else ""
                 return f"wanted {entry}, got {came[path].dtype} of shape {came[path].shape}{where}"
         for path, entry in came.items():
@@ -89,7 +100,7 @@ class Layout:
 
     @classmethod
     def of(cls, leaves: Mapping[Path, Any]) -> Layout:
-        """Describe the arrays of one update; raises TypeError on what is no array of numbers."""
+        """Describe the arrays of one update; TypeError if one does not hold numbers."""
         entries = tuple(
             Entry(path, tuple(leaf.shape), dtype_name(leaf, path), device_of(leaf)) for path, leaf in leaves.items()
         )
@@ -108,7 +119,7 @@ class Layout:
 
 
 def leaves_of(update: Any) -> dict[Path, Any]:
-    """The arrays of one client's update by their path; raises TypeError on what can't be part of an update."""
+    """The arrays of one client's update by their path; TypeError if it holds anything but arrays in containers."""
     return plain_and_leaves(update)[1]
 
 
@@ -141,6 +152,8 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
     if kind is np.ndarray or kind is LazyArray or kind is DLPackArray or is_tensor(node):
         leaves[path] = node
         return node
+    if kind is Unreadable:
+        raise TypeError(node.reason)
     if issubclass(kind, np.ma.MaskedArray):
         raise TypeError(f"{_where(path)} is a masked array; fill its mask first")
     if issubclass(kind, (np.ndarray, np.generic)):
@@ -257,7 +270,7 @@ def is_tensor(value: Any) -> TypeGuard[Any]:
 
 
 def place_of(leaf: Any) -> Any:
-    """Device and memory layout of a tensor, what an array in a store holds; None for a NumPy array."""
+    """Device and memory layout of a tensor, dtype of an array in a store; None for a NumPy array."""
     if type(leaf) is LazyArray:
         return leaf.dtype_name
     return (leaf.device, leaf.layout) if is_tensor(leaf) else None

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,15 +22,12 @@ from bartizan._util.types import Array
 
 T = TypeVar("T")
 
-IN_FLIGHT = 16
-"""Requests of one block of columns at a time."""
+IN_FLIGHT = 16  # requests of one block of columns at a time
 LONGEST_REQUEST = 2**22  # bytes
 GAP = 2**12  # bytes between two ranges that are read as one
 ATTEMPTS = 3
-TIMEOUT = 60.0
-"""Seconds that one request may take, with its repetitions."""
-SLOWEST = 2**16
-"""Bytes a second that an update must come with, after the first `timeout` seconds."""
+TIMEOUT = 60.0  # seconds that one request may take, with its repetitions
+SLOWEST = 2**16  # bytes a second that an update must come with, after the first `timeout` seconds
 BFLOAT16_NAN = 0x7FC0
 SECRETS = re.compile(r"(?<=://)[^/\s]*@|(?<=\S)\?[^\s'\")]+")
 
@@ -41,18 +40,19 @@ class LostUpdatesError(Exception):
         self.reasons = dict(reasons)
 
 
-class StoredObject(Protocol):
-    """One object of a store."""
+class StoredObject(ABC):
+    """One object of a store; `shown` is its address without secrets."""
 
-    shown: str
-    """Its address without secrets."""
-    size: int
+    def __init__(self, fs: Any, path: str, shown: str, size: int = 0, version: tuple[Any, ...] = ()) -> None:
+        self.fs, self.path, self.shown, self.size, self.version = fs, path, shown, size, version
 
+    @abstractmethod
     async def read_into(self, start: int, out: memoryview) -> None:
-        """Read `len(out)` bytes from `start` on; ValueError if the object is not what it was."""
+        """Read `len(out)` bytes from `start` on; ValueError if the object has changed since it was opened."""
 
+    @abstractmethod
     async def check(self) -> None:
-        """Raise ValueError if the object is not what it was when it was opened."""
+        """Raise ValueError if the object has changed since it was opened."""
 
 
 class RemoteUpdate:
@@ -62,8 +62,7 @@ class RemoteUpdate:
         self.timeout = timeout
         self.objects: list[StoredObject] = []
         self.lost: str | None = None
-        self.unchecked = False
-        """Whether it was read since its objects were last checked."""
+        self.unchecked = False  # whether it was read since its objects were last checked
         self._seconds, self._bytes = 0.0, 0
         self._created = time.monotonic()
 
@@ -116,7 +115,7 @@ async def limited(request: Callable[[], Awaitable[T]], timeout: float) -> T:
 
 
 def reason_of_failure(error: BaseException, timeout: float) -> str:
-    """What an error of a store says, in a few words."""
+    """The message of an error of a store, short and without secrets."""
     if isinstance(error, FileNotFoundError):
         return "there is no such object"
     if isinstance(error, TimeoutError):
@@ -155,7 +154,7 @@ class LazyArray:
         return flat
 
     def load(self) -> Any:
-        """The array in memory, as `open_update` gives that of a local file."""
+        """The array in memory."""
         return self.like(self.numbers())
 
     def like(self, flat: Array) -> Any:
@@ -170,8 +169,7 @@ class LazyArray:
         return f"<{self.dtype_name} of shape {self.shape} in {self.stored.shown}>"
 
 
-Cut = tuple[LazyArray, int, int]
-"""An array, and the first number and the end of a part of it."""
+Cut = tuple[LazyArray, int, int]  # an array, and the first number and the end of a part of it
 
 
 class Fetch:
@@ -204,11 +202,7 @@ class Fetch:
     def arrays(self) -> list[Array]:
         """One flat array for each cut, once all have come."""
         if self._future is not None:
-            try:
-                self._future.result()
-            except BaseException:  # Ctrl-C
-                self._future.cancel()
-                raise
+            _result_of(self._future)
         return [self._array(*cut, *place) for cut, place in zip(self.cuts, self.places, strict=True)]
 
     def _array(self, array: LazyArray, low: int, high: int, buffer: Array, first: int) -> Array:
@@ -220,7 +214,7 @@ class Fetch:
 
 
 def check_updates(updates: Iterable[RemoteUpdate]) -> None:
-    """Check that the objects of updates that were read are what they were when they were opened."""
+    """Mark updates as lost whose objects have changed since they were opened."""
     read = {id(one): one.check for one in updates if one.unchecked and one.lost is None}
     if read:
         run(several(list(read.values())))
@@ -239,7 +233,7 @@ async def several(requests: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     return await asyncio.gather(*map(one, requests))
 
 
-def submit(work: Coroutine[Any, Any, T]) -> Any:
+def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Start work on the thread that fsspec reads with."""
     import asyncio
 
@@ -249,10 +243,13 @@ def submit(work: Coroutine[Any, Any, T]) -> Any:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    future = submit(work)
+    return _result_of(submit(work))
+
+
+def _result_of(future: Future[T]) -> T:
     try:
         return future.result()
-    except BaseException:
+    except BaseException:  # Ctrl-C
         future.cancel()
         raise
 

@@ -32,8 +32,7 @@ from bartizan.updates.layout import (
 from bartizan.updates.server_inputs import server_leaves, server_row, shapes, shown
 from bartizan.updates.updates import Updates
 
-LONGEST_REASON = 300
-"""Characters of a reason for quarantine."""
+LONGEST_REASON = 300  # characters of a reason for quarantine
 NO_FLOATS = (
     "The updates hold no floating-point numbers to aggregate (convert integers with .astype(float) or .float())."
 )
@@ -128,7 +127,7 @@ class ParsedUpdate(NamedTuple):
 
 @dataclass(frozen=True)
 class InspectedUpdates:
-    """What the containers of all clients hold; no number was read."""
+    """The layouts of all clients' updates, before any number is read."""
 
     parsed: dict[int, ParsedUpdate]
     unreadable: dict[int, str]
@@ -146,7 +145,7 @@ class InspectedUpdates:
         return cls(parsed, unreadable)
 
     def common_layout(self, reference: Any) -> Layout:
-        """The reference's entries and shapes where there is one, else what most clients sent."""
+        """The layout that most clients sent; with a reference, among those with its entries and shapes."""
         layouts = [one.layout for one in self.parsed.values()]
         if not layouts:
             raise TooFewClientsError(nobody_left(len(self.unreadable)), self.unreadable)

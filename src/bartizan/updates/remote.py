@@ -1,6 +1,6 @@
 """Updates in stores that fsspec reaches: open them, read their objects by ranges, and upload results.
 
-What a store answers is not trusted: sizes, ranges and versions are checked, and no answer is read beyond what was asked
+Answers of a store are not trusted: sizes, ranges and versions are checked, and no more bytes are read than were asked
 for. The addresses are the caller's: they are opened with the rights of this process.
 """
 
@@ -22,11 +22,11 @@ import numpy as np
 from bartizan._util.text import quoted, short
 from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
 from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
-from bartizan.updates.headers import LONGEST_HEADER, Tensor, read_npy_header, read_safetensors_header
+from bartizan.updates.headers import LONGEST_HEADER, read_npy_header, read_safetensors_header
 from bartizan.updates.lazy import (
-    TIMEOUT,
     LazyArray,
     RemoteUpdate,
+    StoredObject,
     limited,
     reason_of_failure,
     run,
@@ -89,11 +89,6 @@ class RemoteFolder:
     def __init__(self, fs: Any, path: str, update: RemoteUpdate, query: str = "") -> None:
         self.fs, self.path, self.update, self.query = fs, path, update, query
 
-    @classmethod
-    def at(cls, address: str, options: Mapping[str, Any] | None = None, timeout: float = TIMEOUT) -> RemoteFolder:
-        fs, path = filesystem(address, options)
-        return cls(fs, path.rstrip("/"), RemoteUpdate(timeout))
-
     def names(self) -> list[str]:
         found = run(limited(lambda: call(self.fs, "ls", self.path, detail=True), self.update.time_to_open()))
         return sorted(posixpath.basename(str(one["name"])) for one in found if one.get("type") == "file")
@@ -122,10 +117,10 @@ class RemoteFolder:
         check_array(dtype, shape, 0, one.size)
         return LazyArray(self.update, one, dtype, shape, 0, dtype.name)
 
-    def _objects(self, names: Collection[str]) -> list[Any]:
+    def _objects(self, names: Collection[str]) -> list[StoredObject]:
         """Open these objects, several at a time, as parts of the update."""
 
-        async def opened(name: str) -> Any:
+        async def opened(name: str) -> StoredObject:
             try:
                 return await limited(lambda: self._open(name), self.update.time_to_open())
             except FileNotFoundError:
@@ -136,28 +131,24 @@ class RemoteFolder:
         self.update.unchecked = True
         return objects
 
-    async def _open(self, name: str) -> Any:
+    async def _open(self, name: str) -> StoredObject:
         path = f"{self.path}/{name}" if self.path else name
         if _is_http(self.fs):
             return await HttpObject.open(self.fs, path + (f"?{self.query}" if self.query else ""))
         return await FsspecObject.open(self.fs, path)
 
-    def _arrays(self, one: Any, most: int) -> dict[str, LazyArray]:
+    def _arrays(self, one: StoredObject, most: int) -> dict[str, LazyArray]:
         try:
             tensors = read_safetensors_header(OpenedFile(one, self.update), one.size, most)
         except ValueError as unsound:
             raise ValueError(f"{posixpath.basename(one.shown)}: {unsound}") from None
-        return {tensor.name: self._array(one, tensor) for tensor in tensors}
-
-    def _array(self, one: Any, tensor: Tensor) -> LazyArray:
-        stored = np.dtype("uint16" if tensor.dtype == "bfloat16" else tensor.dtype).newbyteorder("<")
-        return LazyArray(self.update, one, stored, tensor.shape, tensor.start, tensor.dtype)
+        return {t.name: LazyArray(self.update, one, t.stored, t.shape, t.start, t.dtype) for t in tensors}
 
 
 class OpenedFile:
     """An object, read from its beginning on."""
 
-    def __init__(self, one: Any, update: RemoteUpdate) -> None:
+    def __init__(self, one: StoredObject, update: RemoteUpdate) -> None:
         self.one, self.update, self.at = one, update, 0
         self.head = b""
 
@@ -171,16 +162,12 @@ class OpenedFile:
         return part
 
 
-class FsspecObject:
-    """An object that fsspec reads; its version is what the store's listing says before and after."""
-
-    def __init__(self, fs: Any, path: str, size: int, version: tuple[Any, ...]) -> None:
-        self.fs, self.path, self.size, self.version = fs, path, size, version
-        self.shown = shown(fs.unstrip_protocol(path))
+class FsspecObject(StoredObject):
+    """An object that fsspec reads; its version in the store's listing is compared before and after."""
 
     @classmethod
     async def open(cls, fs: Any, path: str) -> FsspecObject:
-        return cls(fs, path, *await cls._state(fs, path))
+        return cls(fs, path, shown(fs.unstrip_protocol(path)), *await cls._state(fs, path))
 
     @staticmethod
     async def _state(fs: Any, path: str) -> tuple[int, tuple[Any, ...]]:
@@ -201,16 +188,12 @@ class FsspecObject:
             raise ValueError("it was changed while it was being read")
 
 
-class HttpObject:
+class HttpObject(StoredObject):
     """An object at a URL, whose server answers ranges; each answer must be of the same version."""
-
-    def __init__(self, fs: Any, url: str, size: int, version: tuple[Any, ...]) -> None:
-        self.fs, self.url, self.size, self.version = fs, url, size, version
-        self.shown = shown(url)
 
     @classmethod
     async def open(cls, fs: Any, url: str) -> HttpObject:
-        one = cls(fs, url, 0, ())
+        one = cls(fs, url, shown(url))
         one.size, one.version = await one._ranged(0, memoryview(bytearray(1)))
         return one
 
@@ -226,7 +209,7 @@ class HttpObject:
         session, options = await self.fs.set_session(), dict(self.fs.kwargs)
         last = start + len(out) - 1
         headers = {**options.pop("headers", {}), "Range": f"bytes={start}-{last}", "Accept-Encoding": "identity"}
-        async with session.get(self.fs.encode_url(self.url), headers=headers, **options) as answer:
+        async with session.get(self.fs.encode_url(self.path), headers=headers, **options) as answer:
             if answer.status in (404, 410):
                 raise FileNotFoundError(self.shown)
             if answer.status >= 500 or answer.status == 429:

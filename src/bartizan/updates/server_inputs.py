@@ -1,4 +1,4 @@
-"""Check what the server itself supplies: the reference, the trusted update, and arrays for the result (`out=`)."""
+"""Check the server's own arguments: the reference, the trusted update, and arrays for the result (`out=`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.updates.column_pass import ColumnPass, MappedFiles, span
+from bartizan.updates.column_pass import ColumnPass, MappedPart, mappings, places_of, span
 from bartizan.updates.columns import Row, numbers
 from bartizan.updates.layout import (
     Layout,
@@ -138,17 +138,17 @@ class _OverlapCheck:
 
     starts: list[tuple[str, int]]
     ends: list[tuple[str, int]]  # of those that begin so far
-    files: MappedFiles
+    mapped: list[MappedPart]
 
     @classmethod
     def of(cls, written: Iterable[Array]) -> _OverlapCheck:
-        files = MappedFiles.now()
-        places = sorted(place for array in written if array.size for place in files.places(array, shared=True))
+        mapped = mappings("maps")
+        places = sorted(place for array in written if array.size for place in places_of(array, mapped, shared=True))
         ends = [(where, stop) for where, _, stop in places]
-        return cls([(where, start) for where, start, _ in places], list(accumulate(ends, max)), files)
+        return cls([(where, start) for where, start, _ in places], list(accumulate(ends, max)), mapped)
 
     def __call__(self, array: Array) -> bool:
-        for where, low, high in self.files.places(array) if array.size else ():
+        for where, low, high in places_of(array, self.mapped) if array.size else ():
             before = bisect_left(self.starts, (where, high))
             if before and self.ends[before - 1] > (where, low):
                 return True

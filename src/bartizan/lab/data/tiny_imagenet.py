@@ -142,21 +142,14 @@ def _cached(name: str, shape: tuple[int, ...], make: Callable[[], Pixels]) -> Pi
     If the cache can't be written, the images are decoded again the next time.
     """
     path = _cache_folder() / f"{name}.npy"
-    found = _cached_pixels(path, shape)
-    if found is not None:
-        return found
+    with suppress(ValueError, OSError):  # whatever is in the file, the images can be decoded again
+        found: Pixels = open_update(path)
+        if found.shape == shape and found.dtype == np.uint8:
+            return found
     pixels = make()
     with suppress(OSError):
         write_whole(path, lambda file: np.save(file, pixels, allow_pickle=False))
     return pixels
-
-
-def _cached_pixels(path: Path, shape: tuple[int, ...]) -> Pixels | None:
-    try:
-        found: Pixels = open_update(path)
-    except (ValueError, OSError):  # whatever is in the file, the images can be decoded again
-        return None
-    return found if found.shape == shape and found.dtype == np.uint8 else None
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -18,10 +18,8 @@ from bartizan._util.text import short
 from bartizan.records import CorruptFileError
 
 NAME = "checkpoint.pt"
-EVERY = 15.0
-"""Seconds of training between two checkpoints."""
-SHARE = 1 / 30
-"""The part of the time that may go into writing them: a larger model is saved less often."""
+EVERY = 15.0  # seconds of training between two checkpoints
+SHARE = 1 / 30  # the part of the time that may go into writing them: a larger model is saved less often
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The folder of a run: what it holds, and whether it can be written to."""
+"""The folder of a run: read, check and clear it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADVICE = "Put back a copy, or pass --fresh to begin again."
 
 
 def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
-    """What an earlier process wrote of this experiment, up to the last whole line; None if nothing."""
+    """The lines that an earlier process wrote of this experiment, up to the last whole one; None if there are none."""
     try:
         found = _read(folder)
     except (FileNotFoundError, NotADirectoryError):

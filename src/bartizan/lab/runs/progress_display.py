@@ -16,18 +16,15 @@ Line = Mapping[str, Any]
 
 
 class RunProgress:
-    """What the lines of one run have reported so far."""
+    """The state of one run, from its lines so far."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds, self.round = rounds, 0
-        self.reached: tuple[str, float | None] | None = None
-        """The name of the metric and its last value."""
+        self.reached: tuple[str, float | None] | None = None  # the name of the metric and its last value
         self.loss: float | None = None
-        self.attackers: float | None = None
-        """Total weight of the Byzantine clients."""
+        self.attackers: float | None = None  # total weight of the Byzantine clients
         self.byzantine: set[Any] = set()
-        self.note = ""
-        """The last round's note, unless an earlier round had the same."""
+        self.note = ""  # the last round's note, unless an earlier round had the same
         self._notes: set[str] = set()
         self._times: deque[float] = deque(maxlen=11)
 
@@ -60,12 +57,11 @@ class RunProgress:
     @property
     def summary(self) -> str:
         """Accuracy or perplexity, loss and weight on attackers, as far as they are known."""
-        parts = (
-            []
-            if self.reached is None or self.reached[1] is None
-            else [" ".join((self.reached[0], _shown(*self.reached)))]
-        )
-        parts += [] if self.loss is None else [f"loss {self.loss:.3f}"]
+        parts = []
+        if self.reached is not None and self.reached[1] is not None:
+            parts.append(f"{self.reached[0]} {_shown(*self.reached)}")
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.3f}")
         if self.attackers is not None and self.byzantine:
             parts.append(f"weight on attackers {_percent(self.attackers)}")
         return "  ".join(parts)
@@ -104,7 +100,7 @@ class Display:
 
     @property
     def status(self) -> str:
-        """What is done, and the time that is left at the pace of the runs at work."""
+        """The rounds that are done, and the time left at the pace of the running ones."""
         total = sum(self.rounds.values())
         parts = [f"{self.done:,} of {total:,}"]
         if not self.single:

@@ -201,20 +201,18 @@ def _lines_of(saved: Checkpoint, folder: Path, experiment: Experiment) -> Record
 
 def _require_same_data(population: Population, before: Recorded, folder: Path) -> None:
     if before.run.get("data") != population.dataset.digest:
-        raise AnotherRunError(
-            f"{folder} holds this experiment on other images of {population.dataset.name}: "
-            f"{sum(before.run.get('sizes') or ()):,} to train with, here {len(population.dataset.train):,}. "
-            "Take another folder with --out, or pass --fresh."
-        )
+        there, here = sum(before.run.get("sizes") or ()), len(population.dataset.train)
+        raise _other(folder, f"on other images of {population.dataset.name}: {there:,} to train with, here {here:,}")
 
 
 def _require_same_weights(digest: str | None, before: Recorded, folder: Path) -> None:
     there = before.run.get("first_weights")
     if there != digest:
-        raise AnotherRunError(
-            f"{folder} holds this experiment from other first weights (model.weights): a file of hash {there}, here "
-            f"{digest}. Take another folder with --out, or pass --fresh."
-        )
+        raise _other(folder, f"from other first weights (model.weights): a file of hash {there}, here {digest}")
+
+
+def _other(folder: Path, how: str) -> AnotherRunError:
+    return AnotherRunError(f"{folder} holds this experiment {how}. Take another folder with --out, or pass --fresh.")
 
 
 def _replay(before: Recorded, watch: Watch) -> None:

@@ -24,8 +24,7 @@ Watch = Callable[[str, Mapping[str, Any]], None]
 TRIES = 2
 LINE, DONE, FAILED = "line", "done", "failed"
 """The kinds of messages that a worker sends."""
-PATIENCE = 30.0
-"""Seconds that workers have to finish their round when the sweep is stopped."""
+PATIENCE = 30.0  # seconds that workers have to finish their round when the sweep is stopped
 
 
 @dataclass(frozen=True)
@@ -108,18 +107,15 @@ def work(pipe: Connection, threads: int) -> None:
     from bartizan.lab.runs.run import run
     from bartizan.lab.training.torch_import import torch
 
+    def send_line(line: Mapping[str, Any]) -> None:
+        pipe.send((LINE, line))
+
     torch.set_num_threads(threads)
     try:
         while True:
             config, folder, fresh = pipe.recv()
             try:
-                run(
-                    Experiment.of(config),
-                    Path(folder),
-                    resume=True,
-                    fresh=fresh,
-                    watch=lambda line: pipe.send((LINE, line)),
-                )
+                run(Experiment.of(config), Path(folder), resume=True, fresh=fresh, watch=send_line)
             except (EOFError, BrokenPipeError):
                 return
             except Exception as wrong:
