@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "flower": LIBRARY | {"lora"},
     "nvflare": LIBRARY | {"lora"},
     "partitioned": LIBRARY | {"distributed"},
-    "lab": LIBRARY | {"attacks"},
+    "lab": LIBRARY | {"attacks", "lora"},
     "studies": LIBRARY | {"attacks", "lab"},
     "cli": LIBRARY | {"attacks", "lab", "warmup"},  # studies by their names only
     "__main__": {"cli"},

@@ -314,9 +314,19 @@ def test_robust_rules_learn_the_text_that_an_attacked_mean_does_not(tmp_path):
     assert attacked["status"] == "diverged" or attacked["last"] > 2 * clean
     for rule in ("nnm >> geometric-median", "flame"):
         assert ends[rule, "sign-flip"]["last"] < 1.05 * clean
-    more = {"rounds": 40, "rule": {"name": "mean"}, "attack": {"name": "none"}}
-    more["model.weights"] = str(tmp_path / "mea-none" / "checkpoint.pt")
-    full, adapted = (
-        run(base.changed(more | {"model.adapters": rank}), tmp_path / f"rank-{rank}").end["last"] for rank in (0, 8)
-    )
-    assert adapted < 1.1 * full
+    more = base.changed({"rounds": 40, "model.weights": str(tmp_path / "mea-none" / "checkpoint.pt")})
+    ends = {}
+    for rank, rule, attack in (
+        (0, "mean", "none"),
+        (8, "mean", "none"),
+        (8, "mean", "sign-flip"),
+        (8, "nnm >> geometric-median", "sign-flip"),
+        (8, "flame", "sign-flip"),
+    ):
+        chosen = more.changed({"model.adapters": rank, "rule": {"name": rule}, "attack": {"name": attack}})
+        ends[rank, rule, attack] = run(chosen, tmp_path / f"{rank}-{rule[:3]}-{attack}").end
+    adapted = ends[8, "mean", "none"]["last"]
+    assert adapted < 1.1 * ends[0, "mean", "none"]["last"]
+    assert not ends[8, "mean", "sign-flip"]["converged"]
+    for rule in ("nnm >> geometric-median", "flame"):
+        assert ends[8, rule, "sign-flip"]["last"] < 1.05 * adapted

@@ -85,6 +85,8 @@ class LoRA:
                 f"{rule!r} judges single coordinates, and the products of adapters are never formed. "
                 "Use a rule that gives each client a weight, such as NNM(2) >> GeometricMedian()."
             )
+        if getattr(last, "noise", False):
+            raise ValueError(f"{rule!r} adds noise to every coordinate, which would give adapters full rank.")
 
 
 def is_positive(number: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from bartizan import registry as names
 from bartizan.aggregate import Aggregator
+from bartizan.attacks import needs
 from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import Geometry
@@ -18,9 +19,10 @@ from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.data.partition import SPLITS
 from bartizan.lab.models.networks import MODELS
+from bartizan.lora import LoRA, TwoSided
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.sketch import Sketch
+from bartizan.sketch import Exact, Rotated, Sketch
 
 if TYPE_CHECKING:
     from bartizan.lab.config.experiment import Experiment
@@ -30,14 +32,26 @@ def check(experiment: Experiment) -> None:
     """Build all that needs no data, so that a wrong name or setting is an error before anything runs."""
     m = experiment.clients.taking_part
     rule = _in_section("rule", lambda: rule_for(experiment.rule, m, min(experiment.clients.n_byzantine, m))[0])
-    sketch = _in_section("sketch", lambda: sketch_of(experiment.sketch))
+    sketch = _in_section("sketch", lambda: sketch_of(experiment))
+    attacker = _in_section("attack", lambda: attack_of(experiment.attack))
+    if experiment.model.adapters:
+        _in_section("rule", lambda: LoRA().check_rule(rule))
+        if not isinstance(sketch, (Exact, TwoSided)):
+            raise ConfigError(
+                f"sketch.name = {experiment.sketch.name!r} projects vectors, and model.adapters compares products of "
+                "factors: take 'exact' or 'rotated'."
+            )
+        if callable(attacker) and "sketch" in needs(attacker):
+            raise ConfigError(
+                f"attack.name = {experiment.attack.name!r} aims at projected vectors, and model.adapters compares "
+                "products of factors: take another attack."
+            )
     if isinstance(rule, CoordinateWise) and experiment.sketch.name != "exact":
         raise ConfigError(
             f"rule.name = {experiment.rule.name!r} judges each coordinate by itself, and a projection mixes them: "
             "it needs sketch.name = 'exact', or a pre-aggregator in front, such as 'nnm >> median'."
         )
     Aggregator(rule, sketch)
-    _in_section("attack", lambda: attack_of(experiment.attack))
     honest = experiment.clients.count - experiment.clients.n_byzantine
     copied = experiment.attack.settings.get("client") if experiment.attack.name == "mimic" else None
     if copied is not None and (copied >= honest or m < experiment.clients.count):
@@ -52,8 +66,12 @@ def check(experiment: Experiment) -> None:
         _in_section("model", lambda: MODELS.find(experiment.model.name))
 
 
-def sketch_of(chosen: Chosen) -> Sketch:
+def sketch_of(experiment: Experiment) -> Sketch:
+    """The sketch of this name; for adapters `rotated` stands for their own projection to k numbers."""
+    chosen = experiment.sketch
     made: Sketch = names.build(CHOICES["sketch"].known.find(chosen.name), chosen.settings)
+    if experiment.model.adapters and isinstance(made, Rotated):
+        return TwoSided(made.k, min(made.k, TwoSided.rows))
     return made
 
 

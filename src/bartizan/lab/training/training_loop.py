@@ -27,6 +27,7 @@ from bartizan.lab.models import build
 from bartizan.lab.models.trained_adapters import with_adapters
 from bartizan.lab.models.weights import FirstWeights
 from bartizan.lab.training import defence, reproducible
+from bartizan.lab.training.adapter_updates import AdapterUpdates
 from bartizan.lab.training.clients import Clients
 from bartizan.lab.training.evaluation import Evaluation, backdoor_rate
 from bartizan.lab.training.reproducible import round_seed
@@ -60,7 +61,7 @@ class Training:
         attack = defence.attack_of(experiment.attack)
         self.poison: Poison | None = attack if isinstance(attack, Poison) else None
         self.attack: Callable[..., Tensor] | None = None if self.poison else attack
-        self.sketch = defence.sketch_of(experiment.sketch)
+        self.sketch = defence.sketch_of(experiment)
         dataset, seed = population.dataset, experiment.seed
         if dataset.vocabulary and self.poison and not self.poison.of_text:
             raise ValueError(f"attack.name = {experiment.attack.name!r} changes images, and {dataset.name} is text.")
@@ -97,6 +98,9 @@ class Training:
             step_size=step_size_of(experiment),
             rounds=experiment.rounds,
         )
+        step = self.server.step_size if experiment.clients.work == "gradient" else 1.0
+        self.aggregate: Callable[..., Aggregation[Tensor]]
+        self.aggregate = AdapterUpdates(self.server, flat, step) if network.adapters else Aggregator.__call__
         published = self.attack is not None and "published" in needs(self.attack)
         self.initial = self.server.weights.clone() if published else None
         self.history: tuple[float, ...] = ()
@@ -183,7 +187,7 @@ class Training:
                 raise TooFewClientsError("No honest client took part.")
             if trusted is not None and not (bool(trusted.isfinite().all()) and bool(trusted.any())):
                 raise TooFewClientsError("The server's own update is zero or not finite.")
-            result, spent = machine.timed(lambda: aggregator(rows, **given), self.device)
+            result, spent = machine.timed(lambda: self.aggregate(aggregator, rows, **given), self.device)
         except TooFewClientsError as refused:
             self.server.skip()
             line["quarantined"] = {str(who[row]): why for row, why in refused.quarantined.items()}
@@ -244,7 +248,7 @@ class Training:
 
             def aggregate(sent: Tensor) -> Tensor:
                 try:
-                    update: Tensor = aggregator(self._weights_or_changes(sent), **given).update
+                    update = self.aggregate(aggregator, self._weights_or_changes(sent), **given).update
                 except TooFewClientsError:
                     update = mean  # a round that is refused does no harm
                 return self._weights_or_changes(update)
@@ -291,7 +295,7 @@ class Training:
         rule = aggregator.rule
         projected = isinstance(rule, Rule) and rule.needs_distances and not isinstance(self.sketch, Exact)
         if projected and self.experiment.evaluation.exact_weights:
-            found["exact_weights"] = Aggregator(rule)(rows, **given).weights
+            found["exact_weights"] = self.aggregate(Aggregator(rule), rows, **given).weights
         return found
 
     def _evaluate(self) -> dict[str, float]:
@@ -307,11 +311,13 @@ class Training:
         """Load or compile the kernels, so that the first round's times do not contain it."""
         who = self.population.taking_part(1)
         rule, _ = defence.rule_for(self.experiment.rule, len(who), 0)
+        size = self.clients.flat.size
         # A GPU's kernels are compiled for the alignment of the rows.
-        rows = list(torch.eye(len(who), 2**13 + self.clients.flat.size % 16, device=self.device))
+        size = size if self.experiment.model.adapters else 2**13 + size % 16
+        rows = list(1 + torch.eye(len(who), size, device=self.device))
         given: dict[str, Any] = {"seed": 0, "trusted": rows[0] if rule.needs_trusted else None}
         for sketch in {self.sketch, Exact()} if isinstance(rule, Rule) else {Exact()}:
-            Aggregator(rule, sketch)(rows, **given)
+            self.aggregate(Aggregator(rule, sketch), rows, **given)
         Norms().gram_stats(parse_updates(rows), 0)
 
 
