@@ -45,6 +45,8 @@ class Row:
     rounds: int
     machine: str
     bartizan: str
+    worker_momentum: float = 0.0
+    optimiser: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ def rows_of(folder: Path) -> Iterator[Row]:
             rounds=len(found.rounds),
             machine=str(found.run.get("machine")),
             bartizan=str(found.run.get("bartizan")),
+            worker_momentum=config.get("clients.worker_momentum", 0.0),
+            optimiser=config.get("server.optimiser"),
         )
 
 

@@ -116,8 +116,8 @@ def test_the_section_is_made_of_the_kept_rows(guide, tmp_path, monkeypatch):
     assert guide.table(kept, "perplexity") in guide.section()
 
 
-@pytest.mark.parametrize("name", ["images", "text"])
-def test_the_sweep_files_are_experiments_of_three_seeds(name):
+@pytest.mark.parametrize(("name", "count"), [("images", 288), ("text", 288), ("momentum", 72), ("adapters", 9)])
+def test_the_sweep_files_are_experiments_of_three_seeds(name, count):
     runs = Experiment.from_toml(BENCHMARKS / "guide" / f"{name}.toml").runs()
-    assert len(runs) == 288
+    assert len(runs) == count
     assert {run.seed for run in runs} == {0, 1, 2}
