@@ -191,9 +191,11 @@ def finished(
             f"The workers' sum is wrongly shaped: wanted {len(weights)} clients and {layout.dim} numbers, "
             f"got {len(integers)} and {sizes}."
         )
+    # Dask's arrays begin at any byte of a message, and kernels read aligned numbers only.
+    aligned = [np.require(each.floats, requirements="A") for each in sums]
     clients = Updates(
         layout=layout,
-        rows=stack([Row(tuple(np.split(each.floats, layout.ends[:-1])), ()) for each in sums], layout),
+        rows=stack([Row(tuple(np.split(floats, layout.ends[:-1])), ()) for floats in aligned], layout),
         integers=tuple(integers[client] for client in weights),
         clients=tuple(weights),
         n_sent=len(weights),
