@@ -4,6 +4,8 @@ bartizan sweep benchmarks/guide/images.toml        # to runs/guide-images; half 
 bartizan sweep benchmarks/guide/text.toml
 python benchmarks/decision_guide.py runs/guide-images runs/guide-text    # keep a row a run
 python benchmarks/results_page.py                  # write what is made of the rows into docs/guides/choosing.md
+
+Likewise guide/momentum.toml and guide/adapters.toml, kept by --out, for the tables of docs/reference/models.md.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -26,7 +28,8 @@ from bartizan.lab.report.wording import level
 from bartizan.studies.formatting import markdown_table
 
 MOST = 1000.0  # a perplexity far above that of guessing every character
-KEPT = Path(__file__).parent / "results" / "guide.jsonl"
+RESULTS = Path(__file__).parent / "results"
+KEPT = RESULTS / "guide.jsonl"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Row:
     bartizan: str
     worker_momentum: float = 0.0
     optimiser: str | None = None
+    adapters: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
             bartizan=str(found.run.get("bartizan")),
             worker_momentum=config.get("clients.worker_momentum", 0.0),
             optimiser=config.get("server.optimiser"),
+            adapters=config.get("model.adapters", 0),
         )
 
 
@@ -167,6 +172,39 @@ def sentences(rows: Sequence[Row]) -> str:
     seeds, rounds = len({row.seed for row in rows}), max(row.rounds for row in rows)
     said.append(f"- {len(rows)} runs of {rounds} rounds, {seeds} seeds; {machines}.")
     return "\n".join(said)
+
+
+def momentum_table() -> str:
+    """Return the ends with and without the clients' momentum, by attack and rule."""
+    return _pivot(
+        kept(RESULTS / "momentum.jsonl"),
+        {"attack": lambda row: f"`{row.attack}`", "rule": lambda row: f"`{row.rule}`"},
+        lambda row: f"server `{row.optimiser}`, clients {row.worker_momentum:g}",
+    )
+
+
+def adapters_table() -> str:
+    """Return the ends of training by adapters under attack, and beside that of all weights without."""
+    trained = {0: "all weights", 8: "adapters of rank 8"}
+    return _pivot(
+        kept(RESULTS / "adapters.jsonl"),
+        {
+            "trained": lambda row: trained[row.adapters],
+            "attack": lambda row: f"`{row.attack}`",
+            "rule": lambda row: f"`{row.rule}`",
+        },
+        lambda row: row.metric,
+    )
+
+
+def _pivot(rows: Sequence[Row], down: Mapping[str, Callable[[Row], str]], across: Callable[[Row], str]) -> str:
+    """Return a table of mean ± standard deviation over the seeds, in the order of the rows' texts."""
+    found: dict[tuple[str, ...], dict[str, list[Row]]] = {}
+    for row in sorted(rows, key=lambda row: (row.adapters, row.attack != "none", row.attack, row.rule)):
+        found.setdefault(tuple(text(row) for text in down.values()), {}).setdefault(across(row), []).append(row)
+    columns = sorted({across(row) for row in rows}, key=lambda text: (" `sgd`" not in text, text))
+    cell = {key: {c: cells(some)[0].text for c, some in by.items()} for key, by in found.items()}
+    return markdown_table([*down, *columns], [[*key, *(texts[c] for c in columns)] for key, texts in cell.items()])
 
 
 def section() -> str:

@@ -42,6 +42,7 @@ PAGES = (
     DOCS / "results.md",
     DOCS / "explanation" / "speed.md",
     DOCS / "guides" / "choosing.md",
+    DOCS / "reference" / "models.md",
     DOCS / "reliability.md",
     ROOT / "README.md",
 )
@@ -77,6 +78,8 @@ def parts() -> dict[str, str]:
         "cost_gpu_middle": cost_table(RESULTS, GPU, 50, 1_000_000),
         "cost_gpu_small": cost_table(RESULTS, GPU, 10, 100_000),
         "guide": wrapped(decision_guide.section()),
+        "momentum": decision_guide.momentum_table(),
+        "adapters": decision_guide.adapters_table(),
         "campaign": wrapped(page.section(json.loads((RESULTS / "hostile.json").read_text(encoding="utf-8")))),
         "origins": wrapped(results_text.origins(kept_runs.read(RESULTS / "paper.jsonl"))),
     }
