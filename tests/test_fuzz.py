@@ -23,7 +23,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("PIL")
 
 import bartizan as bz
-from bartizan import files
+from bartizan import files, registry
 from bartizan._util import schema
 from bartizan.defense import decide
 from bartizan.lab.data import cifar, idx
@@ -156,7 +156,7 @@ async def unchecked(update):
 
 
 BROKEN = {  # what is broken: the surface, where, the thing put there, what the campaign says
-    "a reader that refuses every file": ("update-files", files, "_npy", refusing, "a sound input was refused"),
+    "a reader that refuses every file": ("update-files", files, "npy_dtype", refusing, "a sound input was refused"),
     "objects that are never checked": ("stores", lazy.RemoteUpdate, "check", unchecked, "request "),
     "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than the independent reader"),
     "checkpoints of another round": (
@@ -254,9 +254,12 @@ def test_choices_end_where_the_bytes_do():
     assert [draw.below(4), draw.below(1000), draw.chance(2)] == [1, 0, False]
 
 
-def test_the_page_names_the_rules_that_are_drawn():
-    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    assert [name for name in RULES if name not in text] == []
+def test_every_rule_of_the_registry_is_drawn_and_six_behind_a_pre_aggregator():
+    known = {
+        cls.__name__ for each in (registry.RULES, registry.COORDINATEWISE) for cls in map(each.find, each.built_in)
+    }
+    assert known <= RULES.keys()
+    assert sum(" >> " in name for name in RULES) == 6
 
 
 def test_the_campaign_writes_its_figures(tmp_path):

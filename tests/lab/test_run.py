@@ -424,8 +424,8 @@ def test_a_validation_part_is_taken_from_all_clients_and_the_test_set_is_not_loo
 
 
 def test_a_run_that_can_not_begin_leaves_no_folder(tmp_path):
-    with pytest.raises(ValueError, match="examples"):
-        run(SMALL.with_settings(["clients.count=20000"]), tmp_path / "new" / "run")
+    with pytest.raises(ValueError, match="mnist"):
+        run(SMALL.changed({"data": {"name": "mnist", "folder": str(tmp_path)}}), tmp_path / "new" / "run")
     assert not (tmp_path / "new").exists()
 
 
