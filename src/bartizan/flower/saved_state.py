@@ -97,7 +97,8 @@ def _saved(file: BinaryIO) -> Saved:
     with zipfile.ZipFile(file) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise ValueError("it is compressed")  # a few bytes could become gigabytes
-        if any(entry.file_size > os.fstat(file.fileno()).st_size for entry in archive.infolist()):
+        most = os.fstat(file.fileno()).st_size
+        if any(max(entry.file_size, entry.compress_size) > most for entry in archive.infolist()):
             raise ValueError("an entry claims more bytes than the file has")  # `read` would allocate them
         about = schema.parse(About, json.loads(archive.read(ABOUT)))  # `read` compares the checksum
         if about.seconds < 0:
