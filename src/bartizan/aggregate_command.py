@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
     names = client_names(places)
     settings = {
         "rule": repr(rule),
-        "sketch": repr(sketch),
+        "sketch": sketch if isinstance(sketch, str) else repr(sketch),
         "byzantine": options.byzantine,
         "out": without_secrets(options.out),
     }
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     except (TooFewClientsError, BadClientError) as refused:
         known = refused.quarantined if isinstance(refused, TooFewClientsError) else {refused.client: refused.reason}
         reasons = {names[client]: reason for client, reason in known.items()}
-        problem = refused.problem if isinstance(refused, TooFewClientsError) else str(refused)
+        problem = refused.problem if isinstance(refused, TooFewClientsError) else "A client can't take part (--strict)."
         _write_report(options.report, report | {"status": "refused", "problem": problem, "quarantined": reasons})
         _print_quarantined(reasons)
         print(f"bartizan aggregate: {short(problem, 4000)}", file=sys.stderr)
@@ -197,7 +197,8 @@ def _sizes(path: str, names: list[str]) -> list[float]:
     except ValueError as wrong:
         raise ValueError(f"{path} must be a JSON object from clients' names to sizes: {wrong}.") from None
     if not isinstance(sizes, dict) or (missing := [name for name in names if name not in sizes]):
-        lacks = f"; it has none for {', '.join(map(quoted, missing[:5]))}" if isinstance(sizes, dict) else ""
+        more = f" and {len(missing) - 5} more" if isinstance(sizes, dict) and len(missing) > 5 else ""
+        lacks = f"; it has none for {', '.join(map(quoted, missing[:5]))}{more}" if isinstance(sizes, dict) else ""
         raise ValueError(f"{path} must be a JSON object from clients' names to sizes{lacks}.")
     return [sizes[name] for name in names]
 

@@ -59,7 +59,7 @@ TEXT = {
 
 def test_rules_stand_in_the_order_of_their_worst_case(guide):
     lines = guide.table(rows(guide, IMAGES), "accuracy").splitlines()
-    assert lines[0] == "| rule | no attack | worst case at b = 0.3 |"
+    assert lines[0] == "| rule | b = 0.3: no attack | worst case |"
     assert lines[2:] == [
         "| `mca` | 78% ± 1.0 | 69% ± 1.0 (lie, iid) |",
         "| `krum` | 70% ± 1.0 | 50% ± 1.0 (lie, dirichlet 0.1) |",

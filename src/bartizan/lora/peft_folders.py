@@ -83,6 +83,8 @@ def save_adapter(
     path = Path(folder)
     base = dict(config) if isinstance(config, Mapping) else read_config(Path(config))
     alpha = base.get("lora_alpha") if alpha is None else alpha
+    if alpha is None:
+        raise ValueError("The config has no lora_alpha: pass alpha=, the one that the adapters were aggregated with.")
     form = parse_adapter(update, LoRA(alpha=alpha, max_rank=2**31)).form
     usual = Counter(form.ranks).most_common(1)[0][0]
     others = {name: rank for (name, *_), rank in zip(form.shapes, form.ranks, strict=True) if rank != usual}

@@ -163,7 +163,7 @@ class ColumnPass:
         memory, self.spare = self.spare, self.spare - sum(needs.values())
         if self.spare < least_block:
             listed = ", ".join(f"{name} {shown(size)}" for name, size in needs.items() if size)
-            advice = " A result on disk needs less: see bartizan.updates.files.create_update."
+            advice = " A result on disk needs less: see bartizan.files.create_update."
             raise ValueError(
                 f"memory={shown(memory)} is too little: at least {shown(sum(needs.values()) + least_block)} is needed "
                 f"({listed}, one block of the updates {shown(least_block)}).{advice if needs.get('result') else ''}"

@@ -179,8 +179,9 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
         if own is list:
             return plain
         return kind(*plain) if hasattr(kind, "_fields") else tuple(plain)
+    hint = "; a file is given as pathlib.Path(...)" if issubclass(kind, str) and not path else ""
     raise TypeError(
-        f"{_where(path)} is a {kind.__name__}, not a NumPy array, a torch tensor or an array that speaks DLPack"
+        f"{_where(path)} is a {kind.__name__}, not a NumPy array, a torch tensor or an array that speaks DLPack{hint}"
     )
 
 

@@ -17,8 +17,10 @@ OPTIMISERS = (*PLAIN, "prodigy", "dog", "d-adaptation", "adagrad-norm")
 class Data:
     """The data set."""
 
-    name: str = key("fashion-mnist-mini", "which images; the first is in the package", registry=DATASETS)
-    folder: str = key("", "where their files are; not needed for fashion-mnist-mini")
+    name: str = key(
+        "fashion-mnist-mini", "which images or text; those that end in -mini are in the package", registry=DATASETS
+    )
+    folder: str = key("", "where their files are; not needed for those in the package")
     augment: bool = key(False, "crop and mirror the training images at random")
     resize: int = key(0, "scale images to this many pixels a side; 0 leaves them as they are", least=0, most=512)
     scaling: str = key(
