@@ -32,7 +32,7 @@ from bartizan.updates.headers import (
     write_safetensors_header,
 )
 from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf, rebuild
-from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, bfloat16_array
+from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, bfloat16_array, without_secrets
 
 KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside
@@ -149,7 +149,10 @@ def opened(update: Any, **options: Any) -> Any:
     """The update at a path or address, or an `Unreadable` if it can't be opened; anything else as it is."""
     try:
         return open_update(update, **options) if is_place(update) else update
-    except (ValueError, OSError, ImportError) as unsound:
+    except OSError as unread:
+        where, why = without_secrets(str(update)), unread.strerror or without_secrets(str(unread))
+        return Unreadable(f"{where} can't be opened as an update: {why}.")
+    except (ValueError, ImportError) as unsound:
         return Unreadable(str(unsound))
 
 
