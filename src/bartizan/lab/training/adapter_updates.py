@@ -18,10 +18,10 @@ from bartizan.result import Aggregation
 
 @dataclass(frozen=True)
 class AdapterUpdates:
-    """Does the work of an `Aggregator` where updates are changes of an adapter, as vectors; so is the aggregate.
+    """Aggregate vectors that are changes of a LoRA adapter by the products B A; the result is such a vector too.
 
-    A client's adapter is the server's minus `step` times its update: after local steps its own, with `step` = 1, and
-    after a gradient the one that a step of this size would give it.
+    A client's adapter is the server's minus `step` times its update. After local steps `step` is 1, and this is the
+    adapter that the client ended at; after a gradient it is the server's adapter after a step of this size.
     """
 
     server: Server
@@ -42,7 +42,7 @@ class AdapterUpdates:
         out: Any = lora.aggregate(sent, aggregator.rule, **given)  # type: ignore[arg-type]
         factors, before = dict(out.update), self.flat.named(start)
         for B, A in self._form.names:
-            factors[B], factors[A] = turned(factors[B], factors[A], before[A])
+            factors[B], factors[A] = aligned(factors[B], factors[A], before[A])
         after = torch.cat([factors[entry.name].reshape(-1) for entry in self.flat])
         made: Aggregation[Tensor] = replace(out, update=((start - after) / self.step).to(self.server.weights))
         return made
@@ -67,14 +67,14 @@ class AdapterUpdates:
         return Adapter(self._form, tuple(factors[B] for B, _ in names), tuple(factors[A] for _, A in names))
 
 
-def turned(B: Tensor, A: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Other factors of the product B A: those whose A has the lengths and angles of `before`, and is nearest to it.
+def aligned(B: Tensor, A: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors of the same product B A whose A has the lengths and angles of `before`, and is nearest to it.
 
     A small change of the product is then a small change of the factors, so that optimisers and momentum, which know
     factors only, can go on from earlier rounds.
 
     >>> B, A, Q = torch.ones(3, 2), torch.tensor([[1.0, 0, 2], [0, 3, 1]]), torch.tensor([[1.0, 5], [0, 2]])
-    >>> [torch.allclose(x, y, atol=1e-5) for x, y in zip(turned(B @ Q, Q.inverse() @ A, A), (B, A), strict=True)]
+    >>> [torch.allclose(x, y, atol=1e-5) for x, y in zip(aligned(B @ Q, Q.inverse() @ A, A), (B, A), strict=True)]
     [True, True]
     """
     (V, S), (V0, S0) = torch.linalg.qr(A.T), torch.linalg.qr(before.T)
