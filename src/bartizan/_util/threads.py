@@ -52,6 +52,12 @@ def share(task: Callable[[int], None], n_tasks: int, threads: int) -> None:
             other.result()
 
 
+def share_range(task: Callable[[int, int], None], n: int, threads: int) -> None:
+    """Call task(first, last) for ranges that cover 0 to n, a few for each thread, so that all are busy to the end."""
+    parts = min(n, 8 * threads) if threads > 1 else 1
+    share(lambda i: task(n * i // parts, n * (i + 1) // parts), parts, threads)
+
+
 def _helpers() -> ThreadPoolExecutor:
     global _pool
     if _pool is None:

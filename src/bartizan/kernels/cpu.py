@@ -10,14 +10,14 @@ only the file that a kernel is in, not what it calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from bartizan._util.jit import carray, cgutils, from_dtype, intrinsic, ir, llvm, njit, typeof, types, u64
-from bartizan._util.threads import n_threads, share
+from bartizan._util.threads import n_threads, share, share_range
 from bartizan._util.types import Array, Floats
 from bartizan.kernels import compiling, reference
 from bartizan.kernels import order_statistics as order
@@ -29,8 +29,8 @@ compiling.register()
 
 # Reordering sums is all we allow: NaN and Inf must come through.
 SUMS = {"reassoc", "contract", "nsz"}
-# Numbers below which waking a second thread costs more than it saves.
-SMALL = 2**17
+SMALL = 2**20  # numbers to be added up below which waking a second thread costs more than it saves
+CUT = 2**17  # numbers from which on a Gram matrix is summed in parts
 TILE = 4096
 AHEAD = 1024  # numbers of a row by which a weighted sum asks for them before it reads them
 STRIP = 256
@@ -53,10 +53,10 @@ IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
     if len(rows) > MANY:
         return _gram_of_many(rows, origin, out)
-    threads, about = _threads(rows), _only_read(origin)
+    threads, about = _threads(rows, len(rows) / 16), _only_read(origin)
     n_strips = -(-rows.width // STRIP)
     # Rows are cut alike for any number of threads, so that their products are the same to the bit.
-    parts = max(FEWEST, min(MOST, n_strips // PART)) if rows.width * len(rows) >= SMALL else 1
+    parts = max(FEWEST, min(MOST, n_strips // PART)) if rows.width * len(rows) >= CUT else 1
     sums = np.zeros((parts, *[len(rows) + -len(rows) % SIDE] * 2))
 
     def task(part: int) -> None:
@@ -85,31 +85,23 @@ def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
         out[:top, top:bottom] += sums[:, :top].T
 
     for low in range(0, rows.width, band):
-        share(partial(add, low), n_stripes, _threads(rows))
+        share(partial(add, low), n_stripes, n_threads())
 
 
 def squared_norms(rows: Rows, origin: Array | None, out: Floats) -> None:
-    _dots(rows, range(len(rows)), origin, out)
+    _dots(rows, np.arange(len(rows)), origin, out)
 
 
 def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
-    _dots(rows, [len(rows) - 1] * len(rows), origin, out)
+    _dots(rows, np.full(len(rows), len(rows) - 1), origin, out)
 
 
 @IGNORE_OVERFLOW
-def _dots(rows: Rows, others: Sequence[int], origin: Array | None, out: Floats) -> None:
+def _dots(rows: Rows, others: Array, origin: Array | None, out: Floats) -> None:
     threads, about = _threads(rows), _only_read(origin)
-    n_tiles = -(-rows.width // TILE)
-    unit = UNIT // TILE
-    parts = -(-n_tiles // unit)
+    parts = -(-rows.width // UNIT)
     sums, like = np.empty((len(rows), parts)), np.empty(0, rows.dtype)
-
-    def task(i: int) -> None:
-        m, part = divmod(i, parts)
-        first, last = unit * part, min(unit * (part + 1), n_tiles)
-        sums[m, part] = _dot_part(rows.table, m, others[m], first, last, like, about)
-
-    share(task, len(rows) * parts, threads)
+    share_range(partial(_dot_parts, rows.table, others, like, about, sums), sums.size, threads)
     for part in range(parts):
         out += sums[:, part]
 
@@ -117,13 +109,7 @@ def _dots(rows: Rows, others: Sequence[int], origin: Array | None, out: Floats) 
 def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
     threads, about = _threads(rows), _only_read(origin)
     n_tiles, like = -(-rows.width // TILE), np.empty(0, rows.dtype)
-    parts = max(1, min(n_tiles, 8 * threads)) if threads > 1 else 1  # so that all threads are busy to the end
-
-    def task(part: int) -> None:
-        first, last = n_tiles * part // parts, n_tiles * (part + 1) // parts
-        _sum_part(rows.table, first, last, like, weights, rest, about, out.table)
-
-    share(task, parts, threads)
+    share_range(partial(_sum_part, rows.table, like, weights, rest, about, out.table), n_tiles, threads)
 
 
 def median(rows: Rows, sizes: Floats, out: Rows) -> None:
@@ -217,16 +203,9 @@ def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: in
     unit = unit_of(k) // k
     parts = -(-len(words) // unit)
     at_once = parts == 1 and unit == FOLD  # one fold, or a sum of several
-    sums, squares = np.zeros((0 if at_once else len(rows), parts, k)), np.empty((len(rows), parts))
+    sums, squares = out[:, None] if at_once else np.zeros((len(rows), parts, k)), np.empty((len(rows), parts))
     rotate = rotation_of(k, mixing)
-
-    def task(i: int) -> None:
-        m, part = divmod(i, parts)
-        first, last = unit * part, min(unit * (part + 1), len(words))
-        into = out[m] if at_once else sums[m, part]
-        squares[m, part] = rotate(rows.table, m, first, last, like, about, words, into)
-
-    share(task, len(rows) * parts, threads)
+    share_range(partial(rotate, rows.table, unit, like, about, words, sums, squares), squares.size, threads)
     for part in range(parts):
         if not at_once:
             out += sums[:, part]
@@ -266,8 +245,9 @@ def _columns(rows: Rows, origin: Array | None) -> Floats:
     return np.ascontiguousarray(reference.centred(rows, origin).T)
 
 
-def _threads(rows: Rows) -> int:
-    return n_threads() if rows.width * len(rows) >= SMALL else 1
+def _threads(rows: Rows, cost: float = 1) -> int:
+    """How many threads pay off; the cost of a number is that of adding it up."""
+    return n_threads() if rows.width * len(rows) * cost >= SMALL else 1
 
 
 def _only_read(origin: Array | None) -> Array | None:
@@ -575,14 +555,17 @@ def _square(x):
 
 
 @njit(cache=True, nogil=True)
-def _dot_part(rows, m, other, first, last, like, origin):
-    """The inner product of two rows over these tiles."""
-    total = 0.0
+def _dot_parts(rows, others, like, origin, out, first, last):
+    """The inner products of rows with others over units of columns: these of `out`, counted row by row."""
     left, right = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype)
-    for t in range(first, last):
-        x = tile(rows, m, t * TILE, origin, left)
-        total += _square(x) if other == m else _dot(x, tile(rows, other, t * TILE, origin, right))
-    return total
+    width = rows.ends[-1]
+    for i in range(first, last):
+        m, unit = divmod(i, out.shape[1])
+        other, total = others[m], 0.0
+        for low in range(unit * UNIT, min((unit + 1) * UNIT, width), TILE):
+            x = tile(rows, m, low, origin, left)
+            total += _square(x) if other == m else _dot(x, tile(rows, other, low, origin, right))
+        out[m, unit] = total
 
 
 @njit(inner=True, cache=True, fastmath={"contract"})
@@ -654,7 +637,7 @@ def _fill_strip(rows, low, width, own, out):
 
 
 @njit(cache=True, nogil=True)
-def _sum_part(rows, first, last, like, weights, rest, origin, out):
+def _sum_part(rows, like, weights, rest, origin, out, first, last):
     M = len(weights)
     scratch, total = np.empty((4, TILE), like.dtype), np.empty(TILE)
     for t in range(first, last):
@@ -689,20 +672,33 @@ def _square_of_products(x, y, out, i, j):
             out[i + r, j + c] += row[c]
 
 
-@njit(inner=True, cache=True, forceinline=True)
-def _gather(rows, m, low, origin, own, to):
-    """A strip of row m in float64, about the origin: in float32 a far one would leave few digits of small numbers."""
-    e = _piece(rows.ends, low)
-    begin, step = rows.ends[e - 1] if e > 0 else 0, rows.steps[m, e]
-    after = rows.pointers[m, e] + (low + STRIP - begin) * step  # the next strip, which comes after all other rows'
-    for i in range(0, STRIP * min(step, 8), 64):
-        _prefetch(after + i)
-    x = tile(rows, m, low, None, own)
-    for i in range(u64(STRIP)):
-        to[i] = x[i]
-    if origin is not None:
-        for i in range(u64(min(STRIP, origin.size - low))):
-            to[i] -= origin[u64(low) + i]
+@njit(inner=True, cache=True)
+def _gather(rows, first, last, low, origin, own, to):
+    """A strip of these rows in float64, about the origin: in float32 a far one would leave few digits of small numbers.
+
+    All rows in one call, since numba counts references to the arrays of `rows` in each: that took longer than to copy.
+    """
+    ends, pointers, steps = rows.ends, rows.pointers, rows.steps
+    e = _piece(ends, low)
+    begin = ends[e - 1] if e > 0 else 0
+    in_place = rows.fill == 0 and low + STRIP <= ends[e]
+    for m in range(first, last):
+        step, line = steps[m, e], to[m - first]
+        address = pointers[m, e] + (low - begin) * step
+        after = address + STRIP * step  # the next strip, which comes after all other rows'
+        for i in range(0, STRIP * min(step, 8), LINE):
+            _prefetch(after + i)
+        if in_place:
+            x = carray(_pointer(address), (STRIP,), own.dtype)
+            for i in range(u64(STRIP)):
+                line[i] = x[i]
+        else:
+            x = tile(rows, m, low, None, own)
+            for i in range(u64(STRIP)):
+                line[i] = x[i]
+        if origin is not None:
+            for i in range(u64(min(STRIP, origin.size - low))):
+                line[i] -= origin[u64(low) + i]
 
 
 @njit(cache=True, nogil=True)
@@ -711,8 +707,7 @@ def _gram(rows, own, origin, first, last, out):
     M, padded = len(rows.pointers), len(out)
     strip = np.zeros((padded, STRIP))
     for s in range(first, last):
-        for m in range(M):
-            _gather(rows, m, s * STRIP, origin, own, strip[m])
+        _gather(rows, 0, M, s * STRIP, origin, own, strip)
         for i in range(0, padded, SIDE):
             for j in range(0, i + 1, SIDE):
                 _square_of_products(strip[i : i + SIDE], strip[j : j + SIDE], out, i, j)
@@ -727,11 +722,9 @@ def _gram_stripe(rows, own, origin, first, last, top, bottom, out):
     side = bottom - top
     mine, others = np.zeros((STRIPE, STRIP)), np.zeros((STRIPE, STRIP))
     for low in range(first, last, STRIP):
-        for m in range(top, bottom):
-            _gather(rows, m, low, origin, own, mine[m - top])
+        _gather(rows, top, bottom, low, origin, own, mine)
         for left in range(0, top, STRIPE):
-            for m in range(left, left + STRIPE):
-                _gather(rows, m, low, origin, own, others[m - left])
+            _gather(rows, left, left + STRIPE, low, origin, own, others)
             for few in range(0, STRIPE, FEW):
                 for i in range(0, side, SIDE):
                     for j in range(few, few + FEW, SIDE):
@@ -750,26 +743,29 @@ PAD = 16  # cells behind each sub-block's own, so that no vector wraps; they are
 
 @cache
 def rotation_of(k: int, mixing: int) -> Any:
-    """The kernel that adds what some blocks contribute to one client's sketch, and gives their squared norm."""
+    """The kernel that adds what units of blocks contribute to clients' sketches, and gives their squared norms."""
     n, L = mixing, k // mixing
 
     @njit(cache=True, nogil=True)
-    def rotate(rows, m, first, last, like, origin, words, out):
-        scratch, cells, norm = np.empty(k, like.dtype), np.zeros(n * (L + PAD), like.dtype), 0.0
-        for block in range(first, last):
-            row = tile(rows, m, block * k, None, scratch)
-            about, low = origin, block * k
-            if origin is not None and low + k > origin.size:  # the last block too is read whole
-                last_one = np.zeros(k, origin.dtype)
-                last_one[: origin.size - low] = origin[low:]
-                about, low = last_one, 0
-            square: float = _add_block(row, about, low, words[block], n, L, cells)
-            if square < FAINT and like.itemsize == 4:
-                square = _square(tile(rows, m, block * k, origin, scratch))
-            norm += square
-            if block + 1 == last or (block + 1 - first) % FOLD == 0:
-                _fold(cells, u64(n), u64(L), out)
-        return norm
+    def rotate(rows, unit, like, origin, words, out, norms, first, last):
+        scratch, cells = np.empty(k, like.dtype), np.zeros(n * (L + PAD), like.dtype)
+        for i in range(first, last):
+            m, part = divmod(i, norms.shape[1])
+            begin, end, norm = unit * part, min(unit * (part + 1), len(words)), 0.0
+            for block in range(begin, end):
+                row = tile(rows, m, block * k, None, scratch)
+                about, low = origin, block * k
+                if origin is not None and low + k > origin.size:  # the last block too is read whole
+                    last_one = np.zeros(k, origin.dtype)
+                    last_one[: origin.size - low] = origin[low:]
+                    about, low = last_one, 0
+                square: float = _add_block(row, about, low, words[block], n, L, cells)
+                if square < FAINT and like.itemsize == 4:
+                    square = _square(tile(rows, m, block * k, origin, scratch))
+                norm += square
+                if block + 1 == end or (block + 1 - begin) % FOLD == 0:
+                    _fold(cells, u64(n), u64(L), out[m, part])
+            norms[m, part] = norm
 
     return rotate
 

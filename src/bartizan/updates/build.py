@@ -92,7 +92,8 @@ def write_sum(clients: Updates, weights: Floats, rest: float, out: Row) -> tuple
     if not len(chosen):
         chosen = np.array([0])  # at weight 0: the answer is the reference, or zero
     written = HostRows.of([out], clients.layout)
-    for start, rows, origin in clients.blocks(clients.rows.take(chosen)):
+    read = clients.rows if len(chosen) == len(clients.rows) else clients.rows.take(chosen)
+    for start, rows, origin in clients.blocks(read):
         part = written.part(start, start + rows.width)
         rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
         clients.column_pass.release(clients.layout, [out.floats], start, start + rows.width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -141,8 +141,8 @@ class _OverlapCheck:
     mapped: list[MappedPart]
 
     @classmethod
-    def of(cls, written: Iterable[Array]) -> _OverlapCheck:
-        mapped = mappings("maps")
+    def of(cls, written: Collection[Array]) -> _OverlapCheck:
+        mapped = [] if all(map(_is_numpys_own, written)) else mappings("maps")  # which takes milliseconds
         places = sorted(place for array in written if array.size for place in places_of(array, mapped, shared=True))
         ends = [(where, stop) for where, _, stop in places]
         return cls([(where, start) for where, start, _ in places], list(accumulate(ends, max)), mapped)
@@ -153,6 +153,13 @@ class _OverlapCheck:
             if before and self.ends[before - 1] > (where, low):
                 return True
         return False
+
+
+def _is_numpys_own(array: Array) -> bool:
+    """Whether NumPy allocated the memory of an array, which is then no part of a file."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.flags.owndata
 
 
 def server_leaves(name: str, update: Any) -> dict[Path, Any]:

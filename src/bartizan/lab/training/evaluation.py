@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 BATCH = 500
 AT_ONCE = 2500  # on a GPU
+IN_CACHE = 100  # on a processor, where larger activations leave the cache
 
 
 class Evaluation:
@@ -97,15 +98,16 @@ def _outputs(
             module.train()
     n, device = len(images.labels), images.labels.device
     half = half and not batch_statistics and weights.dtype == torch.float32
-    batch = AT_ONCE if half else batch
+    if half:
+        batch = AT_ONCE
+    elif device.type == "cpu" and not batch_statistics:
+        batch = min(batch, IN_CACHE)
     with torch.no_grad():
         # Of nearly equal sizes: a last batch of few images would have statistics of few.
         for where in torch.arange(n, device=device).tensor_split(-(-n // batch)):
             given = images.batch(where)
-            if half and given.ndim == 4:  # images
-                with torch.autocast(device.type, torch.float16, cache_enabled=False):
-                    last = given.contiguous(memory_format=torch.channels_last)
-                    outputs = torch.func.functional_call(model, tensors, last)
-            else:
+            if given.ndim == 4:  # images
+                given = given.contiguous(memory_format=torch.channels_last)
+            with torch.autocast(device.type, torch.float16, cache_enabled=False, enabled=half and given.ndim == 4):
                 outputs = torch.func.functional_call(model, tensors, given)
             yield outputs.to(weights.dtype), images.labels[where]
