@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import logging
 import os
@@ -16,7 +15,7 @@ from dataclasses import MISSING
 from typing import Any
 
 from bartizan import __version__, registry
-from bartizan._util.text import short
+from bartizan._util.text import did_you_mean, short
 from bartizan.attacks import ATTACKS, POISONS
 from bartizan.registry import Registry
 
@@ -55,8 +54,7 @@ class Parser(argparse.ArgumentParser):
         for word in words[: words.index("--")] if "--" in words else words:
             option = word.partition("=")[0]
             if option.startswith("--") and not any(known.startswith(option) for known in self._option_string_actions):
-                close = difflib.get_close_matches(option, self._option_string_actions, n=1)
-                self.error(f"unknown option {option}." + (f" Did you mean {close[0]}?" if close else ""))
+                self.error(f"unknown option {option}.{did_you_mean(option, self._option_string_actions, str)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,8 +119,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
             parser.print_help(sys.stderr)
             raise SystemExit(2)
         if called is not None:
-            close = difflib.get_close_matches(called, COMMANDS, n=1)
-            meant = f" Did you mean {close[0]!r}?" if close else ""
+            meant = did_you_mean(called, COMMANDS)
             parser.error(f"invalid choice: {called!r}.{meant} Commands: {', '.join(COMMANDS)}.")
     return parser.parse_args(arguments)
 

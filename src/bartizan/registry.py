@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 from bartizan import rules
 from bartizan import sketch as sketches
-from bartizan._util.text import quoted
+from bartizan._util.text import did_you_mean, quoted
 from bartizan.rules import Rule, coordinatewise, preaggregators
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
@@ -73,8 +72,7 @@ class Registry(Mapping[str, Any]):
         key = _spelt(name)
         if key in self:
             return key
-        close = difflib.get_close_matches(key[:200], self, n=1)
-        meant = f" Did you mean {close[0]!r}?" if close else ""
+        meant = did_you_mean(key, self)
         raise ValueError(f"Unknown {self.kind} {quoted(key)}.{meant} Known: {', '.join(sorted(self))}.")
 
     def is_built_in(self, name: str) -> bool:

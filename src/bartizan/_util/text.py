@@ -1,8 +1,9 @@
-"""Sanitise untrusted text before it is printed."""
+"""Sanitise untrusted text before it is printed, and guess what was meant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -32,6 +33,16 @@ def quoted(value: Any, most: int = 200) -> str:
     """
     written = _written(value, repr)
     return _printable(written) if len(written) <= most else f"{_printable(written[:most])}..."
+
+
+def did_you_mean(given: str, known: Iterable[str], show: Callable[[str], str] = repr) -> str:
+    """The nearest known name as a question that ends an error message; empty if none is near.
+
+    >>> did_you_mean("krumm", ["krum", "mean"]), did_you_mean("x", ["krum"])
+    (" Did you mean 'krum'?", '')
+    """
+    close = difflib.get_close_matches(given[:200], known, n=1)
+    return f" Did you mean {show(close[0])}?" if close else ""
 
 
 def _printable(line: str) -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
 from bartizan._util.schema import LARGEST_INT
-from bartizan._util.text import quoted, short
+from bartizan._util.text import did_you_mean, quoted, short
 from bartizan.registry import Registry
-
-LONGEST = 200
-"""Characters of an unknown name that are compared and shown."""
 
 
 class ConfigError(ValueError):
@@ -48,11 +44,10 @@ def refuse_unknown(name: str, known: Iterable[str], section: str, of: str = "", 
     known = list(known)
     if name in known:
         return
-    close = difflib.get_close_matches(name[:LONGEST], [*known, also] if also else known, n=1)
-    meant = f" Did you mean {full(section, close[0])}?" if close else ""
+    meant = did_you_mean(name, [*known, also] if also else known, lambda close: full(section, close))
     takes = ", ".join(known) if known else "no settings"
     raise ConfigError(
-        f"Unknown key {short(full(section, name), LONGEST)}.{meant} {of or section or 'An experiment'} takes {takes}."
+        f"Unknown key {short(full(section, name), 200)}.{meant} {of or section or 'An experiment'} takes {takes}."
     )
 
 
@@ -103,8 +98,7 @@ def _checked(name: str, one: Field[Any], value: Any) -> Any:
         value = number_like(name, default, value)
     choices, least, most = (one.metadata[limit] for limit in ("one_of", "least", "most"))
     if choices and value not in choices:
-        close = difflib.get_close_matches(str(value)[:LONGEST], choices, n=1)
-        meant = f" Did you mean {close[0]!r}?" if close else ""
+        meant = did_you_mean(str(value), choices)
         raise ConfigError(f"{name} must be one of {', '.join(choices)}; got {shown(value)}.{meant}")
     too_small, too_large = least is not None and value < least, most is not None and value > most
     if too_small or too_large:

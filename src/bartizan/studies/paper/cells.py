@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
+
+from bartizan._util.text import did_you_mean
 
 DATA = {"cifar10": "cifar10", "cifar100": "cifar100", "tinyimagenet": "tiny-imagenet"}
 ABLATION = "cifar10-ks"
@@ -133,9 +134,7 @@ def named(table: str) -> list[PaperCell]:
     ]
     if not chosen:
         known = ["all", *DATA.values(), *tables(), STRESS, *labels()]
-        close = difflib.get_close_matches(wanted, known, n=1)
-        meant = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"Unknown table {table!r}.{meant} Known: {', '.join(known)}.")
+        raise ValueError(f"Unknown table {table!r}.{did_you_mean(wanted, known)} Known: {', '.join(known)}.")
     return chosen
 
 
