@@ -80,6 +80,9 @@ def test_the_grid_that_the_template_shows_works():
     ("given", "message"),
     [
         ({"round": 3}, r"Unknown key round. Did you mean rounds\?"),
+        ({"worker_momentum": 0.9}, r"Unknown key worker_momentum. Did you mean clients.worker_momentum\?"),
+        ({"momentum": 0.9}, r"Did you mean clients.momentum or server.momentum\?"),
+        ({"attack": {"name": "lie"}, "z": 1.0}, r"Unknown key z. Did you mean attack.z\?"),
         ({"rule": {"name": "krumm"}}, r"rule.name: Unknown rule 'krumm'. Did you mean 'krum'\?"),
         ({"rule": {"name": "krum", "n_byzantin": 3}}, r"Unknown key rule.n_byzantin. Did you mean rule.n_byzantine\?"),
         ({"rule": {"name": "mean", "n_byzantine": 3}}, "rule 'mean' takes no settings"),

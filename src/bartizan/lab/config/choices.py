@@ -49,7 +49,8 @@ class Choice:
         for key, value in given.items():
             if key == self.word:
                 continue
-            refuse_unknown(key, takes, self.section, of=f"{self.section} {name!r}", also=self.word)
+            chooses = {self.word: full(self.section, self.word)}
+            refuse_unknown(key, takes, self.section, of=f"{self.section} {name!r}", also=chooses)
             if not isinstance(value, (bool, int, float, str)):
                 wanted = "a number, a text, true or false"
                 raise ConfigError(f"{full(self.section, key)} must be {wanted}; got {shown(value)}.")

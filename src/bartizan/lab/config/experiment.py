@@ -69,8 +69,10 @@ class Experiment:
         """
         values: dict[str, Any] = {}
         plain: dict[str, Any] = {}
+        known = [one.name for one in fields(cls)]
         for name, content in given.items():
-            refuse_unknown(name, [one.name for one in fields(cls)], "")
+            if name not in known:
+                refuse_unknown(name, known, "", also=_without_section(given))
             if name in CHOICES:
                 values[name] = CHOICES[name].of(content)
             elif name in SECTIONS:
@@ -242,6 +244,18 @@ def _section(name: str, content: Any) -> Mapping[str, Any]:
         return {"name": content}
     function = ", or the function that makes it" if name in NAMED else ""
     raise ConfigError(f"{name} must be a section, [{name}]{function}; got {shown(content)}.")
+
+
+def _without_section(given: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of all sections by their names alone; several with the same name are joined by "or"."""
+    names = {section: [one.name for one in fields(kind)] for section, kind in SECTIONS.items()}
+    for section, choice in CHOICES.items():
+        names[section] = [choice.word, *choice.takes(choice.of(given.get(section, {})).name)]
+    keys: dict[str, str] = {}
+    for section, own in names.items():
+        for name in own:
+            keys[name] = f"{keys[name]} or {section}.{name}" if name in keys else f"{section}.{name}"
+    return keys
 
 
 def _texts() -> set[str]:

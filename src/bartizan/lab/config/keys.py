@@ -39,12 +39,15 @@ def checked(section: str, kind: type[Any], given: Mapping[str, Any]) -> dict[str
     return {name: _checked(full(section, name), known[name], value) for name, value in given.items()}
 
 
-def refuse_unknown(name: str, known: Iterable[str], section: str, of: str = "", also: str = "") -> None:
-    """Raise unless the key is known; `also` is one that could have been meant."""
+def refuse_unknown(
+    name: str, known: Iterable[str], section: str, of: str = "", also: Mapping[str, str] | None = None
+) -> None:
+    """Raise unless the key is known; `also` has other keys that could have been meant, by the name to compare with."""
     known = list(known)
     if name in known:
         return
-    meant = did_you_mean(name, [*known, also] if also else known, lambda close: full(section, close))
+    keys = {**(also or {}), **{one: full(section, one) for one in known}}
+    meant = did_you_mean(name, keys, keys.__getitem__)
     takes = ", ".join(known) if known else "no settings"
     raise ConfigError(
         f"Unknown key {short(full(section, name), 200)}.{meant} {of or section or 'An experiment'} takes {takes}."
