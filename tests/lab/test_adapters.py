@@ -91,6 +91,23 @@ def test_a_run_of_adapters_resumes_to_the_bit_and_compares_with_exact_weights(tm
 
 
 @pytest.mark.parametrize(
+    ("rank", "note"),
+    [
+        (10, None),
+        (
+            11,
+            "model.adapters = 11 is above the width of 1 of 1 linear layers: there the adapters' rank is the width, "
+            "such as 10 in fc.",
+        ),
+    ],
+)
+def test_a_rank_above_the_width_of_a_layer_is_told_in_the_first_round(rank, note):
+    training = Training(ADAPTED.with_settings([f"model.adapters={rank}"]), "cpu")
+    assert [training.round(t).get("note") for t in (1, 2)] == [note, None]
+    assert factors(training, training.server.weights)[1].shape[0] == 10
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["rule.name=median"], r"\[rule\] Median\(\) judges single coordinates"),

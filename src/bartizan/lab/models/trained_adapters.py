@@ -32,7 +32,7 @@ class AdaptedLinear(nn.Module):
 def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> nn.Module:
     """Put adapters on every linear layer of a model, in place, and fix all other weights: they become buffers.
 
-    The adapters are drawn from the seed alone.
+    The adapters are drawn from the seed alone. Their rank is at most the width of their layer.
     """
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
@@ -51,3 +51,16 @@ def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> nn.Module:
             delattr(module, name)
             module.register_buffer(name, parameter.detach())
     return model
+
+
+def lowered_ranks(model: nn.Module, rank: int) -> str:
+    """A note about the layers that are too narrow for adapters of this rank; empty if there are none."""
+    ranks = {name: len(one.A) for name, one in model.named_modules() if isinstance(one, AdaptedLinear)}
+    narrow = {name: own for name, own in ranks.items() if own < rank}
+    if not narrow:
+        return ""
+    least = min(narrow, key=narrow.__getitem__)
+    return (
+        f"model.adapters = {rank} is above the width of {len(narrow)} of {len(ranks)} linear layers: there the "
+        f"adapters' rank is the width, such as {narrow[least]} in {least}."
+    )

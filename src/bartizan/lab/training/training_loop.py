@@ -24,7 +24,7 @@ from bartizan.lab.data.partition import counts
 from bartizan.lab.data.population import Population
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY, Metric
 from bartizan.lab.models import build
-from bartizan.lab.models.trained_adapters import with_adapters
+from bartizan.lab.models.trained_adapters import lowered_ranks, with_adapters
 from bartizan.lab.models.weights import FirstWeights
 from bartizan.lab.training import defence, reproducible
 from bartizan.lab.training.adapter_updates import AdapterUpdates
@@ -86,6 +86,7 @@ class Training:
         self.first = FirstWeights.read(network.weights) if network.weights else None
         self.first_notes = [population.note, self.first.load_into(model) if self.first else ""]
         self.model = (with_adapters(model, network.adapters, seed) if network.adapters else model).to(device)
+        self.first_notes.append(lowered_ranks(self.model, network.adapters))
         by_batch = experiment.evaluation.statistics == "batch"
         self.evaluation = Evaluation(self.model, self.test, batch_statistics=by_batch)
         held = [torch.from_numpy(part) for part in (*parts, population.trusted())]
