@@ -110,9 +110,10 @@ def test_a_rank_above_the_width_of_a_layer_is_told_in_the_first_round(rank, note
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["rule.name=median"], r"\[rule\] Median\(\) judges single coordinates"),
-        (["rule.name=nnm >> trimmed-mean", "sketch.name=exact"], r"\[rule\] .*judges single coordinates"),
-        (["rule.name=flame", "rule.noise=0.1"], r"\[rule\] FLAME.* adds noise"),
+        (["rule.name=median"], r"rule\.name = 'median' judges single coordinates.*such as 'nnm >> geometric-median'"),
+        (["rule.name=nnm >> trimmed-mean", "sketch.name=exact"], r"'nnm >> trimmed-mean' judges single coordinates"),
+        (["rule.name=bulyan", "rule.trim=true"], r"rule\.trim = true judges single coordinates.*: leave it out\."),
+        (["rule.name=flame", "rule.noise=0.1"], r"rule\.noise = 0\.1 adds noise.*: leave it out\."),
         (["sketch.name=gaussian"], r"sketch\.name = 'gaussian' projects vectors.*take 'exact' or 'rotated'"),
         (["attack.name=null-space"], r"attack\.name = 'null-space' aims at projected vectors"),
     ],

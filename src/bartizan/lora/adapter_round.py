@@ -21,7 +21,7 @@ from bartizan.defense.quarantine import quarantine
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS, GramStats, client_sizes
 from bartizan.lora import two_sided
-from bartizan.lora.adapters import Adapter, Adapters, Form, LoRA, parse_adapter, parse_adapters
+from bartizan.lora.adapters import ADDS_NOISE, Adapter, Adapters, Form, LoRA, parse_adapter, parse_adapters, refusal_of
 from bartizan.lora.factor_stacks import Measured, exact, sums_in_float32
 from bartizan.lora.merge import combined
 from bartizan.lora.peft_folders import open_adapter
@@ -188,7 +188,7 @@ class AdapterRound:
             if decision.coordinate_stage is not None:
                 raise ValueError(f"{rule!r} ends with single coordinates, which the products of adapters do not have.")
             if decision.noise:
-                raise ValueError(f"{rule!r} adds noise to every coordinate, which would give adapters full rank.")
+                raise ValueError(f"{rule!r} {ADDS_NOISE}.")
             update, lost = combined(clients.without(verdict.quarantined), decision.weights, settings, seed)
         watch.lap("combine")
         return replace(AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed), truncation=lost)
@@ -202,7 +202,9 @@ class AdapterRound:
 
 def check_adapters(aggregator: Aggregator, settings: LoRA, **unused: Any) -> None:
     """Raise ValueError on a rule, a sketch or an option of a strategy that adapters do not admit."""
-    settings.check_rule(aggregator.rule)
+    if why := refusal_of(aggregator.rule):
+        example = "NNM(2) >> GeometricMedian()"
+        raise ValueError(f"{aggregator.rule!r} {why}. Use a rule that only weighs the clients, such as {example}.")
     if not (aggregator.sketch == "auto" or isinstance(aggregator.sketch, (Exact, TwoSided))):
         raise ValueError(f"Adapters are compared by Exact() or TwoSided(), or 'auto'; got {aggregator.sketch!r}.")
     for name, value in unused.items():

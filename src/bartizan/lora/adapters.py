@@ -22,6 +22,7 @@ from bartizan.updates.parse import LONGEST_REASON, reason_of
 # As peft names them, with or without the adapter's own name: "...q_proj.lora_A.weight", "...lora_A.default.weight".
 NAME = re.compile(r"(.+)\.lora_(?:embedding_)?([AB])(?:\.\w+)?")
 WEIGHT = ".weight"
+ADDS_NOISE = "adds noise to every coordinate, which would give adapters full rank"
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,14 @@ class LoRA:
         """The s of another rank, by the alpha that gives rank `own` this scale."""
         return scale * (math.sqrt(own / rank) if self.use_rslora else own / rank)
 
-    def check_rule(self, rule: Any) -> None:
-        """Raise ValueError on a rule, or a last stage of one, that is no weighted sum of the clients."""
-        last = rule
-        while isinstance(getattr(last, "rule", None), (Rule, CoordinateWise)):
-            last = last.rule
-        if isinstance(last, CoordinateWise) or getattr(last, "trim", False):
-            raise ValueError(
-                f"{rule!r} judges single coordinates, and the products of adapters are never formed. "
-                "Use a rule that gives each client a weight, such as NNM(2) >> GeometricMedian()."
-            )
-        if getattr(last, "noise", False):
-            raise ValueError(f"{rule!r} adds noise to every coordinate, which would give adapters full rank.")
+
+def refusal_of(rule: Any) -> str:
+    """Why adapters do not admit a rule whose last stage is no weighted sum of the clients; empty if they do."""
+    while isinstance(getattr(rule, "rule", None), (Rule, CoordinateWise)):
+        rule = rule.rule
+    if isinstance(rule, CoordinateWise) or getattr(rule, "trim", False):
+        return "judges single coordinates, and the products of adapters are never formed"
+    return ADDS_NOISE if getattr(rule, "noise", False) else ""
 
 
 def is_positive(number: Any) -> bool:

@@ -15,11 +15,12 @@ from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
 from bartizan.errors import TooFewClientsError
 from bartizan.geometry import Geometry
 from bartizan.lab.config.choices import CHOICES, Chosen
-from bartizan.lab.config.keys import ConfigError
+from bartizan.lab.config.keys import ConfigError, shown
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.data.partition import SPLITS
 from bartizan.lab.models.networks import MODELS
-from bartizan.lora import LoRA, TwoSided
+from bartizan.lora import TwoSided
+from bartizan.lora.adapters import refusal_of
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Rotated, Sketch
@@ -35,7 +36,12 @@ def check(experiment: Experiment) -> None:
     sketch = _in_section("sketch", lambda: sketch_of(experiment))
     attacker = _in_section("attack", lambda: attack_of(experiment.attack))
     if experiment.model.adapters:
-        _in_section("rule", lambda: LoRA().check_rule(rule))
+        if why := refusal_of(rule):
+            given = {"name": experiment.rule.name, **experiment.rule.settings}
+            key = next((key for key in ("trim", "noise") if given.get(key)), "name")
+            another = "take a rule that only weighs the clients, such as 'nnm >> geometric-median'"
+            remedy = another if key == "name" else "leave it out"
+            raise ConfigError(f"rule.{key} = {shown(given[key])} {why}: {remedy}.")
         if not isinstance(sketch, (Exact, TwoSided)):
             raise ConfigError(
                 f"sketch.name = {experiment.sketch.name!r} projects vectors, and model.adapters compares products of "
