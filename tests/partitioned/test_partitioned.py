@@ -138,6 +138,20 @@ def test_a_reference_that_no_client_fits_and_parts_without_usable_clients_are_er
         workers.workers_of("spark", [x], 1)
 
 
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("distributed.client", "parts holds Dask futures.*: pass engine=client, the Dask Client"),
+        ("ray", "parts holds Ray object references.*: pass engine='ray'"),
+    ],
+)
+def test_futures_without_their_engine_are_an_error_that_names_it(module, message):
+    future = type("Future", (), {"__module__": module})()
+    for parts in ([future], [[np.ones(3)], [future, future]]):
+        with pytest.raises(TypeError, match=message):
+            partitioned.aggregate(parts, bz.Mean())
+
+
 def test_clients_that_hardly_differ_and_tiny_ones_are_read_once_more(pickling):
     rng = np.random.default_rng(0)
     for x in (rng.normal(size=(M, P)) + 3e6, 1e-170 * rng.normal(size=(M, P))):

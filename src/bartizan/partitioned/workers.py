@@ -12,6 +12,8 @@ from bartizan._util.text import quoted, short
 Step = Callable[..., Any]
 FEW = 4
 """Sums of workers that the caller adds up itself: a further step of a cluster takes longer."""
+ENGINES = {"distributed": ("Dask futures", "client, the Dask Client"), "ray": ("Ray object references", "'ray'")}
+"""By the package of a part's type: what the part is called, and the engine that reads it."""
 
 
 class WorkerError(RuntimeError):
@@ -141,15 +143,23 @@ def workers_of(engine: Any, parts: Any, timeout: float) -> Workers:
     if isinstance(parts, (str, bytes, Mapping)) or not isinstance(parts, Sequence):
         raise TypeError(f"parts must be a list with one part a worker; got {quoted(parts)}.")
     if engine is None:
+        for item in (item for part in parts for item in (part if isinstance(part, (list, tuple)) else [part])):
+            if found := ENGINES.get(_package_of(item)):
+                raise TypeError(f"parts holds {found[0]}, which only their workers can read: pass engine={found[1]}.")
         return LocalWorkers(parts)
     if engine == "ray":
         from bartizan.partitioned.ray_workers import RayWorkers
 
         return RayWorkers(parts, timeout)
-    if type(engine).__module__.partition(".")[0] == "distributed":
+    if _package_of(engine) == "distributed":
         from bartizan.partitioned.dask_workers import DaskWorkers
 
         return DaskWorkers(engine, parts, timeout)
     raise TypeError(
         f"engine must be None, a Dask Client, 'ray' or a torch.distributed process group; got {quoted(engine)}."
     )
+
+
+def _package_of(thing: Any) -> str:
+    """The package that defines the type of an object; imports nothing."""
+    return type(thing).__module__.partition(".")[0]
