@@ -101,6 +101,19 @@ def test_a_rule_below_the_attacked_mean_failed_whatever_the_mean_without_attack_
     assert "mca failed under lie" in sentences(tmp_path)
 
 
+def test_where_the_mean_without_attack_did_not_converge_no_rule_is_said_to_have_failed(tmp_path):
+    for rule in ("mean", "krum"):
+        for attack in ("none", "lie"):
+            write_brief(tmp_path / f"{rule}-{attack}", rule, attack, accuracy=0.15, converged=False)
+    write_brief(tmp_path / "mca", "mca", "lie", accuracy=0.3)
+    lead, about = content(load(tmp_path)).findings
+    assert lead == (
+        "Even the mean without attack did not converge: train longer, or with another step size, to judge rules. "
+        "mca ended at 30% under lie. One seed."
+    )
+    assert "5 points below the mean without attack (not converged)" in about
+
+
 def test_one_run_is_called_one_seed_and_names_the_weight_of_attackers_first(tmp_path):
     (lead, missing) = content(load(write_brief(tmp_path / "a", "krum", accuracy=0.5, on_attacker=0.9))).findings
     assert "after 2 rounds (one seed), while 1 of 4 clients attacked with lie. The attackers are 25%" in lead

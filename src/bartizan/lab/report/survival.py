@@ -50,7 +50,7 @@ def definition(cells: Sequence[GridCell]) -> list[str]:
     clean = [_of_mean(cells, other, "none") for other in others]
     tried = {(cell.other, cell.attack) for cell in cells}
     under = {a: [_of_mean(cells, other, a) for other in others if (other, a) in tried] for a in attacks}
-    missing = [] if all(map(math.isfinite, clean)) else ["without attack"]
+    missing = ["without attack"] if any(map(math.isnan, clean)) else []
     missing += [f"under {attack}" for attack, ends in under.items() if any(map(math.isnan, ends))]
     metric = cells[0].metric
     worse, better = ("above", "below") if metric.lower_is_better else ("below", "above")
@@ -107,13 +107,23 @@ def _trusted_attackers(attacked: Sequence[GridCell]) -> Iterator[str]:
 
 
 def _verdicts(cells: Sequence[GridCell], attacked: Sequence[GridCell]) -> Iterator[str]:
-    """Say which rules survived what; a rule is judged only by the attacks under which it was tried."""
+    """Say which rules survived what; a rule is judged only by the attacks under which it was tried.
+
+    One that did not converge is not judged where the mean without attack did not either: the training is the reason.
+    """
     attacks = order(cell.attack for cell in attacked)
+    judged = [
+        cell
+        for cell in attacked
+        if cell.n_converged == cell.n or not math.isinf(_of_mean(cells, cell.other, "none", cell.sketch))
+    ]
+    if len(judged) < len(attacked):
+        yield "even the mean without attack did not converge: train longer, or with another step size, to judge rules"
     groups: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    for rule in order(cell.rule for cell in attacked):
+    for rule in order(cell.rule for cell in judged):
         found: dict[bool | None, list[str]] = {True: [], None: [], False: []}
         for attack in attacks:
-            own = [cell for cell in attacked if (cell.rule, cell.attack) == (rule, attack)]
+            own = [cell for cell in judged if (cell.rule, cell.attack) == (rule, attack)]
             marks = [_judged(cells, cell) for cell in own]
             if own:
                 found[False if False in marks else None if None in marks else True].append(attack)
