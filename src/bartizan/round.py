@@ -305,7 +305,7 @@ class Round(Generic[U]):
         size, unit = self._effective_sketch.working_set()
         if size and self._recheck:
             size += RECHECK_SKETCH.k
-        with named_errors(ids, self._failed):
+        with NamedErrors(ids, self._failed):
             column_pass = ColumnPass.of(self._memory, progress, out)
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
@@ -346,17 +346,26 @@ class Round(Generic[U]):
         return sketch.stats_from(clients, SketchedRows.stacked(readings), self._seed)
 
 
-@contextmanager
-def named_errors(ids: list[Any], failed: dict[Any, str]) -> Iterator[None]:
-    """Errors about clients, which name them by their index, name them by their ids."""
-    try:
-        yield
-    except BadClientError as bad:
-        raise BadClientError(ids[bad.client], bad.reason) from None
-    except TooFewClientsError as too_few:
-        named = {ids[client]: reason for client, reason in too_few.quarantined.items()}
-        problem = nobody_left(len(named), len(failed)) if len(named) == len(ids) else too_few.problem
-        raise TooFewClientsError(problem, named, failed) from None
+@dataclass(frozen=True)
+class NamedErrors:
+    """Errors about clients, which name them by their index, name them by their ids.
+
+    Not by `contextmanager`, which from Python 3.12 on leaves the first error, and all updates, in a reference cycle.
+    """
+
+    ids: list[Any]
+    failed: dict[Any, str]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, BadClientError):
+            raise BadClientError(self.ids[error.client], error.reason) from None
+        if isinstance(error, TooFewClientsError):
+            named = {self.ids[client]: reason for client, reason in error.quarantined.items()}
+            all_out = len(named) == len(self.ids)
+            problem = nobody_left(len(named), len(self.failed)) if all_out else error.problem
+            raise TooFewClientsError(problem, named, self.failed) from None
 
 
 def in_order(ids: list[Any]) -> list[Any]:

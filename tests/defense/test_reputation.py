@@ -47,4 +47,5 @@ def test_a_node_that_fails_every_round_is_a_suspect_and_one_that_failed_once_is_
     (suspect,) = reputation.suspects()
     assert str(suspect) == "node 7: failed in 6 of 6 rounds; last: the app crashed"
     assert (suspect.failed, suspect.quarantined, reputation.nodes[1].failed) == (6, 0, 1)
-    assert Reputation.from_dict(json.loads(json.dumps(reputation.as_dict()))).suspects() == [suspect]
+    (read,) = Reputation.from_dict(json.loads(json.dumps(reputation.as_dict()))).suspects()
+    assert repr(read) == repr(suspect)  # its share is NaN, which equals nothing

@@ -27,7 +27,7 @@ from bartizan.lora.merge import combined
 from bartizan.lora.peft_folders import open_adapter
 from bartizan.lora.two_sided import TwoSided
 from bartizan.result import Aggregation
-from bartizan.round import in_order, named_errors
+from bartizan.round import NamedErrors, in_order
 from bartizan.rules.base import Rule
 from bartizan.sketch import Exact, Sketch
 from bartizan.updates.layout import Unreadable
@@ -165,7 +165,7 @@ class AdapterRound:
         rule, settings, seed = self._aggregator.rule, self._settings, self._seed
         seed = fresh_seed() if seed is None else seed
         assert isinstance(rule, Rule)
-        with named_errors(ids, self.failed):
+        with NamedErrors(ids, self.failed):
             clients = parse_adapters([self._stored[one][0] for one in ids], settings, strict=strict, **self._points)
             sketch = self._sketch(clients)
             stats, kept = _stats(clients, _measure(rule, sketch, seed), _short_of_digits(clients, sketch))

@@ -278,12 +278,7 @@ class Summary:
     @property
     def verdict(self) -> str:
         """Where that interval lies."""
-        if self.half is None:
-            return "too few cells for an interval"
-        middle = abs(mean(self.raw_differences))
-        if middle + self.half < MARGIN:
-            return f"inside ±{MARGIN:g} point"
-        return f"wholly outside ±{MARGIN:g} point" if middle - self.half > MARGIN else f"not inside ±{MARGIN:g} point"
+        return verdict(self.raw_differences)
 
     @property
     def distinct(self) -> str:
@@ -319,6 +314,21 @@ def headline(rows: Sequence[CellComparison]) -> str:
         f"{where}Projecting changes the best test accuracy by {signed_spread(reached)} points ({how} over {over}), "
         f"at worst by {mean(all_.worst.raw_differences):+.2f} ({cell_text(all_.worst)}). {end}"
     )
+
+
+def verdict(differences: Sequence[float]) -> str:
+    """Return where the 95% interval of the mean of these differences lies.
+
+    >>> verdict([0.1, -0.2, 0.3, 0.0, 0.2])
+    'inside ±1 point'
+    """
+    half = interval(differences)
+    if half is None:
+        return "too few cells for an interval"
+    middle = abs(mean(differences))
+    if middle + half < MARGIN:
+        return f"inside ±{MARGIN:g} point"
+    return f"wholly outside ±{MARGIN:g} point" if middle - half > MARGIN else f"not inside ±{MARGIN:g} point"
 
 
 def rank_correlations(rows: Sequence[CellComparison]) -> list[str]:
