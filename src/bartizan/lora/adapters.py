@@ -82,7 +82,7 @@ class LoRA:
             last = last.rule
         if isinstance(last, CoordinateWise) or getattr(last, "trim", False):
             raise ValueError(
-                f"{rule!r} judges single coordinates, and the products of adapters are never formed. "
+                f"{rule!r} judges single coordinates, and a client's products B A are never formed. "
                 "Use a rule that gives each client a weight, such as NNM(2) >> GeometricMedian()."
             )
         if getattr(last, "noise", False):
