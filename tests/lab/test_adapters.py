@@ -65,6 +65,21 @@ def test_the_new_adapter_is_the_average_of_the_products_to_the_models_rank():
     assert (after - before).norm() < 0.1 * before.norm()
 
 
+def test_adapters_are_factored_again_by_one_thread(monkeypatch):
+    training, sent = after_a_round(*LOCAL)
+    svd, threads = torch.linalg.svd, []
+
+    def watched(*args, **settings):
+        threads.append(torch.get_num_threads())
+        return svd(*args, **settings)
+
+    monkeypatch.setattr(torch.linalg, "svd", watched)
+    torch.set_num_threads(2)
+    training.aggregate(Aggregator(Mean()), sent, seed=1)
+    assert threads == [1, 1]  # the products' and that of `aligned`
+    assert torch.get_num_threads() == 2
+
+
 @pytest.mark.parametrize("rule", ["nnm >> geometric-median", "fltrust", "centered-clipping", "flame"])
 @pytest.mark.parametrize("attack", ["sign-flip", "min-max", "fang-krum", "label-flip"])
 def test_rules_and_attacks_work_on_adapters_and_no_honest_client_is_quarantined(rule, attack, tmp_path):

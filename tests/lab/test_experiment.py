@@ -87,6 +87,7 @@ def test_the_grid_that_the_template_shows_works():
         ({"rule": {"name": "krum", "n_byzantin": 3}}, r"Unknown key rule.n_byzantin. Did you mean rule.n_byzantine\?"),
         ({"rule": {"name": "mean", "n_byzantine": 3}}, "rule 'mean' takes no settings"),
         ({"rule": {"n_byzantine": 30}}, r"\[rule\] Krum with n_byzantine=30 needs at least 63 clients, got 50"),
+        ({"rule": {"name": "smea"}}, r"\[rule\] SMEA with 50 clients and n_byzantine=15 has more sets to try than"),
         ({"rule": {"n_byzantine": [3]}}, r"rule.n_byzantine must be a number, a text, true or false; got \[3\]"),
         ({"rule": {"n_byzantine": "x"}}, r"\[rule\] Krum needs n_byzantine, a whole number"),
         ({"rule": {"name": "krum >> mean"}}, "rule.name: Unknown pre-aggregator 'krum'"),
@@ -222,6 +223,11 @@ def test_a_rule_is_told_the_truth_or_the_most_it_can_take():
     assert rule.rule.n_byzantine == 11, "25 buckets are left, and krum needs 2f + 3"
 
 
+def test_a_rule_is_checked_for_many_clients_without_weighing_any():
+    chosen = Experiment.of({"rule": bz.NNM(5) >> MyRule(5)}).rule
+    assert rule_for(chosen, 20_000, 5) == (bz.NNM(5) >> MyRule(5), "")
+
+
 def test_values_survive_toml():
     thing = {"a": [True, -3, 1e-300, 'quote " \\ \n \x7f \u2028'], "a.b c": {"x": {"y": [[], [1]]}}}
     assert tomllib.loads(toml.document(thing)) == thing
@@ -280,7 +286,7 @@ class MyRule(Rule):
     inner: object = None
 
     def weigh(self, geometry):
-        return geometry.shares
+        raise NotImplementedError
 
 
 def test_objects_are_recorded_by_their_names_and_settings():

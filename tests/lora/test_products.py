@@ -227,6 +227,21 @@ def test_a_lower_rank_tells_what_it_leaves_out():
     assert 0.1 < left_out == pytest.approx(out.truncation, rel=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(200, 30), (30, 200), (30, 30)], ids=str)
+def test_many_clients_are_factored_again_at_the_size_of_their_product(shape, library, monkeypatch):
+    """40 clients of rank 2 have 80 columns of B, and a product of 30."""
+    rng, seen = np.random.default_rng(13), []
+    sent = [adapter(rng, 2, np.float64, {"m": shape}) for _ in range(40)]
+    module = np if isinstance(library(sent[0])["m.lora_A.weight"], np.ndarray) else pytest.importorskip("torch")
+    qr = module.linalg.qr
+    monkeypatch.setattr(module.linalg, "qr", lambda x: seen.append(x.shape[1]) or qr(x))
+    out = lora.aggregate([library(one) for one in sent], bz.Mean(), LoRA(alpha=2, rank=30))
+    assert seen == [30, 30]
+    X = np.mean([dense(one, 2) for one in sent], axis=0)
+    got = dense({name: np.asarray(array) for name, array in out.update.items()}, 2)
+    np.testing.assert_allclose(got, X, atol=1e-12 * np.abs(X).max())
+
+
 def test_components_without_a_product_can_still_be_trained():
     """Krum selects one client of rank 1 for a result of rank 3: two components have B = 0 and A not."""
     rng = np.random.default_rng(7)

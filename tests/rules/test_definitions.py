@@ -247,6 +247,8 @@ def test_smea_refuses_what_it_can_not_search_and_says_what_will_do():
     for n_clients, f in [(40, 10), (120, 2)]:
         with pytest.raises(ValueError, match="Use MDA or SpectralDnC"):
             bz.SMEA(f)(bz.Geometry.of(draw(0, n_clients)))
+    with pytest.raises(ValueError, match="Use MDA or SpectralDnC"):
+        bz.SMEA(4_000).check(20_000)  # Python prints no number as long as that of the sets
 
 
 def test_multi_krum_selects_no_more_than_can_be_honest():

@@ -82,7 +82,7 @@ def refusal_of(rule: Any) -> str:
     while isinstance(getattr(rule, "rule", None), (Rule, CoordinateWise)):
         rule = rule.rule
     if isinstance(rule, CoordinateWise) or getattr(rule, "trim", False):
-        return "judges single coordinates, and the products of adapters are never formed"
+        return "judges single coordinates, and a client's products B A are never formed"
     return ADDS_NOISE if getattr(rule, "noise", False) else ""
 
 

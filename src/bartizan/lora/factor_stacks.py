@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bartizan._util.types import Array, Floats
+from bartizan._util.types import Floats
 from bartizan.lora.adapters import Adapter
 from bartizan.updates.layout import is_tensor, on_gpu
 
@@ -209,9 +209,9 @@ def library(array: Any) -> Any:
     return sys.modules["torch"] if is_tensor(array) else np
 
 
-def placed(array: Array, like: Any) -> Any:
-    """A NumPy array on the device of `like`, which is not waited for."""
-    return sys.modules["torch"].from_numpy(array).to(like.device, non_blocking=True) if is_tensor(like) else array
+def placed(array: Any, like: Any) -> Any:
+    """The array as a tensor on the device of `like`, which is not waited for, if `like` is a tensor."""
+    return sys.modules["torch"].as_tensor(array).to(like.device, non_blocking=True) if is_tensor(like) else array
 
 
 def on_host(array: Any) -> Floats:

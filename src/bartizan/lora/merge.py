@@ -38,6 +38,7 @@ def combined(clients: Adapters, weights: Floats, settings: LoRA, seed: int) -> t
         c = w * [one.form.scales[i] for one, _ in parts] / scale
         ranks = [one.form.ranks[i] for one, _ in parts]
         B, A = joined([one.B[i] for one, _ in parts], axis=1), joined([one.A[i] for one, _ in parts], axis=0)
+        B, A = placed(B, like.B[i]), placed(A, like.A[i])  # in torch callers can limit the threads, in NumPy they can't
         if settings.combine == "factors":
             B = (B.reshape(-1, len(c), r) * placed(c[:, None], B)).sum(1)
             A = (A.reshape(len(c), r, -1) * placed(w[:, None, None], A)).sum(0)
@@ -57,21 +58,24 @@ def _refactored(B: Any, A: Any, rank: int, rng: np.random.Generator) -> tuple[An
     a random A, as LoRA begins: if both were 0, training could never change it.
     """
     xp = library(B)
+    d_out, d_in = len(B), A.shape[1]
+    if min(d_out, d_in) <= len(A):  # many clients: the product has fewer columns or rows than its factors
+        identity = placed(np.eye(min(d_out, d_in)), B)
+        B, A = (B @ A, identity) if d_in <= d_out else (identity, B @ A)
     Qb, Rb = xp.linalg.qr(B)
     Qa, Ra = xp.linalg.qr(A.T)
     U, sigma, V = xp.linalg.svd(Rb @ Ra.T, full_matrices=False)
     values = on_host(sigma)
     n = int((values[:rank] > NOTHING * values[0]).sum())
-    root, d_in = sigma[:n] ** 0.5, A.shape[1]
+    root = sigma[:n] ** 0.5
     begin = placed(rng.normal(size=(rank - n, d_in)) / math.sqrt(d_in), B)
-    zero = placed(np.zeros((len(B), rank - n)), B)
+    zero = placed(np.zeros((d_out, rank - n)), B)
     B = xp.concatenate([Qb @ U[:, :n] * root, zero], axis=1)
     return B, xp.concatenate([root[:, None] * (V[:n] @ Qa.T), begin], axis=0), values
 
 
 def _like(array: Any, leaf: Any) -> Any:
-    """A float64 array in the library, dtype and place of this one."""
-    if not is_tensor(leaf):
-        return in_own_type(np.ascontiguousarray(array, dtype=leaf.dtype), leaf)
-    tensor = array if is_tensor(array) else placed(np.ascontiguousarray(array), leaf)
-    return in_own_type(tensor.to(leaf.dtype).contiguous(), leaf)
+    """A float64 array in the dtype of this one, and of its own type."""
+    if is_tensor(leaf):
+        return in_own_type(array.to(leaf.dtype).contiguous(), leaf)
+    return in_own_type(np.ascontiguousarray(array, dtype=leaf.dtype), leaf)

@@ -106,7 +106,7 @@ def _sums(
 
 def _added(total: Any, where: Any, more: Any) -> Any:
     """The total with these numbers added, on the device of those."""
-    total = placed(total, more) if isinstance(total, np.ndarray) else total
+    total = placed(total, more)
     total[where] += more
     return total
 

@@ -28,14 +28,19 @@ class SMEA(Bounded, Rule):
 
     max_work: int = 10**9
 
+    def check(self, n_clients: int) -> None:
+        """Raise TooFewClientsError unless the breakdown condition holds, and ValueError beyond `max_work`."""
+        super().check(n_clients)
+        M, f = n_clients, self.n_byzantine
+        if comb(M, f) * (M - f) ** 3 > self.max_work:
+            raise ValueError(
+                f"SMEA with {M} clients and n_byzantine={f} has more sets to try than max_work={self.max_work} allows. "
+                "Use MDA or SpectralDnC, which serve at this size."
+            )
+
     def weigh(self, geometry: Geometry) -> Floats:
         C, f = geometry.centred, self.n_byzantine
         M = len(C)
-        if comb(M, f) * (M - f) ** 3 > self.max_work:
-            raise ValueError(
-                f"SMEA with {M} clients and n_byzantine={f} has {comb(M, f)} sets to try, more than max_work="
-                f"{self.max_work} allows. Use MDA or SpectralDnC, which serve at this size."
-            )
         sets = combinations(range(M), M - f)
         best, least = np.arange(M - f), np.inf
         while batch := list(islice(sets, max(1, BATCH // (M - f) ** 2))):

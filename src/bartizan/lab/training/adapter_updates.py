@@ -10,6 +10,7 @@ from typing import Any
 from bartizan import lora
 from bartizan.aggregate import Aggregator
 from bartizan.lab.training.flat_model import FlatLayout
+from bartizan.lab.training.reproducible import deterministic
 from bartizan.lab.training.server import Server
 from bartizan.lab.training.torch_import import Tensor, torch
 from bartizan.lora.adapters import Adapter, Form
@@ -39,10 +40,12 @@ class AdapterUpdates:
         sent = [self._adapter(start - self.step * update) for update in updates]
         given |= {"reference": self._adapter(start), "sketch": aggregator.sketch}
         given |= {"trusted": None if trusted is None else self._adapter(start - self.step * trusted)}
-        out: Any = lora.aggregate(sent, aggregator.rule, **given)  # type: ignore[arg-type]
-        factors, before = dict(out.update), self.flat.named(start)
-        for B, A in self._form.names:
-            factors[B], factors[A] = aligned(factors[B], factors[A], before[A])
+        # One thread: on a busy machine each of many operations on small matrices would wait for the other cores.
+        with deterministic(self._form.device, threads=1):
+            out: Any = lora.aggregate(sent, aggregator.rule, **given)  # type: ignore[arg-type]
+            factors, before = dict(out.update), self.flat.named(start)
+            for B, A in self._form.names:
+                factors[B], factors[A] = aligned(factors[B], factors[A], before[A])
         after = torch.cat([factors[entry.name].reshape(-1) for entry in self.flat])
         made: Aggregation[Tensor] = replace(out, update=((start - after) / self.step).to(self.server.weights))
         return made

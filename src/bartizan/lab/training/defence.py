@@ -6,14 +6,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bartizan import registry as names
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
 from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
 from bartizan.errors import TooFewClientsError
-from bartizan.geometry import Geometry
 from bartizan.lab.config.choices import CHOICES, Chosen
 from bartizan.lab.config.keys import ConfigError, shown
 from bartizan.lab.data.loaders import DATASETS
@@ -106,26 +103,20 @@ def rule_for(chosen: Chosen, n_clients: int, n_byzantine: int) -> tuple[Rule | C
     """
     name, settings = chosen.name, chosen.settings
     if "n_byzantine" in settings or "n_byzantine" not in CHOICES["rule"].takes(name):
-        return _tried(names.rule(name, **settings), n_clients), ""
+        rule = names.rule(name, **settings)
+        rule.check(n_clients)
+        return rule, ""
     too_few: TooFewClientsError | None = None
     for f in range(n_byzantine, -1, -1):
         try:
-            rule = _tried(names.rule(name, n_byzantine=f, **settings), n_clients)
+            rule = names.rule(name, n_byzantine=f, **settings)
+            rule.check(n_clients)
         except TooFewClientsError as wrong:
             too_few = too_few or wrong
             continue
         lowered = f"{name} has n_byzantine={f}, not {n_byzantine}: with {n_clients} clients it can take no more."
         return rule, lowered if f < n_byzantine else ""
     raise too_few or TooFewClientsError(f"{name} can't be used with {n_clients} clients.")
-
-
-def _tried(rule: Rule | CoordinateWise, n_clients: int) -> Rule | CoordinateWise:
-    """The rule, after it has weighed so many clients on a line: every part of a chain has a breakdown condition."""
-    rule.check(n_clients)
-    if isinstance(rule, Rule):
-        line = np.arange(1.0, n_clients + 1)[:, None]
-        rule(Geometry.of(line, seed=0, trusted=np.ones(1) if rule.needs_trusted else None))
-    return rule
 
 
 def _in_section(section: str, build: Callable[[], Any]) -> Any:
