@@ -5,7 +5,8 @@ bartizan sweep benchmarks/guide/text.toml
 python benchmarks/decision_guide.py runs/guide-images runs/guide-text    # keep a row a run
 python benchmarks/results_page.py                  # write what is made of the rows into docs/guides/choosing.md
 
-Likewise guide/momentum.toml and guide/adapters.toml, kept by --out, for the tables of docs/reference/models.md.
+Likewise guide/momentum.toml and guide/adapters.toml, kept by --out, for the tables of docs/reference/models.md, and
+guide/projection.toml for those of docs/results.md.
 """
 
 from __future__ import annotations
@@ -25,11 +26,20 @@ from bartizan._util.atomic import write_whole
 from bartizan._util.jsonl import flatten
 from bartizan.lab.metrics import METRICS, Metric
 from bartizan.lab.report.wording import level
+from bartizan.studies.estimates import interval
 from bartizan.studies.formatting import markdown_table
+from bartizan.studies.paper.compare import verdict
+from bartizan.studies.paper.kept_runs import RunSummary
 
 MOST = 1000.0  # a perplexity far above that of guessing every character
 RESULTS = Path(__file__).parent / "results"
 KEPT = RESULTS / "guide.jsonl"
+EXACT = "exact"
+PROJECTIONS = {
+    "rotated 4096": "Rotated(k=4096)",
+    "rotated 256": "Rotated(k=256)",
+    "bad-unsigned-sum 16": "bad sketch (k=16, no signs)",
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,10 @@ class Row:
     worker_momentum: float = 0.0
     optimiser: str | None = None
     adapters: int = 0
+    sketch: str = ""
+    best: float | None = None
+    moved: float | None = None
+    """The part of the weight that the projection gave to other clients than the exact rule, mean over the rounds."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +115,9 @@ def rows_of(folder: Path) -> Iterator[Row]:
             worker_momentum=config.get("clients.worker_momentum", 0.0),
             optimiser=config.get("server.optimiser"),
             adapters=config.get("model.adapters", 0),
+            sketch=" ".join(f"{config[key]}" for key in ("sketch.name", "sketch.k") if key in config),
+            best=found.end["best"],
+            moved=RunSummary.of(found).moved if any(line.get("exact_weights") for line in found.rounds) else None,
         )
 
 
@@ -195,6 +212,57 @@ def adapters_table() -> str:
         },
         lambda row: row.metric,
     )
+
+
+def projection_sentence() -> str:
+    """Return what projecting changes in points of accuracy, as intervals over the cells."""
+    rows = kept(RESULTS / "projection.jsonl")
+    said = []
+    for sketch, label in PROJECTIONS.items():
+        best = [mean(some) for some in _changes(rows, sketch, "best").values()]
+        half = interval(best) or math.nan
+        ends = f"{mean(best) - half:+.2f} to {mean(best) + half:+.2f}"
+        said.append(f"{label} changes it by {mean(best):+.2f} points, 95% interval {ends}, {verdict(best)}")
+    return f"{'; '.join(said)} ({len(best)} cells, {len({row.seed for row in rows})} seeds each)."
+
+
+def projection_tables() -> str:
+    """Return the same with the last accuracy and the worst cell, and a table of the cells."""
+    rows = kept(RESULTS / "projection.jsonl")
+    changes = {label: _changes(rows, sketch, "best") for sketch, label in PROJECTIONS.items()}
+    pooled = []
+    for sketch, label in PROJECTIONS.items():
+        best, last = ([mean(some) for some in _changes(rows, sketch, end).values()] for end in ("best", "last"))
+        shown = [f"{mean(some):+.2f} ± {interval(some) or math.nan:.2f}" for some in (best, last)]
+        worst = " under ".join(min(changes[label], key=lambda cell: mean(changes[label][cell])))
+        size = f"{mean(abs(change) for change in best):.2f}"
+        moved = f"{100 * mean(row.moved or 0.0 for row in rows if row.sketch == sketch):.1f}%"
+        pooled.append([label, *shown, size, f"{min(best):+.2f} ({worst})", moved, verdict(best)])
+    heads = ["sketch", "best", "last", "size of a cell's change", "worst cell", "moved", "the interval lies"]
+    base = {cell: _of(rows, *cell, EXACT, "best") for cell in changes[label]}
+    by_cell = []
+    for rule, attack in base:
+        of_base = f"{mean(base[rule, attack]):.1f} ± {stdev(base[rule, attack]):.1f}"
+        moved = [f"{mean(of[rule, attack]):+.1f} ± {stdev(of[rule, attack]):.1f}" for of in changes.values()]
+        by_cell.append([f"`{rule}`", f"`{attack}`", of_base, *moved])
+    numbers = ["exact", *changes]
+    cell_table = markdown_table(["rule", "attack", *numbers], by_cell, right=numbers)
+    return f"{markdown_table(heads, pooled, right=[*heads[1:4], 'moved'])}\n\n{cell_table}"
+
+
+def _of(rows: Sequence[Row], rule: str, attack: str, sketch: str, end: str) -> list[float]:
+    """Return the ends of a cell's runs by seed, in percent."""
+    own = [row for row in rows if (row.rule, row.attack, row.sketch) == (rule, attack, sketch)]
+    return [100 * getattr(row, end) for row in sorted(own, key=lambda row: row.seed)]
+
+
+def _changes(rows: Sequence[Row], sketch: str, end: str) -> dict[tuple[str, str], list[float]]:
+    """Return the points by which the ends with this sketch differ from the exact rule's, by cell and seed."""
+    cells = sorted({(row.rule, row.attack) for row in rows})
+    return {
+        cell: [pdr - base for base, pdr in zip(*(_of(rows, *cell, of, end) for of in (EXACT, sketch)), strict=True)]
+        for cell in cells
+    }
 
 
 def _pivot(rows: Sequence[Row], down: Mapping[str, Callable[[Row], str]], across: Callable[[Row], str]) -> str:

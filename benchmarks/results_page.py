@@ -80,6 +80,8 @@ def parts() -> dict[str, str]:
         "guide": wrapped(decision_guide.section()),
         "momentum": decision_guide.momentum_table(),
         "adapters": decision_guide.adapters_table(),
+        "projection_sentence": wrapped(decision_guide.projection_sentence()),
+        "projection": decision_guide.projection_tables(),
         "campaign": wrapped(page.section(json.loads((RESULTS / "hostile.json").read_text(encoding="utf-8")))),
         "origins": wrapped(results_text.origins(kept_runs.read(RESULTS / "paper.jsonl"))),
     }

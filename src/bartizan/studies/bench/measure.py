@@ -22,7 +22,7 @@ from bartizan.studies.bench.problem import Coordinates, Point, Problem
 PAUSE = 0.01
 SMALL = 5000  # coordinates to warm up on: what is compiled depends on types, not on sizes
 PART, FAR = 64, 10  # engines that would take 10 times the limit, by a 64th of the coordinates, are not run
-SHORT, IN_A_ROW = 0.005, 9  # seconds of a short call, and how often it is repeated
+SHORT, IN_A_ROW = 0.02, 9  # seconds of a short call, and how often it is repeated: waits for a core do not count
 FACTOR = 1.05  # how much farther from the honest mean than the definition, or an honest client, an answer may be
 Notice = Callable[[str], None]
 
