@@ -121,3 +121,22 @@ def test_the_sweep_files_are_experiments_of_three_seeds(name, count):
     runs = Experiment.from_toml(BENCHMARKS / "guide" / f"{name}.toml").runs()
     assert len(runs) == count
     assert {run.seed for run in runs} == {0, 1, 2}
+
+
+def test_what_projecting_changes_is_paired_by_seed_and_pooled_over_cells(guide, monkeypatch, tmp_path):
+    cells = {(rule, "lie", "iid"): 0.5 + i / 10 for i, rule in enumerate(("krum", "mca", "bulyan", "mda", "caf"))}
+    changes = {"exact": 0.0, "rotated 4096": 0.002, "rotated 256": -0.004, "bad-unsigned-sum 16": 0.3}
+    kept = [
+        asdict(row) | {"sketch": sketch, "best": row.last + change, "last": row.last - change, "moved": abs(change)}
+        for sketch, change in changes.items()
+        for row in rows(guide, cells)
+    ]
+    (tmp_path / "projection.jsonl").write_text("".join(json.dumps(row) + "\n" for row in reversed(kept)))
+    monkeypatch.setattr(guide, "RESULTS", tmp_path)
+    said = guide.projection_sentence()
+    assert said.startswith("Rotated(k=4096) changes it by +0.20 points, 95% interval +0.20 to +0.20, inside ±1 point;")
+    assert said.endswith("+30.00, wholly outside ±1 point (5 cells, 3 seeds each).")
+    tables = guide.projection_tables()
+    assert "| Rotated(k=256) | -0.40 ± 0.00 | +0.40 ± 0.00 | 0.40 |" in tables
+    assert "| 30.0% | wholly outside ±1 point |" in tables
+    assert "| `krum` | `lie` | 50.0 ± 1.0 | +0.2 ± 0.0 | -0.4 ± 0.0 | +30.0 ± 0.0 |" in tables
