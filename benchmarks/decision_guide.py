@@ -243,8 +243,8 @@ def projection_tables() -> str:
     by_cell = []
     for rule, attack in base:
         of_base = f"{mean(base[rule, attack]):.1f} ± {stdev(base[rule, attack]):.1f}"
-        moved = [f"{mean(of[rule, attack]):+.1f} ± {stdev(of[rule, attack]):.1f}" for of in changes.values()]
-        by_cell.append([f"`{rule}`", f"`{attack}`", of_base, *moved])
+        shown = [f"{mean(of[rule, attack]):+.1f} ± {stdev(of[rule, attack]):.1f}" for of in changes.values()]
+        by_cell.append([f"`{rule}`", f"`{attack}`", of_base, *shown])
     numbers = ["exact", *changes]
     cell_table = markdown_table(["rule", "attack", *numbers], by_cell, right=numbers)
     return f"{markdown_table(heads, pooled, right=[*heads[1:4], 'moved'])}\n\n{cell_table}"

@@ -53,7 +53,7 @@ IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
     if len(rows) > MANY:
         return _gram_of_many(rows, origin, out)
-    threads, about = _threads(rows, len(rows) / 16), _only_read(origin)
+    threads, about = _threads(rows, len(rows) / 16), _only_read(origin)  # 16 products cost what one addition does
     n_strips = -(-rows.width // STRIP)
     # Rows are cut alike for any number of threads, so that their products are the same to the bit.
     parts = max(FEWEST, min(MOST, n_strips // PART)) if rows.width * len(rows) >= CUT else 1
