@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import bartizan as bz
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
 from bartizan.rules import Rule
-from bartizan.rules.base import Bounded
+from bartizan.rules.base import Bounded, Robust
 from bartizan.rules.coordinatewise import TrimmedMean
 from rule_cases import CASES, Case
 
@@ -307,3 +308,45 @@ def test_bucketing_asks_for_a_seed():
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=r"needs \w+"):
         wrong()
+
+
+# Every float among the settings of rules and pre-aggregators, with the largest that is admitted.
+FLOATS = {
+    ("CenteredClipping", "radius"): (bz.CenteredClipping, 1e150),
+    ("Clipping", "radius"): (lambda radius: bz.Clipping(radius) >> bz.Mean(), 1e150),
+    ("FLAME", "noise"): (bz.FLAME, 1.0),
+    ("GeometricMedian", "tolerance"): (bz.GeometricMedian, 1.0),
+    ("MCA", "tolerance"): (bz.MCA, 1.0),
+    ("MCA", "width"): (bz.MCA, 1e150),
+    ("NormFilter", "high"): (lambda high: bz.NormFilter(high=high) >> bz.Mean(), 1e150),
+    ("NormFilter", "low"): (lambda low: bz.NormFilter(low=low) >> bz.Mean(), 1.0),
+    ("SpectralDnC", "removal"): (lambda removal: bz.SpectralDnC(2, removal=removal), 1e150),
+}
+
+
+def test_the_table_of_float_settings_is_complete():
+    classes = [getattr(bz, name) for name in bz.__all__ if isinstance(getattr(bz, name), type)]
+    rules = [one for one in classes if issubclass(one, Robust) and is_dataclass(one)]
+    assert len(rules) > 20
+    found = {(one.__name__, field.name) for one in rules for field in fields(one) if "float" in str(field.type)}
+    assert found == set(FLOATS)
+
+
+@pytest.mark.parametrize("which", FLOATS, ids=".".join)
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), float("-inf"), -1.0, 1e308, np.float64(1e200), True, "1"]
+)
+def test_a_setting_that_could_overflow_is_refused(which, value):
+    of, name = FLOATS[which][0], which[1]
+    with pytest.raises(ValueError, match=rf"{which[0]} needs {name}, "):
+        of(**{name: value})
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e140])
+@pytest.mark.parametrize("which", FLOATS, ids=".".join)
+def test_the_largest_setting_gives_finite_numbers_at_every_scale(which, scale):
+    of, largest = FLOATS[which]
+    out = bz.aggregate(scale * updates(0), of(**{which[1]: largest}), sketch="exact", seed=1)
+    assert np.isfinite(out.weights).all()
+    assert np.isfinite(out.update).all()
+    assert not out.quarantined

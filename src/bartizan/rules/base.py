@@ -19,6 +19,8 @@ from bartizan.kernels.protocol import Kernels
 ColumnKernel: TypeAlias = Callable[..., None]
 """A kernel that reduces a block of columns, and writes the result into `out`."""
 R = TypeVar("R", bound="Robust")
+LONGEST = 1e150
+"""The longest length and the largest factor that a rule can be set to: no update has a larger norm."""
 
 
 def whole_number(of: object, name: str, value: object, least: int = 1) -> None:
@@ -27,8 +29,17 @@ def whole_number(of: object, name: str, value: object, least: int = 1) -> None:
 
 
 def positive(of: object, name: str, value: float, what: str) -> None:
-    if not value > 0:
-        raise ValueError(f"{type(of).__name__} needs {name}, a positive {what}; got {value!r}.")
+    if not (_is_number(value) and 0 < value <= LONGEST):
+        raise ValueError(f"{type(of).__name__} needs {name}, a positive {what} of at most {LONGEST:g}; got {value!r}.")
+
+
+def between(of: object, name: str, value: float, low: float, high: float, what: str) -> None:
+    if not (_is_number(value) and low <= value <= high):
+        raise ValueError(f"{type(of).__name__} needs {name}, {what} from {low:g} to {high:g}; got {value!r}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 class Robust:
@@ -211,7 +222,8 @@ def averaged(chosen: Array, geometry: Geometry) -> Floats:
 
 def shortening(norms: Floats, radius: float) -> Floats:
     """Factors that clip vectors of these norms to the radius."""
-    return np.minimum(1, np.divide(radius, norms, out=np.ones_like(norms), where=norms > 0))
+    with np.errstate(over="ignore"):  # of a client so short that it is not clipped
+        return np.minimum(1, np.divide(radius, norms, out=np.ones_like(norms), where=norms > 0))
 
 
 def smallest(values: Array, count: int) -> Array:

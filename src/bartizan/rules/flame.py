@@ -8,7 +8,7 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Decision, Rule, averaged, shortening
+from bartizan.rules.base import Decision, Rule, averaged, between, shortening
 from bartizan.rules.clipped_clustering import cosine_distances
 
 
@@ -21,7 +21,7 @@ class FLAME(Rule):
     distances about the origin. That is what is computed here. The average is by sizes, and what was clipped off stays
     at the origin. `noise` is the paper's :math:`\lambda`: every coordinate of the result gets Gaussian noise of
     standard deviation :math:`\lambda` times the median norm, drawn from the round's seed; the paper takes 0.001 for
-    images. With 0 there is none.
+    images. With 0 there is none; 1, the most, hides the average.
 
     >>> FLAME()(Geometry.of([[1.0, 0.1], [1.0, 0.0], [2.0, -0.2], [-90.0, 0.0]])).round(2).tolist()
     [0.33, 0.33, 0.25, 0.0]
@@ -30,8 +30,7 @@ class FLAME(Rule):
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise < np.inf:
-            raise ValueError(f"FLAME needs noise, a finite factor of the median norm from 0 up; got {self.noise!r}.")
+        between(self, "noise", self.noise, 0, 1, "a factor of the median norm")
 
     def _decide(self, geometry: Geometry) -> Decision:
         noise = self.noise * geometry.unit * float(np.median(geometry.norms))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
-from bartizan.rules.base import Rule, warn_unless, whole_number
+from bartizan.rules.base import Rule, between, warn_unless, whole_number
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class GeometricMedian(Rule):
     max_steps: int = 1000
 
     def __post_init__(self) -> None:
+        between(self, "tolerance", self.tolerance, 0, 1, "a part of the median distance")
         whole_number(self, "max_steps", self.max_steps)
 
     def weigh(self, geometry: Geometry) -> Floats:

@@ -11,7 +11,7 @@ from bartizan._util.text import quoted
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
 from bartizan.kernels.reference import squared_distances_to
-from bartizan.rules.base import Rule, positive, warn_unless, whole_number
+from bartizan.rules.base import Rule, between, positive, warn_unless, whole_number
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class MCA(Rule):
             raise ValueError(f"MCA needs start, 'medoid' or 'mean'; got {quoted(self.start, 60)}.")
         if self.width is not None:
             positive(self, "width", self.width, "distance, or None for the median distance")
+        between(self, "tolerance", self.tolerance, 0, 1, "a part of the median distance")
         whole_number(self, "max_steps", self.max_steps)
 
     def weigh(self, geometry: Geometry) -> Floats:

@@ -12,6 +12,7 @@ from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
 from bartizan.geometry import Geometry
 from bartizan.rules.base import (
+    LONGEST,
     Bounded,
     CoordinateStage,
     CoordinateWise,
@@ -19,6 +20,7 @@ from bartizan.rules.base import (
     Robust,
     Rule,
     are_parts,
+    between,
     positive,
     shortening,
     whole_number,
@@ -227,11 +229,8 @@ class NormFilter(PreAggregator):
     high: float = 3.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.low <= 1 <= self.high:
-            raise ValueError(
-                f"NormFilter needs low and high, factors of the median norm, low <= 1 <= high; got {self.low!r} and "
-                f"{self.high!r}."
-            )
+        between(self, "low", self.low, 0, 1, "a factor of the median norm")
+        between(self, "high", self.high, 1, LONGEST, "a factor of the median norm")
 
     def mixing(self, geometry: Geometry) -> Floats:
         # The lower of two middle norms, so that a client with the median norm exists and is never left out.
