@@ -22,6 +22,7 @@ from bartizan.lab.report.load import load
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.lab.runs.folder import recorded as recorded_by
 from bartizan.lab.runs.progress_display import Display
+from bartizan.lab.runs.run import lines_of
 from bartizan.lab.training.server import Server
 from bartizan.lab.training.step_sizes import STEP_SIZES
 from bartizan.records import AnotherRunError, CorruptFileError
@@ -198,13 +199,18 @@ def _restored(draw: Draw, folder: Path) -> str:
     forged = one.state_dict() if sound else mutated_value(one.state_dict(), draw)
     if not sound and isinstance(forged, dict) and forged and draw.chance(2):
         forged = {**forged, draw.pick(list(forged)): draw.pick(TENSORS)}
+    lines = b"".join(map(line_of, [RUN, *ROUNDS[: one.round]]))
+    (folder / records.NAME).write_bytes(lines)
+    state = {**STATE, "id": EXPERIMENT.id, "round": one.round, "lines": len(lines)}
     try:
-        (folder / "checkpoint.pt").write_bytes(saved({**STATE, "server": forged}))
+        (folder / "checkpoint.pt").write_bytes(saved({**state, "server": forged}))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise RefusedError from None
     with documented(CorruptFileError):
         found = Checkpoint.load(folder)
     assert found is not None
+    with documented(CorruptFileError, sound=sound):
+        lines_of(found, folder, EXPERIMENT)
     try:
         other.load_state_dict(found.server)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as refused:  # `run` names the file

@@ -22,6 +22,7 @@ class Line(TypedDict):
     inner: NotRequired[Inner | None]
     reasons: NotRequired[dict[str, str]]
     error: NotRequired[AnyFloat]
+    seconds: NotRequired[Annotated[float, Between(0.0, 1e300)]]
 
 
 SOUND = {"kind": "a", "count": 9}
@@ -65,6 +66,7 @@ def test_a_sound_object_is_accepted(more):
         ({"inner": []}, r"inner must be an object, got \[\]"),
         ({"reasons": {"a": 1}}, "reasons.a must be a text, got 1"),
         ({"error": "x"}, "error must be a number, got 'x'"),
+        ({"seconds": math.nan}, "seconds must be a number from 0.0 to 1e\\+300, got nan"),
     ],
     ids=repr,
 )

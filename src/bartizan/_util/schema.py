@@ -40,10 +40,13 @@ WORDS = {float: "a number", int: "a whole number", str: "a text", bool: "true or
 
 @dataclass(frozen=True)
 class Between:
-    """Limits of a number, both included; NaN is within all."""
+    """Limits of a number, both included; NaN is within infinite ones only."""
 
     least: float
     most: float
+
+    def holds(self, number: float) -> bool:
+        return self.least <= number <= self.most or (self.most == math.inf and math.isnan(number))
 
 
 AnyFloat = Annotated[float, Between(-math.inf, math.inf)]
@@ -111,7 +114,7 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
             return value
     elif origin is Annotated:
         number = value if inner[0] is float and type(value) is float else _converted(value, inner[0], name)
-        if not (number < inner[1].least or number > inner[1].most):
+        if inner[1].holds(number):
             return value
     elif origin is Literal:
         if type(value) in map(type, inner) and value in inner:

@@ -17,7 +17,7 @@ from flwr.app import Array as FlowerArray
 from bartizan._util import schema
 from bartizan._util.atomic import write_whole
 from bartizan._util.regular_files import open_regular
-from bartizan._util.schema import Between
+from bartizan._util.schema import LARGEST, Between
 from bartizan._util.text import quoted, short
 from bartizan.defense.reputation import Reputation
 from bartizan.flower.replies import STYPE, Model, as_record
@@ -33,7 +33,7 @@ class About:
     """The part of a checkpoint's file that is JSON: all but the arrays."""
 
     round: Annotated[int, Between(1, 10**9)]
-    seconds: float
+    seconds: Annotated[float, Between(0.0, LARGEST)]
     history: tuple[float, ...]
     reputation: dict[str, dict[str, Any]]
     settings: dict[str, str]
@@ -101,8 +101,6 @@ def _saved(file: BinaryIO) -> Saved:
         if any(max(entry.file_size, entry.compress_size) > most for entry in archive.infolist()):
             raise ValueError("an entry claims more bytes than the file has")  # `read` would allocate them
         about = schema.parse(About, json.loads(archive.read(ABOUT)))  # `read` compares the checksum
-        if about.seconds < 0:
-            raise ValueError(f"seconds must be 0 or more, got {about.seconds}")
         if len(set(about.names)) < len(about.names):
             raise ValueError("names holds one name twice")
         data = {name: archive.read(f"{i}.npy") for i, name in enumerate(about.names)}

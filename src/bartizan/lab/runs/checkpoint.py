@@ -13,7 +13,7 @@ from bartizan._util import schema
 from bartizan._util.atomic import write_whole
 from bartizan._util.machine import torch_for
 from bartizan._util.regular_files import open_regular
-from bartizan._util.schema import Between
+from bartizan._util.schema import LARGEST, Between
 from bartizan._util.text import short
 from bartizan.records import CorruptFileError
 
@@ -35,7 +35,7 @@ class Checkpoint:
     """The last finished round."""
     lines: Annotated[int, Between(0, 10**15)]
     """Bytes of results.jsonl up to this round."""
-    seconds: float
+    seconds: Annotated[float, Between(0.0, LARGEST)]
     """Spent so far, resumed parts added up."""
     server: dict[str, Any]
     """The server's `state_dict`: the model's vector under "weights", and the state of the optimiser."""

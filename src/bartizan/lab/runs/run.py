@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bartizan import records as results
 from bartizan._util.atomic import write_whole
 from bartizan._util.jsonl import flatten
+from bartizan._util.text import quoted
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs import checkpoint
 from bartizan.lab.runs.checkpoint import Checkpoint, CheckpointTimer
@@ -85,7 +86,7 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
     from bartizan.lab.training.training_loop import Training
 
     saved = Checkpoint.load(folder) if before is not None else None
-    before = None if saved is None else _lines_of(saved, folder, experiment)
+    before = None if saved is None else lines_of(saved, folder, experiment)
     device = Training.device_of(experiment)
     with deterministic(device, None if before is None else before.run.get("threads")):
         training = Training(experiment, device)
@@ -187,10 +188,14 @@ class Interrupts:
         self.requested = True
 
 
-def _lines_of(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recorded:
+def lines_of(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recorded:
     """The lines of the rounds up to the checkpoint."""
     before = results.read(folder, saved.lines)
-    rounds = {len(before.rounds), saved.round, saved.server.get("round")}
+    servers = saved.server.get("round")
+    if type(servers) is not int:
+        wrong = TypeError(f"server.round must be a whole number, got {quoted(servers, 60)}")
+        raise checkpoint.corrupt(folder / checkpoint.NAME, wrong)
+    rounds = {len(before.rounds), saved.round, servers}
     if saved.id != experiment.id or len(rounds) > 1 or before.torn or before.end:
         raise CorruptFileError(
             f"{folder / checkpoint.NAME} does not belong to {folder / results.NAME}: it was saved after round "
