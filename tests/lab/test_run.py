@@ -491,6 +491,32 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     assert facts(tmp_path / "parts") == facts(tmp_path / "whole"), f"seed {seed}"
 
 
+@pytest.mark.parametrize("save_every", [0.0, 1e9])
+@pytest.mark.parametrize("what", ["deleted", "moved", "replaced", "its file deleted"])
+def test_a_run_whose_folder_is_deleted_stops(what, save_every, tmp_path):
+    folder, rounds = tmp_path / "runs" / "one", []
+
+    def watch(line):
+        rounds.append(line.get("round", 0))
+        if line.get("round") != 2:
+            return
+        if what == "its file deleted":
+            (folder / results.NAME).unlink()
+        elif what == "moved":
+            folder.rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(folder.parent)
+            if what == "replaced":
+                folder.mkdir(parents=True)
+
+    with pytest.raises(FileNotFoundError, match=r"one.* was deleted or moved while its run was writing to it"):
+        run(SMALL, folder, watch=watch, save_every=save_every)
+    assert rounds == [0, 1, 2]
+    assert folder.exists() == (what in ("replaced", "its file deleted"))
+    if what == "replaced":
+        assert list(folder.iterdir()) == []
+
+
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_leaves_a_checkpoint_of_the_last_round(tmp_path, which):
     with child(LONGER, tmp_path, every=1e9) as one:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bartizan import records as results
 from bartizan._util.atomic import write_whole
 from bartizan._util.jsonl import flatten
+from bartizan._util.locks import is_at
 from bartizan._util.text import quoted
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs import checkpoint
@@ -56,7 +57,7 @@ def run(
         raise ValueError("This experiment has a grid, which is several runs: `bartizan sweep`, or take one of .runs().")
     folder = Path(folder)
     watch = watch or (lambda line: None)
-    with locked(folder), _explained(folder):
+    with locked(folder) as handle, _explained(folder):
         refuse_foreign(folder)
         before = None if fresh else recorded(folder, experiment)
         if before is not None and before.end is None and not resume:
@@ -65,7 +66,7 @@ def run(
                 "Pass --resume to go on with it, or --fresh to begin again."
             )
         if before is None or before.end is None:
-            _train(experiment, folder, before, watch, save_every)
+            _train(experiment, folder, handle, before, watch, save_every)
         else:
             config = flatten(before.run.get("config", {}))
             if config.get("data.folder") != experiment.data.folder:
@@ -80,7 +81,9 @@ def run(
         return results.read(folder)
 
 
-def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch: Watch, save_every: float) -> None:
+def _train(
+    experiment: Experiment, folder: Path, handle: int, before: Recorded | None, watch: Watch, save_every: float
+) -> None:
     require_writable(folder)
     from bartizan.lab.training.reproducible import deterministic
     from bartizan.lab.training.training_loop import Training
@@ -108,16 +111,23 @@ def _train(experiment: Experiment, folder: Path, before: Recorded | None, watch:
                     opening = {"version": results.VERSION, "id": experiment.id, "name": experiment.name}
                     _write(lines, watch, "run", **opening, **training.opening())
                 write_whole(folder / CONFIG, experiment.to_toml())
-                _Rounds(training, folder, lines, watch, save_every, saved).run(interrupts)
+                _Rounds(training, folder, handle, lines, watch, save_every, saved).run(interrupts)
 
 
 class _Rounds:
     """Train the rounds that are left; write each one's line, and checkpoints now and then."""
 
     def __init__(
-        self, training: Training, folder: Path, lines: Writer, watch: Watch, save_every: float, saved: Checkpoint | None
+        self,
+        training: Training,
+        folder: Path,
+        handle: int,
+        lines: Writer,
+        watch: Watch,
+        save_every: float,
+        saved: Checkpoint | None,
     ) -> None:
-        self.training, self.folder, self.lines, self.watch = training, folder, lines, watch
+        self.training, self.folder, self.handle, self.lines, self.watch = training, folder, handle, lines, watch
         self.done = saved.round if saved else 0
         self.started = time.monotonic() - (saved.seconds if saved else 0.0)
         self.checkpoints = CheckpointTimer(self.save, save_every)
@@ -126,6 +136,7 @@ class _Rounds:
         while self.done < self.training.experiment.rounds and not self.training.diverged:
             line = self.training.round(self.done + 1)
             self.done += 1
+            self._require_folder()
             self.lines.write("round", **line)
             self.checkpoints.if_due()
             try:
@@ -144,9 +155,18 @@ class _Rounds:
         return time.monotonic() - self.started
 
     def save(self) -> None:
+        self._require_folder()
         id, length = self.training.experiment.id, self.lines.sync()
         shapes = {entry.name: list(entry.shape) for entry in self.training.clients.flat}
         Checkpoint(id, self.done, length, self.seconds, *self.training.state(), shapes=shapes).save(self.folder)
+
+    def _require_folder(self) -> None:
+        """Raise if what is written would be lost: to go on would take hours, and to make the folder again hide that."""
+        if not (is_at(self.handle, self.folder) and is_at(self.lines.fileno(), self.folder / results.NAME)):
+            raise FileNotFoundError(
+                f"{self.folder}, or the {results.NAME} there, was deleted or moved while its run was writing to it. "
+                f"The run was stopped after round {self.done}. Begin it again, or put the folder back and pass --resume."
+            )
 
     def end(self) -> dict[str, Any]:
         metric, diverged = self.training.metric, self.training.diverged
