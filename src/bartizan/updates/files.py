@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from bartizan._util.atomic import atomic_file
+from bartizan._util.atomic import atomic_file, remove_abandoned
 from bartizan._util.regular_files import NotRegularError, open_regular, read_regular
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
@@ -90,7 +90,8 @@ def create_update(
     """A new update in a file, mapped to be written, of the names, shapes and dtypes of `like`.
 
     One array makes a `.npy` file, a dict of arrays a `.safetensors` file. It appears under its name when the block
-    ends without an error, complete, in place of what was there; a process that is killed leaves a hidden file at most.
+    ends without an error, complete, in place of what was there. A process that is killed leaves a hidden file at most,
+    which the next one that writes the same file removes.
     For an address the file is written to a temporary folder, uploaded under another name and moved.
 
     >>> import tempfile, bartizan as bz
@@ -121,6 +122,7 @@ def create_update(
     else:
         raise ValueError(f"{path}: one array makes a .npy file, a dict from names to arrays a .safetensors file.")
     size = max([len(head), *(place.stop for place in places)])
+    remove_abandoned(path)
     with atomic_file(path, size) as file:
         file.write(head)
         file.flush()

@@ -165,7 +165,7 @@ class _Rounds:
         if not (is_at(self.handle, self.folder) and is_at(self.lines.fileno(), self.folder / results.NAME)):
             raise FileNotFoundError(
                 f"{self.folder}, or the {results.NAME} there, was deleted or moved while its run was writing to it. "
-                f"The run was stopped after round {self.done}. Begin it again, or put the folder back and pass --resume."
+                f"The run was stopped in round {self.done}. Begin it again, or put the folder back and pass --resume."
             )
 
     def end(self) -> dict[str, Any]:
