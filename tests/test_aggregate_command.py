@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import socket
 import subprocess
 import sys
+import traceback
+from importlib.util import find_spec
 from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan import cli
-from bartizan.aggregate_command import client_names, matching
+from bartizan.aggregate_places import Pattern, client_names
+from bartizan.updates import lazy
+from range_server import RangeServer
 
 M = 9
 RULE = ["--rule", "nnm >> geometric-median", "--byzantine", "2", "--seed", "7"]
@@ -84,13 +93,13 @@ def test_too_few_clients_are_exit_status_3_and_no_result(clients, tmp_path, caps
         ([*RULE, "--sketch", "exact", "--k", "64"], "no setting 'k'"),
         ([*RULE, "--memory", "much"], "memory must be a number of bytes"),
         ([*RULE, "--reference", "nowhere.npy"], "nowhere.npy"),
-        ([*RULE, "--sizes", "SIZES"], "it has none for 'client-1'"),
+        ([*RULE, "--sizes", "SIZES"], "sizes.json: the size of 'client-1' must be a positive number, got '4'."),
         ([*RULE, "--out", "next.bin"], "--out must end in"),
         (["--rule", "fltrust"], "trusted"),
     ],
 )
 def test_a_wrong_argument_is_exit_status_2_and_one_line(options, message, clients, tmp_path, capsys):
-    (tmp_path / "sizes.json").write_text('{"client-0": 3}')
+    (tmp_path / "sizes.json").write_text('{"client-0": 3, "client-1": "4"}')
     options = [str(tmp_path / "sizes.json") if one == "SIZES" else one for one in options]
     assert run(*clients, "--out", tmp_path / "next.npy", *options) == 2
     said = capsys.readouterr().err
@@ -115,9 +124,8 @@ def test_addresses_are_read_and_written(clients):
     try:
         for path in clients:
             fs.pipe_file(f"/round/{path.stem}/update.npy", path.read_bytes())
-        assert matching("memory://round/*/update.npy") == [
-            f"memory:///round/{path.stem}/update.npy" for path in clients
-        ]
+        found = Pattern.of("memory://round/*/update.npy", 60).places
+        assert list(map(str, found)) == [f"memory:///round/{path.stem}/update.npy" for path in clients]
         places = ["--out", "memory://next/next.npy", "--report", "memory://next/report.json"]
         assert run("memory://round/*/update.npy", *RULE, *places) == 0
         expected = bz.aggregate(clients, bz.NNM(2) >> bz.GeometricMedian(), sketch="auto", seed=7)
@@ -129,12 +137,278 @@ def test_addresses_are_read_and_written(clients):
         fs.pseudo_dirs[:] = [""]
 
 
+def named(*arguments: str) -> list[str]:
+    return list(client_names([Pattern.of(argument, 60) for argument in arguments]).values())
+
+
 def test_clients_are_named_by_what_differs():
-    assert client_names(["s3://r/a/", "s3://r/b/"]) == ["a", "b"]
-    assert client_names(["x/a/1/m.safetensors", "x/b/2/m.safetensors"]) == ["a/1", "b/2"]
-    assert client_names(["x/a.npy", "x/a.safetensors"]) == ["x/a.npy", "x/a.safetensors"]
-    assert client_names(["https://h/a.npy?sig=1", "https://h/b.npy?sig=2"]) == ["a", "b"]
-    assert client_names(["https://h/a.npy?sig=1", "b.npy"]) == ["https://h/a.npy", "b.npy"]
+    assert named("s3://r/a/", "s3://r/b/") == ["a", "b"]
+    assert named("x/a/1/m.safetensors", "x/b/2/m.safetensors") == ["a/1", "b/2"]
+    assert named("x/a.npy", "x/a.safetensors") == ["a.npy", "a.safetensors"]
+    assert named("https://h/a.npy?sig=1", "https://h/b.npy?sig=2") == ["a", "b"]
+    assert named("https://h/a.npy?sig=1", "b.npy") == ["https://h/a.npy", "b.npy"]
+    assert named("https://h/get?client=1", "https://h/get?client=2") == ["1: https://h/get", "2: https://h/get"]
+
+
+HOSTILE = [
+    os.fsdecode(b"bank\xff"),
+    *("a\rb", "a\nb", "\x1b[31mred", "\u202eknab", "100%s%n", "c3.npy?", "c3.npy", "x::memory:", "file:", " c3", "c3 "),
+    *("c3: holds NaN", "c3   0.5000", "*", "c[3]", "-rf", "\\x20c3", "\u2028", "l" * 240),
+]
+HONEST = [f"c{m}" for m in range(2, 9)]
+
+
+def command(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """`bartizan aggregate` in a process of its own."""
+    words = [sys.executable, "-m", "bartizan", "aggregate", *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, env=os.environ | environment, capture_output=True, timeout=300)
+
+
+def write_clients(folder: Path, names: list[str], inner: str = "") -> dict[str, float]:
+    """One client per name, with an update of one number; names that this file system can't hold are left out."""
+    values = {}
+    for number, name in enumerate(names):
+        path = folder / (f"{name}/{inner}" if inner else f"{name}.npy")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, np.full(3, float(number)))
+        except OSError:
+            continue
+        values[name] = float(number)
+    return values
+
+
+@pytest.mark.parametrize("inner", ["", "update.npy"])
+def test_a_file_name_is_data(inner, tmp_path):
+    values = write_clients(tmp_path, [*HONEST, *HOSTILE], inner)
+    done = command("*/update.npy" if inner else "*.npy", "--rule", "mean", "--sketch", "exact", "--out", "../next.npy",
+                   "--report", "../report.json", cwd=tmp_path)  # fmt: skip
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+    report = json.loads((tmp_path.parent / "report.json").read_bytes())
+    assert report["quarantined"] == {}
+    assert len(set(report["clients"])) == len(values)
+    assert set(HONEST) < set(report["clients"])
+    assert all(name.isprintable() and name.isascii() for name in report["clients"])
+    assert np.load(tmp_path.parent / "next.npy")[0] == pytest.approx(np.mean(list(values.values())))
+    shown = done.stdout.decode("ascii").split("\n")
+    assert len(shown) == len(values) + 3  # the heading, the last line, and what follows its end
+    assert {line.rstrip().rpartition("  ")[0].rpartition("  ")[0].rstrip() for line in shown[1:-2]} == {
+        *report["clients"]
+    }
+
+
+def test_a_local_name_is_never_an_address(tmp_path):
+    """Folders of these names make paths that look like addresses and chains of addresses."""
+    for name in ("s3:", "http:", "memory::x", "simplecache::file:", "file:::"):
+        (tmp_path / "clients" / name).mkdir(parents=True)
+        np.save(tmp_path / "clients" / name / "update.npy", np.ones(3))
+    for options in (["*/update.npy"], [f"{name}/update.npy" for name in os.listdir(tmp_path / "clients")]):
+        done = command(*options, "--rule", "mean", "--out", "../next.npy", "--report", "../report.json",
+                       cwd=tmp_path / "clients")  # fmt: skip
+        assert (done.returncode, done.stderr.decode()) == (0, "")
+        report = json.loads((tmp_path / "report.json").read_bytes())
+        assert sorted(report["clients"]) == ["file:::", "http:", "memory::x", "s3:", "simplecache::file:"]
+        assert report["quarantined"] == {}
+
+
+NAMES = st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=12)
+
+
+@given(honest=st.sets(NAMES, min_size=1, max_size=4), hostile=st.sets(NAMES, max_size=4), suffix=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_no_found_name_changes_that_of_another(honest, hostile, suffix):
+    """Of 300 cases of up to 8 names; characters that are not printable or no UTF-8 are drawn, too."""
+
+    def names(found: set[str]) -> dict[str, str]:
+        end = ".npy" if suffix else ""
+        paths = {Path(f"r/{name}{end}"): name for name in sorted(found) if name not in (".", "..")}
+        pattern = Pattern(f"r/*{end}", ("r", f"*{end}"), tuple(paths))
+        return {paths[place]: name for place, name in client_names([pattern]).items()}
+
+    alone, together = names(honest), names(honest | hostile)
+    assert {name: together[name] for name in alone} == alone
+    assert len(set(together.values())) == len(together)
+    assert all(name.isprintable() and name.encode() for name in together.values())
+
+
+def test_a_file_that_is_called_like_the_glob_is_one_of_those_it_names(tmp_path):
+    write_clients(tmp_path, ["*", "a", "b", "c[1]", "c1"])
+    assert sorted(named(f"{tmp_path}/*.npy")) == ["*", "a", "b", "c1", "c[1]"]
+    assert named(*(f"{tmp_path}/{name}.npy" for name in ("a", "b", "c[1]"))) == ["a", "b", "c1", "c[1]"]
+
+
+def test_with_sizes_a_stranger_and_a_collision_are_quarantined(clients, tmp_path):
+    folder = tmp_path / "clients"
+    write_clients(folder, [*"abcdef", "stranger"])
+    (tmp_path / "sizes.json").write_text(json.dumps({name: 1 + i for i, name in enumerate("abcdef")}))
+    options = ["--rule", "mean", "--sizes", tmp_path / "sizes.json", "--out", tmp_path / "next.npy"]
+    options += ["--report", tmp_path / "report.json"]
+    done = command(folder / "*.npy", *options)
+    assert done.returncode == 0
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert list(told["quarantined"]) == ["stranger"]
+    assert "gives no size for it" in told["quarantined"]["stranger"]
+    assert np.load(tmp_path / "next.npy")[0] == pytest.approx(sum(i * (1 + i) for i in range(6)) / 21)
+    # Where the glob does not say the suffix, "a" is the name of two files.
+    safetensors = pytest.importorskip("safetensors.numpy", reason="another kind of file with the same stem")
+    safetensors.save_file({"": np.ones(3)}, folder / "a.safetensors")
+    assert command(folder / "*", *options).returncode == 0
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert list(told["quarantined"]) == ["a.npy", "a.safetensors", "stranger.npy"]
+    assert "gives a size for 'a', which 2 clients are called" in told["quarantined"]["a.npy"]
+    (tmp_path / "sizes.json").write_text(json.dumps({f"{name}.npy": 1 + i for i, name in enumerate("abcdef")}))
+    assert command(folder / "*", *options).returncode == 0
+    assert list(json.loads((tmp_path / "report.json").read_text())["quarantined"]) == ["a.safetensors", "stranger.npy"]
+
+
+@pytest.mark.parametrize("sizes", ['{"client-0": 1, "client-0": 2}', "[" * 10**5, "{" + '"a":{' * 10**5, "\xff", "7"])
+def test_sizes_that_are_no_object_are_the_operators_error(sizes, clients, tmp_path, capsys):
+    (tmp_path / "sizes.json").write_bytes(sizes.encode("latin-1"))
+    assert run(*clients, *RULE, "--out", tmp_path / "next.npy", "--sizes", tmp_path / "sizes.json") == 2
+    said = capsys.readouterr().err
+    assert "sizes.json must be a JSON object from clients' names to sizes: " in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "NaN", "Infinity", "true", "null", '"3"', "1e999", "[1]"])
+def test_a_size_that_is_none_is_the_operators_error(size, clients, tmp_path, capsys):
+    (tmp_path / "sizes.json").write_text(f'{{"client-0": 3, "client-4": {size}}}')
+    assert run(*clients, *RULE, "--out", tmp_path / "next.npy", "--sizes", tmp_path / "sizes.json") == 2
+    assert "the size of 'client-4' must be a positive number, got " in capsys.readouterr().err
+
+
+def test_an_output_in_the_place_of_something_else_is_refused(clients, tmp_path, capsys):
+    out, last, sizes = tmp_path / "next.npy", tmp_path / "last.npy", tmp_path / "sizes.json"
+    np.save(last, np.zeros(5000, np.float32))
+    sizes.write_text("{}")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.npy").symlink_to(clients[0])
+    (tmp_path / "there").symlink_to(tmp_path)
+    kept = clients[0].read_bytes()
+    for options, what in [
+        (["--out", out, "--report", out], "--report .*next.npy' is, or lies in, --out"),
+        (["--out", out, "--report", tmp_path / "folder/../next.npy"], "is, or lies in, --out"),
+        (["--out", out, "--report", tmp_path / "there/next.npy"], "is, or lies in, --out"),
+        (["--out", "memory://a/x.npy", "--report", "memory:///a/x.npy"], "is, or lies in, --out"),
+        (["--out", out, "--report", f"file://{out}"], "is, or lies in, --out"),
+        (["--out", clients[0]], "--out .* is, or lies in, one of the clients"),
+        (["--out", tmp_path / "link.npy"], "is, or lies in, one of the clients"),
+        (["--out", out, "--report", tmp_path / "there/client-8.npy"], "is, or lies in, one of the clients"),
+        (["--out", out, "--reference", last, "--report", last], "is, or lies in, --reference"),
+        (["--out", last, "--trusted", last], "is, or lies in, --trusted"),
+        (["--out", out, "--sizes", sizes, "--report", sizes], "is, or lies in, --sizes"),
+        (["--out", tmp_path / "folder/next.npy"], "is, or lies in, one of the clients"),
+    ]:
+        assert run(*clients, tmp_path / "folder", *RULE, *options) == 2
+        said = capsys.readouterr().err
+        assert re.search(what, said), said
+        assert said.count("\n") == 1
+    assert clients[0].read_bytes() == kept
+    assert not out.exists()
+
+
+def test_a_lowered_number_of_byzantine_clients_is_told(clients, tmp_path, capsys):
+    paths = [*clients[:4], *clients[5:]]  # seven, and one that sent NaN: Krum with f = 2 needs seven
+    assert run(*paths[:-1], "--rule", "krum", "--byzantine", 2, "--out", tmp_path / "next.npy") == 0
+    assert "n_byzantine was lowered from 2 to 1: 1 are out" in capsys.readouterr().out.splitlines()
+    assert run(*clients, "--rule", "krum", "--byzantine", 2, "--out", tmp_path / "next.npy") == 0
+    assert "n_byzantine was" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("inner", ["", "update.npy"])
+def test_a_folder_of_clients_hints_at_a_glob(inner, tmp_path, capsys):
+    write_clients(tmp_path / "clients", HONEST, inner)
+    for folder in (tmp_path / "clients", f"{tmp_path}/clients/"):
+        assert run(folder, *RULE, "--out", tmp_path / "next.npy") == 3
+        assert f"Did you mean '{tmp_path}/clients/*'?" in capsys.readouterr().err
+    assert run(tmp_path / "nothing", *RULE, "--out", tmp_path / "next.npy") == 3
+    assert "Did you mean" not in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def closed() -> str:
+    """An address on this machine where nobody listens: the port stays bound, and so free of others."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def test_what_a_store_can_not_list_is_exit_status_2_and_a_sentence(closed, tmp_path):
+    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "hidden", "AWS_DEFAULT_REGION": "us-east-1"}
+    alone = {**dict.fromkeys(keys, ""), "AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    alone["AWS_DEFAULT_REGION"] = keys["AWS_DEFAULT_REGION"]
+    cases = [("nosuch://bucket/*.npy", {}, "Protocol not known: nosuch")]
+    if find_spec("s3fs"):
+        down = {**keys, "AWS_ENDPOINT_URL": f"http://{closed}"}
+        cases += [
+            ("s3://bucket/*.npy", down, "(no answer in 3 s|[Cc]onnect)"),
+            ("s3://bucket/*.npy", alone, "[Cc]redentials"),
+        ]
+    for pattern, environment, reason in cases:
+        for options in ([pattern], ["x.npy", "--reference", pattern.replace("*", "a")]):
+            done = command(*options, *RULE, "--out", tmp_path / "next.npy", "--timeout", 3, **environment)
+            said = done.stderr.decode()
+            assert done.returncode == 2, said
+            assert re.search(f"^bartizan aggregate: {pattern.split('://')[0]}://bucket/.* can't be .*{reason}", said)
+            assert said.count("\n") == 1
+            assert "hidden" not in said
+
+
+def write_to(place: str, update: np.ndarray) -> None:
+    with bz.files.create_update(place, update) as out:
+        out[:] = update
+
+
+PLACES = ["client", "glob", "--out", "--reference", "--trusted", "--report"]
+SCHEMES = ["http", "https", "ftp", "nosuch", "memory", "s3"]
+MARKS = st.lists(st.sampled_from("/@?#:%&= !~"), max_size=3)
+
+
+@given(scheme=st.sampled_from(SCHEMES), marks=MARKS, where=st.sampled_from(PLACES), signed=st.booleans())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_secret_of_an_address_is_shown(scheme, marks, where, signed, closed, tmp_path, monkeypatch, capsys):
+    """Of 40 addresses, most of them wrong; the password or the signature holds the marks that end it by the rules."""
+    monkeypatch.setattr(lazy, "ATTEMPTS", 1)
+    for name, value in {"AWS_ENDPOINT_URL": f"http://{closed}", "AWS_MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    secret = "qjvault" + "".join(f"{mark}zxkeep" for mark in marks)
+    end = "*.npy" if where == "glob" else "next.npy"
+    address = f"{scheme}://{closed}/{end}?sig={secret}" if signed else f"{scheme}://me:{secret}@{closed}/{end}"
+    address += ".npy" if signed and where == "--out" else ""
+    write_clients(tmp_path, HONEST)
+    given = {"--out": tmp_path / "next.npy", "--report": tmp_path / "report.json"}
+    given |= {where: address} if where.startswith("--") else {}
+    options = [word for option in given.items() for word in option]
+    client = [] if where.startswith("--") else [address]
+    run(*(tmp_path / f"{name}.npy" for name in HONEST), *client, "--rule", "mean", *options, "--timeout", 0.5)
+    told = [*capsys.readouterr()]
+    told += [(tmp_path / "report.json").read_text()] if (tmp_path / "report.json").exists() else []
+    place = address if address.endswith(".npy") else f"{address}.npy"
+    for call in (
+        lambda: bz.files.open_update(address, timeout=0.5),
+        lambda: write_to(place, np.zeros(3)),
+    ):
+        try:
+            call()
+        except (ValueError, OSError, ImportError) as wrong:
+            told += traceback.format_exception(wrong)
+    fsspec.filesystem("memory").store.clear()
+    for text in told:
+        assert "qjvault" not in text
+        assert "zxkeep" not in text
+
+
+@pytest.mark.parametrize("where", ["client", "--out", "--reference"])
+def test_a_package_that_a_protocol_needs_is_named(where, tmp_path):
+    without = "import sys; sys.modules['s3fs'] = None; from bartizan import cli; sys.exit(cli.main(sys.argv[1:]))"
+    given = {"client": "x.npy", "--out": str(tmp_path / "next.npy"), "--reference": None} | {where: "s3://b/next.npy"}
+    options = [given["client"], *RULE, "--out", given["--out"]]
+    options += ["--reference", given["--reference"]] if given["--reference"] else []
+    words = [sys.executable, "-c", without, "aggregate", *options]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert re.search("^bartizan aggregate: s3://b/next.npy can't be .*s3fs", done.stderr)
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -148,3 +422,31 @@ def test_dask_workers_share_the_clients(clients, tmp_path):
     expected = bz.aggregate(clients, bz.NNM(2) >> bz.GeometricMedian(), sketch="rotated", seed=7)
     assert json.loads((tmp_path / "round.json").read_text())["weights"] == expected.weights.tolist()
     np.testing.assert_allclose(np.load(tmp_path / "next.npy"), expected.update, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["dask", "ray"])
+def test_the_timeout_of_a_request_holds_on_workers(engine, clients, tmp_path):
+    options = [*RULE, "--sketch", "rotated", "--out", tmp_path / "next.npy", "--report", tmp_path / "round.json"]
+    with RangeServer() as server:
+        places = [server.put(f"/{path.name}", path.read_bytes()) for path in clients]
+        server.faults["/client-5.npy"] = "slow", 1
+        if engine == "dask":
+            distributed = pytest.importorskip("dask.distributed", reason="needs Dask, of the extra dask")
+            with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+                done = command(*places, *options, "--timeout", 1.5, "--dask", cluster.scheduler_address)
+        else:
+            pytest.importorskip("ray", reason="needs Ray, of the extra ray")
+            done = command(*places, *options, "--timeout", 1.5, "--ray", "local")
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "round.json").read_text())["quarantined"]
+    assert list(told) == ["client-3", "client-5"]
+    assert "no answer in 1.5 s" in told["client-5"]
+
+
+def test_a_scheduler_that_is_not_there_is_an_error_in_time(clients, closed, tmp_path):
+    pytest.importorskip("dask.distributed", reason="needs Dask, of the extra dask")
+    options = [*RULE, "--sketch", "rotated", "--out", tmp_path / "next.npy", "--timeout", 1.5]
+    done = command(*clients, *options, "--dask", f"tcp://{closed}")
+    assert done.returncode == 2
+    assert re.search(r"after 1\.5 s", done.stderr.decode().splitlines()[-1])

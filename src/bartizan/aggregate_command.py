@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import importlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,23 @@ from bartizan import __version__, registry
 from bartizan._util.arguments import seconds
 from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
-from bartizan._util.regular_files import read_regular
-from bartizan._util.text import quoted, short
+from bartizan._util.redact import without_secrets
+from bartizan._util.text import short
 from bartizan.aggregate import aggregate
+from bartizan.aggregate_places import Pattern, Place, client_names, folder_hint, refuse_overwriting, sizes_in, told
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.result import Aggregation
-from bartizan.updates.files import create_update, is_address, open_paths, open_point
-from bartizan.updates.lazy import TIMEOUT, without_secrets
+from bartizan.updates.files import create_update, is_address, open_paths, open_point, open_update
+from bartizan.updates.layout import Unreadable
+from bartizan.updates.lazy import TIMEOUT
 from bartizan.updates.parse import parse_updates
+from bartizan.updates.places import StoredPlace
 
 TOO_FEW = 3  # exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail
+READ = ("--reference", "--trusted", "--sizes")
+STEP_TIMEOUT = 3600.0  # seconds in which workers must answer a step, which is many requests
+LONGEST_REASON = 2000  # letters
+WIDEST_NAME = 60  # letters; a longer name moves the columns of its own line alone
 MOST_SHOWN = 50  # clients in the table that is printed; the report has all
 EPILOG = """exit status: 0 the result is written; 2 a wrong argument, or a file that can't be read or written;
 3 too few clients can take part, or --strict and one can't: nothing but the report is written; 1 workers failed"""
@@ -62,10 +69,12 @@ def _run(options: argparse.Namespace) -> int:
     rule = _rule(options.rule, options.byzantine)
     sketch = _sketch(options.sketch, options.k)
     if not options.out.endswith((".npy", ".safetensors")):
-        raise ValueError(f"--out must end in .npy (one array) or .safetensors (a dict), got {quoted(options.out)}.")
-    places = [place for pattern in options.updates for place in matching(pattern)]
-    places = list(dict.fromkeys(places))
-    names = client_names(places)
+        raise ValueError(f"--out must end in .npy (one array) or .safetensors (a dict), got {told(options.out)}.")
+    patterns = [Pattern.of(text, options.timeout) for text in options.updates]
+    clients = client_names(patterns)
+    places, names = list(clients), list(clients.values())
+    read = {option: [getattr(options, option.removeprefix("--"))] for option in READ}
+    refuse_overwriting({"--out": options.out, "--report": options.report}, {"one of the clients": places, **read})
     settings = {
         "rule": repr(rule),
         "sketch": sketch if isinstance(sketch, str) else repr(sketch),
@@ -75,51 +84,61 @@ def _run(options: argparse.Namespace) -> int:
     report: dict[str, Any] = {"version": 1, "bartizan": __version__, **settings, "clients": names}
     try:
         if not places:
-            raise TooFewClientsError(f"Nothing matches {' '.join(map(quoted, options.updates))}.")
+            raise TooFewClientsError(f"Nothing matches {' '.join(map(told, options.updates))}.")
+        sizes, lacking = None, dict[int, Unreadable]()
+        if options.sizes is not None:
+            whole = {place: pattern.whole_name(place) for pattern in patterns for place in pattern.places}
+            sizes, lacking = sizes_in(options.sizes, names, [whole[place] for place in places])
+        updates = [lacking.get(client, _absolute(place)) for client, place in enumerate(places)]
         shared: dict[str, Any] = {
             "sketch": sketch,
-            "sizes": None if options.sizes is None else _sizes(options.sizes, names),
-            "reference": open_point(_place(options.reference)),
-            "trusted": open_point(_place(options.trusted)),
+            "sizes": sizes,
+            "reference": _point(options.reference, options.timeout),
+            "trusted": _point(options.trusted, options.timeout),
             "seed": options.seed,
             "strict": options.strict,
             "memory": options.memory,
         }
         if options.dask or options.ray:
-            out = _partitioned(options, places, rule, shared)
+            out = _partitioned(options, updates, rule, shared)
         else:
-            out = _in_this_process(options, places, rule, shared)
+            out = _in_this_process(options, updates, rule, shared)
     except (TooFewClientsError, BadClientError) as refused:
         known = refused.quarantined if isinstance(refused, TooFewClientsError) else {refused.client: refused.reason}
-        reasons = {names[client]: reason for client, reason in known.items()}
+        reasons = {names[client]: short(reason, LONGEST_REASON) for client, reason in known.items()}
         problem = refused.problem if isinstance(refused, TooFewClientsError) else "A client can't take part (--strict)."
+        problem += folder_hint(patterns)
         _write_report(options.report, report | {"status": "refused", "problem": problem, "quarantined": reasons})
         _print_quarantined(reasons)
         print(f"bartizan aggregate: {short(problem, 4000)}", file=sys.stderr)
         return TOO_FEW
-    quarantined = {names[client]: reason for client, reason in out.quarantined.items()}
+    quarantined = {names[client]: short(reason, LONGEST_REASON) for client, reason in out.quarantined.items()}
     report |= {"status": "ok", "quarantined": quarantined, "sketch": repr(out.sketch), "seed": str(out.seed)}
     report |= {"byzantine": out.n_byzantine, "seconds": out.seconds, "history": out.history}
     report |= {"weights": _numbers(out.weights), "scores": _numbers(out.scores)}
     _write_report(options.report, report)
     _print_result(out, names, quarantined, report["out"])
+    if out.n_byzantine != rule.max_byzantine():
+        print(f"n_byzantine was lowered from {rule.max_byzantine()} to {out.n_byzantine}: {len(quarantined)} are out")
     return 0
 
 
-def _in_this_process(options: argparse.Namespace, places: list[str], rule: Any, shared: dict[str, Any]) -> Any:
-    updates = open_paths([_place(place) for place in places], timeout=options.timeout)
+def _in_this_process(options: argparse.Namespace, updates: list[Any], rule: Any, shared: dict[str, Any]) -> Any:
+    updates = open_paths(updates, timeout=options.timeout)
     like = parse_updates(updates, reference=shared["reference"], strict=options.strict).like
     with create_update(options.out, like) as result, closing(_StageLines()) as progress:
         return aggregate(updates, rule, **shared, out=result, progress=progress)
 
 
-def _partitioned(options: argparse.Namespace, places: list[str], rule: Any, shared: dict[str, Any]) -> Any:
+def _partitioned(options: argparse.Namespace, updates: list[Any], rule: Any, shared: dict[str, Any]) -> Any:
     partitioned = importlib.import_module("bartizan.partitioned")
+    clients = [_with_timeout(update, options.timeout) for update in updates]
     with _engine(options) as (engine, n_workers), _written(options.out) as local:
-        n = min(n_workers, len(places))
-        parts = [[_place(place) for place in part] for part in np.array_split(np.array(places, object), n)]
+        split = np.array_split(np.arange(len(clients)), min(n_workers, len(clients)))
+        parts = [[clients[client] for client in part] for part in split]
+        step = max(STEP_TIMEOUT, options.timeout)
         try:
-            return partitioned.aggregate(parts, rule, **shared, engine=engine, out=local)
+            return partitioned.aggregate(parts, rule, **shared, engine=engine, out=local, timeout=step)
         except partitioned.WorkerError as failed:
             print(f"bartizan aggregate: {short(failed, 4000)}", file=sys.stderr)
             raise SystemExit(1) from None
@@ -130,7 +149,7 @@ def _engine(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
     """The engine of `bartizan.partitioned`, and the number of its workers."""
     if options.dask:
         connect: Any = importlib.import_module("dask.distributed").Client  # whose types are not complete
-        with connect(options.dask) as client:
+        with connect(options.dask, timeout=options.timeout) as client:
             yield client, max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
         return
     import ray
@@ -142,37 +161,24 @@ def _engine(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
         ray.shutdown()
 
 
-def matching(pattern: str) -> list[str]:
-    """The places that a path, an address or a glob names, sorted; a name without wildcards is returned as it is."""
-    if not any(mark in pattern for mark in "*?[") or (is_address(pattern) and pattern.startswith("http")):
-        return [pattern]
-    if not is_address(pattern):
-        return sorted(glob.glob(pattern))
-    from bartizan.updates.remote import filesystem
-
-    fs, path = filesystem(pattern)
-    return sorted(fs.unstrip_protocol(found) for found in fs.glob(path))
+def _absolute(place: Place) -> Place:
+    return place.absolute() if isinstance(place, Path) else place  # workers are in other folders
 
 
-def client_names(places: Sequence[str]) -> list[str]:
-    """A short name for each client: the parts of its path that are not the same for all.
+def _with_timeout(update: Any, timeout: float) -> Any:
+    """An update in a store with the time for a request, which workers that open it must know."""
+    if isinstance(update, str):
+        from bartizan.updates.remote import explained, filesystem
 
-    >>> client_names(["s3://r/7/ann/update.npy", "s3://r/7/bob/update.npy"]), client_names(["a/x.npy", "a/y.npy"])
-    (['ann', 'bob'], ['x', 'y'])
-    """
-    split = [place.partition("?")[0].rstrip("/").split("/") for place in places]
-    whole = [short(without_secrets(place)) for place in places]
-    if len(split) < 2 or len({len(parts) for parts in split}) > 1:
-        return whole
-    differ = [i for i in range(len(split[0])) if len({parts[i] for parts in split}) > 1]
-    names = [short("/".join(parts[i] for i in differ)) for parts in split]
-    for suffix in (".safetensors.index.json", ".safetensors", ".npy"):
-        names = [name.removesuffix(suffix) for name in names]
-    return names if len(set(names)) == len(names) else whole
+        with explained(update, "used"):
+            update = StoredPlace(*filesystem(update))
+    return replace(update, timeout=timeout) if isinstance(update, StoredPlace) else update
 
 
-def _place(text: str | None) -> Any:
-    return text if text is None or is_address(text) else Path(text).absolute()  # workers are in other folders
+def _point(text: str | None, timeout: float) -> Any:
+    if text is None:
+        return None
+    return open_point(open_update(text if is_address(text) else Path(text), timeout=timeout))
 
 
 def _rule(name: str, n_byzantine: int | None) -> Any:
@@ -189,18 +195,6 @@ def _sketch(name: str, k: int | None) -> Any:
         return registry.sketch("rotated" if name == "auto" else name, **({} if k is None else {"k": k}))
     except TypeError as wrong:
         raise ValueError(str(wrong)) from None
-
-
-def _sizes(path: str, names: list[str]) -> list[float]:
-    try:
-        sizes = json.loads(read_regular(path, 2**26))
-    except ValueError as wrong:
-        raise ValueError(f"{path} must be a JSON object from clients' names to sizes: {wrong}.") from None
-    if not isinstance(sizes, dict) or (missing := [name for name in names if name not in sizes]):
-        more = f" and {len(missing) - 5} more" if isinstance(sizes, dict) and len(missing) > 5 else ""
-        lacks = f"; it has none for {', '.join(map(quoted, missing[:5]))}{more}" if isinstance(sizes, dict) else ""
-        raise ValueError(f"{path} must be a JSON object from clients' names to sizes{lacks}.")
-    return [sizes[name] for name in names]
 
 
 class _StageLines:
@@ -245,7 +239,7 @@ def _print_result(out: Aggregation[Any], names: list[str], quarantined: dict[str
         distances = [math.nan] * len(names) if out.scores is None else out.scores
         rows = [row for row in zip(names, out.weights, distances, strict=True) if row[0] not in quarantined]
         rows.sort(key=lambda row: (-row[1], row[0]))
-        width = max([6, *(len(name) for name, _, _ in rows[:MOST_SHOWN])])
+        width = max([6, *(min(len(name), WIDEST_NAME) for name, _, _ in rows[:MOST_SHOWN])])
         print(f"{'client':<{width}}  {'weight':>8}  {'distance':>10}")
         for name, weight, distance in rows[:MOST_SHOWN]:
             print(f"{name:<{width}}  {weight:>8.4f}  {'' if math.isnan(distance) else f'{distance:.4g}':>10}")

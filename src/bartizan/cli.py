@@ -12,9 +12,10 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import MISSING
-from typing import Any
+from typing import Any, NoReturn
 
 from bartizan import __version__, registry
+from bartizan._util.redact import without_addresses_secrets, without_secrets
 from bartizan._util.text import did_you_mean, short
 from bartizan.attacks import ATTACKS, POISONS
 from bartizan.registry import Registry
@@ -47,8 +48,11 @@ class Parser(argparse.ArgumentParser):
         parsed, rest = super().parse_known_args(args, namespace)
         self._refuse_unknown(rest)
         if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
+            self.error(f"unrecognized arguments: {' '.join(map(without_secrets, rest))}")
         return parsed, rest
+
+    def error(self, message: str) -> NoReturn:
+        super().error(without_addresses_secrets(message))
 
     def _refuse_unknown(self, words: list[str]) -> None:
         for word in words[: words.index("--")] if "--" in words else words:
@@ -87,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(wrong)
         if isinstance(wrong, OSError) and wrong.filename is not None:
             message = f"{wrong.filename}: {wrong.strerror}"
-        print(f"{command}: {short(message, LONGEST)}{checkout}", file=sys.stderr)
+        print(f"{command}: {without_addresses_secrets(short(message, LONGEST))}{checkout}", file=sys.stderr)
         return 2
     return status or 0
 
@@ -120,7 +124,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
             raise SystemExit(2)
         if called is not None:
             meant = did_you_mean(called, COMMANDS)
-            parser.error(f"invalid choice: {called!r}.{meant} Commands: {', '.join(COMMANDS)}.")
+            parser.error(f"invalid choice: {without_secrets(called)!r}.{meant} Commands: {', '.join(COMMANDS)}.")
     return parser.parse_args(arguments)
 
 

@@ -457,8 +457,6 @@ def test_adjacent_entries_are_one_request(server):
 
 
 def test_no_secret_of_an_address_is_told():
-    assert lazy.without_secrets("https://me:pw@host/a/b.npy?sig=1#x") == "https://host/a/b.npy"
-    assert lazy.without_secrets("memory://round/c0/") == "memory://round/c0/"
     assert lazy.reason_of_failure(OSError("URL('http://h/x?sig=1') is bad?"), 1) == "OSError: URL('http://h/x') is bad?"
     out = bz.aggregate(["https://me:pw@127.0.0.1:9/b.npy?sig=1", np.ones(3), np.ones(3)], bz.Mean())
     assert "pw" not in out.quarantined[0]

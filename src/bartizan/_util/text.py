@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,6 +19,18 @@ def text(value: Any) -> str:
     """
     plain = "" if value is None else _written(value, str)
     return _printable(" ".join(plain.encode("utf-8", "replace").decode().split()))
+
+
+def visible(name: str) -> str:
+    """A name as one printable line, such that two names are never the same one: what is not printable is escaped.
+
+    So are backslashes, and spaces at the ends or behind a space or a colon, which could pass for another column.
+
+    >>> print(visible("bank\\n7"), visible("bank\\udcff"), visible("a: b "), visible("ann b"))
+    bank\\n7 bank\\udcff a:\\x20b\\x20 ann b
+    """
+    escaped = "".join(one if one.isprintable() and one != "\\" else repr(one)[1:-1] for one in name)
+    return re.sub(r"(?<=[ :]) |^ | $", r"\\x20", escaped)
 
 
 def short(value: Any, most: int = 500) -> str:

@@ -66,7 +66,7 @@ class MappedPart(NamedTuple):
 def mappings(source: Literal["maps", "smaps"]) -> list[MappedPart]:
     """The mapped files of this process by address; only "smaps" knows `changed`. Systems other than Linux have none."""
     try:
-        with open(f"/proc/self/{source}") as file:
+        with open(f"/proc/self/{source}", errors="surrogateescape", newline="\n") as file:
             parts = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", file.read(), flags=re.MULTILINE)[1:]
     except OSError:
         return []

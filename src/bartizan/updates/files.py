@@ -32,14 +32,15 @@ from bartizan.updates.headers import (
     write_safetensors_header,
 )
 from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf, rebuild
-from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, bfloat16_array, without_secrets
+from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, bfloat16_array
+from bartizan.updates.places import StoredPlace
 
 KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside
 
 
 def open_update(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | StoredPlace,
     *,
     dtype: npt.DTypeLike | None = None,
     shape: tuple[int, ...] | int | None = None,
@@ -57,10 +58,11 @@ def open_update(
     (any of fsspec, ``pip install 'bartizan[remote]'``) the arrays are `LazyArray`, which are read by byte ranges.
     `storage_options` go to fsspec; a request may take `timeout` seconds.
     """
-    if is_address(path):
+    if isinstance(path, StoredPlace) or is_address(path):
         from bartizan.updates.remote import open_remote
 
-        return open_remote(str(path), dtype=dtype, shape=shape, options=storage_options, timeout=timeout)
+        place = path if isinstance(path, StoredPlace) else str(path)
+        return open_remote(place, dtype=dtype, shape=shape, options=storage_options, timeout=timeout)
     path = Path(path)
     try:
         if (dtype is None) != (shape is None):
@@ -138,7 +140,7 @@ def open_paths(updates: Any, **options: Any) -> Any:
         updates = list(updates)
     if not isinstance(updates, (list, tuple)) or not any(map(is_place, updates)):
         return updates
-    if any(map(is_address, updates)):  # several are asked for at a time
+    if any(is_place(one) and not isinstance(one, Path) for one in updates):  # several are asked for at a time
         pool = ThreadPoolExecutor(IN_FLIGHT)
         try:
             return list(pool.map(partial(opened, **options), updates))
@@ -152,8 +154,7 @@ def opened(update: Any, **options: Any) -> Any:
     try:
         return open_update(update, **options) if is_place(update) else update
     except OSError as unread:
-        where, why = without_secrets(str(update)), unread.strerror or without_secrets(str(unread))
-        return Unreadable(f"{where} can't be opened as an update: {why}.")
+        return Unreadable(f"{update} can't be opened as an update: {unread.strerror or unread}.")
     except (ValueError, ImportError) as unsound:
         return Unreadable(str(unsound))
 
@@ -169,7 +170,7 @@ def open_point(point: Any) -> Any:
 
 
 def is_place(update: Any) -> bool:
-    return isinstance(update, Path) or is_address(update)
+    return isinstance(update, (Path, StoredPlace)) or is_address(update)
 
 
 def is_address(update: Any) -> bool:

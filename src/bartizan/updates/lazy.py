@@ -6,7 +6,6 @@ so that its client is quarantined as one that sent NaN.
 
 from __future__ import annotations
 
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bartizan._util.redact import mentions_secret, without_addresses_secrets
 from bartizan._util.text import short
 from bartizan._util.types import Array
 
@@ -29,7 +29,6 @@ ATTEMPTS = 3
 TIMEOUT = 60.0  # seconds that one request may take, with its repetitions
 SLOWEST = 2**16  # bytes a second that an update must come with, after the first `timeout` seconds
 BFLOAT16_NAN = 0x7FC0
-SECRETS = re.compile(r"(?<=://)[^/\s]*@|(?<=\S)\?[^\s'\")]+")
 
 
 class LostUpdatesError(Exception):
@@ -87,7 +86,8 @@ class RemoteUpdate:
         try:
             await limited(request, self.timeout)
         except Exception as error:  # a store's library may raise anything
-            self.lose(f"{one.shown}: {reason_of_failure(error, self.timeout)}")
+            options = getattr(one.fs, "storage_options", None)
+            self.lose(f"{one.shown}: {reason_of_failure(error, self.timeout, one.path, options)}")
         self._seconds += time.monotonic() - begun
         self._bytes += size
         if self._seconds > self.timeout + self._bytes / SLOWEST:
@@ -114,19 +114,18 @@ async def limited(request: Callable[[], Awaitable[T]], timeout: float) -> T:
     return await asyncio.wait_for(tried(), timeout)
 
 
-def reason_of_failure(error: BaseException, timeout: float) -> str:
-    """The message of an error of a store, short and without secrets."""
+def reason_of_failure(
+    error: BaseException, timeout: float, address: str = "", options: Mapping[str, Any] | None = None
+) -> str:
+    """The message of an error of a store, short and without secrets of the address and its options."""
     if isinstance(error, FileNotFoundError):
         return "there is no such object"
     if isinstance(error, TimeoutError):
         return f"no answer in {timeout:g} s"
-    said = without_secrets(short(error))
+    said = without_addresses_secrets(short(error))
+    if mentions_secret(str(error), address, options):
+        return f"{type(error).__name__}, whose message holds a part of a secret of the address and is not shown"
     return said if isinstance(error, ValueError) else f"{type(error).__name__}{': ' if said else ''}{said}"
-
-
-def without_secrets(text: str) -> str:
-    """A text without user, password and query of addresses in it: a signed one is as good as a password."""
-    return SECRETS.sub("", text)
 
 
 class LazyArray:

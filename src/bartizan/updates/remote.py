@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import secrets
 import tempfile
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -19,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from bartizan._util.atomic import hidden_name
+from bartizan._util.redact import without_secrets
 from bartizan._util.text import quoted, short
 from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
 from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
@@ -31,8 +32,8 @@ from bartizan.updates.lazy import (
     reason_of_failure,
     run,
     several,
-    without_secrets,
 )
+from bartizan.updates.places import StoredPlace
 
 HEAD = 2**14  # bytes that are read of an object at once, for its header
 VERSIONS = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created")
@@ -40,13 +41,22 @@ VERSIONS = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtim
 
 
 def open_remote(
-    address: str, *, dtype: Any = None, shape: Any = None, options: Mapping[str, Any] | None, timeout: float
+    place: str | StoredPlace,
+    *,
+    dtype: Any = None,
+    shape: Any = None,
+    options: Mapping[str, Any] | None = None,
+    timeout: float,
 ) -> Any:
     """The update at an address, in arrays that are read when they are used; ValueError if it is not sound."""
+    if isinstance(place, StoredPlace):
+        timeout, options = place.timeout or timeout, place.fs.storage_options
     try:
         if (dtype is None) != (shape is None):
             raise ValueError("dtype and shape belong together: pass both, or neither")
-        fs, path = filesystem(address, options)
+        if isinstance(place, StoredPlace) and place.problem:
+            raise ValueError(place.problem)
+        fs, path = (place.fs, place.path) if isinstance(place, StoredPlace) else filesystem(place, options)
         path, _, query = path.partition("?") if _is_http(fs) else (path, "", "")
         base, _, name = path.rstrip("/").rpartition("/")
         folder = RemoteFolder(fs, base, RemoteUpdate(timeout), query)
@@ -62,8 +72,8 @@ def open_remote(
     except ModuleNotFoundError:
         raise
     except Exception as error:  # a store's library may raise anything
-        reason = reason_of_failure(error, timeout)
-        raise ValueError(f"{shown(address)} can't be opened as an update: {reason}.") from None
+        reason = reason_of_failure(error, timeout, str(place), options)
+        raise ValueError(f"{shown(str(place))} can't be opened as an update: {reason}.") from None
 
 
 def shown(address: str) -> str:
@@ -81,6 +91,40 @@ def filesystem(address: str, options: Mapping[str, Any] | None = None) -> tuple[
         ) from None
     fs, path = url_to_fs(address, **(options or {}))
     return fs, path if not address.endswith("/") or path.endswith("/") else path + "/"
+
+
+@contextmanager
+def explained(address: str, done: str, options: Mapping[str, Any] | None = None, timeout: float = 0) -> Iterator[None]:
+    """Raise whatever a store's library raises as an OSError, or a missing package, without the secrets of the address.
+
+    `done` is what the address can't be, such as "written".
+    """
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        reason = f"{shown(address)} can't be {done}: {reason_of_failure(error, timeout, address, options)}"
+        kind = ModuleNotFoundError if isinstance(error, ImportError) else OSError
+        raise kind(f"{reason.rstrip('.')}.") from None
+
+
+def matching(pattern: str, timeout: float) -> tuple[str, list[StoredPlace]]:
+    """The path of a glob in its store, and what it matches, sorted; an error of the store is an OSError."""
+    with explained(pattern, "listed", timeout=timeout):
+        fs, path = filesystem(pattern)
+        found = run(limited(lambda: call(fs, "glob", path), timeout))
+        if not found:  # fsspec leaves out folders that can't be listed: ask for the one without wildcards
+            with suppress(FileNotFoundError):
+                run(limited(lambda: call(fs, "ls", re.split(r"[*?\[]", path)[0].rpartition("/")[0]), timeout))
+        return path, [StoredPlace(fs, one, _misread(fs, one, timeout)) for one in sorted(found)]
+
+
+def _misread(fs: Any, path: str, timeout: float) -> str:
+    """Why the store would take this path for another one: some read ``?versionId=...`` at its end."""
+    if "?" not in path or run(limited(lambda: call(fs, "info", path), timeout))["name"] == path:
+        return ""
+    return "its name would be read as that of another object; rename it"
 
 
 class RemoteFolder:
@@ -258,21 +302,23 @@ async def call(fs: Any, method: str, *arguments: Any, **options: Any) -> Any:
 @contextmanager
 def uploaded(address: str, options: Mapping[str, Any] | None = None) -> Iterator[Path]:
     """A local path; the file that the block writes there appears at the address whole, or not at all."""
-    fs, path = filesystem(address, options)
+    with explained(address, "written", options):
+        fs, path = filesystem(address, options)
     name = posixpath.basename(path)
-    hidden = f"{posixpath.dirname(path)}/.{name}.{secrets.token_hex(8)}.part"
+    hidden = f"{posixpath.dirname(path)}/{hidden_name(name)}"
     with tempfile.TemporaryDirectory(prefix="bartizan-") as folder:
         local = Path(folder) / name
         yield local
-        try:
-            fs.put_file(str(local), hidden)
-            if (arrived := fs.info(hidden)["size"]) != local.stat().st_size:
-                raise OSError(f"{arrived:,} bytes of {local.stat().st_size:,} arrived")
-            fs.mv(hidden, path)
-        except Exception as error:
-            with suppress(Exception):
-                fs.rm_file(hidden)
-            raise OSError(f"{shown(address)} can't be written: {reason_of_failure(error, 0)}") from error
+        with explained(address, "written", options):
+            try:
+                fs.put_file(str(local), hidden)
+                if (arrived := fs.info(hidden)["size"]) != local.stat().st_size:
+                    raise OSError(f"{arrived:,} bytes of {local.stat().st_size:,} arrived")
+                fs.mv(hidden, path)
+            except Exception:
+                with suppress(Exception):
+                    fs.rm_file(hidden)
+                raise
 
 
 def _is_http(fs: Any) -> bool:
