@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -110,3 +111,32 @@ def test_the_command_reads_from_a_bucket_and_writes_to_it(bucket, store, folders
     written = {one.rsplit("/", 1)[1] for one in store.ls(bucket, refresh=True)}
     assert {"next.safetensors", "report.json"} <= written
     assert not any(name.endswith(".part") for name in written)
+
+
+def test_a_key_is_data(bucket, store, tmp_path, capsys):
+    """Of one object each; s3fs would read the name with `?versionId=` as that of another object."""
+    names = ["c1", "c3", "c3.npy?", "x::memory:", "%2e%2e", "a b", "c#1", "c[1]", "c3?versionId=null&x"]
+    for number, name in enumerate(names):
+        content = io.BytesIO()
+        np.save(content, np.full(3, float(number)))
+        _call(store, "put_object", bucket, f"keys/{name}.npy", Body=content.getvalue())
+    arguments = [f"{bucket}/keys/*.npy", "--rule", "mean", "--out", str(tmp_path / "next.npy")]
+    assert cli.main(["aggregate", *arguments, "--report", str(tmp_path / "report.json")]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert sorted(report["clients"]) == sorted(names)
+    assert "c1" in capsys.readouterr().out
+    _call(store, "delete_object", bucket, f"keys/{names[-1]}.npy")
+    assert list(report["quarantined"]) == [names[-1]]
+    assert "its name would be read as that of another object" in report["quarantined"][names[-1]]
+    assert np.load(tmp_path / "next.npy")[0] == pytest.approx(np.mean(range(len(names) - 1)))
+
+
+def _call(store, method: str, bucket: str, key: str, **more) -> None:
+    """Write or delete an object whose key no path of s3fs can name."""
+    store.call_s3(method, Bucket=bucket.removeprefix("s3://"), Key=key, **more)
+
+
+def test_a_result_is_never_written_over_a_client(bucket, capsys):
+    arguments = [f"{bucket}/*/", "--rule", "mean", "--out", f"{bucket}/c0/next.safetensors"]
+    assert cli.main(["aggregate", *arguments]) == 2
+    assert "--out 's3://round-7/c0/next.safetensors' is, or lies in, one of the clients" in capsys.readouterr().err

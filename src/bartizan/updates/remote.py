@@ -6,19 +6,21 @@ for. The addresses are the caller's: they are opened with the rights of this pro
 
 from __future__ import annotations
 
+import glob
 import posixpath
 import re
 import tempfile
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bartizan._util.atomic import hidden_name
+from bartizan._util.atomic import hidden_name, is_hidden
 from bartizan._util.redact import without_secrets
 from bartizan._util.text import quoted, short
 from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
@@ -36,6 +38,7 @@ from bartizan.updates.lazy import (
 from bartizan.updates.places import StoredPlace
 
 HEAD = 2**14  # bytes that are read of an object at once, for its header
+ABANDONED_AFTER = timedelta(days=1)  # stores have no locks, and between an upload and its move are minutes at most
 VERSIONS = ("ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created")
 """What stores call the things that change when an object is replaced."""
 
@@ -122,8 +125,11 @@ def matching(pattern: str, timeout: float) -> tuple[str, list[StoredPlace]]:
 
 def _misread(fs: Any, path: str, timeout: float) -> str:
     """Why the store would take this path for another one: some read ``?versionId=...`` at its end."""
-    if "?" not in path or run(limited(lambda: call(fs, "info", path), timeout))["name"] == path:
+    if "?" not in path:
         return ""
+    with suppress(FileNotFoundError):
+        if run(limited(lambda: call(fs, "info", path), timeout))["name"] == path:
+            return ""
     return "its name would be read as that of another object; rename it"
 
 
@@ -309,6 +315,7 @@ def uploaded(address: str, options: Mapping[str, Any] | None = None) -> Iterator
     with tempfile.TemporaryDirectory(prefix="bartizan-") as folder:
         local = Path(folder) / name
         yield local
+        _remove_abandoned(fs, path)
         with explained(address, "written", options):
             try:
                 fs.put_file(str(local), hidden)
@@ -319,6 +326,17 @@ def uploaded(address: str, options: Mapping[str, Any] | None = None) -> Iterator
                 with suppress(Exception):
                     fs.rm_file(hidden)
                 raise
+
+
+def _remove_abandoned(fs: Any, path: str) -> None:
+    """Remove what killed uploads have left of an object, as far as the store says when that was written."""
+    folder, name = posixpath.split(path)
+    with suppress(Exception):  # it hinders nobody
+        for one in fs.glob(f"{folder}/.{glob.escape(name)}.*.part"):
+            if is_hidden(posixpath.basename(one), name):
+                written = fs.modified(one)
+                if datetime.now(written.tzinfo) - written > ABANDONED_AFTER:
+                    fs.rm_file(one)
 
 
 def _is_http(fs: Any) -> bool:
