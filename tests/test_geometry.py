@@ -98,6 +98,23 @@ def test_no_attacker_chooses_in_which_unit_tiny_updates_are_measured(sketch, far
         assert set(out.quarantined) <= {1}
 
 
+@pytest.mark.parametrize("kind", ["normal", "spike", "offset", "heavy tails"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
+def test_exact_norms_are_right_to_the_stated_digits(sketch, dtype, kind):
+    """Squares to 1e-6 where `Rotated` sums blocks in float32, else to 1e-14."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(M, P)) + (100 if kind == "offset" else 0)
+    if kind == "spike":
+        x[:, 3] = 3000
+    if kind == "heavy tails":
+        x /= np.maximum(np.abs(rng.normal(size=x.shape)), 1e-3)
+    x = x.astype(dtype)
+    found = sketch.gram_stats(parse_updates(x), 5).squared_norms
+    in_float32 = isinstance(sketch, bz.Rotated) and dtype != np.float64
+    np.testing.assert_allclose(found, np.square(x.astype(np.float64)).sum(axis=1), rtol=1e-6 if in_float32 else 1e-14)
+
+
 def test_clients_that_are_all_zero_make_no_other_unit():
     x = np.zeros((5, 30))
     assert bz.Geometry.of(x).unit == 1

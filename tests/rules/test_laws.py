@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from itertools import product
 from pathlib import Path
@@ -44,6 +45,47 @@ def test_the_table_has_every_rule_and_every_pre_aggregator():
     assert {kind.__name__ for kind in COORDINATEWISE.built_in.values()} == set(bz.coordinatewise.__all__) - {
         "CoordinateWise"
     }
+
+
+# Numbers of few digits, which no power of two here rounds; lengths among the settings are multiplied too.
+POWERS = {np.float64: (-900, -500, -50, 1, 450), np.float32: (-90, -60, -45, 1, 50), np.float16: (-3, 2)}
+LENGTHS: dict[str, Callable[[float], Rule]] = {
+    "CenteredClipping": lambda unit: bz.CenteredClipping(radius=4 * unit, steps=3),
+    "Clipping": lambda unit: bz.Clipping(4 * unit) >> bz.GeometricMedian(),
+    "MCA": lambda unit: bz.MCA(width=4 * unit),
+}
+SCALED = {repr(case): lambda unit, rule=case.rule: rule for case in CASES if case.scale} | LENGTHS
+
+
+@pytest.mark.parametrize("with_reference", [False, True])
+@pytest.mark.parametrize("sketch", ["exact", "rotated"])
+@pytest.mark.parametrize("dtype", POWERS, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("name", SCALED)
+def test_a_power_of_two_moves_no_weight_beyond_the_stated_digits(name, dtype, sketch, with_reference):
+    """1e-8 where float32 sums are the norms of a rotated update; else 1e-12, since LAPACK scales what it is given."""
+    rng = np.random.default_rng(3)
+    x, trusted, reference = (np.rint(128 * rng.normal(0.5, 1, (n, 64))) / 128 for n in (M, 1, 1))
+    x[3] *= 8
+
+    def weights(unit: float) -> np.ndarray:
+        rows, extra, origin = ((unit * one).astype(dtype) for one in (x, trusted[0], reference[0]))
+        assert np.array_equal(rows.astype(np.float64), unit * x)
+        out = bz.aggregate(
+            rows,
+            SCALED[name](unit),
+            sketch=sketch,
+            seed=5,
+            sizes=np.arange(1, M + 1),
+            trusted=extra,
+            reference=origin if with_reference else None,
+        )
+        assert not out.quarantined
+        return out.weights
+
+    digits = 1e-8 if sketch == "rotated" and dtype != np.float64 else 1e-12
+    one = weights(1.0)
+    for power in POWERS[dtype]:
+        np.testing.assert_allclose(weights(2.0**power), one, rtol=0, atol=digits, err_msg=f"times 2**{power}")
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
