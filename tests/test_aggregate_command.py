@@ -305,6 +305,24 @@ def test_an_output_in_the_place_of_something_else_is_refused(clients, tmp_path, 
         assert said.count("\n") == 1
     assert clients[0].read_bytes() == kept
     assert not out.exists()
+    for pattern in (f"{tmp_path}/client-*.npy", f"file://{tmp_path}/client-*.npy"):
+        assert run(pattern, *RULE, "--out", clients[5]) == 2
+        assert "is, or lies in, one of the clients" in capsys.readouterr().err
+
+
+def test_a_link_that_a_glob_finds_does_not_stop_the_round(clients, tmp_path):
+    """A client that can make links points one at the last result, or at the folder of all."""
+    np.save(tmp_path / "next.npy", np.ones(5000, np.float32))
+    (tmp_path / "client-last.npy").symlink_to(tmp_path / "next.npy")
+    (tmp_path / "client-all.npy").symlink_to(tmp_path)
+    options = ["--out", tmp_path / "next.npy", "--report", tmp_path / "report.json"]
+    assert run(f"{tmp_path}/client-*.npy", *RULE, *options) == 0
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert list(told["quarantined"]) == ["client-3", "client-all"]
+    expected = bz.aggregate(
+        [*clients, np.ones(5000, np.float32)], bz.NNM(2) >> bz.GeometricMedian(), sketch="auto", seed=7
+    )
+    np.testing.assert_allclose(np.load(tmp_path / "next.npy"), expected.update, rtol=1e-5, atol=1e-6)
 
 
 def test_a_lowered_number_of_byzantine_clients_is_told(clients, tmp_path, capsys):

@@ -19,7 +19,7 @@ from bartizan import __version__, registry
 from bartizan._util.arguments import seconds
 from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
-from bartizan._util.redact import without_secrets
+from bartizan._util.redact import without_addresses_secrets, without_secrets
 from bartizan._util.text import short
 from bartizan.aggregate import aggregate
 from bartizan.aggregate_places import Pattern, Place, client_names, folder_hint, refuse_overwriting, sizes_in, told
@@ -73,8 +73,8 @@ def _run(options: argparse.Namespace) -> int:
     patterns = [Pattern.of(text, options.timeout) for text in options.updates]
     clients = client_names(patterns)
     places, names = list(clients), list(clients.values())
-    read = {option: [getattr(options, option.removeprefix("--"))] for option in READ}
-    refuse_overwriting({"--out": options.out, "--report": options.report}, {"one of the clients": places, **read})
+    read = {option: getattr(options, option.removeprefix("--")) for option in READ}
+    refuse_overwriting({"--out": options.out, "--report": options.report}, read, patterns)
     settings = {
         "rule": repr(rule),
         "sketch": sketch if isinstance(sketch, str) else repr(sketch),
@@ -140,7 +140,7 @@ def _partitioned(options: argparse.Namespace, updates: list[Any], rule: Any, sha
         try:
             return partitioned.aggregate(parts, rule, **shared, engine=engine, out=local, timeout=step)
         except partitioned.WorkerError as failed:
-            print(f"bartizan aggregate: {short(failed, 4000)}", file=sys.stderr)
+            print(f"bartizan aggregate: {without_addresses_secrets(short(failed, 4000))}", file=sys.stderr)
             raise SystemExit(1) from None
 
 

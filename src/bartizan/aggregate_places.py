@@ -119,9 +119,18 @@ def sizes_in(path: str, names: Sequence[str], whole_names: Sequence[str]) -> tup
     return given, lacking
 
 
-def refuse_overwriting(outputs: Mapping[str, str | None], inputs: Mapping[str, Sequence[Place | str | None]]) -> None:
-    """Raise ValueError if an output would replace another output or what is read."""
-    known = {_location(place): what for what, places in inputs.items() for place in places if place is not None}
+def refuse_overwriting(
+    outputs: Mapping[str, str | None], inputs: Mapping[str, str | None], patterns: Sequence[Pattern]
+) -> None:
+    """Raise ValueError if an output would replace another output or what is read.
+
+    A link among the files that a glob finds is not followed: it is not the caller's, and outputs are renamed into
+    place, so that what it leads to is read as it was.
+    """
+    known = {_location(place): option for option, place in inputs.items() if place is not None}
+    for pattern in patterns:
+        links = not is_wild(pattern.text)
+        known |= dict.fromkeys((_location(place, links) for place in pattern.places), "one of the clients")
     for option, output in outputs.items():
         if output is None:
             continue
@@ -171,16 +180,20 @@ def _stem(name: str) -> str:
     return name.removesuffix(suffix)
 
 
-def _location(place: Place | str) -> tuple[Any, str]:
-    """The filesystem and the path of a place, the same for all ways to write it."""
+def _location(place: Place, links: bool = True) -> tuple[Any, str]:
+    """The filesystem and the path of a place, the same for all ways to write it; a link at its end may be followed."""
+    fs: Any = None
+    path = place.path if isinstance(place, StoredPlace) else str(place)
     if isinstance(place, StoredPlace):
-        return place.fs, place.path.rstrip("/")
-    if isinstance(place, str) and is_address(place):
+        fs = place.fs
+    elif isinstance(place, str) and is_address(place):
         from bartizan.updates.remote import explained, filesystem
 
         with explained(place, "used"):
             fs, path = filesystem(place)
-        if "file" not in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
-            return fs, path.rstrip("/")
-        place = path
-    return None, os.path.realpath(place)
+    if fs is not None and "file" not in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
+        return fs, path.rstrip("/")
+    if links:
+        return None, os.path.realpath(path)
+    folder, name = os.path.split(os.path.abspath(path))
+    return None, os.path.join(os.path.realpath(folder), name)
