@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +101,21 @@ def test_a_killed_worker_is_replaced_its_run_goes_on_and_the_others_do_not_notic
     assert "died 2 times, last by SIGKILL" in outcomes[0].error
     run(SMALL, tmp_path / "alone")
     assert facts(outcomes[1].folder)[1:] == facts(tmp_path / "alone")[1:]
+
+
+def test_a_sweep_whose_folder_is_deleted_stops(tmp_path):
+    """Each of its runs would take hours."""
+    endless, begun = SMALL.with_settings(["rounds=100000", "grid.seed=[0, 1, 2]"]), []
+
+    def watch(slug, line):
+        begun.append(slug)
+        if line.get("round") == 1:
+            shutil.rmtree(tmp_path / "swept")
+
+    with pytest.raises(FileNotFoundError, match="swept was deleted or moved while the sweep was writing to it"):
+        sweep([endless], tmp_path / "swept", workers=1, watch=watch)
+    assert len(set(begun)) == 1
+    assert not (tmp_path / "swept").exists()
 
 
 def started_sweep(folder):

@@ -92,6 +92,11 @@ def sweep(
         try:
             for outcome in pool.run(jobs, watch):
                 outcomes[outcome.folder.name] = outcome
+                if not folder.exists():  # runs that are left would make it again
+                    raise FileNotFoundError(
+                        f"{folder} was deleted or moved while the sweep was writing to it. Begin it again, or put the "
+                        "folder back and give the same command."
+                    )
         finally:
             pool.stop()
     return [outcomes[slug] for slug in runs]
