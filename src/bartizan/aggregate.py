@@ -166,7 +166,7 @@ def aggregate(
         rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
         sketch: Projects the updates before distances are taken: ``Rotated(k=4096)``, or its name, ``"rotated"``. The
             default does not project; ``"auto"`` takes the faster of both.
-        sizes: The clients' data sizes; each rule says how it uses them.
+        sizes: The clients' data sizes, from 2^-64 to 2^64; each rule says how it uses them.
         reference: The origin of distances and norms: the last global model where updates are whole weights, or its
             path or address. Zero if not given.
         trusted: An update of the server's own, for the rules that need one.

@@ -37,6 +37,10 @@ ENLARGED = 2.0**800
 # The norm that the client in the middle then gets: there is room for larger ones, and for the squares of digits.
 MIDDLE = 2.0**-250
 
+# Data sizes: all counts of 64 bits, and their reciprocals. Shares of them are above 0, and so are products of several.
+LEAST_SIZE, LARGEST_SIZE = 2.0**-64, 2.0**64
+SIZE_RANGE = "a positive number from 2^-64 to 2^64"
+
 
 def enlargement(squared_norms: Floats, n_clients: int, enlarged: Callable[[], Floats]) -> float:
     """The power of two to multiply updates by so that their squares do not underflow; 1 for all but tiny ones.
@@ -122,6 +126,11 @@ class MeasuredPoints:
     def gram(self) -> Floats:
         return self.products[: self.n_clients, : self.n_clients]
 
+    @property
+    def measured(self) -> Floats:
+        """The clients' inner products about one point, without another matrix."""
+        return self.gram if self.about_centre is None else self.about_centre[: self.n_clients, : self.n_clients]
+
 
 @dataclass(frozen=True, eq=False)
 class MixedPoints:
@@ -151,6 +160,10 @@ class MixedPoints:
         from bartizan.kernels import weigh
 
         return weigh.sandwich(np.ascontiguousarray(self.mixing), np.ascontiguousarray(self.points.gram))
+
+    @property
+    def measured(self) -> Floats:
+        return self.inner[: self.n_clients, : self.n_clients]
 
     @cached_property
     def distances(self) -> Distances:
@@ -300,22 +313,26 @@ class Geometry:
         return np.divide(dots[:M], lengths, out=np.zeros(M), where=lengths > 0).clip(-1, 1), norm
 
     def distances_to_mean(self, weights: Floats) -> Floats:
-        r"""Distances of the clients to :math:`z = \sum_i w_i x_i`.
+        r"""Distances of the clients to :math:`z = \sum_i w_i x_i`; what the weights lack of sum 1 lies at the origin.
 
-        :math:`\|x_i - z\|^2 = (Dw)_i - w^\top D w / 2` for squared distances D and weights of sum 1; what they lack of
-        it lies at the origin, as one more point.
+        :math:`\|x_i - z\|^2 = \|x_i - c\|^2 - 2 \langle x_i - c, z - c \rangle + \|z - c\|^2` about the point c that
+        has more than half of the weight, else about the medoid. Sums of squared distances would do, but not beside a
+        distant client of little weight, whose square takes all digits.
 
         >>> triangle = Geometry.of([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]])
         >>> triangle.distances_to_mean(np.array([0.0, 0.5, 0.5])).round(2).tolist()
         [3.61, 2.0, 2.0]
         """
-        rest = 1 - weights.sum()
-        squares = np.einsum("ij,j->i", self.squared_distances, weights)
-        spread = weights @ squares
-        if abs(rest) > 1e-12:
-            from_origin = np.diag(self.gram)
-            squares, spread = squares + rest * from_origin, spread + 2 * rest * (weights @ from_origin)
-        return np.sqrt(np.maximum(squares - spread / 2, 0))
+        M, products, rest = self.n_clients, self.points.measured, 1 - weights.sum()
+        if abs(rest) > 1e-12:  # the origin is one more point
+            products, weights = self.inner[: M + 1, : M + 1], np.append(weights, rest)
+        heaviest = int(weights.argmax())
+        centre = heaviest if weights[heaviest] > 0.5 else self.medoid
+        with_centre = products[centre]
+        along = np.einsum("ij,j->i", products, weights) - weights.sum() * with_centre
+        along -= along[centre]
+        squares = np.diag(products) - 2 * with_centre + with_centre[centre]
+        return np.sqrt(np.maximum(squares - 2 * along + weights @ along, 0))[:M]
 
     def mix(self, mixing: Floats) -> Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""
@@ -357,8 +374,13 @@ def gram_stats_of(x: Floats, has_trusted: bool) -> GramStats:
 
 def client_sizes(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
     """The clients' data sizes as an array, ones if not given; values are checked later, of clients that take part."""
+    listed = sizes if isinstance(sizes, (list, tuple)) else ()
     try:
         given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
+        # NumPy makes numbers of truth values and texts.
+        numeric = isinstance(sizes, list | tuple | None) or np.asarray(sizes).dtype.kind in "iufO"
+        if not numeric or any(isinstance(size, (bool, np.bool_, str)) for size in listed):
+            raise TypeError
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got {quoted(sizes)}.") from None
     if given.shape != (n_clients,):
@@ -375,6 +397,7 @@ def _past(history: Iterable[float]) -> tuple[float, ...]:
 
 def _checked_sizes(sizes: Floats) -> Floats:
     largest = sizes.max()
-    if not (sizes.min() > 0 and largest < np.inf):  # False for NaN too
-        raise ValueError(f"sizes must be positive numbers, got {sizes[~(np.isfinite(sizes) & (sizes > 0))][0]}.")
-    return sizes / largest  # so that no sum of them overflows
+    if not (sizes.min() >= LEAST_SIZE and largest <= LARGEST_SIZE):  # False for NaN too
+        wrong = sizes[~((sizes >= LEAST_SIZE) & (sizes <= LARGEST_SIZE))][0]
+        raise ValueError(f"sizes must be {SIZE_RANGE} for each client, got {wrong}.")
+    return sizes / largest

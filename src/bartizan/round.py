@@ -22,7 +22,7 @@ from bartizan.defense.quarantine import until_read
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.defense.reported import is_size
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
-from bartizan.geometry import GramStats, norm_limit
+from bartizan.geometry import SIZE_RANGE, GramStats, norm_limit
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
@@ -131,8 +131,7 @@ class Round(Generic[U]):
         `close`, unless the round is strict.
         """
         if not is_size(size):
-            wanted = "size must be a positive number below 1e308"
-            raise ValueError(f"client {quoted(client, 60)}: {wanted}, got {quoted(size, 60)}.")
+            raise ValueError(f"client {quoted(client, 60)}: size must be {SIZE_RANGE}, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = is_place(update)
             held = opened(update) if on_disk else _copied(update) if self._copy else update

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -184,7 +185,7 @@ def test_reported_sizes_count_only_if_asked_for_and_up_to_the_cap():
 @pytest.mark.parametrize("examples", [0, -3, float("nan"), float("inf"), [1.0]], ids=repr)
 def test_a_reported_size_that_is_no_positive_number_is_quarantined(examples):
     strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=examples)}, sizes="reported", size_cap=100)
-    assert "'num-examples' once, as a positive number" in strategy.quarantined[5]
+    assert re.search("'num-examples' once|it must report its number of examples", strategy.quarantined[5])
 
 
 def test_a_rule_that_needs_a_trusted_update_gets_that_of_the_server():

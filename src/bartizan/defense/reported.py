@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bartizan._util.text import quoted
+from bartizan.geometry import LARGEST_SIZE, LEAST_SIZE, SIZE_RANGE
 
 NUMBERS = (int, float, np.integer, np.floating)
 
@@ -22,6 +23,8 @@ class SizePolicy:
     Args:
         sizes: None counts all alike; ``"reported"`` takes what the clients report; a mapping gives each id's size.
         cap: The largest size that a client can claim; needed with ``"reported"``.
+
+    All sizes are from 2^-64 to 2^64: of those no rule makes NaN.
     """
 
     sizes: Literal["reported"] | Mapping[Any, float] | None = None
@@ -31,13 +34,13 @@ class SizePolicy:
         if isinstance(self.sizes, Mapping):
             for client, size in self.sizes.items():
                 if not is_size(size):
-                    wanted = "sizes must give each client a positive number"
+                    wanted = f"sizes must give each client {SIZE_RANGE}"
                     raise ValueError(f"{wanted}; client {quoted(client, 60)} has {quoted(size, 60)}.")
         elif not (self.sizes is None or (isinstance(self.sizes, str) and self.sizes == "reported")):
             raise ValueError(f"sizes must be None, 'reported' or a mapping from client ids, got {quoted(self.sizes)}.")
         if self.sizes == "reported" and not is_size(self.cap):
             raise ValueError(
-                "sizes='reported' needs size_cap, the most examples that a client can have, a positive number: "
+                f"sizes='reported' needs size_cap, the most examples that a client can have, {SIZE_RANGE}: "
                 "without it, a client that claims a billion would decide every average."
             )
 
@@ -50,8 +53,8 @@ class SizePolicy:
                 raise ValueError("sizes gives no number for this client")
             return float(self.sizes[client])
         claim = reported()
-        if isinstance(claim, bool) or not isinstance(claim, NUMBERS) or not 0 < claim < math.inf:
-            raise ValueError(f"it must report its number of examples, a positive number; got {quoted(claim, 60)}")
+        if not isinstance(claim, NUMBERS) or not is_size(claim):
+            raise ValueError(f"it must report its number of examples, {SIZE_RANGE}; got {quoted(claim, 60)}")
         assert self.cap is not None
         return float(min(claim, self.cap))
 
@@ -62,9 +65,9 @@ class SizePolicy:
 
 
 def is_size(size: Any) -> bool:
-    """Whether this is a positive number that a float can hold."""
+    """Whether this is a number in the range of data sizes."""
     try:
-        return not isinstance(size, (bool, np.bool_)) and math.isfinite(size) and float(size) > 0
+        return not isinstance(size, (bool, np.bool_)) and math.isfinite(size) and LEAST_SIZE <= size <= LARGEST_SIZE
     except (TypeError, ValueError, ArithmeticError):  # no number, or an integer beyond floats
         return False
 
