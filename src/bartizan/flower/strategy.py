@@ -19,7 +19,7 @@ from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
 from bartizan.defense.reported import SizePolicy
 from bartizan.defense.reputation import Reputation, Suspect
-from bartizan.errors import TooFewClientsError
+from bartizan.errors import TooFewClientsError, server_error
 from bartizan.flower.connected_nodes import MissingNodesError, wait_for_nodes
 from bartizan.flower.replies import (
     MetricsFunction,
@@ -383,11 +383,6 @@ class RobustStrategy(FedAvg):
         rule, sketch = repr(self.aggregator.rule), str(self.aggregator.sketch)
         more = {} if self.adapters is None else {"adapters": repr(self.adapters)}
         return {"rule": rule, "sketch": sketch, "sizes": str(self._size_policy), **more}
-
-
-def server_error(wrong: Exception) -> str:
-    """Return why the server could not do its part, for the log."""
-    return short(f"the server raised {type(wrong).__name__}: {wrong}")
 
 
 def least_clients(rule: Rule | CoordinateWise) -> int:
