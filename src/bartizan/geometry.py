@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -372,7 +372,7 @@ def gram_stats_of(x: Floats, has_trusted: bool) -> GramStats:
     return GramStats(gram, np.diag(gram).copy(), about, gram[-1] if has_trusted else None)
 
 
-def client_sizes(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
+def client_sizes(sizes: Any, n_clients: int) -> Floats:
     """The clients' data sizes as an array, ones if not given; values are checked later, of clients that take part."""
     listed = sizes if isinstance(sizes, (list, tuple)) else ()
     try:

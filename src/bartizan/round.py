@@ -405,7 +405,7 @@ class NamedErrors:
             raise BadClientError(self.ids[error.client], error.reason) from None
         if isinstance(error, TooFewClientsError):
             named = {self.ids[client]: reason for client, reason in error.quarantined.items()}
-            all_out = len(named) == len(self.ids)
+            all_out = 0 < len(named) == len(self.ids)
             problem = nobody_left(len(named), len(self.failed)) if all_out else error.problem
             raise TooFewClientsError(problem, named, self.failed) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
@@ -32,10 +32,7 @@ class SizePolicy:
 
     def __post_init__(self) -> None:
         if isinstance(self.sizes, Mapping):
-            for client, size in self.sizes.items():
-                if not is_size(size):
-                    wanted = f"sizes must give each client {SIZE_RANGE}"
-                    raise ValueError(f"{wanted}; client {quoted(client, 60)} has {quoted(size, 60)}.")
+            sizes_of(self.sizes, self.sizes)
         elif not (self.sizes is None or (isinstance(self.sizes, str) and self.sizes == "reported")):
             raise ValueError(f"sizes must be None, 'reported' or a mapping from client ids, got {quoted(self.sizes)}.")
         if self.sizes == "reported" and not is_size(self.cap):
@@ -62,6 +59,15 @@ class SizePolicy:
         if self.sizes == "reported" and self.cap is not None:
             return f"as reported, {float(self.cap)} at most"
         return "one a node" if self.sizes is None else "as given"
+
+
+def sizes_of(clients: Iterable[Any], sizes: Mapping[Any, Any]) -> list[Any]:
+    """Return the sizes of these clients; raise ValueError where one has none."""
+    for client in clients:
+        if not is_size(sizes.get(client)):
+            given = quoted(sizes.get(client), 60)
+            raise ValueError(f"sizes must give each client {SIZE_RANGE}; client {quoted(client, 60)} has {given}.")
+    return [sizes[client] for client in clients]
 
 
 def is_size(size: Any) -> bool:

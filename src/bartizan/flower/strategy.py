@@ -57,7 +57,7 @@ class RobustStrategy(FedAvg):
     admits for the others; if they are too few, the old model is kept and the run goes on.
 
     Args:
-        rule: The rule that weighs the replies, such as ``MultiKrum(n_byzantine=3)``.
+        rule: The rule that weighs the replies, such as ``MultiKrum(n_byzantine=3)``, or a name such as "median".
         sketch: The sketch of the replies; ``"auto"`` is `Rotated()`, which reads them on arrival.
         sizes: None counts every node alike; ``"reported"`` takes their `weighted_by_key`, up to `size_cap`; a mapping
             gives the size of each node id (others are quarantined).
@@ -77,7 +77,7 @@ class RobustStrategy(FedAvg):
 
     def __init__(
         self,
-        rule: Rule | CoordinateWise,
+        rule: Rule | CoordinateWise | str,
         sketch: Sketch | Literal["auto"] = "auto",
         *,
         sizes: Literal["reported"] | Mapping[int, float] | None = None,
@@ -96,7 +96,7 @@ class RobustStrategy(FedAvg):
         **fedavg: Any,
     ) -> None:
         self.aggregator = Aggregator(rule, sketch)
-        asked = max(2, least_clients(rule)) if min_train_nodes is None else min_train_nodes
+        asked = max(2, least_clients(self.aggregator.rule)) if min_train_nodes is None else min_train_nodes
         super().__init__(
             min_train_nodes=asked,
             min_available_nodes=asked if min_available_nodes is None else min_available_nodes,
@@ -109,6 +109,7 @@ class RobustStrategy(FedAvg):
         if not max_missed_rounds >= 1:
             raise ValueError(f"max_missed_rounds must be 1 or more, got {max_missed_rounds!r}.")
         self._size_policy = SizePolicy(sizes, size_cap)
+        rule = self.aggregator.rule
         if isinstance(rule, Rule):
             rule.check_trusted(trusted_fn is not None)
         if adapters is not None:
