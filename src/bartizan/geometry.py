@@ -379,7 +379,7 @@ def client_sizes(sizes: Any, n_clients: int) -> Floats:
         given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
         # NumPy makes numbers of truth values and texts.
         numeric = isinstance(sizes, list | tuple | None) or np.asarray(sizes).dtype.kind in "iufO"
-        if not numeric or any(isinstance(size, (bool, np.bool_, str)) for size in listed):
+        if not numeric or any(isinstance(size, (bool, np.bool_, str, bytes)) for size in listed):
             raise TypeError
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got {quoted(sizes)}.") from None

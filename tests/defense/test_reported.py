@@ -17,7 +17,7 @@ def test_a_metric_is_the_median_of_the_finite_numbers_that_most_report():
 
 
 @pytest.mark.parametrize(
-    ("claim", "size"), [(7, 7), (np.int64(7), 7), (np.float32(2.5), 2.5), (2**64, 50), (2.0**-64, 2.0**-64)]
+    ("claim", "size"), [(7, 7), (np.int64(7), 7), (np.float16(2.5), 2.5), (2**64, 50), (2.0**-64, 2.0**-64)]
 )
 def test_a_reported_size_counts_up_to_the_cap(claim, size):
     assert SizePolicy("reported", 50).of("a", lambda: claim) == size

@@ -53,7 +53,7 @@ class SizePolicy:
         if not isinstance(claim, NUMBERS) or not is_size(claim):
             raise ValueError(f"it must report its number of examples, {SIZE_RANGE}; got {quoted(claim, 60)}")
         assert self.cap is not None
-        return float(min(claim, self.cap))
+        return min(float(claim), float(self.cap))
 
     def __str__(self) -> str:
         if self.sizes == "reported" and self.cap is not None:
@@ -73,7 +73,8 @@ def sizes_of(clients: Iterable[Any], sizes: Mapping[Any, Any]) -> list[Any]:
 def is_size(size: Any) -> bool:
     """Whether this is a number in the range of data sizes."""
     try:
-        return not isinstance(size, (bool, np.bool_)) and math.isfinite(size) and LEAST_SIZE <= size <= LARGEST_SIZE
+        in_range = math.isfinite(size) and LEAST_SIZE <= float(size) <= LARGEST_SIZE
+        return in_range and not isinstance(size, (bool, np.bool_))
     except (TypeError, ValueError, ArithmeticError):  # no number, or an integer beyond floats
         return False
 
