@@ -40,6 +40,7 @@ MIDDLE = 2.0**-250
 # Data sizes: all counts of 64 bits, and their reciprocals. Shares of them are above 0, and so are products of several.
 LEAST_SIZE, LARGEST_SIZE = 2.0**-64, 2.0**64
 SIZE_RANGE = "a positive number from 2^-64 to 2^64"
+NO_SIZES = {bool, str, bytes, np.bool_, np.str_, np.bytes_}  # of which NumPy would make numbers
 
 
 def enlargement(squared_norms: Floats, n_clients: int, enlarged: Callable[[], Floats]) -> float:
@@ -323,16 +324,18 @@ class Geometry:
         >>> triangle.distances_to_mean(np.array([0.0, 0.5, 0.5])).round(2).tolist()
         [3.61, 2.0, 2.0]
         """
-        M, products, rest = self.n_clients, self.points.measured, 1 - weights.sum()
-        if abs(rest) > 1e-12:  # the origin is one more point
-            products, weights = self.inner[: M + 1, : M + 1], np.append(weights, rest)
+        M, products, total = self.n_clients, self.points.measured, weights.sum()
+        with_origin = abs(1 - total) > 1e-12
+        if with_origin:  # the origin is one more point
+            products, weights, total = self.inner[: M + 1, : M + 1], np.append(weights, 1 - total), 1.0
         heaviest = int(weights.argmax())
         centre = heaviest if weights[heaviest] > 0.5 else self.medoid
-        with_centre = products[centre]
-        along = np.einsum("ij,j->i", products, weights) - weights.sum() * with_centre
+        row = products[centre]
+        along = np.einsum("ij,j->i", products, weights) - total * row
         along -= along[centre]
-        squares = np.diag(products) - 2 * with_centre + with_centre[centre]
-        return np.sqrt(np.maximum(squares - 2 * along + weights @ along, 0))[:M]
+        squares = products.diagonal() - 2 * row + row[centre] if with_origin else self.squared_distances[centre]
+        squares = squares - 2 * along + weights @ along
+        return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)[:M]
 
     def mix(self, mixing: Floats) -> Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""
@@ -374,12 +377,13 @@ def gram_stats_of(x: Floats, has_trusted: bool) -> GramStats:
 
 def client_sizes(sizes: Any, n_clients: int) -> Floats:
     """The clients' data sizes as an array, ones if not given; values are checked later, of clients that take part."""
-    listed = sizes if isinstance(sizes, (list, tuple)) else ()
     try:
         given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
-        # NumPy makes numbers of truth values and texts.
-        numeric = isinstance(sizes, list | tuple | None) or np.asarray(sizes).dtype.kind in "iufO"
-        if not numeric or any(isinstance(size, (bool, np.bool_, str, bytes)) for size in listed):
+        if isinstance(sizes, (list, tuple)):
+            numbers = NO_SIZES.isdisjoint(map(type, sizes))
+        else:
+            numbers = sizes is None or np.asarray(sizes).dtype.kind in "iufO"
+        if not numbers:
             raise TypeError
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got {quoted(sizes)}.") from None
