@@ -16,6 +16,12 @@ def test_a_metric_is_the_median_of_the_finite_numbers_that_most_report():
     assert median_metrics([]) == {}
 
 
+@pytest.mark.parametrize("strange", [np.int8(100), np.float16(100), np.uint8(100)], ids=repr)
+def test_no_type_of_a_number_moves_the_median_beyond_the_others_values(strange):
+    reports = [{"loss": n} for n in (99, 101, 127, 65000)]
+    assert 99 <= median_metrics([*reports, {"loss": strange}, {"loss": 90}])["loss"] <= 127
+
+
 @pytest.mark.parametrize(
     ("claim", "size"), [(7, 7), (np.int64(7), 7), (np.float16(2.5), 2.5), (2**64, 50), (2.0**-64, 2.0**-64)]
 )

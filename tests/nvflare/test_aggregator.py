@@ -80,6 +80,7 @@ HOSTILE = {
     "no DXO": lambda sent: ReturnCode.OK,
     "the other kind": diff,
     "another round": lambda sent: FLModel(ParamsType.FULL, steps(sent.params), current_round=99),
+    "a round of 5001 digits": lambda sent: FLModel(ParamsType.FULL, steps(sent.params), current_round=10**5000),
     "a metric only": lambda sent: FLModel(metrics={"accuracy": 1e9}, current_round=sent.current_round),
 }
 

@@ -89,7 +89,8 @@ def median_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """
     numbers = [finite_numbers(report) for report in reports]
     names = dict.fromkeys(name for report in numbers for name in report)
-    values = {name: [report[name] for report in numbers if name in report] for name in names}
+    # As floats: the sum of a NumPy integer of a few bits and another one would overflow.
+    values = {name: [float(report[name]) for report in numbers if name in report] for name in names}
     return {name: float(median(found)) for name, found in values.items() if 2 * len(found) > len(reports)}
 
 

@@ -21,7 +21,7 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from bartizan import registry
-from bartizan._util.text import short
+from bartizan._util.text import quoted, short
 from bartizan.aggregate import Aggregator
 from bartizan.defense.decide import lowered
 from bartizan.defense.reported import SizePolicy, median_metrics
@@ -188,7 +188,7 @@ class RobustAggregator(ModelAggregator):
             self.warning(f"A result of site {short(site)} {why}, and is not used.")
             return False
         if None not in (now.number, model.current_round) and now.number != model.current_round:
-            now.failed[site] = f"its result is of round {model.current_round}"
+            now.failed[site] = f"its result is of round {quoted(model.current_round, 60)}"
             return False
         size, kind = 1.0, model.params_type or ParamsType.FULL
         if self._lora is None:
