@@ -52,6 +52,7 @@ DATA, REPORT = "lab.data", "lab.report"
 SURFACES = {
     "aggregate": Entry("aggregate:surface", 6, _under("updates", "parse", "layout") + _under("defense", "quarantine")),
     "round": Entry("round:surface", 5, ("bartizan.round", *_under("updates", "parse", "spill"))),
+    "sizes": Entry("sizes:surface", 2, _under("defense", "reported") + _under("rules", "base"), "hypothesis"),
     "update-files": Entry("updates.files:surface", 2, _under("updates", "files", "headers"), "safetensors"),
     "shards": Entry("updates.stores:folders", 2, _under("updates", "folders", "headers", "remote"), "safetensors"),
     "stores": Entry("updates.stores:store", 1, _under("updates", "remote", "lazy"), "fsspec"),

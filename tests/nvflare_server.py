@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -22,6 +23,21 @@ from nvflare.app_common.shareablegenerators.full_model_shareable_generator impor
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+
+import bartizan as bz
+
+
+@dataclass(frozen=True)
+class RaisesOnce(bz.Mean):
+    """A plug-in's rule that raises the error that is put into `ERRORS`, once."""
+
+    def weigh(self, geometry):
+        if ERRORS:
+            raise ERRORS.pop()
+        return super().weigh(geometry)
+
+
+ERRORS = []
 
 
 class FinishedFedAvg(FedAvg):

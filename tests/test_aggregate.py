@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
+import torch
 
 import bartizan as bz
+from bartizan.updates.layout import leaves_of
 
 M, F, P = 31, 6, 6_000
 RULES = [
@@ -173,9 +176,16 @@ def test_a_sketch_may_be_given_by_its_name(name, sketch):
     [
         (bz.Krum(1), "rotatde", ValueError, "Did you mean 'rotated'"),
         (bz.Krum(1), bz.Rotated, TypeError, r"That is the class: call it, as in Rotated\(\.\.\.\)"),
-        ("mean", "exact", TypeError, r"By name: bartizan.rule\('mean'\)"),
-        ("krum", "exact", TypeError, r"By name: bartizan.rule\('krum', \.\.\.\).*n_byzantine"),
-        ("krumm", "exact", TypeError, "Did you mean 'krum'"),
+        (
+            "krum",
+            "exact",
+            TypeError,
+            r"rule='krum' needs settings: pass bartizan.rule\('krum', \.\.\.\). .*n_byzantine",
+        ),
+        ("nnm >> mean", "exact", TypeError, r"pass bartizan.rule\('nnm >> mean', \.\.\.\). NNM needs n_byzantine"),
+        ("krumm", "exact", ValueError, "Did you mean 'krum'"),
+        ("median", "rotated", ValueError, "can't be projected"),
+        (7, "exact", TypeError, "rule must be a rule such as"),
         (bz.NNM(1), "exact", TypeError, "Put a rule behind it"),
         (bz.coordinatewise.Median(), "rotated", ValueError, "can't be projected"),
     ],
@@ -183,3 +193,96 @@ def test_a_sketch_may_be_given_by_its_name(name, sketch):
 def test_a_wrong_rule_or_sketch_is_answered_with_advice_that_works(rule, sketch, error, message):
     with pytest.raises(error, match=message):
         bz.Aggregator(rule, sketch)
+
+
+@pytest.mark.parametrize("name", ["median", "Geometric_Median", "mean", "norm-filter >> median", "bartizan.rules:MCA"])
+def test_a_rule_that_needs_no_settings_may_be_given_by_its_name(name):
+    x, rule = np.random.default_rng(0).normal(size=(9, 30)), bz.rule(name)
+    assert bz.Aggregator(name) == bz.Aggregator(rule)
+    assert bz.Aggregator(name).rule == rule
+    np.testing.assert_array_equal(bz.aggregate(x, name).update, bz.aggregate(x, rule).update)
+
+
+FORMS = {
+    "arrays": lambda row: row,
+    "lists of numbers": lambda row: row.tolist(),
+    "lists of arrays": lambda row: [row[:3], row[3:]],
+    "state dicts": lambda row: {"w": row[:6].reshape(2, 3), "b": row[6:]},
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.Median()], ids=repr)
+def test_a_dict_of_clients_by_id_is_the_list_of_its_values(form, rule):
+    x = np.random.default_rng(0).normal(size=(9, 10))
+    x[3, 4], x[5] = np.nan, 1e6
+    names = ["zoe", 7, ("a", 1), "\x1b[31m", "amy", "eve::1", b"bytes", 2.5, "bob"]  # not in order
+    sent = [form(row) for row in x]
+    sizes = np.arange(1.0, 10.0)
+    out = bz.aggregate(dict(zip(names, sent, strict=True)), rule, sizes=dict(zip(names, sizes, strict=True)), seed=1)
+    wanted = bz.aggregate(sent, rule, sizes=sizes, seed=1)
+    assert out.clients == tuple(names)
+    assert out.quarantined == {names[client]: reason for client, reason in wanted.quarantined.items()}
+    assert list(out.quarantined) == ["\x1b[31m"]
+    np.testing.assert_array_equal(out.weights, wanted.weights)
+    for got, want in zip(leaves_of(out.update).values(), leaves_of(wanted.update).values(), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert bz.Aggregator(rule)(dict(zip(names, sent, strict=True)), sizes=sizes, seed=1).clients == tuple(names)
+
+
+def test_a_dict_of_paths_is_opened(tmp_path):
+    paths = {}
+    for client, row in zip("abcd", np.eye(4), strict=True):
+        paths[client] = tmp_path / f"{client}.npy"
+        np.save(paths[client], row)
+    out = bz.aggregate({**paths, "gone": tmp_path / "none.npy"}, "geometric-median")
+    assert out.clients == (*"abcd", "gone")
+    assert list(out.quarantined) == ["gone"]
+
+
+def test_a_minority_of_misfits_in_a_dict_of_clients_ends_no_round():
+    sent = {f"c{client}": row for client, row in enumerate(np.eye(9))}
+    sent |= {"c1": np.ones(3), "c2": {"w": np.ones(9)}, "c3": "text", "c4": None}
+    out = bz.aggregate(sent, bz.GeometricMedian())
+    assert list(out.quarantined) == ["c1", "c2", "c3", "c4"]
+    with pytest.raises(bz.BadClientError, match="client c1: wanted the update"):
+        bz.aggregate(sent, bz.GeometricMedian(), strict=True)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"w": np.ones((2, 3)), "b": np.ones(3)},
+        {"w": np.ones((2, 3)), "b": np.ones(3), "w2": np.ones((2, 3)), "b2": np.ones(3)},
+        {"a": {"kernel": np.ones((2, 3)), "bias": np.ones(3)}, "b": {"kernel": np.ones((3, 1)), "bias": np.ones(1)}},
+        torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).state_dict(),
+        torch.nn.LayerNorm(3).state_dict(),  # two entries of one shape, known by torch's metadata
+    ],
+    ids=["shapes", "pairs of shapes", "nested", "torch", "torch, equal shapes"],
+)
+@pytest.mark.parametrize("aggregate", [bz.aggregate, lambda updates, rule: bz.Aggregator(rule)(updates)])
+def test_a_state_dict_is_no_dict_of_clients(state, aggregate):
+    with pytest.raises((TypeError, ValueError), match="A state dict is one client's update: pass a list of several"):
+        aggregate(state, bz.Mean())
+
+
+def test_a_state_dict_of_equal_shapes_shows_in_the_result():
+    out = bz.aggregate({"weight": np.ones(3), "bias": np.zeros(3)}, bz.Mean())
+    assert out.clients == ("weight", "bias")
+    assert out.update.tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("updates", "sizes", "error", "message"),
+    [
+        ({"amy": [1.0], "bob": [2.0]}, {"amy": 1}, ValueError, "2^64; client 'bob' has None"),
+        ({"amy": [1.0], "bob": [2.0]}, {"amy": 1, "bob": 0}, ValueError, "2^64; client 'bob' has 0"),
+        ({"amy": [1.0], "bob": [2.0]}, [1], ValueError, "sizes must be 2 positive numbers"),
+        ([[1.0], [2.0]], {0: 1, 1: 2}, ValueError, "sizes must be 2 positive numbers"),
+        ({}, None, bz.TooFewClientsError, "at least one client"),
+        ({"amy": "text", "bob": [np.nan]}, None, bz.TooFewClientsError, "Quarantined: client"),
+    ],
+)
+def test_what_is_wrong_with_a_dict_of_clients_is_said_with_their_ids(updates, sizes, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        bz.aggregate(updates, bz.Mean(), sizes=sizes)

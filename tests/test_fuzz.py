@@ -174,6 +174,7 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
         *("aggregate", bz.MultiKrum, "weigh"),
         *(lambda self, geometry: geometry.shares, "MultiKrum did not select"),
     ),
+    "sizes of any ratio": ("sizes", sys.modules["bartizan.geometry"], "LEAST_SIZE", 0.0, "were taken"),
     "a projection by another seed": (
         "aggregate",
         bz.Rotated,

@@ -208,10 +208,29 @@ def test_a_giant_leaves_the_weights_of_the_rest_as_far_as_it_should(rule, giant)
     np.testing.assert_allclose(weights[1:], rule(Geometry.of(near))[1:], atol=1e-4)
 
 
-@pytest.mark.parametrize("sizes", [[1.0], [1, 2, 0], [1, 2, float("nan")], [1, 2, -3], "abc"])
-def test_sizes_must_be_one_positive_number_a_client(sizes):
-    with pytest.raises(ValueError, match=r"sizes must be|could not convert"):
+BAD_SIZES = [
+    *([1.0], [1, 2, 0], [1, 2, float("nan")], [1, 2, -3], "abc", 7, [1, 2, None], [1, 2, 10**400], [[1, 2], [3]]),
+    *([1, 2, size] for size in (5e-324, 1e308, 2.0**-65, 2.0**65, float("inf"), True, np.False_, "3", b"3")),
+    *(np.array(sizes) for sizes in ([True, True, False], ["1", "2", "3"], [1, 2, 1e-20])),
+]
+
+
+@pytest.mark.parametrize("sizes", BAD_SIZES, ids=repr)
+def test_sizes_must_be_one_number_of_the_range_a_client(sizes):
+    with pytest.raises(ValueError, match=r"^sizes must be (3 positive numbers|a positive number from 2\^-64 to 2\^64)"):
         Geometry.of(np.eye(3), sizes=sizes)
+    with pytest.raises(ValueError, match=r"^sizes must be "):
+        bz.aggregate(np.eye(3), bz.GeometricMedian(), sizes=sizes)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[1, 2, 3], [1e12, 0.5, 1e-9], [2**64, 2.0**-64, 1], (np.int64(3), np.uint8(4), np.float32(0.1)), np.arange(1, 4)],
+    ids=repr,
+)
+def test_ordinary_sizes_are_taken_as_they_are(sizes):
+    expected = np.array([float(size) for size in sizes])
+    np.testing.assert_allclose(Geometry.of(np.eye(3), sizes=sizes).shares, expected / expected.sum(), rtol=1e-15)
 
 
 def test_a_geometry_wants_rows():
@@ -245,10 +264,10 @@ def test_a_client_whose_squared_norm_overflows_is_quarantined(dtype, size, fits)
     assert (4 not in bz.aggregate(x, bz.Krum(2)).quarantined) == fits
 
 
-def test_sizes_of_whoever_is_out_do_not_matter_and_huge_ones_do_not_overflow():
+def test_sizes_of_whoever_is_out_do_not_matter_and_large_ones_do_not_overflow():
     x = np.random.default_rng(0).normal(size=(9, 10))
     x[2, 2] = np.nan
-    sizes = np.full(9, 1e308)
+    sizes = np.full(9, 2.0**64)
     sizes[2] = -1
     assert bz.aggregate(x, bz.GeometricMedian(), sizes=sizes).weights.sum() == pytest.approx(1)
 
@@ -260,3 +279,68 @@ def test_tiny_clients_are_zero_beside_a_trusted_update_of_another_size_and_end_n
         out = bz.aggregate(tiny, rule, trusted=trusted, seed=1)
         assert not out.quarantined
         assert np.isfinite(out.update).all()
+
+
+def true_scores(x, weights):
+    """Distances to the weighted mean, in more digits than any client can take away."""
+    x, weights = x.astype(np.longdouble), weights.astype(np.longdouble)
+    return np.sqrt(np.square(x - weights @ x).sum(axis=1)).astype(np.float64)
+
+
+SCORED = [
+    bz.GeometricMedian(),
+    bz.MCA(),
+    bz.Krum(2),
+    bz.MultiKrum(2),
+    bz.CenteredClipping(),
+    bz.CenteredClipping(radius=1.0, steps=3),
+    bz.FLAME(),
+    bz.ClippedClustering(),
+    bz.CAF(2),
+    bz.NNM(2) >> bz.GeometricMedian(),
+    bz.ARC(2) >> bz.GeometricMedian(),
+    bz.Clipping(1e-3) >> bz.MCA(),
+]
+
+
+@pytest.mark.parametrize("rule", SCORED, ids=repr)
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1e3])
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("f4", 1e15), ("f4", 1e17), ("f8", 1e15), ("f8", 1e18), ("f8", 1e50), ("f8", 1e140), ("f8", 1e300)],
+)
+def test_honest_scores_keep_their_digits_beside_giants(rule, dtype, size, offset):
+    rng = np.random.default_rng(7)
+    common = offset * rng.normal(size=300)
+    x = (common + rng.normal(size=(M, 300))).astype(dtype)
+    x[0], x[1, 7] = size, -size
+    for reference in (None, common.astype(dtype)):
+        out = bz.aggregate(x, rule, reference=reference)
+        origin = 0 if reference is None else reference.astype(np.longdouble)
+        clients = np.flatnonzero(np.isfinite(out.scores))
+        assert set(HONEST) <= set(clients)
+        truth = true_scores(x[clients] - origin, out.weights[clients])
+        honest = np.isin(clients, HONEST)
+        # Where a client is the centre itself, its score is 0 up to what the others' digits allow.
+        spread = np.median(truth[honest])
+        np.testing.assert_allclose(out.scores[clients][honest], truth[honest], rtol=1e-5, atol=1e-5 * spread)
+
+
+@pytest.mark.parametrize("sketch", SKETCHES[1:], ids=repr)
+def test_honest_scores_of_a_sketch_keep_their_digits_beside_giants(sketch):
+    x, _ = hostile_round(np.float64, 1.0)
+    x[0], x[1, 777] = 1e18, -1e18
+    out = bz.aggregate(x, bz.GeometricMedian(), sketch=sketch, seed=5)
+    truth = true_scores(sketch(x, seed=5), out.weights)[HONEST]
+    np.testing.assert_allclose(out.scores[HONEST], truth, rtol=1e-5)
+    with bz.Aggregator(bz.GeometricMedian(), sketch).round(seed=5, recheck=False) as r:
+        for client, update in enumerate(x):
+            r.add(update, client)
+        np.testing.assert_allclose(r.close().scores[HONEST], truth, rtol=1e-5)
+
+
+def test_scores_without_any_weight_are_distances_to_the_origin():
+    x = np.random.default_rng(7).normal(size=(5, 30))
+    x[0] = 1e18
+    geometry = Geometry.of(x)
+    np.testing.assert_allclose(geometry.distances_to_mean(np.zeros(5)), np.linalg.norm(x, axis=1), rtol=1e-12)

@@ -295,9 +295,11 @@ def test_a_wrong_id_is_the_callers_mistake(client, error, message):
 def test_a_wrong_size_is_the_callers_mistake():
     wrong = [0, math.inf, math.nan, -1, True, np.True_, "5", b"5", None, [5], 5j, 10**400, 10**6000]
     wrong += [Fraction(10**400), Fraction(1, 10**400), Decimal("1e400"), Decimal("sNaN")]
+    wrong += [5e-324, 2.0**-65, 2**65, 1e308]
+    said = r"client 'amy': size must be a positive number from 2\^-64 to 2\^64, got .+\."
     with bz.Aggregator(bz.Mean()).round() as r:
         for size in wrong:
-            with pytest.raises(ValueError, match=r"client 'amy': size must be a positive number below 1e308, got .+\."):
+            with pytest.raises(ValueError, match=said):
                 r.add([1.0], "amy", size)
 
 
@@ -450,6 +452,133 @@ def test_a_close_that_is_interrupted_while_it_waits_leaves_the_round_open():
         adding.result(60)
         r.add({"w": np.array([5.0])}, "bob")
         assert r.close().clients == ("amy", "bob")
+
+
+CUT = "its update was still being added at the deadline"
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+def test_a_deadline_takes_what_is_there_and_nothing_that_is_still_added_leaks_in(spilled, tmp_path):
+    """The deadline is 0, so that nothing depends on time; one add begins before it and ends after the close."""
+    slow, x = Slow(), np.random.default_rng(0).normal(size=(6, 1))
+    place = tmp_path / "spill" if spilled else None
+    with bz.Aggregator(bz.MultiKrum(2)).round(seed=3, spill=place) as r, ThreadPoolExecutor(1) as pool:
+        for client, row in enumerate(x):
+            r.add({"w": row}, client)
+        adding = pool.submit(r.add, slow, 6)
+        assert slow.begun.wait(60)
+        out = r.close(expected=range(8), deadline=0)
+        assert out.failed == {6: CUT, 7: "it sent no update in time"} == r.failed
+        assert (out.clients, out.n_byzantine) == (tuple(range(6)), 1)
+        slow.go_on.set()
+        with pytest.raises(RuntimeError, match=f"client 6 came too late: {CUT}"):
+            adding.result(60)
+        assert r.close() is out
+        assert r.clients == tuple(range(6))
+    np.testing.assert_array_equal(out.weights, bz.aggregate(x, bz.MultiKrum(1)).weights)
+    assert list(tmp_path.glob("spill/*")) == []
+
+
+def test_before_its_deadline_a_close_waits_for_all_who_are_expected():
+    slow = Slow()
+    with bz.Aggregator(bz.Mean()).round() as r, ThreadPoolExecutor(2) as pool:
+        closing = pool.submit(r.close, expected=["amy", "bob", "cal"], deadline=3600)
+        r.add({"w": np.array([5.0])}, "bob")
+        adding = pool.submit(r.add, slow, "amy")
+        assert slow.begun.wait(60)
+        r.fail("cal", "its connection was lost")
+        assert not closing.done()
+        slow.go_on.set()
+        adding.result(60)
+        out = closing.result(60)
+    assert (out.clients, out.update["w"].tolist()) == (("amy", "bob"), [4.0])
+    assert out.failed == {"cal": "its connection was lost"}
+
+
+def test_without_a_deadline_only_running_adds_are_waited_for():
+    slow = Slow()
+    with bz.Aggregator(bz.Mean()).round(strict=True) as r, ThreadPoolExecutor(2) as pool:
+        r.add({"w": np.array([5.0])}, "bob")
+        adding = pool.submit(r.add, slow, "amy")
+        assert slow.begun.wait(60)
+        closing = pool.submit(r.close, expected=["amy", "bob", "cal"])
+        while "closing" not in repr(r):
+            time.sleep(0.001)
+        slow.go_on.set()
+        adding.result(60)
+        out = closing.result(60)
+    assert (out.clients, list(out.failed)) == (("amy", "bob"), ["cal"])
+
+
+def test_an_expected_client_whose_add_raises_has_failed():
+    class Broken(Slow):
+        def __getitem__(self, key):
+            raise ValueError("torn")
+
+    broken = Broken()
+    with bz.Aggregator(bz.Mean()).round(strict=True) as r, ThreadPoolExecutor(2) as pool:
+        for client in ("bob", "cal"):
+            r.add({"w": np.array([5.0])}, client)
+        adding = pool.submit(r.add, broken, "amy")
+        assert broken.begun.wait(60)
+        closing = pool.submit(r.close, expected=["amy", "bob"])
+        while "closing" not in repr(r):
+            time.sleep(0.001)
+        broken.go_on.set()
+        with pytest.raises(bz.BadClientError, match="torn"):
+            adding.result(60)
+        assert closing.result(60).failed == {"amy": "it sent no update in time"}
+
+
+def test_a_client_may_fail_while_it_is_added_and_then_its_add_came_too_late():
+    slow = Slow()
+    with bz.Aggregator(bz.Mean()).round() as r, ThreadPoolExecutor(1) as pool:
+        adding = pool.submit(r.add, slow, "amy")
+        assert slow.begun.wait(60)
+        r.fail("amy", "no answer within 60 s")
+        for client in ("bob", "cal"):
+            r.add({"w": np.array([5.0])}, client)
+        out = r.close()
+        slow.go_on.set()
+        with pytest.raises(RuntimeError, match="client 'amy' came too late: no answer within 60 s"):
+            adding.result(60)
+    assert (out.clients, out.failed) == (("bob", "cal"), {"amy": "no answer within 60 s"})
+
+
+def test_too_few_at_the_deadline_refuse_the_round_which_stays_open_for_others():
+    slow, x = Slow(), np.random.default_rng(0).normal(size=(5, 1))
+    with bz.Aggregator(bz.MultiKrum(1)).round() as r, ThreadPoolExecutor(1) as pool:
+        adding = pool.submit(r.add, slow, "amy")
+        assert slow.begun.wait(60)
+        with pytest.raises(bz.TooFewClientsError, match="2 of 2 clients are out") as refused:
+            r.close(expected=["amy", "bob"], deadline=0)
+        assert refused.value.failed == {"amy": CUT, "bob": "it sent no update in time"}
+        slow.go_on.set()
+        with pytest.raises(RuntimeError, match="client 'amy' came too late"):
+            adding.result(60)
+        for client, row in enumerate(x):
+            r.add({"w": row}, client)
+        with pytest.raises(ValueError, match="client 'bob' has failed in this round already"):
+            r.add({"w": x[0]}, "bob")
+        out = r.close(deadline=float("inf"))
+    assert (out.clients, out.n_byzantine, set(out.failed)) == (tuple(range(5)), 1, {"amy", "bob"})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"deadline": -1}, ValueError, "deadline must be a number of seconds, 0 or more, got -1"),
+        ({"deadline": float("nan")}, ValueError, "deadline must be"),
+        ({"expected": [[1]]}, TypeError, "id must be hashable"),
+        ({"expected": [float("nan")]}, ValueError, "id must equal itself"),
+    ],
+)
+def test_a_wrong_deadline_or_id_closes_nothing(options, error, says):
+    with bz.Aggregator(bz.Mean()).round() as r:
+        r.add([3.0], "amy")
+        with pytest.raises(error, match=says):
+            r.close(**options)
+        assert r.close().update == [3.0]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from bartizan import registry as names
 # Adding a name is a promise; taking one away breaks somebody's code.
 PUBLIC = {
     *("ARC", "Achlioptas", "Aggregation", "Aggregator", "BadClientError", "Bucketing", "Bulyan", "CAF", "CGE"),
-    *("FLAME", "NormFilter"),
+    *("FLAME", "NormFilter", "Reputation", "Suspect"),
     *("CenteredClipping", "Clipping", "ClippedClustering", "Exact", "FLTrust", "Gaussian", "GeometricMedian"),
     *(
         "Geometry",
@@ -48,6 +48,11 @@ def python(code: str) -> str:
 
 def test_importing_is_light():
     assert python("import sys, bartizan; print({'torch', 'numba', 'rich'} & set(sys.modules))") == "set()"
+
+
+def test_reputation_needs_no_flower():
+    blocked = "import sys; sys.modules['flwr'] = sys.modules['nvflare'] = None; import bartizan as bz; "
+    assert python(blocked + "print(bz.Reputation().suspects())") == "[]"
 
 
 def test_everything_works_without_torch():

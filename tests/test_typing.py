@@ -36,6 +36,11 @@ def results(x: npt.NDArray[np.float32], t: Tensor, states: list[State], paths: l
     opened: bz.Round[State] = aggregator.round()
     opened.add(states[0], "a client")
     assert_type(opened.close().update, State)
+    by_id = {"amy": x, "bob": x}
+    assert_type(bz.aggregate(by_id, "median", sizes={"amy": 1, "bob": 2}).update, npt.NDArray[np.float32])
+    assert_type(bz.aggregate({"amy": states[0]}, rule).update, State)
+    assert_type(aggregator({"amy": [1.0, 2.0]}).update, npt.NDArray[Any])
+    assert_type(bz.aggregate({"amy": Path("amy.npy")}, rule).update, Any)
     bz.aggregate(x, rule, unknown=1)  # type: ignore[call-overload]
 """
 

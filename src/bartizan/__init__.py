@@ -2,6 +2,7 @@
 
 from bartizan import attacks, sketch
 from bartizan.aggregate import Aggregator, aggregate
+from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.geometry import Geometry
 from bartizan.registry import rule
@@ -63,9 +64,11 @@ __all__ = [
     "MoNNA",
     "MultiKrum",
     "NormFilter",
+    "Reputation",
     "Rotated",
     "Round",
     "SpectralDnC",
+    "Suspect",
     "TooFewClientsError",
     "TrimmedMean",
     "aggregate",

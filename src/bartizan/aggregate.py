@@ -6,8 +6,8 @@ updates (M x p) --sketch--> (M x k) --geometry--> (M x M) --rule--> weights (M) 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
@@ -20,13 +20,16 @@ from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.defense.decide import Verdict, decide, effective_sketch
 from bartizan.defense.quarantine import until_read
+from bartizan.defense.reported import sizes_of
 from bartizan.geometry import GramStats, client_sizes
 from bartizan.result import Aggregation
+from bartizan.round import NamedErrors
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
+from bartizan.updates.by_id import clients_by_id
 from bartizan.updates.files import open_paths, open_point
 
 if TYPE_CHECKING:
@@ -51,14 +54,16 @@ class Aggregator:
     """
 
     rule: AnyRule
+    """A rule; made from the name of one that needs no settings, such as "median"."""
     sketch: Sketch | str = Exact()
     """A sketch, its name, or "auto"."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, rule: AnyRule | str, sketch: Sketch | str = ...) -> None: ...
+
     def __post_init__(self) -> None:
-        if not isinstance(self.rule, (Rule, CoordinateWise)):
-            raise TypeError(
-                f"rule must be a rule such as Krum(n_byzantine=5), got {quoted(self.rule)}.{_hint(self.rule)}"
-            )
+        object.__setattr__(self, "rule", _rule(self.rule))
         object.__setattr__(self, "sketch", _resolved(self.sketch))
         if isinstance(self.rule, CoordinateWise) and not (self.sketch == "auto" or isinstance(self.sketch, Exact)):
             raise ValueError(
@@ -70,6 +75,12 @@ class Aggregator:
     def __call__(self, updates: npt.NDArray[D], **options: Unpack[Options]) -> Aggregation[npt.NDArray[D]]: ...
     @overload
     def __call__(self, updates: Tensor, **options: Unpack[Options]) -> Aggregation[Tensor]: ...
+    @overload
+    def __call__(self, updates: Mapping[Any, Path | str], **options: Unpack[Options]) -> Aggregation[Any]: ...
+    @overload
+    def __call__(self, updates: Mapping[Any, Sequence[float]], **options: Unpack[Options]) -> Aggregation[Array]: ...
+    @overload
+    def __call__(self, updates: Mapping[Any, U], **options: Unpack[Options]) -> Aggregation[U]: ...
     @overload
     def __call__(self, updates: Iterable[Path | str], **options: Unpack[Options]) -> Aggregation[Any]: ...
     @overload
@@ -121,32 +132,48 @@ class Aggregator:
 
 @overload
 def aggregate(
-    updates: npt.NDArray[D], rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: npt.NDArray[D], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
 ) -> Aggregation[npt.NDArray[D]]: ...
 @overload
 def aggregate(
-    updates: Tensor, rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Tensor, rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
 ) -> Aggregation[Tensor]: ...
 @overload
 def aggregate(
-    updates: Iterable[Path | str], rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Mapping[Any, Path | str], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
 ) -> Aggregation[Any]: ...
 @overload
 def aggregate(
-    updates: Iterable[Sequence[float]], rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Mapping[Any, Sequence[float]],
+    rule: AnyRule | str,
+    *,
+    sketch: Sketch | str = ...,
+    **options: Unpack[Options],
 ) -> Aggregation[Array]: ...
 @overload
 def aggregate(
-    updates: Iterable[U], rule: AnyRule, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Mapping[Any, U], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+) -> Aggregation[U]: ...
+@overload
+def aggregate(
+    updates: Iterable[Path | str], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+) -> Aggregation[Any]: ...
+@overload
+def aggregate(
+    updates: Iterable[Sequence[float]], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+) -> Aggregation[Array]: ...
+@overload
+def aggregate(
+    updates: Iterable[U], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
 ) -> Aggregation[U]: ...
 
 
 def aggregate(
     updates: Any,
-    rule: AnyRule,
+    rule: AnyRule | str,
     *,
     sketch: Sketch | str = Exact(),
-    sizes: npt.ArrayLike | None = None,
+    sizes: npt.ArrayLike | Mapping[Any, float] | None = None,
     reference: Any = None,
     trusted: Any = None,
     seed: int | None = None,
@@ -162,11 +189,15 @@ def aggregate(
         updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays (NumPy,
             torch or any that speaks DLPack, such as JAX's, in host memory or on one CUDA device), or of paths
             (`pathlib.Path`) and addresses ("s3://...") of files and folders, which `bartizan.files.open_update` opens.
-            Never modified, never copied whole.
-        rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
+            Never modified, never copied whole. Or a dict of such updates by client id, of whom more than half send one
+            form: it counts as the list of its values, and the result's `clients` are its keys. A state dict, which is
+            one update, is refused; but one without torch's metadata whose entries have one shape passes for clients.
+        rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``; or the
+            name of one that needs no settings, such as "median".
         sketch: Projects the updates before distances are taken: ``Rotated(k=4096)``, or its name, ``"rotated"``. The
             default does not project; ``"auto"`` takes the faster of both.
-        sizes: The clients' data sizes; each rule says how it uses them.
+        sizes: The clients' data sizes, from 2^-64 to 2^64; each rule says how it uses them. For a dict of clients they
+            may be a dict by id.
         reference: The origin of distances and norms: the last global model where updates are whole weights, or its
             path or address. Zero if not given.
         trusted: An update of the server's own, for the rules that need one.
@@ -184,9 +215,29 @@ def aggregate(
     >>> out.update.tolist(), list(out.quarantined)
     ([1.0, 2.0], [3])
     """
+    if isinstance(updates, Mapping):
+        ids = list(updates)
+        with NamedErrors(ids, {}):
+            result = aggregate(
+                clients_by_id(updates),
+                rule,
+                sketch=sketch,
+                sizes=sizes_of(ids, sizes) if isinstance(sizes, Mapping) else sizes,
+                reference=reference,
+                trusted=trusted,
+                seed=seed,
+                history=history,
+                strict=strict,
+                out=out,
+                memory=memory,
+                progress=progress,
+            )
+        quarantined = {ids[client]: reason for client, reason in result.quarantined.items()}
+        return replace(result, clients=tuple(ids), quarantined=quarantined)
     seed = None if seed is None else checked_seed(seed)
     watch = Stopwatch()
     aggregator = Aggregator(rule, sketch)
+    rule = aggregator.rule
     if isinstance(rule, Rule):
         rule.check_trusted(trusted is not None)
     updates, reference, trusted = open_paths(updates), open_point(reference), open_point(trusted)
@@ -218,7 +269,7 @@ def aggregate(
 class Options(TypedDict, total=False):
     """Types of the keyword arguments of `aggregate` for its overloads."""
 
-    sizes: npt.ArrayLike | None
+    sizes: npt.ArrayLike | Mapping[Any, float] | None
     reference: Any
     trusted: Any
     seed: int | None
@@ -227,6 +278,21 @@ class Options(TypedDict, total=False):
     out: Any
     memory: int | str | None
     progress: Progress | None
+
+
+def _rule(rule: Any) -> AnyRule:
+    """A rule as it is, or one by its name."""
+    if isinstance(rule, (Rule, CoordinateWise)):
+        return rule
+    if not isinstance(rule, str):
+        raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), got {quoted(rule)}.{_hint(rule)}")
+    from bartizan import registry
+
+    try:
+        return registry.rule(rule)
+    except TypeError as missing:
+        name = quoted(rule)
+        raise TypeError(f"rule={name} needs settings: pass bartizan.rule({name}, ...). {missing}") from None
 
 
 def _resolved(sketch: Any) -> Sketch | str:
@@ -247,16 +313,4 @@ def _hint(given: Any) -> str:
     """A hint at the right argument, for an error message."""
     if isinstance(given, type):
         return f" That is the class: call it, as in {given.__name__}(...)."
-    if isinstance(given, PreAggregator):
-        return f" Put a rule behind it, as in {given!r} >> Mean()."
-    if not isinstance(given, str):
-        return ""
-    from bartizan import registry
-
-    try:
-        registry.rule(given)
-    except ValueError as unknown:
-        return f" {unknown}"
-    except TypeError as missing:
-        return f" By name: bartizan.rule({quoted(given)}, ...). {missing}."
-    return f" By name: bartizan.rule({quoted(given)})."
+    return f" Put a rule behind it, as in {given!r} >> Mean()." if isinstance(given, PreAggregator) else ""

@@ -39,6 +39,11 @@ def nobody_left(n_quarantined: int, n_failed: int = 0) -> str:
     return f"{n_out} of {n_out} clients are out ({counts}): there is no usable update."
 
 
+def server_error(wrong: Exception) -> str:
+    """Why the server could not do its part of a round, for logs and records."""
+    return short(f"the server raised {type(wrong).__name__}: {wrong}")
+
+
 def _grouped(reasons: Mapping[Any, str], most: int = 10, longest: int = 1500) -> str:
     """Clients by reason, in at most about `longest` characters."""
     clients: dict[str, list[Any]] = {}

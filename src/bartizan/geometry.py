@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,11 @@ FLOAT32_SQUARES_UNDERFLOW = 1e-24
 ENLARGED = 2.0**800
 # The norm that the client in the middle then gets: there is room for larger ones, and for the squares of digits.
 MIDDLE = 2.0**-250
+
+# Data sizes: all counts of 64 bits, and their reciprocals. Shares of them are above 0, and so are products of several.
+LEAST_SIZE, LARGEST_SIZE = 2.0**-64, 2.0**64
+SIZE_RANGE = "a positive number from 2^-64 to 2^64"
+NO_SIZES = {bool, str, bytes, np.bool_, np.str_, np.bytes_}  # of which NumPy would make numbers
 
 
 def enlargement(squared_norms: Floats, n_clients: int, enlarged: Callable[[], Floats]) -> float:
@@ -122,6 +127,11 @@ class MeasuredPoints:
     def gram(self) -> Floats:
         return self.products[: self.n_clients, : self.n_clients]
 
+    @property
+    def measured(self) -> Floats:
+        """The clients' inner products about one point, without another matrix."""
+        return self.gram if self.about_centre is None else self.about_centre[: self.n_clients, : self.n_clients]
+
 
 @dataclass(frozen=True, eq=False)
 class MixedPoints:
@@ -151,6 +161,10 @@ class MixedPoints:
         from bartizan.kernels import weigh
 
         return weigh.sandwich(np.ascontiguousarray(self.mixing), np.ascontiguousarray(self.points.gram))
+
+    @property
+    def measured(self) -> Floats:
+        return self.inner[: self.n_clients, : self.n_clients]
 
     @cached_property
     def distances(self) -> Distances:
@@ -300,22 +314,28 @@ class Geometry:
         return np.divide(dots[:M], lengths, out=np.zeros(M), where=lengths > 0).clip(-1, 1), norm
 
     def distances_to_mean(self, weights: Floats) -> Floats:
-        r"""Distances of the clients to :math:`z = \sum_i w_i x_i`.
+        r"""Distances of the clients to :math:`z = \sum_i w_i x_i`; what the weights lack of sum 1 lies at the origin.
 
-        :math:`\|x_i - z\|^2 = (Dw)_i - w^\top D w / 2` for squared distances D and weights of sum 1; what they lack of
-        it lies at the origin, as one more point.
+        :math:`\|x_i - z\|^2 = \|x_i - c\|^2 - 2 \langle x_i - c, z - c \rangle + \|z - c\|^2` about the point c that
+        has more than half of the weight, else about the medoid. Sums of squared distances would do, but not beside a
+        distant client of little weight, whose square takes all digits.
 
         >>> triangle = Geometry.of([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]])
         >>> triangle.distances_to_mean(np.array([0.0, 0.5, 0.5])).round(2).tolist()
         [3.61, 2.0, 2.0]
         """
-        rest = 1 - weights.sum()
-        squares = np.einsum("ij,j->i", self.squared_distances, weights)
-        spread = weights @ squares
-        if abs(rest) > 1e-12:
-            from_origin = np.diag(self.gram)
-            squares, spread = squares + rest * from_origin, spread + 2 * rest * (weights @ from_origin)
-        return np.sqrt(np.maximum(squares - spread / 2, 0))
+        M, products, total = self.n_clients, self.points.measured, weights.sum()
+        with_origin = abs(1 - total) > 1e-12
+        if with_origin:  # the origin is one more point
+            products, weights, total = self.inner[: M + 1, : M + 1], np.append(weights, 1 - total), 1.0
+        heaviest = int(weights.argmax())
+        centre = heaviest if weights[heaviest] > 0.5 else self.medoid
+        row = products[centre]
+        along = np.einsum("ij,j->i", products, weights) - total * row
+        along -= along[centre]
+        squares = products.diagonal() - 2 * row + row[centre] if with_origin else self.squared_distances[centre]
+        squares = squares - 2 * along + weights @ along
+        return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)[:M]
 
     def mix(self, mixing: Floats) -> Geometry:
         """The geometry of the mixed clients A x, A of shape (M', M); what a row lacks of sum 1 lies at the origin."""
@@ -355,10 +375,16 @@ def gram_stats_of(x: Floats, has_trusted: bool) -> GramStats:
     return GramStats(gram, np.diag(gram).copy(), about, gram[-1] if has_trusted else None)
 
 
-def client_sizes(sizes: npt.ArrayLike | None, n_clients: int) -> Floats:
+def client_sizes(sizes: Any, n_clients: int) -> Floats:
     """The clients' data sizes as an array, ones if not given; values are checked later, of clients that take part."""
     try:
         given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
+        if isinstance(sizes, (list, tuple)):
+            numbers = NO_SIZES.isdisjoint(map(type, sizes))
+        else:
+            numbers = sizes is None or np.asarray(sizes).dtype.kind in "iufO"
+        if not numbers:
+            raise TypeError
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got {quoted(sizes)}.") from None
     if given.shape != (n_clients,):
@@ -375,6 +401,7 @@ def _past(history: Iterable[float]) -> tuple[float, ...]:
 
 def _checked_sizes(sizes: Floats) -> Floats:
     largest = sizes.max()
-    if not (sizes.min() > 0 and largest < np.inf):  # False for NaN too
-        raise ValueError(f"sizes must be positive numbers, got {sizes[~(np.isfinite(sizes) & (sizes > 0))][0]}.")
-    return sizes / largest  # so that no sum of them overflows
+    if not (sizes.min() >= LEAST_SIZE and largest <= LARGEST_SIZE):  # False for NaN too
+        wrong = sizes[~((sizes >= LEAST_SIZE) & (sizes <= LARGEST_SIZE))][0]
+        raise ValueError(f"sizes must be {SIZE_RANGE} for each client, got {wrong}.")
+    return sizes / largest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,7 +22,7 @@ from bartizan.defense.quarantine import until_read
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.defense.reported import is_size
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
-from bartizan.geometry import GramStats, norm_limit
+from bartizan.geometry import SIZE_RANGE, GramStats, norm_limit
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
@@ -62,10 +62,10 @@ class Round(Generic[U]):
     to before the round is closed (network code that reuses its buffers: pass ``copy=True``), or a file in the folder
     `spill`. `close` weighs and combines. Unless the recheck quarantines a client, the result is that of one call with
     the updates in the order of their clients' ids and the result's own `sketch` and `seed`, in host memory to the bit.
-    Clients that were asked and sent nothing go to `fail`, and count with the quarantined ones: the rule then runs
-    with the largest `n_byzantine` that it admits for the rest (`Aggregation.n_byzantine`), or the round is refused with
-    a TooFewClientsError (docs/reliability.md). `Exact` can't read updates one by one: all are read at `close`;
-    ``sketch="auto"`` is `Rotated` here.
+    Clients that were asked and sent nothing go to `fail`, or are `expected` by `close`, which waits for them until its
+    `deadline`. They count with the quarantined ones: the rule then runs with the largest `n_byzantine` that it admits
+    for the rest (`Aggregation.n_byzantine`), or the round is refused with a TooFewClientsError (docs/reliability.md).
+    `Exact` can't read updates one by one: all are read at `close`; ``sketch="auto"`` is `Rotated` here.
 
     The seed of the projection is drawn when the round opens, and is part of its result. A client that learns it before
     the round is closed could send an update that the projection does not show. So `close` sketches the selected
@@ -116,6 +116,7 @@ class Round(Generic[U]):
         self._stored: dict[Any, StoredUpdate] = {}
         self._failed: dict[Any, str] = {}
         self._adding: set[Any] = set()
+        self._running = 0  # calls of `add`, also those of clients that have failed meanwhile
         self._changed = threading.Condition()
         self._state = "open"
         self._result: Aggregation[U] | None = None
@@ -131,8 +132,7 @@ class Round(Generic[U]):
         `close`, unless the round is strict.
         """
         if not is_size(size):
-            wanted = "size must be a positive number below 1e308"
-            raise ValueError(f"client {quoted(client, 60)}: {wanted}, got {quoted(size, 60)}.")
+            raise ValueError(f"client {quoted(client, 60)}: size must be {SIZE_RANGE}, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = is_place(update)
             held = opened(update) if on_disk else _copied(update) if self._copy else update
@@ -144,30 +144,71 @@ class Round(Generic[U]):
             elif self._spill is not None and not on_disk:
                 stored = replace(stored, update=self._spill.keep(stored.update.plain, client))
             with self._changed:
+                if client not in self._adding:
+                    raise RuntimeError(f"client {quoted(client, 60)} came too late: {self._failed[client]}.")
                 self._stored[client] = stored
             return stored.reason
 
     def fail(self, client: Hashable, reason: str) -> None:
-        """Record that a client was asked and sent no update: an error, no answer in time, a lost connection."""
-        with self._begin_add(client), self._changed:
-            self._failed[client] = short(reason)
+        """Record that a client was asked and sent no update: an error, no answer in time, a lost connection.
 
-    def close(self, *, out: Any = None, progress: Progress | None = None) -> Aggregation[U]:
+        A call of `add` that is still running for this client then raises RuntimeError in its own thread: it came too
+        late, and nothing of it enters the result.
+        """
+        _check_id(client)
+        with self._changed:
+            self._check_new(client, self._stored)
+            self._adding.discard(client)
+            self._failed[client] = short(reason)
+            self._changed.notify_all()
+
+    def close(
+        self,
+        *,
+        expected: Iterable[Hashable] = (),
+        deadline: float | None = None,
+        out: Any = None,
+        progress: Progress | None = None,
+    ) -> Aggregation[U]:
         """Weigh and combine the updates added so far, after running calls of `add` have returned.
 
         If that raises, the round stays open for more clients. A closed round returns the same result again. `out` and
         `progress` are as in `aggregate`.
+
+        Args:
+            expected: The clients that were asked. Those that were neither added nor failed count as failed.
+            deadline: Seconds from now, in which the round stays open until all `expected` clients are there and no call
+                of `add` is running. After them a client whose `add` is still running has failed, as by `fail`, also
+                if too few clients are left and this raises. None waits for running calls alone, however long they take.
         """
+        expected = list(expected)
+        for client in expected:
+            _check_id(client)
+        if deadline is not None and not deadline >= 0:
+            raise ValueError(f"deadline must be a number of seconds, 0 or more, got {quoted(deadline)}.")
+
+        def missing() -> list[Any]:
+            return [one for one in expected if one not in self._stored and one not in self._failed]
+
+        def complete() -> bool:
+            return self._state in ("closed", "discarded") or not (self._adding or missing())
+
         with self._changed:
+            if deadline is not None:
+                self._changed.wait_for(complete, min(deadline, threading.TIMEOUT_MAX))
             self._changed.wait_for(lambda: self._state != "closing")
             if self._result is not None:
                 return self._result
             if self._state == "discarded":
                 raise RuntimeError("This round was left without being closed: its updates are gone. Open another one.")
+            if deadline is not None:
+                self._failed |= dict.fromkeys(self._adding, "its update was still being added at the deadline")
+                self._adding.clear()
             self._state = "closing"
         try:
             with self._changed:
                 self._changed.wait_for(lambda: not self._adding)
+                self._failed |= dict.fromkeys(missing(), "it sent no update in time")
             self._result = self._closed(out, progress)
         finally:
             with self._changed:
@@ -221,38 +262,39 @@ class Round(Generic[U]):
             self._stored = {}
         self._server_rows = None
         self._points = {}
-        if self._spill is not None:
+        self._clear_spill()
+
+    def _clear_spill(self) -> None:
+        """Remove the spilled files of a round that is over, when no late update is being written there any more."""
+        with self._changed:
+            over = self._state in ("closed", "discarded") and not self._running
+        if over and self._spill is not None:
             self._spill.clear()
 
     @contextmanager
     def _begin_add(self, client: Any) -> Iterator[None]:
-        """While a client is added, it can't be added again, and the round can't be closed."""
-        try:
-            valid = hash(client) is not None and client == client  # arrays have no hash, and no single answer to ==
-        except TypeError:
-            raise TypeError(
-                f"A client's id must be hashable, such as a number or a text; got {quoted(client, 60)}."
-            ) from None
-        if not valid:
-            raise ValueError(f"A client's id must equal itself; got {quoted(client, 60)}.")
+        """While a client is added, it can't be added again, and the round can't be closed before a deadline."""
+        _check_id(client)
         with self._changed:
-            if self._state != "open":
-                raise RuntimeError(f"client {quoted(client, 60)} came too late: the round is {self._state}.")
-            if client in self._stored or client in self._adding:
-                raise ValueError(
-                    f"client {quoted(client, 60)} has sent an update in this round already; each counts once."
-                )
-            if client in self._failed:
-                raise ValueError(
-                    f"client {quoted(client, 60)} has failed in this round already ({self._failed[client]})."
-                )
+            self._check_new(client, self._stored, self._adding)
             self._adding.add(client)
+            self._running += 1
         try:
             yield
         finally:
             with self._changed:
                 self._adding.discard(client)
+                self._running -= 1
                 self._changed.notify_all()
+            self._clear_spill()
+
+    def _check_new(self, client: Any, *sent: Container[Any]) -> None:
+        if self._state != "open":
+            raise RuntimeError(f"client {quoted(client, 60)} came too late: the round is {self._state}.")
+        if any(client in one for one in sent):
+            raise ValueError(f"client {quoted(client, 60)} has sent an update in this round already; each counts once.")
+        if client in self._failed:
+            raise ValueError(f"client {quoted(client, 60)} has failed in this round already ({self._failed[client]}).")
 
     def _sketched(self, update: Any, size: float) -> StoredUpdate:
         """Sketch one update in its own layout; whether that is the round's is known when the round is closed."""
@@ -363,9 +405,20 @@ class NamedErrors:
             raise BadClientError(self.ids[error.client], error.reason) from None
         if isinstance(error, TooFewClientsError):
             named = {self.ids[client]: reason for client, reason in error.quarantined.items()}
-            all_out = len(named) == len(self.ids)
+            all_out = 0 < len(named) == len(self.ids)
             problem = nobody_left(len(named), len(self.failed)) if all_out else error.problem
             raise TooFewClientsError(problem, named, self.failed) from None
+
+
+def _check_id(client: Any) -> None:
+    try:
+        valid = hash(client) is not None and client == client  # arrays have no hash, and no single answer to ==
+    except TypeError:
+        raise TypeError(
+            f"A client's id must be hashable, such as a number or a text; got {quoted(client, 60)}."
+        ) from None
+    if not valid:
+        raise ValueError(f"A client's id must equal itself; got {quoted(client, 60)}.")
 
 
 def in_order(ids: list[Any]) -> list[Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
+import bartizan as bz
 from bartizan.defense.reputation import Reputation
 
 
@@ -49,3 +51,49 @@ def test_a_node_that_fails_every_round_is_a_suspect_and_one_that_failed_once_is_
     assert (suspect.failed, suspect.quarantined, reputation.nodes[1].failed) == (6, 0, 1)
     (read,) = Reputation.from_dict(json.loads(json.dumps(reputation.as_dict()))).suspects()
     assert repr(read) == repr(suspect)  # its share is NaN, which equals nothing
+
+
+@pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.TrimmedMean(2)], ids=repr)
+def test_a_loop_of_ones_own_adds_results_as_they_are(rule):
+    """Eve is far away, dan sends NaN, cal never answers; a coordinate-wise rule gives no weights to judge eve by."""
+    rng = np.random.default_rng(0)
+    names = ["amy", "bob", "eve", "dan", "fay", "gus", "hal", "ida"]
+    reputation = bz.Reputation()
+    for _ in range(9):
+        with bz.Aggregator(rule).round(seed=1) as r:
+            for name, row in zip(names, rng.normal(size=(8, 30)), strict=True):
+                r.add(row * {"eve": 1e6, "dan": np.nan}.get(name, 1.0), name)
+            reputation.add_result(r.close(expected=[*names, "cal"]))
+    suspects = {one.node: one.record for one in reputation.suspects(1e-3)}
+    left_out = {"eve": "left out of 9 of 9 rounds"} if isinstance(rule, bz.MultiKrum) else {}
+    assert suspects == {
+        "dan": "quarantined in 9 of 9 rounds",
+        "cal": "failed in 9 of 9 rounds",
+        **left_out,
+    }
+    assert all(isinstance(one, bz.Suspect) for one in reputation.suspects())
+
+
+def test_results_of_clients_of_unequal_sizes_are_judged_by_their_shares():
+    x = np.random.default_rng(0).normal(size=(6, 30))
+    sizes = {client: 1.0 if client == 5 else 1000.0 for client in range(6)}
+    reputation = bz.Reputation()
+    for _ in range(9):
+        result = bz.aggregate(x, bz.NNM(1) >> bz.MultiKrum(1, n_selected=5), sizes=list(sizes.values()))
+        reputation.add_result(result, sizes)
+    assert all(one.judged == one.rounds == 9 for one in reputation.nodes.values())
+    assert not reputation.suspects()
+
+
+def test_a_refused_round_is_added_by_what_its_error_knows():
+    reputation = bz.Reputation()
+    with pytest.raises(bz.TooFewClientsError) as error:
+        bz.aggregate([[1.0], [float("nan")], [float("nan")]], bz.GeometricMedian())
+    reputation.add(None, error.value.quarantined, error.value.failed)
+    assert [one.node for one in reputation.suspects()] == [1, 2]
+
+
+def test_ids_of_several_kinds_are_listed():
+    reputation = bz.Reputation()
+    reputation.add({}, {"amy": "it holds NaN", 7: "it holds NaN", ("a", 1): "it holds NaN"})
+    assert {one.node for one in reputation.suspects()} == {"amy", 7, ("a", 1)}

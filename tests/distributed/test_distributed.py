@@ -456,8 +456,9 @@ def test_without_a_group_it_says_how_to_get_one():
 
 
 def test_what_an_aggregator_refuses_is_refused():
-    with pytest.raises(TypeError, match="rule must be a rule"):
+    with pytest.raises(TypeError, match="rule='krum' needs settings"):
         ShardedAggregator("krum")
+    assert ShardedAggregator("median") == ShardedAggregator(Median())
     with pytest.raises(ValueError, match="can't be projected"):
         ShardedAggregator(Median(), bz.Rotated())
 

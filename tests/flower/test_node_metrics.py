@@ -153,6 +153,36 @@ def test_who_was_asked_to_train_and_is_not_trusted_is_not_heard_in_the_evaluatio
     assert "not trusted in training" in caplog.text
 
 
+def test_nodes_that_join_only_for_the_evaluation_are_not_heard():
+    """The grid has more nodes than are asked to train: the first nine train in the first round, none of the liars."""
+    lowest = []
+
+    def own(contents, key):
+        lowest.append(sorted(content["metrics"]["accuracy"] for content in contents))
+        return MetricRecord({"accuracy": lowest[-1][0]})
+
+    class FirstNine(RobustStrategy):
+        def configure_train(self, server_round, model, config, grid):
+            content = RecordDict({"arrays": model, "config": ConfigRecord({"server-round": server_round})})
+            asked = range(9) if server_round < 3 else range(5)
+            return self._construct_messages(content, list(asked), "train")
+
+    nodes = {n: evaluates(0.5 + n / 100) for n in range(9)} | {n: evaluates(-666.0) for n in (20, 21, 22)}
+    strategy = FirstNine(bz.MultiKrum(1), min_evaluate_nodes=12, evaluate_metrics_aggr_fn=own)
+    strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=3, timeout=0.2)
+    assert [len(heard) for heard in lowest[:2]] == [8, 8]
+    # Who did not train in the third round is trusted as after the second; of the five who did, one was left out.
+    assert 6 <= len(lowest[2]) <= 8
+    assert all(heard[0] >= 0.5 for heard in lowest)
+
+
+def test_where_nobody_trains_all_are_heard_in_the_evaluation():
+    nodes = {n: evaluates(0.5) for n in range(5)}
+    strategy = RobustStrategy(bz.MultiKrum(1), fraction_train=0.0, min_evaluate_nodes=5, min_available_nodes=5)
+    result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=1, timeout=0.2)
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
+
+
 def test_of_a_refused_round_nobody_is_heard_in_the_evaluation():
     nodes = {n: evaluates(0.5) for n in range(5)} | {n: evaluates(0.5, fails) for n in (5, 6, 7)}
     strategy = RobustStrategy(bz.MultiKrum(2), min_train_nodes=8, min_evaluate_nodes=8)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -184,7 +186,7 @@ def test_reported_sizes_count_only_if_asked_for_and_up_to_the_cap():
 @pytest.mark.parametrize("examples", [0, -3, float("nan"), float("inf"), [1.0]], ids=repr)
 def test_a_reported_size_that_is_no_positive_number_is_quarantined(examples):
     strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=examples)}, sizes="reported", size_cap=100)
-    assert "'num-examples' once, as a positive number" in strategy.quarantined[5]
+    assert re.search("'num-examples' once|it must report its number of examples", strategy.quarantined[5])
 
 
 def test_a_rule_that_needs_a_trusted_update_gets_that_of_the_server():
@@ -252,9 +254,94 @@ def test_nodes_of_few_examples_are_no_suspects(tmp_path, sizes):
     assert [drawn.clients[one.node] for one in reputation_of(drawn).suspects()] == ["9"]
 
 
-def test_a_size_near_zero_ends_no_run():
-    strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=5e-324)}, sizes="reported", size_cap=100)
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.TrimmedMean(2), bz.MultiKrum(2)], ids=repr)
+@pytest.mark.parametrize("examples", [5e-324, 1e-300, 1e30, 1e308])
+def test_a_size_outside_the_range_is_quarantined_and_ends_no_run(rule, examples):
+    nodes = {**honest(), 5: sends(arrays(1.0), examples=examples)}
+    strategy, result = run(nodes, rule=rule, sizes="reported", size_cap=100, rounds=2)
+    assert list(strategy.quarantined) == [5]
+    assert "a positive number from 2^-64 to 2^64; got" in strategy.quarantined[5]
+    assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [0, 0]
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
     assert all(np.isfinite(share) for share in strategy.reputation.shares().values())
+
+
+def test_a_size_near_zero_leaves_shares_finite():
+    strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=2.0**-64)}, sizes="reported", size_cap=100)
+    assert all(np.isfinite(share) for share in strategy.reputation.shares().values())
+
+
+@dataclass(frozen=True)
+class Raises(bz.Mean):
+    """A plug-in's rule that raises in the first round, once with NaN weights of which `decide` makes an error."""
+
+    error: BaseException = ZeroDivisionError("no variance")
+    raised: list = field(default_factory=list, compare=False)
+
+    def weigh(self, geometry):
+        self.raised.append(1)
+        if len(self.raised) > 1:
+            return super().weigh(geometry)
+        if self.error is None:
+            return np.full(geometry.n_clients, np.nan)
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("no variance"),
+        np.linalg.LinAlgError("SVD did not converge"),
+        FloatingPointError("underflow"),
+        MemoryError("of 12 GiB"),
+        RuntimeError("\x1b[31m" + "long" * 1000),
+        KeyError(5),
+        OSError(errno.EIO, "Input/output error"),
+        StopIteration(),
+        None,
+    ],
+    ids=repr,
+)
+def test_whatever_a_rule_raises_keeps_the_old_model_for_that_round_only(error, tmp_path, caplog):
+    nodes = {**dict.fromkeys(range(7), steps_by_one), 9: ATTACKERS["NaN"]}
+    strategy, result = run(nodes, rounds=2, rule=Raises(error=error), folder=tmp_path)
+    assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 0]
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
+    first, second = results.read(tmp_path).rounds
+    name = "ValueError" if error is None else type(error).__name__
+    assert first["note"].startswith(f"The round was refused and the model kept: the server raised {name}:")
+    assert len(first["note"]) < 600
+    assert list(first["quarantined"]) == ["9"]
+    assert "note" not in second
+    assert f"Round 1 was refused and the model kept: the server raised {name}" in caplog.text
+    assert [one.node for one in strategy.suspects()] == [9]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=repr)
+def test_an_interrupt_ends_the_run(error):
+    with pytest.raises(type(error)):
+        run(honest(), rule=Raises(error=error))
+
+
+def test_a_trusted_update_that_can_not_be_made_costs_its_round_only():
+    def own(server_round, model):
+        if server_round == 1:
+            raise RuntimeError("the server's data are locked")
+        return as_record(arrays(1.0 if server_round < 3 else float("nan")))
+
+    _, result = run(honest(), rule=bz.FLTrust(), trusted_fn=own, rounds=3)
+    assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 0, 1]
+
+
+def test_a_lowered_n_byzantine_is_said_in_one_sentence(caplog):
+    run({**dict.fromkeys(range(6), steps_by_one), 9: fails})
+    assert (
+        "Round 1: The rule ran with n_byzantine=1 instead of 2, since 1 are out (0 quarantined, 1 failed)."
+        in caplog.text
+    )
+    caplog.clear()
+    run({**dict.fromkeys(range(7), steps_by_one), 9: ATTACKERS["NaN"]})
+    assert "instead of" not in caplog.text
 
 
 @pytest.mark.parametrize("rule", [bz.rule("trimmed-mean", n_byzantine=2), bz.MultiKrum(2)], ids=repr)

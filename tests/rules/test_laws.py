@@ -392,3 +392,38 @@ def test_the_largest_setting_gives_finite_numbers_at_every_scale(which, scale):
     assert np.isfinite(out.weights).all()
     assert np.isfinite(out.update).all()
     assert not out.quarantined
+
+
+EXTREME_SIZES = {
+    "one giant": np.where(np.arange(M) == 4, 2.0**64, 2.0**-64),
+    "one dwarf": np.where(np.arange(M) == 4, 2.0**-64, 2.0**64),
+    "halves": np.where(np.arange(M) % 2, 2.0**64, 2.0**-64),
+    "a ladder": 2.0 ** np.linspace(-64, 64, M),
+    "all least": np.full(M, 2.0**-64),
+    "all largest": np.full(M, 2.0**64),
+}
+COORDINATEWISE_RULES = [bz.Median(), bz.TrimmedMean(2), bz.MeaMed(2), bz.TrimmedMean(6), bz.MeaMed(6)]
+
+
+@pytest.mark.filterwarnings("ignore:.*did not reach its tolerance:RuntimeWarning")
+@pytest.mark.parametrize("sizes", EXTREME_SIZES.values(), ids=EXTREME_SIZES)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *(case.rule for case in CASES),
+        *COORDINATEWISE_RULES,
+        *(pre >> rule for pre in (bz.NNM(2), bz.Bucketing(2), bz.ARC(2)) for rule in COORDINATEWISE_RULES[:3]),
+        bz.Bulyan(2, trim=True),
+    ],
+    ids=repr,
+)
+def test_sizes_of_any_admitted_ratio_give_finite_weights_and_updates_inside_the_clients(rule, sizes):
+    x = updates(3)
+    for rows in (x, x.astype("f4"), np.round(x), np.repeat(x[:1], M, axis=0)):  # ties and equal clients too
+        trusted = np.full(P, 0.5, rows.dtype) if getattr(rule, "needs_trusted", False) else None
+        out = bz.aggregate(rows, rule, sizes=sizes, trusted=trusted, seed=1)
+        if out.weights is not None:
+            assert (out.weights >= 0).all()
+            assert 0 < out.weights.sum() <= 1 + 1e-9
+        largest = np.abs(rows).max() * (1 + 1e-6)  # clients and the origin: float32 rounds once more
+        assert (np.abs(out.update) <= largest).all()  # False for NaN

@@ -155,6 +155,15 @@ def rule_for_remaining(
     raise TooFewClientsError(f"{n_out} of {n_asked} clients are out ({counts}): {problem}", quarantined)
 
 
+def lowered(rule: Rule | CoordinateWise, n_byzantine: int | None, n_quarantined: int, n_failed: int) -> str:
+    """Return a sentence for the log where a rule ran with a smaller n_byzantine than its own; empty otherwise."""
+    own = rule.max_byzantine()
+    if own is None or n_byzantine is None or n_byzantine >= own:
+        return ""
+    out = f"{n_quarantined + n_failed} are out ({n_quarantined} quarantined, {n_failed} failed)"
+    return f"The rule ran with n_byzantine={n_byzantine} instead of {own}, since {out}."
+
+
 def weigh(rule: Rule | CoordinateWise, geometry: Geometry) -> Decision:
     """The rule's decision; a coordinate-wise rule only checks that the clients are enough."""
     if isinstance(rule, Rule):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bartizan._util.text import quoted
+from bartizan.geometry import LARGEST_SIZE, LEAST_SIZE, SIZE_RANGE
 
 NUMBERS = (int, float, np.integer, np.floating)
 
@@ -22,6 +23,8 @@ class SizePolicy:
     Args:
         sizes: None counts all alike; ``"reported"`` takes what the clients report; a mapping gives each id's size.
         cap: The largest size that a client can claim; needed with ``"reported"``.
+
+    All sizes are from 2^-64 to 2^64: of those no rule makes NaN.
     """
 
     sizes: Literal["reported"] | Mapping[Any, float] | None = None
@@ -29,15 +32,12 @@ class SizePolicy:
 
     def __post_init__(self) -> None:
         if isinstance(self.sizes, Mapping):
-            for client, size in self.sizes.items():
-                if not is_size(size):
-                    wanted = "sizes must give each client a positive number"
-                    raise ValueError(f"{wanted}; client {quoted(client, 60)} has {quoted(size, 60)}.")
+            sizes_of(self.sizes, self.sizes)
         elif not (self.sizes is None or (isinstance(self.sizes, str) and self.sizes == "reported")):
             raise ValueError(f"sizes must be None, 'reported' or a mapping from client ids, got {quoted(self.sizes)}.")
         if self.sizes == "reported" and not is_size(self.cap):
             raise ValueError(
-                "sizes='reported' needs size_cap, the most examples that a client can have, a positive number: "
+                f"sizes='reported' needs size_cap, the most examples that a client can have, {SIZE_RANGE}: "
                 "without it, a client that claims a billion would decide every average."
             )
 
@@ -50,10 +50,10 @@ class SizePolicy:
                 raise ValueError("sizes gives no number for this client")
             return float(self.sizes[client])
         claim = reported()
-        if isinstance(claim, bool) or not isinstance(claim, NUMBERS) or not 0 < claim < math.inf:
-            raise ValueError(f"it must report its number of examples, a positive number; got {quoted(claim, 60)}")
+        if not isinstance(claim, NUMBERS) or not is_size(claim):
+            raise ValueError(f"it must report its number of examples, {SIZE_RANGE}; got {quoted(claim, 60)}")
         assert self.cap is not None
-        return float(min(claim, self.cap))
+        return min(float(claim), float(self.cap))
 
     def __str__(self) -> str:
         if self.sizes == "reported" and self.cap is not None:
@@ -61,10 +61,20 @@ class SizePolicy:
         return "one a node" if self.sizes is None else "as given"
 
 
+def sizes_of(clients: Iterable[Any], sizes: Mapping[Any, Any]) -> list[Any]:
+    """Return the sizes of these clients; raise ValueError where one has none."""
+    for client in clients:
+        if not is_size(sizes.get(client)):
+            given = quoted(sizes.get(client), 60)
+            raise ValueError(f"sizes must give each client {SIZE_RANGE}; client {quoted(client, 60)} has {given}.")
+    return [sizes[client] for client in clients]
+
+
 def is_size(size: Any) -> bool:
-    """Whether this is a positive number that a float can hold."""
+    """Whether this is a number in the range of data sizes."""
     try:
-        return not isinstance(size, (bool, np.bool_)) and math.isfinite(size) and float(size) > 0
+        in_range = math.isfinite(size) and LEAST_SIZE <= float(size) <= LARGEST_SIZE
+        return in_range and not isinstance(size, (bool, np.bool_))
     except (TypeError, ValueError, ArithmeticError):  # no number, or an integer beyond floats
         return False
 
@@ -79,7 +89,8 @@ def median_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """
     numbers = [finite_numbers(report) for report in reports]
     names = dict.fromkeys(name for report in numbers for name in report)
-    values = {name: [report[name] for report in numbers if name in report] for name in names}
+    # As floats: the sum of a NumPy integer of a few bits and another one would overflow.
+    values = {name: [float(report[name]) for report in numbers if name in report] for name in names}
     return {name: float(median(found)) for name, found in values.items() if 2 * len(found) > len(reports)}
 
 

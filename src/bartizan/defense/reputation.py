@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from bartizan._util import schema
 from bartizan._util.text import short
+from bartizan._util.types import Floats
 
 LITTLE = 0.1  # a node with a weight below this part of its share was left out of the round
 
@@ -78,7 +80,7 @@ class Suspect:
     """A node that should be inspected, and why."""
 
     node: Any
-    """The id of a Flower node, or the name of an NVFlare site."""
+    """The id of the client: of a Flower node, the name of an NVFlare site."""
     odds: float
     """Probability that chance alone left it out, or made it fail, so often; 0 if it was quarantined."""
     rounds: int
@@ -103,8 +105,31 @@ class Suspect:
         return f"{' and '.join(said)} of {self.rounds} round{'' if self.rounds == 1 else 's'}"
 
 
+class JudgedRound(Protocol):
+    """The parts of an `Aggregation` that a reputation needs."""
+
+    @property
+    def clients(self) -> tuple[Any, ...]: ...
+    @property
+    def weights(self) -> Floats | None: ...
+    @property
+    def quarantined(self) -> Mapping[Any, str]: ...
+    @property
+    def failed(self) -> Mapping[Any, str]: ...
+
+
 class Reputation:
-    """Sums over the rounds by node id, a number or a text.
+    """Sums over the rounds by client id, a number or a text, in Flower, NVFlare or a loop of your own.
+
+    >>> import bartizan as bz
+    >>> reputation = bz.Reputation()
+    >>> for _ in range(5):
+    ...     sent = {"amy": [1.0], "bob": [1.1], "cal": [0.9], "dan": [1.0], "eve": [90.0]}
+    ...     reputation.add_result(bz.aggregate(sent, bz.MultiKrum(n_byzantine=1)))
+    >>> print(*reputation.suspects())
+    node eve: left out of 5 of 5 rounds
+
+    Where the result is somebody else's, `add` takes the weights by id, and the reasons:
 
     >>> reputation = Reputation()
     >>> for _ in range(5):
@@ -115,6 +140,17 @@ class Reputation:
 
     def __init__(self) -> None:
         self.nodes: dict[Any, Standing] = {}
+
+    def add_result(self, result: JudgedRound, sizes: Mapping[Any, float] | None = None) -> None:
+        """Add one round by its result: of a `Round`, or of `aggregate` with a dict of clients.
+
+        Clients that were passed as a list are known by their positions, which must then be the same in every round.
+        `sizes` are the data sizes that the rule used. Of a round that was refused, pass what its TooFewClientsError
+        knows: ``add(None, error.quarantined, error.failed)``.
+        """
+        weights = result.weights
+        by_id = None if weights is None else dict(zip(result.clients, weights.tolist(), strict=True))
+        self.add(by_id, result.quarantined, result.failed, took_part=result.clients, sizes=sizes)
 
     def add(
         self,
@@ -170,7 +206,9 @@ class Reputation:
             for node, one in self.nodes.items()
             if one.odds <= odds
         ]
-        return sorted(found, key=lambda one: (-one.quarantined, one.odds, one.node))
+        with suppress(TypeError):  # ids of several kinds stay in the order in which they came
+            found.sort(key=lambda one: one.node)
+        return sorted(found, key=lambda one: (-one.quarantined, one.odds))
 
     def as_dict(self) -> dict[str, Any]:
         return {str(node): asdict(standing) for node, standing in self.nodes.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -39,7 +39,12 @@ class ShardedAggregator:
     rule: Rule | CoordinateWise
     sketch: Sketch | str = Exact()
 
+    if TYPE_CHECKING:
+
+        def __init__(self, rule: Rule | CoordinateWise | str, sketch: Sketch | str = ...) -> None: ...
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", self._alone.rule)
         object.__setattr__(self, "sketch", self._alone.sketch)
 
     @raising_failures()

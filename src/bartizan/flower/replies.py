@@ -121,12 +121,12 @@ def arrays_of(content: Any) -> Mapping[str, Any]:
     return arrays
 
 
-def reported_size(content: Any, key: str) -> float:
-    """Return the positive number that a reply's metrics hold under `key`; raise ValueError if there is none."""
+def reported_size(content: Any, key: str) -> Any:
+    """Return what a reply's metrics hold under `key`; raise ValueError unless they do once."""
     values = [record[key] for record in records_of(content, MetricRecord) if key in record]
-    if len(values) != 1 or isinstance(values[0], list) or not 0 < values[0] < math.inf:
-        raise ValueError(f"its metrics must give {key!r} once, as a positive number; got {quoted(values, 60)}")
-    return float(values[0])
+    if len(values) != 1:
+        raise ValueError(f"its metrics must give {key!r} once; got {quoted(values, 60)}")
+    return values[0]
 
 
 def medians(contents: list[RecordDict], key: str) -> MetricRecord:

@@ -11,10 +11,12 @@ import numpy as np
 from flwr.app import RecordDict
 
 from bartizan._util.types import Floats
-from bartizan.errors import TooFewClientsError
+from bartizan.defense.decide import lowered
 from bartizan.flower.replies import Model
 from bartizan.lora.adapter_round import AdapterAggregation
 from bartizan.result import Aggregation
+from bartizan.rules.base import Rule
+from bartizan.rules.coordinatewise import CoordinateWise
 
 log = logging.getLogger("flwr")
 
@@ -25,7 +27,10 @@ class RoundOutcome:
 
     round: int
     result: Aggregation[Any] | None = None
-    refused: TooFewClientsError | None = None
+    refused: str = ""
+    """Why there is no result; empty where there is one."""
+    quarantined: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
     nodes: list[int] = field(default_factory=list)
     """Nodes whose replies were read, in ascending order."""
     contents: dict[int, RecordDict] = field(default_factory=dict)
@@ -38,15 +43,11 @@ class RoundOutcome:
     after: float = 0.0
     """Seconds after the last reply."""
 
-    @property
-    def quarantined(self) -> dict[int, str]:
-        source = self.result or self.refused
-        return {} if source is None else dict(source.quarantined)
+    def accept(self, result: Aggregation[Any]) -> None:
+        self.result, self.quarantined, self.failed = result, dict(result.quarantined), dict(result.failed)
 
-    @property
-    def failed(self) -> dict[int, str]:
-        source = self.result or self.refused
-        return {} if source is None else dict(source.failed)
+    def refuse(self, why: str, quarantined: Mapping[int, str], failed: Mapping[int, str]) -> None:
+        self.refused, self.quarantined, self.failed = why, dict(quarantined), dict(failed)
 
     @property
     def weights(self) -> dict[int, float] | None:
@@ -71,7 +72,7 @@ class RoundOutcome:
             return None
         return dict(zip(self.result.clients, values.tolist(), strict=True))
 
-    def log(self) -> None:
+    def log(self, rule: Rule | CoordinateWise) -> None:
         quarantined = self.quarantined
         counts = (len(self.nodes) - len(quarantined), len(quarantined), len(self.failed))
         f = None if self.result is None else self.result.n_byzantine
@@ -81,8 +82,10 @@ class RoundOutcome:
             log.warning("\t> Quarantined node %d: %s", node, reason)
         for node, reason in self.failed.items():
             log.warning("\t> Node %d failed: %s", node, reason)
-        if self.refused is not None:
-            log.warning("Round %d was refused and the model kept: %s", self.round, self.refused.problem)
+        if fewer := lowered(rule, f, len(quarantined), len(self.failed)):
+            log.warning("Round %d: %s", self.round, fewer)
+        if self.refused:
+            log.warning("Round %d was refused and the model kept: %s", self.round, self.refused)
 
     def metrics(self, shares: Mapping[int, float]) -> dict[str, Any]:
         """Return the entries of a MetricRecord: numbers and lists of numbers."""
@@ -123,8 +126,8 @@ class RoundOutcome:
             line |= {"n_byzantine": result.n_byzantine, "seed": str(result.seed), "sketch": repr(result.sketch)}
             if not isinstance(result, AdapterAggregation):  # whose factors move without a change of their products
                 line["norm"] = _step(model, result.update)
-        if self.refused is not None:
-            line["note"] = f"The round was refused and the model kept: {self.refused.problem}"
+        if self.refused:
+            line["note"] = f"The round was refused and the model kept: {self.refused}"
         return line
 
 

@@ -19,7 +19,7 @@ from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
 from bartizan.defense.reported import SizePolicy
 from bartizan.defense.reputation import Reputation, Suspect
-from bartizan.errors import TooFewClientsError
+from bartizan.errors import TooFewClientsError, server_error
 from bartizan.flower.connected_nodes import MissingNodesError, wait_for_nodes
 from bartizan.flower.replies import (
     MetricsFunction,
@@ -57,7 +57,7 @@ class RobustStrategy(FedAvg):
     admits for the others; if they are too few, the old model is kept and the run goes on.
 
     Args:
-        rule: The rule that weighs the replies, such as ``MultiKrum(n_byzantine=3)``.
+        rule: The rule that weighs the replies, such as ``MultiKrum(n_byzantine=3)``, or a name such as "median".
         sketch: The sketch of the replies; ``"auto"`` is `Rotated()`, which reads them on arrival.
         sizes: None counts every node alike; ``"reported"`` takes their `weighted_by_key`, up to `size_cap`; a mapping
             gives the size of each node id (others are quarantined).
@@ -77,7 +77,7 @@ class RobustStrategy(FedAvg):
 
     def __init__(
         self,
-        rule: Rule | CoordinateWise,
+        rule: Rule | CoordinateWise | str,
         sketch: Sketch | Literal["auto"] = "auto",
         *,
         sizes: Literal["reported"] | Mapping[int, float] | None = None,
@@ -96,7 +96,7 @@ class RobustStrategy(FedAvg):
         **fedavg: Any,
     ) -> None:
         self.aggregator = Aggregator(rule, sketch)
-        asked = max(2, least_clients(rule)) if min_train_nodes is None else min_train_nodes
+        asked = max(2, least_clients(self.aggregator.rule)) if min_train_nodes is None else min_train_nodes
         super().__init__(
             min_train_nodes=asked,
             min_available_nodes=asked if min_available_nodes is None else min_available_nodes,
@@ -109,6 +109,7 @@ class RobustStrategy(FedAvg):
         if not max_missed_rounds >= 1:
             raise ValueError(f"max_missed_rounds must be 1 or more, got {max_missed_rounds!r}.")
         self._size_policy = SizePolicy(sizes, size_cap)
+        rule = self.aggregator.rule
         if isinstance(rule, Rule):
             rule.check_trusted(trusted_fn is not None)
         if adapters is not None:
@@ -126,7 +127,7 @@ class RobustStrategy(FedAvg):
         self._model: Model | None = None
         self._asked: list[int] = []
         self._asked_at = 0.0
-        self._untrusted: set[int] = set()
+        self._trusted: set[int] = set()  # nodes whose last training was trusted
         self._line: dict[str, Any] | None = None
         self._missing = ""  # why this round asked no nodes; empty where it did
         self._missed = 0  # rounds in a row that asked no nodes
@@ -168,7 +169,7 @@ class RobustStrategy(FedAvg):
                 log.warning("The run in %s is done: nothing is trained. For another, take another folder.", self.folder)
             elif self.folder is not None and num_rounds and not self.folder.is_absolute():
                 log.warning("The run is recorded in %s: give folder= as an absolute path.", self.folder.absolute())
-            self.quarantined, self.failed, self._untrusted, self._line = {}, {}, set(), None
+            self.quarantined, self.failed, self._trusted, self._line = {}, {}, set(), None
             self.reputation, self._history, self._missed = saved.reputation, saved.history, 0
             self._model = Model.of(initial_arrays)
             loop = resumed(self, done, initial_arrays)
@@ -238,14 +239,15 @@ class RobustStrategy(FedAvg):
             raise RuntimeError("aggregate_train was called before configure_train: there is no model to measure from.")
         outcome = RoundOutcome(server_round)
         if self._missing:
-            outcome.refused = TooFewClientsError(self._missing)
+            outcome.refuse(self._missing, {}, {})
         else:
             self._aggregate(replies, model, outcome)
-        outcome.log()
+        outcome.log(self.aggregator.rule)
         self.quarantined, self.failed = outcome.quarantined, outcome.failed
         took_part, sizes = outcome.nodes, outcome.sizes or None
         self.reputation.add(outcome.weights, self.quarantined, self.failed, took_part=took_part, sizes=sizes)
-        self._untrusted = {*self._asked, *outcome.nodes, *outcome.failed} - set(outcome.trusted)
+        self._trusted.difference_update(self._asked, outcome.nodes, outcome.failed)
+        self._trusted.update(outcome.trusted)
         if self.folder is not None:
             self._line = outcome.line(model)
         contents = [outcome.contents[node] for node in outcome.trusted]
@@ -258,7 +260,10 @@ class RobustStrategy(FedAvg):
         return self._model.record, metrics
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Aggregate the metrics of the nodes whose training was trusted: medians, or the app's own function."""
+        """Aggregate the metrics of the nodes whose last training was trusted: medians, or the app's own function.
+
+        Nodes that never trained are not heard, unless nobody trains (`fraction_train=0`).
+        """
         found: dict[int, RecordDict] = {}
         failed: dict[int, str] = {}
         untrusted: set[int] = set()
@@ -266,7 +271,7 @@ class RobustStrategy(FedAvg):
             node = reply.metadata.src_node_id
             if reply.has_error():
                 failed.setdefault(node, short(reply.error.reason))
-            elif node in self._untrusted:
+            elif self.fraction_train != 0.0 and node not in self._trusted:
                 untrusted.add(node)
             elif node not in found:
                 found[node] = without_arrays(reply.content, self.evaluate_metrics_aggr_fn)
@@ -296,21 +301,22 @@ class RobustStrategy(FedAvg):
         return nodes
 
     def _aggregate(self, replies: Iterable[Message], model: Model, outcome: RoundOutcome) -> None:
-        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(outcome.round, model.record))
-        start: dict[str, Any] = {"reference": model.arrays, "trusted": trusted, "history": self._history}
-        opened: Round[Any] | AdapterRound
         try:
-            if self.adapters is None:
-                opened = self.aggregator.round(**start, spill=self.spill)
-            else:
-                opened = AdapterRound(self.aggregator, self.adapters, **start)
-        except OSError as full:
-            if full.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            outcome.refused = TooFewClientsError(f"there is no room to keep replies in {self.spill}.")
+            opened = self._opened(outcome.round, model)
+        except Exception as wrong:  # of the app's trusted_fn, or of `spill`
+            full = isinstance(wrong, OSError) and wrong.errno in (errno.ENOSPC, errno.EDQUOT)
+            why = f"there is no room to keep replies in {self.spill}." if full else server_error(wrong)
+            outcome.refuse(why, {}, {})
         else:
             with opened:
                 self._read_replies(replies, opened, model, outcome)
+
+    def _opened(self, server_round: int, model: Model) -> Round[Any] | AdapterRound:
+        trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, model.record))
+        start: dict[str, Any] = {"reference": model.arrays, "trusted": trusted, "history": self._history}
+        if self.adapters is None:
+            return self.aggregator.round(**start, spill=self.spill)
+        return AdapterRound(self.aggregator, self.adapters, **start)
 
     def _read_replies(
         self, replies: Iterable[Message], opened: Round[Any] | AdapterRound, model: Model, outcome: RoundOutcome
@@ -328,10 +334,11 @@ class RobustStrategy(FedAvg):
             del reply  # frees the bytes of a reply that was refused or spilled
         last = time.monotonic()
         try:
-            outcome.result = opened.close()
+            outcome.accept(opened.close())
         except TooFewClientsError as too_few:
-            # A new one: the traceback of this one holds the round's updates.
-            outcome.refused = TooFewClientsError(too_few.problem, too_few.quarantined, too_few.failed)
+            outcome.refuse(too_few.problem, too_few.quarantined, too_few.failed)
+        except Exception as wrong:  # a rule, of a plug-in too, may raise anything
+            outcome.refuse(server_error(wrong), opened.quarantined, opened.failed)
         outcome.nodes = sorted(opened.clients)
         outcome.waiting = last - self._asked_at - outcome.reading
         outcome.after = time.monotonic() - last
@@ -353,8 +360,8 @@ class RobustStrategy(FedAvg):
             update = Unreadable(short(wrong))
         try:
             quarantined = opened.add(update, node, size)
-        except OSError as full:  # no room in `spill`: the node counts as failed, and the round goes on
-            opened.fail(node, short(full))
+        except Exception as wrong:  # no room in `spill`, no memory: the node counts as failed, and the round goes on
+            opened.fail(node, short(wrong) if isinstance(wrong, OSError) else server_error(wrong))
             return
         if self.sizes is not None:
             outcome.sizes[node] = size

@@ -48,7 +48,7 @@ class AdapterAggregation(Aggregation[dict[str, Any]]):
 
 def aggregate(
     updates: Iterable[Any],
-    rule: Rule,
+    rule: Rule | str,
     settings: LoRA | None = None,
     *,
     sketch: Sketch | str = "auto",

@@ -21,11 +21,12 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from bartizan import registry
-from bartizan._util.text import short
+from bartizan._util.text import quoted, short
 from bartizan.aggregate import Aggregator
+from bartizan.defense.decide import lowered
 from bartizan.defense.reported import SizePolicy, median_metrics
 from bartizan.defense.reputation import Reputation, Suspect
-from bartizan.errors import TooFewClientsError
+from bartizan.errors import TooFewClientsError, server_error
 from bartizan.lora.adapter_round import AdapterRound, check_adapters
 from bartizan.lora.adapters import LoRA
 from bartizan.nvflare.job_record import write_record
@@ -40,6 +41,11 @@ from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import reason_of
 
 AnyRound = Round[Any] | AdapterRound
+ON_A_SITE = (
+    "RobustAggregator runs on the server only, and this job runs it on a site, as swarm learning does: a Byzantine "
+    "site would decide every round that it aggregates, and no rule prevents that. Use a recipe whose server "
+    "aggregates, such as FedAvgRecipe."
+)
 BESIDE_MODEL = 192 * 2**20
 """Bytes besides the result that a round may use where NVFlare keeps the tensors on disk."""
 
@@ -68,7 +74,8 @@ class RobustAggregator(ModelAggregator):
     For the `aggregator=` of a recipe. All arguments are names, numbers and dicts of them, since NVFlare exports jobs
     as JSON. Each result is compared with the model that was sent and sketched when it arrives. One that can't be used
     is quarantined with a reason; a site that answers with an error, or not at all, has failed. If too few are left for
-    the rule, the old model is kept and the job goes on.
+    the rule, the old model is kept and the job goes on. It runs on the server: a job that runs it on a site, as swarm
+    learning does, is ended at its start.
 
     Args:
         rule: The name of a rule, ``"pre >> rule"`` included, such as ``"multi-krum"``; see `bartizan.rule`.
@@ -142,7 +149,9 @@ class RobustAggregator(ModelAggregator):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Learn from NVFlare's events which model was sent to which sites, and which of them failed."""
         super().handle_event(event_type, fl_ctx)
-        if event_type == EventType.START_RUN:
+        if event_type == EventType.START_RUN and self._job.on_a_site(fl_ctx):
+            self.system_panic(ON_A_SITE, fl_ctx)
+        elif event_type == EventType.START_RUN:
             load_kernels(self._aggregator if self._lora is None else Aggregator(self._aggregator.rule))
         elif event_type == AppEventType.BEFORE_TRAIN_TASK:
             if self._job.attach(self, fl_ctx) and self._round.model is None:
@@ -179,7 +188,7 @@ class RobustAggregator(ModelAggregator):
             self.warning(f"A result of site {short(site)} {why}, and is not used.")
             return False
         if None not in (now.number, model.current_round) and now.number != model.current_round:
-            now.failed[site] = f"its result is of round {model.current_round}"
+            now.failed[site] = f"its result is of round {quoted(model.current_round, 60)}"
             return False
         size, kind = 1.0, model.params_type or ParamsType.FULL
         if self._lora is None:
@@ -194,8 +203,8 @@ class RobustAggregator(ModelAggregator):
             update = Unreadable(short(wrong))
         try:
             reason = self._opened(now, kind).add(update, site, size)
-        except OSError as full:  # no room in `spill`: the site has failed, and the round goes on
-            now.failed[site] = short(full)
+        except Exception as wrong:  # no room in `spill`, no memory: the site has failed, and the round goes on
+            now.failed[site] = short(wrong) if isinstance(wrong, OSError) else server_error(wrong)
             return False
         now.sizes[site] = size
         now.metrics[site] = model.metrics if isinstance(model.metrics, dict) else {}
@@ -220,12 +229,14 @@ class RobustAggregator(ModelAggregator):
             quarantined = result.quarantined
         except TooFewClientsError as few:
             problem, quarantined = few.problem, few.quarantined
-        except (ValueError, OSError) as wrong:  # such as a limit on memory that is too low for this model
-            problem, quarantined = short(wrong), opened.quarantined
+        except Exception as wrong:  # a limit on memory that is too low, or anything that a rule raises
+            problem, quarantined = server_error(wrong), opened.quarantined
         weights = None
         if result is not None and result.weights is not None:
             weights = dict(zip(result.clients, result.weights.tolist(), strict=True))
-        self._log(now, opened, quarantined, problem)
+        f = None if result is None else result.n_byzantine
+        fewer = lowered(self._aggregator.rule, f, len(quarantined), len(opened.failed))
+        self._log(now, opened, quarantined, problem, fewer)
         self._record(now, opened, result, weights, quarantined, problem)
         trusted = [s for s in opened.clients if s not in quarantined and (weights is None or weights[s] > 0)]
         metrics = median_metrics([now.metrics[site] for site in trusted])
@@ -273,12 +284,14 @@ class RobustAggregator(ModelAggregator):
             opened.__exit__()
         now.rounds, now.model = {}, None
 
-    def _log(self, now: SiteRound, opened: AnyRound, quarantined: Mapping[str, str], problem: str) -> None:
+    def _log(self, now: SiteRound, opened: AnyRound, quarantined: Mapping[str, str], problem: str, fewer: str) -> None:
         counts = f"judged {len(opened) - len(quarantined)} results, quarantined {len(quarantined)}"
         self.info(f"Round {now.number}: {counts}; {len(opened.failed)} sites failed")
         for what, sites in (("Quarantined", quarantined), ("Failed", opened.failed)):
             for site, reason in sites.items():
                 self.warning(f"{what}: site {short(site)}: {reason}")
+        if fewer:
+            self.warning(f"Round {now.number}: {fewer}")
         if problem:
             self.warning(f"Round {now.number} was refused and the model kept: {problem}")
 
@@ -312,7 +325,7 @@ def load_kernels(aggregator: Aggregator) -> None:
     """Run a small round, since compiling kernels on the first result would keep all sites waiting for the server."""
     n_clients = 4 * (aggregator.rule.max_byzantine() or 1) + 3
     updates = np.random.default_rng(0).normal(size=(n_clients, 64)).astype(np.float32)
-    with suppress(ValueError), aggregator.round(reference=updates[0]) as opened:
+    with suppress(Exception), aggregator.round(reference=updates[0]) as opened:
         for client, update in enumerate(updates):
             opened.add(update, client)
         opened.close()

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from nvflare.apis.controller_spec import TaskCompletionStatus
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, ProcessType
 from nvflare.apis.fl_context import FLContext
 
 
@@ -63,6 +63,11 @@ class RunningJob:
         if self.clock is not None:
             self.clock.cancel()
             self.clock = None
+
+    @staticmethod
+    def on_a_site(fl_ctx: FLContext) -> bool:
+        """Whether this process is a site's and not the server's."""
+        return fl_ctx.get_prop(FLContextKey.PROCESS_TYPE) in (ProcessType.CLIENT_JOB, ProcessType.CLIENT_PARENT)
 
     @staticmethod
     def result_folder(fl_ctx: FLContext | None) -> str | None:

@@ -35,7 +35,7 @@ from bartizan.updates.files import create_update, open_update
 
 def aggregate(
     parts: Any,
-    rule: Rule | CoordinateWise,
+    rule: Rule | CoordinateWise | str,
     *,
     sketch: Sketch | str = "auto",
     seed: int | None = None,
@@ -86,6 +86,7 @@ def aggregate(
     ([1.0, 2.0], [3])
     """
     aggregator = Aggregator(rule, sketch)
+    rule = aggregator.rule
     auto = Rotated() if rule.needs_distances else Exact()
     chosen = aggregator.sketch if isinstance(aggregator.sketch, Sketch) else auto
     seed = fresh_seed() if seed is None else checked_seed(seed)
