@@ -22,6 +22,7 @@ from bartizan._util.console import ProgressLine
 from bartizan._util.redact import without_addresses_secrets, without_secrets
 from bartizan._util.text import short
 from bartizan.aggregate import aggregate
+from bartizan.defense.decide import lowered
 from bartizan.aggregate_places import Pattern, Place, client_names, folder_hint, refuse_overwriting, sizes_in, told
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.result import Aggregation
@@ -118,8 +119,8 @@ def _run(options: argparse.Namespace) -> int:
     report |= {"weights": _numbers(out.weights), "scores": _numbers(out.scores)}
     _write_report(options.report, report)
     _print_result(out, names, quarantined, report["out"])
-    if out.n_byzantine != rule.max_byzantine():
-        print(f"n_byzantine was lowered from {rule.max_byzantine()} to {out.n_byzantine}: {len(quarantined)} are out")
+    if fewer := lowered(rule, out.n_byzantine, len(quarantined), 0):
+        print(fewer)
     return 0
 
 

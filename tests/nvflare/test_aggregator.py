@@ -388,7 +388,7 @@ def test_whatever_a_rule_raises_keeps_the_old_model_for_that_round_only(tmp_path
 def test_a_lowered_n_byzantine_is_said_in_one_sentence(tmp_path, caplog):
     answers = dict.fromkeys(SITES[:8], full) | {"site-9": HOSTILE["an error"]}
     run(tmp_path, RobustAggregator("multi-krum", 3), numpy_model(), answers)
-    assert "The rule ran with n_byzantine=2 instead of 3, since 1 are out (0 quarantined, 1 failed)." in caplog.text
+    assert "The rule ran with n_byzantine=2 instead of 3: 1 out (0 quarantined, 1 failed)." in caplog.text
     caplog.clear()
     run(tmp_path, RobustAggregator("multi-krum", 2), numpy_model(), answers)
     assert "instead of" not in caplog.text

@@ -139,8 +139,8 @@ def rule_for_remaining(
     if not n_out:
         return rule  # which says itself if there are too few
     most_fewer = 0 if f is None or n_out > f else n_out
-    lowered = (rule.with_fewer_byzantine(fewer) for fewer in range(most_fewer + 1))
-    admitted = next((one for one in lowered if one.admits(n_left)), None)
+    weaker = (rule.with_fewer_byzantine(fewer) for fewer in range(most_fewer + 1))
+    admitted = next((one for one in weaker if one.admits(n_left)), None)
     if admitted is not None and (f is not None or 2 * n_out < n_asked):
         return admitted
     problem = "no honest majority can be counted on."
@@ -160,8 +160,8 @@ def lowered(rule: Rule | CoordinateWise, n_byzantine: int | None, n_quarantined:
     own = rule.max_byzantine()
     if own is None or n_byzantine is None or n_byzantine >= own:
         return ""
-    out = f"{n_quarantined + n_failed} are out ({n_quarantined} quarantined, {n_failed} failed)"
-    return f"The rule ran with n_byzantine={n_byzantine} instead of {own}, since {out}."
+    out = f"{n_quarantined + n_failed} out ({n_quarantined} quarantined, {n_failed} failed)"
+    return f"The rule ran with n_byzantine={n_byzantine} instead of {own}: {out}."
 
 
 def weigh(rule: Rule | CoordinateWise, geometry: Geometry) -> Decision:
