@@ -13,7 +13,8 @@ import bartizan as bz
 from bartizan import lora
 from bartizan.lora import LoRA, TwoSided, open_adapter, save_adapter
 from bartizan.lora.peft_folders import CONFIG, TENSORS
-from made_adapters import adapter, dense
+from bartizan.lora.two_sided import RandomSigns
+from made_adapters import adapter, dense, rotated
 
 rng = np.random.default_rng(0)
 GOOD = adapter(rng, 2)
@@ -74,6 +75,50 @@ def test_huge_clients_spoil_no_digits_of_others():
         with_it = lora.aggregate([*honest, huge], bz.MultiKrum(1, n_selected=3), LoRA(alpha=2), sketch=sketch, seed=5)
         without = lora.aggregate(honest, bz.MultiKrum(1, n_selected=3), LoRA(alpha=2), sketch=sketch, seed=5)
         assert np.flatnonzero(with_it.weights).tolist() == np.flatnonzero(without.weights).tolist()
+
+
+def hidden_by(sketch, seed, shape):
+    """An adapter of rank 1 whose product this seed maps to zero: B in half of the groups of rows, A in the others."""
+    maps, factors = RandomSigns(sketch.rows, seed, [("m", *shape)]), {}
+    for side, width, half in (("A", shape[1], slice(None, sketch.rows // 2)), ("B", shape[0], slice(128, None))):
+        signs = maps.columns(np.array([0]), side, 0, np.empty((1, 1, width)))[0]
+        null = np.linalg.svd(signs[:, half].T)[2][-1]
+        factors[f"m.lora_{side}.weight"] = null[None] if side == "A" else null[:, None]
+    return factors
+
+
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_a_client_that_the_projection_hides_is_quarantined(with_reference):
+    """It knows the seed, which is passed here; without the check it has the weight of an honest client."""
+    shape, sketch = (200, 180), TwoSided()
+    start, *honest = (adapter(np.random.default_rng(m), 1, np.float64, {"m": shape}) for m in range(7))
+    hidden = hidden_by(sketch, 3, shape)
+    if with_reference:  # of rank 2, so that the difference from the reference is hidden
+        hidden = {name: np.concatenate([start[name], 99 * hidden[name]], axis=int("_B" in name)) for name in start}
+        hidden["m.lora_A.weight"] = 2 * hidden["m.lora_A.weight"]  # its alpha / r is half of the others'
+    else:
+        hidden = {name: 99 * array for name, array in hidden.items()}
+    out = lora.aggregate(
+        [hidden, *honest],
+        bz.GeometricMedian(),
+        LoRA(alpha=1),
+        sketch=sketch,
+        seed=3,
+        reference=start if with_reference else None,
+    )
+    assert list(out.quarantined) == [0]
+    assert "hides from the projection" in out.quarantined[0]
+
+
+def test_clients_that_send_the_reference_back_are_not_accused():
+    """Rounding is all that is left of their differences, and of it a sketch shows anything."""
+    rng = np.random.default_rng(5)
+    start = adapter(rng, 4)
+    sent = [adapter(rng, 4, around=start, spread=0.1) for _ in range(4)]
+    sent += [start, dict(start), rotated(start, rng)]
+    for seed in range(5):
+        settings = {"sketch": TwoSided(), "reference": start, "seed": seed}
+        assert not lora.aggregate(sent, bz.GeometricMedian(), LoRA(alpha=4), **settings).quarantined
 
 
 def test_rules_sketches_and_settings_that_adapters_do_not_admit_are_refused():

@@ -33,6 +33,7 @@ from bartizan.sketch import Exact, Sketch
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import LONGEST_REASON, as_list, reason_of
 
+ROUNDING = 1e-9  # of the reference's squared norm: float32 sketches are not compared with what differs less from it
 LEAST_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r
 MANY_ROWS = 1024  # of all clients' factors in a module, from which on `sketch="auto"` projects
 Measure = Callable[[Sequence[Adapter], Sequence[int], Adapter | None], Measured]
@@ -245,9 +246,10 @@ def _stats(clients: Adapters, measure: Measure, short_of_digits: float) -> tuple
     trusted = [] if clients.trusted is None else [M]
     origin = [] if reference is None else [len(rows)]
     found = measure([*rows, *([] if reference is None else [reference])], [*trusted, *origin], None)
-    kept = found.kept[:M]
+    kept, negligible = found.kept[:M], 0.0
     if reference is not None:
         scale = found.squared_norms[-1]
+        negligible = ROUNDING * float(scale)
         found = _recentred(found)
         usable = found.squared_norms[:M][np.isfinite(found.squared_norms[:M])]
         if len(usable) and np.median(usable) < short_of_digits * scale:
@@ -259,7 +261,8 @@ def _stats(clients: Adapters, measure: Measure, short_of_digits: float) -> tuple
 
     norms_only = not found.gram.any() and found.gram.strides == (0, 0)
     dots = found.dots[:, 0] if trusted else None
-    return GramStats(found.gram, found.squared_norms, about, dots, short_of_digits, norms_only=norms_only), kept
+    stats = GramStats(found.gram, found.squared_norms, about, dots, short_of_digits, 1.0, norms_only, negligible)
+    return stats, kept
 
 
 def _recentred(found: Measured) -> Measured:
