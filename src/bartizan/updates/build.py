@@ -58,10 +58,11 @@ def _built(clients: Updates, floats: Sequence[Any], weights: Floats, noise: Nois
     integers = _integers(clients, weights) if len(clients.layout.entries) > len(floats) else {}
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
-    if is_array(clients.like):
-        return in_own_type(like_leaf(floats[0], clients.like), clients.like)
+    like = clients.like_of(weights)
+    if is_array(like):
+        return in_own_type(like_leaf(floats[0], like), like)
     arrays = dict(zip((entry.path for entry in clients.layout.float_entries), floats, strict=True)) | integers
-    return rebuild(clients.like, lambda path, leaf: in_own_type(like_leaf(arrays[path], leaf), leaf))
+    return rebuild(like, lambda path, leaf: in_own_type(like_leaf(arrays[path], leaf), leaf))
 
 
 def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
