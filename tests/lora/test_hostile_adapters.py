@@ -38,6 +38,7 @@ HOSTILE = {
     "another width": ({**GOOD, A: np.ones((2, 31))}, "got a product of shape (40, 31)"),
     "a module less": ({A: GOOD[A], B: GOOD[B]}, "got nothing"),
     "a module more": ({**GOOD, "x.lora_A.weight": GOOD[A], "x.lora_B.weight": GOOD[B]}, "not part of"),
+    "an embedding": ({name.replace("lora_", "lora_embedding_"): array for name, array in GOOD.items()}, "got nothing"),
     "a head": ({**GOOD, "classifier.weight": np.ones((2, 2))}, "no factor of an adapter"),
     "a vector": ({**GOOD, A: np.ones(30)}, "must be a matrix"),
     "integers": ({**GOOD, A: np.ones((2, 30), int)}, "floating-point"),

@@ -41,10 +41,16 @@ Measure = Callable[[Sequence[Adapter], Sequence[int], Adapter | None], Measured]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AdapterAggregation(Aggregation[dict[str, Any]]):
-    """The robust adapter of one round: `update` has the names and dtypes of a client's."""
+    """The robust adapter of one round.
+
+    `update` has the names, rank and dtypes of the reference. Without one, names are those of most weight, and ranks,
+    dtypes and alpha weighted medians: a client without weight has no influence on them.
+    """
 
     truncation: float = 0.0
     """Norm of what the wanted rank leaves out of the average of the products, over the norm of that average."""
+    alpha: float = 0.0
+    """The `lora_alpha` that the factors of `update` are made for: `save_adapter` takes it."""
 
 
 def aggregate(
@@ -190,15 +196,16 @@ class AdapterRound:
                 raise ValueError(f"{rule!r} ends with single coordinates, which the products of adapters do not have.")
             if decision.noise:
                 raise ValueError(f"{rule!r} {ADDS_NOISE}.")
-            update, lost = combined(clients.without(verdict.quarantined), decision.weights, settings, seed)
+            update, alpha, lost = combined(clients.without(verdict.quarantined), decision.weights, settings, seed)
         watch.lap("combine")
-        return replace(AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed), truncation=lost)
+        result = AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed)
+        return replace(result, truncation=lost, alpha=alpha)
 
     def _sketch(self, clients: Adapters) -> Sketch:
         if isinstance(self._aggregator.sketch, Sketch):
             return self._aggregator.sketch
         rows = sum(max(one.form.ranks) for one in clients.adapters)
-        return TwoSided() if rows > MANY_ROWS and clients.usual.form.device == "cpu" else Exact()
+        return TwoSided() if rows > MANY_ROWS and clients.adapters[0].form.device == "cpu" else Exact()
 
 
 def check_adapters(aggregator: Aggregator, settings: LoRA, **unused: Any) -> None:

@@ -128,7 +128,7 @@ def exact(adapters: Sequence[Adapter], fixed: Sequence[int] = (), about: Adapter
 
 def sums_in_float32(adapters: Sequence[Adapter], about: Adapter | None = None) -> bool:
     """Whether all factors are of 16 bits and on a GPU, whose matrix units then multiply them without loss."""
-    dtypes = {dtype for one in adapters for dtype in one.form.dtypes}
+    dtypes = {dtype for form in {one.form for one in adapters} for pair in form.dtypes for dtype in pair}
     return about is None and adapters[0].form.device != "cpu" and len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"}
 
 

@@ -268,7 +268,7 @@ def usual_container(containers: Sequence[Any], weights: Floats) -> Any:
     weights = weights if weights.any() else np.ones(len(containers))
     first: dict[Any, Any] = {}
     ordered: dict[Any, float] = {}
-    for row in np.flatnonzero(weights):
+    for row in np.flatnonzero(weights).tolist():
         form = form_of(containers[row])
         first.setdefault(form, containers[row])
         ordered[form] = ordered.get(form, 0.0) + float(weights[row])
