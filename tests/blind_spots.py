@@ -47,6 +47,7 @@ def _structured(p: int) -> Iterator[np.ndarray]:
                 yield made
 
 
+@lru_cache
 def stated_odds(sketch: Any) -> float:
     """Return the odds, rounded up to a power of 2^(1/4), with which the sketch states that it may hide a vector."""
     return next(

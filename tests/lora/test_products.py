@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan import lora
-from bartizan.lora import LoRA, TwoSided, factor_stacks
-from bartizan.lora.adapters import parse_adapter
+from bartizan.lora import LoRA, TwoSided, adapter_round, factor_stacks
+from bartizan.lora.adapters import parse_adapter, parse_adapters
 from bartizan.lora.two_sided import norms
 from bartizan.updates.layout import is_tensor
 from made_adapters import MODULES, adapter, dense, rotated
@@ -110,6 +110,16 @@ def test_clients_that_hardly_differ_keep_their_digits(sketch, library):
             [library(one) for one in sent], bz.MultiKrum(1), LoRA(alpha=4), sketch=sketch, reference=reference
         )
         np.testing.assert_array_equal(out.weights > 0, wanted > 0)
+
+
+@pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided(k=256, rows=64)], ids=repr)
+def test_inner_products_about_a_reference_are_symmetric_to_the_last_bit(sketch):
+    """Searches of rules such as MDA run along the edges of a graph, and out of it where an edge goes one way only."""
+    rng = np.random.default_rng(14)
+    origin, *sent = (adapter(rng, rank) for rank in (2, 1, 2, 3, 2, 2, 1))
+    clients = parse_adapters(sent, LoRA(alpha=4), reference=origin)
+    stats, _ = adapter_round._stats(clients, adapter_round._measure(bz.Krum(1), sketch, 3), 1e-9)
+    np.testing.assert_array_equal(stats.gram, stats.gram.T)
 
 
 @pytest.mark.parametrize("point", [0, 2], ids=["of the usual rank", "of another rank"])

@@ -277,7 +277,10 @@ def _recentred(found: Measured) -> Measured:
     G, dots, to_last = found.gram, found.dots[:, :-1], found.dots[:, -1]
     square = found.squared_norms[-1]
     with np.errstate(invalid="ignore"):
-        gram = G[:-1, :-1] if G.strides == (0, 0) else G[:-1, :-1] - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
+        gram = G[:-1, :-1]
+        if G.strides != (0, 0):
+            gram = gram - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
+            gram = (gram + gram.T) / 2  # above and below the diagonal the order of subtractions differs
         squares = np.maximum(found.squared_norms[:-1] - 2 * to_last[:-1] + square, 0)
         products = dots[:-1] - to_last[:-1, None] - dots[-1] + square
     return Measured(gram, squares, products, found.kept[:-1])
