@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 import bartizan as bz
 from bartizan import lora
 from bartizan.lora import LoRA, TwoSided, open_adapter, save_adapter
+from bartizan.lora.adapters import Configured
 from bartizan.lora.peft_folders import CONFIG, TENSORS
 from bartizan.lora.two_sided import RandomSigns
 from made_adapters import adapter, dense, rotated
@@ -76,6 +77,73 @@ def test_huge_clients_spoil_no_digits_of_others():
         with_it = lora.aggregate([*honest, huge], bz.MultiKrum(1, n_selected=3), LoRA(alpha=2), sketch=sketch, seed=5)
         without = lora.aggregate(honest, bz.MultiKrum(1, n_selected=3), LoRA(alpha=2), sketch=sketch, seed=5)
         assert np.flatnonzero(with_it.weights).tolist() == np.flatnonzero(without.weights).tolist()
+
+
+def far(update, factor=50):
+    return {name: array if "_A" in name else factor * array for name, array in update.items()}
+
+
+TEMPLATES = {  # what a client without weight sends: alpha and factors
+    "a tiny alpha": (0.008, far(GOOD, 1e5)),
+    "an alpha within limits": (8.0, far(GOOD)),
+    "another adapter's names": (4.0, {n.replace(".weight", ".x.weight"): a for n, a in far(GOOD).items()}),
+    "16 bits": (4.0, {n: a.astype(np.float16) for n, a in far(GOOD).items()}),
+    "64 bits": (4.0, {n: a.astype(np.float64) for n, a in far(GOOD).items()}),
+    "the other byte order": (4.0, {n: a.astype(">f4") for n, a in far(GOOD).items()}),
+    "rank 1": (4.0, far(adapter(np.random.default_rng(7), 1))),
+    "another order": (4.0, dict(reversed(far(GOOD).items()))),
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_client_without_weight_does_not_shape_the_result(name, at):
+    """It is the first, and the clients with weight are of several ranks, so that its form is as common as any."""
+    honest = [adapter(np.random.default_rng(m), rank, around=None) for m, rank in enumerate((2, 3, 4, 3, 2))]
+
+    def result(alpha, update):
+        sent = [Configured(one, 4.0, None, False) for one in honest]
+        sent.insert(at, Configured(update, alpha, None, False))
+        return lora.aggregate(sent, bz.CGE(1), seed=1)
+
+    usual, out = result(4.0, far(adapter(np.random.default_rng(9), 2))), result(*TEMPLATES[name])
+    assert usual.weights[at] == out.weights[at] == 0
+    assert (usual.alpha, list(usual.update)) == (out.alpha, list(out.update)) == (4.0, list(GOOD))
+    for one, other in zip(usual.update.values(), out.update.values(), strict=True):
+        assert (one.dtype.str, one.shape) == (other.dtype.str, other.shape) == ("<f4", one.shape)
+        np.testing.assert_array_equal(one, other)
+    assert usual.update[A].shape == (3, 30)  # the weighted median of 2, 3, 4, 3, 2
+
+
+def test_a_minority_of_the_weight_decides_neither_rank_nor_dtype_nor_alpha():
+    """Two of nine agree on rank 1, float16 and a small alpha, where no two of the others have the same ranks."""
+    modules = ("h.0.q_proj", "h.0.v_proj")
+    sent = []
+    for m in range(9):
+        update = adapter(np.random.default_rng(m), 1 if m < 2 else 4)
+        own = {module: 2 + (m + j) % 7 for j, module in enumerate(modules)} if m >= 2 else {}
+        for module, rank in own.items():
+            shape = {"h.0.q_proj": (40, 30), "h.0.v_proj": (17, 30)}[module]
+            update |= adapter(np.random.default_rng(m), rank, modules={module: shape})
+        kind = np.float16 if m < 2 else np.float32
+        alpha = 0.01 if m < 2 else 4.0
+        sent.append(Configured({name: array.astype(kind) for name, array in update.items()}, alpha, None, False))
+    out = lora.aggregate(sent, bz.Mean())
+    assert not out.quarantined
+    assert out.alpha == 4
+    assert {array.dtype for array in out.update.values()} == {np.dtype(np.float32)}
+    assert min(len(array) for name, array in out.update.items() if "_A" in name) > 1
+    X = np.array([dense(one.arrays, one.alpha) for one in sent])
+    whole = lora.aggregate(sent, bz.Mean(), LoRA(rank=30))  # which keeps every product
+    np.testing.assert_allclose(dense(whole.update, whole.alpha), X.mean(axis=0), atol=1e-5 * np.abs(X).max())
+
+
+def test_a_clients_own_alpha_is_bounded_on_both_sides():
+    honest = [Configured(adapter(rng, 2), 4.0, None, False) for _ in range(4)]
+    for alpha in (5e-324, 1e-9, 2.0**-12, 129.0, 1e308):
+        out = lora.aggregate([Configured(GOOD, alpha, None, False), *honest], bz.Mean())
+        assert list(out.quarantined) == [0]
+        assert ("is the least" if alpha < 1 else "64 is the most") in out.quarantined[0]
 
 
 def hidden_by(sketch, seed, shape):
