@@ -60,7 +60,7 @@ SURFACES = {
     ),
     "weightless": Entry("weightless:containers", 2, _under("updates", "parse", "layout", "build"), "hypothesis"),
     "weightless-adapters": Entry(
-        "weightless:adapters", 1, _under("lora", "adapters", "adapter_round", "merge", "template"), "hypothesis"
+        "weightless:adapters", 1, _under("lora", "adapters", "adapter_round", "merge", "result_template"), "hypothesis"
     ),
     "blind-spots": Entry(
         "blind_spots:surface", 1, (*_under("sketch", "rotated"), *_under("lora", "two_sided")), "hypothesis"

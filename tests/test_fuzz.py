@@ -29,7 +29,7 @@ from bartizan.defense import decide
 from bartizan.kernels import reference
 from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
-from bartizan.lora import template, two_sided
+from bartizan.lora import result_template, two_sided
 from bartizan.rules.krum import Krum
 from bartizan.updates import Updates, layout, lazy, parse_updates
 from bartizan.updates import build as combining
@@ -149,7 +149,7 @@ def by_another_seed(read=bz.Rotated.sketch_rows):
     return lambda self, clients, seed, about=None: read(self, clients, seed + len(clients.clients), about)
 
 
-def without_weights(choose=template.Template.of):
+def without_weights(choose=result_template.Template.of):
     return lambda clients, weights, settings: choose(clients, np.ones(len(clients)), settings)
 
 
@@ -193,7 +193,7 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
         *(lambda self, weights: layout.usual_container(self.containers, np.ones(len(self))), "a client without weight"),
     ),
     "a rank chosen without the weights": (
-        *("weightless-adapters", template.Template, "of"),
+        *("weightless-adapters", result_template.Template, "of"),
         *(without_weights(), "a client without weight changed the result"),
     ),
     "a blind spot": ("blind-spots", two_sided.RandomSigns, "columns", hadamard_rows, "hides a vector"),

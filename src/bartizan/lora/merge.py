@@ -11,7 +11,7 @@ from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
 from bartizan.lora.adapters import Adapters, LoRA
 from bartizan.lora.factor_stacks import joined, library, on_host, placed
-from bartizan.lora.template import Template
+from bartizan.lora.result_template import Template
 from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import is_tensor
 
