@@ -75,7 +75,8 @@ def tails(seeds):
         for sketch in sketches:
             if isinstance(sketch, TwoSided):
                 found = [(sketch([update], seed=seed, settings=LoRA(alpha=1)) ** 2).sum() for seed in range(seeds)]
-                stated = (4 / (n_modules * rank * sketch.rows) + 2 / sketch.k) ** 0.5
+                parts = n_modules * rank
+                stated = (4 / (parts * sketch.rows) + (2 + 2 / parts) / sketch.k) ** 0.5
             else:
                 found = [(sketch(row, seed=seed) ** 2).sum() for seed in range(seeds)]
                 stated = (2 / sketch.k) ** 0.5

@@ -59,6 +59,13 @@ SURFACES = {
     "adapters": Entry(
         "adapters:surface", 2, _under("lora", "adapters", "peft_folders", "adapter_round"), "safetensors"
     ),
+    "weightless": Entry("weightless:containers", 2, _under("updates", "parse", "layout", "build"), "hypothesis"),
+    "weightless-adapters": Entry(
+        "weightless:adapters", 1, _under("lora", "adapters", "adapter_round", "merge", "result_template"), "hypothesis"
+    ),
+    "blind-spots": Entry(
+        "blind_spots:surface", 1, (*_under("sketch", "rotated"), *_under("lora", "two_sided")), "hypothesis"
+    ),
     "cifar": Entry("lab.data:cifar", 2, _under(DATA, "safe_pickle", "cifar", "base"), "PIL"),
     "mnist": Entry("lab.data:mnist", 1, _under(DATA, "idx", "base"), "PIL"),
     "sotu": Entry("lab.data:sotu", 1, _under(DATA, "addresses", "base"), "PIL"),

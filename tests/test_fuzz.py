@@ -26,11 +26,13 @@ import bartizan as bz
 from bartizan import files, registry
 from bartizan._util import schema
 from bartizan.defense import decide
+from bartizan.kernels import reference
 from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
+from bartizan.lora import result_template, two_sided
 from bartizan.rules.krum import Krum
+from bartizan.updates import Updates, layout, lazy, parse_updates
 from bartizan.updates import build as combining
-from bartizan.updates import lazy, parse_updates
 from fuzz import monitor, search
 from fuzz.draw import Draw
 from fuzz.monitor import Monitor
@@ -147,8 +149,20 @@ def by_another_seed(read=bz.Rotated.sketch_rows):
     return lambda self, clients, seed, about=None: read(self, clients, seed + len(clients.clients), about)
 
 
+def without_weights(choose=result_template.Template.of):
+    return lambda clients, weights, settings: choose(clients, np.ones(len(clients)), settings)
+
+
 def of_another_round(kind, content):
     return replace(schema.parse(kind, content), round=7)
+
+
+def hadamard_rows(self, modules, side, low, x):
+    """Signs of `TwoSided` before rows were independent: equal groups of rows vanish on both sides."""
+    rng, n_blocks = np.random.default_rng([int(self.key[0] >> 32), side == "A"]), -(-x.shape[2] // self.rows)
+    first, second = rng.choice([-1.0, 1.0], size=(2, n_blocks, self.rows))
+    signs = first[:, :, None] * reference.hadamard(self.rows) * second[:, None]
+    return signs.reshape(1, -1, self.rows)[:, : x.shape[2]].astype(x.dtype)
 
 
 async def unchecked(update):
@@ -175,6 +189,15 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
         *(lambda self, geometry: geometry.shares, "MultiKrum did not select"),
     ),
     "sizes of any ratio": ("sizes", sys.modules["bartizan.geometry"], "LEAST_SIZE", 0.0, "were taken"),
+    "a container chosen without the weights": (
+        *("weightless", Updates, "like_of"),
+        *(lambda self, weights: layout.usual_container(self.containers, np.ones(len(self))), "a client without weight"),
+    ),
+    "a rank chosen without the weights": (
+        *("weightless-adapters", result_template.Template, "of"),
+        *(without_weights(), "a client without weight changed the result"),
+    ),
+    "a blind spot": ("blind-spots", two_sided.RandomSigns, "columns", hadamard_rows, "hides a vector"),
     "a projection by another seed": (
         "aggregate",
         bz.Rotated,

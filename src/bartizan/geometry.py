@@ -76,6 +76,7 @@ class GramStats:
     the last row, and `trusted_dots` are the exact inner products with it, its own the last. `about` is asked where the
     clients' squared distances are less than `short_of_digits` of their squared norms. All lengths are in multiples of
     `unit`, which is 1 but for tiny updates. If `norms_only`, the Gram matrix was not measured: a view of one zero.
+    Squared norms up to `negligible` have lost their digits to the reference that they were taken from.
     """
 
     gram: Floats
@@ -85,6 +86,7 @@ class GramStats:
     short_of_digits: float = SHORT_OF_DIGITS
     unit: float = 1.0
     norms_only: bool = False
+    negligible: float = 0.0
 
     def keep(self, rows: npt.NDArray[np.intp]) -> GramStats:
         return GramStats(
@@ -95,6 +97,7 @@ class GramStats:
             self.short_of_digits,
             self.unit,
             self.norms_only,
+            self.negligible,
         )
 
 

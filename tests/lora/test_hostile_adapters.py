@@ -12,8 +12,10 @@ from safetensors.numpy import save_file
 import bartizan as bz
 from bartizan import lora
 from bartizan.lora import LoRA, TwoSided, open_adapter, save_adapter
+from bartizan.lora.adapters import Configured
 from bartizan.lora.peft_folders import CONFIG, TENSORS
-from made_adapters import adapter, dense
+from bartizan.lora.two_sided import RandomSigns
+from made_adapters import adapter, dense, rotated
 
 rng = np.random.default_rng(0)
 GOOD = adapter(rng, 2)
@@ -37,6 +39,7 @@ HOSTILE = {
     "another width": ({**GOOD, A: np.ones((2, 31))}, "got a product of shape (40, 31)"),
     "a module less": ({A: GOOD[A], B: GOOD[B]}, "got nothing"),
     "a module more": ({**GOOD, "x.lora_A.weight": GOOD[A], "x.lora_B.weight": GOOD[B]}, "not part of"),
+    "an embedding": ({name.replace("lora_", "lora_embedding_"): array for name, array in GOOD.items()}, "got nothing"),
     "a head": ({**GOOD, "classifier.weight": np.ones((2, 2))}, "no factor of an adapter"),
     "a vector": ({**GOOD, A: np.ones(30)}, "must be a matrix"),
     "integers": ({**GOOD, A: np.ones((2, 30), int)}, "floating-point"),
@@ -74,6 +77,117 @@ def test_huge_clients_spoil_no_digits_of_others():
         with_it = lora.aggregate([*honest, huge], bz.MultiKrum(1, n_selected=3), LoRA(alpha=2), sketch=sketch, seed=5)
         without = lora.aggregate(honest, bz.MultiKrum(1, n_selected=3), LoRA(alpha=2), sketch=sketch, seed=5)
         assert np.flatnonzero(with_it.weights).tolist() == np.flatnonzero(without.weights).tolist()
+
+
+def far(update, factor=50):
+    return {name: array if "_A" in name else factor * array for name, array in update.items()}
+
+
+TEMPLATES = {  # what a client without weight sends: alpha and factors
+    "a tiny alpha": (0.008, far(GOOD, 1e5)),
+    "an alpha within limits": (8.0, far(GOOD)),
+    "another adapter's names": (4.0, {n.replace(".weight", ".x.weight"): a for n, a in far(GOOD).items()}),
+    "16 bits": (4.0, {n: a.astype(np.float16) for n, a in far(GOOD).items()}),
+    "64 bits": (4.0, {n: a.astype(np.float64) for n, a in far(GOOD).items()}),
+    "the other byte order": (4.0, {n: a.astype(">f4") for n, a in far(GOOD).items()}),
+    "rank 1": (4.0, far(adapter(np.random.default_rng(7), 1))),
+    "another order": (4.0, dict(reversed(far(GOOD).items()))),
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_client_without_weight_does_not_shape_the_result(name, at):
+    """It is the first, and the clients with weight are of several ranks, so that its form is as common as any."""
+    honest = [adapter(np.random.default_rng(m), rank, around=None) for m, rank in enumerate((2, 3, 4, 3, 2))]
+
+    def result(alpha, update):
+        sent = [Configured(one, 4.0, None, False) for one in honest]
+        sent.insert(at, Configured(update, alpha, None, False))
+        return lora.aggregate(sent, bz.CGE(1), seed=1)
+
+    usual, out = result(4.0, far(adapter(np.random.default_rng(9), 2))), result(*TEMPLATES[name])
+    assert usual.weights[at] == out.weights[at] == 0
+    assert (usual.alpha, list(usual.update)) == (out.alpha, list(out.update)) == (4.0, list(GOOD))
+    for one, other in zip(usual.update.values(), out.update.values(), strict=True):
+        assert (one.dtype.str, one.shape) == (other.dtype.str, other.shape) == ("<f4", one.shape)
+        np.testing.assert_array_equal(one, other)
+    assert usual.update[A].shape == (3, 30)  # the weighted median of 2, 3, 4, 3, 2
+
+
+def test_a_minority_of_the_weight_decides_neither_rank_nor_dtype_nor_alpha():
+    """Two of nine agree on rank 1, float16 and a small alpha, where no two of the others have the same ranks."""
+    modules = ("h.0.q_proj", "h.0.v_proj")
+    sent = []
+    for m in range(9):
+        update = adapter(np.random.default_rng(m), 1 if m < 2 else 4)
+        own = {module: 2 + (m + j) % 7 for j, module in enumerate(modules)} if m >= 2 else {}
+        for module, rank in own.items():
+            shape = {"h.0.q_proj": (40, 30), "h.0.v_proj": (17, 30)}[module]
+            update |= adapter(np.random.default_rng(m), rank, modules={module: shape})
+        kind = np.float16 if m < 2 else np.float32
+        alpha = 0.01 if m < 2 else 4.0
+        sent.append(Configured({name: array.astype(kind) for name, array in update.items()}, alpha, None, False))
+    out = lora.aggregate(sent, bz.Mean())
+    assert not out.quarantined
+    assert out.alpha == 4
+    assert {array.dtype for array in out.update.values()} == {np.dtype(np.float32)}
+    assert min(len(array) for name, array in out.update.items() if "_A" in name) > 1
+    X = np.array([dense(one.arrays, one.alpha) for one in sent])
+    whole = lora.aggregate(sent, bz.Mean(), LoRA(rank=30))  # which keeps every product
+    np.testing.assert_allclose(dense(whole.update, whole.alpha), X.mean(axis=0), atol=1e-5 * np.abs(X).max())
+
+
+def test_a_clients_own_alpha_is_bounded_on_both_sides():
+    honest = [Configured(adapter(rng, 2), 4.0, None, False) for _ in range(4)]
+    for alpha in (5e-324, 1e-9, 2.0**-12, 129.0, 1e308):
+        out = lora.aggregate([Configured(GOOD, alpha, None, False), *honest], bz.Mean())
+        assert list(out.quarantined) == [0]
+        assert ("is the least" if alpha < 1 else "64 is the most") in out.quarantined[0]
+
+
+def hidden_by(sketch, seed, shape):
+    """An adapter of rank 1 whose product this seed maps to zero: B in half of the groups of rows, A in the others."""
+    maps, factors = RandomSigns(sketch.rows, seed, [("m", *shape)]), {}
+    for side, width, half in (("A", shape[1], slice(None, sketch.rows // 2)), ("B", shape[0], slice(128, None))):
+        signs = maps.columns(np.array([0]), side, 0, np.empty((1, 1, width)))[0]
+        null = np.linalg.svd(signs[:, half].T)[2][-1]
+        factors[f"m.lora_{side}.weight"] = null[None] if side == "A" else null[:, None]
+    return factors
+
+
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_a_client_that_the_projection_hides_is_quarantined(with_reference):
+    """It knows the seed, which is passed here; without the check it has the weight of an honest client."""
+    shape, sketch = (200, 180), TwoSided()
+    start, *honest = (adapter(np.random.default_rng(m), 1, np.float64, {"m": shape}) for m in range(7))
+    hidden = hidden_by(sketch, 3, shape)
+    if with_reference:  # of rank 2, so that the difference from the reference is hidden
+        hidden = {name: np.concatenate([start[name], 99 * hidden[name]], axis=int("_B" in name)) for name in start}
+        hidden["m.lora_A.weight"] = 2 * hidden["m.lora_A.weight"]  # its alpha / r is half of the others'
+    else:
+        hidden = {name: 99 * array for name, array in hidden.items()}
+    out = lora.aggregate(
+        [hidden, *honest],
+        bz.GeometricMedian(),
+        LoRA(alpha=1),
+        sketch=sketch,
+        seed=3,
+        reference=start if with_reference else None,
+    )
+    assert list(out.quarantined) == [0]
+    assert "hides from the projection" in out.quarantined[0]
+
+
+def test_clients_that_send_the_reference_back_are_not_accused():
+    """Rounding is all that is left of their differences, and of it a sketch shows anything."""
+    rng = np.random.default_rng(5)
+    start = adapter(rng, 4)
+    sent = [adapter(rng, 4, around=start, spread=0.1) for _ in range(4)]
+    sent += [start, dict(start), rotated(start, rng)]
+    for seed in range(5):
+        settings = {"sketch": TwoSided(), "reference": start, "seed": seed}
+        assert not lora.aggregate(sent, bz.GeometricMedian(), LoRA(alpha=4), **settings).quarantined
 
 
 def test_rules_sketches_and_settings_that_adapters_do_not_admit_are_refused():

@@ -728,3 +728,40 @@ def test_the_result_shares_no_memory_with_a_client():
 
 def test_every_result_tells_its_times():
     assert set(bz.aggregate(updates_of(), bz.Krum(2)).seconds) - {"compile"} == {"sketch", "weigh", "combine"}
+
+
+def _reversed_keys(update):
+    return dict(reversed(update.items()))
+
+
+FORMS_OF_ONE = {  # what a client without weight sends instead of a dict of native arrays
+    "another order of keys": _reversed_keys,
+    "an OrderedDict": OrderedDict,
+    "the other byte order": lambda update: {key: a.astype(a.dtype.newbyteorder()) for key, a in update.items()},
+}
+
+
+@pytest.mark.parametrize("name", FORMS_OF_ONE)
+@pytest.mark.parametrize("arrive", [False, True])
+def test_a_client_without_weight_does_not_choose_the_container(name, arrive):
+    """Three clients of each form have weight or not; one without weight tips the balance either way."""
+    rng, other = np.random.default_rng(3), FORMS_OF_ONE[name]
+    sent = [{"w": rng.normal(size=4), "b": rng.normal(size=2)} for _ in range(7)]
+    sent[0] = {key: 90 * array for key, array in sent[0].items()}
+    sent = [one if m < 4 else other(one) for m, one in enumerate(sent)]
+
+    def result(updates):
+        if not arrive:
+            return bz.aggregate(updates, bz.CGE(1))
+        with bz.Aggregator(bz.CGE(1)).round() as opened:
+            for m, one in enumerate(updates):
+                opened.add(one, m)
+            return opened.close()
+
+    before, after = result(sent), result([other(sent[0]), *sent[1:]])
+    np.testing.assert_array_equal(before.weights, after.weights)
+    assert before.weights[0] == 0
+    one, two = before.update, after.update
+    assert (type(one), list(one)) == (type(two), list(two))
+    for key in one:
+        assert (one[key].dtype.str, one[key].tobytes()) == (two[key].dtype.str, two[key].tobytes())

@@ -9,7 +9,7 @@ import numpy as np
 
 from bartizan.errors import BadClientError
 from bartizan.geometry import FLOAT32_SQUARES_UNDERFLOW, MIDDLE, GramStats, norm_limit
-from bartizan.sketch.base import Projection, Sketch
+from bartizan.sketch.base import Sketch
 from bartizan.updates import Updates
 from bartizan.updates.lazy import LostUpdatesError
 
@@ -86,7 +86,7 @@ def distorted_norms(clients: Updates, stats: GramStats, sketch: Sketch) -> dict[
     exact, shown = stats.squared_norms[:M], np.diag(stats.gram)[:M]
     outside = (shown < least * exact) | (shown > most * exact)
     # Below the smallest normal numbers the digits are gone, and the ratio means nothing.
-    outside &= exact > clients.layout.dim * SMALLEST**2
+    outside &= exact > max(clients.layout.dim * SMALLEST**2, stats.negligible)
     return {
         clients.clients[r]: f"the projection shows {shown[r] / exact[r]:.2g} of its squared norm {exact[r]:.3g}, where "
         f"an update that does not depend on the seed keeps {least:.2g} to {most:.2g}: it "
@@ -97,5 +97,5 @@ def distorted_norms(clients: Updates, stats: GramStats, sketch: Sketch) -> dict[
 
 def _ratios(sketch: Sketch) -> tuple[float, float]:
     """The range of projected over exact squared norm, rounding included."""
-    least, most = sketch.norm_ratio_range(ODDS) if isinstance(sketch, Projection) else (0.0, np.inf)
+    least, most = sketch.norm_ratio_range(ODDS)
     return (1 - 1e-4) * least, (1 + 1e-4) * most

@@ -33,6 +33,7 @@ from bartizan.sketch import Exact, Sketch
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import LONGEST_REASON, as_list, reason_of
 
+ROUNDING = 1e-9  # of the reference's squared norm: float32 sketches are not compared with what differs less from it
 LEAST_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r
 MANY_ROWS = 1024  # of all clients' factors in a module, from which on `sketch="auto"` projects
 Measure = Callable[[Sequence[Adapter], Sequence[int], Adapter | None], Measured]
@@ -40,10 +41,16 @@ Measure = Callable[[Sequence[Adapter], Sequence[int], Adapter | None], Measured]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AdapterAggregation(Aggregation[dict[str, Any]]):
-    """The robust adapter of one round: `update` has the names and dtypes of a client's."""
+    """The robust adapter of one round.
+
+    `update` has the names, rank and dtypes of the reference. Without one, names are those of most weight, and ranks,
+    dtypes and alpha weighted medians: a client without weight has no influence on them.
+    """
 
     truncation: float = 0.0
     """Norm of what the wanted rank leaves out of the average of the products, over the norm of that average."""
+    alpha: float = 0.0
+    """The `lora_alpha` that the factors of `update` are made for: `save_adapter` takes it."""
 
 
 def aggregate(
@@ -189,15 +196,16 @@ class AdapterRound:
                 raise ValueError(f"{rule!r} ends with single coordinates, which the products of adapters do not have.")
             if decision.noise:
                 raise ValueError(f"{rule!r} {ADDS_NOISE}.")
-            update, lost = combined(clients.without(verdict.quarantined), decision.weights, settings, seed)
+            update, alpha, lost = combined(clients.without(verdict.quarantined), decision.weights, settings, seed)
         watch.lap("combine")
-        return replace(AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed), truncation=lost)
+        result = AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed)
+        return replace(result, truncation=lost, alpha=alpha)
 
     def _sketch(self, clients: Adapters) -> Sketch:
         if isinstance(self._aggregator.sketch, Sketch):
             return self._aggregator.sketch
         rows = sum(max(one.form.ranks) for one in clients.adapters)
-        return TwoSided() if rows > MANY_ROWS and clients.usual.form.device == "cpu" else Exact()
+        return TwoSided() if rows > MANY_ROWS and clients.adapters[0].form.device == "cpu" else Exact()
 
 
 def check_adapters(aggregator: Aggregator, settings: LoRA, **unused: Any) -> None:
@@ -245,9 +253,10 @@ def _stats(clients: Adapters, measure: Measure, short_of_digits: float) -> tuple
     trusted = [] if clients.trusted is None else [M]
     origin = [] if reference is None else [len(rows)]
     found = measure([*rows, *([] if reference is None else [reference])], [*trusted, *origin], None)
-    kept = found.kept[:M]
+    kept, negligible = found.kept[:M], 0.0
     if reference is not None:
         scale = found.squared_norms[-1]
+        negligible = ROUNDING * float(scale)
         found = _recentred(found)
         usable = found.squared_norms[:M][np.isfinite(found.squared_norms[:M])]
         if len(usable) and np.median(usable) < short_of_digits * scale:
@@ -259,7 +268,8 @@ def _stats(clients: Adapters, measure: Measure, short_of_digits: float) -> tuple
 
     norms_only = not found.gram.any() and found.gram.strides == (0, 0)
     dots = found.dots[:, 0] if trusted else None
-    return GramStats(found.gram, found.squared_norms, about, dots, short_of_digits, norms_only=norms_only), kept
+    stats = GramStats(found.gram, found.squared_norms, about, dots, short_of_digits, 1.0, norms_only, negligible)
+    return stats, kept
 
 
 def _recentred(found: Measured) -> Measured:
@@ -267,7 +277,10 @@ def _recentred(found: Measured) -> Measured:
     G, dots, to_last = found.gram, found.dots[:, :-1], found.dots[:, -1]
     square = found.squared_norms[-1]
     with np.errstate(invalid="ignore"):
-        gram = G[:-1, :-1] if G.strides == (0, 0) else G[:-1, :-1] - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
+        gram = G[:-1, :-1]
+        if G.strides != (0, 0):
+            gram = gram - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
+            gram = (gram + gram.T) / 2  # above and below the diagonal the order of subtractions differs
         squares = np.maximum(found.squared_norms[:-1] - 2 * to_last[:-1] + square, 0)
         products = dots[:-1] - to_last[:-1, None] - dots[-1] + square
     return Measured(gram, squares, products, found.kept[:-1])

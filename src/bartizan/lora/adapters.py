@@ -20,8 +20,9 @@ from bartizan.updates.layout import FLOATS, Entry, Layout, is_tensor, place_of, 
 from bartizan.updates.parse import LONGEST_REASON, reason_of
 
 # As peft names them, with or without the adapter's own name: "...q_proj.lora_A.weight", "...lora_A.default.weight".
-NAME = re.compile(r"(.+)\.lora_(?:embedding_)?([AB])(?:\.\w+)?")
+NAME = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.\w+)?")
 WEIGHT = ".weight"
+LEAST_SCALE = 2.0**-12  # of s where alpha is a client's own: alpha = 1 at rank 4096
 ADDS_NOISE = "adds noise to every coordinate, which would give adapters full rank"
 
 
@@ -34,8 +35,9 @@ class LoRA:
 
     Args:
         alpha: The server's `lora_alpha`, for all clients; one whose configuration has another is quarantined. None
-            takes each client's own from its peft folder, if s is `max_scale` at most.
-        rank: The rank of the result; by default that of the reference, or the one that most clients have.
+            takes each client's own from its peft folder, if s is 2^-12 to `max_scale`. The result's is then that of the
+            reference, or the weighted median of the clients' (`AdapterAggregation.alpha`).
+        rank: The rank of the result; by default that of the reference, or the weighted median of the clients'.
         combine: ``"products"`` averages the products B A, and factors the average again to the wanted rank.
             ``"factors"`` averages B and A separately, where all ranks agree: cheaper, and not the same.
         use_rslora: s = alpha / sqrt(r), as peft's option of that name.
@@ -68,8 +70,9 @@ class LoRA:
             raise TypeError(f"its lora_alpha is {quoted(alpha, 60)}, and the server's is {self.alpha}")
         wanted = float(self.alpha if alpha is None else alpha)  # type: ignore[arg-type]
         scale = wanted / (math.sqrt(rank) if self.use_rslora else rank)
-        if self.alpha is None and scale > self.max_scale:
-            raise TypeError(f"its alpha / r is {scale:.3g}, and {self.max_scale:g} is the most")
+        if self.alpha is None and not LEAST_SCALE <= scale <= self.max_scale:
+            bound = f"{self.max_scale:g} is the most" if scale > self.max_scale else f"{LEAST_SCALE:.2g} is the least"
+            raise TypeError(f"its alpha / r is {scale:.3g}, and {bound}")
         return scale
 
     def rescaled(self, scale: float, own: int, rank: int) -> float:
@@ -117,7 +120,10 @@ class Form:
     order: tuple[str, ...]
     """The names in the order in which they came."""
     device: str
-    dtypes: frozenset[str]
+    dtypes: tuple[tuple[str, str], ...]
+    """Of B and A."""
+    alpha: float = 1.0
+    """The one that gives these scales."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ def shape_of_rank(name: str, shape: tuple[int, ...], came: tuple[int, ...]) -> t
     found = NAME.fullmatch(name.removesuffix(WEIGHT))
     if found is None or len(came) != 2:
         return shape
-    return (came[0], shape[1]) if found[2] == "A" else (shape[0], came[1])
+    return (came[0], shape[1]) if found[3] == "A" else (shape[0], came[1])
 
 
 def parse_adapter(update: Any, settings: LoRA, forms: dict[Any, Form] | None = None) -> Adapter:
@@ -166,7 +172,8 @@ def form_of(layout: Layout, settings: LoRA, alpha: float | None = None, claimed:
         found = NAME.fullmatch(name.removesuffix(WEIGHT))
         if found is None:
             raise TypeError(f"{entry} is no factor of an adapter, such as 'q_proj.lora_A.weight'")
-        module, side = found.groups()
+        module, embedding, side = found.groups()
+        module += " (an embedding)" if embedding else ""  # which peft applies in another way
         if entry.dtype not in FLOATS or len(entry.shape) != 2:
             raise TypeError(f"{entry} must be a matrix of floating-point numbers")
         if side in pairs.setdefault(module, {}):
@@ -187,11 +194,13 @@ def form_of(layout: Layout, settings: LoRA, alpha: float | None = None, claimed:
             raise TypeError(f"{quoted(module)} has rank {r}, and its configuration says {claimed}")
         if r > settings.max_rank:
             raise TypeError(f"{quoted(module)} has rank {r}, and max_rank is {settings.max_rank}")
-        rows.append(((module, B.shape[0], A.shape[1]), r, settings.scale(r, alpha), (B.path[0], A.path[0])))
-    dtypes = frozenset(entry.dtype for entry in layout.entries)
+        shape, own_names, dtypes = (module, B.shape[0], A.shape[1]), (B.path[0], A.path[0]), (B.dtype, A.dtype)
+        rows.append((shape, r, settings.scale(r, alpha), own_names, dtypes))
     order = tuple(entry.path[0] for entry in layout.entries)
-    shapes, ranks, scales, names = zip(*rows, strict=True)
-    return Form(shapes, ranks, scales, names, order, layout.entries[0].device, dtypes)
+    shapes, ranks, scales, names, kinds = zip(*rows, strict=True)
+    wanted = settings.alpha if alpha is None else alpha
+    assert wanted is not None  # else there were no scales
+    return Form(shapes, ranks, scales, names, order, layout.entries[0].device, kinds, float(wanted))
 
 
 @dataclass(frozen=True)
@@ -211,21 +220,13 @@ class Adapters:
     @property
     def layout(self) -> Layout:
         """Of one adapter's factors; the widest of the round decides at which norm numbers overflow."""
-        wide = any("float64" in one.form.dtypes for one in self.adapters)
+        wide = any("float64" in pair for form in {one.form for one in self.adapters} for pair in form.dtypes)
         return Layout.of({(): np.empty(0, np.float64 if wide else np.float32)})
 
     @property
     def rows(self) -> list[Adapter]:
         """The clients' adapters, and after them the trusted one if there is one."""
         return [*self.adapters, *([] if self.trusted is None else [self.trusted])]
-
-    @property
-    def usual(self) -> Adapter:
-        """The adapter that the result is built like."""
-        if self.reference is not None:
-            return self.reference
-        forms = [(one.form.ranks, one.form.dtypes) for one in self.adapters]
-        return self.adapters[forms.index(Counter(forms).most_common(1)[0][0])]
 
     def without(self, quarantined: Mapping[int, str]) -> Adapters:
         """The same round with these clients quarantined for these reasons."""
@@ -276,10 +277,10 @@ def parse_adapters(
         if _place(one) != _place(usual):
             quarantined[client] = short(_misfit(usual, one), LONGEST_REASON)
     if settings.combine == "factors":
-        alike = [one for client, one in parsed.items() if client not in quarantined]
-        ranks = (points["reference"] or Adapters(tuple(alike), (), 0, {}).usual).form.ranks if alike else ()
+        alike = {client: one.form.ranks for client, one in parsed.items() if client not in quarantined}
+        usual = points["reference"] or (parsed[_most_common(alike)] if alike else usual)
         for client, one in parsed.items():
-            if client not in quarantined and one.form.ranks != ranks:
+            if client not in quarantined and one.form.ranks != usual.form.ranks:
                 quarantined[client] = "its ranks are not those of the others, and combine='factors' needs equal ones"
     if strict and quarantined:
         raise BadClientError(*min(quarantined.items()))

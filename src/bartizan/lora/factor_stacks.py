@@ -17,7 +17,7 @@ from bartizan._util.types import Floats
 from bartizan.lora.adapters import Adapter
 from bartizan.updates.layout import is_tensor, on_gpu
 
-STEP, LEAST_STEP = 4096, 256  # columns of factors in host memory that are copied at a time
+STEP, LEAST_STEP = 4096, 256  # columns of factors in host memory that are copied at a time, powers of two
 MANY = 2**25  # numbers in host memory from which on they are fewer
 BATCH, BATCH_ON_GPU = 2**22, 2**28  # numbers of modules that are stacked together, if it is more than one
 CANCELLED = 1e-2  # below this part of what factors could make, float32 sums lack digits
@@ -41,8 +41,6 @@ class Stack:
     about: bool
     narrow: bool
     """Read the numbers in float32, or on a GPU as they are, instead of float64."""
-    multiple_of: int
-    """Columns that are read together, a power of two."""
 
     @cached_property
     def counts(self) -> npt.NDArray[np.intp]:
@@ -84,7 +82,7 @@ class Stack:
         factors, n, rows = self.factors[side], len(self.modules), len(self.coefficients)
         width = int(factors[0].shape["BA".index(side)])
         step = width if on_gpu(factors[0]) else STEP
-        while step < width and step > max(LEAST_STEP, self.multiple_of) and step * rows > MANY:
+        while step < width and step > LEAST_STEP and step * rows > MANY:
             step //= 2
         for low in range(0, width, step):
             parts, columns = factors, slice(low, low + step)
@@ -130,7 +128,7 @@ def exact(adapters: Sequence[Adapter], fixed: Sequence[int] = (), about: Adapter
 
 def sums_in_float32(adapters: Sequence[Adapter], about: Adapter | None = None) -> bool:
     """Whether all factors are of 16 bits and on a GPU, whose matrix units then multiply them without loss."""
-    dtypes = {dtype for one in adapters for dtype in one.form.dtypes}
+    dtypes = {dtype for form in {one.form for one in adapters} for pair in form.dtypes for dtype in pair}
     return about is None and adapters[0].form.device != "cpu" and len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"}
 
 
@@ -153,9 +151,12 @@ def _exact(adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | N
 
 
 def stacks(
-    adapters: Sequence[Adapter], about: Adapter | None = None, narrow: bool = False, multiple_of: int = 1
+    adapters: Sequence[Adapter], about: Adapter | None = None, narrow: bool = False, map_rows: int = 1
 ) -> Iterator[Stack]:
-    """All modules, those of equal shapes, ranks and scales together, as many as memory admits."""
+    """All modules, those of equal shapes, ranks and scales together, as many as memory admits.
+
+    Each factor is multiplied by a matrix of `map_rows` rows, which takes memory too.
+    """
     each = adapters if about is None else list(chain.from_iterable((one, about) for one in adapters))
     factors = {side: list(zip(*(getattr(one, side) for one in each), strict=True)) for side in "BA"}
     forms = {one.form: None for one in each}
@@ -166,10 +167,10 @@ def stacks(
         ranks = np.array([one.form.ranks[modules[0]] for one in each])
         scales = np.array([one.form.scales[modules[0]] for one in each])
         most = BATCH_ON_GPU if on_gpu(each[0].A[0]) else BATCH
-        n = max(1, most // int((ranks.sum() + multiple_of) * (max(d_out, d_in) + ranks.sum())))
+        n = max(1, most // int((ranks.sum() + map_rows) * (max(d_out, d_in) + ranks.sum())))
         for some in (modules[low : low + n] for low in range(0, len(modules), n)):
             own = {side: list(chain.from_iterable(factors[side][i] for i in some)) for side in "BA"}
-            yield Stack(np.array(some), own, ranks, scales, about is not None, narrow, multiple_of)
+            yield Stack(np.array(some), own, ranks, scales, about is not None, narrow)
 
 
 def kept_part(squares: Floats, most: Floats) -> Floats:

@@ -11,6 +11,7 @@ from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
 from bartizan.lora.adapters import Adapters, LoRA
 from bartizan.lora.factor_stacks import joined, library, on_host, placed
+from bartizan.lora.result_template import Template
 from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import is_tensor
 
@@ -18,27 +19,27 @@ PADDING = 2**20  # number of the draw (`generator_of`) for components without a 
 NOTHING = 1e-7  # of the largest singular value: below it a component adds nothing to float32 factors
 
 
-def combined(clients: Adapters, weights: Floats, settings: LoRA, seed: int) -> tuple[dict[str, Any], float]:
-    """The factors of sum_m w_m X_m, what the weights lack of 1 at the reference; and the relative error of truncation.
+def combined(clients: Adapters, weights: Floats, settings: LoRA, seed: int) -> tuple[dict[str, Any], float, float]:
+    """The factors of sum_m w_m X_m, what the weights lack of 1 at the reference; their alpha, and what truncation lost.
 
-    Clients of weight 0 are not read. The result has the names, device and dtype of the reference or of most clients.
+    Clients of weight 0 are not read.
     """
-    like, rest = clients.usual, 1 - float(weights.sum())
+    like, rest = Template.of(clients, weights, settings), 1 - float(weights.sum())
     parts = [(one, float(w)) for one, w in zip(clients.adapters, weights, strict=True) if w]
     if clients.reference is not None and abs(rest) > 1e-12:
         parts.append((clients.reference, rest))
-    parts = parts or [(like, 0.0)]
-    form, w = like.form, np.array([weight for _, weight in parts])
+    parts = parts or [(clients.adapters[0], 0.0)]
+    w = np.array([weight for _, weight in parts])
     update: dict[str, Any] = {}
     lost = total = 0.0
     rng = generator_of(seed, PADDING)
-    for i, (r, own) in enumerate(zip(form.ranks, form.scales, strict=True)):
+    for i, (r, own, leaves) in enumerate(zip(like.ranks, like.scales, like.leaves, strict=True)):
         rank = settings.rank or r
         scale = settings.rescaled(own, r, rank) if settings.combine == "products" else own
         c = w * [one.form.scales[i] for one, _ in parts] / scale
         ranks = [one.form.ranks[i] for one, _ in parts]
         B, A = joined([one.B[i] for one, _ in parts], axis=1), joined([one.A[i] for one, _ in parts], axis=0)
-        B, A = placed(B, like.B[i]), placed(A, like.A[i])  # in torch callers can limit the threads, in NumPy they can't
+        B, A = placed(B, leaves[0]), placed(A, leaves[1])  # in torch callers can limit the threads, in NumPy they can't
         if settings.combine == "factors":
             B = (B.reshape(-1, len(c), r) * placed(c[:, None], B)).sum(1)
             A = (A.reshape(len(c), r, -1) * placed(w[:, None, None], A)).sum(0)
@@ -46,9 +47,10 @@ def combined(clients: Adapters, weights: Floats, settings: LoRA, seed: int) -> t
             B, A, sigma = _refactored(B * placed(np.repeat(c, ranks), B), A, rank, rng)
             lost += float(scale**2 * (sigma[rank:] ** 2).sum())
             total += float(scale**2 * (sigma**2).sum())
-        for name, array, leaf in zip(form.names[i], (B, A), (like.B[i], like.A[i]), strict=True):
+        for name, array, leaf in zip(like.names[i], (B, A), leaves, strict=True):
             update[name] = _like(array, leaf)
-    return {name: update[name] for name in form.order}, math.sqrt(lost / total) if total else 0.0
+    update = {name: update[name] for name in like.order}
+    return update, like.alpha, math.sqrt(lost / total) if total else 0.0
 
 
 def _refactored(B: Any, A: Any, rank: int, rng: np.random.Generator) -> tuple[Any, Any, Floats]:

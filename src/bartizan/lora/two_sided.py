@@ -12,9 +12,20 @@ import numpy.typing as npt
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.geometry import GramStats
-from bartizan.kernels.reference import hadamard
 from bartizan.lora.adapters import Adapter, Form, LoRA, parse_adapter
-from bartizan.lora.factor_stacks import Measured, Stack, kept_part, library, matmul, on_host, placed, stacks, widened
+from bartizan.lora.factor_stacks import (
+    LEAST_STEP,
+    Measured,
+    Stack,
+    kept_part,
+    library,
+    matmul,
+    on_host,
+    placed,
+    stacks,
+    widened,
+)
+from bartizan.lora.two_sided_range import two_sided_range
 from bartizan.sketch.base import Sketch
 from bartizan.updates import Updates
 from bartizan.updates.layout import is_tensor
@@ -24,14 +35,15 @@ from bartizan.updates.layout import is_tensor
 class TwoSided(Sketch):
     r"""Random projections of B and of A whose product is a sketch of B A: linear in B A, and unbiased.
 
-    Each module has its own secret S and T, of `rows` random rows: signs, a Hadamard transform of each block of `rows`
-    coordinates, signs again, and the sum of the blocks. Both are cut into g = rows^2 / k groups of k / rows rows, and
+    Each module has its own secret S and T, of `rows` rows of independent random signs. Both are cut into
+    g = rows^2 / k groups of q = k / rows rows, and
 
-    .. math:: Y = \sum_{modules} s \, (S_j B)(A T_j^\top), \quad j = 1 .. g
+    .. math:: Y = \sum_{modules} s \, (S_j B)(A T_j^\top) / \sqrt k, \quad j = 1 .. g
 
-    are the k numbers of an adapter. A difference of rank 1 in a single module is estimated worst: its squared norm has
-    a relative variance of about 4 / rows + 2 / k, where `Rotated(k)` has 2 / k. Spread over n equal modules it has
-    4 / (n rows) + 2 / k. See `docs/guides/adapters.md`.
+    are the k numbers of an adapter. The squared norm of any difference is estimated with a relative variance of at most
+    4 / rows + 4 / k, where `Rotated(k)` has 2 / k. Rank 1 in a single module is the worst; spread over n equal modules
+    it has at most 4 / (n rows) + (2 + 2/n) / k. No difference of any kind, sparse ones included, leaves
+    `norm_ratio_range(odds)` more often than that says. See `docs/guides/adapters.md`.
 
     >>> rng = np.random.default_rng(0)
     >>> adapter = {"m.lora_A.weight": rng.normal(size=(4, 90)), "m.lora_B.weight": rng.normal(size=(70, 4))}
@@ -50,6 +62,9 @@ class TwoSided(Sketch):
             raise ValueError(
                 f"TwoSided needs rows <= k <= rows^2, and rows of at most 4096; got k={self.k}, rows={self.rows}."
             )
+
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
+        return two_sided_range(int(self.k), int(self.rows), odds)
 
     def __call__(self, updates: Any, *, seed: int | None = None, settings: LoRA | None = None) -> Array:
         """Sketch adapters, one row of k numbers each."""
@@ -82,7 +97,7 @@ def _sums(
     Y: Any = None
     M = len(adapters)
     totals: list[Any] = [np.zeros(M), np.zeros(M), np.zeros((M, len(fixed)))]
-    maps = None if sketch is None else RandomMaps(sketch.rows, seed, adapters[0].form.shapes)
+    maps = None if sketch is None else RandomSigns(sketch.rows, seed, adapters[0].form.shapes)
     with np.errstate(over="ignore", invalid="ignore"):  # such clients are quarantined
         for stack in stacks(adapters, about, True, 1 if sketch is None else sketch.rows):
             (U, own_B, fixed_B), (V, own_A, fixed_A) = (_products(stack, side, fixed, maps) for side in "BA")
@@ -112,7 +127,7 @@ def _added(total: Any, where: Any, more: Any) -> Any:
 
 
 def _products(
-    stack: Stack, side: str, fixed: Sequence[int], maps: RandomMaps | None
+    stack: Stack, side: str, fixed: Sequence[int], maps: RandomSigns | None
 ) -> tuple[Any, Sequence[Any], Sequence[Any]]:
     """What one read of the factors of one side gives, each with the modules first.
 
@@ -132,37 +147,37 @@ def _products(
     return projected, found[: len(stack.groups)], found[len(stack.groups) :]
 
 
-class RandomMaps:
-    """The random matrices of all modules, two each, from one draw of secret signs.
+class RandomSigns:
+    """Independent random signs: `rows` for each column of each factor of all modules, from one keyed stream.
 
-    Each maps blocks of `rows` coordinates: signs, a Hadamard transform, signs again, and the sum of the blocks.
+    Signs that are not independent, such as those of Hadamard matrices, leave some sparse products B A without a trace.
     """
 
     def __init__(self, rows: int, seed: int, shapes: Sequence[tuple[str, int, int]]) -> None:
         self.rows = rows
-        blocks = [-(-width // rows) for _, d_out, d_in in shapes for width in (d_out, d_in)]
-        self.starts = np.cumsum([0, *blocks])
-        source = np.random.Philox(np.random.SeedSequence(seed, spawn_key=(2,)))
-        self.bits = np.frombuffer(np.random.Generator(source).bytes(-(-2 * rows * int(sum(blocks)) // 8)), np.uint8)
-        self._placed: tuple[Any, Any] | None = None
+        self.key = np.random.SeedSequence(seed, spawn_key=(2,)).generate_state(2, np.uint64)
+        # Philox gives 256 bits for each step of its counter, and factors are read from multiples of 256 columns.
+        steps = [-(-width // LEAST_STEP) * rows for _, d_out, d_in in shapes for width in (d_out, d_in)]
+        self.starts = np.cumsum([0, *steps]).tolist()
 
     def columns(self, modules: npt.NDArray[np.intp], side: str, low: int, x: Any) -> Any:
         """What columns of these modules' factors from `low` on need, (modules, columns, rows) of +-1, as `x` is."""
-        signs, H = self._on_device(x)
         n, _, width = x.shape
-        blocks = np.arange(low // self.rows, -(-(low + width) // self.rows))
-        own = signs[placed(self.starts[2 * modules + "BA".index(side), None] + blocks, x)]
-        made = own[:, :, 0, :, None] * H
-        made *= own[:, :, 1, None, :]
-        return made.reshape(n, -1, self.rows)[:, :width]
+        words = np.empty((n, -(-width * self.rows // 64)), "<u8")
+        for own, module in zip(words, modules.tolist(), strict=True):
+            counter = self.starts[2 * module + "BA".index(side)] + low // LEAST_STEP * self.rows
+            own[:] = np.random.Philox(key=self.key, counter=counter).random_raw(words.shape[1])
+        signs = _signs(words.view(np.uint8), x)
+        return signs.reshape(n, -1)[:, : width * self.rows].reshape(n, width, self.rows)
 
-    def _on_device(self, x: Any) -> tuple[Any, Any]:
-        """Signs, (blocks, 2, rows), and the Hadamard matrix: where `x` is and of its dtype."""
-        if self._placed is None or self._placed[0].dtype != x.dtype:
-            bits = placed(self.bits.copy(), x)[:, None] >> placed(np.arange(8, dtype=np.uint8), x)
-            signs = 1 - 2 * _cast(bits & 1, x).reshape(-1)[: 2 * self.rows * int(self.starts[-1])]
-            self._placed = signs.reshape(-1, 2, self.rows), _cast(placed(hadamard(self.rows), x), x)
-        return self._placed
+
+def _signs(octets: npt.NDArray[np.uint8], like: Any) -> Any:
+    """One sign for each bit, where `like` is and of its dtype."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+    table = _cast(placed(1.0 - 2 * bits, like), like)
+    if is_tensor(like):
+        return table.index_select(0, placed(octets.ravel(), like).int())
+    return np.take(table, octets.ravel(), axis=0)
 
 
 def _cast(array: Any, like: Any) -> Any:

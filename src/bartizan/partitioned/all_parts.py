@@ -132,7 +132,7 @@ class AllParts:
             rows = np.sort(stage.used(len(clients)))
         weight_of = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
         rest, noise = rest_of(weights) if stage is None else 0.0, Noise(verdict.decision.noise, verdict.seed)
-        plan = clients.layout, shells_of(clients.like), weight_of, rest, noise
+        plan = clients.layout, shells_of(clients.like_of(weights)), weight_of, rest, noise
         chosen = self._chosen(weight_of)
         if stage is not None:
             partial_sums = [self._reduced(clients.layout, rows, stage, chosen)]

@@ -107,7 +107,7 @@ def reduced_columns(
         reference = Row((stack([reference], layout).row(0, low, high),), ())
     assert rows is not None
     n = len(rows)
-    (values,) = reduce_columns(Updates(own, rows, ((),) * n, tuple(range(n)), n, {}, None, reference), stage)
+    (values,) = reduce_columns(Updates(own, rows, ((),) * n, tuple(range(n)), n, {}, (), reference), stage)
     return values
 
 
@@ -200,7 +200,7 @@ def finished(
         clients=tuple(weights),
         n_sent=len(weights),
         quarantined={},
-        like=filled(shells),
+        containers=(filled(shells),) * len(weights),
         reference=server_row("reference", points["reference"], layout, UNLIMITED),
         target=None if out is None else Target.of(out, layout, [], points),
     )

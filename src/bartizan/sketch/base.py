@@ -87,6 +87,13 @@ class Sketch(ABC):
     def gram_stats(self, clients: Updates, seed: int) -> GramStats:
         """Compute the Gram matrix and the exact squared norms, in one pass over the p coordinates."""
 
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
+        """The range of |Px|^2 / |x|^2 for a vector x that was chosen without the seed.
+
+        The ratio is below the first number, and above the second, with at most these odds. (0, inf) is no guarantee.
+        """
+        return 0.0, np.inf
+
     def short_of_digits(self, clients: Updates) -> float:
         """The least ratio of squared distance to squared norm for which the Gram matrix has enough digits."""
         return SHORT_OF_DIGITS
@@ -159,13 +166,6 @@ class Projection(StreamingSketch):
 
     def working_set(self) -> tuple[int, int | None]:
         return self.k, self.unit
-
-    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
-        """The range of |Px|^2 / |x|^2 for a vector x that was chosen without the seed.
-
-        The ratio is below the first number, and above the second, with at most these odds. (0, inf) is no guarantee.
-        """
-        return 0.0, np.inf
 
     def typical_norm_ratio_range(self, odds: float) -> tuple[float, float]:
         """The same range for vectors that were not fitted to the structure of the sketch."""

@@ -12,7 +12,7 @@ from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device, slices
 from bartizan.updates.dlpack import in_own_type
-from bartizan.updates.layout import Path, is_array, like_leaf, on_host, rebuild
+from bartizan.updates.layout import Layout, Path, is_array, leaves_of, like_leaf, on_host, rebuild
 from bartizan.updates.lazy import LazyArray
 from bartizan.updates.result_noise import Noise
 from bartizan.updates.updates import Updates
@@ -53,15 +53,24 @@ def finish_sum(clients: Updates, weights: Floats, rest: float, noise: Noise | No
 
 def _built(clients: Updates, floats: Sequence[Any], weights: Floats, noise: Noise | None) -> Any:
     """The result in the caller's arrays, or in the container of one client's update."""
-    if noise is not None:
-        noise.add_to(floats, clients.layout)
+    like = clients.like_of(weights)
+    if noise is not None and noise.std:
+        _add_noise(noise, floats, clients.layout, like)
     integers = _integers(clients, weights) if len(clients.layout.entries) > len(floats) else {}
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
-    if is_array(clients.like):
-        return in_own_type(like_leaf(floats[0], clients.like), clients.like)
+    if is_array(like):
+        return in_own_type(like_leaf(floats[0], like), like)
     arrays = dict(zip((entry.path for entry in clients.layout.float_entries), floats, strict=True)) | integers
-    return rebuild(clients.like, lambda path, leaf: in_own_type(like_leaf(arrays[path], leaf), leaf))
+    return rebuild(like, lambda path, leaf: in_own_type(like_leaf(arrays[path], leaf), leaf))
+
+
+def _add_noise(noise: Noise, floats: Sequence[Any], layout: Layout, like: Any) -> None:
+    """Add noise that counts coordinates in the order of the result, which no client without weight decides."""
+    arrays = dict(zip(layout.float_entries, floats, strict=True))
+    own = {entry.path: entry for entry in arrays}
+    entries = tuple(own[path] for path in leaves_of(like) if path in own)
+    noise.add_to([arrays[entry] for entry in entries], Layout(entries))
 
 
 def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,9 +21,7 @@ from bartizan.updates.layout import (
     device_of,
     dtype_name,
     flat_of,
-    form_of,
     is_array,
-    is_tensor,
     on_gpu,
     place_of,
     plain_and_leaves,
@@ -76,7 +73,7 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
         clients=tuple(range(M)),
         n_sent=M,
         quarantined={},
-        like=updates[0],
+        containers=(updates[0],) * M,
         reference=server_row("reference", reference, layout, column_pass),
         trusted=server_row("trusted", trusted, layout, column_pass),
         column_pass=column_pass,
@@ -194,7 +191,7 @@ class InspectedUpdates:
             clients=tuple(kept),
             n_sent=len(self.parsed) + len(self.unreadable),
             quarantined=quarantined,
-            like=_usual_container([self.parsed[client] for client in kept], layout),
+            containers=tuple(self.parsed[client].plain for client in kept),
             reference=server_row("reference", reference, layout, column_pass),
             trusted=server_row("trusted", trusted, layout, column_pass),
             column_pass=column_pass,
@@ -236,16 +233,6 @@ def reason_of(error: Exception) -> str:
     if not isinstance(error, TypeError):
         said = f"the update can't be read: {type(error).__name__}: {said}"
     return short(said, LONGEST_REASON)
-
-
-def _usual_container(kept: Sequence[ParsedUpdate], layout: Layout) -> Any:
-    """The update that the result is built like: of the form that most sent, in the layout's order if one of them is."""
-    if all(is_tensor(one.plain) for one in kept):
-        return kept[0].plain
-    forms = [form_of(one.plain) for one in kept]
-    usual = Counter(forms).most_common(1)[0][0]
-    fitting = [one for one, form in zip(kept, forms, strict=True) if form == usual]
-    return next((one for one in fitting if one.layout == layout), fitting[0]).plain
 
 
 def _row(leaves: dict[Path, Any], layout: Layout) -> Row:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.text import short
-from bartizan._util.types import Array
+from bartizan._util.types import Array, Floats
 from bartizan.errors import TooFewClientsError, nobody_left
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
 from bartizan.updates.column_pass import FETCHED, UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
 from bartizan.updates.columns import GRANULE, HostRows, Row, RowsElsewhere, UpdateRows, numbers, stack
-from bartizan.updates.layout import Layout, itemsize_of
+from bartizan.updates.layout import Layout, itemsize_of, usual_container
 from bartizan.updates.lazy import LazyArray, LostUpdatesError, check_updates
 from bartizan.updates.server_inputs import Target
 
@@ -35,7 +35,7 @@ class Updates:
     clients: tuple[int, ...]
     n_sent: int
     quarantined: dict[int, str]
-    like: Any = field(repr=False)  # the container that the result is built like
+    containers: Sequence[Any] = field(repr=False)  # each client's update, in plain containers
     reference: Row | None = field(default=None, repr=False)
     trusted: Row | None = field(default=None, repr=False)
     origin: Array | None = field(default=None, repr=False)  # the reference in one contiguous array, if it is read often
@@ -90,8 +90,18 @@ class Updates:
             self,
             rows=self.rows.take(rows),
             integers=tuple(self.integers[r] for r in rows),
+            containers=tuple(self.containers[r] for r in rows),
             clients=tuple(self.clients[r] for r in rows),
         )
+
+    @property
+    def like(self) -> Any:
+        """The update of the usual form, before any client has a weight."""
+        return self.like_of(np.ones(len(self)))
+
+    def like_of(self, weights: Floats) -> Any:
+        """The update that the result is built like: of the form that has most weight."""
+        return usual_container(self.containers, weights)
 
     def __len__(self) -> int:
         """The number of clients that take part."""

@@ -62,7 +62,7 @@ class AdapterUpdates:
             names=tuple(names),
             order=tuple(shapes),
             device=str(self.server.weights.device),
-            dtypes=frozenset({"float32"}),  # what clients send: its range decides which norms overflow
+            dtypes=(("float32", "float32"),) * len(names),  # what clients send: its range decides which norms overflow
         )
 
     def _adapter(self, vector: Tensor) -> Adapter:
