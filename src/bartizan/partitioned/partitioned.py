@@ -30,7 +30,9 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Rotated, Sketch
 from bartizan.sketch.base import StreamingSketch
 from bartizan.updates import Updates, parse_updates
+from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import create_update, open_update
+from bartizan.updates.lazy import TIMEOUT
 
 
 def aggregate(
@@ -91,6 +93,8 @@ def aggregate(
     seed = fresh_seed() if seed is None else checked_seed(seed)
     effective = _streaming(rule, chosen)
     points = {"reference": reference, "trusted": trusted}
+    if memory is not None:
+        as_bytes(memory)
     if isinstance(rule, Rule):
         rule.check_trusted(trusted is not None)
     for name, point in points.items():
@@ -99,7 +103,7 @@ def aggregate(
 
     def caller(workers: Workers, sizes: npt.ArrayLike | None) -> Aggregation[Any]:
         watch = Stopwatch()
-        every = AllParts(workers, Reading(effective, seed, memory), points)
+        every = AllParts(workers, Reading(effective, seed, memory, timeout=min(timeout, TIMEOUT)), points)
         clients, sketched = every.inspect(strict)
         S = client_sizes(sizes, clients.n_sent)
         stats = effective.stats_from(clients, sketched, seed)
