@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from datetime import timedelta
 from functools import partial
@@ -89,7 +90,7 @@ def told(call):
 def called(parts, scenario, engine, fetch=None):
     rule = RULES.get(scenario, RULES["weights"])
     sketch = bz.Rotated(k=1024) if rule.needs_distances else bz.Exact()
-    timeout = 20 if scenario == "silent" else PATIENCE
+    timeout = {"silent": 20, "stopped": 5}.get(scenario, PATIENCE)
     out = partitioned.aggregate(
         parts, rule, sketch=sketch, engine=engine, timeout=timeout, out="workers" if scenario == "left" else None
     )
@@ -112,7 +113,15 @@ def on_dask(scenario, folder):
             os.kill(client.run(os.getpid, workers=workers[:1])[workers[0]], signal.SIGKILL)
             while parts[1].status == "finished":
                 time.sleep(0.05)
+        if scenario == "stopped":
+            stopped = next(iter(client.run(os.getpid).values()))
+            os.kill(stopped, signal.SIGSTOP)
+            # An endless wait ends when the worker goes on; its result is then no error of that wait.
+            threading.Timer(PATIENCE, os.kill, (stopped, signal.SIGCONT)).start()
         told(lambda: called(parts, scenario, client, lambda future: future.result()))
+        if scenario == "stopped":
+            os.kill(stopped, signal.SIGKILL)
+            os._exit(0)
 
 
 def on_ray(scenario, folder):

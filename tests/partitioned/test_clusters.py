@@ -74,6 +74,13 @@ def test_a_worker_that_is_silent_is_an_error_within_the_timeout(engine, tmp_path
     assert answer["seconds"] < 80  # of the 90 that it is silent
 
 
+def test_no_wait_for_a_worker_that_hangs_is_endless(tmp_path):
+    """It hangs before the parts are sent to the workers, which is no step of theirs."""
+    (answer,) = run("dask", "stopped", tmp_path)
+    assert answer.get("error") == "WorkerError", answer
+    assert "the workers: no answer within 5 s" in answer["message"]
+
+
 def test_clients_that_only_a_lost_worker_held_are_an_error(tmp_path):
     (answer,) = run("dask", "lost", tmp_path)
     assert answer["error"] == "WorkerError", answer

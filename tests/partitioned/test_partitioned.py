@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import pickle
 import re
 import weakref
@@ -18,6 +19,7 @@ from bartizan.partitioned import WorkerError, own_clients, own_sums, workers
 from bartizan.rules.coordinatewise import Median, TrimmedMean
 from bartizan.updates.files import create_update, open_update
 from bartizan.updates.lazy import LostUpdatesError
+from range_server import RangeServer
 from rule_cases import CASES
 
 SEED, M, P = 11, 17, 1003
@@ -216,6 +218,20 @@ def test_workers_read_addresses_in_a_store(pickling):
     out = partitioned.aggregate(cut(places, CUTS["three"]), rule, sketch=SMALL, seed=SEED)
     same(out, bz.aggregate(places, rule, sketch=SMALL, seed=SEED))
     assert "no such object" in out.quarantined[6]
+
+
+def test_a_request_of_a_worker_to_a_store_has_a_time_limit(pickling):
+    pytest.importorskip("aiohttp")
+    x, buffer = numbers(), io.BytesIO()
+    np.save(buffer, x[6])
+    with RangeServer() as server:
+        slow = server.put("/slow.npy", buffer.getvalue())
+        server.faults["/slow.npy"] = "slow", 0  # each answer stops half way
+        for given in ({"request_timeout": 0.5}, {"timeout": 0.5}):
+            parts = [list(x[:6]), [slow, *x[7:]]]
+            out = partitioned.aggregate(parts, bz.GeometricMedian(), sketch=SMALL, **given)
+            assert list(out.quarantined) == [4, 6, 12]
+            assert "no answer in 0.5 s" in out.quarantined[6]
 
 
 @pytest.mark.parametrize("shift", [0, 3e6])  # by which distances are short of digits, and clients read once more

@@ -31,7 +31,8 @@ class DaskWorkers(TaskWorkers):
 
     def _scattered(self, value: Any, broadcast: bool = False) -> Any:
         try:
-            return self._within(self._timeout, self._client.scatter, [value], broadcast=broadcast, hash=False)[0]
+            options = {"broadcast": broadcast, "hash": False, "timeout": self._timeout}
+            return self._within(self._timeout, self._client.scatter, [value], **options)[0]
         except TimeoutError:
             late(["the workers"], self._timeout)
         except OSError as lost:

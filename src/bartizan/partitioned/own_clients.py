@@ -36,7 +36,7 @@ from bartizan.updates.layout import (
     plain_and_leaves,
     rebuild,
 )
-from bartizan.updates.lazy import TIMEOUT, LazyArray, bfloat16_array
+from bartizan.updates.lazy import LazyArray, bfloat16_array
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate, as_list, reason_of
 
 HELD = 2**27  # bytes of updates that a worker opens at a time, if no memory limit is given
@@ -50,12 +50,11 @@ class Reading:
 
     sketch: StreamingSketch
     seed: int = field(repr=False)
-    memory: int | str | None = None
+    memory: int | str | None
+    request_timeout: float
     layout: Layout | None = None
     """None as long as it is not agreed: each part then takes what most of its own clients sent."""
     scale: float = 1.0
-    timeout: float = TIMEOUT
-    """Seconds of one request to a store."""
 
     def prepared(self, updates: Updates) -> Updates:
         """The updates, to be read within the memory budget of a worker and at this scale."""
@@ -272,7 +271,7 @@ class Held:
 
 def opened(items: Sequence[Any], wanted: Iterable[int] | None, reading: Reading) -> Iterator[Held]:
     """Updates of these clients, as many at a time as may be in memory."""
-    limit, timeout = HELD if reading.memory is None else as_bytes(reading.memory) // 2, reading.timeout
+    limit, timeout = HELD if reading.memory is None else as_bytes(reading.memory) // 2, reading.request_timeout
     held, clients = Held(), list(range(len(items)) if wanted is None else wanted)
     # What is in files is mapped, and takes no memory: all at once.
     mapped = iter(open_paths([items[client] for client in clients if not callable(items[client])], timeout=timeout))
