@@ -179,6 +179,9 @@ def answered(n, groups, meshes, arguments, form, device, call, traffic):
     if form == "dtensor":
         mesh = meshes["2 x 2" if "copies of" in call.get("placement", "") else n]
         shard, call = as_dtensors(mesh, shard, call, device)
+    elif form == "states":
+        mesh = meshes["2 x 2" if call.pop("copies", False) else n]
+        shard, call = as_states(mesh, shard, call)
     else:
         call["group"] = groups[n]
         if form != "numpy":
@@ -188,7 +191,12 @@ def answered(n, groups, meshes, arguments, form, device, call, traffic):
             call |= {name: tensors(call[name], torch.float32, device) for name in POINTS if name in call}
     out = ShardedAggregator(*arguments)(shard, **call)
     update, kind = out.update, type(out.update).__name__
-    if form == "dtensor":
+    if form == "states":
+        kind = {name: str(getattr(leaf, "placements", "plain")) for name, leaf in update.items()}
+        update = {
+            name: np.asarray(getattr(leaf, "full_tensor", lambda leaf=leaf: leaf)()) for name, leaf in update.items()
+        }
+    if form == "dtensor" and hasattr(update, "placements"):
         kind += f" {[str(how) for how in update.placements]}"
         update = update.to_local()
     if isinstance(update, torch.Tensor):
@@ -277,6 +285,27 @@ def as_dtensors(mesh, whole, call, device):
     else:
         shard = shared_out(whole, columns)
     return shard, call | {name: shared_out(call.pop(name), points) for name in POINTS if name in call}
+
+
+def as_states(mesh, states, call):
+    """State dicts whose entries are placed by their names; a client's own `odd` placements, "plain" for a tensor."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    placements, odd = call.pop("placements"), call.pop("odd", {})
+    made = {"R": [Replicate()], "S(0)": [Shard(0)], "S(1)": [Shard(1)]}
+
+    def placed(state, how):
+        if not isinstance(state, dict):
+            return state
+        tensors = {name: torch.from_numpy(x) for name, x in state.items()}
+        copies = [Replicate()] * (mesh.ndim - 1)
+        return {
+            name: x if how[name] == "plain" else distribute_tensor(x, mesh, [*copies, *made[how[name]]])
+            for name, x in tensors.items()
+        }
+
+    shard = [placed(state, placements | odd.get(client, {})) for client, state in enumerate(states)]
+    return shard, call | {name: placed(call[name], placements) for name in POINTS if name in call}
 
 
 def run_to_the_end(command, timeout):

@@ -89,6 +89,7 @@ class RankGrid:
         self.n_shards, self.global_rank = sizes[0], dist.get_rank()
         self.rank = sum(place * prod(sizes[:n]) for n, place in enumerate(self._places))
         self.is_leader, self.in_first_copy = self.rank == 0, self.rank < self.n_shards
+        self.counts_replicated = self.rank % self.n_shards == 0  # what all ranks of one copy hold
         self._backends = dict(pair.split(":") for pair in dist.get_backend_config(self._groups[0]).split(","))
         self._sum_device = torch.device("cpu" if "cpu" in self._backends else "cuda")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import NoneType
 from typing import Any
@@ -15,9 +15,8 @@ from bartizan.aggregate import Aggregator
 from bartizan.defense.decide import effective_sketch
 from bartizan.distributed.agreement import ShardInfo, agree, describe
 from bartizan.distributed.collectives import Failure, RankGrid, raising_failures
-from bartizan.distributed.dtensors import groups_of
 from bartizan.distributed.rank import PartialSums, Rank
-from bartizan.distributed.shard import Shard
+from bartizan.distributed.shard import Shard, groups_of
 from bartizan.geometry import client_sizes
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
@@ -60,8 +59,8 @@ class ShardedAggregator:
 
         Args:
             shard: These columns of all updates, in any form that `aggregate` takes: an (M, w) array, a list, an (M, p)
-                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], a list of flat ones. It may have no
-                columns, w = 0.
+                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], a list of flat ones, or of state dicts of
+                DTensors that are sharded over one axis of their mesh or replicated. It may have no columns, w = 0.
             offset: The coordinate of the first column; if no rank passes it, shards follow each other in the order of
                 ranks.
             group: Of `torch.distributed`; all processes if not given (a DTensor: those of its mesh).
@@ -78,7 +77,9 @@ class ShardedAggregator:
         def read() -> tuple[Shard, ShardInfo]:
             if isinstance(self.rule, Rule):
                 self.rule.check_trusted(trusted is not None)
-            mine = Shard.of(shard, offset, reference, trusted)
+            mine = Shard.of(shard, offset, reference, trusted, ranks.counts_replicated)
+            if group is not None and mine.placements is not None:
+                raise ValueError("State dicts of DTensors have the group of their mesh: leave group out.")
             same = self._arguments(mine.clients, sizes, seed, history, strict)
             place = (mine.dtypes, mine.first, mine.width, None if mine.columns is None else mine.columns.dim)
             return mine, ShardInfo(ranks.global_rank, same, *place, mine.device, mine.clients.quarantined)
@@ -114,7 +115,11 @@ class ShardedAggregator:
         out = ranks.attempt(result)
         ranks.gather(out if isinstance(out, Failure) else None, NoneType)
         assert not isinstance(out, Failure)
-        return out
+        if mine.placements is None:
+            return out
+        placements = mine.placements
+        counted = ranks.attempt(lambda: placements.counted(out.update)) if ranks.is_leader else None
+        return replace(out, update=placements.completed(out.update, ranks.broadcast(counted, dict)))
 
     def _arguments(
         self, clients: Updates, sizes: Any, seed: int | None, history: tuple[float, ...], strict: bool
