@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import itertools
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from bartizan._util.seeds import fresh_seed
 from bartizan.distributed import ShardedAggregator, sharded
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.updates import Updates
 
 PATIENCE = 200  # seconds until a rank that hangs is a failed test: with cold caches all of them compile first
 POINTS = ("reference", "trusted")
@@ -103,6 +105,33 @@ class Blind(bz.Rotated):
         if start:
             raise MemoryError("no room for a look")
         super().add(rows, origin, start, seed, out, norms)
+
+
+@dataclass(frozen=True)
+class Replacing(bz.Rotated):
+    """Replaces a client's file by another one as soon as a rank without the first columns has read it."""
+
+    file: str = ""
+
+    def add(self, rows, origin, start, seed, out, norms):
+        super().add(rows, origin, start, seed, out, norms)
+        if start and os.path.exists(self.file + ".new"):
+            os.replace(self.file + ".new", self.file)
+
+
+@dataclass(frozen=True)
+class Unexplained(bz.Rotated):
+    """On the ranks that do not hold the first columns, what is wrong with a client can't be found out, once."""
+
+    def add(self, rows, origin, start, seed, out, norms):
+        super().add(rows, origin, start, seed, out, norms)
+        fault = Updates.fault
+
+        def failing(updates, row):
+            Updates.fault = fault
+            raise OSError(errno.EMFILE, "no descriptors")
+
+        Updates.fault = failing if start else fault
 
 
 class Ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,7 +147,7 @@ def local_state(name: str, point: Any, placements: Placements, counts_replicated
 
 def states_of(shard: Any) -> list[Any]:
     """The updates that are state dicts of DTensors, if at least half of all are."""
-    updates = shard if isinstance(shard, (list, tuple)) else []
+    updates = shard if isinstance(shard, (list, tuple)) and "torch.distributed.tensor" in sys.modules else []
     return at_least_half([update for update in updates if _holds_dtensors(update)], updates)
 
 
