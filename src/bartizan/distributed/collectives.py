@@ -6,6 +6,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
@@ -141,7 +142,7 @@ class RankGrid:
                 self._send(own, self.rank - step)
                 return None
             if self.rank + step < self.n_shards:
-                own = _sum(own, self._receive(self.rank + step))
+                own = self.attempt(partial(_sum, own, self._receive(self.rank + step)))
             step *= 2
         self._check([own], object)
         return own
