@@ -227,11 +227,9 @@ def test_a_request_of_a_worker_to_a_store_has_a_time_limit(pickling):
     with RangeServer() as server:
         slow = server.put("/slow.npy", buffer.getvalue())
         server.faults["/slow.npy"] = "slow", 0  # each answer stops half way
-        for given in ({"request_timeout": 0.5}, {"timeout": 0.5}):
-            parts = [list(x[:6]), [slow, *x[7:]]]
-            out = partitioned.aggregate(parts, bz.GeometricMedian(), sketch=SMALL, **given)
-            assert list(out.quarantined) == [4, 6, 12]
-            assert "no answer in 0.5 s" in out.quarantined[6]
+        out = partitioned.aggregate([list(x[:6]), [slow, *x[7:]]], bz.GeometricMedian(), sketch=SMALL, timeout=0.5)
+    assert list(out.quarantined) == [4, 6, 12]
+    assert "no answer in 0.5 s" in out.quarantined[6]
 
 
 @pytest.mark.parametrize("shift", [0, 3e6])  # by which distances are short of digits, and clients read once more

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -279,8 +278,8 @@ def opened(items: Sequence[Any], wanted: Iterable[int] | None, reading: Reading)
         item, size = items[client], 0
         update = open_paths([_called(item, client)], timeout=timeout)[0] if callable(item) else next(mapped)
         try:
-            update = _in_host_memory(update)
-            if callable(item) or _is_copied(update, item):
+            given, update = update, _in_host_memory(update)
+            if callable(item) or update is not given:
                 size = sum(leaf.nbytes for leaf in leaves_of(update).values())
         except Exception as error:  # a client's container may raise anything; the other clients can be read
             update = Unreadable(reason_of(error))
@@ -316,11 +315,6 @@ def _in_host_memory(update: Any) -> Any:
     if torch is None or not torch.cuda.is_initialized() or not any(map(on_gpu, leaves_of(update).values())):
         return update
     return rebuild(plain_and_leaves(update)[0], lambda _, leaf: leaf.cpu() if on_gpu(leaf) else leaf)
-
-
-def _is_copied(update: Any, item: Any) -> bool:
-    """Whether a copy was made of an update that was in the memory of a GPU."""
-    return update is not item and not isinstance(item, (str, os.PathLike))
 
 
 def digest_of(sketched: SketchedRows, row: int) -> bytes:

@@ -51,7 +51,6 @@ def aggregate(
     out: Any = None,
     memory: int | str | None = None,
     timeout: float = 3600.0,
-    request_timeout: float = TIMEOUT,
 ) -> Aggregation[Any]:
     """One robust update from clients whose whole updates are on many workers; only sketches and sums travel.
 
@@ -80,8 +79,8 @@ def aggregate(
             in .npy or .safetensors: into that file of the caller. "workers": it stays on a worker, and the result's
             `update` is a Dask future or a Ray reference; in a process group every rank gets it.
         memory: The most memory for the updates that a worker opens at a time.
-        timeout: Seconds in which all workers must answer a step (a process group has its own).
-        request_timeout: Seconds that a worker's request to a store may take, as in `bartizan.files.open_update`.
+        timeout: Seconds in which all workers must answer a step (a process group has its own). A worker's request to a
+            store may take as long, and at most 60 s.
 
     >>> import bartizan as bz
     >>> parts = [[[1.0, 2.0], [1.1, 2.1]], [[0.9, 1.9], [float("nan"), 0.0], [70.0, -70.0]]]
@@ -105,7 +104,7 @@ def aggregate(
 
     def caller(workers: Workers, sizes: npt.ArrayLike | None) -> Aggregation[Any]:
         watch = Stopwatch()
-        every = AllParts(workers, Reading(effective, seed, memory, min(request_timeout, timeout)), points)
+        every = AllParts(workers, Reading(effective, seed, memory, min(timeout, TIMEOUT)), points)
         clients, sketched = every.inspect(strict)
         S = client_sizes(sizes, clients.n_sent)
         stats = effective.stats_from(clients, sketched, seed)
