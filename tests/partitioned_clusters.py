@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from datetime import timedelta
 from functools import partial
@@ -50,6 +51,18 @@ def fatal(folder, client, reads):
     return update_of(client)
 
 
+def changing(folder, client):
+    """The client's update; minus it from the second reading on."""
+    with Path(folder, str(client)).open("a") as file:
+        file.write("x")
+    sign = 1 if Path(folder, str(client)).stat().st_size == 1 else -1
+    return {name: sign * entry for name, entry in update_of(client).items()}
+
+
+def tiny(client):
+    return {"w": 1e-170 * update_of(client)["w"].astype(float)} if client not in (5, 9) else {}
+
+
 def silent(client):
     time.sleep(90)
     return update_of(client)
@@ -64,14 +77,20 @@ def parts_of(scenario, folder):
         parts = opened(update_of)
         parts[2][10 - SHARES[2][0]] = partial(fatal, folder, 10, 2 if scenario == "killed later" else 1)
         return parts
+    if scenario == "changing":
+        parts = opened(update_of)
+        parts[2][10 - SHARES[2][0]] = partial(changing, folder, 10)
+        return parts
+    if scenario == "tiny":
+        return [[tiny(client) for client in range(*share)] for share in SHARES]
     if scenario == "silent":
         return [held(*SHARES[0]), [partial(silent, 7)], held(*SHARES[2])]
     return opened(update_of) if scenario == "opened" else [held(*share) for share in SHARES]
 
 
-def compared(out, rule, update):
-    updates = [update_of(client) for client in range(M)]
-    flat = bz.aggregate(updates, rule, sketch=out.sketch, seed=out.seed)
+def compared(out, rule, update, made, given):
+    updates = [made(client) for client in range(M)]
+    flat = bz.aggregate(updates, rule, sketch=out.sketch, seed=out.seed, **given)
     gap = max(float(np.abs(update[name] - flat.update[name]).max()) for name in flat.update)
     same = np.array_equal(np.array(out.weights), np.array(flat.weights)) and out.quarantined == flat.quarantined
     return {"same": bool(same), "gap": gap, "quarantined": sorted(out.quarantined), "names": list(update)}
@@ -89,11 +108,14 @@ def told(call):
 def called(parts, scenario, engine, fetch=None):
     rule = RULES.get(scenario, RULES["weights"])
     sketch = bz.Rotated(k=1024) if rule.needs_distances else bz.Exact()
-    timeout = 20 if scenario == "silent" else PATIENCE
-    out = partitioned.aggregate(
-        parts, rule, sketch=sketch, engine=engine, timeout=timeout, out="workers" if scenario == "left" else None
-    )
-    return compared(out, rule, fetch(out.update) if fetch and scenario == "left" else out.update)
+    timeout = {"silent": 20, "stopped": 5}.get(scenario, PATIENCE)
+    given = {"trusted": {"w": np.ones((100, P // 200))}} if scenario == "tiny" else {}
+    kept = "workers" if scenario == "left" else None
+    out = partitioned.aggregate(parts, rule, sketch=sketch, engine=engine, timeout=timeout, out=kept, **given)
+    if scenario == "changing":
+        return {"quarantined": out.quarantined}
+    update = fetch(out.update) if fetch and scenario == "left" else out.update
+    return compared(out, rule, update, tiny if scenario == "tiny" else update_of, given)
 
 
 def on_dask(scenario, folder):
@@ -112,7 +134,15 @@ def on_dask(scenario, folder):
             os.kill(client.run(os.getpid, workers=workers[:1])[workers[0]], signal.SIGKILL)
             while parts[1].status == "finished":
                 time.sleep(0.05)
+        if scenario == "stopped":
+            stopped = next(iter(client.run(os.getpid).values()))
+            os.kill(stopped, signal.SIGSTOP)
+            # An endless wait ends when the worker goes on; its result is then no error of that wait.
+            threading.Timer(PATIENCE, os.kill, (stopped, signal.SIGCONT)).start()
         told(lambda: called(parts, scenario, client, lambda future: future.result()))
+        if scenario == "stopped":
+            os.kill(stopped, signal.SIGKILL)
+            os._exit(0)
 
 
 def on_ray(scenario, folder):
@@ -136,10 +166,16 @@ def on_torch(scenario, folder, rank):
         os._exit(0)
 
     def call():
+        if scenario == "sizes":
+            low, high = SHARES[int(rank)]
+            sizes = np.ones(high - low + {"0": 1, "1": -1}.get(rank, 0))  # together as many as there are clients
+            partitioned.aggregate(held(low, high), bz.Mean(), sizes=sizes, engine=dist.group.WORLD)
+            return {"error": None}
         if rank == "0" or scenario == "left":
             return called(parts_of(scenario, folder)[int(rank)], scenario, dist.group.WORLD)
         rule = RULES.get(scenario, RULES["weights"])
-        out = partitioned.aggregate(parts_of(scenario, folder)[int(rank)], rule, engine=dist.group.WORLD)
+        given = {"trusted": {"w": np.ones((100, P // 200))}} if scenario == "tiny" else {}
+        out = partitioned.aggregate(parts_of(scenario, folder)[int(rank)], rule, engine=dist.group.WORLD, **given)
         return {"quarantined": sorted(out.quarantined), "has": out.update is not None}
 
     told(call)

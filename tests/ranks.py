@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import itertools
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from bartizan._util.seeds import fresh_seed
 from bartizan.distributed import ShardedAggregator, sharded
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.updates import Updates
 
 PATIENCE = 200  # seconds until a rank that hangs is a failed test: with cold caches all of them compile first
 POINTS = ("reference", "trusted")
@@ -105,6 +107,33 @@ class Blind(bz.Rotated):
         super().add(rows, origin, start, seed, out, norms)
 
 
+@dataclass(frozen=True)
+class Replacing(bz.Rotated):
+    """Replaces a client's file by another one as soon as a rank without the first columns has read it."""
+
+    file: str = ""
+
+    def add(self, rows, origin, start, seed, out, norms):
+        super().add(rows, origin, start, seed, out, norms)
+        if start and os.path.exists(self.file + ".new"):
+            os.replace(self.file + ".new", self.file)
+
+
+@dataclass(frozen=True)
+class Unexplained(bz.Rotated):
+    """On the ranks that do not hold the first columns, what is wrong with a client can't be found out, once."""
+
+    def add(self, rows, origin, start, seed, out, norms):
+        super().add(rows, origin, start, seed, out, norms)
+        fault = Updates.fault
+
+        def failing(updates, row):
+            Updates.fault = fault
+            raise OSError(errno.EMFILE, "no descriptors")
+
+        Updates.fault = failing if start else fault
+
+
 class Ranks:
     """Rank processes that wait for rounds to take part in."""
 
@@ -179,6 +208,9 @@ def answered(n, groups, meshes, arguments, form, device, call, traffic):
     if form == "dtensor":
         mesh = meshes["2 x 2" if "copies of" in call.get("placement", "") else n]
         shard, call = as_dtensors(mesh, shard, call, device)
+    elif form == "states":
+        mesh = meshes["2 x 2" if call.pop("copies", False) else n]
+        shard, call = as_states(mesh, shard, call)
     else:
         call["group"] = groups[n]
         if form != "numpy":
@@ -188,7 +220,12 @@ def answered(n, groups, meshes, arguments, form, device, call, traffic):
             call |= {name: tensors(call[name], torch.float32, device) for name in POINTS if name in call}
     out = ShardedAggregator(*arguments)(shard, **call)
     update, kind = out.update, type(out.update).__name__
-    if form == "dtensor":
+    if form == "states":
+        kind = {name: str(getattr(leaf, "placements", "plain")) for name, leaf in update.items()}
+        update = {
+            name: np.asarray(getattr(leaf, "full_tensor", lambda leaf=leaf: leaf)()) for name, leaf in update.items()
+        }
+    if form == "dtensor" and hasattr(update, "placements"):
         kind += f" {[str(how) for how in update.placements]}"
         update = update.to_local()
     if isinstance(update, torch.Tensor):
@@ -277,6 +314,27 @@ def as_dtensors(mesh, whole, call, device):
     else:
         shard = shared_out(whole, columns)
     return shard, call | {name: shared_out(call.pop(name), points) for name in POINTS if name in call}
+
+
+def as_states(mesh, states, call):
+    """State dicts whose entries are placed by their names; a client's own `odd` placements, "plain" for a tensor."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    placements, odd = call.pop("placements"), call.pop("odd", {})
+    made = {"R": [Replicate()], "S(0)": [Shard(0)], "S(1)": [Shard(1)]}
+
+    def placed(state, how):
+        if not isinstance(state, dict):
+            return state
+        tensors = {name: torch.from_numpy(x) for name, x in state.items()}
+        copies = [Replicate()] * (mesh.ndim - 1)
+        return {
+            name: x if how[name] == "plain" else distribute_tensor(x, mesh, [*copies, *made[how[name]]])
+            for name, x in tensors.items()
+        }
+
+    shard = [placed(state, placements | odd.get(client, {})) for client, state in enumerate(states)]
+    return shard, call | {name: placed(call[name], placements) for name in POINTS if name in call}
 
 
 def run_to_the_end(command, timeout):

@@ -30,7 +30,7 @@ from bartizan.kernels import reference  # noqa: E402
 from bartizan.sketch.exact import Norms  # noqa: E402
 from bartizan.updates import layout, parse, parse_updates  # noqa: E402
 from lost_ranks import survivors_raise  # noqa: E402
-from ranks import PATIENCE, Blind, Broken, Plain, Ranks, Sore, run_to_the_end  # noqa: E402
+from ranks import PATIENCE, Answer, Blind, Broken, Plain, Ranks, Replacing, Sore, Unexplained, run_to_the_end  # noqa: E402
 from shards import CUTS, SEED, M, all_raise, calls, numbers, parts, same  # noqa: E402
 
 SKETCHES = [bz.Exact(), bz.Rotated(64, mixing=8), bz.Rotated(), bz.Gaussian(24), bz.Achlioptas(24, s=3)]
@@ -162,6 +162,102 @@ def test_a_dtensor_that_is_neither_flat_nor_a_row_a_client_is_refused_by_its_sha
     ):
         call = {"shard": shard, "placement": placement}
         all_raise(ranks([((bz.Mean(),), "dtensor", call)] * 3), "ValueError", wanted)
+
+
+PLACED = {"w": "S(0)", "norm": "R", "v": "S(1)", "b": "R", "small": "S(0)", "steps": "plain"}
+
+
+def states(x):
+    """State dicts of these rows; what is replicated holds most of the numbers in which clients differ."""
+    shapes = {"w": (20, 10), "norm": (300,), "v": (6, 50), "b": (101,), "small": (1, 102)}
+    ends = np.cumsum([np.prod(shape) for shape in shapes.values()])
+    assert ends[-1] == x.shape[1]
+    split = [np.split(row, ends[:-1]) for row in x]
+    made = [{name: a.reshape(shape) for (name, shape), a in zip(shapes.items(), row, strict=True)} for row in split]
+    return [state | {"steps": np.array([m])} for m, state in enumerate(made)]
+
+
+def same_states(answers, alone, tolerance=1e-9):
+    for answer in answers:
+        assert isinstance(answer, Answer), answer
+        np.testing.assert_allclose(answer.weights, alone.weights, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(answer.scores, alone.scores, rtol=1e-6)
+        assert answer.quarantined.keys() == alone.quarantined.keys()
+        assert list(answer.update) == list(alone.update)
+        for name, leaf in alone.update.items():
+            np.testing.assert_allclose(answer.update[name], leaf, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, "2 x 2"])
+def test_state_dicts_of_dtensors_count_what_is_replicated_once(ranks, n):
+    """As local parts, `.to_local()`, replicated entries would count once a rank, and Krum drop another client."""
+    x = np.random.default_rng(5).normal(size=(M, 1003))
+    x[3, 200:500] += 1.5  # in what is replicated ...
+    x[4, :200] += 1.9  # ... and in what is sharded: farther from the others, unless the first counts three times
+    listed = states(x)
+    points = {"reference": states(0.1 * x[:1])[0], "trusted": states(x[7:8])[0]}
+    rule = bz.MultiKrum(1)
+    alone = bz.aggregate(listed, rule, **points)
+    thrice = [state | {"again": state["norm"], "once more": state["norm"]} for state in listed]
+    assert (bz.aggregate(thrice, rule).weights != alone.weights).any()
+    call = {"shard": listed, "placements": PLACED, "copies": n == "2 x 2"} | points
+    answers = ranks([((rule,), "states", call)] * (4 if n == "2 x 2" else n))
+    same_states(answers, alone)
+    copies = ["Replicate()"] if n == "2 x 2" else []
+    for name, how in (("w", "Shard(dim=0)"), ("norm", "Replicate()")):
+        assert answers[-1].form[name] == f"({', '.join([*copies, how])}{'' if copies else ','})"
+    assert answers[-1].form["steps"] == "plain"
+
+
+def test_state_dicts_that_are_all_replicated_and_coordinate_wise_rules(ranks):
+    x = numbers(p=1003)
+    replicated = dict.fromkeys(PLACED, "R")
+    for placements in (PLACED, replicated):
+        call = {"shard": states(x), "placements": placements}
+        alone = bz.aggregate(states(x), Median())
+        for answer in ranks([((Median(),), "states", call)] * 3):
+            for name, leaf in alone.update.items():
+                np.testing.assert_allclose(answer.update[name], leaf, rtol=0, atol=1e-12)
+
+
+def test_a_client_whose_state_dict_is_placed_otherwise_is_quarantined(ranks):
+    x = numbers(p=1003)
+    listed = states(x)
+    listed[2], listed[5] = None, listed[5] | {"w": listed[5]["w"][:, :9]}
+    call = {"shard": listed, "placements": PLACED, "odd": {0: {"norm": "S(0)"}, 1: {"norm": "plain"}}}
+    answers = ranks([((bz.MultiKrum(2),), "states", call)] * 3)
+    kept = [None if m in (0, 1, 2, 5) else state for m, state in enumerate(listed)]
+    same_states(answers, bz.aggregate(kept, bz.MultiKrum(2)))
+    reasons = answers[0].quarantined
+    assert "its DTensors are placed otherwise than those of most clients" in reasons[0]
+    assert "entry 'norm' is no DTensor" in reasons[1]
+    assert "placed otherwise" in reasons[5]
+
+
+def test_state_dicts_of_dtensors_with_a_group_or_an_offset_or_other_points_are_refused(ranks):
+    call = {"shard": states(numbers(p=1003)), "placements": PLACED}
+    point = states(numbers(p=1003))[0]
+    for more, wanted in (
+        ({"offset": 3}, "rank 0: A state dict of DTensors has no offset"),
+        ({"reference": None, "trusted": np.zeros(3)}, "rank 0: trusted must be a state dict of DTensors, placed as"),
+        ({"placements": PLACED | {"norm": "plain"}}, "rank 0: No client's state dict .* entry 'norm' is no DTensor"),
+        (
+            {"reference": {name: a for name, a in point.items() if name != "b"}},
+            "rank 0: reference must be a state dict",
+        ),
+    ):
+        all_raise(ranks([((bz.Krum(2),), "states", call | more)] * 3), "ValueError", wanted)
+
+
+def test_one_client_that_sends_dtensors_does_not_decide_how_all_are_read(ranks):
+    x = numbers(p=1003)
+    others = {"placements": dict.fromkeys(PLACED, "plain"), "odd": {3: PLACED}}
+    for form, call in (
+        ("states", {"shard": states(x)} | others),
+        ("dtensor", {"shard": x, "placement": "one a client", "odd": {m: x[m] for m in range(M) if m != 3}}),
+    ):
+        answers = ranks([((bz.MultiKrum(2),), form, call)] * 4)
+        assert [list(answer.quarantined) for answer in answers] == [[3]] * 4
 
 
 @pytest.mark.parametrize(
@@ -363,6 +459,36 @@ def test_who_sends_another_layout_to_one_rank_is_out_on_all(ranks):
     assert answers[0].quarantined[9].startswith("rank 1: wanted")
     x[[0, 9]] = np.nan
     same(answers, bz.aggregate(x, bz.MultiKrum(2), sketch=bz.Rotated(64), seed=SEED))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_client_that_replaces_its_file_under_way_is_out_on_all_ranks(ranks, tmp_path, strict):
+    pytest.importorskip("fsspec")
+    x = numbers()
+    sketch = Replacing(64, file=str(tmp_path / "1-4.npy"))
+    made = calls(x, [5003], (bz.MultiKrum(2), sketch), seed=SEED, strict=strict)
+    for rank, (_, _, call) in enumerate(made):
+        for client, row in enumerate(call["shard"]):
+            np.save(tmp_path / f"{rank}-{client}.npy", row)
+        call["shard"] = [f"file://{tmp_path}/{rank}-{client}.npy" for client in range(M)]
+    np.save(tmp_path / "new.npy", x[4, 5003:] + 1)
+    (tmp_path / "new.npy").rename(tmp_path / "1-4.npy.new")
+    answers = ranks(made)
+    if strict:
+        all_raise(
+            answers, "BadClientError", "client 4: rank 1, columns 5003 to 9001: .*changed while it was being read"
+        )
+        return
+    x[4] = np.nan
+    same(answers, bz.aggregate(x, bz.MultiKrum(2), sketch=bz.Rotated(64), seed=SEED))
+    assert "rank 1, columns 5003 to 9001: " in answers[0].quarantined[4]
+
+
+def test_a_rank_that_lacks_descriptors_is_no_fault_of_a_client(ranks):
+    x = numbers()
+    x[4, 8000] = np.nan
+    answers = ranks(calls(x, [5003], (bz.MultiKrum(2), Unexplained(64)), seed=SEED))
+    all_raise(answers, "RuntimeError", "rank 1 failed: OSError: .*no descriptors")
 
 
 def test_strict_names_the_client_on_all_ranks(ranks):

@@ -49,6 +49,20 @@ def test_the_result_is_that_of_one_call(engine, scenario, tmp_path):
         assert other.get("same", not other.get("has"))  # the update is on the first rank, or on all
 
 
+@pytest.mark.parametrize("engine", PACKAGES)
+def test_tiny_clients_beside_a_trusted_update(engine, tmp_path):
+    first, *_ = run(engine, "tiny", tmp_path)
+    assert first.get("same"), first
+    assert first["gap"] < 1e-180
+
+
+@pytest.mark.parametrize("engine", PACKAGES)
+def test_a_client_that_changes_between_sketching_and_summing_is_quarantined(engine, tmp_path):
+    first, *_ = run(engine, "changing", tmp_path)
+    assert first["quarantined"].keys() == {"5", "9", "10"}, first
+    assert first["quarantined"]["10"] == "its update changed between sketching and summing"
+
+
 @pytest.mark.parametrize("engine", ["dask", "ray"])
 @pytest.mark.parametrize("scenario", ["killed", "killed later"])
 def test_the_work_of_a_worker_that_is_killed_is_done_by_another(engine, scenario, tmp_path):
@@ -74,10 +88,23 @@ def test_a_worker_that_is_silent_is_an_error_within_the_timeout(engine, tmp_path
     assert answer["seconds"] < 80  # of the 90 that it is silent
 
 
+def test_no_wait_for_a_worker_that_hangs_is_endless(tmp_path):
+    """It hangs before the parts are sent to the workers, which is no step of theirs."""
+    (answer,) = run("dask", "stopped", tmp_path)
+    assert answer.get("error") == "WorkerError", answer
+    assert "the workers: no answer within 5 s" in answer["message"]
+
+
 def test_clients_that_only_a_lost_worker_held_are_an_error(tmp_path):
     (answer,) = run("dask", "lost", tmp_path)
     assert answer["error"] == "WorkerError", answer
     assert re.search("part 1.*lost", answer["message"])
+
+
+def test_sizes_that_are_not_those_of_a_ranks_own_clients_are_an_error_on_all(tmp_path):
+    for answer in run("torch", "sizes", tmp_path):
+        assert answer.get("error") == "ValueError", answer
+        assert "rank 0: sizes must be 7 positive numbers, one a client; got shape (8,)" in answer["message"]
 
 
 @pytest.mark.parametrize("engine", PACKAGES)

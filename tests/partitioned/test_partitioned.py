@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import pickle
+import re
 import weakref
 from collections import OrderedDict
 from dataclasses import replace
@@ -15,6 +18,8 @@ from bartizan import attacks, partitioned
 from bartizan.partitioned import WorkerError, own_clients, own_sums, workers
 from bartizan.rules.coordinatewise import Median, TrimmedMean
 from bartizan.updates.files import create_update, open_update
+from bartizan.updates.lazy import LostUpdatesError
+from range_server import RangeServer
 from rule_cases import CASES
 
 SEED, M, P = 11, 17, 1003
@@ -104,13 +109,13 @@ def test_clients_of_other_layouts_leave_as_in_one_call(pickling, rule):
     """One part holds mostly another layout, one the common layout in another order, and some clients none."""
     x, sketch = numbers(), bz.Exact() if isinstance(rule, Median) else SMALL
     x[12, -1] = 1
-    updates = [{"a": row[:500].reshape(5, 100), "n": np.array([m]), "b": row[500:]} for m, row in enumerate(x)]
+    updates = [OrderedDict(a=row[:500].reshape(5, 100), n=np.array([m]), b=row[500:]) for m, row in enumerate(x)]
     for m in (6, 7, 8):
         updates[m] = {"a": x[m]}
     for m in (9, 11, 13, 14, 15, 16):
         updates[m] = OrderedDict(reversed(updates[m].items()))
     updates[1], updates[2], updates[3] = "nothing", {}, {**updates[3], "a": updates[3]["a"].astype("f8")}
-    updates[16] = {**updates[16], "b": updates[16]["b"][:-1]}
+    updates[16] = OrderedDict({**updates[16], "b": updates[16]["b"][:-1]})
     for reference in (None, {"b": 0.1 * x[9, 500:], "a": np.zeros((5, 100)), "n": np.array([3])}):
         flat = bz.aggregate(updates, rule, sketch=sketch, seed=SEED, reference=reference)
         out = partitioned.aggregate(cut(updates, [5, 10]), rule, sketch=sketch, seed=SEED, reference=reference)
@@ -215,6 +220,18 @@ def test_workers_read_addresses_in_a_store(pickling):
     assert "no such object" in out.quarantined[6]
 
 
+def test_a_request_of_a_worker_to_a_store_has_a_time_limit(pickling):
+    pytest.importorskip("aiohttp")
+    x, buffer = numbers(), io.BytesIO()
+    np.save(buffer, x[6])
+    with RangeServer() as server:
+        slow = server.put("/slow.npy", buffer.getvalue())
+        server.faults["/slow.npy"] = "slow", 0  # each answer stops half way
+        out = partitioned.aggregate([list(x[:6]), [slow, *x[7:]]], bz.GeometricMedian(), sketch=SMALL, timeout=0.5)
+    assert list(out.quarantined) == [4, 6, 12]
+    assert "no answer in 0.5 s" in out.quarantined[6]
+
+
 @pytest.mark.parametrize("shift", [0, 3e6])  # by which distances are short of digits, and clients read once more
 @pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.Bulyan(2)], ids=repr)
 def test_a_client_that_is_another_one_when_it_is_read_again_is_quarantined(pickling, rule, shift):
@@ -237,11 +254,187 @@ def test_a_client_that_is_another_one_when_it_is_read_again_is_quarantined(pickl
     flat = bz.aggregate([x[m] if m in left else np.full(P, np.nan) for m in range(M)], rule, sketch=SMALL, seed=SEED)
     np.testing.assert_array_equal(out.weights, flat.weights)
     np.testing.assert_allclose(out.update, flat.update, rtol=1e-12, atol=1e-12)
-    assert "another one when it was read again" in out.quarantined[8]
+    assert "changed between sketching and summing" in out.quarantined[8]
     assert "gone" in out.quarantined[9]
     reads.update({8: 0, 9: 0})
     with pytest.raises(bz.BadClientError, match="client 9" if shift else "client 8"):
         partitioned.aggregate(parts(), rule, sketch=SMALL, seed=SEED, strict=True)
+
+
+class Rereading:
+    """Functions that open the clients' updates; some clients send something else at some of their readings."""
+
+    def __init__(self, x, changes):
+        self.x, self.changes, self.reads = x, changes, dict.fromkeys(range(len(x)), 0)
+
+    def __call__(self, client):
+        self.reads[client] += 1
+        answer = self.changes.get(client, {}).get(self.reads[client], self.x[client])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def parts(self):
+        functions = [lambda m=m: self(m) for m in range(len(self.x))]
+        return [list(self.x[:5]), functions[5:]]
+
+
+def medoid_of(x):
+    D = ((x[:, None] - x[None]) ** 2).sum(axis=2)
+    return int(np.argsort(np.sort(D, axis=1)[:, len(x) // 2])[0])
+
+
+@pytest.mark.parametrize("sent", [np.full(P, np.nan), np.full(P, 1e30), OSError("gone"), np.zeros(3)], ids=type)
+def test_a_client_that_changes_when_others_are_measured_from_it_is_quarantined(pickling, sent):
+    x = np.random.default_rng(3).normal(3e6, size=(M, P))  # so that distances are short of digits
+    x[6:] = x[6:][np.argsort(np.abs(x[6:] - x.mean(axis=0)).sum(axis=1))]
+    x[8] = x.mean(axis=0)  # the medoid, whose row is sent to all workers
+    assert medoid_of(x) == 8
+    given = {"sketch": SMALL, "seed": SEED}
+    out = partitioned.aggregate(Rereading(x, {8: {2: sent}}).parts(), bz.Krum(2), **given)
+    assert list(out.quarantined) == [8]
+    x[8] = np.nan
+    flat = bz.aggregate(x, bz.Krum(2), **given)
+    np.testing.assert_array_equal(out.weights, flat.weights)
+    np.testing.assert_array_equal(out.update, flat.update)
+
+
+def test_a_client_that_is_honest_only_at_the_second_measurement_has_no_weight(pickling):
+    x = np.random.default_rng(3).normal(3e6, size=(M, P))
+    honest, x[8] = x[8].copy(), x[8] + 50  # far from all others, and yet short of digits
+    reading = Rereading(x, {8: {2: honest}})
+    out = partitioned.aggregate(reading.parts(), bz.GeometricMedian(), sketch=SMALL, seed=SEED)
+    assert reading.reads[8] == 2
+    assert out.quarantined == {8: own_clients.CHANGED}
+    assert out.update.mean() == pytest.approx(3e6, abs=1)
+
+
+@pytest.mark.parametrize("sent", ["NaN", "honest"])
+def test_a_client_that_changes_for_the_recheck_is_quarantined(pickling, sent):
+    honest, sketch = np.random.default_rng(0).normal(size=(M - 1, 5000)), bz.Rotated(64, mixing=16)
+    hidden = attacks.null_space(honest, 1, np.random.default_rng(1), sketch=sketch, leaked_seed=SEED)[0]
+    x = np.insert(honest, 7, hidden, axis=0)
+    reading = Rereading(x, {7: {2: honest[0] if sent == "honest" else np.full(5000, np.nan)}})
+    out = partitioned.aggregate(reading.parts(), bz.GeometricMedian(), sketch=sketch, seed=SEED, recheck=True)
+    assert reading.reads[7] == 2
+    assert out.quarantined == {7: own_clients.CHANGED}
+    assert np.abs(out.update).max() < 5
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_client_that_changes_before_the_layout_is_agreed_is_quarantined(pickling, strict):
+    x = np.random.default_rng(3).normal(size=(M, P))
+    reading = Rereading(x, {6: {2: OSError("gone")}, 7: {2: np.zeros(3)}})
+    # Most of the second part sent another layout, so that its other clients are read once more.
+    parts = [list(x[:5]), [*(np.zeros(2) for _ in range(4)), *(lambda m=m: reading(m) for m in (5, 6, 7))], list(x[8:])]
+    given = {"sketch": SMALL, "seed": SEED, "strict": strict}
+    if strict:
+        with pytest.raises(bz.BadClientError, match="client 5: wanted"):
+            partitioned.aggregate(parts, bz.GeometricMedian(), **given)
+        parts[1] = parts[1][4:]
+        reading.reads.update({5: 0, 6: 1, 7: 1})
+        with pytest.raises(bz.BadClientError, match=r"client 6: .*gone"):
+            partitioned.aggregate(parts, bz.GeometricMedian(), **given)
+        return
+    out = partitioned.aggregate(parts, bz.GeometricMedian(), **given)
+    assert list(out.quarantined) == [5, 6, 7, 8, 10, 11]
+    assert "gone" in out.quarantined[10]
+    np.testing.assert_allclose(out.update, x[[m for m in range(M) if m not in (6, 7)]].mean(axis=0), atol=2)
+
+
+# A fault of the server is never a client's.
+
+
+def test_a_memory_budget_that_is_too_small_is_no_fault_of_a_client(pickling):
+    parts = [[lambda row=row: row for row in part] for part in cut(numbers(), [6])]
+    for rule, sketch in ((bz.GeometricMedian(), SMALL), (bz.Mean(), "auto")):
+        with pytest.raises(ValueError, match="memory=1 MiB is too little: at least"):
+            partitioned.aggregate(parts, rule, sketch=sketch, memory="1 MiB")
+    with pytest.raises(ValueError, match="memory must be a number of bytes"):
+        partitioned.aggregate(parts, bz.Mean(), memory="much")
+
+
+def test_workers_set_no_memory_aside_for_distances(pickling):
+    x = np.random.default_rng(0).normal(size=(2000, 10))
+    for rule in (bz.Mean(), bz.CGE(3)):  # 2000 squared are 512 MB of distances
+        out = partitioned.aggregate([x], rule, memory="128 MiB")
+        np.testing.assert_array_equal(out.weights, bz.aggregate(x, rule).weights)
+
+
+class Raising(dict):
+    """A client's container whose methods raise."""
+
+    def __init__(self, error):
+        super().__init__(w=np.zeros(P))
+        self.error = error
+
+    def items(self):
+        raise self.error
+
+    keys = values = __iter__ = items
+
+
+@pytest.mark.parametrize(
+    "error",
+    [WorkerError("no"), LostUpdatesError({0: "no"}), ValueError("no"), MemoryError("no"), OSError(errno.EMFILE, "no")],
+    ids=type,
+)
+def test_what_a_clients_container_raises_is_the_clients_fault_and_what_opening_lacks_the_workers(error):
+    x = np.random.default_rng(3).normal(size=(M, P))
+
+    def failing():
+        raise error
+
+    for sent in (Raising(error), lambda: Raising(error)):
+        out = partitioned.aggregate([[*x[:5], sent], list(x[6:])], bz.GeometricMedian(), sketch=SMALL)
+        assert list(out.quarantined) == [5]
+    if isinstance(error, (MemoryError, OSError)):
+        with pytest.raises(WorkerError, match=r"client 5 of the part can't be opened: .*no\. Give this worker"):
+            partitioned.aggregate([[*x[:5], failing], list(x[6:])], bz.GeometricMedian(), sketch=SMALL)
+    else:
+        out = partitioned.aggregate([[*x[:5], failing], list(x[6:])], bz.GeometricMedian(), sketch=SMALL)
+        assert list(out.quarantined) == [5]
+
+
+def test_a_client_that_claims_to_be_larger_than_memory_is_quarantined(pickling, tmp_path):
+    x = np.random.default_rng(3).normal(size=(M, P)).astype(np.float32)
+    with create_update(tmp_path / "huge.npy", np.zeros(1)) as file:
+        file[...] = 1
+    head = (tmp_path / "huge.npy").read_bytes()[:-8].replace(b"(1,), }            ", b"(1099511627776,), }")
+    (tmp_path / "huge.npy").write_bytes(head)
+    with open(tmp_path / "huge.npy", "r+b") as file:
+        try:
+            file.truncate(len(head) + 8 * 2**40)
+        except OSError:
+            pytest.skip("this file system has no sparse files of 8 TiB")
+    parts = [[*x[:5], tmp_path / "huge.npy"], list(x[6:])]
+    out = partitioned.aggregate(parts, bz.GeometricMedian(), sketch=SMALL, seed=SEED)
+    assert list(out.quarantined) == [5]
+
+
+@pytest.mark.parametrize("scale", [0, 1e-30, 1e-170])
+@pytest.mark.parametrize("rule", [bz.FLTrust(), bz.GeometricMedian(), bz.CenteredClipping(1.0), bz.CGE(2)], ids=repr)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_trusted_update_beside_zero_or_tiny_clients(pickling, scale, rule, dtype):
+    x = (scale * np.random.default_rng(3).normal(size=(M, P))).astype(dtype)
+    for trusted in (np.ones(P), x[3]):
+        given = {"sketch": SMALL if rule.needs_distances else "auto", "seed": SEED, "trusted": trusted}
+        try:
+            flat = bz.aggregate(x, rule, **given)
+        except ValueError as refused:
+            with pytest.raises(ValueError, match=re.escape(str(refused))):
+                partitioned.aggregate(cut(x, CUTS["three"]), rule, **given)
+        else:
+            same(partitioned.aggregate(cut(x, CUTS["three"]), rule, **given), flat)
+
+
+def test_a_client_without_weight_has_no_say_in_the_container(pickling):
+    x = np.random.default_rng(3).normal(size=(5, P))
+    honest = [OrderedDict(w=x[0]), OrderedDict(w=x[1]), {"w": x[2]}, {"w": x[3]}]
+    for attacker in ({"w": x[4] + 1e6}, OrderedDict(w=x[4] + 1e6), {"w": np.full(P, np.nan)}, None):
+        out = partitioned.aggregate([[attacker, *honest[:2]], honest[2:]], bz.MultiKrum(1), sketch=SMALL, seed=SEED)
+        assert out.weights[0] == 0 if 0 not in out.quarantined else True
+        assert type(out.update) is OrderedDict
 
 
 def test_the_update_goes_into_arrays_into_a_file_or_stays(pickling, tmp_path):
@@ -281,6 +474,7 @@ def test_sketches_go_up_weights_go_down_and_one_sum_a_part_comes_back(pickling):
             lambda report: cropped(report),
             r"wanted sketches of shape \(6, 64\), got \(6, 63\)",
         ),
+        (own_clients.inspect_part, lambda report: replace(report, version="0.0"), r"part 0: .* it runs bartizan 0\.0"),
         (own_sums.weighted_sum, lambda total: shorter(total), "sum is wrongly shaped"),
         (own_sums.weighted_sum, lambda total: fewer(total), "wanted 15 clients .* got 13"),
     ],

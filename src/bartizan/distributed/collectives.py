@@ -6,6 +6,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
@@ -89,6 +90,7 @@ class RankGrid:
         self.n_shards, self.global_rank = sizes[0], dist.get_rank()
         self.rank = sum(place * prod(sizes[:n]) for n, place in enumerate(self._places))
         self.is_leader, self.in_first_copy = self.rank == 0, self.rank < self.n_shards
+        self.counts_replicated = self.rank % self.n_shards == 0  # what all ranks of one copy hold
         self._backends = dict(pair.split(":") for pair in dist.get_backend_config(self._groups[0]).split(","))
         self._sum_device = torch.device("cpu" if "cpu" in self._backends else "cuda")
 
@@ -140,7 +142,7 @@ class RankGrid:
                 self._send(own, self.rank - step)
                 return None
             if self.rank + step < self.n_shards:
-                own = _sum(own, self._receive(self.rank + step))
+                own = self.attempt(partial(_sum, own, self._receive(self.rank + step)))
             step *= 2
         self._check([own], object)
         return own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -17,22 +18,17 @@ def is_dtensor(value: Any) -> TypeGuard[Any]:
 
 
 def dtensors_of(shard: Any) -> list[Any]:
-    """All DTensors among the updates of a shard, or the shard itself if it is one DTensor."""
-    return [each for each in (shard if isinstance(shard, (list, tuple)) else [shard]) if is_dtensor(each)]
+    """The shard itself if it is one DTensor, or those among its updates, if at least half of these are DTensors."""
+    updates = shard if isinstance(shard, (list, tuple)) else [shard]
+    return at_least_half([each for each in updates if is_dtensor(each)], updates)
 
 
-def groups_of(shard: Any) -> list[Any]:
-    """The groups that hold a DTensor, one an axis of its mesh, that of the shards first; all ranks of anything else."""
-    sharded = dtensors_of(shard)
-    if not sharded:
-        return [None]
-    meshes = [(each.device_mesh, _axis_of(each)) for each in sharded]
-    (mesh, first), _ = Counter([each for each in meshes if each[1] is not None] or meshes).most_common(1)[0]
-    axes = sorted(range(mesh.ndim), key=lambda axis: axis != first)
-    return [mesh.get_group(axis) for axis in axes]
+def at_least_half(found: list[Any], updates: Sequence[Any]) -> list[Any]:
+    """What was found among the updates, unless it is less than half: one client must not decide how all are read."""
+    return found if 2 * len(found) >= len(updates) else []
 
 
-def _axis_of(tensor: Any) -> int | None:
+def axis_of(tensor: Any) -> int | None:
     """The axis of the mesh over which the coordinates are sharded, if all others hold copies."""
     from torch.distributed.tensor import Shard
 
@@ -60,9 +56,9 @@ class ColumnRange:
             wanted = "a flat DTensor, (p,)" if ndim == 1 else "a DTensor with a row a client, (M, p)"
             raise ValueError(
                 f"Wanted {wanted}; got one of shape {tuple(tensor.shape)}. Flatten updates before they are sharded, or "
-                f"pass flat local parts, .to_local().reshape(-1), without an offset."
+                f"pass a state dict a client, {{'update': tensor}}."
             )
-        mesh, last, axis = tensor.device_mesh, tensor.ndim - 1, _axis_of(tensor)
+        mesh, last, axis = tensor.device_mesh, tensor.ndim - 1, axis_of(tensor)
         if axis is None:
             wanted = ", ".join(["Replicate()"] * (mesh.ndim - 1) + [f"Shard({last})"])
             raise ValueError(

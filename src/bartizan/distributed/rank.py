@@ -20,9 +20,10 @@ from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
 from bartizan.sketch.base import Projection, StreamingSketch
-from bartizan.updates import Updates
+from bartizan.updates import Noise, Updates, combine
 from bartizan.updates.columns import inner_products
 from bartizan.updates.layout import on_host
+from bartizan.updates.lazy import LostUpdatesError
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Rank:
         self._where = f"rank {ranks.global_rank}, columns {partial.first} to {partial.first + width}"
         self._norms = np.zeros(len(partial.clients))
         self._failure: Failure | None = None
+        self.lost: dict[int, str] = {}
 
     def verdict(
         self, rule: Rule | CoordinateWise, sketch: Sketch, sizes: Floats, history: tuple[float, ...], strict: bool
@@ -128,6 +130,19 @@ class Rank:
                 self._answer(verdict)
         self._watch.lap("weigh")
         return verdict
+
+    def combined(self, verdict: Verdict) -> Any:
+        """This rank's columns of the result; of no use where `lost` then names clients that can't be read again."""
+        decision, clients = verdict.decision, self._partial.clients.without(verdict.quarantined)
+        noise, lost = Noise(decision.noise, verdict.seed, self._partial.first), clients.lost()
+        update = None
+        try:
+            if not lost:
+                update = combine(clients, decision.weights, decision.coordinate_stage, noise)
+        except LostUpdatesError as error:
+            lost = error.reasons
+        self.lost = {client: f"{self._where}: {reason}" for client, reason in lost.items()}
+        return update
 
     def _request(self, request: Request | Verdict | Failure | None = None) -> Any:
         """Send a request or the verdict, on the first rank; receive it, on the others."""
@@ -181,5 +196,8 @@ class Rank:
     def _all_faults(self, rows: Sequence[int]) -> list[list[str | None]]:
         clients = self._partial.clients
         limit = norm_limit(clients.layout.widest)
-        own = [None if self._norms[row] <= limit else f"{self._where}: {clients.fault(row)}" for row in rows]
-        return self._ranks.gather(own, list)
+
+        def own() -> list[str | None]:
+            return [None if self._norms[row] <= limit else f"{self._where}: {clients.fault(row)}" for row in rows]
+
+        return self._ranks.gather(self._ranks.attempt(own), list)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from bartizan.distributed.dtensors import ColumnRange, dtensors_of, is_dtensor, local_part, local_parts
+from bartizan.distributed.dtensors import ColumnRange, axis_of, dtensors_of, is_dtensor, local_part, local_parts
+from bartizan.distributed.states import Placements, local_state, local_states, placements_of, states_of
 from bartizan.updates import Updates, parse_updates
 from bartizan.updates.columns import Row, stack
 from bartizan.updates.files import open_paths
@@ -67,11 +69,14 @@ class Shard:
     first: int | None
     width: int
     columns: ColumnRange | None = None  # of a DTensor
+    placements: Placements | None = None  # of state dicts of DTensors
     empty: EmptyShard | None = None
 
     @classmethod
-    def of(cls, shard: Any, offset: int | None, reference: Any, trusted: Any) -> Shard:
-        columns = None
+    def of(cls, shard: Any, offset: int | None, reference: Any, trusted: Any, counts_replicated: bool = True) -> Shard:
+        """The columns of this rank; of state dicts of DTensors only one rank counts what is replicated."""
+        columns = placements = None
+        given = {"reference": reference, "trusted": trusted}
         if not is_array(shard):
             shard = as_list(open_paths(shard))
         if dtensors_of(shard):
@@ -79,20 +84,22 @@ class Shard:
                 raise ValueError("A DTensor knows where its columns are: leave offset out.")
             shard, columns = local_parts(shard)
             offset = columns.first
-        elif not is_array(shard) and any(map(_holds_dtensors, shard)):
-            raise TypeError(
-                "DTensors inside of a container have no common order of coordinates: pass their .to_local(), without "
-                "an offset, or one flat DTensor a client."
-            )
+        elif not is_array(shard) and states_of(shard):
+            if offset is not None:
+                raise ValueError("A state dict of DTensors has no offset: leave offset out.")
+            shard, placements = local_states(shard, counts_replicated)
         if offset is not None and (isinstance(offset, bool) or int(offset) != offset or offset < 0):
             raise ValueError(f"offset must be the coordinate of the shard's first column, 0 or more; got {offset!r}.")
         offset = None if offset is None else int(offset)
-        points = {name: local_part(name, p, columns) for name, p in (("reference", reference), ("trusted", trusted))}
+        if placements is None:
+            points = {name: local_part(name, point, columns) for name, point in given.items()}
+        else:
+            points = {n: local_state(n, point, placements, counts_replicated) for n, point in given.items()}
         if has_no_columns(shard):
             empty = EmptyShard(list(shard), points)
-            return cls(empty.clients(), offset, 0, columns, empty)
+            return cls(empty.clients(), offset, 0, columns, placements, empty)
         clients = parse_updates(shard, **points)
-        return cls(clients, offset, clients.layout.dim, columns)
+        return cls(clients, offset, clients.layout.dim, columns, placements)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -114,6 +121,22 @@ class Shard:
         """This rank's part of the result, in the container of a client's update."""
         update = update if self.empty is None else update[OWN]
         return update if self.columns is None else self.columns.to_dtensor(update)
+
+
+def groups_of(shard: Any) -> list[Any]:
+    """The groups that hold DTensors, one per axis of their mesh, the sharded axis first; all ranks of anything else."""
+    meshes = [(each.device_mesh, axis_of(each)) for each in dtensors_of(shard)]
+    if not meshes:
+        states = states_of(shard)
+        known = [placements_of(state)[1] for state in states]
+        meshes = [(own.mesh, own.axis) for own in known if isinstance(own, Placements)]
+        if states and not meshes:  # what is wrong with them is to be raised on all ranks of their mesh
+            meshes = [(leaf.device_mesh, None) for leaf in leaves_of(states[0]).values() if is_dtensor(leaf)]
+    if not meshes:
+        return [None]
+    (mesh, first), _ = Counter([each for each in meshes if each[1] is not None] or meshes).most_common(1)[0]
+    axes = sorted(range(mesh.ndim), key=lambda axis: axis != first)
+    return [mesh.get_group(axis) for axis in axes]
 
 
 def has_no_columns(shard: Any) -> bool:
@@ -169,10 +192,3 @@ def _leaves(update: Any) -> dict[Path, Any] | None:
     except Exception:
         return None
     return leaves
-
-
-def _holds_dtensors(update: Any) -> bool:
-    if is_tensor(update):
-        return False
-    leaves = _leaves(update)
-    return leaves is not None and any(map(is_dtensor, leaves.values()))

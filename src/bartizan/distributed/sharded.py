@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from types import NoneType
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -12,18 +11,18 @@ import numpy.typing as npt
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan.aggregate import Aggregator
-from bartizan.defense.decide import effective_sketch
+from bartizan.defense.decide import Verdict, effective_sketch
 from bartizan.distributed.agreement import ShardInfo, agree, describe
 from bartizan.distributed.collectives import Failure, RankGrid, raising_failures
-from bartizan.distributed.dtensors import groups_of
 from bartizan.distributed.rank import PartialSums, Rank
-from bartizan.distributed.shard import Shard
+from bartizan.distributed.shard import Shard, groups_of
+from bartizan.errors import BadClientError
 from bartizan.geometry import client_sizes
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates import Noise, Updates, combine
+from bartizan.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ class ShardedAggregator:
 
         Args:
             shard: These columns of all updates, in any form that `aggregate` takes: an (M, w) array, a list, an (M, p)
-                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], a list of flat ones. It may have no
-                columns, w = 0.
+                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], a list of flat ones, or of state dicts of
+                DTensors that are sharded over one axis of their mesh or replicated. It may have no columns, w = 0.
             offset: The coordinate of the first column; if no rank passes it, shards follow each other in the order of
                 ranks.
             group: Of `torch.distributed`; all processes if not given (a DTensor: those of its mesh).
@@ -83,7 +82,9 @@ class ShardedAggregator:
         def read() -> tuple[Shard, ShardInfo]:
             if isinstance(self.rule, Rule):
                 self.rule.check_trusted(trusted is not None)
-            mine = Shard.of(shard, offset, reference, trusted)
+            mine = Shard.of(shard, offset, reference, trusted, ranks.counts_replicated)
+            if group is not None and mine.placements is not None:
+                raise ValueError("State dicts of DTensors have the group of their mesh: leave group out.")
             same = self._arguments(mine.clients, sizes, seed, history, strict)
             place = (mine.dtypes, mine.first, mine.width, None if mine.columns is None else mine.columns.dim)
             return mine, ShardInfo(ranks.global_rank, same, *place, mine.device, mine.clients.quarantined)
@@ -105,21 +106,30 @@ class ShardedAggregator:
         seed, sketch = ranks.broadcast(chosen, tuple)
         watch.lap("agree")
 
-        S = client_sizes(sizes, clients.n_sent)
-        partial = PartialSums(effective_sketch(self.rule, sketch), clients, agreement.firsts[ranks.rank], seed)
-        verdict = Rank(ranks, partial, mine.width, watch).verdict(self.rule, sketch, S, tuple(history), strict)
+        S, effective = client_sizes(sizes, clients.n_sent), effective_sketch(self.rule, sketch)
 
-        def result() -> Aggregation[Any]:
-            decision = verdict.decision
-            noise = Noise(decision.noise, verdict.seed, agreement.firsts[ranks.rank])
-            update = combine(clients.without(verdict.quarantined), decision.weights, decision.coordinate_stage, noise)
-            watch.lap("combine")
-            return Aggregation.of(mine.result(update), verdict, range(clients.n_sent), watch.laps)
+        def combined(rank: Rank, verdict: Verdict) -> Any:
+            update = rank.combined(verdict)
+            return None if rank.lost else mine.result(update)
 
-        out = ranks.attempt(result)
-        ranks.gather(out if isinstance(out, Failure) else None, NoneType)
-        assert not isinstance(out, Failure)
-        return out
+        while True:
+            partial_sums = PartialSums(effective, clients, agreement.firsts[ranks.rank], seed)
+            rank = Rank(ranks, partial_sums, mine.width, watch)
+            verdict = rank.verdict(self.rule, sketch, S, tuple(history), strict)
+            update = ranks.attempt(partial(combined, rank, verdict))
+            lost = ranks.gather(update if isinstance(update, Failure) else rank.lost, dict)
+            if not any(lost):
+                break
+            # Clients whose updates could not be read again on some rank are out, and the others are weighed anew.
+            reasons = {client: reason for of_a_rank in reversed(lost) for client, reason in of_a_rank.items()}
+            if strict:
+                raise BadClientError(*min(reasons.items()))
+            clients = clients.without(reasons)
+        watch.lap("combine")
+        if (placements := mine.placements) is not None:
+            counted = ranks.attempt(lambda: placements.counted(update)) if ranks.is_leader else None
+            update = placements.completed(update, ranks.broadcast(counted, dict))
+        return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
 
     def _arguments(
         self, clients: Updates, sizes: Any, seed: int | None, history: tuple[float, ...], strict: bool

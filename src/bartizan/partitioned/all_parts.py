@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from bartizan import __version__
 from bartizan._util.types import Array
 from bartizan.defense.decide import Verdict
+from bartizan.errors import BadClientError
 from bartizan.kernels.rows import FLOAT32
 from bartizan.partitioned.own_clients import (
     CHANGED,
+    FirstReading,
     PartReport,
     Reading,
     filled,
@@ -81,6 +84,7 @@ class AllParts:
         self.firsts: list[int] = []  # the first client of each part, and the number of all
         self.faults: dict[int, str] = {}
         self.digests: dict[int, bytes] = {}
+        self.parsed: dict[int, ParsedUpdate] = {}  # containers, without numbers, of the clients that fit
         self.gone: set[int] = set()  # clients that could not be read again, which nobody asks for any more
 
     def inspect(self, strict: bool) -> tuple[Updates, SketchedRows]:
@@ -90,6 +94,14 @@ class AllParts:
         self.firsts = np.cumsum([0, *(reports[part].n_sent for part in every)]).tolist()
         inspected = self._inspected(reports)
         layout = inspected.common_layout(self.points["reference"])
+        misfits = inspected.quarantined(layout)
+        containers: dict[int, Any] = {}  # only of those that fit: others may claim to be of any size
+        for client, one in inspected.parsed.items():
+            if client not in misfits:
+                if id(one.plain) not in containers:
+                    containers[id(one.plain)] = filled(one.plain)
+                self.parsed[client] = one._replace(plain=containers[id(one.plain)])
+        inspected.parsed.update(self.parsed)
         rows = RemoteRows(self, tuple(range(self.firsts[-1])))
         clients = inspected.fitted(layout, **self.points, strict=strict, elsewhere=rows)
         self.reading = replace(self.reading, layout=layout)
@@ -97,6 +109,11 @@ class AllParts:
         # A part most of whose clients sent another layout, or the same in another order, has guessed wrongly.
         again = {part: (own, None) for part, own in wanted.items() if reports[part].layout != layout}
         reports |= self._reports(self.reading, again)
+        if missing := self._missing(reports, wanted):  # they changed before they were sketched
+            if strict:
+                raise BadClientError(*min(missing.items()))
+            clients = clients.without(missing)
+            wanted = self._by_part(clients.clients)
         for part in wanted:
             first = self.firsts[part]
             self.faults |= {first + client: fault for client, fault in reports[part].faults.items()}
@@ -109,7 +126,12 @@ class AllParts:
         centre = None if about is None else self._row(about.clients[0])
         rows = [row for row, client in enumerate(clients.clients) if client not in self.gone]
         wanted = self._by_part([clients.clients[row] for row in rows])
-        sketched = self._sketches(self._reports(reading, {part: (own, centre) for part, own in wanted.items()}), wanted)
+        asked = {part: (own, centre, self._first_reading(part, own)) for part, own in wanted.items()}
+        reports = self._reports(reading, asked)
+        self._check_changed(self._missing(reports, wanted))
+        sketched = self._sketches(reports, wanted)
+        if clients.trusted is None:  # the workers sketched it all the same
+            sketched = replace(sketched.part(slice(len(rows))), trusted_dots=None)
         if len(rows) == len(clients):
             return sketched
         # Zeros for those that are gone: their rows are not used any more.
@@ -169,13 +191,18 @@ class AllParts:
         """What each part that has some of these clients is told of them."""
         arguments = {}
         for part, own in self._by_part(list(weight_of)).items():
-            first = self.firsts[part]
-            digests = {client: self.digests[first + client] for client in own if first + client in self.digests}
+            first, digests = self.firsts[part], self._first_reading(part, own).digests
             chosen = Chosen(first, {client: weight_of[first + client] for client in own}, digests)
             arguments[part] = self.reading, self.shared, chosen
         return arguments
 
-    def _reports(self, reading: Reading, wanted: Mapping[int, tuple[Any, Any]]) -> dict[int, PartReport]:
+    def _first_reading(self, part: int, own: Sequence[int]) -> FirstReading:
+        """What these clients of a part were when they were sketched first."""
+        first = self.firsts[part]
+        digests = {client: self.digests[first + client] for client in own if first + client in self.digests}
+        return FirstReading(self.reading, digests)
+
+    def _reports(self, reading: Reading, wanted: Mapping[int, tuple[Any, ...]]) -> dict[int, PartReport]:
         if not wanted:
             return {}  # at the cost of no step
         reports = self.workers.map(inspect_part, {part: (reading, self.shared, *each) for part, each in wanted.items()})
@@ -193,7 +220,7 @@ class AllParts:
         for part, first in enumerate(self.firsts[:-1]):
             report = reports[part]
             kinds = [
-                ParsedUpdate(filled(shells), {}, layouts.setdefault(layout, layout), Row((), ()))
+                ParsedUpdate(shells, {}, layouts.setdefault(layout, layout), Row((), ()))
                 for layout, _, shells in report.kinds
             ]
             for client in range(report.n_sent):
@@ -214,19 +241,22 @@ class AllParts:
     def _row(self, client: int) -> Any:
         """The numbers of one client, from its worker; sent to all workers once."""
         ((part, (own,)),) = self._by_part([client]).items()
-        arrays = self.workers.map(send_row, {part: (own, self.reading.layout)})[part]
+        asked = self.reading, self.shared, own, self.digests.get(client)
+        arrays = self.workers.map(send_row, {part: asked})[part]
         if isinstance(arrays, str):
             self._check_changed({client: arrays})
         return self.workers.share(arrays)
 
-    def _sketches(self, reports: Mapping[int, PartReport], wanted: Mapping[int, list[int]]) -> SketchedRows:
-        """The sketches of all parts, if the workers could read all clients that were wanted."""
-        missing = {
+    def _missing(self, reports: Mapping[int, PartReport], wanted: Mapping[int, list[int]]) -> dict[int, str]:
+        """Clients that were wanted and could not be sketched, and why."""
+        return {
             self.firsts[part] + client: reports[part].unreadable.get(client, CHANGED)
             for part, own in wanted.items()
             for client in set(own) - set(reports[part].clients)
         }
-        self._check_changed(missing)
+
+    def _sketches(self, reports: Mapping[int, PartReport], wanted: Mapping[int, list[int]]) -> SketchedRows:
+        """The sketches of these clients."""
         for part, own in wanted.items():
             if reports[part].clients != own:
                 failed(f"part {part}", "its worker answered wrongly: it sketched clients that were not asked for")
@@ -242,6 +272,8 @@ def _problem(report: Any, reading: Reading, trusted: bool, of_all: bool) -> str 
     """What is wrong with a worker's answer; a worker may run another version of this library."""
     if not isinstance(report, PartReport):
         return f"wanted a PartReport, got {type(report).__name__}"
+    if (version := getattr(report, "version", None)) != __version__:
+        return f"it runs bartizan {version} and this process {__version__}; install the same on all workers"
     if of_all and set(range(report.n_sent)) != set(report.kind_of) | set(report.unreadable):
         counts = f"{len(report.kind_of)} and {len(report.unreadable)} that can't be read"
         return f"wanted {report.n_sent} clients, got {counts}"

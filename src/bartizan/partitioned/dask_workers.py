@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any
 
 from dask.distributed import Future, TimeoutError, as_completed, futures_of
 
 from bartizan.partitioned.workers import Step, TaskWorkers, failed, late
+
+CANCEL = 5.0  # seconds in which the scheduler must take note that tasks are not wanted any more
 
 
 class DaskWorkers(TaskWorkers):
@@ -27,9 +31,17 @@ class DaskWorkers(TaskWorkers):
 
     def _scattered(self, value: Any, broadcast: bool = False) -> Any:
         try:
-            return self._client.scatter([value], broadcast=broadcast, hash=False, timeout=self._timeout)[0]
-        except (OSError, TimeoutError) as lost:
+            options = {"broadcast": broadcast, "hash": False, "timeout": self._timeout}
+            return self._within(self._timeout, self._client.scatter, [value], **options)[0]
+        except TimeoutError:
+            late(["the workers"], self._timeout)
+        except OSError as lost:
             failed("the workers", lost)
+
+    def _within(self, seconds: float, method: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        """What a method of the client returns, or TimeoutError: by themselves they wait for a worker that hangs."""
+        options |= {"asynchronous": True}
+        return self._client.sync(lambda: method(*given, **options), callback_timeout=max(seconds, 0.001))
 
     def submit(self, step: Step, calls: Sequence[Sequence[Any]]) -> list[Any]:
         # In one message: Dask sends a second one only after 10 ms.
@@ -38,6 +50,7 @@ class DaskWorkers(TaskWorkers):
     def results(self, tasks: Mapping[str, Any]) -> list[Any]:
         names = {future.key: name for name, future in tasks.items()}
         self._last = tasks  # to release them now would delay the next step's message
+        deadline = time.monotonic() + self._timeout
         try:
             for future in as_completed(tasks.values(), timeout=self._timeout):  # type: ignore[no-untyped-call, unused-ignore]
                 name = names.pop(future.key)
@@ -45,14 +58,15 @@ class DaskWorkers(TaskWorkers):
                     failed(self._lost_parts() or name, "its worker was lost, and with it what only that worker held")
                 if future.status != "finished":
                     failed(name, future.exception(self._timeout))
-            return self._client.gather(list(tasks.values()))
+            return self._within(deadline - time.monotonic(), self._client.gather, list(tasks.values()))
         except TimeoutError:
-            late(list(names.values()), self._timeout)
+            late(list(names.values()) or list(tasks), self._timeout)
         except (OSError, CancelledError) as lost:
             failed(", ".join(tasks), lost)
         finally:
             if names:
-                self._client.cancel(list(tasks.values()))
+                with suppress(TimeoutError, OSError):
+                    self._within(CANCEL, self._client.cancel, list(tasks.values()))
 
     def _lost_parts(self) -> str:
         """The parts that no worker has any more: Dask cancels all tasks of a message that names one of them."""

@@ -12,11 +12,10 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
 from bartizan.partitioned.own_clients import (
-    CHANGED,
+    FirstReading,
     Held,
     Reading,
     clients_of,
-    digest_of,
     filled,
     fitted,
     opened,
@@ -132,23 +131,21 @@ def _read_again(
     def read(held: Held, first: int) -> None:  # whose memory is free when this returns, before more are opened
         clients, inspected = held.clients, InspectedUpdates.of(held.taken())
         changed.update({clients[row]: reason for row, reason in inspected.quarantined(layout).items()})
-        updates = fitted(inspected, layout, reading, points if chosen.digests else None)
+        updates = fitted(inspected, layout, points)
         if updates is None:
             return
+        updates = reading.prepared(replace(updates, trusted=None))
 
         def use_part(some: Updates, start: int, block: ColumnBlock) -> None:
             at = first + some.clients[0]
             use(slice(at, at + len(some)), start, block)
 
-        updates = replace(updates, trusted=None)
         try:
             with updates.reading():
                 if chosen.digests.keys() & set(clients):
                     sketched = reading.sketch.sketch_rows(updates, reading.seed, use=use_part)
-                    for row, at in enumerate(updates.clients):
-                        digest = digest_of(sketched, row)
-                        if chosen.digests.get(clients[at], digest) != digest:
-                            changed[clients[at]] = CHANGED
+                    first_reading = FirstReading(reading, chosen.digests)
+                    changed.update(first_reading.changed(sketched, [clients[at] for at in updates.clients]))
                 else:
                     for start, block, _ in updates.blocks(updates.rows):
                         use_part(updates, start, block)
@@ -158,7 +155,7 @@ def _read_again(
             changed.update({clients[at]: reason for at, reason in lost.reasons.items()})
 
     first = 0
-    for held in opened(clients_of(part), list(chosen.weights), reading.memory):
+    for held in opened(clients_of(part), list(chosen.weights), reading):
         read(held, first)
         first += len(held.clients)
     return integers, {chosen.first + client: reason for client, reason in changed.items()}

@@ -30,7 +30,9 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Rotated, Sketch
 from bartizan.sketch.base import StreamingSketch
 from bartizan.updates import Updates, parse_updates
+from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import create_update, open_update
+from bartizan.updates.lazy import TIMEOUT
 
 
 def aggregate(
@@ -77,7 +79,8 @@ def aggregate(
             in .npy or .safetensors: into that file of the caller. "workers": it stays on a worker, and the result's
             `update` is a Dask future or a Ray reference; in a process group every rank gets it.
         memory: The most memory for the updates that a worker opens at a time.
-        timeout: Seconds in which all workers must answer a step (a process group has its own).
+        timeout: Seconds in which all workers must answer a step (a process group has its own). A worker's request to a
+            store may take as long, and at most 60 s.
 
     >>> import bartizan as bz
     >>> parts = [[[1.0, 2.0], [1.1, 2.1]], [[0.9, 1.9], [float("nan"), 0.0], [70.0, -70.0]]]
@@ -92,6 +95,8 @@ def aggregate(
     seed = fresh_seed() if seed is None else checked_seed(seed)
     effective = _streaming(rule, chosen)
     points = {"reference": reference, "trusted": trusted}
+    if memory is not None:
+        as_bytes(memory)
     if isinstance(rule, Rule):
         rule.check_trusted(trusted is not None)
     for name, point in points.items():
@@ -100,7 +105,7 @@ def aggregate(
 
     def caller(workers: Workers, sizes: npt.ArrayLike | None) -> Aggregation[Any]:
         watch = Stopwatch()
-        every = AllParts(workers, Reading(effective, seed, memory), points)
+        every = AllParts(workers, Reading(effective, seed, memory, min(timeout, TIMEOUT)), points)
         clients, sketched = every.inspect(strict)
         S = client_sizes(sizes, clients.n_sent)
         stats = effective.stats_from(clients, sketched, seed)

@@ -41,9 +41,11 @@ class RayWorkers(TaskWorkers):
             for ref in ready:
                 name = waiting.pop(ref)
                 try:
-                    found[ref] = ray.get(ref)
+                    found[ref] = ray.get(ref, timeout=max(0.001, deadline - time.monotonic()))
                 except ray.exceptions.RayTaskError as error:
                     failed(name, error.cause or error)
+                except ray.exceptions.GetTimeoutError:
+                    late([name], self._timeout)
                 except ray.exceptions.RayError as error:
                     failed(name, error)
         return [found[ref] for ref in tasks.values()]

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from bartizan.distributed.collectives import Failure, RankError, RankGrid
+from bartizan.geometry import client_sizes
+from bartizan.partitioned.own_clients import clients_of
 from bartizan.partitioned.workers import FEW, Step, WorkerError, Workers
 from bartizan.result import Aggregation
 
@@ -119,11 +121,12 @@ def on_ranks(
     try:
         ranks = RankGrid([group])
         workers = RankWorkers(ranks, part)
-        all_sizes = ranks.gather_to_leader(None if sizes is None else np.ravel(sizes))
+        own = ranks.attempt(lambda: None if sizes is None else client_sizes(sizes, len(clients_of(part))))
         if not ranks.is_leader:
+            ranks.gather_to_leader(own)
             return workers.serve()
         try:
-            out = ranks.attempt(lambda: caller(workers, _joined(all_sizes)), of_all_ranks=True)
+            out = ranks.attempt(lambda: caller(workers, _joined(ranks.gather_to_leader(own))), of_all_ranks=True)
         except Failure as failure:  # of another rank
             out = failure
         ranks.broadcast(out if isinstance(out, Failure) or everywhere else replace(out, update=None), Aggregation)

@@ -129,7 +129,8 @@ class LocalWorkers(TaskWorkers):
 
 def failed(name: str, error: BaseException | str) -> NoReturn:
     """Raise that the worker of this part failed, and how."""
-    said = error if isinstance(error, str) else f"{type(error).__name__}: {short(error)}"
+    own = isinstance(error, (str, WorkerError))
+    said = str(error) if own else f"{type(error).__name__}: {short(error)}"
     raise WorkerError(f"{name}: {said}") from (None if isinstance(error, str) else error)
 
 

@@ -44,7 +44,9 @@ class Updates:
     first: int = 0  # coordinate of the whole update that column 0 is: these may be a shard
     scale: float = 1.0  # what passes over the columns multiply all numbers by, in copies of float64
 
-    def prepared(self, out: Any, points: Mapping[str, Any], sketch_size: int, unit: int | None) -> Updates:
+    def prepared(
+        self, out: Any, points: Mapping[str, Any], sketch_size: int, unit: int | None, *, distances: bool = True
+    ) -> Updates:
         """The same updates with `out` as checked target, and blocks that fit the memory budget.
 
         `points` are the reference and the trusted update as they were given: `out` must not overlap them.
@@ -63,7 +65,7 @@ class Updates:
             widened = [a for row in (self.reference, self.trusted) if row for a in row.floats if a.base is None]
             needs = {
                 "sketches": 2 * 8 * M * sketch_size,
-                "distances": 16 * 8 * M * M,
+                "distances": 16 * 8 * M * M if distances else 0,
                 "result": 0 if target else sum(e.size * itemsize_of(e.dtype) for e in self.layout.entries),
                 "widened reference and trusted update": sum(array.nbytes for array in widened),
             }
