@@ -486,13 +486,6 @@ def test_a_result_is_never_written_over_the_reference_or_the_trusted_update(name
     bz.aggregate(updates, bz.Mean(), out=wrap(ground[:900]), **{name: wrap(ground[900:1800])})
 
 
-def test_a_result_in_numpys_own_memory_needs_no_list_of_mapped_files(monkeypatch):
-    monkeypatch.setattr("bartizan.updates.server_inputs.mappings", lambda _: pytest.fail("that takes milliseconds"))
-    x, ground = RNG.normal(size=(7, 900)), np.zeros((4, 900))
-    for out in (np.empty(900), ground[2], ground[:, ::4].reshape(-1)):
-        np.testing.assert_allclose(bz.aggregate(x, bz.Mean(), out=out).update, x.mean(axis=0), atol=1e-15)
-
-
 def read_only() -> np.ndarray:
     out = np.empty(9)
     out.flags.writeable = False

@@ -44,11 +44,14 @@ class Updates:
     first: int = 0  # coordinate of the whole update that column 0 is: these may be a shard
     scale: float = 1.0  # what passes over the columns multiply all numbers by, in copies of float64
 
-    def prepared(self, out: Any, points: Mapping[str, Any], sketch_size: int, unit: int | None) -> Updates:
+    def prepared(
+        self, out: Any, points: Mapping[str, Any], sketch_size: int, unit: int | None, *, distances: bool = True
+    ) -> Updates:
         """The same updates with `out` as checked target, and blocks that fit the memory budget.
 
         `points` are the reference and the trusted update as they were given: `out` must not overlap them.
-        `sketch_size` numbers are kept of each client. A sketch that reads rows in place reads `unit` columns at a time.
+        `sketch_size` numbers are kept of each client, and those for the `distances` if the rule needs any. A sketch
+        that reads rows in place reads `unit` columns at a time.
         """
         column_pass = self.column_pass
         if self.on_gpu and (out is not None or column_pass.spare is not None):
@@ -63,16 +66,16 @@ class Updates:
             widened = [a for row in (self.reference, self.trusted) if row for a in row.floats if a.base is None]
             needs = {
                 "sketches": 2 * 8 * M * sketch_size,
-                "distances": 16 * 8 * M * M,
+                "distances": 16 * 8 * M * M if distances else 0,
                 "result": 0 if target else sum(e.size * itemsize_of(e.dtype) for e in self.layout.entries),
                 "widened reference and trusted update": sum(array.nbytes for array in widened),
             }
             column_pass.limit(needs, least)
         return self if target is None else replace(self, target=target)
 
-    def _arrays(self) -> Iterator[Array]:
+    def _arrays(self) -> Iterator[Array | LazyArray]:
         for m in range(len(self)):
-            yield from (a for a in (*self.rows.arrays[m], *self.integers[m]) if not isinstance(a, LazyArray))
+            yield from (*self.rows.arrays[m], *self.integers[m])
 
     def without(self, quarantined: Mapping[int, str]) -> Updates:
         """The same round with these clients quarantined for these reasons."""
