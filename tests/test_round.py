@@ -499,7 +499,7 @@ import sys, numpy as np, bartizan as bz
 r = bz.Aggregator(bz.Mean(), sketch=bz.Exact()).round(spill=sys.argv[1])
 print("open", flush=True)
 for m in range(10_000):
-    r.add(np.full(4_000_000, m, np.float32), m)
+    r.add(np.full(2**22, m, np.float32), m)
     print(m, flush=True)
 """
 
@@ -518,8 +518,8 @@ def test_a_round_that_is_killed_leaves_one_file_and_the_next_one_cleans_up(tmp_p
         (left,) = (path for path in tmp_path.iterdir() if path.is_dir())
         (path,) = left.glob("*.update")
         numbers = np.fromfile(path, np.float32)
-        complete = len(numbers) // 4_000_000
-        for m, update in enumerate(numbers[: complete * 4_000_000].reshape(-1, 4_000_000)[:-1]):
+        complete = len(numbers) // 2**22
+        for m, update in enumerate(numbers[: complete * 2**22].reshape(-1, 2**22)[:-1]):
             assert (update == m).all()
         with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as r:
             assert not left.exists()

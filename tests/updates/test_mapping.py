@@ -185,6 +185,33 @@ def test_files_beyond_the_most_that_are_mapped_count_the_same(rule, memory, tmp_
         bz.aggregate(paths, rule, out=np.load(paths[6], mmap_mode="r+"))
 
 
+def test_unmapped_files_hold_what_mapped_ones_hold(tmp_path, monkeypatch):
+    def states():
+        rng = np.random.default_rng(0)
+        for m in range(7):
+            kinds = {"w": torch.float32, "half": torch.bfloat16, "d": torch.float64, "h": torch.float16}
+            yield {name: torch.tensor(rng.normal(size=(30, 11))).to(kind) for name, kind in kinds.items()} | {
+                "steps": torch.tensor(m),
+                "empty": torch.zeros(0, 3),
+                "mask": torch.tensor([True, m > 3, False]),
+            }
+
+    paths = [tmp_path / f"{m}.safetensors" for m in range(7)]
+    for path, state in zip(paths, states(), strict=True):
+        safetensors.torch.save_file(state, path)
+    wanted = bz.aggregate(paths, bz.MultiKrum(2))
+    monkeypatch.setattr(files, "MOST_MAPPED", 0)
+    out = bz.aggregate(paths, bz.MultiKrum(2))
+    np.testing.assert_allclose(out.weights, wanted.weights)
+    assert {name: type(array) for name, array in out.update.items()} == {
+        name: type(array) for name, array in wanted.update.items()
+    }
+    for name, array in wanted.update.items():
+        own, other = (np.asarray(one.float() if name == "half" else one) for one in (out.update[name], array))
+        assert own.dtype == other.dtype
+        np.testing.assert_allclose(own, other, rtol=1e-2 if name in ("half", "h") else 1e-5)
+
+
 @pytest.mark.parametrize("harm", ["cut short", "replaced", "gone"])
 def test_an_unmapped_file_that_changes_while_it_is_in_use_is_its_clients_fault(harm, tmp_path, monkeypatch):
     paths = saved(tmp_path, np.random.default_rng(0).normal(size=(7, 900)))

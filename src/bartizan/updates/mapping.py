@@ -56,7 +56,7 @@ class MappedFile:
         self.part: MappedPart | None = None
         self._library = _library()
         protection = mmap.PROT_READ | (0 if access == "read" else mmap.PROT_WRITE)
-        flags = mmap.MAP_PRIVATE | NORESERVE if access == "private" else mmap.MAP_SHARED
+        flags = mmap.MAP_SHARED if access == "shared" else mmap.MAP_PRIVATE | NORESERVE
         start = self._library.mmap(None, size, protection, flags, descriptor, offset)
         if start == ctypes.c_void_p(-1).value:
             raise _last_error()

@@ -127,7 +127,7 @@ class SpillFile:
                 self.file.close()
                 self.path.unlink()
             raise
-        self.end += size
+        self.end += size + -size % mmap.PAGESIZE  # the page of the last bytes may be in memory already
         return memory
 
     def _map(self, begin: int, size: int) -> Array:
