@@ -23,6 +23,7 @@ NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a private map that is la
 
 Access = Literal["read", "private", "shared"]
 """What may be written to a mapping: nothing, pages of this process only, or the file."""
+ACCESS_OF_MODE: dict[str, Access] = {"r": "read", "c": "private", "r+": "shared", "w+": "shared"}  # of `np.memmap`
 
 
 class MappedPart(NamedTuple):
@@ -41,7 +42,7 @@ class MappedPart(NamedTuple):
             return self.file
         try:
             about = os.stat(self.name)
-        except (OSError, TypeError, ValueError):
+        except Exception:  # the name in a client's `np.memmap` may be of any class
             return None
         return file_id(about)
 
@@ -121,12 +122,14 @@ def _memmap_part(array: Array) -> MappedPart | None:
     base = _base(array)
     while isinstance(base, np.ndarray):
         array, base = base, _base(base)
-    if type(array) is not np.memmap or type(base) is not mmap.mmap or array.mode not in ("r", "r+", "w+", "c"):
+    if type(array) is not np.memmap or type(base) is not mmap.mmap:
+        return None
+    mode, offset = array.mode, array.offset  # which a client may have set to anything
+    if type(mode) is not str or mode not in ACCESS_OF_MODE or type(offset) is not int:
         return None
     low, high = span(np.frombuffer(base, np.uint8))
-    access: Access = "read" if array.mode == "r" else "private" if array.mode == "c" else "shared"
-    offset = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
-    return MappedPart(low, high, low - offset, access, name=array.filename)
+    first = offset - offset % mmap.ALLOCATIONGRANULARITY
+    return MappedPart(low, high, low - first, ACCESS_OF_MODE[mode], name=array.filename)
 
 
 def _base(array: Array) -> Any:
