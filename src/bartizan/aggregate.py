@@ -241,12 +241,13 @@ def aggregate(
     if isinstance(rule, Rule):
         rule.check_trusted(trusted is not None)
     updates, reference, trusted = open_paths(updates), open_point(reference), open_point(trusted)
-    column_pass = ColumnPass.of(memory, progress, out)  # it knows the files that are mapped by now
+    column_pass = ColumnPass.of(memory, progress)
     clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
     S = None if sizes is None else client_sizes(sizes, clients.n_sent)
     chosen = aggregator.sketch_for(clients)
     effective = effective_sketch(rule, chosen)
-    clients = clients.prepared(out, {"reference": reference, "trusted": trusted}, *effective.working_set())
+    points, needed = {"reference": reference, "trusted": trusted}, effective.working_set()
+    clients = clients.prepared(out, points, *needed, distances=rule.needs_distances)
 
     # Drawn only now: `updates` may be a generator that was still waiting for some of them.
     seed = fresh_seed() if seed is None else seed

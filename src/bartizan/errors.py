@@ -1,7 +1,8 @@
-"""Errors about clients; mistakes of the *caller* are plain ValueError or TypeError."""
+"""Errors about clients and about the server; mistakes of the *caller* are plain ValueError or TypeError."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,32 @@ class BadClientError(ValueError):
         super().__init__(f"{said} (strict=True; without it this client would be quarantined)")
         self.client = client
         self.reason = reason
+
+
+class ServerResourceError(OSError):
+    """The server is out of file descriptors, memory or disk, or its disk fails: no client is quarantined for it.
+
+    The message says what to raise. Only what this library asks of the operating system itself raises it.
+    """
+
+
+ADVICE = {
+    errno.EMFILE: "Raise the limit on open files of this process (ulimit -n)",
+    errno.ENFILE: "Raise the limit on open files of this system (fs.file-max)",
+    errno.ENOMEM: "Free memory, or raise the limits on it (ulimit -v, vm.max_map_count)",
+    errno.ENOSPC: "Make room on that disk",
+    errno.EDQUOT: "Make room on that disk, or raise its quota",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
+    errno.EIO: "Check that disk",
+}
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors of opening and reading that a client's file can't cause."""
+
+
+def server_error(error: OSError, what: str) -> ServerResourceError:
+    """Name an error of the operating system as one of the server, with what to raise."""
+    advice = ADVICE.get(error.errno or 0, "Check that this process may use it")
+    return ServerResourceError(error.errno, f"{what}: {error.strerror or short(error)}. {advice}.")
 
 
 class TooFewClientsError(ValueError):
@@ -39,8 +66,8 @@ def nobody_left(n_quarantined: int, n_failed: int = 0) -> str:
     return f"{n_out} of {n_out} clients are out ({counts}): there is no usable update."
 
 
-def server_error(wrong: Exception) -> str:
-    """Why the server could not do its part of a round, for logs and records."""
+def server_problem(wrong: Exception) -> str:
+    """Return a sentence for logs and records on an error of the server in a round."""
     return short(f"the server raised {type(wrong).__name__}: {wrong}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import warnings
@@ -21,7 +22,7 @@ from bartizan.defense.decide import Verdict, decide, effective_sketch
 from bartizan.defense.quarantine import until_read
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.defense.reported import is_size
-from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
+from bartizan.errors import BadClientError, TooFewClientsError, nobody_left, server_error
 from bartizan.geometry import SIZE_RANGE, GramStats, norm_limit
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
@@ -142,7 +143,7 @@ class Round(Generic[U]):
             if stored.layout is None:
                 stored = replace(stored, update=Unreadable(stored.reason or ""))
             elif self._spill is not None and not on_disk:
-                stored = replace(stored, update=self._spill.keep(stored.update.plain, client))
+                stored = replace(stored, update=self._spill.keep(stored.update, client))
             with self._changed:
                 if client not in self._adding:
                     raise RuntimeError(f"client {quoted(client, 60)} came too late: {self._failed[client]}.")
@@ -348,10 +349,11 @@ class Round(Generic[U]):
         if size and self._recheck:
             size += RECHECK_SKETCH.k
         with NamedErrors(ids, self._failed):
-            column_pass = ColumnPass.of(self._memory, progress, out)
+            column_pass = ColumnPass.of(self._memory, progress)
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
-            clients = clients.prepared(out, self._points, size, unit)
+            distances = self._aggregator.rule.needs_distances
+            clients = clients.prepared(out, self._points, size, unit, distances=distances)
             column_pass.begin("sketch")
 
             def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
@@ -446,6 +448,16 @@ def _copied(update: Any) -> Any:
     try:
         plain, leaves = plain_and_leaves(update)
         Layout.of(leaves)
-        return rebuild(plain, lambda _, leaf: leaf.clone() if on_gpu(leaf) else like_leaf(as_numpy(leaf).copy(), leaf))
+        arrays = {path: leaf.clone() if on_gpu(leaf) else np.asarray(as_numpy(leaf)) for path, leaf in leaves.items()}
     except Exception as error:  # a client's container may raise anything
+        return Unreadable(reason_of(error))
+    try:
+        copies = {path: array.copy() if type(array) is np.ndarray else array for path, array in arrays.items()}
+    except MemoryError as full:
+        size = sum(leaf.nbytes for leaf in leaves.values())
+        what = f"There is no memory for a copy of an update of {size:,} bytes"
+        raise server_error(OSError(errno.ENOMEM, short(full)), what) from full
+    try:
+        return rebuild(plain, lambda path, leaf: like_leaf(copies[path], leaf))
+    except Exception as error:  # and so may its tensors
         return Unreadable(reason_of(error))

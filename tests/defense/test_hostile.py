@@ -2,6 +2,7 @@
 
 import collections
 import datetime
+import errno
 import importlib.util
 import itertools
 import re
@@ -18,6 +19,7 @@ import bartizan as bz
 from bartizan import coordinatewise as cw
 from bartizan import records as results
 from bartizan.defense.decide import rule_for_remaining
+from bartizan.errors import ServerResourceError
 from tests import oracle
 
 M, P, SEED = 11, 24, 5
@@ -558,6 +560,17 @@ def test_a_container_that_cant_be_read_is_its_clients_fault():
     assert "cut short" in out.quarantined[2]
 
 
+class Claiming(collections.UserDict):
+    """An update that raises what the server's own limits raise."""
+
+    def __init__(self, error):
+        super().__init__(w=None)
+        self.error = error
+
+    def __getitem__(self, key):
+        raise self.error
+
+
 class Fickle(collections.UserDict):
     """A lazily read file that is gone after it was read so many times."""
 
@@ -585,6 +598,22 @@ WAYS = {
     "a round that copies": lambda updates, tmp_path: through_a_round(updates, copy=True),
     "a round that spills": lambda updates, tmp_path: through_a_round(updates, spill=tmp_path),
 }
+
+
+CLAIMS = [
+    MemoryError("Unable to allocate 8 TiB"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    ServerResourceError(errno.EMFILE, "Too many open files"),
+]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=repr)
+@pytest.mark.parametrize("way", WAYS)
+def test_no_client_can_raise_the_servers_errors(way, claim, tmp_path):
+    clients = [{"w": row} for row in honest()]
+    clients[2] = Claiming(claim)
+    assert list(WAYS[way](clients, tmp_path).quarantined) == [2]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -383,18 +383,19 @@ sketch = bz.Rotated(k=1024) if sys.argv[4] == "rotated" else bz.Exact()
 bz.aggregate(np.ones((5, 9000), np.float32), rule, sketch=sketch, reference=np.ones(9000, np.float32))  # compile
 paths = sorted(folder.glob("*.npy"))
 reference = open_update(paths[0])
+updates = [np.load(path, mmap_mode=sys.argv[5]) for path in paths] if sys.argv[5] else paths
 told = []
 open("/proc/self/clear_refs", "w").write("5")  # the peak is now what is held now
 before = status("VmRSS")
 with create_update(folder / "out.npy", like=reference) as out:
-    done = bz.aggregate(paths, rule, sketch=sketch, memory=memory, out=out, reference=reference, seed=1,
+    done = bz.aggregate(updates, rule, sketch=sketch, memory=memory, out=out, reference=reference, seed=1,
                         progress=lambda *step: told.append(step))
 print(status("VmHWM") - before, len(done.quarantined), [step for step in told if step[1] == step[2]][-1][0], len(told))
 """
 
 
-def grown(folder: Path, n_files: int, numbers: int, memory: str, rule: str, sketch: str) -> int:
-    """How much a process grew that aggregated so many files, one of which ends in NaN; they are removed."""
+def grown(folder: Path, n_files: int, numbers: int, memory: str, rule: str, sketch: str, mode: str = "") -> int:
+    """How much a process grew that aggregated so many files, or maps of them, one of which ends in NaN."""
     row = np.random.default_rng(0).normal(size=numbers).astype(np.float32)
     for m in range(n_files):
         row += 1
@@ -404,7 +405,10 @@ def grown(folder: Path, n_files: int, numbers: int, memory: str, rule: str, sket
         row[-1] = 0
     try:
         run = subprocess.run(
-            [sys.executable, "-c", MEASURED, folder, memory, rule, sketch], capture_output=True, text=True, check=False
+            [sys.executable, "-c", MEASURED, folder, memory, rule, sketch, mode],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert run.returncode == 0, run.stderr
         grew, quarantined, stage, _ = run.stdout.split()
@@ -425,6 +429,12 @@ linux = pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="
 )
 def test_what_is_held_stays_within_the_budget(rule, sketch, tmp_path):
     assert grown(tmp_path, 12, 3_000_000, "48 MiB", rule, sketch) <= 48 * 2**20  # of 144 MB
+
+
+@linux
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_maps_of_the_caller_stay_within_the_budget(mode, tmp_path):
+    assert grown(tmp_path, 12, 3_000_000, "48 MiB", "bz.GeometricMedian()", "rotated", mode) <= 48 * 2**20
 
 
 @linux
@@ -484,13 +494,6 @@ def test_a_result_is_never_written_over_the_reference_or_the_trusted_update(name
                 r.close(out=wrap(ground[:900]))
     np.testing.assert_array_equal(ground, before)
     bz.aggregate(updates, bz.Mean(), out=wrap(ground[:900]), **{name: wrap(ground[900:1800])})
-
-
-def test_a_result_in_numpys_own_memory_needs_no_list_of_mapped_files(monkeypatch):
-    monkeypatch.setattr("bartizan.updates.server_inputs.mappings", lambda _: pytest.fail("that takes milliseconds"))
-    x, ground = RNG.normal(size=(7, 900)), np.zeros((4, 900))
-    for out in (np.empty(900), ground[2], ground[:, ::4].reshape(-1)):
-        np.testing.assert_allclose(bz.aggregate(x, bz.Mean(), out=out).update, x.mean(axis=0), atol=1e-15)
 
 
 def read_only() -> np.ndarray:

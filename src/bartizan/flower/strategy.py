@@ -19,7 +19,7 @@ from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
 from bartizan.defense.reported import SizePolicy
 from bartizan.defense.reputation import Reputation, Suspect
-from bartizan.errors import TooFewClientsError, server_error
+from bartizan.errors import TooFewClientsError, server_problem
 from bartizan.flower.connected_nodes import MissingNodesError, wait_for_nodes
 from bartizan.flower.replies import (
     MetricsFunction,
@@ -305,7 +305,7 @@ class RobustStrategy(FedAvg):
             opened = self._opened(outcome.round, model)
         except Exception as wrong:  # of the app's trusted_fn, or of `spill`
             full = isinstance(wrong, OSError) and wrong.errno in (errno.ENOSPC, errno.EDQUOT)
-            why = f"there is no room to keep replies in {self.spill}." if full else server_error(wrong)
+            why = f"there is no room to keep replies in {self.spill}." if full else server_problem(wrong)
             outcome.refuse(why, {}, {})
         else:
             with opened:
@@ -338,7 +338,7 @@ class RobustStrategy(FedAvg):
         except TooFewClientsError as too_few:
             outcome.refuse(too_few.problem, too_few.quarantined, too_few.failed)
         except Exception as wrong:  # a rule, of a plug-in too, may raise anything
-            outcome.refuse(server_error(wrong), opened.quarantined, opened.failed)
+            outcome.refuse(server_problem(wrong), opened.quarantined, opened.failed)
         outcome.nodes = sorted(opened.clients)
         outcome.waiting = last - self._asked_at - outcome.reading
         outcome.after = time.monotonic() - last
@@ -361,7 +361,7 @@ class RobustStrategy(FedAvg):
         try:
             quarantined = opened.add(update, node, size)
         except Exception as wrong:  # no room in `spill`, no memory: the node counts as failed, and the round goes on
-            opened.fail(node, short(wrong) if isinstance(wrong, OSError) else server_error(wrong))
+            opened.fail(node, short(wrong) if isinstance(wrong, OSError) else server_problem(wrong))
             return
         if self.sizes is not None:
             outcome.sizes[node] = size

@@ -26,7 +26,7 @@ from bartizan.aggregate import Aggregator
 from bartizan.defense.decide import lowered
 from bartizan.defense.reported import SizePolicy, median_metrics
 from bartizan.defense.reputation import Reputation, Suspect
-from bartizan.errors import TooFewClientsError, server_error
+from bartizan.errors import TooFewClientsError, server_problem
 from bartizan.lora.adapter_round import AdapterRound, check_adapters
 from bartizan.lora.adapters import LoRA
 from bartizan.nvflare.job_record import write_record
@@ -204,7 +204,7 @@ class RobustAggregator(ModelAggregator):
         try:
             reason = self._opened(now, kind).add(update, site, size)
         except Exception as wrong:  # no room in `spill`, no memory: the site has failed, and the round goes on
-            now.failed[site] = short(wrong) if isinstance(wrong, OSError) else server_error(wrong)
+            now.failed[site] = short(wrong) if isinstance(wrong, OSError) else server_problem(wrong)
             return False
         now.sizes[site] = size
         now.metrics[site] = model.metrics if isinstance(model.metrics, dict) else {}
@@ -230,7 +230,7 @@ class RobustAggregator(ModelAggregator):
         except TooFewClientsError as few:
             problem, quarantined = few.problem, few.quarantined
         except Exception as wrong:  # a limit on memory that is too low, or anything that a rule raises
-            problem, quarantined = server_error(wrong), opened.quarantined
+            problem, quarantined = server_problem(wrong), opened.quarantined
         weights = None
         if result is not None and result.weights is not None:
             weights = dict(zip(result.clients, result.weights.tolist(), strict=True))

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
-from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +12,12 @@ from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.kernels.rows import UNIT, Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, slices
-from bartizan.updates.layout import Layout, as_numpy, is_tensor, leaves_of
+from bartizan.updates.layout import Layout, is_tensor
 from bartizan.updates.lazy import LazyArray
+from bartizan.updates.mapping import NEIGHBOURS, release, span
 
 Progress = Callable[[str, int, int], None]
 
-NEIGHBOURS = 2**21  # bytes that the kernel may map at a time around the page that was asked for
-DONTNEED = 4  # MADV_DONTNEED on Linux
-MAPPING = re.compile(r"(\w+)-(\w+) ...(.) (\w+) (\S+ [1-9]\d*)")  # of a file: its inode is not 0
-CHANGED = re.compile(r"(?:Anonymous|Swap): +(\d+) kB")
 FETCHED = 2  # copies of what comes from a store, at most: the answer, and the block's own
 SUMS = 32  # bytes a column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
 UNITS = {"": 1, "B": 1}
@@ -52,109 +43,21 @@ def as_bytes(memory: int | str) -> int:
     return int(amount)
 
 
-class MappedPart(NamedTuple):
-    """A part of a file that is mapped into this process at the addresses [start, stop)."""
-
-    start: int
-    stop: int
-    file_start: int  # address that the file's first byte would have
-    file: str  # device and inode
-    shared: bool  # whether what is written there reaches the file
-    changed: bool  # whether some of its pages are nowhere but in memory
-
-
-def mappings(source: Literal["maps", "smaps"]) -> list[MappedPart]:
-    """The mapped files of this process by address; only "smaps" knows `changed`. Systems other than Linux have none."""
-    try:
-        with open(f"/proc/self/{source}", errors="surrogateescape", newline="\n") as file:
-            parts = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", file.read(), flags=re.MULTILINE)[1:]
-    except OSError:
-        return []
-    found = []
-    for part in parts:
-        if (head := MAPPING.match(part)) is not None:
-            start, stop, offset = (int(head[i], 16) for i in (1, 2, 4))
-            changed = any(int(size) for size in CHANGED.findall(part))
-            found.append(MappedPart(start, stop, start - offset, head[5], head[3] == "s", changed))
-    return sorted(found)
-
-
-@dataclass(frozen=True)
-class MappedPages:
-    """The parts of mapped files whose pages can be read from the file again after they were released."""
-
-    parts: list[MappedPart]
-
-    @classmethod
-    def now(cls, written: Iterable[Array]) -> MappedPages:
-        """The files that are mapped now; private mappings of the arrays that will be `written` are left out."""
-        private = [span(array) for array in written]
-
-        def is_file(part: MappedPart) -> bool:
-            overlaps = any(low < part.stop and part.start < high for low, high in private)
-            return part.shared or not (part.changed or overlaps)
-
-        return cls([part for part in mappings("smaps") if is_file(part)])
-
-    def release(self, low: int, high: int) -> None:
-        """Release the pages of these addresses, where they belong to a mapped file."""
-        part = _at(self.parts, low)
-        if part is not None:
-            low = max(part.start, low - low % NEIGHBOURS)
-            high = min(part.stop, high + -high % NEIGHBOURS)
-            _madvise()(low, high - low, DONTNEED)  # advice: if it can't be followed, nothing is lost
-
-
-def places_of(array: Array, mapped: Sequence[MappedPart], *, shared: bool = False) -> Iterator[tuple[str, int, int]]:
-    """The memory of an array as ("", start, stop), and its place in a mapped file (`shared`: one that it changes)."""
-    low, high = span(array)
-    yield "", low, high
-    part = _at(mapped, low)
-    if part is not None and (part.shared or not shared):
-        yield part.file, low - part.file_start, high - part.file_start
-
-
-def _at(mapped: Sequence[MappedPart], address: int) -> MappedPart | None:
-    """The mapping that has an address."""
-    at = bisect_right(mapped, address, key=attrgetter("start")) - 1
-    return mapped[at] if at >= 0 and address < mapped[at].stop else None
-
-
-def span(array: Array) -> tuple[int, int]:
-    """Addresses of the first byte of an array and of the byte after its last."""
-    return np.lib.array_utils.byte_bounds(array)
-
-
-@cache
-def _madvise() -> Callable[[int, int, int], int]:
-    call = ctypes.CDLL(None).madvise
-    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return call
-
-
 class ColumnPass:
     """Memory budget, page release and progress of one pass over the columns.
 
     Without a budget blocks are as wide as is fast, and the operating system decides which pages stay in memory.
     """
 
-    def __init__(
-        self, spare: int | None = None, pages: MappedPages | None = None, progress: Progress | None = None
-    ) -> None:
+    def __init__(self, spare: int | None = None, progress: Progress | None = None) -> None:
         self.spare = spare  # bytes that one block may take
-        self.pages = pages
         self.progress = progress
         self.stage, self.done, self.total = "", 0, 0
 
     @classmethod
-    def of(cls, memory: int | str | None, progress: Progress | None = None, out: Any = None) -> ColumnPass:
-        """For this budget and the files that are mapped now; call `limit` before the first pass."""
-        if memory is None:
-            return cls(progress=progress)
-        written: list[Array] = []
-        with suppress(TypeError, RuntimeError):  # `Updates.prepared` says what is wrong with `out`
-            written = [] if out is None else [as_numpy(leaf) for leaf in leaves_of(out).values()]
-        return cls(as_bytes(memory), MappedPages.now(written), progress)
+    def of(cls, memory: int | str | None, progress: Progress | None = None) -> ColumnPass:
+        """For this budget; call `limit` before the first pass."""
+        return cls(None if memory is None else as_bytes(memory), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:
         """Subtract the memory that is needed besides blocks from the budget; ValueError if too little is left."""
@@ -219,14 +122,14 @@ class ColumnPass:
 
     def release(self, layout: Layout, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
         """Release the mapped pages of these columns; they are read from the file again when needed."""
-        if self.pages is None:
+        if self.spare is None:
             return
         first, last = np.searchsorted(layout.ends, [start, stop - 1], side="right")
         for e in range(first, last + 1):
             begin = int(layout.ends[e]) - layout.float_entries[e].size
             for arrays in rows:
                 if not isinstance(arrays[e], LazyArray):
-                    self.pages.release(*_part(arrays[e], max(start - begin, 0), stop - begin))
+                    release(arrays[e], *_part(arrays[e], max(start - begin, 0), stop - begin))
 
     def pieces(self, array: Any, size: int = 2**20) -> Iterator[tuple[int, Array]]:
         """(first index, numbers) of an array that is read from end to end."""
@@ -238,8 +141,8 @@ class ColumnPass:
                 yield low, slices([array], low, low + size)[0]
                 continue
             yield low, (array if array.ndim == 1 else array.flat)[low : low + size]
-            if self.pages is not None:
-                self.pages.release(*_part(array, low, low + size))
+            if self.spare is not None:
+                release(array, *_part(array, low, low + size))
 
 
 UNLIMITED = ColumnPass()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import mmap
 import os
-import sys
 from collections.abc import Collection, Iterator, Mapping, ValuesView
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.atomic import atomic_file, remove_abandoned
+from bartizan._util.redact import without_addresses_secrets, without_secrets
 from bartizan._util.regular_files import NotRegularError, open_regular, read_regular
-from bartizan._util.text import quoted
+from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
+from bartizan.errors import ADVICE, EXHAUSTED, ServerResourceError, server_error
 from bartizan.updates.folders import INDEX, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
     LONGEST_HEADER,
@@ -32,11 +32,11 @@ from bartizan.updates.headers import (
     write_safetensors_header,
 )
 from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf, rebuild
-from bartizan.updates.lazy import IN_FLIGHT, TIMEOUT, LazyArray, bfloat16_array
+from bartizan.updates.lazy import IN_FLIGHT, NOT_IN_ORDER, TIMEOUT, LazyArray, LocalFile, RemoteUpdate, bfloat16_array
+from bartizan.updates.mapping import MOST_MAPPED, MappedFile, n_mapped
 from bartizan.updates.places import StoredPlace
 
 KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
-NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a map of a file larger than RAM needs no RAM set aside
 
 
 def open_update(
@@ -63,26 +63,39 @@ def open_update(
 
         place = path if isinstance(path, StoredPlace) else str(path)
         return open_remote(place, dtype=dtype, shape=shape, options=storage_options, timeout=timeout)
-    path = Path(path)
+    return _open_local(Path(path), LocalFiles(exposed=True), dtype, shape)
+
+
+def _open_local(
+    path: Path,
+    files: LocalFiles,
+    dtype: npt.DTypeLike | None = None,
+    shape: tuple[int, ...] | int | None = None,
+) -> Any:
+    """The update in a file or folder of this machine; ValueError if it is not sound."""
     try:
         if (dtype is None) != (shape is None):
             raise ValueError("dtype and shape belong together: pass both, or neither")
         if dtype is None and path.is_dir():
-            return open_folder(LocalFolder(path))
+            return open_folder(LocalFolder(path, files))
         if path.name.endswith(INDEX):
-            return open_index(LocalFolder(path.parent), path.name)
+            return open_index(LocalFolder(path.parent, files), path.name)
         with open_regular(path) as file:
             if dtype is not None and shape is not None:
-                return _array(file, np.dtype(dtype), as_shape(shape))
+                return files.array(file, np.dtype(dtype), as_shape(shape))
             if path.suffix == ".npy":
                 header = read_npy_header(file.read(LONGEST_HEADER + 12))
-                return _array(file, npy_dtype(header), header.shape, header.start, header.order)
+                return files.array(file, npy_dtype(header), header.shape, header.start, header.order)
             if path.suffix == ".safetensors":
-                return _safetensors(file)
+                return files.tensors(file)
         raise ValueError(f"known are {KNOWN}; pass dtype and shape to read it as one plain array")
     except (ValueError, NotRegularError) as unsound:
         said = unsound.strerror if isinstance(unsound, NotRegularError) else unsound
-        raise ValueError(f"{path} can't be opened as an update: {said}.") from None
+        raise ValueError(f"{short(path)} can't be opened as an update: {said}.") from None
+    except OSError as unread:
+        if unread.errno in EXHAUSTED:
+            raise server_error(unread, f"{short(path)} can't be opened") from unread
+        raise
 
 
 @contextlib.contextmanager
@@ -122,16 +135,25 @@ def create_update(
             [(name, dtype_name(leaf), tuple(leaf.shape)) for (name,), leaf in leaves.items()]
         )
     else:
-        raise ValueError(f"{path}: one array makes a .npy file, a dict from names to arrays a .safetensors file.")
+        raise ValueError(
+            f"{short(path)}: one array makes a .npy file, a dict from names to arrays a .safetensors file."
+        )
     size = max([len(head), *(place.stop for place in places)])
     remove_abandoned(path)
-    with atomic_file(path, size) as file:
-        file.write(head)
-        file.flush()
-        memory = mmap.mmap(file.fileno(), size)
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(atomic_file(path, size))
+            file.write(head)
+            file.flush()
+            mapped = MappedFile(file.fileno(), size, "shared")
+        except OSError as full:
+            if full.errno not in ADVICE:
+                raise
+            raise server_error(full, f"{short(path)} of {size:,} bytes can't be made") from full
+        memory = mapped.memory(writable=True)
         built = {place.name: _as_leaf(memory, place, leaves[(place.name,) if place.name else ()]) for place in places}
         yield built if isinstance(like, Mapping) else built[""]
-        memory.flush()
+        mapped.flush()
 
 
 def open_paths(updates: Any, **options: Any) -> Any:
@@ -150,13 +172,32 @@ def open_paths(updates: Any, **options: Any) -> Any:
 
 
 def opened(update: Any, **options: Any) -> Any:
-    """The update at a path or address, or an `Unreadable` if it can't be opened; anything else as it is."""
+    """The update at a path or address, or an `Unreadable` if it can't be opened; anything else as it is.
+
+    A `ServerResourceError` is the server's own: a path is made a plain one first, so no class of a client raises it.
+    """
     try:
-        return open_update(update, **options) if is_place(update) else update
+        if isinstance(update, StoredPlace) or is_address(update):
+            return open_update(update, **options)
+        place = Path(update) if isinstance(update, Path) else None
+    except Exception as error:  # a path may be of any class, which may raise anything
+        return Unreadable(_unread(update, error))
+    try:
+        return update if place is None else _open_local(place, LocalFiles(exposed=False))
+    except ServerResourceError:
+        raise
     except OSError as unread:
-        return Unreadable(f"{update} can't be opened as an update: {unread.strerror or unread}.")
+        return Unreadable(_unread(place, unread))
     except (ValueError, ImportError) as unsound:
         return Unreadable(str(unsound))
+
+
+def _unread(place: Any, error: Exception) -> str:
+    if isinstance(error, (ValueError, ImportError)):
+        return short(error)
+    where = short(place) if isinstance(place, Path) else without_secrets(short(place))
+    why = (error.strerror if isinstance(error, OSError) else None) or without_addresses_secrets(short(error))
+    return f"{where} can't be opened as an update: {why}."
 
 
 def open_point(point: Any) -> Any:
@@ -170,27 +211,12 @@ def open_point(point: Any) -> Any:
 
 
 def is_place(update: Any) -> bool:
-    return isinstance(update, (Path, StoredPlace)) or is_address(update)
+    return issubclass(type(update), (Path, StoredPlace)) or is_address(update)
 
 
 def is_address(update: Any) -> bool:
     """Whether this is an address in a store, such as s3://bucket/key."""
     return type(update) is str and "://" in update
-
-
-def map_file(file: BinaryIO) -> mmap.mmap:
-    """Map an open file into memory, privately: it is never written to."""
-    flags, access = mmap.MAP_PRIVATE | NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
-    return mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
-
-
-def _array(
-    file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
-) -> Array:
-    """The one array of a file, whose numbers begin at byte `start`."""
-    size = os.fstat(file.fileno()).st_size
-    check_array(dtype, shape, start, size)
-    return _view(map_file(file), dtype, shape, start, order) if size else np.empty(shape, dtype)
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:
@@ -215,17 +241,65 @@ def npy_dtype(header: NpyHeader) -> np.dtype:
         raise ValueError(f"its .npy header has the unknown dtype {header.dtype!r}") from None
 
 
-def _safetensors(file: BinaryIO, most: int = MOST_HEADER) -> dict[str, Any]:
-    tensors = read_safetensors_header(file, os.fstat(file.fileno()).st_size, most)
-    memory = map_file(file)
-    return {tensor.name: _entry(memory, tensor) for tensor in tensors}
+class LocalFiles:
+    """Open the arrays in files of this machine: mapped, and read when they are used where no more can be mapped.
+
+    If they are `exposed` a user gets them: all are mapped, and writing to a tensor changes this process's memory only.
+    """
+
+    def __init__(self, *, exposed: bool) -> None:
+        self.exposed = exposed
+        self.update = RemoteUpdate()
+
+    def array(
+        self, file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
+    ) -> Any:
+        """The one array of a file, whose numbers begin at byte `start`."""
+        size = os.fstat(file.fileno()).st_size
+        check_array(dtype, shape, start, size)
+        if not size:
+            return np.empty(shape, dtype)
+        in_order = order == "C" or len(shape) < 2
+        memory = self._mapped(file, size, keep_trying=not in_order)
+        if memory is None and not in_order:
+            raise ValueError(NOT_IN_ORDER)
+        if memory is None:
+            return self._unmapped(file, Tensor("", dtype.name, shape, start, size), dtype)
+        return _view(memory, dtype, shape, start, order)
+
+    def tensors(self, file: BinaryIO, most: int = MOST_HEADER) -> dict[str, Any]:
+        size = os.fstat(file.fileno()).st_size
+        tensors = read_safetensors_header(file, size, most)
+        brain = any(tensor.dtype == "bfloat16" for tensor in tensors)
+        if brain:
+            bfloat16_array(np.empty(0, np.uint16))  # a library that is missing is told now
+        memory = self._mapped(file, size, tensors=brain)
+        if memory is None:
+            return {tensor.name: self._unmapped(file, tensor, tensor.stored) for tensor in tensors}
+        return {tensor.name: _entry(memory, tensor) for tensor in tensors}
+
+    def _mapped(self, file: BinaryIO, size: int, *, tensors: bool = False, keep_trying: bool = False) -> Array | None:
+        """The file's bytes; None if it can't be mapped, which is no client's fault."""
+        if n_mapped() >= MOST_MAPPED and not (self.exposed or keep_trying):
+            return None
+        try:
+            mapped = MappedFile(file.fileno(), size, "private" if self.exposed and tensors else "read")
+        except OSError:
+            if self.exposed:
+                raise
+            return None
+        return mapped.memory(writable=tensors)  # torch wants to hear that it may write
+
+    def _unmapped(self, file: BinaryIO, place: Tensor, dtype: np.dtype) -> LazyArray:
+        stored = LocalFile(Path(file.name), os.fstat(file.fileno()))
+        return LazyArray(self.update, stored, dtype, place.shape, place.start, place.dtype)
 
 
 class LocalFolder:
-    """A folder on this machine, whose files are mapped."""
+    """A folder on this machine."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, files: LocalFiles) -> None:
+        self.path, self.files = path, files
 
     def names(self) -> list[str]:
         return sorted(one.name for one in self.path.iterdir())
@@ -237,11 +311,11 @@ class LocalFolder:
         found = []
         for name in names:
             with naming(name), open_regular(self.path / name) as file:
-                found.append(_safetensors(file, longest_header(len(names))))
+                found.append(self.files.tensors(file, longest_header(len(names))))
         return found
 
 
-def _entry(memory: mmap.mmap, tensor: Tensor) -> Any:
+def _entry(memory: Array, tensor: Tensor) -> Any:
     if tensor.dtype != "bfloat16":
         return _view(memory, tensor.stored, tensor.shape, tensor.start)
     if tensor.start % 2:
@@ -249,15 +323,13 @@ def _entry(memory: mmap.mmap, tensor: Tensor) -> Any:
     return bfloat16_array(np.ndarray(tensor.shape, tensor.stored, memory, tensor.start))
 
 
-def _view(
-    memory: mmap.mmap, dtype: np.dtype, shape: tuple[int, ...], start: int, order: Literal["C", "F"] = "C"
-) -> Array:
+def _view(memory: Array, dtype: np.dtype, shape: tuple[int, ...], start: int, order: Literal["C", "F"] = "C") -> Array:
     array: Array = np.ndarray(shape, dtype, memory, start, order=order)
     array.flags.writeable = False
     return array
 
 
-def _as_leaf(memory: mmap.mmap, place: Tensor, like: Any) -> Any:
+def _as_leaf(memory: Array, place: Tensor, like: Any) -> Any:
     """This place of the map as an array of the library that `like` is of."""
     # A .npy file keeps the byte order of `like`; a .safetensors file is little-endian.
     dtype = place.stored if place.name or is_tensor(like) else like.dtype

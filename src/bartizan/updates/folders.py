@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from bartizan._util.text import quoted
+from bartizan.errors import EXHAUSTED
 from bartizan.updates.headers import MOST_HEADER, read_json_object
 from bartizan.updates.layout import MOST_NODES
 
@@ -63,10 +64,12 @@ def open_index(folder: Folder, name: str) -> dict[str, Any]:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Raise an error about one file of several as a ValueError that names the file."""
+    """Raise an error about one file of several as a ValueError that names the file; one of the server as it is."""
     try:
         yield
     except (ValueError, OSError) as unsound:
+        if isinstance(unsound, OSError) and unsound.errno in EXHAUSTED:
+            raise
         said = (unsound.strerror or unsound) if isinstance(unsound, OSError) else unsound
         raise ValueError(f"{quoted(name)}: {said}") from None
 

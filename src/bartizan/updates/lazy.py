@@ -1,24 +1,31 @@
 """Arrays in a store, read by byte ranges when they are used: several requests at a time, each with a time limit.
 
+So are local files, where no more of them can be mapped.
+
 A request that fails ends no pass: its update is marked as lost, with the reason, and its numbers are NaN from there on,
 so that its client is quarantined as one that sent NaN.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from bartizan._util.redact import mentions_secret, without_addresses_secrets
+from bartizan._util.regular_files import open_regular
 from bartizan._util.text import short
 from bartizan._util.types import Array
+from bartizan.errors import EXHAUSTED, server_error
+from bartizan.updates.mapping import file_id
 
 T = TypeVar("T")
 
@@ -29,6 +36,7 @@ ATTEMPTS = 3
 TIMEOUT = 60.0  # seconds that one request may take, with its repetitions
 SLOWEST = 2**16  # bytes a second that an update must come with, after the first `timeout` seconds
 BFLOAT16_NAN = 0x7FC0
+NOT_IN_ORDER = "its array is in Fortran order, which can't be read by ranges; save it in C order"
 
 
 class LostUpdatesError(Exception):
@@ -54,6 +62,30 @@ class StoredObject(ABC):
         """Raise ValueError if the object has changed since it was opened."""
 
 
+class LocalFile(StoredObject):
+    """A file on this machine that is not kept open: each range is read from the file that has its name then."""
+
+    def __init__(self, path: Path, about: os.stat_result) -> None:
+        super().__init__(None, os.fspath(path), short(path), about.st_size, _version(about))
+        self.file = file_id(about)
+
+    def read_now(self, start: int, out: memoryview) -> None:
+        """Read `len(out)` bytes from `start` on; ValueError if the file has changed since it was opened."""
+        with open_regular(self.path, buffering=0) as file:
+            if _version(os.fstat(file.fileno())) != self.version or os.preadv(file.fileno(), [out], start) != len(out):
+                raise ValueError("it was changed while it was being read")
+
+    async def read_into(self, start: int, out: memoryview) -> None:
+        self.read_now(start, out)
+
+    async def check(self) -> None:
+        """Each range was checked."""
+
+
+def _version(about: os.stat_result) -> tuple[int, ...]:
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+
+
 class RemoteUpdate:
     """The objects of one client's update, and why it can't be read any more, if so."""
 
@@ -74,6 +106,16 @@ class RemoteUpdate:
         if self.lost is None:
             self.unchecked = True
             await self._guarded(one, lambda: one.read_into(start, out), len(out))
+
+    def read_now(self, one: LocalFile, start: int, out: memoryview) -> None:
+        """Read a range of a local file, or record why that is not possible."""
+        if self.lost is None:
+            try:
+                one.read_now(start, out)
+            except (OSError, ValueError) as unread:
+                if isinstance(unread, OSError) and unread.errno in EXHAUSTED:
+                    raise server_error(unread, f"{one.shown} can't be read") from unread
+                self.lose(f"{one.shown}: {short(unread)}")
 
     async def check(self) -> None:
         for one in self.objects:
@@ -194,7 +236,10 @@ class Fetch:
                 self.places[j] = buffer, start - begin
             for low in range(0, len(buffer), LONGEST_REQUEST):
                 array, part = cuts[i][0], buffer.data[low : low + LONGEST_REQUEST]
-                requests.append(partial(array.update.read, array.stored, begin + low, part))
+                if isinstance(array.stored, LocalFile):
+                    array.update.read_now(array.stored, begin + low, part)
+                else:
+                    requests.append(partial(array.update.read, array.stored, begin + low, part))
             at = end_at
         self._future = submit(several(requests)) if requests else None
 

@@ -27,6 +27,7 @@ from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
 from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
 from bartizan.updates.headers import LONGEST_HEADER, read_npy_header, read_safetensors_header
 from bartizan.updates.lazy import (
+    NOT_IN_ORDER,
     LazyArray,
     RemoteUpdate,
     StoredObject,
@@ -157,7 +158,7 @@ class RemoteFolder:
         header = read_npy_header(OpenedFile(one, self.update).read(min(one.size, LONGEST_HEADER + 12)))
         dtype = npy_dtype(header)
         if header.order == "F" and len(header.shape) > 1:
-            raise ValueError("its array is in Fortran order, which can't be read by ranges; save it in C order")
+            raise ValueError(NOT_IN_ORDER)
         check_array(dtype, header.shape, header.start, one.size)
         return LazyArray(self.update, one, dtype, header.shape, header.start, dtype.name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.updates.column_pass import ColumnPass, MappedPart, mappings, places_of, span
+from bartizan.updates.column_pass import ColumnPass
 from bartizan.updates.columns import Row, numbers
 from bartizan.updates.layout import (
     Layout,
@@ -26,6 +26,8 @@ from bartizan.updates.layout import (
     on_host,
     shown_path,
 )
+from bartizan.updates.lazy import LazyArray, LocalFile
+from bartizan.updates.mapping import part_of, span
 
 
 def server_row(name: str, update: Any, layout: Layout, column_pass: ColumnPass) -> Row | None:
@@ -73,7 +75,7 @@ class Target:
     row: Row
 
     @classmethod
-    def of(cls, out: Any, layout: Layout, updates: Iterable[Array], points: Mapping[str, Any]) -> Target:
+    def of(cls, out: Any, layout: Layout, updates: Iterable[Array | LazyArray], points: Mapping[str, Any]) -> Target:
         """Check that a result fits into `out`, and that writing it changes no client's update and none of `points`."""
         leaves = server_leaves("out", out)
         if misfit := layout.misfit(Layout.of(leaves)) if leaves else "it is empty":
@@ -134,32 +136,42 @@ def _share_memory(arrays: Iterable[Array]) -> bool:
 
 @dataclass(frozen=True)
 class _OverlapCheck:
-    """Whether an array may overlap any of given ones, in memory or in a file that both map, whatever their names."""
+    """Whether an array may overlap any of given ones, in memory or in a file that both are known to map."""
 
     starts: list[tuple[str, int]]
     ends: list[tuple[str, int]]  # of those that begin so far
-    mapped: list[MappedPart]
 
     @classmethod
-    def of(cls, written: Collection[Array]) -> _OverlapCheck:
-        mapped = [] if all(map(_is_numpys_own, written)) else mappings("maps")  # which takes milliseconds
-        places = sorted(place for array in written if array.size for place in places_of(array, mapped, shared=True))
+    def of(cls, written: Iterable[Array]) -> _OverlapCheck:
+        places = sorted(place for array in written if array.size for place in _places(array, written=True))
         ends = [(where, stop) for where, _, stop in places]
-        return cls([(where, start) for where, start, _ in places], list(accumulate(ends, max)), mapped)
+        return cls([(where, start) for where, start, _ in places], list(accumulate(ends, max)))
 
-    def __call__(self, array: Array) -> bool:
-        for where, low, high in places_of(array, self.mapped) if array.size else ():
+    def __call__(self, array: Array | LazyArray) -> bool:
+        in_memory = not self.starts or not self.starts[-1][0]
+        for where, low, high in _places(array, in_memory=in_memory) if array.size else ():
             before = bisect_left(self.starts, (where, high))
             if before and self.ends[before - 1] > (where, low):
                 return True
         return False
 
 
-def _is_numpys_own(array: Array) -> bool:
-    """Whether NumPy allocated the memory of an array, which is then no part of a file."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array.flags.owndata
+def _places(
+    array: Array | LazyArray, *, written: bool = False, in_memory: bool = False
+) -> Iterator[tuple[str, int, int]]:
+    """The memory of an array as ("", start, stop), and unless only that is asked for its place in a mapped file.
+
+    Where it is `written`, a file is named only if writing to the array changes it.
+    """
+    if isinstance(array, LazyArray):
+        if isinstance(array.stored, LocalFile):
+            yield array.stored.file, array.start, array.start + array.nbytes
+        return
+    low, high = span(array)
+    yield "", low, high
+    part = None if in_memory else part_of(array, low)
+    if part is not None and (part.access == "shared" or not written) and (file := part.file_now()) is not None:
+        yield file, low - part.file_start, high - part.file_start
 
 
 def server_leaves(name: str, update: Any) -> dict[Path, Any]:

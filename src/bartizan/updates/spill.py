@@ -1,32 +1,39 @@
-"""Keep the updates of a round in files instead of in memory, until the round ends.
+"""Keep the updates of a round in a file instead of in memory, until the round ends.
 
+There are as many files as updates are kept at a time, each mapped in large pieces, so a round needs few descriptors.
 Each round has a folder of its own, and beside it a lock file that the operating system releases when the process ends,
 however it ends. The next round in the same place removes folders whose lock is free.
 """
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import secrets
 import shutil
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from bartizan._util.atomic import atomic_file
 from bartizan._util.locks import try_lock
 from bartizan._util.regular_files import open_regular
-from bartizan._util.text import quoted
+from bartizan._util.text import quoted, short
+from bartizan._util.types import Array
+from bartizan.errors import ADVICE, server_error
 from bartizan.updates.column_pass import UNLIMITED
-from bartizan.updates.files import map_file
 from bartizan.updates.layout import Path as Place
-from bartizan.updates.layout import as_numpy, leaves_of, like_leaf, on_gpu, rebuild
+from bartizan.updates.layout import is_tensor, like_leaf, rebuild
+from bartizan.updates.mapping import MappedFile
+from bartizan.updates.parse import ParsedUpdate
 
 PREFIX = "bartizan-round-"
 ALIGNED = 64
+MAPPED = 2**28  # bytes of a file that are mapped at a time, at least
 
 
 class Spill:
@@ -34,45 +41,113 @@ class Spill:
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = Path(place)
-        self.place.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self.place)
-        lock, path = _locked(self.place)
-        self.folder = path.with_suffix("")
-        self.folder.mkdir(mode=0o700)
-        self.clear = weakref.finalize(self, _remove, self.folder, path, lock, os.getpid())
+        try:
+            self.place.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.place)
+            lock, path = _locked(self.place)
+            self.folder = path.with_suffix("")
+            self.folder.mkdir(mode=0o700)
+        except OSError as full:
+            if full.errno not in ADVICE:
+                raise
+            raise server_error(full, f"Updates can't be spilled to {short(self.place)}") from full
+        self._idle: list[SpillFile] = []  # each is used by one thread at a time
+        self.clear = weakref.finalize(self, _remove, self.folder, path, lock, os.getpid(), self._idle)
 
-    def keep(self, update: Any, client: Any) -> Any:
-        """The same update, its numbers in a mapped file of this folder; OSError if there is no room for them."""
-        leaves = leaves_of(update)
-        if any(on_gpu(leaf) for leaf in leaves.values()):
+    def keep(self, parsed: ParsedUpdate, client: Any) -> Any:
+        """The same update, its numbers in a file of this folder; ServerResourceError if there is no room for them."""
+        floats, integers = iter(parsed.row.floats), iter(parsed.row.integers)
+        stored = {entry.path: next(floats if entry.is_float else integers) for entry in parsed.layout.entries}
+        if any(map(is_tensor, stored.values())):
             raise ValueError(
                 f"client {quoted(client, 60)}'s update is on a GPU; spill is for updates in host memory. Call .cpu()."
             )
-        stored = {path: as_numpy(leaf) for path, leaf in leaves.items()}
-        places, size = {}, 0
-        for key, array in stored.items():
-            places[key] = size
-            size += array.nbytes + -array.nbytes % ALIGNED
-        path = self.folder / f"{secrets.token_hex(8)}.update"
+        size = sum(map(_padded, stored.values()))
         try:
-            with atomic_file(path, size) as file:
-                for key, array in stored.items():
-                    file.seek(places[key])
-                    for _, piece in UNLIMITED.pieces(array):
-                        file.write(np.ascontiguousarray(piece).data.cast("B"))
+            memory = self._written(list(stored.values()), size)
         except OSError as full:
-            raise OSError(
-                full.errno,
-                f"client {quoted(client, 60)}'s update of {size:,} bytes could not be written to {self.place} "
-                f"({full.strerror}). The round goes on without it: make room, and add it again",
-            ) from full
-        with open_regular(path) as file:
-            memory = map_file(file) if size else None
+            what = f"client {quoted(client, 60)}'s update of {size:,} bytes could not be written to {short(self.place)}"
+            raise server_error(full, f"{what}; the round goes on without it, and you may add it again") from full
+        at, places = 0, {}
+        for key, array in stored.items():
+            places[key], at = at, at + _padded(array)
 
         def mapped(key: Place, leaf: Any) -> Any:
             return like_leaf(np.ndarray(stored[key].size, stored[key].dtype, memory, places[key]), leaf)
 
-        return rebuild(update, mapped)
+        return rebuild(parsed.plain, mapped)
+
+    def _written(self, arrays: list[Array], size: int) -> Array:
+        """The arrays one after another in a file, mapped."""
+        try:
+            file = self._idle.pop()
+        except IndexError:
+            file = SpillFile(self.folder)
+        try:
+            return file.append(arrays, size)
+        except OSError as full:
+            if full.errno != errno.EFBIG or not file.end:
+                raise
+            self._idle.append(file)  # it may have room for a smaller one
+            file = SpillFile(self.folder)
+            return file.append(arrays, size)
+        finally:
+            if not file.file.closed:
+                self._idle.append(file)
+
+
+class SpillFile:
+    """A file to which updates are appended; no other thread may use it meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"{secrets.token_hex(8)}.update"
+        self.file = open(self.path, "x+b", buffering=0)  # noqa: SIM115 (held for as long as the round lasts)
+        self.end = 0
+        self._mapped: Array = np.empty(0, np.uint8)
+        self._first = 0  # byte of the file that `_mapped` begins with
+
+    def append(self, arrays: list[Array], size: int) -> Array:
+        """Write arrays, each from a multiple of `ALIGNED` bytes on, and return their bytes.
+
+        After an error the file is as it was; one that was empty is removed.
+        """
+        begin, at, descriptor = self.end, self.end, self.file.fileno()
+        try:
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, begin, size)  # a full disk is an error now, not a crash at some page
+            for array in arrays:
+                for low, piece in UNLIMITED.pieces(array):
+                    _write(descriptor, np.ascontiguousarray(piece), at + low * array.itemsize)
+                at += _padded(array)
+            memory = self._map(begin, size)
+        except BaseException:
+            if begin:
+                self.file.truncate(begin)
+            else:
+                self.file.close()
+                self.path.unlink()
+            raise
+        self.end += size + -size % mmap.PAGESIZE  # the page of the last bytes may be in memory already
+        return memory
+
+    def _map(self, begin: int, size: int) -> Array:
+        """These bytes, in a mapping that reaches beyond the end of the file: what is appended later is there too."""
+        if begin + size > self._first + len(self._mapped):
+            first = begin - begin % mmap.ALLOCATIONGRANULARITY
+            mapped = MappedFile(self.file.fileno(), max(MAPPED, begin + size - first), "read", first)
+            self._mapped, self._first = mapped.memory(writable=True), first  # as torch wants to hear; nobody writes
+        return self._mapped[begin - self._first :][:size]
+
+
+def _padded(array: Array) -> int:
+    return array.nbytes + -array.nbytes % ALIGNED
+
+
+def _write(descriptor: int, piece: Array, at: int) -> None:
+    data = piece.reshape(-1).view(np.uint8).data
+    while data:
+        written = os.pwrite(descriptor, data, at)
+        data, at = data[written:], at + written
 
 
 def remove_leftovers(place: Path) -> list[Path]:
@@ -97,9 +172,11 @@ def _locked(place: Path) -> tuple[IO[bytes], Path]:
         lock.close()
 
 
-def _remove(folder: Path, lock_path: Path, lock: IO[bytes], owner: int) -> None:
+def _remove(folder: Path, lock_path: Path, lock: IO[bytes], owner: int, files: Sequence[SpillFile] = ()) -> None:
     if os.getpid() != owner:  # a forked child that exits: the round is its parent's
         return
+    for file in files:
+        file.file.close()
     shutil.rmtree(folder, ignore_errors=True)
     lock_path.unlink(missing_ok=True)
     lock.close()

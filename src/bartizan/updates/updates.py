@@ -50,7 +50,8 @@ class Updates:
         """The same updates with `out` as checked target, and blocks that fit the memory budget.
 
         `points` are the reference and the trusted update as they were given: `out` must not overlap them.
-        `sketch_size` numbers are kept of each client. A sketch that reads rows in place reads `unit` columns at a time.
+        `sketch_size` numbers are kept of each client, and those for the `distances` if the rule needs any. A sketch
+        that reads rows in place reads `unit` columns at a time.
         """
         column_pass = self.column_pass
         if self.on_gpu and (out is not None or column_pass.spare is not None):
@@ -72,9 +73,9 @@ class Updates:
             column_pass.limit(needs, least)
         return self if target is None else replace(self, target=target)
 
-    def _arrays(self) -> Iterator[Array]:
+    def _arrays(self) -> Iterator[Array | LazyArray]:
         for m in range(len(self)):
-            yield from (a for a in (*self.rows.arrays[m], *self.integers[m]) if not isinstance(a, LazyArray))
+            yield from (*self.rows.arrays[m], *self.integers[m])
 
     def without(self, quarantined: Mapping[int, str]) -> Updates:
         """The same round with these clients quarantined for these reasons."""
