@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
@@ -20,14 +20,15 @@ from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.defense.decide import Verdict, decide, effective_sketch
 from bartizan.defense.quarantine import until_read
+from bartizan.defense.rewritten import combine_measured, measure, opened_paths
 from bartizan.geometry import GramStats, client_sizes
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
-from bartizan.updates.files import open_paths, open_point
+from bartizan.updates import ColumnPass, Noise, Progress, Updates, parse_updates
+from bartizan.updates.files import open_point
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -189,18 +190,20 @@ def aggregate(
     aggregator = Aggregator(rule, sketch)
     if isinstance(rule, Rule):
         rule.check_trusted(trusted is not None)
-    updates, reference, trusted = open_paths(updates), open_point(reference), open_point(trusted)
+    updates, rewritable = opened_paths(updates)
+    reference, trusted = open_point(reference), open_point(trusted)
     column_pass = ColumnPass.of(memory, progress, out)  # it knows the files that are mapped by now
     clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
     S = None if sizes is None else client_sizes(sizes, clients.n_sent)
     chosen = aggregator.sketch_for(clients)
     effective = effective_sketch(rule, chosen)
+    clients = replace(clients, rewritable=rewritable)
     clients = clients.prepared(out, {"reference": reference, "trusted": trusted}, *effective.working_set())
 
     # Drawn only now: `updates` may be a generator that was still waiting for some of them.
     seed = fresh_seed() if seed is None else seed
     column_pass.begin("sketch")
-    stats = effective.gram_stats(clients, seed)
+    stats, measured = measure(effective, clients, seed)
 
     def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
         verdict = decide(
@@ -208,7 +211,7 @@ def aggregate(
         )
         decision, used = verdict.decision, clients.without(verdict.quarantined)
         noise = Noise(decision.noise, verdict.seed)
-        return verdict, combine(used, decision.weights, decision.coordinate_stage, noise)
+        return verdict, combine_measured(used, decision, noise, measured)
 
     verdict, update = until_read(clients, stats, strict, closed)
     watch.lap("combine")
