@@ -23,6 +23,7 @@ from bartizan.sketch.probes import PROBES, Probes
 from bartizan.updates import ColumnPass, Noise, UpdateRows, Updates, combine
 from bartizan.updates.columns import GRANULE, HostRows, Row
 from bartizan.updates.files import open_paths
+from bartizan.updates.layout import Layout
 from bartizan.updates.lazy import LostUpdatesError
 from bartizan.updates.updates import Blocks
 
@@ -65,14 +66,15 @@ class Measured:
         place = {client: row for row, client in enumerate(clients)}
         return cls(sketch, seed, place, read.sketches, read.squared_norms)
 
-    def agrees(self, clients: Sequence[int], factors: Floats, found: SketchedRows, rounding: float, dim: int) -> bool:
+    def agrees(
+        self, clients: Sequence[int], factors: Floats, found: SketchedRows, rounding: float, layout: Layout
+    ) -> bool:
         """Whether these are the sketch and the squared norm of the clients' sum with these factors, up to rounding.
 
         `rounding` is a bound of the distance between the exact sum and its rounded numbers.
         """
         rows = [self.place[client] for client in clients]
-        narrow = isinstance(self.sketch, Projection) or not (isinstance(self.sketch, Probes) and self.sketch.wide)
-        accuracy = max(FLOAT32_SUMS * narrow, 2.0**-53 * (16 + np.sqrt(dim)))
+        accuracy = max(FLOAT32_SUMS if layout.widest == np.float32 else 0.0, 2.0**-53 * (16 + np.sqrt(layout.dim)))
         with np.errstate(over="ignore", invalid="ignore"):
             wanted = factors @ self.sketches[rows]
             lengths = np.abs(factors) @ np.sqrt(self.squared_norms[rows])
@@ -162,7 +164,7 @@ def _check_sum(clients: Updates, weights: Floats, measured: Sequence[Measured], 
             bare = replace(result, reference=None, origin=None)
             squares = Norms().sketch_part(bare, 0) if centred else found
             about_zero = float(np.sqrt(squares.squared_norms[0]))
-        if not one.agrees(used, weights[rows], found, _rounding(clients, about_zero), clients.layout.dim):
+        if not one.agrees(used, weights[rows], found, _rounding(clients, about_zero), clients.layout):
             raise NotMeasuredError
 
 
@@ -185,7 +187,8 @@ class Combination:
         self.clients, self.measured = clients, measured
         self.used = [clients.clients[row] for row in used]
         generator = np.random.default_rng()  # fresh entropy: nobody could know the factors
-        self.factors = generator.uniform(1, 2, len(used)) * generator.choice([-1.0, 1.0], len(used))
+        factors = generator.uniform(1, 2, len(used)) * generator.choice([-1.0, 1.0], len(used))
+        self.factors = factors.astype(clients.layout.widest)
         self.found = [SketchedRows(np.zeros((1, one.sketches.shape[1])), np.zeros(1)) for one in measured]
         self.complete = True
 
@@ -195,10 +198,10 @@ class Combination:
         factors = self.factors
         for start, block in blocks:
             assert isinstance(block, Rows)
-            total = np.zeros(block.width)
+            total = np.zeros(block.width, block.dtype)
             seen: list[int] = []
 
-            def see(low: int, values: Array, order: Array | None, total: Floats = total, seen: Any = seen) -> None:
+            def see(low: int, values: Array, order: Array | None, total: Array = total, seen: Any = seen) -> None:
                 width = min(len(values) // len(factors), len(total) - low)
                 cpu.add_strip(values, factors if order is None else factors[order], total[low : low + width])
                 seen.append(width)
@@ -207,15 +210,15 @@ class Combination:
             self.complete &= sum(seen) == block.width  # a rule's own kernel may show nothing
             origin = self.clients.origin_at(start, start + block.width)
             if origin is not None:
-                total -= factors.sum() * origin
+                total -= factors.sum(dtype=np.float64) * origin
             for one, found in zip(self.measured, self.found, strict=True):
                 one.sketch.add(Rows.of(total[None]), None, start, one.seed, found.sketches, found.squared_norms)
 
     def check(self, _: Sequence[Any]) -> None:
-        dim = self.clients.layout.dim
-        rounding = np.finfo(np.float64).smallest_subnormal * np.sqrt(dim)
+        layout = self.clients.layout
+        rounding = float(np.finfo(layout.widest).smallest_subnormal * np.sqrt(layout.dim))
         for one, found in zip(self.measured, self.found, strict=True):
-            if not (self.complete and one.agrees(self.used, self.factors, found, float(rounding), dim)):
+            if not (self.complete and one.agrees(self.used, self.factors, found, rounding, layout)):
                 raise NotMeasuredError
 
 

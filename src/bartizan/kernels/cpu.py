@@ -588,13 +588,12 @@ def _strip_product(typing_context, x, at, weights, first):
             loaded = b.load(b.bitcast(place, ir.VectorType(data.type.pointee, lanes).as_pointer()), align=4)
             return loaded if data.type.pointee == number else b.fpext(loaded, ir.VectorType(number, lanes))
 
-        row = context.make_array(signature.args[0])(context, b, arguments[0]).data
-        for line in range(0, STRIP, LINE // context.get_abi_sizeof(row.type.pointee)):
-            emit_prefetch(b, b.gep(row, [b.add(arguments[1], i64(line + TILE))]))
-        products = [b.fmul(vector(0, i), vector(2, i)) for i in range(0, STRIP, lanes)]
-        while len(products) > 1:
-            products = [b.fadd(*products[i : i + 2]) for i in range(0, len(products), 2)]
-        numbers = [b.extract_element(products[0], ir.IntType(32)(i)) for i in range(lanes)]
+        sums = [b.fmul(vector(0, i), vector(2, i), flags=["contract"]) for i in range(0, 4 * lanes, lanes)]
+        for n, i in enumerate(range(4 * lanes, STRIP, lanes)):
+            product = b.fmul(vector(0, i), vector(2, i), flags=["contract"])
+            sums[n % 4] = b.fadd(product, sums[n % 4], flags=["contract"])
+        total = b.fadd(b.fadd(sums[0], sums[1]), b.fadd(sums[2], sums[3]))
+        numbers = [b.extract_element(total, ir.IntType(32)(i)) for i in range(lanes)]
         numbers = [n if weights.dtype == types.float64 else b.fpext(n, ir.DoubleType()) for n in numbers]
         while len(numbers) > 1:
             numbers = [b.fadd(*numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
@@ -606,7 +605,7 @@ def _strip_product(typing_context, x, at, weights, first):
 @njit(cache=True, nogil=True)
 def _probe_parts(rows, like, origin, weights, strips, out, first, last):
     """The squared norms of rows over units of columns, and the products of their strips: each number is read once."""
-    scratch, own, wide = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype), np.empty(TILE)
+    scratch, own, wide = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype), np.empty(TILE, weights.dtype)
     width = rows.ends[-1]
     for i in range(first, last):
         m, unit = divmod(i, out.shape[1])
@@ -623,15 +622,12 @@ def _probe_parts(rows, like, origin, weights, strips, out, first, last):
                     own[j] -= about
                     wide[j] -= about
                 for at in range(0, min(TILE, width - low), STRIP):
-                    if weights.itemsize == 8:
-                        strips[m, (low + at) // STRIP] = _strip_product(wide, at, weights, at)
-                    else:
-                        strips[m, (low + at) // STRIP] = _strip_product(own, at, weights, at)
+                    strips[m, (low + at) // STRIP] = _strip_product(wide, at, weights, at)
                 total += _square(own)
             else:
+                total += _square(x)
                 for at in range(0, min(TILE, width - low), STRIP):
                     strips[m, (low + at) // STRIP] = _strip_product(x, at, weights, at)
-                total += _square(x)
         out[m, unit] = total
 
 
@@ -730,13 +726,23 @@ def _fill_strip(rows, low, width, own, out):
     out[M * width :] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def add_strip(values, factors, out):
     """out += the sum of the strip's rows times their factors."""
-    width = len(values) // len(factors)
-    for m in range(len(factors)):
-        for i in range(u64(len(out))):
-            out[i] += factors[m] * np.float64(values[u64(m) * u64(width) + i])
+    M, width = len(factors), u64(len(values) // len(factors))
+    for low in range(u64(0), u64(len(out)), u64(STRIP)):
+        count = min(u64(STRIP), u64(len(out)) - low)
+        for m in range(u64(0), u64(M - M % 4), u64(4)):
+            a, b, c, d = factors[m], factors[m + u64(1)], factors[m + u64(2)], factors[m + u64(3)]
+            w = values[m * width + low : m * width + low + count]
+            x = values[(m + u64(1)) * width + low : (m + u64(1)) * width + low + count]
+            y = values[(m + u64(2)) * width + low : (m + u64(2)) * width + low + count]
+            z = values[(m + u64(3)) * width + low : (m + u64(3)) * width + low + count]
+            for i in range(count):
+                out[low + i] += (a * w[i] + b * x[i]) + (c * y[i] + d * z[i])
+        for m in range(u64(M - M % 4), u64(M)):
+            for i in range(count):
+                out[low + i] += factors[m] * values[m * width + low + i]
 
 
 @njit(cache=True, nogil=True)
