@@ -21,7 +21,7 @@ from bartizan.defense.decide import Verdict, decide, effective_sketch
 from bartizan.defense.quarantine import until_read
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.defense.reported import is_size
-from bartizan.defense.rewritten import Measured, combine_measured, may_be_rewritten, measure, probed
+from bartizan.defense.rewritten import Measured, combine_measured, may_be_rewritten, measure, probed, stats_and_measured
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
 from bartizan.geometry import GramStats, norm_limit
 from bartizan.result import Aggregation
@@ -354,9 +354,7 @@ class Round(Generic[U]):
             if reading is None or stored[client].layout != clients.layout or reading.sketches.shape[1] != k:
                 reading = sketch.sketch_part(clients.only([row]), self._seed)
             readings.append(reading)
-        read = SketchedRows.stacked(readings)
-        measured = [Measured.of(sketch, self._seed, clients.clients, read)] if clients.rewritable else []
-        return sketch.stats_from(clients, read, self._seed), measured
+        return stats_and_measured(sketch, clients, SketchedRows.stacked(readings), self._seed)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence, ValuesView
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.defense.quarantine import ODDS
 from bartizan.defense.recheck import TRUSTED, Recheck
-from bartizan.geometry import GramStats
+from bartizan.geometry import GramStats, norm_limit
 from bartizan.kernels.rows import Rows
 from bartizan.rules.base import Decision
 from bartizan.sketch.base import Projection, Sketch, SketchedRows, StreamingSketch
@@ -30,6 +31,7 @@ from bartizan.updates.updates import Blocks
 REWRITTEN = "its file changed between measuring and summing"
 DEVIATIONS = 16  # of a probe: rounding errors of a sum make larger ones with a probability below 1e-6
 FLOAT32_SUMS = 16 * 2.0**-24  # relative error of a sketch that is summed in float32, an upper bound for whole folds
+NO_SQUARE = 1e-150  # lengths below have no square
 COPIED = 2**21  # bytes of a block of copies
 
 
@@ -74,13 +76,12 @@ class Measured:
         `rounding` is a bound of the distance between the exact sum and its rounded numbers.
         """
         rows = [self.place[client] for client in clients]
-        accuracy = max(FLOAT32_SUMS if layout.widest == np.float32 else 0.0, 2.0**-53 * (16 + np.sqrt(layout.dim)))
         with np.errstate(over="ignore", invalid="ignore"):
             wanted = factors @ self.sketches[rows]
             lengths = np.abs(factors) @ np.sqrt(self.squared_norms[rows])
             off = float(np.abs(found.sketches[0] - wanted).max(initial=0.0))
             length = float(np.sqrt(found.squared_norms[0]))
-            slack = DEVIATIONS * (rounding + accuracy * (lengths + length))
+            slack = DEVIATIONS * (rounding + _accuracy(layout) * (lengths + length))
             if not off <= slack:  # True for NaN
                 return False
         if not isinstance(self.sketch, Projection) or length <= 64 * slack:
@@ -95,14 +96,68 @@ def measure(sketch: Sketch, clients: Updates, seed: int) -> tuple[GramStats, lis
     if not clients.rewritable:
         return sketch.gram_stats(clients, seed), []
     if isinstance(sketch, Exact):
+        gram_of = sketch.gram
         probes, found = Probes(wide=True), np.zeros((len(clients.all_rows), PROBES))
         stats = sketch.gram_stats(clients, seed, partial(probes.add_gram, found))
         read = SketchedRows(found, stats.squared_norms)
+
+        def gram_about(row: int) -> tuple[Floats, Floats]:
+            again = np.zeros_like(found)
+            return gram_of(clients, row, partial(probes.add_gram, again)), again
+
+        stats = replace(stats, about=_compared(clients, read, gram_about))
         return stats, [Measured.of(probes, seed, clients.clients, read)]
     sketch = probed(sketch)
     assert isinstance(sketch, StreamingSketch)
-    read = sketch.sketch_rows(clients, seed)
-    return sketch.stats_from(clients, read, seed), [Measured.of(sketch, seed, clients.clients, read)]
+    return stats_and_measured(sketch, clients, sketch.sketch_rows(clients, seed), seed)
+
+
+def stats_and_measured(
+    sketch: StreamingSketch, clients: Updates, read: SketchedRows, seed: int
+) -> tuple[GramStats, list[Measured]]:
+    """The same from sketches that were taken before."""
+    stats = sketch.stats_from(clients, read, seed)
+    if not clients.rewritable:
+        return stats, []
+
+    def gram_about(row: int) -> tuple[Floats, Floats]:
+        again: Floats = sketch.sketch_rows(clients, seed, clients.all_rows.take([row])).sketches
+        return clients.all_rows.inner_products(again), again
+
+    if not stats.norms_only:
+        stats = replace(stats, about=_compared(clients, read, gram_about))
+    return stats, [Measured.of(sketch, seed, clients.clients, read)]
+
+
+def _compared(
+    clients: Updates, read: SketchedRows, gram_about: Callable[[int], tuple[Floats, Floats]]
+) -> Callable[[int], Floats]:
+    """`about` for `GramStats`, which raises LostUpdatesError for files that show something else there than before.
+
+    Sketches about row m are those about the reference minus that of m, up to the digits for which clients are read
+    again. Where most differ, the file that has changed is that of m.
+    """
+    M, lengths = len(clients), np.sqrt(read.squared_norms[: len(clients)])
+    usable = read.squared_norms[:M] <= norm_limit(clients.layout.widest)
+    told: set[int] = set()
+
+    @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
+    def about(row: int) -> Floats:
+        with clients.reading():
+            gram, again = gram_about(row)
+        if row < M:
+            with np.errstate(over="ignore", invalid="ignore"):
+                off = np.abs(again - (read.sketches - read.sketches[row])).max(axis=1)[:M]
+                slack = DEVIATIONS * _accuracy(clients.layout) * (lengths + lengths[row]) + NO_SQUARE
+                moved = usable & ~(off <= slack)
+            blamed = [row] if moved[row] or 2 * moved.sum() > usable.sum() else np.flatnonzero(moved).tolist()
+            found = clients.rewritable.intersection(clients.clients[at] for at in blamed) - told
+            if found:
+                told.update(found)
+                raise LostUpdatesError(dict.fromkeys(sorted(found), REWRITTEN))
+        return gram
+
+    return about
 
 
 def opened_paths(updates: Any) -> tuple[Any, frozenset[int]]:
@@ -168,6 +223,11 @@ def _check_sum(clients: Updates, weights: Floats, measured: Sequence[Measured], 
             raise NotMeasuredError
 
 
+def _accuracy(layout: Layout) -> float:
+    """A bound of the relative error of sketches and probes."""
+    return max(FLOAT32_SUMS if layout.widest == np.float32 else 0.0, 2.0**-53 * (16 + math.sqrt(layout.dim)))
+
+
 def _rounding(clients: Updates, length: float) -> float:
     """How far rounding to the coarsest of the dtypes can move a result of this norm; tiny numbers lose all digits."""
     unit, least = 0.0, 0.0
@@ -201,10 +261,12 @@ class Combination:
             total = np.zeros(block.width, block.dtype)
             seen: list[int] = []
 
-            def see(low: int, values: Array, order: Array | None, total: Array = total, seen: Any = seen) -> None:
-                width = min(len(values) // len(factors), len(total) - low)
-                cpu.add_strip(values, factors if order is None else factors[order], total[low : low + width])
-                seen.append(width)
+            def see(
+                low: int, values: Array, columns: int, order: Array | None, total: Array = total, seen: Any = seen
+            ) -> None:
+                columns = min(len(values) // len(factors), columns)
+                cpu.add_strip(values, factors if order is None else factors[order], total[low : low + columns])
+                seen.append(columns)
 
             yield start, replace(block, seen=see)
             self.complete &= sum(seen) == block.width  # a rule's own kernel may show nothing
@@ -252,8 +314,9 @@ class MeasuredCopies:
             end = min(begin + unit, dim)
             digests = [self._measure(rows.take([row]), row, begin, end, narrow, found) for row in every]
             for nth, start in enumerate(range(begin, end, narrow)):
-                copies = _copy(rows, start, min(start + narrow, end))
+                copies = np.empty((len(rows), min(start + narrow, end) - start), rows.dtype)
                 for row in every:
+                    self._copy(rows.take([row]), start, copies[row : row + 1])
                     if _digest(copies[row]) != digests[row][nth]:
                         self._blame(clients[row])
                 yield start, Rows.of(copies)
@@ -272,7 +335,8 @@ class MeasuredCopies:
         self, row: HostRows, at: int, begin: int, end: int, narrow: int, found: Sequence[SketchedRows]
     ) -> list[bytes]:
         """Add a copy of these columns of a row to its sketches; return the digests of its narrow blocks."""
-        copy = _copy(row, begin, end)
+        copy = np.empty((1, end - begin), row.dtype)
+        self._copy(row, begin, copy)
         origin = self.clients.origin_at(begin, end)
         for one, again in zip(self.measured, found, strict=True):
             granule = max(GRANULE, one.sketch.multiple_of)
@@ -285,15 +349,14 @@ class MeasuredCopies:
                 one.sketch.add(Rows.of(copy[:, part]), about, begin + low, one.seed, *sums)
         return [_digest(copy[0, low : low + narrow]) for low in range(0, end - begin, narrow)]
 
+    def _copy(self, row: HostRows, start: int, out: Array) -> None:
+        stop = start + out.shape[1]
+        row.part(start, stop).copy_into(out)
+        self.clients.column_pass.release(self.clients.layout, row.arrays, start, stop)
+
     def _blame(self, client: int) -> None:
         if client in self.clients.rewritable:
             self.changed.add(client)
-
-
-def _copy(rows: HostRows, start: int, stop: int) -> Array:
-    copy = np.empty((len(rows), stop - start), rows.dtype)
-    rows.part(start, stop).copy_into(copy)
-    return copy
 
 
 def _digest(numbers: Array) -> bytes:

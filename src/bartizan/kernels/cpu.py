@@ -145,7 +145,7 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
 
         def reduce(low: int, width: int, own: Array, values: Array, result: Floats) -> None:
             _fill_strip(table, low, width, own, values)
-            rows.show(low, values)
+            rows.show(low, values, rows.width - low)
             order.reduce(values, width, comparators, kind, f, result)
             _put_strip(to, low, result)
 
@@ -156,7 +156,7 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
 
     def reduce_by_sizes(low: int, width: int, own: Array, values: Array, owners: Array, result: Floats) -> None:
         _fill_strip(table, low, width, own, values)
-        rows.show(low, values, by_size)
+        rows.show(low, values, rows.width - low, by_size)
         order.reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, result)
         _put_strip(to, low, result)
 
@@ -168,7 +168,7 @@ def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start:
 
     def mix(low: int, width: int, own: Array, values: Floats, mixtures: Floats) -> None:
         _fill_strip(rows.table, start + low, width, own, values)
-        rows.show(start + low, values[: M * width])
+        rows.show(start + low, values[: M * width], out.shape[1] - low)
         order.mix(mixing, values, width, mixtures)
         part = out[:, low : low + width]
         part[:] = mixtures.reshape(-1, width)[:R, : part.shape[1]]

@@ -30,8 +30,8 @@ def unit_of(k: int) -> int:
     return max(UNIT, FOLD * k)
 
 
-Seen = Callable[[int, Array, Array | None], None]
-"""Takes a strip's first column, its numbers row after row, and the order of the rows if it is another one."""
+Seen = Callable[[int, Array, int, Array | None], None]
+"""Takes a strip's first column, its numbers row after row, how many columns are used at most, and the rows' order."""
 
 
 class Table(NamedTuple):
@@ -112,10 +112,10 @@ class Rows:
         """One row, copied."""
         return np.asarray(Rows(self.pieces.take([row]), self.dtype, self.owner))[0]
 
-    def show(self, low: int, values: Array, order: Array | None = None) -> None:
-        """Show a copied strip of all rows, in this order, to who wants to see what the result is made of."""
+    def show(self, low: int, values: Array, columns: int, order: Array | None = None) -> None:
+        """Pass a copied strip of all rows on to `seen`, with its first columns, which are used."""
         if self.seen is not None:
-            self.seen(low, values, order)
+            self.seen(low, values, columns, order)
 
     def copy_into(self, out: Array) -> None:
         """Copy all rows into an array of shape (len(rows), width)."""
@@ -127,7 +127,7 @@ class Rows:
         """All rows, copied."""
         out = np.empty((len(self), self.width), self.dtype)
         self.copy_into(out)
-        self.show(0, out.reshape(-1))
+        self.show(0, out.reshape(-1), self.width)
         return out if dtype is None else out.astype(dtype, copy=False)
 
 
