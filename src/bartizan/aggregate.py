@@ -163,7 +163,8 @@ def aggregate(
         updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays (NumPy,
             torch or any that speaks DLPack, such as JAX's, in host memory or on one CUDA device), or of paths
             (`pathlib.Path`) and addresses ("s3://...") of files and folders, which `bartizan.files.open_update` opens.
-            Never modified, never copied whole.
+            Never modified, never copied whole. A client whose file or object changes between the reading that measures
+            it and the one that sums it is quarantined. Arrays must not change during the call.
         rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``.
         sketch: Projects the updates before distances are taken: ``Rotated(k=4096)``, or its name, ``"rotated"``. The
             default does not project; ``"auto"`` takes the faster of both.

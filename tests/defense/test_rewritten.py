@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,11 @@ import safetensors.torch
 import torch
 
 import bartizan as bz
+from bartizan import partitioned
+from bartizan.defense import rewritten
+from bartizan.kernels import cpu
+from bartizan.kernels.rows import Rows
+from bartizan.sketch.probes import PROBES, Probes
 from bartizan.updates.files import open_update
 
 CHANGED = "its file changed between measuring and summing"
@@ -241,3 +247,202 @@ def test_a_reference_a_trusted_update_a_budget_and_a_target_change_nothing_of_it
             out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=Rewriter(paths[chosen], 70.0), **given)
             assert out.quarantined == {chosen: CHANGED}
             assert np.abs(out.update).max() < 10
+
+
+@pytest.fixture
+def never_again(monkeypatch):
+    """Fails the test if clients are read a third time: honest files that stay as they are must pass the first check."""
+
+    def refuse(*_):
+        raise AssertionError("the first check failed")
+
+    monkeypatch.setattr(rewritten, "MeasuredCopies", refuse)
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_files_that_stay_as_they_are_pass_the_cheap_check(sketch, dtype, never_again, tmp_path):
+    """A probe's rounding errors are larger than the slack with a probability below 1e-6 a round; here are some 400."""
+    rng = np.random.default_rng(9)
+    highest = {"float16": 2, "bfloat16": 17, "float32": 17, "float64": 140}[dtype]
+    for trial in range(9):
+        m, p = int(rng.integers(4, 20)), int(rng.integers(1, 9000))
+        scale = 10.0 ** rng.integers(-2, highest, endpoint=True) if trial else 10.0**-highest
+        kind = trial % 4
+        common = rng.normal(size=p) * (1000 if kind == 1 and dtype != "float16" else 1)
+        rows = [scale * (common * (-1) ** (kind == 2 and i % 2) + 0.1 * rng.normal(size=p)) for i in range(m)]
+        if kind == 3:  # one coordinate holds nearly all
+            for row in rows:
+                row[p // 2] *= 30
+        tensors = [torch.tensor(row).to(getattr(torch, dtype)) for row in rows]
+        paths = saved(tmp_path, tensors)
+        reference = None
+        if trial % 3 == 1 and dtype != "bfloat16":
+            reference = (scale * common).astype(dtype)
+        for rule in (bz.Mean(), bz.GeometricMedian(), bz.Krum(1), bz.NNM(1) >> bz.Median(), bz.CGE(1)):
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # Weiszfeld's on the line that opposite clients span
+                out = bz.aggregate(paths, rule, sketch=sketch, reference=reference)
+            assert CHANGED not in out.quarantined.values()
+        for path in paths:
+            path.unlink()
+
+
+def test_updates_without_squares_are_read_again_and_nobody_is_out(tmp_path):
+    """The squares of 1e-300 are 0: there is no slack, and copies are compared to the bit."""
+    paths = saved(tmp_path, [1e-300 * update.double() for update in made()])
+    for sketch in (bz.Exact(), bz.Rotated(k=64)):
+        for rule in (bz.Mean(), bz.GeometricMedian(), bz.Krum(2), bz.NNM(2) >> bz.Median()):
+            assert not bz.aggregate(paths, rule, sketch=sketch).quarantined
+
+
+def test_huge_attackers_with_weight_and_equal_clients_pass_the_cheap_check(never_again, tmp_path):
+    updates = made()
+    for factor in (1e3, 1e15):
+        paths = saved(tmp_path, [updates[0] * factor, *[updates[1]] * 10])
+        for rule in (bz.Mean(), bz.GeometricMedian(), bz.CenteredClipping(10.0), bz.Median(), bz.TrimmedMean(2)):
+            assert not bz.aggregate(paths, rule).quarantined
+
+
+@pytest.mark.parametrize("rule", [bz.Mean(), bz.Krum(2), bz.NNM(2) >> bz.Median(), bz.Median()], ids=repr)
+def test_files_give_what_arrays_give_to_the_bit(rule, tmp_path):
+    updates = made()
+    paths = saved(tmp_path, updates)
+    for sketch in (bz.Exact(), bz.Rotated(k=64)) if isinstance(rule, bz.Krum) else (bz.Exact(),):
+        wanted = bz.aggregate([update.numpy() for update in updates], rule, sketch=sketch, seed=5)
+        came = bz.aggregate(paths, rule, sketch=sketch, seed=5)
+        np.testing.assert_array_equal(came.update, wanted.update)
+        np.testing.assert_array_equal(came.weights, wanted.weights)
+
+
+@pytest.mark.parametrize("rule", [bz.Krum(2), bz.GeometricMedian(), bz.Median(), bz.CGE(2)], ids=repr)
+@pytest.mark.parametrize("sketch", [bz.Exact(), bz.Rotated(k=64)], ids=repr)
+@pytest.mark.parametrize("recheck", [True, False])
+@pytest.mark.parametrize("before", ["close", "combine"])
+def test_a_round_finds_files_that_changed_since_they_were_added(rule, sketch, recheck, before, tmp_path):
+    if isinstance(rule, bz.Median) and not isinstance(sketch, bz.Exact):
+        return
+    updates = made()
+    paths = saved(tmp_path, updates)
+    aggregator = bz.Aggregator(rule, sketch)
+    plain = bz.aggregate(paths, rule, sketch=sketch, seed=5)
+    chosen = int(np.argmax(plain.weights)) if plain.weights is not None else 3
+    at_close = isinstance(sketch, bz.Exact) and rule.needs_distances  # all is read there
+    stage = "sketch" if at_close else "recheck"
+    rewriter = Rewriter(paths[chosen], -40.0, at=stage)
+    with aggregator.round(seed=5, recheck=recheck) as r:
+        for m, path in enumerate(paths):
+            r.add(path, m) if m != 2 or chosen == 2 else r.add(updates[m].numpy(), m)  # one in memory among them
+        rechecked = recheck and isinstance(sketch, bz.Rotated) and rule.needs_distances
+        if not at_close and (before == "close" or not rechecked):
+            rewriter.write(rewriter.contents.pop())
+        out = r.close(progress=rewriter)
+    assert not rewriter.contents
+    assert list(out.quarantined) == [chosen]
+    assert np.abs(out.update).max() < 10
+
+
+@pytest.mark.parametrize("content", [np.nan, np.inf])
+def test_a_second_sketch_that_is_not_finite_is_that_clients_quarantine(content, tmp_path):
+    paths = saved(tmp_path, made())
+    for rule in (bz.Krum(2), bz.GeometricMedian()):
+        chosen = int(np.argmax(bz.aggregate(paths, rule, sketch=bz.Rotated(k=64), seed=5).weights))
+        with bz.Aggregator(rule, bz.Rotated(k=64)).round(seed=5) as r:
+            for m, path in enumerate(paths):
+                r.add(path, m)
+            rewriter = Rewriter(paths[chosen], content)
+            rewriter.write(rewriter.contents[0])
+            out = r.close()
+        assert list(out.quarantined) == [chosen]
+        assert "not finite, or too large, when it is read again" in out.quarantined[chosen]
+        assert np.isfinite(out.update).all()
+        rewriter.write(rewriter.honest)
+
+
+@pytest.mark.parametrize("content", [np.nan, np.inf])
+def test_workers_find_clients_that_are_not_finite_when_they_are_sketched_again(content):
+    updates = [update.numpy() for update in made()]
+    opened = []
+
+    def eve():
+        opened.append(1)
+        return updates[4] if len(opened) == 1 else np.full(P, content, np.float32)
+
+    part = [*updates[:4], eve, *updates[5:]]
+    out = partitioned.aggregate([part], bz.GeometricMedian(), sketch=bz.Rotated(k=64), seed=5, recheck=True)
+    assert list(out.quarantined) == [4]
+    assert "not finite" in out.quarantined[4]
+    assert np.abs(out.update).max() < 10
+
+
+def test_integers_are_read_once(tmp_path):
+    """They are never measured, so that there is nothing to be compared with: what is read decides."""
+    paths = []
+    for m in range(5):
+        paths.append(tmp_path / f"{m}.safetensors")
+        safetensors.torch.save_file({"w": torch.ones(50) + m / 100, "steps": torch.arange(9) + m}, paths[-1])
+    out = bz.aggregate(paths, bz.GeometricMedian())
+    assert not out.quarantined
+    np.testing.assert_array_equal(out.update["steps"], np.arange(9) + 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(("m", "p"), [(1, 1), (5, 4096), (7, 70_001), (300, 5000)])
+def test_probes_are_inner_products_and_change_no_norm_and_no_gram_matrix(m, p, wide, dtype):
+    rng = np.random.default_rng(m)
+    x, origin = rng.normal(size=(m, p)).astype(dtype), rng.normal(size=p).astype(dtype)
+    for about in (None, origin):
+        rows, probes = Rows.of(x), Probes(wide=wide)
+        found, again, one = np.zeros((3, m, PROBES))
+        norms, probed_norms, gram, probed_gram = np.zeros(m), np.zeros(m), np.zeros((m, m)), np.zeros((m, m))
+        cpu.squared_norms(rows, about, norms)
+        probes.add(rows, about, 0, 0, found, probed_norms)
+        cpu.gram(rows, about, gram)
+        probes.add_gram(again, rows, about, 0, probed_gram)
+        np.testing.assert_array_equal(norms, probed_norms)
+        np.testing.assert_array_equal(gram, probed_gram)
+        # The vectors are the probes of the identity: a change in any coordinate shows.
+        at = rng.integers(0, p, 40)
+        units = np.zeros((40, p), dtype)
+        units[np.arange(40), at] = 1
+        shown = np.zeros((40, PROBES))
+        probes.add(Rows.of(units), None, 0, 0, shown, np.zeros(40))
+        assert (np.abs(shown).max(axis=1) > 0.01).all()  # misses with odds of 4e-9 each
+        vectors = np.array([np.outer(u, probes._within).ravel()[:p] for u in probes._across(-(-p // 4096)).T])
+        np.testing.assert_allclose(shown, vectors[:, at].T, rtol=1e-6)
+        centred = x.astype(float) - (0 if about is None else about.astype(float))
+        tolerance = 1e-5 if dtype == np.float32 else 1e-12  # of sums of p numbers around 1, in this precision
+        np.testing.assert_allclose(found, centred @ vectors.T, atol=tolerance * np.sqrt(p) * 4)
+        np.testing.assert_allclose(again, centred @ vectors.T, atol=1e-12 * np.sqrt(p) * 4)
+        if wide or dtype == np.float64:
+            np.testing.assert_array_equal(found, again)
+        # A row's probes depend neither on other rows nor on where blocks end.
+        for low in range(0, p, 4096):
+            part = None if about is None else about[low : low + 4096]
+            probes.add(Rows.of(x[-1:, low : low + 4096]), part, low, 0, one[-1:], np.zeros(1))
+        np.testing.assert_array_equal(one[-1], found[-1])
+
+
+@pytest.mark.parametrize("rule", [bz.Krum(2), bz.GeometricMedian()], ids=repr)
+def test_who_knows_the_seed_gains_no_more_by_rewriting_than_by_sending(rule, tmp_path):
+    """A change in the null space of the sketch shows in the norm of the result, and then in the client's own."""
+    updates = made(p=600)
+    paths = saved(tmp_path, updates)
+    sketch = bz.Gaussian(k=400)
+    chosen = int(np.argmax(bz.aggregate(paths, rule, sketch=sketch, seed=5).weights))
+    matrix = sketch(np.eye(600), seed=5).T
+    hidden = np.linalg.svd(matrix)[2][-1]
+    assert np.abs(matrix @ hidden).max() < 1e-6
+    content = updates[chosen].double().numpy() + 3000 * hidden
+    out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=Rewriter(paths[chosen], content))
+    assert out.quarantined == {chosen: CHANGED}
+    # A round sketches the result with the seed of its recheck too, which nobody knows: any change shows.
+    paths = saved(tmp_path, updates)
+    rewriter = Rewriter(paths[chosen], updates[chosen].double().numpy() + 10 * hidden, at="recheck")
+    with bz.Aggregator(rule, sketch).round(seed=5) as r:
+        for m, path in enumerate(paths):
+            r.add(path, m)
+        out = r.close(progress=rewriter)
+    assert not rewriter.contents
+    assert out.quarantined == {chosen: CHANGED}

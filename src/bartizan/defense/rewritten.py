@@ -250,7 +250,7 @@ class Combination:
         factors = generator.uniform(1, 2, len(used)) * generator.choice([-1.0, 1.0], len(used))
         self.factors = factors.astype(clients.layout.widest)
         self.found = [SketchedRows(np.zeros((1, one.sketches.shape[1])), np.zeros(1)) for one in measured]
-        self.complete = True
+        self.complete, self.origin = True, 0.0
 
     def watch(self, _: UpdateRows, blocks: Blocks) -> Blocks:
         from bartizan.kernels import cpu
@@ -273,12 +273,15 @@ class Combination:
             origin = self.clients.origin_at(start, start + block.width)
             if origin is not None:
                 total -= factors.sum(dtype=np.float64) * origin
+                with np.errstate(over="ignore"):
+                    self.origin += float(np.square(origin, dtype=np.float64).sum())
             for one, found in zip(self.measured, self.found, strict=True):
                 one.sketch.add(Rows.of(total[None]), None, start, one.seed, found.sketches, found.squared_norms)
 
     def check(self, _: Sequence[Any]) -> None:
         layout = self.clients.layout
-        rounding = float(np.finfo(layout.widest).smallest_subnormal * np.sqrt(layout.dim))
+        info, lengths = np.finfo(layout.widest), float(np.abs(self.factors).sum()) * math.sqrt(self.origin)
+        rounding = float(info.eps) * lengths + float(info.smallest_subnormal) * math.sqrt(layout.dim)
         for one, found in zip(self.measured, self.found, strict=True):
             if not (self.complete and one.agrees(self.used, self.factors, found, rounding, layout)):
                 raise NotMeasuredError
