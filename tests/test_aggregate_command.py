@@ -13,7 +13,7 @@ import pytest
 
 import bartizan as bz
 from bartizan import cli
-from bartizan.aggregate_command import client_names, matching
+from bartizan.aggregate_command import _StageLines, client_names, matching
 
 M = 9
 RULE = ["--rule", "nnm >> geometric-median", "--byzantine", "2", "--seed", "7"]
@@ -148,3 +148,21 @@ def test_dask_workers_share_the_clients(clients, tmp_path):
     expected = bz.aggregate(clients, bz.NNM(2) >> bz.GeometricMedian(), sketch="rotated", seed=7)
     assert json.loads((tmp_path / "round.json").read_text())["weights"] == expected.weights.tolist()
     np.testing.assert_allclose(np.load(tmp_path / "next.npy"), expected.update, rtol=1e-6, atol=1e-7)
+
+
+def test_a_client_that_rewrites_its_file_meanwhile_is_quarantined(clients, tmp_path, monkeypatch):
+    """Its numbers are overwritten when all were measured, which the lines of progress tell."""
+    show = _StageLines.__call__
+
+    def rewriting(lines, stage, done, total):
+        show(lines, stage, done, total)
+        if stage == "sketch" and done == total:
+            with open(clients[1], "r+b") as file:
+                file.seek(-800, 2)
+                file.write(bytes(range(100)) * 8)
+
+    monkeypatch.setattr(_StageLines, "__call__", rewriting)
+    report = tmp_path / "round.json"
+    assert run(*clients, *RULE, "--out", tmp_path / "next.npy", "--report", report) == 0
+    reason = json.loads(report.read_text())["quarantined"]["client-1"]
+    assert reason == "its file changed between measuring and summing"

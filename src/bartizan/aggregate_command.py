@@ -107,8 +107,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _in_this_process(options: argparse.Namespace, places: list[str], rule: Any, shared: dict[str, Any]) -> Any:
-    updates = open_paths([_place(place) for place in places], timeout=options.timeout)
+    given = [_place(place) for place in places]
+    updates = open_paths(given, timeout=options.timeout)
     like = parse_updates(updates, reference=shared["reference"], strict=options.strict).like
+    # Local files as paths, so that `aggregate` knows what may still be rewritten.
+    updates = [place if isinstance(place, Path) else update for place, update in zip(given, updates, strict=True)]
     with create_update(options.out, like) as result, closing(_StageLines()) as progress:
         return aggregate(updates, rule, **shared, out=result, progress=progress)
 

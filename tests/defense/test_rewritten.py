@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from bartizan import partitioned
 from bartizan.defense import rewritten
 from bartizan.kernels import cpu
 from bartizan.kernels.rows import Rows
+from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.probes import PROBES, Probes
 from bartizan.updates.files import open_update
 
@@ -446,3 +448,38 @@ def test_who_knows_the_seed_gains_no_more_by_rewriting_than_by_sending(rule, tmp
         out = r.close(progress=rewriter)
     assert not rewriter.contents
     assert out.quarantined == {chosen: CHANGED}
+
+
+@dataclass(frozen=True)
+class Middle(CoordinateWise):
+    """A coordinate-wise rule without a kernel, or with one of its own that shows nothing."""
+
+    own_kernel: bool = False
+
+    def reduce(self, columns, sizes):
+        return np.median(columns, axis=0)
+
+    def kernel(self, kernels):
+        return (
+            (lambda rows, *, out, sizes=None: kernels.median(rows, np.ones(len(rows)), out))
+            if self.own_kernel
+            else None
+        )
+
+
+@pytest.mark.parametrize(
+    "rule", [bz.Median(), bz.TrimmedMean(2), bz.MeaMed(2), Middle(), Middle(own_kernel=True)], ids=repr
+)
+def test_sizes_and_rules_of_others_are_checked_as_well(rule, never_again, tmp_path):
+    updates, sizes = made(), np.arange(1.0, M + 1)[::-1]
+    paths = saved(tmp_path, updates)
+    plain = bz.aggregate(paths, rule, sizes=sizes, memory="64 MiB")  # in blocks, none of which is read a third time
+    wanted = bz.aggregate([update.numpy() for update in updates], rule, sizes=sizes)
+    np.testing.assert_array_equal(plain.update, wanted.update)
+
+
+@pytest.mark.parametrize("rule", [bz.Median(), Middle(), Middle(own_kernel=True)], ids=repr)
+def test_sizes_and_rules_of_others_find_who_rewrites(rule, tmp_path):
+    paths = saved(tmp_path, made())
+    out = bz.aggregate(paths, rule, sizes=np.arange(1.0, M + 1), progress=Rewriter(paths[4], 60.0))
+    assert out.quarantined == {4: CHANGED}
