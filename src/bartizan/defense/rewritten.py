@@ -41,7 +41,8 @@ class Measured:
 
     Exact rules take secret `Probes` in the same reading. Projections need none: the sketch of the result must be the
     weighted sum of the clients' sketches. Who knows the seed of a projection can change a file in its null space. That
-    shows in the norm of the result, as it does in a client's own, and is bounded as there.
+    shows in the norm of the result, as it does in a client's own, and is bounded as there. A round compares with the
+    sketch of its recheck too, whose seed nobody knows.
     """
 
     sketch: StreamingSketch
@@ -73,7 +74,9 @@ class Measured:
     ) -> bool:
         """Whether these are the sketch and the squared norm of the clients' sum with these factors, up to rounding.
 
-        `rounding` is a bound of the distance between the exact sum and its rounded numbers.
+        `rounding` is a bound of the distance between the exact sum and its rounded numbers. What moves the sum by more
+        than 16 times that, and 16 times the sketches' own errors, is found, but with a small probability: four probes
+        all miss a change of c times as much in one coordinate with one below (1 / c)^4.
         """
         rows = [self.place[client] for client in clients]
         with np.errstate(over="ignore", invalid="ignore"):

@@ -24,7 +24,8 @@ class Probes(Norms):
     Vector j is :math:`u_j \otimes v`: :math:`v` has 4096 entries, random signs times numbers from 1 to 2, and
     :math:`u_j` a Gaussian number for each 4096 coordinates. So each coordinate weighs at least 1 in :math:`v`, four
     probes cost what one does, and what changed in one place cancels in none of them. A row's probes depend neither on
-    other rows, nor on threads or blocks.
+    other rows, nor on threads or blocks. They are taken of the copies that a Gram matrix is made of; where only norms
+    are, of the same 4096 numbers while these are in cache.
 
     The key is fresh entropy, never the round's seed: who knows that one must not be able to find a change that is
     orthogonal to all four.
