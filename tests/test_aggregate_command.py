@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan import cli
+from bartizan.aggregate_command import _StageLines
 from bartizan.aggregate_places import Pattern, client_names
 from bartizan.updates import lazy
 from range_server import RangeServer
@@ -469,3 +470,21 @@ def test_a_scheduler_that_is_not_there_is_an_error_in_time(clients, closed, tmp_
     done = command(*clients, *options, "--dask", f"tcp://{closed}")
     assert done.returncode == 2
     assert re.search(r"after 1\.5 s", done.stderr.decode().splitlines()[-1])
+
+
+def test_a_client_that_rewrites_its_file_meanwhile_is_quarantined(clients, tmp_path, monkeypatch):
+    """Its numbers are overwritten when all were measured, which the lines of progress tell."""
+    show = _StageLines.__call__
+
+    def rewriting(lines, stage, done, total):
+        show(lines, stage, done, total)
+        if stage == "sketch" and done == total:
+            with open(clients[1], "r+b") as file:
+                file.seek(-800, 2)
+                file.write(bytes(range(100)) * 8)
+
+    monkeypatch.setattr(_StageLines, "__call__", rewriting)
+    report = tmp_path / "round.json"
+    assert run(*clients, *RULE, "--out", tmp_path / "next.npy", "--report", report) == 0
+    reason = json.loads(report.read_text())["quarantined"]["client-1"]
+    assert reason == "its file changed between measuring and summing"

@@ -21,6 +21,7 @@ from bartizan._util.types import Array
 from bartizan.defense.decide import Verdict, decide, effective_sketch
 from bartizan.defense.quarantine import until_read
 from bartizan.defense.reported import sizes_of
+from bartizan.defense.rewritten import combine_measured, measure, opened_paths
 from bartizan.geometry import GramStats, client_sizes
 from bartizan.result import Aggregation
 from bartizan.round import NamedErrors
@@ -28,9 +29,9 @@ from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
 from bartizan.sketch import Exact, Sketch
-from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
+from bartizan.updates import ColumnPass, Noise, Progress, Updates, parse_updates
 from bartizan.updates.by_id import clients_by_id
-from bartizan.updates.files import open_paths, open_point
+from bartizan.updates.files import open_point
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -189,9 +190,11 @@ def aggregate(
         updates: One update a client: a 2-D array, or a list of arrays, of lists of arrays or of dicts of arrays (NumPy,
             torch or any that speaks DLPack, such as JAX's, in host memory or on one CUDA device), or of paths
             (`pathlib.Path`) and addresses ("s3://...") of files and folders, which `bartizan.files.open_update` opens.
-            Never modified, never copied whole. Or a dict of such updates by client id, of whom more than half send one
-            form: it counts as the list of its values, and the result's `clients` are its keys. A state dict, which is
-            one update, is refused; but one without torch's metadata whose entries have one shape passes for clients.
+            Never modified, never copied whole. A client whose file or object changes between the reading that measures
+            it and the one that sums it is quarantined. Arrays must not change during the call. Or a dict of such
+            updates by client id, of whom more than half send one form: it counts as the list of its values, and the
+            result's `clients` are its keys. A state dict, which is one update, is refused; but one without torch's
+            metadata whose entries have one shape passes for clients.
         rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``; or the
             name of one that needs no settings, such as "median".
         sketch: Projects the updates before distances are taken: ``Rotated(k=4096)``, or its name, ``"rotated"``. The
@@ -240,19 +243,21 @@ def aggregate(
     rule = aggregator.rule
     if isinstance(rule, Rule):
         rule.check_trusted(trusted is not None)
-    updates, reference, trusted = open_paths(updates), open_point(reference), open_point(trusted)
+    updates, rewritable = opened_paths(updates)
+    reference, trusted = open_point(reference), open_point(trusted)
     column_pass = ColumnPass.of(memory, progress)
     clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
     S = None if sizes is None else client_sizes(sizes, clients.n_sent)
     chosen = aggregator.sketch_for(clients)
     effective = effective_sketch(rule, chosen)
     points, needed = {"reference": reference, "trusted": trusted}, effective.working_set()
+    clients = replace(clients, rewritable=rewritable)
     clients = clients.prepared(out, points, *needed, distances=rule.needs_distances)
 
     # Drawn only now: `updates` may be a generator that was still waiting for some of them.
     seed = fresh_seed() if seed is None else seed
     column_pass.begin("sketch")
-    stats = effective.gram_stats(clients, seed)
+    stats, measured = measure(effective, clients, seed)
 
     def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
         verdict = decide(
@@ -260,7 +265,7 @@ def aggregate(
         )
         decision, used = verdict.decision, clients.without(verdict.quarantined)
         noise = Noise(decision.noise, verdict.seed)
-        return verdict, combine(used, decision.weights, decision.coordinate_stage, noise)
+        return verdict, combine_measured(used, decision, noise, measured)
 
     verdict, update = until_read(clients, stats, strict, closed)
     watch.lap("combine")

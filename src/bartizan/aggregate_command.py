@@ -124,9 +124,11 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _in_this_process(options: argparse.Namespace, updates: list[Any], rule: Any, shared: dict[str, Any]) -> Any:
-    updates = open_paths(updates, timeout=options.timeout)
+def _in_this_process(options: argparse.Namespace, places: list[Any], rule: Any, shared: dict[str, Any]) -> Any:
+    updates = open_paths(places, timeout=options.timeout)
     like = parse_updates(updates, reference=shared["reference"], strict=options.strict).like
+    # Local files as paths, so that `aggregate` knows what may still be rewritten.
+    updates = [place if isinstance(place, Path) else update for place, update in zip(places, updates, strict=True)]
     with create_update(options.out, like) as result, closing(_StageLines()) as progress:
         return aggregate(updates, rule, **shared, out=result, progress=progress)
 

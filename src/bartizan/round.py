@@ -22,13 +22,14 @@ from bartizan.defense.decide import Verdict, decide, effective_sketch
 from bartizan.defense.quarantine import until_read
 from bartizan.defense.recheck import RECHECK_SKETCH
 from bartizan.defense.reported import is_size
+from bartizan.defense.rewritten import Measured, combine_measured, may_be_rewritten, measure, probed, stats_and_measured
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left, server_error
 from bartizan.geometry import SIZE_RANGE, GramStats, norm_limit
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sketch import Rotated, Sketch
 from bartizan.sketch.base import SketchedRows, StreamingSketch
-from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
+from bartizan.updates import ColumnPass, Noise, Progress, Updates, parse_updates
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import is_place, open_point, opened
 from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
@@ -52,6 +53,8 @@ class StoredUpdate:
     size: float
     layout: Layout | None = None
     reading: SketchedRows | None = None
+    rewritable: bool = False
+    """Whether it stays in files that its client may rewrite."""
     reason: str | None = None
     """Why the client is quarantined, as far as its update alone shows it."""
 
@@ -109,6 +112,7 @@ class Round(Generic[U]):
         # The number of clients is not known yet, and sketching while other updates arrive costs next to no time.
         self._sketch = aggregator.sketch if isinstance(aggregator.sketch, Sketch) else Rotated()
         self._effective_sketch = effective_sketch(aggregator.rule, self._sketch)
+        self._probed_sketch = probed(self._effective_sketch)
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._points = {"reference": reference, "trusted": trusted}
         self._history, self._strict, self._copy = history, strict, copy
@@ -137,7 +141,7 @@ class Round(Generic[U]):
         with self._begin_add(client):
             on_disk = is_place(update)
             held = opened(update) if on_disk else _copied(update) if self._copy else update
-            stored = self._sketched(held, float(size))
+            stored = self._sketched(held, float(size), may_be_rewritten(update))
             if stored.reason is not None and self._strict:
                 raise BadClientError(client, stored.reason)
             if stored.layout is None:
@@ -297,7 +301,7 @@ class Round(Generic[U]):
         if client in self._failed:
             raise ValueError(f"client {quoted(client, 60)} has failed in this round already ({self._failed[client]}).")
 
-    def _sketched(self, update: Any, size: float) -> StoredUpdate:
+    def _sketched(self, update: Any, size: float, rewritable: bool) -> StoredUpdate:
         """Sketch one update in its own layout; whether that is the round's is known when the round is closed."""
         if len(self._layouts) > MOST_LAYOUTS:
             self._layouts = {}
@@ -310,9 +314,9 @@ class Round(Generic[U]):
             alone = parse_updates([parsed])
         except ValueError:  # it holds no floats: other clients' updates may
             return StoredUpdate(parsed, size, parsed.layout)
-        sketch = self._effective_sketch
+        sketch = self._probed_sketch if rewritable else self._effective_sketch
         if not isinstance(sketch, StreamingSketch):
-            return StoredUpdate(parsed, size, parsed.layout)
+            return StoredUpdate(parsed, size, parsed.layout, rewritable=rewritable)
         alone = replace(alone, column_pass=ColumnPass.of(self._memory))
         try:
             alone = self._with_server_rows(alone)
@@ -321,9 +325,9 @@ class Round(Generic[U]):
             return StoredUpdate(parsed, size, parsed.layout, reason=reason)
         reading = sketch.sketch_part(alone, self._seed)
         if lost := alone.lost():
-            return StoredUpdate(parsed, size, parsed.layout, reading, lost[0])
+            return StoredUpdate(parsed, size, parsed.layout, reading, reason=lost[0])
         fit = (alone.on_gpu and not self._strict) or reading.squared_norms[0] <= norm_limit(alone.layout.widest)
-        return StoredUpdate(parsed, size, parsed.layout, reading, None if fit else alone.fault(0))
+        return StoredUpdate(parsed, size, parsed.layout, reading, rewritable, None if fit else alone.fault(0))
 
     def _with_server_rows(self, alone: Updates) -> Updates:
         """With the reference and the trusted update in the update's layout, kept for the next client of that layout."""
@@ -352,9 +356,12 @@ class Round(Generic[U]):
             column_pass = ColumnPass.of(self._memory, progress)
             updates = [one.update for one in stored]
             clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
+            rewritable = frozenset(at for at, one in enumerate(stored) if one.rewritable)
             distances = self._aggregator.rule.needs_distances
+            clients = replace(clients, rewritable=rewritable)
             clients = clients.prepared(out, self._points, size, unit, distances=distances)
             column_pass.begin("sketch")
+            stats, measured = self._stats(clients, stored)
 
             def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
                 verdict = decide(
@@ -372,22 +379,27 @@ class Round(Generic[U]):
                 )
                 decision, used = verdict.decision, clients.without(verdict.quarantined)
                 noise = Noise(decision.noise, verdict.seed)
-                return verdict, combine(used, decision.weights, decision.coordinate_stage, noise)
+                return verdict, combine_measured(used, decision, noise, [*measured, *Measured.again(verdict.recheck)])
 
-            verdict, update = until_read(clients, self._stats(clients, stored), self._strict, closed)
+            verdict, update = until_read(clients, stats, self._strict, closed)
         watch.lap("combine")
         return Aggregation.of(update, verdict, ids, watch.laps, self._failed)
 
-    def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> GramStats:
-        """Gram statistics from the sketches of `add`; updates whose entries are in another order are sketched again."""
-        sketch = self._effective_sketch
+    def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> tuple[GramStats, list[Measured]]:
+        """Gram statistics from the sketches of `add`; updates whose entries are in another order are sketched again.
+
+        So are, beside files whose norms were probed, updates in memory, whose norms were not.
+        """
+        sketch = self._probed_sketch if clients.rewritable else self._effective_sketch
         if not isinstance(sketch, StreamingSketch):
-            return sketch.gram_stats(clients, self._seed)
-        readings = []
+            return measure(sketch, clients, self._seed)
+        readings, (k, _) = [], sketch.working_set()
         for row, client in enumerate(clients.clients):
-            reading = stored[client].reading if stored[client].layout == clients.layout else None
-            readings.append(reading or sketch.sketch_part(clients.only([row]), self._seed))
-        return sketch.stats_from(clients, SketchedRows.stacked(readings), self._seed)
+            reading = stored[client].reading
+            if reading is None or stored[client].layout != clients.layout or reading.sketches.shape[1] != k:
+                reading = sketch.sketch_part(clients.only([row]), self._seed)
+            readings.append(reading)
+        return stats_and_measured(sketch, clients, SketchedRows.stacked(readings), self._seed)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -287,3 +289,31 @@ def test_a_clients_own_alpha_is_bounded(tmp_path):
     out = lora.aggregate(sent, bz.Mean())
     assert list(out.quarantined) == [3]
     assert "64 is the most" in out.quarantined[3]
+
+
+@dataclass(frozen=True)
+class Rewriting(bz.GeometricMedian):
+    """A rule during which a client writes to its file in place."""
+
+    path: Path | None = None
+
+    def weigh(self, geometry):
+        with open(self.path, "r+b") as file:
+            file.seek(-400, os.SEEK_END)
+            file.write(np.full(100, 1e9, np.float32).tobytes())
+        return super().weigh(geometry)
+
+
+@pytest.mark.parametrize("combine", ["products", "factors"])
+@pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided()], ids=repr)
+def test_folders_are_read_once(sketch, combine, tmp_path):
+    """Each is measured and averaged in several readings: none of them sees what is written meanwhile."""
+    sent = [folder_of(tmp_path / f"{m}", adapter(np.random.default_rng(m), 2)) for m in range(5)]
+    settings = LoRA(combine=combine)
+    plain = lora.aggregate(sent, bz.GeometricMedian(), settings, sketch=sketch, seed=1)
+    rule = Rewriting(path=sent[2] / TENSORS)
+    before = (sent[2] / TENSORS).read_bytes()
+    out = lora.aggregate(sent, rule, settings, sketch=sketch, seed=1)
+    assert (sent[2] / TENSORS).read_bytes() != before
+    for name, array in plain.update.items():
+        np.testing.assert_array_equal(out.update[name], array)

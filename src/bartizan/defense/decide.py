@@ -41,7 +41,12 @@ class Verdict:
     seed: int
     sketch: Sketch
     """The sketch that the clients were weighed by, with its seed."""
-    recheck_seed: int | None = None
+    recheck: Recheck | None = None
+    """The second sketch, if clients were sketched again."""
+
+    @property
+    def recheck_seed(self) -> int | None:
+        return None if self.recheck is None else self.recheck.seed
 
 
 def effective_sketch(rule: Rule | CoordinateWise, sketch: Sketch) -> Sketch:
@@ -104,8 +109,7 @@ def decide(
         if len(clients) < clients.n_sent:
             scores, own = np.full(clients.n_sent, np.nan), scores
             scores[list(clients.clients)] = own
-    n_byzantine, recheck_seed = rule_left.max_byzantine(), None if recheck is None else recheck.seed
-    return Verdict(decision, n_byzantine, clients.quarantined, scores, seed, sketch, recheck_seed)
+    return Verdict(decision, rule_left.max_byzantine(), clients.quarantined, scores, seed, sketch, recheck)
 
 
 def enlarged(clients: Updates, squared_norms: Floats) -> Updates:

@@ -10,7 +10,7 @@ import numpy as np
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.defense.quarantine import ODDS
-from bartizan.geometry import Geometry, GramStats, MeasuredPoints
+from bartizan.geometry import Geometry, GramStats, MeasuredPoints, norm_limit
 from bartizan.rules.base import Decision, Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch.base import Projection, Sketch, SketchedRows
@@ -21,6 +21,7 @@ from bartizan.updates import Updates
 RECHECK_SKETCH = Rotated()
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
+NOT_FINITE = "its values are not finite, or too large, when it is read again: it has changed since it was sketched"
 TRUSTED = -1  # key of the trusted update's reading, beside those of the clients
 
 
@@ -55,6 +56,8 @@ class Recheck:
         if len(clients) < 3:  # of two clients no majority can be formed
             return {}
         rows = rows_to_recheck(decision, geometry, rule.max_byzantine())
+        if unusable := self._unusable(clients.only(rows)):
+            return unusable
         first, second = geometry, self.geometry(clients.only(rows))
         slack = np.add.outer(*[ROUNDING * (_squared_norms(first)[rows] + _squared_norms(second))] * 2)
         distances = first.squared_distances[np.ix_(rows, rows)] + slack
@@ -62,7 +65,17 @@ class Recheck:
             ratios = np.divide(second.squared_distances, distances, out=np.zeros_like(distances), where=distances > 0)
         others = np.sort(ratios + np.diag(np.full(len(rows), np.inf)), axis=1)[:, :-1]
         typical = others[:, (len(rows) - 2) // 2]
-        return {clients.clients[rows[i]]: self._reason(typical[i]) for i in np.flatnonzero(typical > self.most)}
+        return {clients.clients[rows[i]]: self._reason(typical[i]) for i in np.flatnonzero(~(typical <= self.most))}
+
+    def _unusable(self, clients: Updates) -> dict[int, str]:
+        """Clients whose numbers were finite in the first sketch, and are not in the second: no ratio shows them."""
+        self._read(clients)
+        limit = norm_limit(clients.layout.widest)
+        norms = {
+            client: float(self.readings[client][0].squared_norms[self.readings[client][1]])
+            for client in clients.clients
+        }
+        return {client: NOT_FINITE for client, norm in norms.items() if not norm <= limit}
 
     def _reason(self, ratio: float) -> str:
         return (
@@ -75,6 +88,12 @@ class Recheck:
 
     def geometry(self, clients: Updates, **more: Any) -> Geometry:
         """The geometry of these clients in the second sketch; each client is read once."""
+        trusted = self._read(clients)
+        stats = self._stats((*clients.clients, *trusted), clients)
+        return Geometry.from_stats(stats, len(clients), seed=self.seed, **more)
+
+    def _read(self, clients: Updates) -> list[int]:
+        """Sketch those of these clients again that were not yet; the key of the trusted update, if there is one."""
         new = [row for row, client in enumerate(clients.clients) if client not in self.readings]
         trusted = [] if clients.trusted is None else [TRUSTED]
         if new:
@@ -83,8 +102,7 @@ class Recheck:
                 reading = self.sketch.sketch_rows(clients.only(new), self.seed)
             for at, client in enumerate([*(clients.clients[row] for row in new), *trusted]):
                 self.readings[client] = reading, at
-        stats = self._stats((*clients.clients, *trusted), clients)
-        return Geometry.from_stats(stats, len(clients), seed=self.seed, **more)
+        return trusted
 
     def _stats(self, rows: tuple[int, ...], clients: Updates) -> GramStats:
         """Gram statistics of these rows: a part of earlier ones where possible, else from their sketches."""

@@ -45,14 +45,18 @@ STRIP_BYTES, WIDEST_STRIP, MOST_STRIP_BYTES = 2**20, 2**13, 2**25  # of strips t
 PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts there are at least and at most
 
 
+Probe = tuple[Array, Array]
+"""TILE weights, in the precision to sum in, and where the products of each row's strips with them are written."""
+NO_PROBE: Probe = np.empty(0), np.empty((0, 0))
+
 # A client may send the largest numbers there are: its norm quarantines it, without NumPy's warnings.
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 
 
 @IGNORE_OVERFLOW
-def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
+def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE) -> None:
     if len(rows) > MANY:
-        return _gram_of_many(rows, origin, out)
+        return _gram_of_many(rows, origin, out, probe)
     threads, about = _threads(rows, len(rows) / 16), _only_read(origin)  # 16 products cost what one addition does
     n_strips = -(-rows.width // STRIP)
     # Rows are cut alike for any number of threads, so that their products are the same to the bit.
@@ -61,13 +65,13 @@ def gram(rows: Rows, origin: Array | None, out: Floats) -> None:
 
     def task(part: int) -> None:
         first, last = n_strips * part // parts, n_strips * (part + 1) // parts
-        _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part])
+        _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part], *probe)
 
     share(task, parts, threads)
     out += sums.sum(axis=0)[: len(rows), : len(rows)]
 
 
-def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
+def _gram_of_many(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
     """A stripe of rows with all before them is one task: of so many rows a strip is larger than the caches.
 
     Rows are read once a stripe. Long ones are walked a band at a time, so that a band comes from memory or disk once.
@@ -79,7 +83,7 @@ def _gram_of_many(rows: Rows, origin: Array | None, out: Floats) -> None:
         top = STRIPE * (n_stripes - 1 - i)  # the last ones are the longest
         high, bottom = min(low + band, rows.width), min(top + STRIPE, len(rows))
         sums = np.zeros((STRIPE, top + STRIPE))
-        _gram_stripe(rows.table, np.empty(STRIP, rows.dtype), about, low, high, top, bottom, sums)
+        _gram_stripe(rows.table, np.empty(STRIP, rows.dtype), about, low, high, top, bottom, sums, *probe)
         sums = sums[: bottom - top, :bottom]
         out[top:bottom, :bottom] += sums
         out[:top, top:bottom] += sums[:, :top].T
@@ -103,6 +107,16 @@ def _dots(rows: Rows, others: Array, origin: Array | None, out: Floats) -> None:
     sums, like = np.empty((len(rows), parts)), np.empty(0, rows.dtype)
     share_range(partial(_dot_parts, rows.table, others, like, about, sums), sums.size, threads)
     for part in range(parts):
+        out += sums[:, part]
+
+
+@IGNORE_OVERFLOW
+def probed_norms(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
+    """Add what `squared_norms` adds, to the bit; the same reading of each number goes into `probe`."""
+    threads, about = _threads(rows), _only_read(origin)
+    sums, like = np.empty((len(rows), -(-rows.width // UNIT))), np.empty(0, rows.dtype)
+    share_range(partial(_probe_parts, rows.table, like, about, *probe, sums), sums.size, threads)
+    for part in range(sums.shape[1]):
         out += sums[:, part]
 
 
@@ -131,6 +145,7 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
 
         def reduce(low: int, width: int, own: Array, values: Array, result: Floats) -> None:
             _fill_strip(table, low, width, own, values)
+            rows.show(low, values, rows.width - low)
             order.reduce(values, width, comparators, kind, f, result)
             _put_strip(to, low, result)
 
@@ -141,6 +156,7 @@ def _order_statistic(rows: Rows, sizes: Floats, kind: int, f: int, out: Rows) ->
 
     def reduce_by_sizes(low: int, width: int, own: Array, values: Array, owners: Array, result: Floats) -> None:
         _fill_strip(table, low, width, own, values)
+        rows.show(low, values, rows.width - low, by_size)
         order.reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, result)
         _put_strip(to, low, result)
 
@@ -152,6 +168,7 @@ def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start:
 
     def mix(low: int, width: int, own: Array, values: Floats, mixtures: Floats) -> None:
         _fill_strip(rows.table, start + low, width, own, values)
+        rows.show(start + low, values[: M * width], out.shape[1] - low)
         order.mix(mixing, values, width, mixtures)
         part = out[:, low : low + width]
         part[:] = mixtures.reshape(-1, width)[:R, : part.shape[1]]
@@ -554,6 +571,79 @@ def _square(x):
     return total
 
 
+@intrinsic
+def _strip_product(typing_context, x, at, weights, first):
+    """The inner product of the strip that begins at x[at] with the weights from `first` on, in the weights' precision.
+
+    In LLVM's vectors, so that numbers are added in one order wherever this is inlined.
+    """
+
+    def generate(context, builder, signature, arguments):
+        b, i64 = builder, ir.IntType(64)
+        number, lanes = context.get_data_type(weights.dtype), 512 // weights.dtype.bitwidth
+
+        def vector(n, index):
+            data = context.make_array(signature.args[n])(context, b, arguments[n]).data
+            place = b.gep(data, [b.add(arguments[n + 1], i64(index))])
+            loaded = b.load(b.bitcast(place, ir.VectorType(data.type.pointee, lanes).as_pointer()), align=4)
+            return loaded if data.type.pointee == number else b.fpext(loaded, ir.VectorType(number, lanes))
+
+        sums = [b.fmul(vector(0, i), vector(2, i), flags=["contract"]) for i in range(0, 4 * lanes, lanes)]
+        for n, i in enumerate(range(4 * lanes, STRIP, lanes)):
+            product = b.fmul(vector(0, i), vector(2, i), flags=["contract"])
+            sums[n % 4] = b.fadd(product, sums[n % 4], flags=["contract"])
+        total = b.fadd(b.fadd(sums[0], sums[1]), b.fadd(sums[2], sums[3]))
+        numbers = [b.extract_element(total, ir.IntType(32)(i)) for i in range(lanes)]
+        numbers = [n if weights.dtype == types.float64 else b.fpext(n, ir.DoubleType()) for n in numbers]
+        while len(numbers) > 1:
+            numbers = [b.fadd(*numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
+        return numbers[0]
+
+    return types.float64(x, types.int64, weights, types.int64), generate
+
+
+@njit(cache=True, nogil=True)
+def _probe_parts(rows, like, origin, weights, strips, out, first, last):
+    """The squared norms of rows over units of columns, and the products of their strips: each number is read once."""
+    scratch, own, wide = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype), np.empty(TILE, weights.dtype)
+    width = rows.ends[-1]
+    for i in range(first, last):
+        m, unit = divmod(i, out.shape[1])
+        total = 0.0
+        for low in range(unit * UNIT, min((unit + 1) * UNIT, width), TILE):
+            x = tile(rows, m, low, None, scratch)
+            if origin is not None:
+                for j in range(u64(TILE)):
+                    number = x[j]
+                    own[j] = number
+                    wide[j] = number
+                for j in range(u64(min(TILE, origin.size - low))):
+                    about = origin[u64(low) + j]
+                    own[j] -= about
+                    wide[j] -= about
+                for at in range(0, min(TILE, width - low), STRIP):
+                    strips[m, (low + at) // STRIP] = _strip_product(wide, at, weights, at)
+                total += _square(own)
+            else:
+                total += _square(x)
+                for at in range(0, min(TILE, width - low), STRIP):
+                    strips[m, (low + at) // STRIP] = _strip_product(x, at, weights, at)
+        out[m, unit] = total
+
+
+@njit(cache=True, nogil=True)
+def add_probes(strips, across, out):
+    """Add the strips' products to each row's probes, tile by tile, each tile times its own weights."""
+    per_tile = TILE // STRIP
+    for m in range(len(strips)):
+        for t in range(len(across)):
+            product = 0.0
+            for s in range(t * per_tile, min((t + 1) * per_tile, strips.shape[1])):
+                product += strips[m, s]
+            for probe in range(across.shape[1]):
+                out[m, probe] += across[t, probe] * product
+
+
 @njit(cache=True, nogil=True)
 def _dot_parts(rows, others, like, origin, out, first, last):
     """The inner products of rows with others over units of columns: these of `out`, counted row by row."""
@@ -636,6 +726,25 @@ def _fill_strip(rows, low, width, own, out):
     out[M * width :] = 0.0
 
 
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def add_strip(values, factors, out):
+    """out += the sum of the strip's rows times their factors."""
+    M, width = len(factors), u64(len(values) // len(factors))
+    for low in range(u64(0), u64(len(out)), u64(STRIP)):
+        count = min(u64(STRIP), u64(len(out)) - low)
+        for m in range(u64(0), u64(M - M % 4), u64(4)):
+            a, b, c, d = factors[m], factors[m + u64(1)], factors[m + u64(2)], factors[m + u64(3)]
+            w = values[m * width + low : m * width + low + count]
+            x = values[(m + u64(1)) * width + low : (m + u64(1)) * width + low + count]
+            y = values[(m + u64(2)) * width + low : (m + u64(2)) * width + low + count]
+            z = values[(m + u64(3)) * width + low : (m + u64(3)) * width + low + count]
+            for i in range(count):
+                out[low + i] += (a * w[i] + b * x[i]) + (c * y[i] + d * z[i])
+        for m in range(u64(M - M % 4), u64(M)):
+            for i in range(count):
+                out[low + i] += factors[m] * values[m * width + low + i]
+
+
 @njit(cache=True, nogil=True)
 def _sum_part(rows, like, weights, rest, origin, out, first, last):
     M = len(weights)
@@ -702,12 +811,15 @@ def _gather(rows, first, last, low, origin, own, to):
 
 
 @njit(cache=True, nogil=True)
-def _gram(rows, own, origin, first, last, out):
+def _gram(rows, own, origin, first, last, out, weights, products):
     """Add the inner products over these strips; SIDE rows at a time, so the last ones of `out` may be padding."""
     M, padded = len(rows.pointers), len(out)
     strip = np.zeros((padded, STRIP))
+    flat = strip.reshape(-1)
     for s in range(first, last):
         _gather(rows, 0, M, s * STRIP, origin, own, strip)
+        for m in range(len(products)):
+            products[m, s] = _strip_product(flat, m * STRIP, weights, s * STRIP % TILE)
         for i in range(0, padded, SIDE):
             for j in range(0, i + 1, SIDE):
                 _square_of_products(strip[i : i + SIDE], strip[j : j + SIDE], out, i, j)
@@ -717,12 +829,15 @@ def _gram(rows, own, origin, first, last, out):
 
 
 @njit(cache=True, nogil=True)
-def _gram_stripe(rows, own, origin, first, last, top, bottom, out):
+def _gram_stripe(rows, own, origin, first, last, top, bottom, out, weights, products):
     """The inner products of rows `top` to `bottom` with these and all before them, over columns `first` to `last`."""
     side = bottom - top
     mine, others = np.zeros((STRIPE, STRIP)), np.zeros((STRIPE, STRIP))
+    flat = mine.reshape(-1)
     for low in range(first, last, STRIP):
         _gather(rows, top, bottom, low, origin, own, mine)
+        for m in range(top, min(bottom, len(products))):
+            products[m, low // STRIP] = _strip_product(flat, (m - top) * STRIP, weights, low % TILE)
         for left in range(0, top, STRIPE):
             _gather(rows, left, left + STRIPE, low, origin, own, others)
             for few in range(0, STRIPE, FEW):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -28,6 +28,10 @@ FOLD = 128  # blocks of k whose sketches are summed in the rows' precision befor
 def unit_of(k: int) -> int:
     """The unit of a rotated sketch: whole folds."""
     return max(UNIT, FOLD * k)
+
+
+Seen = Callable[[int, Array, int, Array | None], None]
+"""Takes a strip's first column, its numbers row after row, how many columns are used at most, and the rows' order."""
 
 
 class Table(NamedTuple):
@@ -58,6 +62,8 @@ class Rows:
     pieces: Table
     dtype: np.dtype
     owner: object  # keeps the memory alive while the addresses are in use
+    seen: Seen | None = None
+    """Called with the copies that order statistics and mixtures are made of."""
 
     @classmethod
     def of(cls, arrays: Sequence[Array] | Array) -> Rows:
@@ -106,6 +112,11 @@ class Rows:
         """One row, copied."""
         return np.asarray(Rows(self.pieces.take([row]), self.dtype, self.owner))[0]
 
+    def show(self, low: int, values: Array, columns: int, order: Array | None = None) -> None:
+        """Pass a copied strip of all rows on to `seen`, with its first columns, which are used."""
+        if self.seen is not None:
+            self.seen(low, values, columns, order)
+
     def copy_into(self, out: Array) -> None:
         """Copy all rows into an array of shape (len(rows), width)."""
         from bartizan.kernels import cpu
@@ -116,6 +127,7 @@ class Rows:
         """All rows, copied."""
         out = np.empty((len(self), self.width), self.dtype)
         self.copy_into(out)
+        self.show(0, out.reshape(-1), self.width)
         return out if dtype is None else out.astype(dtype, copy=False)
 
 

@@ -127,6 +127,7 @@ class AdapterRound:
         self._history = history
         self._forms: dict[Any, Form] = {}
         self._stored: dict[Any, tuple[Any, float]] = {}
+        self._in_files: set[Any] = set()
         self.quarantined: dict[Any, str] = {}
         """Clients whose adapter can't take part, as far as it shows by itself."""
         self.failed: dict[Any, str] = {}
@@ -151,6 +152,8 @@ class AdapterRound:
             self.quarantined[client] = reason
             parsed = Unreadable(reason)
         self._stored[client] = parsed, size
+        if isinstance(update, Path):
+            self._in_files.add(client)
         return self.quarantined.get(client)
 
     def fail(self, client: Hashable, reason: str) -> None:
@@ -174,6 +177,11 @@ class AdapterRound:
         assert isinstance(rule, Rule)
         with NamedErrors(ids, self.failed):
             clients = parse_adapters([self._stored[one][0] for one in ids], settings, strict=strict, **self._points)
+            # Files may be rewritten while they are read several times: adapters are small, and are copied once.
+            in_files = {at for at, one in enumerate(ids) if one in self._in_files}
+            pairs = zip(clients.clients, clients.adapters, strict=True)
+            adapters = tuple(one.copied() if client in in_files else one for client, one in pairs)
+            clients = replace(clients, adapters=adapters)
             sketch = self._sketch(clients)
             stats, kept = _stats(clients, _measure(rule, sketch, seed), _short_of_digits(clients, sketch))
             hidden = {clients.clients[row]: _cancelled(kept[row]) for row in np.flatnonzero(kept < LEAST_KEPT)}

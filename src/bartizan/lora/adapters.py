@@ -134,6 +134,11 @@ class Adapter:
     B: tuple[Any, ...]
     A: tuple[Any, ...]
 
+    def copied(self) -> Adapter:
+        """The same with copies of its factors."""
+        B, A = (tuple(x.clone() if is_tensor(x) else np.array(x) for x in factors) for factors in (self.B, self.A))
+        return replace(self, B=B, A=A)
+
 
 def shape_of_rank(name: str, shape: tuple[int, ...], came: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of this factor with the rank of the one that came, where nothing but the rank differs."""

@@ -125,7 +125,7 @@ class StreamingSketch(Sketch):
         """
         trusted, (k, _) = clients.trusted is not None, self.working_set()
         sketched = SketchedRows.empty(clients.all_rows, k, trusted=trusted)
-        most = self.most or (TWICE if trusted and k else None)
+        most = self.widest_block(trusted=trusted)
         multiple_of = self.unit if most is None else self.multiple_of
         for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
             self.add(rows, origin, start, seed, sketched.sketches, sketched.squared_norms)
@@ -134,6 +134,10 @@ class StreamingSketch(Sketch):
             if use is not None:
                 use(clients, start, rows)
         return sketched
+
+    def widest_block(self, *, trusted: bool) -> int | None:
+        """The most columns that `add` takes at a time, on which the last digits may depend; None: any whole units."""
+        return self.most or (TWICE if trusted and self.working_set()[0] else None)
 
     @abstractmethod
     def stats_from(self, clients: Updates, sketched: SketchedRows, seed: int) -> GramStats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from bartizan.geometry import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_SUMS, GramStats
 from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.sketch.base import Sketch, SketchedRows, StreamingSketch
 from bartizan.updates import Updates, parse_updates
+
+AddProbed = Callable[[ColumnBlock, Vector | None, int, Vector], None]
 
 
 @dataclass(frozen=True)
@@ -29,26 +32,31 @@ class Exact(Sketch):
         clients = parse_updates(updates, strict=True)
         return np.hstack([np.asarray(rows) for _, rows, _ in clients.blocks(clients.rows)])
 
-    def gram_stats(self, clients: Updates, seed: int) -> GramStats:
+    def gram_stats(self, clients: Updates, seed: int, probe: AddProbed | None = None) -> GramStats:
+        """`probe`, if any, adds the blocks' inner products to the Gram matrix, and takes something more of them."""
+
         def about(row: int) -> Floats:
             with clients.reading():
                 return clients.all_rows.host(self.gram(clients, row))[0]
 
-        gram = clients.all_rows.host(self.gram(clients))[0]
+        gram = clients.all_rows.host(self.gram(clients, probe=probe))[0]
         dots = gram[-1] if clients.trusted is not None else None
         return GramStats(gram, np.diag(gram).copy(), about, dots, self.short_of_digits(clients), 1 / clients.scale)
 
     def short_of_digits(self, clients: Updates) -> float:
         return SHORT_OF_FLOAT32_SUMS if clients.on_gpu and clients.layout.widest.itemsize < 8 else SHORT_OF_DIGITS
 
-    def gram(self, clients: Updates, about: int | None = None) -> Floats:
+    def gram(self, clients: Updates, about: int | None = None, probe: AddProbed | None = None) -> Floats:
         """The inner products of all rows, about the reference or about a row, where the rows are."""
         every = clients.all_rows
         gram = every.zeros(len(every), len(every))
         for start, rows, origin in clients.blocks(every):
             if about is not None:
                 origin = every.row(about, start, start + rows.width)
-            rows.kernels.gram(rows, origin, gram)
+            if probe is None:
+                rows.kernels.gram(rows, origin, gram)
+            else:
+                probe(rows, origin, start, gram)
         return gram
 
 

@@ -34,14 +34,22 @@ class ColumnFunction(Protocol):
     def kernel(self, kernels: Kernels) -> Callable[..., None] | None: ...
 
 
-def combine(clients: Updates, weights: Floats, then: ColumnFunction | None = None, noise: Noise | None = None) -> Any:
+def combine(
+    clients: Updates,
+    weights: Floats,
+    then: ColumnFunction | None = None,
+    noise: Noise | None = None,
+    check: Callable[[Sequence[Any]], None] | None = None,
+) -> Any:
     """The weighted sum of the clients, or a column function of them; integer entries by the weights' median.
 
-    Noise is added to the floats.
+    `check` takes the floats, and may raise an exception; noise is added to them after it.
     """
     clients.column_pass.begin("combine")
     with clients.reading():
         floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
+        if check is not None:
+            check(floats)
         return _built(clients, floats, weights, noise)
 
 
@@ -82,7 +90,7 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
             return tuple(array.clone() for array in clients.rows.arrays[single])
         return clients.rows.weighted_sum(weights, rest, clients.reference_row)
     out = _empty_result(clients)
-    if single is None or clients.layout.dim > SMALL or clients.rows.needs_copy:
+    if single is None or clients.layout.dim > SMALL or clients.rows.needs_copy or clients.watch:
         return write_sum(clients, weights, rest, out)
     for to, array in zip(out.floats, clients.rows.arrays[single], strict=True):
         to[...] = array.reshape(-1)

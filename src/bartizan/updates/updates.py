@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +20,9 @@ from bartizan.updates.columns import GRANULE, HostRows, Row, RowsElsewhere, Upda
 from bartizan.updates.layout import Layout, itemsize_of, usual_container
 from bartizan.updates.lazy import LazyArray, LostUpdatesError, check_updates
 from bartizan.updates.server_inputs import Target
+
+Blocks = Iterable[tuple[int, ColumnBlock]]
+Watch = Callable[[UpdateRows, Blocks], Blocks]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Updates:
     target: Target | None = field(default=None, repr=False)  # the caller's arrays for the result, if any
     column_pass: ColumnPass = field(default=UNLIMITED, repr=False)
     first: int = 0  # coordinate of the whole update that column 0 is: these may be a shard
+    watch: Watch | None = field(default=None, repr=False)  # sees the blocks that are combined, or replaces them
+    rewritable: frozenset[int] = frozenset()  # clients whose numbers are in files that may be rewritten in place
     scale: float = 1.0  # what passes over the columns multiply all numbers by, in copies of float64
 
     def prepared(
@@ -148,11 +153,11 @@ class Updates:
     ) -> Iterator[tuple[int, ColumnBlock, Array | None]]:
         """Pass over the columns of these rows: (first coordinate, the block's rows, the reference's part or None)."""
         self.column_pass.expect(len(rows) * self.layout.dim)
-        blocks: Iterable[tuple[int, ColumnBlock]] = rows.blocks(multiple_of, most)
+        blocks: Blocks = rows.blocks(multiple_of, most)
         if self.column_pass.spare is not None and isinstance(rows, HostRows):
             blocks = self.column_pass.gathered(self.layout, rows, multiple_of, most)
-        for start, block in blocks:
-            yield start, *self._scaled(block, self._origin(start, start + block.width))
+        for start, block in blocks if self.watch is None else self.watch(rows, blocks):
+            yield start, *self._scaled(block, self.origin_at(start, start + block.width))
             self.column_pass.advance(self.layout, rows.arrays, start, start + block.width)
 
     def parts(self, unit: int) -> Iterator[Updates]:
@@ -179,7 +184,7 @@ class Updates:
             most = most or multiple_of
         for start, block in self.all_rows.blocks(multiple_of, most, narrow=False, tile=tile):
             stop = start + block.width
-            origin = self._origin(start, stop) if about is None else about.row(0, start, stop)
+            origin = self.origin_at(start, stop) if about is None else about.row(0, start, stop)
             yield self.first + start, *self._scaled(block, origin)
             self.column_pass.advance(self.layout, self.all_rows.arrays, start, stop)
             if about is not None:
@@ -216,7 +221,7 @@ class Updates:
         flat = floats[0] if len(floats) == 1 else np.concatenate(floats)
         return replace(self, origin=np.require(flat, self.reference_row.dtype, ["C", "A"]))
 
-    def _origin(self, start: int, stop: int) -> Array | None:
+    def origin_at(self, start: int, stop: int) -> Array | None:
         if self.origin is not None:
             return self.origin[start:stop]
         if self.reference_row is None:
