@@ -45,6 +45,12 @@ def server_error(error: OSError, what: str) -> ServerResourceError:
     return ServerResourceError(error.errno, f"{what}: {error.strerror or short(error)}. {advice}.")
 
 
+def raise_if_exhausted(error: BaseException, what: str) -> None:
+    """Raise an error of opening or reading as one of the server if no file or store of a client can cause it."""
+    if isinstance(error, OSError) and error.errno in EXHAUSTED:
+        raise server_error(error, what) from error
+
+
 class TooFewClientsError(ValueError):
     """The clients of this round are too few for the rule's condition: there is no robust result."""
 

@@ -794,7 +794,7 @@ def test_quarantine_spends_no_counter_of_a_bad_client():
 MISTAKES = {
     "one dimension": (lambda: np.zeros(5), "one row a client"),
     "no dimension": (lambda: np.array(5.0), "one row a client"),
-    "a dict of clients": (lambda: {"alice": np.zeros(5), "bob": np.ones(5)}, r"list\(updates.values\(\)\)"),
+    "a state dict": (lambda: {"weight": np.zeros((3, 2)), "bias": np.zeros(3)}, "pass a list of several, or a dict by"),
     "text": (lambda: "updates", "one update a client"),
     "bytes": (lambda: b"updates", "one update a client"),
     "None": (lambda: None, "one update a client"),

@@ -92,12 +92,6 @@ class Rewriter:
             self.write(self.contents.pop(0))
 
 
-def both(paths: list[Path], rule, sketch, rewrite, **options):
-    """The call with a client that rewrites, and the one in which it was never there."""
-    out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=rewrite, **options)
-    return out
-
-
 @pytest.mark.parametrize(("rule", "sketch"), CASES, ids=repr)
 def test_a_client_that_rewrites_its_file_is_quarantined_and_the_others_decide(rule, sketch, tmp_path):
     updates = made()
@@ -112,6 +106,13 @@ def test_a_client_that_rewrites_its_file_is_quarantined_and_the_others_decide(ru
     wanted = bz.aggregate(rest, rule, sketch=sketch, seed=5)
     np.testing.assert_array_equal(out.update, wanted.update)
     assert out.n_byzantine == wanted.n_byzantine
+
+
+def test_a_dict_of_paths_is_checked_as_a_list_is(tmp_path):
+    paths = saved(tmp_path, made())
+    by_id = {f"client {m}": path for m, path in enumerate(paths)}
+    out = bz.aggregate(by_id, bz.Mean(), seed=5, progress=Rewriter(paths[4], 1e3))
+    assert out.quarantined == {"client 4": CHANGED}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

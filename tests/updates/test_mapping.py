@@ -98,13 +98,24 @@ def test_five_thousand_spilled_updates_share_a_file(tmp_path):
 
 
 EXHAUSTED = """
+import http.server
+from bartizan import lora
 rule = bz.Mean()
 warm(rule)
+bz.aggregate(np.ones((9, 5)), rule)  # loads the kernel of float64
 paths = [folder / f"{m}.npy" for m in range(4)]
 for path in paths:
     np.save(path, np.ones(5))
 (folder / "shards").mkdir()
 paths.append(folder / "shards")
+factors = {f"m.lora_{side}.weight": np.ones((2, 2), np.float32) for side in "AB"}
+lora.save_adapter(folder / "adapter", factors, {"r": 2, "use_rslora": False}, alpha=4)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+address = f"http://127.0.0.1:{server.server_port}/x.npy"
+try:
+    bz.files.open_update("http://127.0.0.1:1/x.npy")  # so that all modules are loaded
+except ValueError:
+    pass
 limited(resource.RLIMIT_NOFILE, 64)
 with bz.Aggregator(rule).round() as r, bz.Aggregator(rule).round(spill=folder / "spill") as spilled:
     r.add(paths[0], 0)
@@ -123,6 +134,8 @@ with bz.Aggregator(rule).round() as r, bz.Aggregator(rule).round(spill=folder / 
         lambda: spilled.add(np.ones(5), 1),
         lambda: bz.Aggregator(rule).round(spill=folder / "other"),
         lambda: bz.files.create_update(folder / "out.npy", np.ones(5)).__enter__(),
+        lambda: lora.AdapterRound(bz.Aggregator(bz.Krum(1)), lora.LoRA(alpha=4)).add(folder / "adapter", 1),
+        lambda: bz.aggregate([address, np.ones(5)], rule),
     ):
         try:
             call()

@@ -18,7 +18,7 @@ from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.defense.decide import decide
 from bartizan.defense.quarantine import quarantine
-from bartizan.errors import TooFewClientsError
+from bartizan.errors import ServerResourceError, TooFewClientsError
 from bartizan.geometry import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS, GramStats, client_sizes
 from bartizan.lora import two_sided
 from bartizan.lora.adapters import ADDS_NOISE, Adapter, Adapters, Form, LoRA, parse_adapter, parse_adapters, refusal_of
@@ -148,6 +148,8 @@ class AdapterRound:
         try:
             parsed: Any = parse_adapter(_opened(update), self._settings, self._forms)
         except Exception as error:  # a client's container may raise anything
+            if isinstance(update, Path) and isinstance(error, ServerResourceError):
+                raise
             reason = short(error, LONGEST_REASON) if isinstance(update, Path) else reason_of(error)
             self.quarantined[client] = reason
             parsed = Unreadable(reason)

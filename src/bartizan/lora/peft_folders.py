@@ -13,6 +13,7 @@ from typing import Any
 from bartizan._util.atomic import write_whole
 from bartizan._util.regular_files import read_regular
 from bartizan._util.text import quoted
+from bartizan.errors import raise_if_exhausted
 from bartizan.lora.adapters import Configured, LoRA, is_positive, parse_adapter
 from bartizan.updates.files import create_update, open_update
 from bartizan.updates.layout import on_gpu
@@ -58,6 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(read_regular(folder / CONFIG, MOST_CONFIG))
     except OSError as unread:
+        raise_if_exhausted(unread, f"{folder} can't be read")
         raise ValueError(f"{folder} is no peft folder: {CONFIG} can't be read: {unread.strerror}.") from None
     except (ValueError, RecursionError):  # UnicodeDecodeError among them
         raise ValueError(f"{folder} is no peft folder: {CONFIG} is no JSON.") from None

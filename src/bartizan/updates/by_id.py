@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bartizan.errors import TooFewClientsError
@@ -14,7 +15,9 @@ ADVICE = "A state dict is one client's update: pass a list of several, or a dict
 
 
 def clients_by_id(updates: Mapping[Any, Any]) -> list[Any]:
-    """Return the updates in the order of the dict, parsed; raise if they are more likely the entries of a state dict.
+    """Return the updates in the order of the dict; raise if they are more likely the entries of a state dict.
+
+    All are parsed but paths, which clients may still rewrite: `aggregate` opens those itself.
 
     A minority of the clients must not be able to end a round, so a state dict is known by torch's metadata, or by that
     no form is shared by more than half of its values. One of equal shapes passes: its entries are averaged as if each
@@ -22,8 +25,8 @@ def clients_by_id(updates: Mapping[Any, Any]) -> list[Any]:
     """
     if hasattr(updates, "_metadata"):  # torch gives it to every state dict
         raise TypeError(f"Wanted several clients' updates, got one state dict of torch. {ADVICE}")
-    sent = as_list(open_paths(list(updates.values())))
-    inspected = InspectedUpdates.of(sent)
+    sent = as_list(list(updates.values()))
+    inspected = InspectedUpdates.of(open_paths(sent))
     out = inspected.unreadable
     if inspected.parsed:
         out = inspected.quarantined(inspected.common_layout(None))
@@ -33,4 +36,7 @@ def clients_by_id(updates: Mapping[Any, Any]) -> list[Any]:
             f"{len(sent) - len(out)} have the commonest. {ADVICE}",
             out,
         )
-    return [inspected.parsed.get(client, Unreadable(out.get(client, ""))) for client in range(len(sent))]
+    return [
+        one if issubclass(type(one), Path) else inspected.parsed.get(client, Unreadable(out.get(client, "")))
+        for client, one in enumerate(sent)
+    ]

@@ -19,7 +19,7 @@ from bartizan._util.redact import without_addresses_secrets, without_secrets
 from bartizan._util.regular_files import NotRegularError, open_regular, read_regular
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
-from bartizan.errors import ADVICE, EXHAUSTED, ServerResourceError, server_error
+from bartizan.errors import ADVICE, ServerResourceError, raise_if_exhausted, server_error
 from bartizan.updates.folders import INDEX, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
     LONGEST_HEADER,
@@ -93,8 +93,7 @@ def _open_local(
         said = unsound.strerror if isinstance(unsound, NotRegularError) else unsound
         raise ValueError(f"{short(path)} can't be opened as an update: {said}.") from None
     except OSError as unread:
-        if unread.errno in EXHAUSTED:
-            raise server_error(unread, f"{short(path)} can't be opened") from unread
+        raise_if_exhausted(unread, f"{short(path)} can't be opened")
         raise
 
 
@@ -177,19 +176,20 @@ def opened(update: Any, **options: Any) -> Any:
     A `ServerResourceError` is the server's own: a path is made a plain one first, so no class of a client raises it.
     """
     try:
-        if isinstance(update, StoredPlace) or is_address(update):
-            return open_update(update, **options)
-        place = Path(update) if isinstance(update, Path) else None
+        local = isinstance(update, Path)
+        place = Path(update) if local else update
+        in_store = isinstance(place, StoredPlace) or is_address(place)
     except Exception as error:  # a path may be of any class, which may raise anything
         return Unreadable(_unread(update, error))
+    if not (local or in_store):
+        return update
     try:
-        return update if place is None else _open_local(place, LocalFiles(exposed=False))
+        return _open_local(place, LocalFiles(exposed=False)) if local else open_update(place, **options)
     except ServerResourceError:
         raise
-    except OSError as unread:
+    except (OSError, ValueError, ImportError) as unread:
+        raise_if_exhausted(unread, f"{without_secrets(short(place))} can't be opened")
         return Unreadable(_unread(place, unread))
-    except (ValueError, ImportError) as unsound:
-        return Unreadable(str(unsound))
 
 
 def _unread(place: Any, error: Exception) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from bartizan._util.text import quoted
-from bartizan.errors import EXHAUSTED
+from bartizan.errors import raise_if_exhausted
 from bartizan.updates.headers import MOST_HEADER, read_json_object
 from bartizan.updates.layout import MOST_NODES
 
@@ -68,8 +68,7 @@ def naming(name: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as unsound:
-        if isinstance(unsound, OSError) and unsound.errno in EXHAUSTED:
-            raise
+        raise_if_exhausted(unsound, f"{quoted(name)} can't be read")
         said = (unsound.strerror or unsound) if isinstance(unsound, OSError) else unsound
         raise ValueError(f"{quoted(name)}: {said}") from None
 

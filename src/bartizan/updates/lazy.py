@@ -24,7 +24,7 @@ from bartizan._util.redact import mentions_secret, without_addresses_secrets
 from bartizan._util.regular_files import open_regular
 from bartizan._util.text import short
 from bartizan._util.types import Array
-from bartizan.errors import EXHAUSTED, server_error
+from bartizan.errors import raise_if_exhausted
 from bartizan.updates.mapping import file_id
 
 T = TypeVar("T")
@@ -113,8 +113,7 @@ class RemoteUpdate:
             try:
                 one.read_now(start, out)
             except (OSError, ValueError) as unread:
-                if isinstance(unread, OSError) and unread.errno in EXHAUSTED:
-                    raise server_error(unread, f"{one.shown} can't be read") from unread
+                raise_if_exhausted(unread, f"{one.shown} can't be read")
                 self.lose(f"{one.shown}: {short(unread)}")
 
     async def check(self) -> None:
@@ -128,6 +127,7 @@ class RemoteUpdate:
         try:
             await limited(request, self.timeout)
         except Exception as error:  # a store's library may raise anything
+            raise_if_exhausted(error, f"{one.shown} can't be read")
             options = getattr(one.fs, "storage_options", None)
             self.lose(f"{one.shown}: {reason_of_failure(error, self.timeout, one.path, options)}")
         self._seconds += time.monotonic() - begun

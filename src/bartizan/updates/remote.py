@@ -23,6 +23,7 @@ import numpy as np
 from bartizan._util.atomic import hidden_name, is_hidden
 from bartizan._util.redact import without_secrets
 from bartizan._util.text import quoted, short
+from bartizan.errors import raise_if_exhausted
 from bartizan.updates.files import KNOWN, as_shape, check_array, npy_dtype
 from bartizan.updates.folders import INDEX, longest_header, open_folder, open_index
 from bartizan.updates.headers import LONGEST_HEADER, read_npy_header, read_safetensors_header
@@ -76,6 +77,7 @@ def open_remote(
     except ModuleNotFoundError:
         raise
     except Exception as error:  # a store's library may raise anything
+        raise_if_exhausted(error, f"{shown(str(place))} can't be opened")
         reason = reason_of_failure(error, timeout, str(place), options)
         raise ValueError(f"{shown(str(place))} can't be opened as an update: {reason}.") from None
 
