@@ -373,8 +373,7 @@ def test_workers_find_clients_that_are_not_finite_when_they_are_sketched_again(c
 
     part = [*updates[:4], eve, *updates[5:]]
     out = partitioned.aggregate([part], bz.GeometricMedian(), sketch=bz.Rotated(k=64), seed=5, recheck=True)
-    assert list(out.quarantined) == [4]
-    assert "not finite" in out.quarantined[4]
+    assert out.quarantined == {4: "its update changed between sketching and summing"}
     assert np.abs(out.update).max() < 10
 
 

@@ -314,7 +314,7 @@ def test_nan_is_the_same_on_all_ranks(ranks):
     alone = bz.aggregate(x, bz.GeometricMedian(), **settings)
     same(ranks(calls(x, CUTS[3], (bz.GeometricMedian(),), **settings)), alone, 1e-7)
     sizes[4] = np.nan
-    all_raise(ranks(calls(x, CUTS[3], (bz.Mean(),), sizes=sizes)), "ValueError", "^sizes must be positive numbers")
+    all_raise(ranks(calls(x, CUTS[3], (bz.Mean(),), sizes=sizes)), "ValueError", "^sizes must be a positive number")
 
 
 def test_a_rule_without_a_repr_is_compared_by_its_settings(ranks):
