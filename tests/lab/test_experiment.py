@@ -137,6 +137,7 @@ def test_the_grid_that_the_template_shows_works():
         ({"grid": {"sead": [1]}}, r"Unknown key sead. Did you mean seed\?"),
         ({"grid": {"rule.name": ["krum", "kru"]}}, "rule.name: Unknown rule 'kru'"),
         ({"grid": {"device": ["cpu"]}}, 'grid."device" can\'t be varied'),
+        ({"server": {"optimiser": "d-adaptation"}}, "server.optimiser must be one of .*; got 'd-adaptation'"),
     ],
     ids=str,
 )

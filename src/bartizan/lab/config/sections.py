@@ -10,7 +10,7 @@ from bartizan.lab.models.networks import MODELS
 
 TINY, BELOW_1, HUGE = 1e-12, 0.999999, 1e38
 PLAIN = ("sgd", "momentum")
-OPTIMISERS = (*PLAIN, "prodigy", "dog", "d-adaptation", "adagrad-norm")
+OPTIMISERS = (*PLAIN, "prodigy", "dog", "adagrad-norm")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Clients:
     precision: str = key(
         "float32", "of their passes; bfloat16 is faster on a GPU and less exact", one_of=("float32", "bfloat16")
     )
-    compiled: bool = key(False, "compile their passes on a GPU: half a minute first, then faster")
+    compiled: bool = key(False, "one client after the other in compiled passes, on a GPU: half a minute first")
     trusted: int = key(100, "images that the server itself holds, for rules that need a trusted update", least=1)
 
     def __post_init__(self) -> None:

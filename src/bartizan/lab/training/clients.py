@@ -11,7 +11,7 @@ from bartizan._util.types import Array
 from bartizan.lab.config.sections import Clients as Work
 from bartizan.lab.training import reproducible
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.gradients import Captured, CapturedGrouped, Grouped, Vmapped
+from bartizan.lab.training.gradients import Grouped, Loop, Vmapped
 from bartizan.lab.training.gradients.passes import Pass
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
@@ -94,7 +94,7 @@ class Clients:
         self.parts = [part.cpu().numpy() for part in parts]
         self.work, self.seed, self.augment = work, seed, augment
         device = images.labels.device
-        self.shared, self.own = _fastest_passes(model, device, work)
+        self.gradients = _pass_for(model, device, work)
         self.at_once = at_once or clients_at_once(model, work.batch, images.shape, device)
         self.sent: dict[int, Tensor] = {}
         """What each client sent last, without statistics: the state that clients with momentum keep over the rounds."""
@@ -142,7 +142,7 @@ class Clients:
         """Write the updates of a group to `out`, and return its losses."""
         n, work = self.flat.n_parameters, self.work
         augments = [self._augment(group.round, client) for client in group.clients] if self.augment else []
-        first = self.shared(weights, *self._batch(group, 0, augments), out=out)
+        first = self.gradients(weights, *self._batch(group, 0, augments), out=out)
         if work.work == "gradient":
             torch.sub(weights[n:], out[:, n:], out=out[:, n:])
             return first.losses
@@ -151,7 +151,7 @@ class Clients:
         here = torch.cat([torch.add(weights[:n], velocity, alpha=-work.step_size), out[:, n:]], dim=1)
         for step in range(1, steps[0]):
             m = int((steps > step).sum())
-            got = self.own(here[:m], *self._batch(group, step, augments), out=out[:m])
+            got = self.gradients(here[:m], *self._batch(group, step, augments), out=out[:m])
             torch.add(got.rows[:, :n], velocity[:m], alpha=work.momentum, out=velocity[:m])
             here[:m, :n].sub_(velocity[:m], alpha=work.step_size)
             here[:m, n:] = got.rows[:, n:]
@@ -172,19 +172,15 @@ class Clients:
         return reproducible.torch_generator(self.images.labels.device, self.seed, "augment", round, client)
 
 
-def _fastest_passes(model: nn.Module, device: torch.device, work: Work) -> tuple[Pass, Pass]:
-    """The pass for weights that all clients share, and the one for weights of their own (docs/reference/models.md)."""
-    plain = not work.compiled and work.precision == "float32"
-    many = Grouped(model) if Grouped.fits(model) else Vmapped(model)
+def _pass_for(model: nn.Module, device: torch.device, work: Work) -> Pass:
+    """The fastest pass for this model and work (docs/reference/models.md)."""
+    if not work.compiled and work.precision == "float32":
+        return Grouped(model) if Grouped.fits(model) else Vmapped(model)
     if device.type != "cuda":
-        if not plain:
-            raise ValueError(
-                f"clients.compiled and clients.precision = 'bfloat16' are for a GPU; these clients are on {device}."
-            )
-        return many, many
-    captured = Captured(model, compiled=work.compiled, precision=getattr(torch, work.precision))
-    shared = CapturedGrouped(many) if isinstance(many, Grouped) else many
-    return shared if plain else captured, captured
+        raise ValueError(
+            f"clients.compiled and clients.precision = 'bfloat16' are for a GPU; these clients are on {device}."
+        )
+    return Loop(model, compiled=work.compiled, precision=getattr(torch, work.precision))
 
 
 def clients_at_once(model: nn.Module, batch: int, image: tuple[int, ...], device: torch.device) -> int:

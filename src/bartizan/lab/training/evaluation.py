@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.gradients.cuda_graphs import capture
 from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
@@ -18,44 +17,6 @@ AT_ONCE = 2500  # on a GPU
 IN_CACHE = 100  # on a processor, where larger activations leave the cache
 
 
-class Evaluation:
-    """Accuracy and mean loss of a model with given weights on a set of images; on a GPU captured as a CUDA graph.
-
-    With `batch_statistics` BatchNorm normalises each batch by itself, as in training, and not by running statistics.
-    """
-
-    def __init__(
-        self, model: nn.Module, images: OnDevice | TextOnDevice, batch: int = BATCH, *, batch_statistics: bool = False
-    ) -> None:
-        self.model, self.images, self.batch, self.batch_statistics = model, images, batch, batch_statistics
-        self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
-        self._weights: Tensor | None = None
-
-    def __call__(self, weights: Tensor) -> tuple[float, float]:
-        if weights.is_cuda and self._weights is None:
-            self._weights = held = weights.clone()
-            self._captured = capture(lambda: self._sums(held, half=True))
-        if self._captured is None or self._weights is None:
-            sums = self._sums(weights, half=weights.is_cuda)
-        else:
-            self._weights.copy_(weights)
-            self._captured[0].replay()
-            sums = self._captured[1]
-        right, loss = sums.tolist()
-        if weights.is_cuda and not abs(loss) < float("inf"):  # float16 ends at 65,504
-            right, loss = self._sums(weights, half=False).tolist()
-        n = self.images.labels.numel()  # of text, one for each character
-        return right / n, loss / n
-
-    def _sums(self, weights: Tensor, *, half: bool) -> Tensor:
-        """How many images are classified right, and the sum of the losses."""
-        total = torch.zeros(2, dtype=torch.float64, device=weights.device)
-        for outputs, labels in _outputs(self.model, weights, self.images, self.batch, self.batch_statistics, half):
-            loss = functional.cross_entropy(outputs.double(), labels, reduction="sum")
-            total += torch.stack([(outputs.argmax(1) == labels).sum().double(), loss])
-        return total
-
-
 def evaluate(
     model: nn.Module,
     weights: Tensor,
@@ -63,12 +24,23 @@ def evaluate(
     batch: int = BATCH,
     *,
     batch_statistics: bool = False,
+    half: bool = False,
 ) -> tuple[float, float]:
-    """Accuracy and mean loss of the model with these weights, once."""
-    evaluation = Evaluation(model, images, batch, batch_statistics=batch_statistics)
-    right, loss = evaluation._sums(weights, half=False).tolist()
-    n = images.labels.numel()
-    return right / n, loss / n
+    """Return accuracy and mean loss of a model with given weights on a set of images.
+
+    With `batch_statistics` BatchNorm normalises each batch by itself, as in training, and not by running statistics.
+    With `half` images on a GPU are classified in float16, and again in float32 if a number overflows.
+    """
+    half = half and weights.is_cuda
+    total = torch.zeros(2, dtype=torch.float64, device=weights.device)
+    for outputs, labels in _outputs(model, weights, images, batch, batch_statistics, half):
+        loss = functional.cross_entropy(outputs.double(), labels, reduction="sum")
+        total += torch.stack([(outputs.argmax(1) == labels).sum().double(), loss])
+    right, loss_sum = total.tolist()
+    if half and not abs(loss_sum) < float("inf"):  # float16 ends at 65,504
+        return evaluate(model, weights, images, batch, batch_statistics=batch_statistics)
+    n = images.labels.numel()  # of text, one for each character
+    return right / n, loss_sum / n
 
 
 def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice | TextOnDevice, target: int) -> float:

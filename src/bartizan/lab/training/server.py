@@ -42,8 +42,8 @@ class Server:
 
     `sgd`: :math:`w \leftarrow w - \eta u`. `momentum`: :math:`v \leftarrow \mu v + u,\ w \leftarrow w - \eta v`.
     `prodigy`: Adam whose step size is estimated from the distance that the weights have gone (Mishchenko and
-    Defazio, 2024), here with `step_size` as a factor, 1 unless there is a reason. `dog`, `d-adaptation` and
-    `adagrad-norm`: `sgd` with a step size of `STEP_SIZES`, and that factor.
+    Defazio, 2024), here with `step_size` as a factor, 1 unless there is a reason. `dog` and `adagrad-norm`:
+    `sgd` with a step size of `STEP_SIZES`, and that factor.
 
     BatchNorm's statistics, the coordinates from `n_parameters` on, move by the aggregate itself.
 

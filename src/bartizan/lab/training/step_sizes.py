@@ -78,42 +78,9 @@ class DoG(StepSize):
         return self.distance / sqrt(self.squares)
 
 
-class Estimate(TypedDict):
-    """What D-Adaptation remembers beside its weighted sum of gradients."""
-
-    d: NotNegative
-    first_norm: NotNegative
-    products: float
-
-
-class DAdaptation(StepSize):
-    r"""SGD with D-Adaptation (Defazio and Mishchenko, 2023), without momentum.
-
-    With :math:`\lambda_t = d_t / \|g_0\|` and :math:`s_{t+1} = s_t + \lambda_t g_t`, :math:`d_{t+1}` is the larger of
-    :math:`d_t` and :math:`2 \sum_{i \le t} \lambda_i \langle g_i, s_i \rangle / \|s_{t+1}\|`; it begins at 1e-6.
-    """
-
-    numbers, vectors = Estimate, ("sum",)
-
-    def __init__(self, weights: Tensor, has_batchnorm: bool) -> None:
-        self.sum, self.d = torch.zeros_like(weights), 1e-6
-        self.first_norm, self.products = 0.0, 0.0
-
-    def __call__(self, weights: Tensor, gradient: Tensor) -> float:
-        self.first_norm = self.first_norm or sqrt(squared_norm(gradient))
-        if not self.first_norm:
-            return 0.0
-        step = self.d / self.first_norm
-        self.products += step * float(gradient @ self.sum)
-        self.sum.add_(gradient, alpha=step)
-        if square := squared_norm(self.sum):
-            self.d = max(self.d, 2 * self.products / sqrt(square))
-        return step
-
-
 def squared_norm(vector: Tensor) -> float:
     norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
     return norm * norm
 
 
-STEP_SIZES: dict[str, type[StepSize]] = {"dog": DoG, "d-adaptation": DAdaptation, "adagrad-norm": AdaGradNorm}
+STEP_SIZES: dict[str, type[StepSize]] = {"dog": DoG, "adagrad-norm": AdaGradNorm}

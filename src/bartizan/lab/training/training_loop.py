@@ -29,7 +29,7 @@ from bartizan.lab.models.weights import FirstWeights
 from bartizan.lab.training import defence, reproducible
 from bartizan.lab.training.adapter_updates import AdapterUpdates
 from bartizan.lab.training.clients import Clients
-from bartizan.lab.training.evaluation import Evaluation, backdoor_rate
+from bartizan.lab.training.evaluation import backdoor_rate, evaluate
 from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
 from bartizan.lab.training.torch_import import Tensor, torch
@@ -87,8 +87,6 @@ class Training:
         self.first_notes = [population.note, self.first.load_into(model) if self.first else ""]
         self.model = (with_adapters(model, network.adapters, seed) if network.adapters else model).to(device)
         self.first_notes.append(lowered_ranks(self.model, network.adapters))
-        by_batch = experiment.evaluation.statistics == "batch"
-        self.evaluation = Evaluation(self.model, self.test, batch_statistics=by_batch)
         held = [torch.from_numpy(part) for part in (*parts, population.trusted())]
         self.clients = Clients(self.model, images, held, experiment.clients, seed=seed, augment=experiment.data.augment)
         flat = self.clients.flat
@@ -300,7 +298,8 @@ class Training:
         return found
 
     def _evaluate(self) -> dict[str, float]:
-        accuracy, loss = self.evaluation(self.server.weights)
+        by_batch = self.experiment.evaluation.statistics == "batch"
+        accuracy, loss = evaluate(self.model, self.server.weights, self.test, batch_statistics=by_batch, half=True)
         found = {"accuracy": accuracy, "test_loss": loss}
         if self.metric == PERPLEXITY:  # `exp` of a diverged model's loss may overflow
             found = {"perplexity": math.exp(loss) if loss < 700 else math.inf, "test_loss": loss}
