@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bartizan.lab import models  # noqa: E402
-from bartizan.lab.config.sections import Clients as Work  # noqa: E402
-from bartizan.lab.config.sections import Server as ServerSettings  # noqa: E402
+from bartizan.lab.config.sections import ClientsSettings as Work  # noqa: E402
+from bartizan.lab.config.sections import ServerSettings  # noqa: E402
 from bartizan.lab.data import Images  # noqa: E402
 from bartizan.lab.data.device_images import OnDevice  # noqa: E402
 from bartizan.lab.training import reproducible  # noqa: E402

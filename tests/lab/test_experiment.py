@@ -14,10 +14,10 @@ from bartizan import attacks, cli
 from bartizan import registry as names
 from bartizan.lab import Experiment
 from bartizan.lab.config import toml
+from bartizan.lab.config.build_parts import rule_for
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.config.template import commented
 from bartizan.lab.data import partition
-from bartizan.lab.training.defence import rule_for
 from bartizan.rules import Rule
 
 WHOLE = {

@@ -24,13 +24,13 @@ from bartizan import records as results
 from bartizan.lab import Experiment, run, sweep
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.data import load
-from bartizan.lab.data.population import Population
 from bartizan.lab.models import build
 from bartizan.lab.report import content as report
 from bartizan.lab.report.load import load as load_runs
 from bartizan.lab.report.wording import percent
 from bartizan.lab.runs.checkpoint import NAME, Checkpoint, CheckpointTimer
 from bartizan.lab.runs.progress_display import RunProgress
+from bartizan.lab.training.population import Population
 from bartizan.records import AnotherRunError, CorruptFileError, locked
 from laboratory import SMALL, child, facts
 from places import KINDS, put

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bartizan.lab.config.sections import Server as Settings  # noqa: E402
+from bartizan.lab.config.sections import ServerSettings as Settings  # noqa: E402
 from bartizan.lab.training.server import LEAST_VARIANCE, Server  # noqa: E402
 from bartizan.lab.training.step_sizes import STEP_SIZES  # noqa: E402
 

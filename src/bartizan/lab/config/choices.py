@@ -15,7 +15,7 @@ from bartizan.rules.preaggregators import Chain, Mixed
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenPart:
     """The name of a part, and its settings with their defaults filled in."""
 
     name: str
@@ -39,7 +39,7 @@ class Choice:
     before: Registry | None = None
     """Parts that can stand in front, `one >> other`."""
 
-    def of(self, given: Any) -> Chosen:
+    def of(self, given: Any) -> ChosenPart:
         """The choice that a section of a file makes, or an object of Python; the part itself checks its settings."""
         if not isinstance(given, Mapping):
             given = self.described(given)
@@ -55,7 +55,7 @@ class Choice:
                 wanted = "a number, a text, true or false"
                 raise ConfigError(f"{full(self.section, key)} must be {wanted}; got {shown(value)}.")
             settings[key] = number_like(full(self.section, key), takes[key], value)
-        return Chosen(name, settings)
+        return ChosenPart(name, settings)
 
     def found(self, asked: Any) -> str:
         """The name of a part, or of the list of parts of a chain, as the registry spells it."""
@@ -101,7 +101,7 @@ class Choice:
                     raise ConfigError(f"{self.section} {part!r} can't be recorded: its parts have {differ}.")
         return {self.word: self.found([kind for kind, _ in links]), **settings}
 
-    def as_dict(self, chosen: Chosen) -> dict[str, Any]:
+    def as_dict(self, chosen: ChosenPart) -> dict[str, Any]:
         return {self.word: chosen.name, **chosen.settings}
 
     def changed(self, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,13 +15,18 @@ from typing import Any
 
 from bartizan._util.regular_files import NotRegularError, read_regular
 from bartizan._util.text import quoted, short
-from bartizan.lab.config import toml
-from bartizan.lab.config.choices import CHOICES, Chosen
+from bartizan.lab.config import build_parts, toml
+from bartizan.lab.config.choices import CHOICES, ChosenPart
 from bartizan.lab.config.keys import ConfigError, checked, key, refuse_unknown, shown
-from bartizan.lab.config.sections import Clients, Data, Evaluation, Model, Server
+from bartizan.lab.config.sections import (
+    ClientsSettings,
+    DataSettings,
+    EvaluationSettings,
+    ModelSettings,
+    ServerSettings,
+)
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.models.networks import MODELS
-from bartizan.lab.training import defence
 
 MOST_RUNS = 100_000
 LARGEST_FILE = 2**24  # bytes of TOML
@@ -49,15 +54,15 @@ class Experiment:
     seed: int = key(0, "the seed of everything random", least=0, most=2**63 - 1)
     rounds: int = key(100, "the number of rounds", least=1)
     device: str = key("auto", "auto takes a GPU where there is one", one_of=("auto", "cpu", "cuda"))
-    data: Data = Data()
-    split: Chosen = _default("split")
-    model: Model = Model()
-    clients: Clients = Clients()
-    attack: Chosen = _default("attack")
-    rule: Chosen = _default("rule")
-    sketch: Chosen = _default("sketch")
-    server: Server = Server()
-    evaluation: Evaluation = Evaluation()
+    data: DataSettings = DataSettings()
+    split: ChosenPart = _default("split")
+    model: ModelSettings = ModelSettings()
+    clients: ClientsSettings = ClientsSettings()
+    attack: ChosenPart = _default("attack")
+    rule: ChosenPart = _default("rule")
+    sketch: ChosenPart = _default("sketch")
+    server: ServerSettings = ServerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
     grid: Mapping[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
@@ -85,7 +90,7 @@ class Experiment:
         if experiment.name in ("", ".", "..") or any(letter in experiment.name for letter in "/\\\0"):
             raise ConfigError(f"name must be fit for a folder, without slashes; got {quoted(experiment.name, 60)}.")
         if not experiment.grid:
-            defence.check(experiment)
+            build_parts.check(experiment)
         experiment.runs()  # checks those of a grid
         return experiment
 
@@ -129,7 +134,7 @@ class Experiment:
         """The same with some keys changed, each written as on the command line.
 
         >>> Experiment().with_settings(["rounds=7", "rule.name=mean"]).rule
-        Chosen(name='mean', settings={})
+        ChosenPart(name='mean', settings={})
         """
         changes: dict[str, Any] = {}
         for setting in settings:
@@ -184,7 +189,7 @@ class Experiment:
         """One run of a grid; where rule or sketch are varied, a coordinate-wise rule is run without a projection."""
         whole = self._changed(changes)
         varied = {key.partition(".")[0] for key in changes}
-        if varied & {"rule", "sketch"} and defence.is_coordinatewise(whole["rule"]):
+        if varied & {"rule", "sketch"} and build_parts.is_coordinatewise(whole["rule"]):
             whole["sketch"] = {"name": "exact"}
         return Experiment.of(whole)
 

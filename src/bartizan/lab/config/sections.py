@@ -14,7 +14,7 @@ OPTIMISERS = (*PLAIN, "prodigy", "dog", "adagrad-norm")
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSettings:
     """The data set."""
 
     name: str = key(
@@ -34,7 +34,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSettings:
     """The network that is trained."""
 
     name: str = key("cnn", "which network", registry=MODELS)
@@ -50,7 +50,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Clients:
+class ClientsSettings:
     """The clients, and what each does in a round."""
 
     count: int = key(50, "how many there are", least=1, most=100_000)
@@ -108,7 +108,7 @@ class Clients:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerSettings:
     """What the server does with the aggregated update."""
 
     optimiser: str = key("sgd", "all but the first two tune their step size themselves", one_of=OPTIMISERS)
@@ -124,7 +124,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationSettings:
     """What is measured beside the training."""
 
     every: int = key(5, "rounds from one test of the model to the next; the last round always has one", least=1)

@@ -22,7 +22,7 @@ Parsed = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Form:
+class ArchiveForm:
     """The files of a data set in one of the two forms that it is published in."""
 
     archive: str
@@ -46,8 +46,8 @@ class Form:
 
 
 FORMS10 = (
-    Form("cifar-10-python.tar.gz", "cifar-10-batches-py", BATCHES10, "test_batch", key="labels"),
-    Form(
+    ArchiveForm("cifar-10-python.tar.gz", "cifar-10-batches-py", BATCHES10, "test_batch", key="labels"),
+    ArchiveForm(
         "cifar-10-binary.tar.gz",
         "cifar-10-batches-bin",
         tuple(f"{batch}.bin" for batch in BATCHES10),
@@ -56,8 +56,10 @@ FORMS10 = (
     ),
 )
 FORMS100 = (
-    Form("cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test", "meta", key="fine_labels"),
-    Form("cifar-100-binary.tar.gz", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", n_labels=2),
+    ArchiveForm("cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test", "meta", key="fine_labels"),
+    ArchiveForm(
+        "cifar-100-binary.tar.gz", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", n_labels=2
+    ),
 )
 
 
@@ -69,7 +71,7 @@ def load100(name: str, folder: Path | None) -> Dataset:
     return _load(name, folder, "CIFAR-100", FORMS100, 100)
 
 
-def _load(name: str, given: Path | None, project: str, forms: tuple[Form, ...], n_classes: int) -> Dataset:
+def _load(name: str, given: Path | None, project: str, forms: tuple[ArchiveForm, ...], n_classes: int) -> Dataset:
     for form in forms:
         source = Source(name, form.archive, project)
         if (folder := form.below(source.folder(given))) is not None:
@@ -83,7 +85,7 @@ def _load(name: str, given: Path | None, project: str, forms: tuple[Form, ...], 
     raise source.missing(source.folder(given) / first.folder, f"a folder with {files}")
 
 
-def _images(source: Source, form: Form, path: Path, n_classes: int) -> Images:
+def _images(source: Source, form: ArchiveForm, path: Path, n_classes: int) -> Images:
     n = 10_000 if len(form.train) > 1 or path.name.startswith("test") else 50_000
     data = source.bytes_of(path, form.size(n), MOST)
     if form.key:
@@ -95,7 +97,7 @@ def _images(source: Source, form: Form, path: Path, n_classes: int) -> Images:
     return Images(pixels.reshape(-1, 3, 32, 32), labels)
 
 
-def _classes(source: Source, form: Form, folder: Path, n_classes: int) -> tuple[str, ...]:
+def _classes(source: Source, form: ArchiveForm, folder: Path, n_classes: int) -> tuple[str, ...]:
     if not form.names:
         return NAMES10
     path = folder / form.names
@@ -110,7 +112,7 @@ def _classes(source: Source, form: Form, folder: Path, n_classes: int) -> tuple[
     return tuple(names)
 
 
-def _from_pickle(source: Source, form: Form, path: Path, data: bytes, n_classes: int) -> Parsed:
+def _from_pickle(source: Source, form: ArchiveForm, path: Path, data: bytes, n_classes: int) -> Parsed:
     """A dict with an array of pixels and a list of labels."""
     read = _unpickled(source, path, data)
     pixels, labels = _safely(source, path, safe_pickle.array, read.get("data")), read.get(form.key)
@@ -122,7 +124,7 @@ def _from_pickle(source: Source, form: Form, path: Path, data: bytes, n_classes:
     return pixels, np.array([one if type(one) is int and 0 <= one < n_classes else -1 for one in labels], np.int64)
 
 
-def _from_binary(source: Source, form: Form, path: Path, data: bytes) -> Parsed:
+def _from_binary(source: Source, form: ArchiveForm, path: Path, data: bytes) -> Parsed:
     """Rows of a few labels and 3,072 pixels."""
     width = form.n_labels + PIXELS
     if len(data) % width:

@@ -6,7 +6,7 @@ import numpy as np
 
 from bartizan._util.types import Array
 from bartizan.lab.data.base import Images
-from bartizan.lab.training.torch_import import Tensor, functional, torch
+from bartizan.lab.torch_import import Tensor, functional, torch
 
 PADDING = 4
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bartizan.lab.data.addresses import Texts
-from bartizan.lab.training.torch_import import Tensor, torch
+from bartizan.lab.torch_import import Tensor, torch
 
 
 class TextOnDevice:

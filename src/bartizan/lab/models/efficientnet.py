@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bartizan.lab.models.layers import GlobalPool, Layer, initialise, norm_layer
-from bartizan.lab.training.torch_import import Tensor, functional, nn
+from bartizan.lab.torch_import import Tensor, functional, nn
 
 
 class Stage(NamedTuple):
@@ -89,7 +89,7 @@ class EfficientNetLite0(nn.Module):
 def same_padded(x: Tensor, kernel: int, stride: int) -> Tensor:
     """Pad with zeros as TensorFlow's SAME does: ceil(n / stride) outputs, an odd zero to the right and below.
 
-    >>> from bartizan.lab.training.torch_import import torch
+    >>> from bartizan.lab.torch_import import torch
     >>> [same_padded(torch.ones(1, 1, 1, n), 3, 2)[0, 0, 1].tolist() for n in (2, 3)]
     [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0, 0.0]]
     """

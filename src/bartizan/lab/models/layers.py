@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bartizan.lab.training.torch_import import Tensor, nn, torch
+from bartizan.lab.torch_import import Tensor, nn, torch
 
 Layer = Callable[[int], nn.Module]
 

@@ -6,10 +6,10 @@ from functools import partial
 from typing import NamedTuple
 
 from bartizan.lab.models.layers import GlobalPool, Layer, initialise, norm_layer
-from bartizan.lab.training.torch_import import Tensor, nn
+from bartizan.lab.torch_import import Tensor, nn
 
 
-class Row(NamedTuple):
+class BlockRow(NamedTuple):
     """A row of the paper's tables 1 and 2."""
 
     kernel: int
@@ -21,34 +21,34 @@ class Row(NamedTuple):
 
 
 LARGE = (
-    Row(3, 16, 16, False, False, 1),
-    Row(3, 64, 24, False, False, 2),
-    Row(3, 72, 24, False, False, 1),
-    Row(5, 72, 40, True, False, 2),
-    Row(5, 120, 40, True, False, 1),
-    Row(5, 120, 40, True, False, 1),
-    Row(3, 240, 80, False, True, 2),
-    Row(3, 200, 80, False, True, 1),
-    Row(3, 184, 80, False, True, 1),
-    Row(3, 184, 80, False, True, 1),
-    Row(3, 480, 112, True, True, 1),
-    Row(3, 672, 112, True, True, 1),
-    Row(5, 672, 160, True, True, 2),
-    Row(5, 960, 160, True, True, 1),
-    Row(5, 960, 160, True, True, 1),
+    BlockRow(3, 16, 16, False, False, 1),
+    BlockRow(3, 64, 24, False, False, 2),
+    BlockRow(3, 72, 24, False, False, 1),
+    BlockRow(5, 72, 40, True, False, 2),
+    BlockRow(5, 120, 40, True, False, 1),
+    BlockRow(5, 120, 40, True, False, 1),
+    BlockRow(3, 240, 80, False, True, 2),
+    BlockRow(3, 200, 80, False, True, 1),
+    BlockRow(3, 184, 80, False, True, 1),
+    BlockRow(3, 184, 80, False, True, 1),
+    BlockRow(3, 480, 112, True, True, 1),
+    BlockRow(3, 672, 112, True, True, 1),
+    BlockRow(5, 672, 160, True, True, 2),
+    BlockRow(5, 960, 160, True, True, 1),
+    BlockRow(5, 960, 160, True, True, 1),
 )
 SMALL = (
-    Row(3, 16, 16, True, False, 2),
-    Row(3, 72, 24, False, False, 2),
-    Row(3, 88, 24, False, False, 1),
-    Row(5, 96, 40, True, True, 2),
-    Row(5, 240, 40, True, True, 1),
-    Row(5, 240, 40, True, True, 1),
-    Row(5, 120, 48, True, True, 1),
-    Row(5, 144, 48, True, True, 1),
-    Row(5, 288, 96, True, True, 2),
-    Row(5, 576, 96, True, True, 1),
-    Row(5, 576, 96, True, True, 1),
+    BlockRow(3, 16, 16, True, False, 2),
+    BlockRow(3, 72, 24, False, False, 2),
+    BlockRow(3, 88, 24, False, False, 1),
+    BlockRow(5, 96, 40, True, True, 2),
+    BlockRow(5, 240, 40, True, True, 1),
+    BlockRow(5, 240, 40, True, True, 1),
+    BlockRow(5, 120, 48, True, True, 1),
+    BlockRow(5, 144, 48, True, True, 1),
+    BlockRow(5, 288, 96, True, True, 2),
+    BlockRow(5, 576, 96, True, True, 1),
+    BlockRow(5, 576, 96, True, True, 1),
 )
 
 
@@ -70,7 +70,7 @@ class Squeeze(nn.Module):
 class Inverted(nn.Module):
     """Inverted residual block: expand, depthwise convolution, squeeze-and-excite, project."""
 
-    def __init__(self, channels: int, row: Row, stride: int, norm: Layer) -> None:
+    def __init__(self, channels: int, row: BlockRow, stride: int, norm: Layer) -> None:
         super().__init__()
         act = nn.Hardswish if row.hard_swish else nn.ReLU
         wide = row.expanded
@@ -90,7 +90,7 @@ class MobileNetV3(nn.Module):
     """A stem, the blocks of the table, one more convolution, and two linear layers."""
 
     def __init__(
-        self, rows: tuple[Row, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: str
+        self, rows: tuple[BlockRow, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: str
     ) -> None:
         """Published for 224 pixels, which it halves five times; it halves 64 pixels four times, 32 three times."""
         super().__init__()

@@ -51,7 +51,7 @@ def build(
     >>> sum(parameter.numel() for parameter in model.parameters())
     33914
     """
-    from bartizan.lab.training.torch_import import torch
+    from bartizan.lab.torch_import import torch
 
     if n_classes < 2 or len(image) not in (1, 3) or min(image) < 1:
         raise ValueError(
@@ -75,7 +75,7 @@ def build(
 
 def _check(name: str, model: Any, n_classes: int, image: tuple[int, ...]) -> None:
     """Raise unless a plug-in's network turns two images into two rows of class scores."""
-    from bartizan.lab.training.torch_import import nn, torch
+    from bartizan.lab.torch_import import nn, torch
 
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}.")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bartizan.lab.models.layers import GlobalPool, Layer, initialise, norm_layer
-from bartizan.lab.training.torch_import import Tensor, nn
+from bartizan.lab.torch_import import Tensor, nn
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions and a residual connection."""
 
     def __init__(self, channels: int, wide: int, stride: int, norm: Layer) -> None:
@@ -40,10 +40,10 @@ class ResNet18(nn.Module):
         self.bn1 = make(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if side >= 128 else nn.Identity()
-        self.layer1 = nn.Sequential(Block(64, 64, 1, make), Block(64, 64, 1, make))
-        self.layer2 = nn.Sequential(Block(64, 128, 2, make), Block(128, 128, 1, make))
-        self.layer3 = nn.Sequential(Block(128, 256, 2, make), Block(256, 256, 1, make))
-        self.layer4 = nn.Sequential(Block(256, 512, 2, make), Block(512, 512, 1, make))
+        self.layer1 = nn.Sequential(ResidualBlock(64, 64, 1, make), ResidualBlock(64, 64, 1, make))
+        self.layer2 = nn.Sequential(ResidualBlock(64, 128, 2, make), ResidualBlock(128, 128, 1, make))
+        self.layer3 = nn.Sequential(ResidualBlock(128, 256, 2, make), ResidualBlock(256, 256, 1, make))
+        self.layer4 = nn.Sequential(ResidualBlock(256, 512, 2, make), ResidualBlock(512, 512, 1, make))
         self.avgpool = GlobalPool()
         self.fc = nn.Linear(512, n_classes)
         initialise(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from bartizan.lab.models.layers import norm_layer
-from bartizan.lab.training.torch_import import nn
+from bartizan.lab.torch_import import nn
 
 
 def cnn(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:

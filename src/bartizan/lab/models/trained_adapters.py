@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 
 
 class AdaptedLinear(nn.Module):

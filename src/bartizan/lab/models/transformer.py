@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Transformer(nn.Module):
         self.config = config
         self.characters = nn.Parameter(torch.randn(config.vocabulary, config.width) * 0.02)
         self.positions = nn.Parameter(torch.randn(config.context, config.width) * 0.02)
-        self.blocks = nn.ModuleList([Block(config) for _ in range(config.depth)])
+        self.blocks = nn.ModuleList([TransformerBlock(config) for _ in range(config.depth)])
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
 
@@ -45,7 +45,7 @@ class Transformer(nn.Module):
         return scores
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Causal self-attention and a feed-forward layer, each added to its input."""
 
     def __init__(self, config: Config) -> None:

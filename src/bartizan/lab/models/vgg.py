@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bartizan.lab.models.layers import AdaptivePool, initialise, norm_layer
-from bartizan.lab.training.torch_import import Tensor, nn
+from bartizan.lab.torch_import import Tensor, nn
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 

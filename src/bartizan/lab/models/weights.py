@@ -60,7 +60,7 @@ class FirstWeights:
 
     def load_into(self, model: nn.Module) -> str:
         """Copy the tensors into a model, and return a note about what was drawn anew: a classifier of other classes."""
-        from bartizan.lab.training.torch_import import nn, torch
+        from bartizan.lab.torch_import import nn, torch
 
         own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}
         given = self.tensors
@@ -115,7 +115,7 @@ def _in_package(name: str) -> Path:
 
 
 def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
-    from bartizan.lab.training.torch_import import torch
+    from bartizan.lab.torch_import import torch
 
     try:
         if path.suffix == ".safetensors":

@@ -24,7 +24,7 @@ from bartizan.lab.runs.folder import CONFIG, clear, recorded, refuse_foreign
 from bartizan.records import AnotherRunError, CorruptFileError, Recorded, Writer, locked, require_writable
 
 if TYPE_CHECKING:
-    from bartizan.lab.data.population import Population
+    from bartizan.lab.training.population import Population
     from bartizan.lab.training.training_loop import Training
 
 Watch = Callable[[Mapping[str, Any]], None]
@@ -68,7 +68,7 @@ def run(
         else:
             config = flatten(before.run.get("config", {}))
             if config.get("data.folder") != experiment.data.folder:
-                from bartizan.lab.data.population import Population
+                from bartizan.lab.training.population import Population
 
                 _require_same_data(Population.of(experiment), before, folder)
             if config.get("model.weights", "") != experiment.model.weights:

@@ -105,7 +105,7 @@ def work(pipe: Connection, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["NUMBA_NUM_THREADS"] = str(threads)  # read when numba is first imported, which is later
     from bartizan.lab.runs.run import run
-    from bartizan.lab.training.torch_import import torch
+    from bartizan.lab.torch_import import torch
 
     def send_line(line: Mapping[str, Any]) -> None:
         pipe.send((LINE, line))

@@ -9,10 +9,10 @@ from typing import Any
 
 from bartizan import lora
 from bartizan.aggregate import Aggregator
+from bartizan.lab.torch_import import Tensor, torch
 from bartizan.lab.training.flat_model import FlatLayout
 from bartizan.lab.training.reproducible import deterministic
 from bartizan.lab.training.server import Server
-from bartizan.lab.training.torch_import import Tensor, torch
 from bartizan.lora.adapters import Adapter, Form
 from bartizan.result import Aggregation
 

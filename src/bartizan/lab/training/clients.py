@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.lab.config.sections import Clients as Work
+from bartizan.lab.config.sections import ClientsSettings
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training import reproducible
 from bartizan.lab.training.flat_model import FlatLayout
 from bartizan.lab.training.gradients import Grouped, Loop, Vmapped
 from bartizan.lab.training.gradients.passes import Pass
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 IN_CACHE = 2**27  # bytes: on a processor more clients at once are slower, as their images leave the cache
 
 
-def batches(part: Array, work: Work, rng: np.random.Generator) -> Array:
+def batches(part: Array, work: ClientsSettings, rng: np.random.Generator) -> Array:
     """A client's examples for a round, (steps, batch): its part is shuffled anew for every pass over it.
 
     No example comes twice in a pass; what is left of a pass and fills no batch is dropped. All batches have one size,
     so a client with fewer examples than a batch goes through them again, in another order, until it is full.
 
     >>> rng = np.random.default_rng(0)
-    >>> batches(np.array([4, 5, 6]), Work(batch=7), rng).shape
+    >>> batches(np.array([4, 5, 6]), ClientsSettings(batch=7), rng).shape
     (1, 7)
     """
     n, batch = len(part), work.batch
@@ -73,7 +73,7 @@ class Clients:
         model: nn.Module,
         images: OnDevice | TextOnDevice,
         parts: Sequence[Tensor],
-        work: Work = Work(),
+        work: ClientsSettings = ClientsSettings(),
         *,
         seed: int = 0,
         augment: bool = False,
@@ -172,7 +172,7 @@ class Clients:
         return reproducible.torch_generator(self.images.labels.device, self.seed, "augment", round, client)
 
 
-def _pass_for(model: nn.Module, device: torch.device, work: Work) -> Pass:
+def _pass_for(model: nn.Module, device: torch.device, work: ClientsSettings) -> Pass:
     """The fastest pass for this model and work (docs/reference/models.md)."""
     if not work.compiled and work.precision == "float32":
         return Grouped(model) if Grouped.fits(model) else Vmapped(model)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice

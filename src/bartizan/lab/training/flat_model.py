@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from bartizan.lab.training.torch_import import Tensor, nn, torch
+from bartizan.lab.torch_import import Tensor, nn, torch
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One tensor of the model, and its position in the vector."""
 
     name: str
@@ -37,7 +37,7 @@ class FlatLayout:
     (15, 21)
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
     n_parameters: int
 
     @classmethod
@@ -46,9 +46,9 @@ class FlatLayout:
         means = [name for name in buffers if name.endswith("running_mean")]
         variances = [name.removesuffix("mean") + "var" for name in means]
         tensors = [*model.named_parameters(), *((name, buffers[name]) for name in [*means, *variances])]
-        entries, start = list[Entry](), 0
+        entries, start = list[TensorEntry](), 0
         for name, tensor in tensors:
-            entries.append(Entry(name, tuple(tensor.shape), start))
+            entries.append(TensorEntry(name, tuple(tensor.shape), start))
             start += tensor.numel()
         return cls(tuple(entries), sum(parameter.numel() for parameter in model.parameters()))
 
@@ -57,7 +57,7 @@ class FlatLayout:
         """Coordinates of the vector."""
         return self.entries[-1].stop
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[TensorEntry]:
         return iter(self.entries)
 
     def read(self, model: nn.Module) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.lab.training.torch_import import torch
+from bartizan.lab.torch_import import torch
 
 
 def seed_sequence(seed: int, purpose: str, *numbers: int) -> np.random.SeedSequence:

@@ -7,9 +7,9 @@ from typing import Any, NotRequired, TypedDict
 
 from bartizan._util import schema
 from bartizan._util.text import quoted
-from bartizan.lab.config.sections import Server as Settings
+from bartizan.lab.config.sections import ServerSettings
+from bartizan.lab.torch_import import Tensor, nn, torch
 from bartizan.lab.training.step_sizes import STEP_SIZES
-from bartizan.lab.training.torch_import import Tensor, nn, torch
 
 LEAST_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may push below zero
 
@@ -55,7 +55,13 @@ class Server:
     """
 
     def __init__(
-        self, weights: Tensor, n_parameters: int, settings: Settings = Settings(), *, step_size: float, rounds: int = 1
+        self,
+        weights: Tensor,
+        n_parameters: int,
+        settings: ServerSettings = ServerSettings(),
+        *,
+        step_size: float,
+        rounds: int = 1,
     ) -> None:
         """`rounds` is how long a cosine schedule takes to reach zero."""
         self.weights = weights.detach().clone()

@@ -10,7 +10,7 @@ from math import sqrt
 from typing import Annotated, Any, ClassVar, TypedDict
 
 from bartizan._util.schema import LARGEST, Between
-from bartizan.lab.training.torch_import import Tensor, torch
+from bartizan.lab.torch_import import Tensor, torch
 
 NotNegative = Annotated[float, Between(0.0, LARGEST)]
 

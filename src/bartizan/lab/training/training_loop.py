@@ -14,6 +14,7 @@ from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import Poison, Triggered, needs, parameters
 from bartizan.errors import TooFewClientsError
+from bartizan.lab.config import build_parts
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.sections import PLAIN
 from bartizan.lab.data.addresses import Texts
@@ -21,18 +22,18 @@ from bartizan.lab.data.base import Images
 from bartizan.lab.data.device_images import OnDevice, moments_for
 from bartizan.lab.data.device_text import TextOnDevice
 from bartizan.lab.data.partition import counts
-from bartizan.lab.data.population import Population
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY, Metric
 from bartizan.lab.models import build
 from bartizan.lab.models.trained_adapters import lowered_ranks, with_adapters
 from bartizan.lab.models.weights import FirstWeights
-from bartizan.lab.training import defence, reproducible
+from bartizan.lab.torch_import import Tensor, torch
+from bartizan.lab.training import reproducible
 from bartizan.lab.training.adapter_updates import AdapterUpdates
 from bartizan.lab.training.clients import Clients
 from bartizan.lab.training.evaluation import backdoor_rate, evaluate
+from bartizan.lab.training.population import Population
 from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
-from bartizan.lab.training.torch_import import Tensor, torch
 from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact
@@ -58,10 +59,10 @@ class Training:
     def __init__(self, experiment: Experiment, device: str) -> None:
         self.experiment, self.device = experiment, device
         self.population = population = Population.of(experiment)
-        attack = defence.attack_of(experiment.attack)
+        attack = build_parts.attack_of(experiment.attack)
         self.poison: Poison | None = attack if isinstance(attack, Poison) else None
         self.attack: Callable[..., Tensor] | None = None if self.poison else attack
-        self.sketch = defence.sketch_of(experiment)
+        self.sketch = build_parts.sketch_of(experiment)
         dataset, seed = population.dataset, experiment.seed
         if dataset.vocabulary and self.poison and not self.poison.of_text:
             raise ValueError(f"attack.name = {experiment.attack.name!r} changes images, and {dataset.name} is text.")
@@ -212,7 +213,7 @@ class Training:
         attackers = [client for client in who if client in self.population.byzantine]
         training = who if self.poison else [client for client in who if client not in attackers]
         known_attackers = sum(client in self.population.chosen for client in who)
-        rule, note = defence.rule_for(self.experiment.rule, len(who), known_attackers)
+        rule, note = build_parts.rule_for(self.experiment.rule, len(who), known_attackers)
         aggregator = Aggregator(rule, self.sketch)
         honest = [row for row, client in enumerate(training) if client not in attackers]
         if not honest:
@@ -310,7 +311,7 @@ class Training:
     def _warm_up(self) -> None:
         """Load or compile the kernels, so that the first round's times do not contain it."""
         who = self.population.taking_part(1)
-        rule, _ = defence.rule_for(self.experiment.rule, len(who), 0)
+        rule, _ = build_parts.rule_for(self.experiment.rule, len(who), 0)
         size = self.clients.flat.size
         # A GPU's kernels are compiled for the alignment of the rows.
         size = size if self.experiment.model.adapters else 2**13 + size % 16

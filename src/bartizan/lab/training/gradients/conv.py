@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training.gradients.grouped_layers import GroupedLayer, PassBuffers
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 LAST = torch.channels_last
 Pair = tuple[int, int]

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training.gradients.conv import GroupedConv
 from bartizan.lab.training.gradients.grouped_layers import GroupedLinear, GroupedNorm, PassBuffers
 from bartizan.lab.training.gradients.passes import Gradients, Pass, rows_for
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 
 class Grouped(Pass):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from bartizan.lab.training.flat_model import Entry, FlatLayout
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
+from bartizan.lab.training.flat_model import FlatLayout, TensorEntry
 
 
 class PassBuffers:
@@ -29,10 +29,10 @@ class PassBuffers:
         return len(self.rows)
 
 
-class Part:
+class LayerTensor:
     """One tensor of a layer: its values, shared or a row for each client, and its gradients."""
 
-    def __init__(self, pass_buffers: PassBuffers, entry: Entry) -> None:
+    def __init__(self, pass_buffers: PassBuffers, entry: TensorEntry) -> None:
         self.pass_buffers, self.entry = pass_buffers, entry
 
     @property
@@ -65,8 +65,8 @@ class GroupedLayer(nn.Module):
     def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor | None:
         """Write each client's gradients to its row, and return that of the input where it is needed."""
 
-    def part(self, name: str) -> Part:
-        return Part(self.pass_buffers, self.pass_buffers.entries[f"{self.name}.{name}" if self.name else name])
+    def part(self, name: str) -> LayerTensor:
+        return LayerTensor(self.pass_buffers, self.pass_buffers.entries[f"{self.name}.{name}" if self.name else name])
 
     def by_client(self, x: Tensor) -> Tensor:
         """(m * batch, ...) as (m, everything before the last dimension, last)."""
@@ -121,7 +121,7 @@ class GroupedNorm(GroupedLayer):
     def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.GroupNorm | nn.BatchNorm2d) -> None:
         super().__init__(pass_buffers, name, layer)
         self.eps = layer.eps
-        self.statistics: tuple[Part, Part] | None = None
+        self.statistics: tuple[LayerTensor, LayerTensor] | None = None
         if isinstance(layer, nn.BatchNorm2d):
             assert layer.momentum is not None
             self.statistics = self.part("running_mean"), self.part("running_var")

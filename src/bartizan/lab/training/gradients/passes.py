@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 Tensors = dict[str, Tensor]  # by name, as the gradient of a view of the vector would be as long as the vector
 

@@ -11,7 +11,7 @@ from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
 from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
 from bartizan.errors import TooFewClientsError
-from bartizan.lab.config.choices import CHOICES, Chosen
+from bartizan.lab.config.choices import CHOICES, ChosenPart
 from bartizan.lab.config.keys import ConfigError, shown
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.data.partition import SPLITS
@@ -78,7 +78,7 @@ def sketch_of(experiment: Experiment) -> Sketch:
     return made
 
 
-def attack_of(chosen: Chosen) -> Any:
+def attack_of(chosen: ChosenPart) -> Any:
     """A function of the honest updates, or a data poisoning; None where nobody attacks."""
     if chosen.name == "none":
         return None
@@ -96,7 +96,7 @@ def is_coordinatewise(rule: Any) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def rule_for(chosen: Chosen, n_clients: int, n_byzantine: int) -> tuple[Rule | CoordinateWise, str]:
+def rule_for(chosen: ChosenPart, n_clients: int, n_byzantine: int) -> tuple[Rule | CoordinateWise, str]:
     """The rule for a round of so many clients and attackers, and a note where its n_byzantine was lowered.
 
     A rule with n_byzantine gets the true number, or the most that it can take with so many clients.
