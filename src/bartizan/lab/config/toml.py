@@ -1,46 +1,33 @@
-"""Just as much of a TOML writer as experiments need; the standard library has a reader only."""
+"""Write experiments as TOML by tomli-w, and read values of the command line."""
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+try:
+    import tomli_w
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("The laboratory needs tomli-w: pip install 'bartizan[lab]'") from missing
+
 
 def value(thing: Any) -> str:
-    """A value as TOML.
+    """Return a value as TOML writes it.
 
-    >>> value(True), value(1e-3), value("a\\n"), value([1, 2]), value({"name": "krum", "a.b": 1})
-    ('true', '0.001', '"a\\\\n"', '[1, 2]', '{name = "krum", "a.b" = 1}')
+    >>> value(True), value(1e-3), value("a\\n")
+    ('true', '0.001', '"a\\\\n"')
     """
-    if isinstance(thing, float):
-        return repr(thing)
-    if isinstance(thing, (bool, int, str)):
-        return json.dumps(thing, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(thing, Mapping):
-        return "{" + ", ".join(f"{name(key)} = {value(one)}" for key, one in thing.items()) + "}"
-    if isinstance(thing, (list, tuple)):
-        return "[" + ", ".join(value(one) for one in thing) + "]"
-    raise TypeError(f"TOML has no {type(thing).__name__}: {thing!r}.")
-
-
-def name(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else value(key)
+    return tomli_w.dumps({"": thing}).removeprefix('"" = ').removesuffix("\n")
 
 
 def document(content: Mapping[str, Any]) -> str:
-    """Keys first, then a table a section."""
-    lines = [f"{name(key)} = {value(one)}" for key, one in content.items() if not isinstance(one, Mapping)]
-    for key, one in content.items():
-        if isinstance(one, Mapping):
-            lines += ["", f"[{name(key)}]", *(f"{name(inner)} = {value(each)}" for inner, each in one.items())]
-    return "\n".join(lines) + "\n"
+    """Return a TOML document: keys first, then a table per section."""
+    return tomli_w.dumps(content)
 
 
 def parsed(text: str) -> Any:
-    """A value as somebody types it: TOML, or a word without quotes.
+    """Return the value of a text that somebody types: TOML, or a word without quotes.
 
     >>> parsed("0.3"), parsed("krum"), parsed("nnm >> krum"), parsed("[1, 2]")
     (0.3, 'krum', 'nnm >> krum', [1, 2])
