@@ -107,7 +107,7 @@ def test_sound_lines_are_read_as_they_are(lines, tmp_path):
 
 
 def test_a_report_of_more_rounds_and_clients_than_memory_holds_is_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("bartizan.lab.report.load.MOST_CELLS", 2)
+    monkeypatch.setattr("bartizan.lab.report.load.MAX_CELLS", 2)
     written(tmp_path / "large", RUN, ROUND)
     assert cli.main(["report", str(tmp_path)]) == 0
     assert "has 1 rounds of 3 clients; a report shows up to 2" in capsys.readouterr().err

@@ -39,7 +39,7 @@ class Registry(Mapping[str, Any]):
         built_in: The package's own parts, each an object or a text "module:Name" that is imported when asked for.
         group: The group of entry points that plug-ins of this kind are registered under; none if empty.
         check: Raises TypeError with the reason where an object can't be used as such a part.
-        handed: Keyword arguments that the caller of such a part provides, and that are no settings.
+        context: Keyword arguments that the caller of such a part provides, and that are no settings.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Registry(Mapping[str, Any]):
         group: str = "",
         *,
         check: Callable[[Any], None] = lambda part: None,
-        handed: Collection[str] = (),
+        context: Collection[str] = (),
     ) -> None:
         self.kind, self.built_in, self.group, self.check = kind, dict(built_in), group, check
-        self.handed = tuple(handed)
+        self.context = tuple(context)
 
     def __or__(self, other: Registry) -> Registry:
         """The parts of both; plug-ins, check and messages are those of the first."""
-        return Registry(self.kind, self.built_in | other.built_in, self.group, check=self.check, handed=self.handed)
+        return Registry(self.kind, self.built_in | other.built_in, self.group, check=self.check, context=self.context)
 
     def plugins(self) -> list[Plugin]:
         """The entry points of installed packages, unusable ones included; nothing is imported."""
@@ -123,7 +123,7 @@ class Registry(Mapping[str, Any]):
 
     def settings(self, name: str) -> dict[str, Any]:
         """The settings of a part and their defaults, MISSING where one must be given."""
-        return {key: value for key, value in settings_of(self.find(name)).items() if key not in self.handed}
+        return {key: value for key, value in settings_of(self.find(name)).items() if key not in self.context}
 
     def _loaded(self, target: str, what: str) -> Any:
         try:

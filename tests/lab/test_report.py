@@ -494,7 +494,7 @@ def test_two_hundred_runs_fit_into_a_page(tmp_path):
 
 
 def test_weights_that_do_not_fit_are_left_out_but_not_those_of_the_run_shown_first(monkeypatch, tmp_path):
-    monkeypatch.setattr(pack, "CELLS", 1500)
+    monkeypatch.setattr(pack, "MAX_WEIGHT_BYTES", 1500)
     for n in range(6):
         write_run(tmp_path / str(n), rounds=30, seed=n)
     made = content(load(tmp_path))

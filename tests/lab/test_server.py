@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bartizan.lab.config.sections import ServerSettings as Settings  # noqa: E402
-from bartizan.lab.training.server import LEAST_VARIANCE, Server  # noqa: E402
+from bartizan.lab.training.server import MIN_VARIANCE, Server  # noqa: E402
 from bartizan.lab.training.step_sizes import STEP_SIZES  # noqa: E402
 
 needs_prodigyopt = pytest.mark.skipif(find_spec("prodigyopt") is None, reason="needs prodigyopt")
@@ -156,7 +156,7 @@ def test_an_update_that_is_not_finite_moves_nothing(optimiser, bad):
 def test_statistics_move_by_the_update_itself_and_variances_stay_positive(optimiser):
     server = Server(torch.tensor([1.0, 0.0, 0.5, 1.0, 1.0]), 1, Settings(optimiser), step_size=0.01)
     server.step(torch.tensor([0.0, -0.25, 0.5, 0.5, 3.0]))
-    torch.testing.assert_close(server.weights[1:], torch.tensor([0.25, 0.0, 0.5, LEAST_VARIANCE]))
+    torch.testing.assert_close(server.weights[1:], torch.tensor([0.25, 0.0, 0.5, MIN_VARIANCE]))
 
 
 def test_a_round_without_an_aggregate_moves_the_schedule_on():

@@ -11,22 +11,24 @@ import numpy as np
 from numpy.random import Generator
 
 from bartizan._util.types import Array, Floats
-from bartizan.attacks.honest_updates import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std
+from bartizan.attacks.honest_updates import Matrix, Vector, by_columns, empty, mean, narrowed, repeat_row, std
 from bartizan.attacks.nullspace import hidden_part
-from bartizan.attacks.optimised import GRID, Aggregate, most_harmful, trial
+from bartizan.attacks.optimised import FIRST_FACTORS, Aggregate, most_harmful, trial
 from bartizan.attacks.parameters import AT_LEAST_ONE, FUNCTION, INDEX, NUMBER, SEEDS, SKETCH, VECTOR, Wanted, attack
 from bartizan.sketch import Projection, Rotated, Sketch
 from bartizan.updates.layout import on_host
 
-FAR = 100.0  # times the root mean square norm of the honest updates: every rule rejects it where it is visible
+DISTANCE_IN_NORMS = (
+    100.0  # times the root mean square norm of the honest updates: every rule rejects it where it is visible
+)
 # Moves of one length in different directions often do the same harm up to rounding: the first of them is sent.
-ROUNDING = 1 + 1e-6
-SIZES = Wanted("1, 2, 4 or 8 coordinates a half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))
+LEAST_GAIN = 1 + 1e-6
+HALF_SIZE = Wanted("1, 2, 4 or 8 coordinates a half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))
 
 
 @attack(sketch=SKETCH, leaked_seed=INDEX, distance=NUMBER)
 def null_space(
-    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, leaked_seed: int, distance: float = FAR
+    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, leaked_seed: int, distance: float = DISTANCE_IN_NORMS
 ) -> Matrix:
     """Move the honest mean far inside the null space of the round's projection, whose seed is known.
 
@@ -50,7 +52,13 @@ def null_space_mirror(honest: Matrix, count: int, rng: Generator, *, sketch: Ske
 
 @attack(sketch=SKETCH, past_seeds=SEEDS, distance=NUMBER)
 def replay(
-    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, past_seeds: Sequence[int], distance: float = FAR
+    honest: Matrix,
+    count: int,
+    rng: Generator,
+    *,
+    sketch: Sketch,
+    past_seeds: Sequence[int],
+    distance: float = DISTANCE_IN_NORMS,
 ) -> Matrix:
     """Move the honest mean inside the null space of the last round's projection; in the first round send the mean."""
     m = _mean(honest)
@@ -77,9 +85,9 @@ def observer(
     return _sent(m + _move(against, sketch, past_seeds[-room:] if room else (), spread), honest, count)
 
 
-@attack(sketch=SKETCH, size=SIZES, distance=NUMBER)
+@attack(sketch=SKETCH, size=HALF_SIZE, distance=NUMBER)
 def blind_collision(
-    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, size: int = 8, distance: float = FAR
+    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, size: int = 8, distance: float = DISTANCE_IN_NORMS
 ) -> Matrix:
     """Add to the honest mean a large multiple of a vector that the sketch may map to zero; no seed is known.
 
@@ -121,14 +129,14 @@ def optimised_null_space(
         def harms(length: float, unit: Floats = unit, known: dict[float, float] = known) -> float:
             return known.setdefault(length, harm(m + length * unit))
 
-        length = most_harmful(harms, GRID, (tries + nth) // len(directions))
-        if known[length] > ROUNDING * worst:
+        length = most_harmful(harms, FIRST_FACTORS, (tries + nth) // len(directions))
+        if known[length] > LEAST_GAIN * worst:
             worst, sent = known[length], m + length * unit
     return _sent(sent, honest, count)
 
 
 def _sent(row: Floats, honest: Matrix, count: int) -> Matrix:
-    return agreed(narrowed(row, honest), count)
+    return repeat_row(narrowed(row, honest), count)
 
 
 def _move(direction: Floats, sketch: Sketch, seeds: Sequence[int], length: float) -> Floats:

@@ -13,7 +13,6 @@ from bartizan._util.types import Array, Floats
 from bartizan.attacks.honest_updates import (
     Matrix,
     Vector,
-    agreed,
     by_columns,
     each_block,
     empty,
@@ -21,6 +20,7 @@ from bartizan.attacks.honest_updates import (
     least,
     mean,
     narrowed,
+    repeat_row,
     sign,
     squared_distances,
 )
@@ -52,7 +52,7 @@ def fang_krum(honest: Matrix, count: int, rng: Generator, *, least_step: float =
     squares, along = sum(part[0] for part in parts), sum(part[1] for part in parts)
     d = sum(part[2] for part in parts)
     step = krum_step(squared_distances(honest), np.asarray(squares), np.asarray(along), d, count, least_step)
-    return agreed(by_columns(honest, lambda x: -step * sign(mean(x))), count)
+    return repeat_row(by_columns(honest, lambda x: -step * sign(mean(x))), count)
 
 
 def krum_step(D: Floats, squares: Array, along: Array, d: float, count: int, least_step: float) -> float:

@@ -11,11 +11,11 @@ from bartizan._util.types import Floats
 from bartizan.attacks.honest_updates import (
     Matrix,
     Vector,
-    agreed,
     by_columns,
     copied,
     mean,
     narrowed,
+    repeat_row,
     sign,
     squared_distances,
     std,
@@ -31,7 +31,7 @@ def sign_flip(honest: Matrix, count: int, rng: Generator, *, factor: float = -3.
     >>> sign_flip([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
     [[-12.0, -0.0]]
     """
-    return agreed(by_columns(honest, lambda x: factor * x.sum(axis=0)), count)
+    return repeat_row(by_columns(honest, lambda x: factor * x.sum(axis=0)), count)
 
 
 @attack(z=NUMBER)
@@ -41,7 +41,7 @@ def little_is_enough(honest: Matrix, count: int, rng: Generator, *, z: float = 0
     >>> little_is_enough([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
     [[2.7, 1.4]]
     """
-    return agreed(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
+    return repeat_row(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
 
 
 @attack(factor=NUMBER)
@@ -50,7 +50,7 @@ def fall_of_empires(honest: Matrix, count: int, rng: Generator, *, factor: float
 
     The paper gives a second form, a sum over M' without B, and does not say what M' is: this is the first.
     """
-    return agreed(by_columns(honest, lambda x: factor * mean(x)), count)
+    return repeat_row(by_columns(honest, lambda x: factor * mean(x)), count)
 
 
 @attack(factor=NUMBER)
@@ -60,14 +60,14 @@ def inner_product_manipulation(honest: Matrix, count: int, rng: Generator, *, fa
     >>> inner_product_manipulation([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
     [[-4.0, -0.0]]
     """
-    return agreed(by_columns(honest, lambda x: -factor * mean(x)), count)
+    return repeat_row(by_columns(honest, lambda x: -factor * mean(x)), count)
 
 
 @attack()
 def a_little_is_enough(honest: Matrix, count: int, rng: Generator) -> Matrix:
     """ALIE: send the honest mean plus z standard deviations, with z from the counts (Baruch et al., 2019)."""
     z = hiding_z(len(honest), count)
-    return agreed(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
+    return repeat_row(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
 
 
 @attack(published=VECTOR)
@@ -87,7 +87,7 @@ def alie_over_time(honest: Matrix, count: int, rng: Generator, *, published: Vec
     centre, spread = by_columns(honest, mean, wide=True), by_columns(honest, std, wide=True)
     way = sign(narrowed(np.asarray(on_host(published), dtype=np.float64), centre))
     way = way + (way == 0) * sign(centre)
-    return agreed(narrowed(centre - z * spread * way, honest), count)
+    return repeat_row(narrowed(centre - z * spread * way, honest), count)
 
 
 def hiding_z(n_honest: int, count: int) -> float:
@@ -119,7 +119,7 @@ def mimic(honest: Matrix, count: int, rng: Generator, *, client: int | None = No
     if client is not None and client >= len(honest):
         raise ValueError(f"mimic needs client, the row of an honest update, 0 to {len(honest) - 1}; got {client}.")
     row = honest[_outermost(squared_distances(honest)) if client is None else client]
-    return agreed(copied(row), count)
+    return repeat_row(copied(row), count)
 
 
 def _outermost(D: Floats) -> int:

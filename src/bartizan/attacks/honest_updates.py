@@ -24,9 +24,9 @@ Matrix: TypeAlias = Any
 Vector: TypeAlias = Any
 """One update, (p,), or a block of its coordinates; of the same library as the matrix that it came from."""
 
-BLOCK = 2**17  # numbers of a block in host memory: 1 MiB in float64, for a core's cache
-BLOCK_ON_GPU = 2**25
-LARGEST = {
+BLOCK_NUMBERS = 2**17  # numbers of a block in host memory: 1 MiB in float64, for a core's cache
+GPU_BLOCK_NUMBERS = 2**25
+LARGEST_FINITE = {
     "float16": 65504.0,
     "bfloat16": 3.3895313892515355e38,
     "float32": float(np.finfo(np.float32).max),
@@ -51,7 +51,7 @@ def widened(x: Any) -> Any:
 
 def narrowed(x: Any, like: Any) -> Any:
     """A copy in the dtype and on the device of `like`; too large numbers become the largest one, never Inf."""
-    most = LARGEST[dtype_name(like)]
+    most = LARGEST_FINITE[dtype_name(like)]
     if is_tensor(x):
         return x.clamp(-most, most).to(like.dtype)
     x = np.clip(x, -most, most)
@@ -91,10 +91,10 @@ def each_block(honest: Matrix, task: Callable[[int, Matrix], T]) -> list[T]:
     """The results of task(first column, block in float64) for all blocks, in order; in host memory on all cores."""
     H, p = honest.shape
     if on_gpu(honest):
-        width = max(1, BLOCK_ON_GPU // H)
+        width = max(1, GPU_BLOCK_NUMBERS // H)
         return [task(low, honest[:, low : low + width].double()) for low in range(0, p, width)]
     # Not by torch's own threads: on busy cores they spin while they wait for each other.
-    numbers, width = as_numpy_matrix(honest), max(1, BLOCK // H)
+    numbers, width = as_numpy_matrix(honest), max(1, BLOCK_NUMBERS // H)
     half_of_float32 = dtype_name(honest) == "bfloat16"
 
     def work(low: int) -> T:
@@ -132,7 +132,7 @@ def copied(row: Vector) -> Vector:
     return row.clone() if is_tensor(row) else row.copy()
 
 
-def agreed(row: Vector, count: int) -> Matrix:
+def repeat_row(row: Vector, count: int) -> Matrix:
     """The same row from all attackers, a view of one row of memory."""
     return row.expand(count, -1) if is_tensor(row) else np.broadcast_to(row, (count, len(row)))
 

@@ -12,9 +12,9 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels import reference
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated, Sketch
 
-WORDS = 2**20  # random numbers that are drawn at a time
-CLOSE = 1e-8  # of the first residual; the second pass reduces the rest
-MOST_STEPS = 500
+WORDS_PER_DRAW = 2**20  # random numbers that are drawn at a time
+RESIDUAL_TOLERANCE = 1e-8  # of the first residual; the second pass reduces the rest
+MAX_STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def _solved(P: Maps, b: Floats) -> Floats:
     """y with P P^T y = b."""
     y, r = np.zeros_like(b), b
     step, square = r, r @ r
-    least = CLOSE**2 * square
-    for _ in range(MOST_STEPS):
+    least = RESIDUAL_TOLERANCE**2 * square
+    for _ in range(MAX_STEPS):
         if square <= least:
             break
         moved = P.down(P.up(step))
@@ -89,7 +89,7 @@ def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, 
         return
     if not isinstance(sketch, (Achlioptas, Gaussian)):
         raise TypeError(f"Wanted Rotated, Achlioptas or Gaussian, whose transpose is known; got {sketch!r}.")
-    width = max(1, WORDS // k)
+    width = max(1, WORDS_PER_DRAW // k)
     for start in range(0, p, width):
         yield start, _columns(sketch, key, start, min(width, p - start)) @ y
 
@@ -98,7 +98,7 @@ def _words(key: Array, n_blocks: int, k: int, mixing: int) -> Iterator[Array]:
     """The random words of each block of `Rotated`, by the compiled generator: they take most of the time."""
     from bartizan.kernels.cpu import rotation_words
 
-    at_once = -(-WORDS // k)
+    at_once = -(-WORDS_PER_DRAW // k)
     for first in range(0, n_blocks, at_once):
         yield from rotation_words(key, first, min(at_once, n_blocks - first), k, mixing)
 

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.random import Generator
 
 from bartizan.attacks.formulas import hiding_z
-from bartizan.attacks.honest_updates import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std, widened
+from bartizan.attacks.honest_updates import Matrix, Vector, by_columns, empty, mean, narrowed, repeat_row, std, widened
 from bartizan.attacks.parameters import AT_LEAST_ONE, FUNCTION, attack
 from bartizan.updates.layout import is_tensor
 
 Aggregate = Callable[[Matrix], Vector]
-GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
@@ -28,7 +28,7 @@ def optimised_alie(honest: Matrix, count: int, rng: Generator, *, aggregator: Ag
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. ALIE's own z is the first try.
     """
     centre, spread = by_columns(honest, mean, wide=True), by_columns(honest, std, wide=True)
-    first = (hiding_z(len(honest), count), *GRID)
+    first = (hiding_z(len(honest), count), *FIRST_FACTORS)
     return _worst(honest, count, aggregator, tries, centre, lambda z: centre + z * spread, first)
 
 
@@ -39,7 +39,7 @@ def optimised_ipm(honest: Matrix, count: int, rng: Generator, *, aggregator: Agg
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. The first are 2 and FoE's 0.1.
     """
     centre = by_columns(honest, mean, wide=True)
-    return _worst(honest, count, aggregator, tries, centre, lambda factor: -factor * centre, (2.0, 0.1, *GRID))
+    return _worst(honest, count, aggregator, tries, centre, lambda factor: -factor * centre, (2.0, 0.1, *FIRST_FACTORS))
 
 
 def _worst(
@@ -54,7 +54,7 @@ def _worst(
     if not count:
         return empty(honest, (0, honest.shape[1]))
     harm = trial(honest, count, aggregator, centre)
-    return agreed(narrowed(formula(most_harmful(lambda x: harm(formula(x)), first, tries)), honest), count)
+    return repeat_row(narrowed(formula(most_harmful(lambda x: harm(formula(x)), first, tries)), honest), count)
 
 
 def trial(honest: Matrix, count: int, aggregator: Aggregate, centre: Vector) -> Callable[[Vector], float]:

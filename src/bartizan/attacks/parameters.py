@@ -15,7 +15,7 @@ from bartizan.attacks.honest_updates import checked
 from bartizan.sketch import Sketch
 from bartizan.updates.layout import is_tensor
 
-HANDED = ("aggregator", "sketch", "leaked_seed", "past_seeds", "published")
+CONTEXT_ARGUMENTS = ("aggregator", "sketch", "leaked_seed", "past_seeds", "published")
 """Arguments that are no settings: knowledge of the server that a run passes to attacks whose signature names it."""
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,7 +55,7 @@ FUNCTION = Wanted("a function from all updates, (M, p), to one, (p,)", callable)
 def attack(**wanted: Wanted) -> Callable[[F], F]:
     """Make an attack of a function (honest, count, rng, *, settings) -> (count, p) that checks its input and output."""
 
-    def border(function: F) -> F:
+    def validated(function: F) -> F:
         name = function.__name__
 
         @wraps(function)
@@ -70,7 +70,7 @@ def attack(**wanted: Wanted) -> Callable[[F], F]:
         call.wanted = wanted  # type: ignore[attr-defined]
         return cast("F", call)
 
-    return border
+    return validated
 
 
 def on_changes(function: F) -> F:
@@ -92,7 +92,7 @@ def sees_changes(attack: Callable[..., Any]) -> bool:
     return marked or bool(needs(attack) & {"sketch", "published"})
 
 
-def bordered(function: Any) -> Any:
+def as_attack(function: Any) -> Any:
     """The function itself if `attack` made it, else an attack of it: a plug-in's may be a plain function."""
     return function if hasattr(function, "wanted") else attack()(function)
 
@@ -129,5 +129,5 @@ def needs(attack: Callable[..., Any]) -> frozenset[str]:
     """
     parameters = inspect.signature(attack).parameters
     return frozenset(
-        name for name in HANDED if name in parameters and parameters[name].default is inspect.Parameter.empty
+        name for name in CONTEXT_ARGUMENTS if name in parameters and parameters[name].default is inspect.Parameter.empty
     )

@@ -28,13 +28,13 @@ from bartizan.lab.config.sections import (
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.models.networks import MODELS
 
-MOST_RUNS = 100_000
-LARGEST_FILE = 2**24  # bytes of TOML
+MAX_RUNS = 100_000
+MAX_FILE_BYTES = 2**24  # bytes of TOML
 # Its name, its device and the folders of its data and first weights change no number of it.
-NO_PART_OF_THE_ID = ("name", "device", "grid")
-LATER_KEYS = (("clients", "worker_momentum"), ("model", "adapters"))
+NOT_IN_ID = ("name", "device", "grid")
+IN_ID_IF_SET = (("clients", "worker_momentum"), ("model", "adapters"))
 """Keys that count in the id only where they are set, so that runs from before them keep theirs."""
-NAMED = {"data": DATASETS, "model": MODELS}
+NAMED_SECTIONS = {"data": DATASETS, "model": MODELS}
 """Sections that can be given by the function that loads the data or makes the network."""
 
 
@@ -100,7 +100,7 @@ class Experiment:
 
         What stands in a run folder may come from anyone, so no code that it names is imported.
         """
-        parts = [(section, "name", [registry]) for section, registry in NAMED.items()]
+        parts = [(section, "name", [registry]) for section, registry in NAMED_SECTIONS.items()]
         parts += [(section, one.word, one.registries) for section, one in CHOICES.items()]
         for section, word, registries in parts:
             content = given.get(section, {})
@@ -118,7 +118,7 @@ class Experiment:
         """An experiment from its file; an error names the file."""
         path = Path(path)
         try:
-            given = tomllib.loads(read_regular(path, LARGEST_FILE).decode())
+            given = tomllib.loads(read_regular(path, MAX_FILE_BYTES).decode())
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {path}. `bartizan init {path}` writes one.") from None
         except NotRegularError as other:
@@ -178,8 +178,8 @@ class Experiment:
                 )
             if name.partition(".")[0] in ("grid", "name", "device"):
                 raise ConfigError(f'grid."{short(name, 60)}" can\'t be varied.')
-        if (count := math.prod(map(len, self.grid.values()))) > MOST_RUNS:
-            raise ConfigError(f"The grid has {count:,} runs; the most are {MOST_RUNS:,}. Vary fewer keys.")
+        if (count := math.prod(map(len, self.grid.values()))) > MAX_RUNS:
+            raise ConfigError(f"The grid has {count:,} runs; the most are {MAX_RUNS:,}. Vary fewer keys.")
         base = replace(self, grid={})
         cells = itertools.product(*self.grid.values())
         runs = [base._cell(dict(zip(self.grid, cell, strict=True))) if cell else base for cell in cells]
@@ -216,10 +216,10 @@ class Experiment:
     @property
     def id(self) -> str:
         """Eight hexadecimal digits: a hash of all that its numbers depend on."""
-        whole = {name: content for name, content in self.as_dict().items() if name not in NO_PART_OF_THE_ID}
+        whole = {name: content for name, content in self.as_dict().items() if name not in NOT_IN_ID}
         whole["data"] = {name: content for name, content in whole["data"].items() if name != "folder"}
         whole["model"] = whole["model"] | {"weights": Path(self.model.weights).name}
-        for section, later in LATER_KEYS:
+        for section, later in IN_ID_IF_SET:
             if not whole[section][later]:
                 whole[section] = {name: one for name, one in whole[section].items() if name != later}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
@@ -245,9 +245,9 @@ def _section(name: str, content: Any) -> Mapping[str, Any]:
     """A section as a mapping, from a mapping or from the object of Python that stands for it."""
     if isinstance(content, Mapping):
         return content
-    if name in NAMED and callable(content):
+    if name in NAMED_SECTIONS and callable(content):
         return {"name": content}
-    function = ", or the function that makes it" if name in NAMED else ""
+    function = ", or the function that makes it" if name in NAMED_SECTIONS else ""
     raise ConfigError(f"{name} must be a section, [{name}]{function}; got {shown(content)}.")
 
 

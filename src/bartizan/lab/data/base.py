@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from bartizan._util.regular_files import read_regular
 
-CACHED = 100_000  # pixels counted at a time: `bincount` makes int64 of them, which still fits a cache
-TEXT = 2**24  # bytes of one text file, at most
+PIXELS_PER_COUNT = 100_000  # pixels counted at a time: `bincount` makes int64 of them, which still fits a cache
+MAX_TEXT_BYTES = 2**24  # bytes of one text file, at most
 
 
 class DataError(ValueError):
@@ -59,7 +59,7 @@ class Images:
             raise ValueError("no images: there is nothing to take the mean of.")
         C, H, W = self.shape
         counts = np.zeros((C, 256), np.int64)
-        step = max(1, CACHED // (H * W))
+        step = max(1, PIXELS_PER_COUNT // (H * W))
         for start in range(0, len(self), step):
             for c in range(C):
                 counts[c] += np.bincount(self.pixels[start : start + step, c].ravel(), minlength=256)
@@ -185,7 +185,7 @@ class Source:
 
     def lines(self, path: Path, size: str) -> list[str]:
         """The lines of a text file that are not empty."""
-        text = self.bytes_of(path, size, TEXT).decode("utf-8", "replace")
+        text = self.bytes_of(path, size, MAX_TEXT_BYTES).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if not lines:
             raise self.corrupt(path, f"it is empty; wanted {size}.")

@@ -14,7 +14,7 @@ from bartizan.lab.data import safe_pickle
 from bartizan.lab.data.base import Dataset, Images, Source
 
 PIXELS = 3 * 32 * 32
-MOST = 2**30  # bytes of one file
+MAX_FILE_BYTES = 2**30  # bytes of one file
 NAMES10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCHES10 = tuple(f"data_batch_{number}" for number in range(1, 6))
 
@@ -87,7 +87,7 @@ def _load(name: str, given: Path | None, project: str, forms: tuple[ArchiveForm,
 
 def _images(source: Source, form: ArchiveForm, path: Path, n_classes: int) -> Images:
     n = 10_000 if len(form.train) > 1 or path.name.startswith("test") else 50_000
-    data = source.bytes_of(path, form.size(n), MOST)
+    data = source.bytes_of(path, form.size(n), MAX_FILE_BYTES)
     if form.key:
         pixels, labels = _from_pickle(source, form, path, data, n_classes)
     else:

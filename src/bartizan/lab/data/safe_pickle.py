@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-MOST = 1_000_000  # instructions; CIFAR-100's largest file has some 200,000
-TUPLES = 1_000  # in one file: the hash of a deeply nested one would overrun the C stack
-AXES = 4  # of an array
+MAX_INSTRUCTIONS = 1_000_000  # instructions; CIFAR-100's largest file has some 200,000
+MAX_TUPLES = 1_000  # in one file: the hash of a deeply nested one would overrun the C stack
+MAX_AXES = 4  # of an array
 INSTRUCTIONS = {
     *("PROTO", "FRAME", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE"),
     *("BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"),
@@ -98,16 +98,16 @@ def loads(data: bytes) -> Any:
 def _check_instructions(data: bytes) -> None:
     tuples = 0
     argument: Any
-    for count, (instruction, argument, _) in enumerate(islice(pickletools.genops(io.BytesIO(data)), MOST)):
+    for count, (instruction, argument, _) in enumerate(islice(pickletools.genops(io.BytesIO(data)), MAX_INSTRUCTIONS)):
         if instruction.name not in INSTRUCTIONS:
             raise NotDataError(f"it has the instruction {instruction.name}, which data does not need.")
         tuples += instruction.name.startswith("TUPLE")
         # Unpickling takes memory for as many numbered values as the highest number says.
-        if tuples > TUPLES or (instruction.name.endswith("PUT") and not 0 <= argument <= count):
+        if tuples > MAX_TUPLES or (instruction.name.endswith("PUT") and not 0 <= argument <= count):
             raise NotDataError("it is nested or numbered as no data is.")
         if instruction.name == "STOP":
             return
-    raise NotDataError(f"it has more than {MOST:,} instructions.")
+    raise NotDataError(f"it has more than {MAX_INSTRUCTIONS:,} instructions.")
 
 
 def array(value: Any) -> npt.NDArray[np.uint8]:
@@ -122,7 +122,7 @@ def array(value: Any) -> npt.NDArray[np.uint8]:
         data = data.encode("latin-1") if type(data) is str else data
     except UnicodeEncodeError:
         data = None
-    if type(data) is not bytes or type(shape) is not tuple or len(shape) > AXES:
+    if type(data) is not bytes or type(shape) is not tuple or len(shape) > MAX_AXES:
         raise NotDataError("its array is not as numpy writes one.")
     if not all(type(side) is int and 0 <= side <= len(data) for side in shape) or prod(shape) != len(data):
         raise NotDataError(f"its array's shape and its {len(data):,} bytes do not fit.")

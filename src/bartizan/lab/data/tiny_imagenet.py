@@ -22,7 +22,7 @@ from bartizan.updates.files import open_update
 
 FOLDER = "tiny-imagenet-200"
 SIDE = 64
-CHUNK = 64  # images that a thread decodes at a time
+IMAGES_PER_TASK = 64  # images that a thread decodes at a time
 
 Listed = tuple[list[Path], list[int]]
 Pixels = npt.NDArray[np.uint8]
@@ -106,16 +106,16 @@ def _decoded(source: Source, files: Sequence[Path]) -> Pixels:
     pixels = np.empty((len(files), 3, SIDE, SIDE), np.uint8)
 
     def decode(start: int) -> int:
-        for at, path in enumerate(files[start : start + CHUNK], start):
+        for at, path in enumerate(files[start : start + IMAGES_PER_TASK], start):
             pixels[at] = _one(source, path, Image)
-        return min(CHUNK, len(files) - start)
+        return min(IMAGES_PER_TASK, len(files) - start)
 
     with (
         ProgressLine(f"Decoding the images of {source.name}", len(files)) as progress,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         try:
-            for count in pool.map(decode, range(0, len(files), CHUNK)):
+            for count in pool.map(decode, range(0, len(files), IMAGES_PER_TASK)):
                 progress.advance(count)
         except BaseException:
             pool.shutdown(cancel_futures=True)

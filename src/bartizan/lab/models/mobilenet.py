@@ -20,7 +20,7 @@ class BlockRow(NamedTuple):
     stride: int
 
 
-LARGE = (
+LARGE_BLOCKS = (
     BlockRow(3, 16, 16, False, False, 1),
     BlockRow(3, 64, 24, False, False, 2),
     BlockRow(3, 72, 24, False, False, 1),
@@ -37,7 +37,7 @@ LARGE = (
     BlockRow(5, 960, 160, True, True, 1),
     BlockRow(5, 960, 160, True, True, 1),
 )
-SMALL = (
+SMALL_BLOCKS = (
     BlockRow(3, 16, 16, True, False, 2),
     BlockRow(3, 72, 24, False, False, 2),
     BlockRow(3, 88, 24, False, False, 1),
@@ -134,5 +134,5 @@ def rounded(channels: int) -> int:
     return nearest if nearest >= 0.9 * channels else nearest + 8
 
 
-small = partial(MobileNetV3, SMALL, 1024)
-large = partial(MobileNetV3, LARGE, 1280)
+small = partial(MobileNetV3, SMALL_BLOCKS, 1024)
+large = partial(MobileNetV3, LARGE_BLOCKS, 1280)

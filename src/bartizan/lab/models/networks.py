@@ -9,9 +9,9 @@ from bartizan.registry import Registry, callable_with
 if TYPE_CHECKING:
     from torch import nn
 
-PUBLISHED = 224
+PUBLISHED_PIXELS = 224
 """Pixels of the images that the large networks were published for."""
-LATE = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large", "efficientnet-lite0")
+LATE_REDUCING = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large", "efficientnet-lite0")
 """Networks that reduce a small image later than one of 224 pixels."""
 
 
@@ -61,7 +61,7 @@ def build(
     if len(image) == 1 and MODELS.spelling(name) in MODELS.built_in and MODELS.spelling(name) != "transformer":
         raise ValueError(f"model {name!r} is for images: text needs model.name = 'transformer'.")
     known, maker = MODELS.spelling(name), MODELS.find(name)
-    shape = image if fitted or known not in LATE else (image[0], PUBLISHED, PUBLISHED)
+    shape = image if fitted or known not in LATE_REDUCING else (image[0], PUBLISHED_PIXELS, PUBLISHED_PIXELS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: nn.Module = maker(n_classes, shape, norm)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SUFFIXES = (".pt", ".pth", ".safetensors")
-MOST = 2**31  # bytes of a file; VGG16's has half a gigabyte
-COUNTER = "num_batches_tracked"  # BatchNorm's, which nothing here uses
-SHOWN = 3
+MAX_FILE_BYTES = 2**31  # bytes of a file; VGG16's has half a gigabyte
+BATCH_COUNTER = "num_batches_tracked"  # BatchNorm's, which nothing here uses
+MAX_NAMES = 3
 
 
 class WeightsError(ValueError):
@@ -49,7 +49,7 @@ class FirstWeights:
         """
         path = Path(source) if source.endswith(SUFFIXES) else _in_package(source)
         try:
-            content = read_regular(path, MOST)
+            content = read_regular(path, MAX_FILE_BYTES)
         except OSError as unreadable:
             why = "it is not there" if isinstance(unreadable, FileNotFoundError) else unreadable.strerror
             raise WeightsError(
@@ -62,7 +62,7 @@ class FirstWeights:
         """Copy the tensors into a model, and return a note about what was drawn anew: a classifier of other classes."""
         from bartizan.lab.torch_import import nn, torch
 
-        own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}
+        own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(BATCH_COUNTER)}
         given = self.tensors
         linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         head = {f"{linear[-1]}.{part}" for part in ("weight", "bias")} if linear else set()
@@ -88,10 +88,10 @@ class FirstWeights:
     def _require(self, fits: bool, what: str, names: list[str]) -> None:
         if fits:
             return
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         raise WeightsError(
             f"model.weights: {short(self.name, 100)} does not fit the model: {what} "
-            f"{', '.join(short(name, 120) for name in names[:SHOWN])}{more}. Names and shapes must be the model's, "
+            f"{', '.join(short(name, 120) for name in names[:MAX_NAMES])}{more}. Names and shapes must be the model's, "
             "with model.norm as published (batch; none for VGG16), for resnet18 model.fitted = false below 128 pixels."
         )
 
@@ -144,7 +144,7 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
             f"model.weights: {path} must hold a dict from names to tensors, as torch.save(model.state_dict()) writes; "
             f"got {type(found).__name__}."
         )
-    return {str(name): one for name, one in found.items() if not str(name).endswith(COUNTER)}
+    return {str(name): one for name, one in found.items() if not str(name).endswith(BATCH_COUNTER)}
 
 
 def _of_checkpoint(vector: Any, shapes: Any) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ from bartizan.lab.report.tables import summary
 from bartizan.lab.report.wording import counted, level, percent
 
 SCRIPTS = ("draw.js", "lines.js", "grids.js", "clients.js", "tables.js", "report.js")
-SPLIT = 300_000
+MAX_SPLIT_NUMBERS = 300_000
 """The most numbers of data splits in a page, over all runs."""
 
 
@@ -115,7 +115,7 @@ def asset(name: str) -> str:
 def data(made: Content) -> dict[str, Any]:
     """Return the content as the page's script reads it."""
     runs = made.runs
-    cohorts, splits = _Shared(), _Shared(budget=SPLIT)
+    cohorts, splits = _Shared(), _Shared(budget=MAX_SPLIT_NUMBERS)
     varied = differing(runs)
     config = runs[0].config if runs else {}
     return {
@@ -183,7 +183,7 @@ def _runs(made: Content, varied: list[str], cohorts: _Shared, splits: _Shared) -
 
 def _weights(made: Content) -> list[dict[str, Any] | None]:
     """Return the packed weights of each run; None if it has none, or there is no room for them."""
-    left = float(pack.CELLS)
+    left = float(pack.MAX_WEIGHT_BYTES)
     packed: list[dict[str, Any] | None] = [None] * len(made.runs)
     # The run that is shown first gets its room first.
     turns = sorted(range(len(made.runs)), key=lambda i: i != made.featured)

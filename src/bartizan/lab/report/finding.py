@@ -15,7 +15,7 @@ from bartizan.lab.report.run_data import Run, mean
 from bartizan.lab.report.survival import definition, headline
 from bartizan.lab.report.wording import capital, counted, difference, duration, level, listed, percent
 
-NAMED = 4
+MAX_NAMED_SUSPECTS = 4
 """The most suspects that a sentence names."""
 
 
@@ -179,8 +179,8 @@ def _deployment(run: Run, n_runs: int) -> list[str]:
         return [f"No round is done yet{where}. {unknown}"]
     suspects = reputation_of(run).suspects()
     if suspects:
-        named = [f"{run.clients[one.node]} ({one.record})" for one in suspects[:NAMED]]
-        named += [f"{len(suspects) - NAMED} more"] if len(suspects) > NAMED else []
+        named = [f"{run.clients[one.node]} ({one.record})" for one in suspects[:MAX_NAMED_SUSPECTS]]
+        named += [f"{len(suspects) - MAX_NAMED_SUSPECTS} more"] if len(suspects) > MAX_NAMED_SUSPECTS else []
         what = counted(len(suspects), "suspect")
         first = f"{what} among {counted(len(run.clients), 'client')}{where}: {listed(named)}."
     elif not run.weighs:

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from bartizan._util.types import Floats
 from bartizan.lab.metrics import ACCURACY, Metric
 from bartizan.lab.report.factors import Factors
-from bartizan.lab.report.run_data import SERVER, Run, deciles, mean, median
+from bartizan.lab.report.run_data import SERVER_STAGES, Run, deciles, mean, median
 
 K = TypeVar("K")
-POINTS = 240
+MAX_CURVE_POINTS = 240
 """The most points of one curve: more can't be told apart on a page."""
 
 
@@ -118,7 +118,7 @@ def times(runs: Sequence[Run], factors: Sequence[Factors]) -> list[ServerTime]:
     for key, group in _grouped(runs, keys).items():
         seconds = median(*(run.server for run in group))
         if math.isfinite(seconds):
-            timed = [median(*(run.series[part][np.isfinite(run.server)] for run in group)) for part in SERVER]
+            timed = [median(*(run.series[part][np.isfinite(run.server)] for run in group)) for part in SERVER_STAGES]
             parts = tuple(seconds * part / np.nansum(timed) for part in timed)
             spent, reads = [run.server for run in group], [run.reads for run in group]
             found.append(ServerTime(*key, seconds, parts, median(*reads), deciles(*spent), deciles(*reads)))
@@ -133,9 +133,9 @@ def _grouped(runs: Sequence[Run], keys: Sequence[K]) -> dict[K, list[Run]]:
 
 
 def _thinned(rounds: npt.NDArray[np.intp], values: Floats) -> dict[str, Any]:
-    """Cut the rounds into at most `POINTS` intervals: mean of the last round, minimum and maximum of the interval."""
+    """Thin a curve to at most `MAX_CURVE_POINTS` intervals: each keeps its last mean, its minimum and its maximum."""
     middle, low, high = mean(values, axis=0), np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-    edges = np.unique(np.linspace(0, len(rounds), min(POINTS, len(rounds)) + 1).astype(int))
+    edges = np.unique(np.linspace(0, len(rounds), min(MAX_CURVE_POINTS, len(rounds)) + 1).astype(int))
     return {
         "rounds": (rounds[edges[1:] - 1] + 1).tolist(),
         "mean": middle[edges[1:] - 1].tolist(),

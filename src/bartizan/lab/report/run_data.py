@@ -16,9 +16,9 @@ from bartizan.lab.metrics import Metric
 Flags = npt.NDArray[np.bool_]
 Singles = npt.NDArray[np.float32]
 
-ROUND = ("accuracy", "perplexity", "test_loss", "backdoor", "loss", "norm", "step", "read")
-SERVER = ("sketch", "weigh", "combine")
-SECONDS = ("train", *SERVER)
+ROUND_NUMBERS = ("accuracy", "perplexity", "test_loss", "backdoor", "loss", "norm", "step", "read")
+SERVER_STAGES = ("sketch", "weigh", "combine")
+STAGES = ("train", *SERVER_STAGES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Run:
     last: float
     seconds: float
     series: dict[str, Floats]
-    """(T,) for each name of `ROUND` and `SECONDS`."""
+    """(T,) for each name of `ROUND_NUMBERS` and `STAGES`."""
     weights: Singles
     """(T, M); NaN for clients that did not take part, and for rules without weights."""
     present: Flags
@@ -85,7 +85,7 @@ class Run:
     @property
     def server(self) -> Floats:
         """(T,) seconds of the server; a part that was not timed counts 0, and a refused round is NaN."""
-        spent = np.nan_to_num(np.stack([self.series[name] for name in SERVER])).sum(axis=0)
+        spent = np.nan_to_num(np.stack([self.series[name] for name in SERVER_STAGES])).sum(axis=0)
         return np.where(spent > 0, spent, math.nan)
 
     @property

@@ -9,10 +9,10 @@ from bartizan.lab.report.factors import order
 from bartizan.lab.report.groups import GridCell
 from bartizan.lab.report.wording import capital, counted, level, listed, points, span
 
-WITHIN = 0.05
+SURVIVAL_MARGIN = 0.05
 """A rule that survived ended with at most this much less accuracy than the mean without attack, or at most this part
 more perplexity."""
-MOST_NAMED = 4
+MAX_NAMED_ATTACKS = 4
 """The most attacks of which a sentence gives numbers."""
 
 
@@ -22,7 +22,7 @@ def survived(cell: GridCell, clean: float, attacked: float) -> bool | None:
     None: it did not fail by what is known, and something to compare it with is not known (NaN).
     """
     sign, end = cell.metric.sign, cell.last[0]
-    limit = clean * (1 + WITHIN) if cell.metric.lower_is_better else clean - WITHIN
+    limit = clean * (1 + SURVIVAL_MARGIN) if cell.metric.lower_is_better else clean - SURVIVAL_MARGIN
     if cell.n_converged < cell.n or sign * end <= sign * attacked or sign * end < sign * limit:
         return False
     return None if math.isnan(cell.last[0] + clean + attacked) else True
@@ -54,10 +54,10 @@ def definition(cells: Sequence[GridCell]) -> list[str]:
     missing += [f"under {attack}" for attack, ends in under.items() if any(map(math.isnan, ends))]
     metric = cells[0].metric
     worse, better = ("above", "below") if metric.lower_is_better else ("below", "above")
-    within = f"{WITHIN:.0%}" if metric.lower_is_better else points(WITHIN)
+    within = f"{SURVIVAL_MARGIN:.0%}" if metric.lower_is_better else points(SURVIVAL_MARGIN)
     near = f"at most {within} {worse} the mean without attack" + _in_brackets([span(clean, metric)])
     above = f"{better} the mean under the same attack"
-    if len(attacks) <= MOST_NAMED:
+    if len(attacks) <= MAX_NAMED_ATTACKS:
         above += _in_brackets([f"{attack} {span(ends, metric)}" for attack, ends in under.items()])
     said = [f"Survived: all runs converged and ended, on average, {near} and {above}. Otherwise the rule failed."]
     if missing:
@@ -102,8 +102,12 @@ def _trusted_attackers(attacked: Sequence[GridCell]) -> Iterator[str]:
         for attack, rules in found.items()
     ]
     if named:
-        more = f", and of rules under {len(named) - MOST_NAMED} more attacks" if len(named) > MOST_NAMED else ""
-        yield f"attackers got most of the weight {', and '.join(named[:MOST_NAMED])}{more}"
+        more = (
+            f", and of rules under {len(named) - MAX_NAMED_ATTACKS} more attacks"
+            if len(named) > MAX_NAMED_ATTACKS
+            else ""
+        )
+        yield f"attackers got most of the weight {', and '.join(named[:MAX_NAMED_ATTACKS])}{more}"
 
 
 def _verdicts(cells: Sequence[GridCell], attacked: Sequence[GridCell]) -> Iterator[str]:

@@ -15,10 +15,17 @@ import numpy as np
 
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY
 from bartizan.lab.report.factors import Factors, setting
-from bartizan.lab.report.run_data import ROUND, SECONDS, Run, mean, median
+from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run, mean, median
 
-ROUNDS = ("run", "round", *ROUND, *(f"{name}_seconds" for name in SECONDS), "server_reads", "weight_on_attackers")
-EVENTS = ".bartizan"
+ROUND_COLUMNS = (
+    "run",
+    "round",
+    *ROUND_NUMBERS,
+    *(f"{name}_seconds" for name in STAGES),
+    "server_reads",
+    "weight_on_attackers",
+)
+EVENTS_SUFFIX = ".bartizan"
 """The end of the names of the event files."""
 
 
@@ -59,11 +66,11 @@ def runs(many: Sequence[Run], factors: Sequence[Factors]) -> str:
 
 
 def rounds(many: Sequence[Run]) -> str:
-    return _csv(ROUNDS, (row for run in many for row in _rounds(run)))
+    return _csv(ROUND_COLUMNS, (row for run in many for row in _rounds(run)))
 
 
 def _rounds(run: Run) -> Iterable[list[Any]]:
-    columns = [run.series[name] for name in (*ROUND, *SECONDS)] + [run.reads, run.on_attackers()]
+    columns = [run.series[name] for name in (*ROUND_NUMBERS, *STAGES)] + [run.reads, run.on_attackers()]
     for t, values in enumerate(zip(*columns, strict=True), start=1):
         yield [run.folder, t, *values]
 
@@ -105,8 +112,8 @@ def write_events(runs: Sequence[Run], folder: Path, notice: Callable[[str], None
         notice(f"writing the events of run {n} of {len(runs)}")
         target = folder / run.folder
         target.mkdir(parents=True, exist_ok=True)
-        old = list(target.glob(f"events.out.tfevents.*{EVENTS}"))
-        writer = writers.EventFileWriter(str(target), filename_suffix=EVENTS)
+        old = list(target.glob(f"events.out.tfevents.*{EVENTS_SUFFIX}"))
+        writer = writers.EventFileWriter(str(target), filename_suffix=EVENTS_SUFFIX)
         scalars = {
             **{
                 name: run.series[name]

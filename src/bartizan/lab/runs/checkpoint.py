@@ -18,8 +18,8 @@ from bartizan._util.text import short
 from bartizan.records import CorruptFileError
 
 NAME = "checkpoint.pt"
-EVERY = 15.0  # seconds of training between two checkpoints
-SHARE = 1 / 30  # the part of the time that may go into writing them: a larger model is saved less often
+SECONDS_BETWEEN_SAVES = 15.0  # seconds of training between two checkpoints
+MAX_SAVING_FRACTION = 1 / 30  # the part of the time that may go into writing them: a larger model is saved less often
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def corrupt(path: Path, wrong: Exception) -> CorruptFileError:
 class CheckpointTimer:
     """Call `save` every few seconds, less often where a save takes long."""
 
-    def __init__(self, save: Callable[[], None], every: float = EVERY) -> None:
+    def __init__(self, save: Callable[[], None], every: float = SECONDS_BETWEEN_SAVES) -> None:
         self._save, self._every = save, every
         self._last, self._wait = time.monotonic(), every
 
@@ -107,7 +107,7 @@ class CheckpointTimer:
         start = time.monotonic()
         self._save()
         self._last = time.monotonic()
-        self._wait = max(self._every, (self._last - start) / SHARE)
+        self._wait = max(self._every, (self._last - start) / MAX_SAVING_FRACTION)
 
     def if_due(self) -> None:
         if time.monotonic() - self._last >= self._wait:

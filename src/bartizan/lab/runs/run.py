@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bartizan.lab.training.training_loop import Training
 
 Watch = Callable[[Mapping[str, Any]], None]
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run(
@@ -38,7 +38,7 @@ def run(
     resume: bool = False,
     fresh: bool = False,
     watch: Watch | None = None,
-    save_every: float = checkpoint.EVERY,
+    save_every: float = checkpoint.SECONDS_BETWEEN_SAVES,
 ) -> Recorded:
     """Train as an experiment says, and return what is in the folder's `results.jsonl` afterwards.
 
@@ -237,7 +237,7 @@ def _explained(folder: Path) -> Iterator[None]:
             "smaller clients.batch or model, or stop what else is running, then pass --resume."
         ) from None
     except OSError as wrong:
-        if wrong.errno not in FULL:
+        if wrong.errno not in DISK_FULL:
             raise
         raise OSError(
             wrong.errno,

@@ -21,10 +21,10 @@ from bartizan.lab.runs.folder import recorded
 from bartizan.records import require_writable
 
 Watch = Callable[[str, Mapping[str, Any]], None]
-TRIES = 2
+MAX_TRIES = 2
 LINE, DONE, FAILED = "line", "done", "failed"
 """The kinds of messages that a worker sends."""
-PATIENCE = 30.0  # seconds that workers have to finish their round when the sweep is stopped
+SECONDS_TO_STOP = 30.0  # seconds that workers have to finish their round when the sweep is stopped
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class WorkerPool:
                     if (job := self.busy.pop(pipe, None)) is not None:
                         yield from self._retry(job, self.workers[pipe], jobs)
                     pipe.close()
-                    self.workers.pop(pipe).join(PATIENCE)
+                    self.workers.pop(pipe).join(SECONDS_TO_STOP)
                     continue
                 job = self.busy[pipe]
                 if kind == LINE:
@@ -180,13 +180,15 @@ class WorkerPool:
 
     def _retry(self, job: Job, process: BaseProcess, jobs: deque[Job]) -> Iterator[Outcome]:
         """Put the job of a dead worker in front again, or give it up."""
-        process.join(PATIENCE)
-        if job.tries < TRIES:
+        process.join(SECONDS_TO_STOP)
+        if job.tries < MAX_TRIES:
             jobs.appendleft(job)
             return
         code = process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        error = f"its process died {TRIES} times, last by {how}; if by SIGKILL, memory may be short: take fewer workers"
+        error = (
+            f"its process died {MAX_TRIES} times, last by {how}; if by SIGKILL, memory may be short: take fewer workers"
+        )
         yield Outcome(job.experiment, job.folder, "failed", error)
 
     def stop(self) -> None:
@@ -194,7 +196,7 @@ class WorkerPool:
         for pipe, process in self.workers.items():
             pipe.close()
             process.terminate()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + SECONDS_TO_STOP
         try:
             for process in self.workers.values():
                 process.join(max(0.0, until - time.monotonic()))

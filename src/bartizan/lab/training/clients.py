@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
     from bartizan.lab.data.device_text import TextOnDevice
 
-IN_CACHE = 2**27  # bytes: on a processor more clients at once are slower, as their images leave the cache
+CACHE_BYTES = 2**27  # bytes: on a processor more clients at once are slower, as their images leave the cache
 
 
 def batches(part: Array, work: ClientsSettings, rng: np.random.Generator) -> Array:
@@ -188,7 +188,7 @@ def clients_at_once(model: nn.Module, batch: int, image: tuple[int, ...], device
 
     The free memory of the GPU does not matter, as the number must be the same when a run is resumed.
     """
-    most = torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else IN_CACHE
+    most = torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else CACHE_BYTES
     return max(1, most // _bytes_of_pass(model, batch, image))
 
 

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
     from bartizan.lab.data.device_text import TextOnDevice
 
-BATCH = 500
-AT_ONCE = 2500  # on a GPU
-IN_CACHE = 100  # on a processor, where larger activations leave the cache
+BATCH_IMAGES = 500
+GPU_BATCH_IMAGES = 2500  # on a GPU
+CPU_BATCH_IMAGES = 100  # on a processor, where larger activations leave the cache
 
 
 def evaluate(
     model: nn.Module,
     weights: Tensor,
     images: OnDevice | TextOnDevice,
-    batch: int = BATCH,
+    batch: int = BATCH_IMAGES,
     *,
     batch_statistics: bool = False,
     half: bool = False,
@@ -57,7 +57,7 @@ def _outputs(
     model: nn.Module,
     weights: Tensor,
     images: OnDevice | TextOnDevice,
-    batch: int = BATCH,
+    batch: int = BATCH_IMAGES,
     batch_statistics: bool = False,
     half: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -71,9 +71,9 @@ def _outputs(
     n, device = len(images.labels), images.labels.device
     half = half and not batch_statistics and weights.dtype == torch.float32
     if half:
-        batch = AT_ONCE
+        batch = GPU_BATCH_IMAGES
     elif device.type == "cpu" and not batch_statistics:
-        batch = min(batch, IN_CACHE)
+        batch = min(batch, CPU_BATCH_IMAGES)
     with torch.no_grad():
         # Of nearly equal sizes: a last batch of few images would have statistics of few.
         for where in torch.arange(n, device=device).tensor_split(-(-n // batch)):

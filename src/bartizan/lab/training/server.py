@@ -11,7 +11,7 @@ from bartizan.lab.config.sections import ServerSettings
 from bartizan.lab.torch_import import Tensor, nn, torch
 from bartizan.lab.training.step_sizes import STEP_SIZES
 
-LEAST_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may push below zero
+MIN_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may push below zero
 
 
 class Estimates(TypedDict):
@@ -87,7 +87,7 @@ class Server:
         used = self._move(gradient, factor)
         statistics = self.weights[self.n_parameters :]
         statistics -= change
-        statistics[len(statistics) // 2 :].clamp_(min=LEAST_VARIANCE)
+        statistics[len(statistics) // 2 :].clamp_(min=MIN_VARIANCE)
         return used
 
     def skip(self) -> None:

@@ -16,7 +16,7 @@ from bartizan.attacks import Poison, Triggered, needs, parameters
 from bartizan.errors import TooFewClientsError
 from bartizan.lab.config import build_parts
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.config.sections import PLAIN
+from bartizan.lab.config.sections import UNTUNED_OPTIMISERS
 from bartizan.lab.data.addresses import Texts
 from bartizan.lab.data.base import Images
 from bartizan.lab.data.device_images import OnDevice, moments_for
@@ -324,5 +324,5 @@ class Training:
 
 def step_size_of(experiment: Experiment) -> float:
     """The server's step size: 0.1 for gradients, 1 for the changes of local steps and as the factor of a tuned one."""
-    plain = experiment.server.optimiser in PLAIN and experiment.clients.work == "gradient"
+    plain = experiment.server.optimiser in UNTUNED_OPTIMISERS and experiment.clients.work == "gradient"
     return experiment.server.step_size or (0.1 if plain else 1.0)

@@ -11,7 +11,7 @@ from typing import Any
 from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training.gradients.grouped_layers import GroupedLayer, PassBuffers
 
-LAST = torch.channels_last
+CHANNELS_LAST = torch.channels_last
 Pair = tuple[int, int]
 
 
@@ -30,16 +30,16 @@ class GroupedConv(GroupedLayer):
         return layer.padding_mode == "zeros" and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
 
     def compute(self, ctx: Any, x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=LAST)
+        x = x.contiguous(memory_format=CHANNELS_LAST)
         ctx.save_for_backward(x)
         weight, bias = self.weight.weights, None if self.bias is None else self.bias.weights
         if not self.pass_buffers.shared:
             return self.with_own_weights(x, weight, bias).detach()  # no view, as the next layer may write to it
-        weight = weight.contiguous(memory_format=LAST)
+        weight = weight.contiguous(memory_format=CHANNELS_LAST)
         return functional.conv2d(x, weight, bias, self.stride, self.padding, groups=self.groups)
 
     def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor | None:
-        (x,), g = ctx.saved_tensors, gradient.contiguous(memory_format=LAST)
+        (x,), g = ctx.saved_tensors, gradient.contiguous(memory_format=CHANNELS_LAST)
         self.weight.rows.copy_(self.weights_gradient(g, x))
         if self.bias is not None:
             torch.sum(self.by_client(g.permute(0, 2, 3, 1)), 1, out=self.bias.rows)
@@ -75,7 +75,7 @@ class GroupedConv(GroupedLayer):
     def images_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         m = self.pass_buffers.m
         if self.pass_buffers.shared:
-            return self.by_torch(g, x, weight.contiguous(memory_format=LAST), self.groups, 0)
+            return self.by_torch(g, x, weight.contiguous(memory_format=CHANNELS_LAST), self.groups, 0)
         if self.groups > 1:
             beside = channels_of_all(g, m), channels_of_all(x, m)
             return images_of_each(self.by_torch(*beside, weight.flatten(0, 1), m * self.groups, 0), m)
@@ -134,6 +134,6 @@ def channels_of_all(x: Tensor, m: int) -> Tensor:
 def images_of_each(x: Tensor, m: int) -> Tensor:
     """The inverse of `channels_of_all`, channels last in memory."""
     B, channels, H, W = x.shape
-    out = torch.empty((m * B, channels // m, H, W), dtype=x.dtype, device=x.device, memory_format=LAST)
+    out = torch.empty((m * B, channels // m, H, W), dtype=x.dtype, device=x.device, memory_format=CHANNELS_LAST)
     out.view(m, B, channels // m, H, W).copy_(x.reshape(B, m, channels // m, H, W).transpose(0, 1))
     return out
