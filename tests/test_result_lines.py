@@ -60,7 +60,7 @@ FORGED = {
     "a reason that is an object": (2, ROUND | {"quarantined": {"2": {}}}, r"quarantined\.2 must be a text"),
     "a note that is a number": (2, ROUND | {"note": 7}, "note must be a text, got 7"),
     "a second first line": (2, RUN, "must begin with a line of kind 'run' and have no other"),
-    "a kind that is a list": (2, {"kind": ["round"]}, "the kind of a line is one of run, round, end"),
+    "a kind that is a list": (2, {"kind": ["round"]}, "kind must be one of run, round, end"),
     "a best accuracy that is a text": (3, END | {"best": "high"}, "best must be a number, got 'high'"),
     "a status that is an object": (3, END | {"status": {}}, "status must be a text"),
     "converged by a number": (3, END | {"converged": 1}, "converged must be true or false, got 1"),

@@ -1,4 +1,4 @@
-"""Attacks on the projection: each knows the sketch and what its signature names, such as a leaked seed.
+"""Attacks on the projection, which know the sketch and what their signature names, such as a leaked seed.
 
 All try to hide a move in the null space of the projection; the page on adaptive attackers shows what they achieve.
 """
@@ -23,7 +23,7 @@ DISTANCE_IN_NORMS = (
 )
 # Moves of one length in different directions often do the same harm up to rounding: the first of them is sent.
 LEAST_GAIN = 1 + 1e-6
-HALF_SIZE = Wanted("1, 2, 4 or 8 coordinates a half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))
+HALF_SIZE = Wanted("1, 2, 4 or 8 coordinates per half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))
 
 
 @attack(sketch=SKETCH, leaked_seed=INDEX, distance=NUMBER)
@@ -140,7 +140,7 @@ def _sent(row: Floats, honest: Matrix, count: int) -> Matrix:
 
 
 def _move(direction: Floats, sketch: Sketch, seeds: Sequence[int], length: float) -> Floats:
-    """A vector of this length along the part of a direction that is hidden; along all of it where nothing is."""
+    """Return a vector of this length along the hidden part of a direction, or along all of it if no part is hidden."""
     hidden = hidden_part(direction, sketch, [int(seed) for seed in seeds])
     d = hidden if hidden.any() else direction
     moved: Floats = length / np.linalg.norm(d) * d
@@ -152,18 +152,18 @@ def _mean(honest: Matrix) -> Floats:
 
 
 def _norm(honest: Matrix) -> float:
-    """Root mean square of the honest updates' norms."""
+    """Return the root mean square of the honest updates' norms."""
     squares = on_host(by_columns(honest, lambda x: (x * x).mean(axis=0), wide=True))
     return float(np.sqrt(np.sum(squares)))
 
 
 def _opposite(m: Floats, rng: Generator) -> Floats:
-    """The direction against the mean; a random one where the mean is zero."""
+    """Return the direction against the mean, or a random one if the mean is zero."""
     return -m if m.any() else rng.standard_normal(len(m))
 
 
 def _collision(sketch: Sketch, p: int, size: int, rng: Generator) -> Array:
-    """Coordinates whose cells may cancel: rows of one lane in two blocks, or any where the sketch has no lanes."""
+    """Return coordinates whose cells may cancel: rows of one lane in two blocks, or any if the sketch has no lanes."""
     if not isinstance(sketch, Rotated) or p < 2 * sketch.k:
         return rng.choice(p, min(p, 2 * size), replace=False)
     k, n = sketch.k, sketch.mixing

@@ -72,7 +72,7 @@ POISONS = Registry(
 
 
 def attack(name: str, **settings: Any) -> Callable[..., Any]:
-    """An attack by its name, its settings checked and bound: (honest, count, rng) -> the attackers' updates.
+    """Return an attack by its name, its settings checked and bound: (honest, count, rng) -> the attackers' updates.
 
     >>> import numpy as np
     >>> attack("foe", factor=-2.0)([[1.0, 3.0]], 1, np.random.default_rng(0)).tolist()
@@ -88,7 +88,7 @@ def attack(name: str, **settings: Any) -> Callable[..., Any]:
 
 
 def poison(name: str, **settings: Any) -> Poison:
-    """A data poisoning by its name.
+    """Return a data poisoning by its name.
 
     >>> poison("backdoor", target=3)
     Backdoor(target=3, fraction=0.5, size=4, value=255)

@@ -91,7 +91,7 @@ def alie_over_time(honest: Matrix, count: int, rng: Generator, *, published: Vec
 
 
 def hiding_z(n_honest: int, count: int) -> float:
-    r"""The z of ALIE: the largest at which attackers and the honest clients beyond them are a majority.
+    r"""Return the z of ALIE: the largest at which attackers and the honest clients beyond them are a majority.
 
     :math:`z = \Phi^{-1}((M - f - s) / (M - f))`, where :math:`s = \lfloor M/2 + 1 \rfloor - f` is the number of honest
     clients that the attackers lack for a majority (Baruch et al., 2019, section 3.3). Few attackers make z negative.
@@ -123,7 +123,7 @@ def mimic(honest: Matrix, count: int, rng: Generator, *, client: int | None = No
 
 
 def _outermost(D: Floats) -> int:
-    """The row with the largest entry in the top eigenvector of -J D J / 2, the inner products about the mean."""
+    """Return the row with the largest entry in the top eigenvector of -J D J / 2, the inner products about the mean."""
     if not np.isfinite(D).all():
         return 0  # a client has diverged, and there is no such direction
     G = D.mean(axis=0) + D.mean(axis=1)[:, None] - D - D.mean()

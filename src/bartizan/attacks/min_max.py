@@ -82,7 +82,7 @@ def _sent(honest: Matrix, count: int, deviation: str, furthest: Callable[..., fl
 
 
 def largest_root(a: Floats, b: Floats, c: float) -> Floats:
-    """The largest gamma with a + 2 b gamma + c gamma^2 <= 0, where a <= 0 up to rounding; 0 where there is no d."""
+    """Return the largest gamma with a + 2 b gamma + c gamma^2 <= 0, where a <= 0 up to rounding; 0 if d is zero."""
     if not c > 0:
         return np.zeros_like(a)
     slack = np.maximum(-np.asarray(a), 0)

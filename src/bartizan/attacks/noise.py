@@ -1,4 +1,4 @@
-"""Random and malformed updates: Gaussian noise, and infinity, NaN and random bits as a crash or a bug would send."""
+"""Random and malformed updates: Gaussian noise; infinity, NaN and random bits, as after a crash or with a bug."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _filled(honest: Matrix, value: float) -> Vector:
 
 
 def _extremes() -> Vector:
-    """The largest, smallest and finest numbers of every dtype, and zero, of both signs."""
+    """Return the largest, smallest and finest numbers of every dtype, and zero, of both signs."""
     known = [np.finfo(dtype) for dtype in (np.float16, np.float32, np.float64)]
     sizes = [float(x) for info in known for x in (info.max, info.tiny, info.smallest_subnormal, info.eps)]
     sizes += [0.0, LARGEST_FINITE["bfloat16"]]
@@ -87,7 +87,7 @@ def _extremes() -> Vector:
 
 
 def _random_rows(honest: Matrix, count: int, rng: Generator, draw: Callable[[int, Any, int, int], Vector]) -> Matrix:
-    """One row an attacker, from draw(attacker, its generator, first column, last column + 1)."""
+    """Return one row per attacker, from draw(attacker, its generator, first column, last column + 1)."""
     p = honest.shape[1]
     sent = empty(honest, (count, p))
     step = p if is_tensor(honest) else NUMBERS_PER_DRAW
@@ -107,7 +107,7 @@ def _random_rows(honest: Matrix, count: int, rng: Generator, draw: Callable[[int
 
 
 def _generator(honest: Matrix, seed: int) -> Any:
-    """NumPy's generator, or torch's on the device of the honest updates."""
+    """Return NumPy's generator, or torch's on the device of the honest updates."""
     if not is_tensor(honest):
         return np.random.default_rng(seed)
     import torch
@@ -116,7 +116,7 @@ def _generator(honest: Matrix, seed: int) -> Any:
 
 
 def _normal(honest: Matrix, generator: Any, size: int) -> Vector:
-    """N(0, 1), in float64 where the honest updates are, else in float32."""
+    """Draw from N(0, 1), in float64 if the honest updates are, else in float32."""
     dtype = "float64" if honest.itemsize == 8 else "float32"
     if not is_tensor(honest):
         return generator.standard_normal(size, dtype=dtype)
@@ -126,7 +126,7 @@ def _normal(honest: Matrix, generator: Any, size: int) -> Vector:
 
 
 def _bits(honest: Matrix, generator: Any, size: int) -> Any:
-    """Random integers of as many bits as the honest updates' floats."""
+    """Draw integers of as many bits as the honest updates' floats."""
     width = 8 * honest.itemsize
     most = 2 ** (width - 1)
     if not is_tensor(honest):

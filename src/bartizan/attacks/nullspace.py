@@ -37,7 +37,7 @@ class Maps:
 
 
 def hidden_part(d: Floats, sketch: Sketch, seeds: Sequence[int]) -> Floats:
-    r"""The part of d that the projections of all these seeds map to zero: :math:`d - P^T (P P^T)^{-1} P d`.
+    r"""Return the part of d that the projections of all these seeds map to zero: :math:`d - P^T (P P^T)^{-1} P d`.
 
     By conjugate gradients, so that P is only ever applied: two or three steps for `Rotated`, whose blocks are
     isometries, some dozens for a dense matrix of many more columns than rows. Zero where nothing is hidden (`Exact`,
@@ -58,7 +58,7 @@ def hidden_part(d: Floats, sketch: Sketch, seeds: Sequence[int]) -> Floats:
 
 
 def _solved(P: Maps, b: Floats) -> Floats:
-    """y with P P^T y = b."""
+    """Solve P P^T y = b for y by conjugate gradients."""
     y, r = np.zeros_like(b), b
     step, square = r, r @ r
     least = RESIDUAL_TOLERANCE**2 * square
@@ -76,7 +76,7 @@ def _solved(P: Maps, b: Floats) -> Floats:
 
 
 def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, Floats]]:
-    """P^T y, some columns at a time: (the first one, numbers)."""
+    """Yield P^T y in blocks of columns: (first column, numbers)."""
     key, k = key_of(seed), len(y)
     if isinstance(sketch, Rotated):
         n, L = sketch.mixing, k // sketch.mixing
@@ -95,7 +95,7 @@ def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, 
 
 
 def _words(key: Array, n_blocks: int, k: int, mixing: int) -> Iterator[Array]:
-    """The random words of each block of `Rotated`, by the compiled generator: they take most of the time."""
+    """Yield the random words of each block of `Rotated`, by the compiled generator: they take most of the time."""
     from bartizan.kernels.cpu import rotation_words
 
     at_once = -(-WORDS_PER_DRAW // k)
@@ -104,7 +104,7 @@ def _words(key: Array, n_blocks: int, k: int, mixing: int) -> Iterator[Array]:
 
 
 def _columns(sketch: Achlioptas | Gaussian, key: Array, start: int, width: int) -> Floats:
-    """Some columns of a dense matrix, one a row; a column's words fill whole ChaCha blocks."""
+    """Return columns of a dense matrix, one per row; a column's words fill whole ChaCha blocks."""
     from bartizan.kernels.random_matrices import fill_words
 
     dense = isinstance(sketch, Gaussian)

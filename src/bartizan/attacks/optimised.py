@@ -23,7 +23,7 @@ FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 @attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
 def optimised_alie(honest: Matrix, count: int, rng: Generator, *, aggregator: Aggregate, tries: int = 16) -> Matrix:
-    """ALIE with the z that moves the server's own rule farthest from the honest mean.
+    """Send ALIE's update with the z that moves the server's own rule farthest from the honest mean.
 
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. ALIE's own z is the first try.
     """
@@ -34,7 +34,7 @@ def optimised_alie(honest: Matrix, count: int, rng: Generator, *, aggregator: Ag
 
 @attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
 def optimised_ipm(honest: Matrix, count: int, rng: Generator, *, aggregator: Aggregate, tries: int = 16) -> Matrix:
-    """IPM with the factor that moves the server's own rule farthest from the honest mean.
+    """Send IPM's update with the factor that moves the server's own rule farthest from the honest mean.
 
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. The first are 2 and FoE's 0.1.
     """
@@ -58,7 +58,7 @@ def _worst(
 
 
 def trial(honest: Matrix, count: int, aggregator: Aggregate, centre: Vector) -> Callable[[Vector], float]:
-    """A function from the update that all attackers send to the distance of the aggregate from the honest mean."""
+    """Return a function from the update that all attackers send to the aggregate's distance from the honest mean."""
     H = len(honest)
     updates = empty(honest, (H + count, honest.shape[1]))
     updates[:H] = honest
@@ -71,7 +71,7 @@ def trial(honest: Matrix, count: int, aggregator: Aggregate, centre: Vector) -> 
 
 
 def most_harmful(harm: Callable[[float], float], first: Sequence[float], tries: int) -> float:
-    """The best of `tries` values: the first ones, then halfway to the neighbours of the best so far.
+    """Return the best of `tries` values: the first ones, then halfway to the neighbours of the best so far.
 
     Rules accept a shift up to some size and reject a larger one, so the harm rises and then drops: bisection finds the
     edge. Beyond the ends the step doubles or halves.
@@ -92,7 +92,7 @@ def most_harmful(harm: Callable[[float], float], first: Sequence[float], tries: 
 
 
 def _distance(update: Vector, centre: Vector) -> float:
-    """The distance of an aggregate from the honest mean; infinite if the aggregate is not finite."""
+    """Return the distance of an aggregate from the honest mean; infinite if the aggregate is not finite."""
     if not is_tensor(update):
         update = np.asarray(update)
     if tuple(update.shape) != tuple(centre.shape):

@@ -16,7 +16,7 @@ from bartizan.sketch import Sketch
 from bartizan.updates.layout import is_tensor
 
 CONTEXT_ARGUMENTS = ("aggregator", "sketch", "leaked_seed", "past_seeds", "published")
-"""Arguments that are no settings: knowledge of the server that a run passes to attacks whose signature names it."""
+"""Arguments, not settings: knowledge of the server, which a run passes to attacks whose signature names it."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -80,7 +80,7 @@ def on_changes(function: F) -> F:
 
 
 def sees_changes(attack: Callable[..., Any]) -> bool:
-    """Whether an attack (or a `functools.partial` of one) must be given changes of the model.
+    """Return whether an attack (or a `functools.partial` of one) must be given changes of the model.
 
     These are also what the server sketches and what it published.
 
@@ -93,19 +93,19 @@ def sees_changes(attack: Callable[..., Any]) -> bool:
 
 
 def as_attack(function: Any) -> Any:
-    """The function itself if `attack` made it, else an attack of it: a plug-in's may be a plain function."""
+    """Return the function itself if `attack` made it, else an attack of it: a plug-in's may be a plain function."""
     return function if hasattr(function, "wanted") else attack()(function)
 
 
 def _checked_rows(name: str, sent: Any, honest: Any, count: int) -> Any:
-    """The rows that an attack returned, of the honest updates' library and dtype; ValueError if they are not that."""
+    """Return an attack's rows; raise ValueError if library, dtype or shape are not those wanted."""
     same = is_tensor(sent) == is_tensor(honest) and hasattr(sent, "shape")
     shape = (count, honest.shape[1])
     if not same or tuple(sent.shape) != shape or sent.dtype != honest.dtype:
         kind = "a tensor" if is_tensor(honest) else "an array"
         came = f"{type(sent).__name__} of {sent.dtype} and shape {tuple(sent.shape)}" if same else repr(type(sent))
         raise ValueError(
-            f"{name} must return {kind} of {honest.dtype} and shape {shape}, one row an attacker; got {came}."
+            f"{name} must return {kind} of {honest.dtype} and shape {shape}, one row per attacker; got {came}."
         )
     return sent
 
@@ -118,7 +118,7 @@ def check(name: str, wanted: Mapping[str, Wanted], given: Mapping[str, Any]) -> 
 
 
 def needs(attack: Callable[..., Any]) -> frozenset[str]:
-    """The knowledge of the server that an attack (or a `functools.partial` of one) must still be passed.
+    """Return the knowledge of the server that an attack (or a `functools.partial` of one) must still be passed.
 
     `aggregator`: the rule; `sketch`: how it projects; `leaked_seed`: of this round; `past_seeds`: of those before;
     `published`: the sum of the aggregates so far.

@@ -70,7 +70,7 @@ def check(experiment: Experiment) -> None:
 
 
 def sketch_of(experiment: Experiment) -> Sketch:
-    """The sketch of this name; for adapters `rotated` stands for their own projection to k numbers."""
+    """Return the experiment's sketch; for adapters `rotated` stands for their own projection to k numbers."""
     chosen = experiment.sketch
     made: Sketch = names.build(CHOICES["sketch"].known.find(chosen.name), chosen.settings)
     if experiment.model.adapters and isinstance(made, Rotated):
@@ -79,7 +79,7 @@ def sketch_of(experiment: Experiment) -> Sketch:
 
 
 def attack_of(chosen: ChosenPart) -> Any:
-    """A function of the honest updates, or a data poisoning; None where nobody attacks."""
+    """Return a function of the honest updates, or a data poisoning; None if nobody attacks."""
     if chosen.name == "none":
         return None
     make = poison if isinstance((ATTACKS | POISONS).find(chosen.name), type) else attack
@@ -87,7 +87,7 @@ def attack_of(chosen: ChosenPart) -> Any:
 
 
 def is_coordinatewise(rule: Any) -> bool:
-    """Whether a section [rule] names a coordinate-wise rule, which can't be projected."""
+    """Return whether a section [rule] names a coordinate-wise rule, which can't be projected."""
     try:
         kinds = names.rule_classes(CHOICES["rule"].of(rule).name)
     except ValueError:  # refused where the experiment is checked
@@ -97,7 +97,7 @@ def is_coordinatewise(rule: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def rule_for(chosen: ChosenPart, n_clients: int, n_byzantine: int) -> tuple[Rule | CoordinateWise, str]:
-    """The rule for a round of so many clients and attackers, and a note where its n_byzantine was lowered.
+    """Return the rule for a round of so many clients and attackers, and a note if its n_byzantine was lowered.
 
     A rule with n_byzantine gets the true number, or the most that it can take with so many clients.
     """

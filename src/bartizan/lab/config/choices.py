@@ -31,16 +31,16 @@ class Choice:
     default: str
     known: Registry
     word: str = "name"
-    """The key that chooses."""
+    """The key with the name of the part."""
     kept: tuple[str, ...] = ()
-    """Settings with the same meaning for all parts: they stay when another part is chosen."""
+    """Settings with the same meaning for all parts, which stay when another part is chosen."""
     fallback: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of settings that have none of their own."""
     before: Registry | None = None
     """Parts that can stand in front, `one >> other`."""
 
     def of(self, given: Any) -> ChosenPart:
-        """The choice that a section of a file makes, or an object of Python; the part itself checks its settings."""
+        """Return the choice of a section of a file, or of a Python object; the part itself checks its settings."""
         if not isinstance(given, Mapping):
             given = self.described(given)
         name = self.found(given.get(self.word, self.default))
@@ -58,14 +58,14 @@ class Choice:
         return ChosenPart(name, settings)
 
     def found(self, asked: Any) -> str:
-        """The name of a part, or of the list of parts of a chain, as the registry spells it."""
+        """Return the name of a part, or of the parts of a chain, as the registry spells it."""
         if isinstance(asked, str) and self.before is not None:
             asked = asked.split(">>")
         key, parts = full(self.section, self.word), asked if isinstance(asked, list) else [asked]
         return " >> ".join(name_in(known, key, part) for known, part in self._each(parts))
 
     def _each(self, parts: Sequence[Any]) -> Iterator[tuple[Registry, Any]]:
-        """Each part of a chain, with the registry that it is of."""
+        """Yield each part of a chain, with its registry."""
         for n, part in enumerate(parts, start=1):
             yield self.registries[-1] if n < len(parts) else self.known, part
 
@@ -74,7 +74,7 @@ class Choice:
         return [self.known] if self.before is None else [self.known, self.before]
 
     def takes(self, name: str) -> dict[str, Any]:
-        """The settings of a part and their defaults; MISSING or None where there is none."""
+        """Return the settings of a part and their defaults; MISSING or None if there is none."""
         own: dict[str, Any] = {}
         for known, part in self._each(name.split(">>")):
             try:
@@ -84,7 +84,7 @@ class Choice:
         return {key: self.fallback.get(key, value) if value is MISSING else value for key, value in own.items()}
 
     def described(self, part: Any) -> dict[str, Any]:
-        """An object, such as `Krum(5)` or `NNM(2) >> Mean()`, as the section that stands for it; ConfigError if none.
+        """Return the section for an object such as `Krum(5)` or `NNM(2) >> Mean()`; ConfigError if there is none.
 
         >>> from bartizan import NNM, Krum
         >>> CHOICES["rule"].described(NNM(2) >> Krum(2))
@@ -105,7 +105,7 @@ class Choice:
         return {self.word: chosen.name, **chosen.settings}
 
     def changed(self, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-        """A section with changes; where another part is chosen, only settings with the same meaning for all stay."""
+        """Return a section with changes; if they choose another part, only settings in `kept` stay."""
         try:
             after = self.found(changes.get(self.word, before[self.word]))
             if after == before[self.word]:
@@ -117,14 +117,14 @@ class Choice:
 
 
 def _links(part: Any) -> list[Any]:
-    """The parts that `>>` has combined."""
+    """Return the parts that `>>` has combined."""
     if isinstance(part, Mixed):
         return [*_links(part.pre), *_links(part.rule)]
     return [*_links(part.first), *_links(part.then)] if isinstance(part, Chain) else [part]
 
 
 def _taken_apart(part: Any) -> tuple[Any, dict[str, Any]]:
-    """The class or function of an object, and its settings; those that are None are left out."""
+    """Return the class or function of an object, and its settings without those that are None."""
     if isinstance(part, partial):
         if part.args:
             raise ConfigError(f"{part!r} can't be recorded: bind settings by keyword only.")
@@ -133,7 +133,7 @@ def _taken_apart(part: Any) -> tuple[Any, dict[str, Any]]:
         return part, {}
     kind = type(part)
     if not hasattr(kind, "__dataclass_fields__"):
-        raise ConfigError(f"{part!r} can't be recorded: its class {kind.__name__} is no dataclass.")
+        raise ConfigError(f"{part!r} can't be recorded: expected a dataclass, got {kind.__name__}.")
     every = {name: getattr(part, name) for name in settings_of(kind)}
     if kind(**every) != part:
         raise ConfigError(f"{part!r} can't be recorded: its settings do not make an equal {kind.__name__}.")
@@ -141,7 +141,7 @@ def _taken_apart(part: Any) -> tuple[Any, dict[str, Any]]:
 
 
 BAD_SKETCHES = Registry("sketch", {"bad-unsigned-sum": "bartizan.lab.bad_sketch:UnsignedSum"})
-"""For experiments only: a comparison with one of these must fail."""
+"""Sketches for experiments only: a comparison with one of these must fail."""
 CHOICES = {
     "split": Choice(
         "split",

@@ -33,7 +33,7 @@ MAX_FILE_BYTES = 2**24  # bytes of TOML
 # Its name, its device and the folders of its data and first weights change no number of it.
 NOT_IN_ID = ("name", "device", "grid")
 IN_ID_IF_SET = (("clients", "worker_momentum"), ("model", "adapters"))
-"""Keys that count in the id only where they are set, so that runs from before them keep theirs."""
+"""Keys that count in the id only if they are set, so that older runs keep their ids."""
 NAMED_SECTIONS = {"data": DATASETS, "model": MODELS}
 """Sections that can be given by the function that loads the data or makes the network."""
 
@@ -67,7 +67,7 @@ class Experiment:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Experiment:
-        """An experiment from nested mappings, as TOML has them; everything is checked here, and only here.
+        """Return an experiment from nested mappings, as TOML has them; everything is checked here, and only here.
 
         From Python a section can also be the object itself, such as `{"rule": Krum(5), "attack": my_attack}`: it is
         recorded by its name or as "module:qualname" with its settings, or refused with a ConfigError.
@@ -96,9 +96,9 @@ class Experiment:
 
     @classmethod
     def read_back(cls, given: Mapping[str, Any]) -> Experiment:
-        """An experiment as a run folder recorded it; refuses one with parts from outside the package.
+        """Return an experiment that a run folder recorded; refuse one with parts from outside the package.
 
-        What stands in a run folder may come from anyone, so no code that it names is imported.
+        A run folder may come from anyone, so no code that it names is imported.
         """
         parts = [(section, "name", [registry]) for section, registry in NAMED_SECTIONS.items()]
         parts += [(section, one.word, one.registries) for section, one in CHOICES.items()]
@@ -115,7 +115,7 @@ class Experiment:
 
     @classmethod
     def from_toml(cls, path: Path | str) -> Experiment:
-        """An experiment from its file; an error names the file."""
+        """Read an experiment from its file; an error names the file."""
         path = Path(path)
         try:
             given = tomllib.loads(read_regular(path, MAX_FILE_BYTES).decode())
@@ -124,14 +124,14 @@ class Experiment:
         except NotRegularError as other:
             raise ConfigError(f"{path} can't be read: {other.strerror}; wanted an experiment's TOML file.") from None
         except (ValueError, RecursionError) as wrong:  # also a whole number of too many digits
-            raise ConfigError(f"{path} is no TOML: {short(wrong)}.") from None
+            raise ConfigError(f"{path} is not valid TOML: {short(wrong)}.") from None
         try:
             return cls.of(given)
         except ConfigError as wrong:
             raise ConfigError(f"{path}: {wrong}") from None
 
     def with_settings(self, settings: Iterable[str]) -> Experiment:
-        """The same with some keys changed, each written as on the command line.
+        """Return the experiment with some keys changed, each written as on the command line.
 
         >>> Experiment().with_settings(["rounds=7", "rule.name=mean"]).rule
         ChosenPart(name='mean', settings={})
@@ -147,7 +147,7 @@ class Experiment:
         return self.changed(changes)
 
     def changed(self, changes: Mapping[str, Any]) -> Experiment:
-        """The same with some keys changed, given as `section.key`; a whole section can be given as a mapping."""
+        """Return the experiment with keys changed, given as `section.key`; a mapping changes a whole section."""
         return Experiment.of(self._changed(changes))
 
     def _changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Experiment:
         return whole
 
     def runs(self) -> list[Experiment]:
-        """All experiments of the grid, each once; without a grid this one."""
+        """Return all experiments of the grid, each once; without a grid this one."""
         for name, choices in self.grid.items():
             if not isinstance(choices, list) or not choices:
                 raise ConfigError(
@@ -186,7 +186,7 @@ class Experiment:
         return list({one.id: one for one in runs}.values())
 
     def _cell(self, changes: Mapping[str, Any]) -> Experiment:
-        """One run of a grid; where rule or sketch are varied, a coordinate-wise rule is run without a projection."""
+        """Return one run of a grid; if rule or sketch are varied, a coordinate-wise rule gets no projection."""
         whole = self._changed(changes)
         varied = {key.partition(".")[0] for key in changes}
         if varied & {"rule", "sketch"} and build_parts.is_coordinatewise(whole["rule"]):
@@ -194,11 +194,11 @@ class Experiment:
         return Experiment.of(whole)
 
     def without_grid(self) -> Experiment:
-        """The experiment that the grid varies."""
+        """Return the experiment that the grid varies."""
         return Experiment.of(replace(self, grid={}).as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """All sections and keys, defaults filled in; the grid only where there is one."""
+        """Return all sections and keys with their defaults, and the grid if there is one."""
         whole: dict[str, Any] = {}
         for one in fields(self):
             content = getattr(self, one.name)
@@ -242,7 +242,7 @@ SECTIONS: dict[str, type[Any]] = {
 
 
 def _section(name: str, content: Any) -> Mapping[str, Any]:
-    """A section as a mapping, from a mapping or from the object of Python that stands for it."""
+    """Return a section as a mapping, from a mapping or from the Python object that stands for it."""
     if isinstance(content, Mapping):
         return content
     if name in NAMED_SECTIONS and callable(content):
@@ -252,7 +252,7 @@ def _section(name: str, content: Any) -> Mapping[str, Any]:
 
 
 def _without_section(given: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of all sections by their names alone; several with the same name are joined by "or"."""
+    """Return the keys of all sections by their names alone; several with the same name are joined by "or"."""
     names = {section: [one.name for one in fields(kind)] for section, kind in SECTIONS.items()}
     for section, choice in CHOICES.items():
         names[section] = [choice.word, *choice.takes(choice.of(given.get(section, {})).name)]
@@ -264,7 +264,7 @@ def _without_section(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _texts() -> set[str]:
-    """The keys whose values are texts."""
+    """Return the keys whose values are texts."""
     default = Experiment().as_dict()
     flat = {f"{section}.{key}": one for section in SECTIONS.keys() | CHOICES for key, one in default[section].items()}
     return {key for key, one in (default | flat).items() if isinstance(one, str)}

@@ -22,7 +22,7 @@ class DataSettings:
     )
     folder: str = key("", "where their files are; not needed for those in the package")
     augment: bool = key(False, "crop and mirror the training images at random")
-    resize: int = key(0, "scale images to this many pixels a side; 0 leaves them as they are", least=0, most=512)
+    resize: int = key(0, "scale images to this many pixels per side; 0 leaves them as they are", least=0, most=512)
     scaling: str = key(
         "own",
         "of pixels: by the training set's own mean and deviation, by ImageNet's, or (x - 127) / 128",
@@ -51,9 +51,9 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class ClientsSettings:
-    """The clients, and what each does in a round."""
+    """The clients, and their work in a round."""
 
-    count: int = key(50, "how many there are", least=1, most=100_000)
+    count: int = key(50, "how many clients there are", least=1, most=100_000)
     byzantine: float = key(0.3, "how many are Byzantine: a fraction, or a whole number such as 15", any_type=True)
     participation: float = key(1.0, "the fraction in each round, drawn anew", least=MIN_POSITIVE, most=1.0)
     batch: int = key(32, "images in a batch", least=1)
@@ -96,20 +96,20 @@ class ClientsSettings:
 
     @property
     def n_byzantine(self) -> int:
-        """f: the fraction rounded to whole clients, with at least one honest client left."""
+        """Return f, the fraction rounded to whole clients, with at least one honest client left."""
         return (
             int(self.byzantine) if is_count(self.byzantine) else min(round(self.byzantine * self.count), self.count - 1)
         )
 
     @property
     def taking_part(self) -> int:
-        """m: the number of clients in a round."""
+        """Return m, the number of clients per round."""
         return max(1, round(self.participation * self.count))
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the server does with the aggregated update."""
+    """The server's use of the aggregated update."""
 
     optimiser: str = key("sgd", "all but the first two tune their step size themselves", one_of=OPTIMISERS)
     step_size: float = key(
@@ -125,7 +125,7 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What is measured beside the training."""
+    """The measurements beside the training."""
 
     every: int = key(5, "rounds from one test of the model to the next; the last round always has one", least=1)
     statistics: str = key(
@@ -137,5 +137,5 @@ class EvaluationSettings:
 
 
 def is_count(byzantine: float) -> bool:
-    """Whether `byzantine` is a number of clients; 0.0 and 0.3 are fractions."""
+    """Return whether `byzantine` is a number of clients; 0.0 and 0.3 are fractions."""
     return isinstance(byzantine, int) and not isinstance(byzantine, bool)

@@ -26,7 +26,7 @@ GRID = """\
 
 
 def commented() -> str:
-    """The text of the file: all keys with their values and meaning, and a small grid."""
+    """Return the text of the file: all keys with their values and meaning, and a small grid."""
     shown = Experiment.of({"attack": {"name": ATTACK}})
     parts = [HEAD, *_keys(shown)]
     for one in fields(Experiment):

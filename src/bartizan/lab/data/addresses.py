@@ -30,7 +30,7 @@ class Texts(Images):
 
     @classmethod
     def cut(cls, texts: list[npt.NDArray[np.uint8]]) -> Texts:
-        """The windows of several authors' texts, which overlap by one character; a shorter rest is dropped."""
+        """Cut several authors' texts into windows that overlap by one character; a shorter rest is dropped."""
         windows, authors = [np.empty((0, CONTEXT + 1), np.uint8)], []
         for author, text in enumerate(texts):
             n = max(0, (len(text) - 1) // CONTEXT)
@@ -41,7 +41,7 @@ class Texts(Images):
 
     @property
     def tokens(self) -> npt.NDArray[np.uint8]:
-        """(N, CONTEXT + 1) numbers of characters, below `VOCABULARY`."""
+        """Return the numbers of the characters, (N, CONTEXT + 1), below `VOCABULARY`."""
         return self.pixels[:, 0, 0]
 
     def __repr__(self) -> str:
@@ -49,7 +49,7 @@ class Texts(Images):
 
 
 def encoded(text: str) -> npt.NDArray[np.uint8]:
-    """Numbers of the characters, any white space as one blank.
+    """Return the numbers of the characters, any white space as one blank.
 
     >>> encoded(" A\\n~é").tolist()
     [0, 33, 0, 94, 95]
@@ -65,13 +65,13 @@ def decoded(tokens: Array) -> str:
 
 
 def load_embedded(name: str, folder: Path | None) -> Dataset:
-    """Four passages of 5,000 characters of each of 43 presidents, the last tenth of each to test with."""
+    """Load four passages of 5,000 characters of each of 43 presidents, the last tenth of each to test with."""
     arrays = embedded(name, folder)
     return _dataset(name, tuple(map(str, arrays["names"])), list(arrays["train"]), list(arrays["test"]))
 
 
 def load_sotu(name: str, folder: Path | None) -> Dataset:
-    """All addresses, from files such as 1790_george_washington_n.txt."""
+    """Load all addresses, from files such as 1790_george_washington_n.txt."""
     texts = addresses(Source(name, FILES, "stdlib"), folder)
     cuts = {author: round((1 - TEST_FRACTION) * len(text)) for author, text in texts.items()}
     train, test = [text[: cuts[a]] for a, text in texts.items()], [text[cuts[a] :] for a, text in texts.items()]
@@ -79,7 +79,7 @@ def load_sotu(name: str, folder: Path | None) -> Dataset:
 
 
 def addresses(source: Source, given: Path | None) -> dict[str, npt.NDArray[np.uint8]]:
-    """The addresses of each president one after the other, presidents in the order of their first one."""
+    """Read the addresses of each president one after the other, presidents in the order of their first one."""
     folder = source.folder(given)
     folder = next((folder / inner for inner in ("data", "package/data") if (folder / inner).is_dir()), folder)
     found: dict[str, list[npt.NDArray[np.uint8]]] = {}

@@ -34,12 +34,12 @@ class ArchiveForm:
     n_labels: int = 0  # labels before the pixels of an image in the binary form; the last is used
 
     def below(self, given: Path) -> Path | None:
-        """The folder with the files: one in the given folder, or itself."""
+        """Return the folder with the files: one in the given folder, or itself."""
         files = (*self.train, self.test)
         return next((one for one in (given / self.folder, given) if any((one / f).is_file() for f in files)), None)
 
     def size(self, n: int) -> str:
-        """The size of a file of n images, for messages."""
+        """Return the size of a file of n images, for messages."""
         if self.key:
             return f"a pickle of about {n * (PIXELS + 31) // 10**6} MB"
         return f"{n * (self.n_labels + PIXELS):,} bytes"
@@ -93,7 +93,7 @@ def _images(source: Source, form: ArchiveForm, path: Path, n_classes: int) -> Im
     else:
         pixels, labels = _from_binary(source, form, path, data)
     if not len(labels) or labels.min() < 0 or labels.max() >= n_classes:
-        raise source.corrupt(path, f"it needs labels from 0 to {n_classes - 1}, one an image.")
+        raise source.corrupt(path, f"it needs one label from 0 to {n_classes - 1} per image.")
     return Images(pixels.reshape(-1, 3, 32, 32), labels)
 
 
@@ -113,7 +113,7 @@ def _classes(source: Source, form: ArchiveForm, folder: Path, n_classes: int) ->
 
 
 def _from_pickle(source: Source, form: ArchiveForm, path: Path, data: bytes, n_classes: int) -> Parsed:
-    """A dict with an array of pixels and a list of labels."""
+    """Read a dict with an array of pixels and a list of labels."""
     read = _unpickled(source, path, data)
     pixels, labels = _safely(source, path, safe_pickle.array, read.get("data")), read.get(form.key)
     if pixels.ndim != 2 or pixels.shape[1] != PIXELS:
@@ -125,7 +125,7 @@ def _from_pickle(source: Source, form: ArchiveForm, path: Path, data: bytes, n_c
 
 
 def _from_binary(source: Source, form: ArchiveForm, path: Path, data: bytes) -> Parsed:
-    """Rows of a few labels and 3,072 pixels."""
+    """Read rows of a few labels and 3,072 pixels."""
     width = form.n_labels + PIXELS
     if len(data) % width:
         raise source.corrupt(path, f"it has {len(data):,} bytes, which is no multiple of {width:,}.")
@@ -134,7 +134,7 @@ def _from_binary(source: Source, form: ArchiveForm, path: Path, data: bytes) -> 
 
 
 def _unpickled(source: Source, path: Path, data: bytes) -> dict[str, Any]:
-    """The dict in a pickle, read without executing it."""
+    """Read the dict in a pickle without executing the pickle."""
     read = _safely(source, path, safe_pickle.loads, data)
     if type(read) is not dict:
         raise source.corrupt(path, "it must hold a dict.")

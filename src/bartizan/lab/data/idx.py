@@ -36,7 +36,7 @@ def load_mnist(name: str, folder: Path | None) -> Dataset:
 
 
 def load_embedded(name: str, folder: Path | None) -> Dataset:
-    """10,000 images to train and 2,000 to test, equally many of each class."""
+    """Load 10,000 images to train and 2,000 to test, equally many of each class."""
     arrays = embedded(name, folder)
     train, test = (Images(arrays[f"{part}_pixels"], arrays[f"{part}_labels"]) for part in ("train", "test"))
     return Dataset(name, FASHION, train, test)
@@ -71,7 +71,7 @@ def _find_file(source: Source, folder: Path, stem: str, axes: int, size: int) ->
 
 
 def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
-    """The array in an idx file; memory is taken for the bytes that are there, not for those that the header claims."""
+    """Read the array in an idx file; the file, not its header, decides how much memory is taken."""
     take = _reader(source.bytes_of(path, "an idx file", MAX_FILE_BYTES), packed=path.suffix == ".gz")
     length = 4 + 4 * axes
     try:
@@ -86,14 +86,14 @@ def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
         size = prod(shape)
         data = take(size + 1)
     except zlib.error as broken:
-        raise source.corrupt(path, f"it is no whole gz file ({broken}).") from broken
+        raise source.corrupt(path, f"expected a complete gz file ({broken}).") from broken
     if len(data) != size:
         raise source.corrupt(path, f"its header {shape} needs {length + size:,} bytes, and it has others.")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def _reader(content: bytes, *, packed: bool) -> Callable[[int], bytes]:
-    """A function that returns the next bytes of a file, unpacked; the last call checks the end of a gz file."""
+    """Return a function that reads the next bytes of a file, unpacked; the last call checks the end of a gz file."""
     if not packed:
         return io.BytesIO(content).read
     unpack, rest = zlib.decompressobj(wbits=31), content

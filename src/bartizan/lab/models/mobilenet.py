@@ -53,7 +53,7 @@ SMALL_BLOCKS = (
 
 
 class Squeeze(nn.Module):
-    """Squeeze-and-excite: scale the channels by a function of their means."""
+    """A squeeze-and-excite layer: scale the channels by a function of their means."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Squeeze(nn.Module):
 
 
 class Inverted(nn.Module):
-    """Inverted residual block: expand, depthwise convolution, squeeze-and-excite, project."""
+    """An inverted residual block: expand, depthwise convolution, squeeze-and-excite, project."""
 
     def __init__(self, channels: int, row: BlockRow, stride: int, norm: Layer) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class MobileNetV3(nn.Module):
     def __init__(
         self, rows: tuple[BlockRow, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: str
     ) -> None:
-        """Published for 224 pixels, which it halves five times; it halves 64 pixels four times, 32 three times."""
+        """Build the network: it halves images of 128 pixels or more five times, 64 four times, 32 three times."""
         super().__init__()
         side, make = min(image[1:]), norm_layer(norm, eps=0.001, momentum=0.01)
         skipped = 0 if side >= 128 else 1 if side >= 48 else 2  # how many of the first halvings are left out
@@ -119,13 +119,13 @@ class MobileNetV3(nn.Module):
 def convolution(
     channels: int, wide: int, kernel: int, stride: int, norm: Layer, act: type[nn.Module] | None, groups: int = 1
 ) -> nn.Sequential:
-    """A convolution that keeps the size but for its stride, its norm, and an activation or none."""
+    """Return a convolution that keeps the size but for its stride, its norm, and an activation or none."""
     conv = nn.Conv2d(channels, wide, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, norm(wide), *([act(inplace=True)] if act else []))
 
 
 def rounded(channels: int) -> int:
-    """The multiple of 8 that is nearest, but not more than a tenth below.
+    """Return the nearest multiple of 8 that is not more than a tenth below.
 
     >>> [rounded(channels) for channels in (4, 18, 24, 30, 60)]
     [8, 24, 24, 32, 64]

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 PUBLISHED_PIXELS = 224
-"""Pixels of the images that the large networks were published for."""
+"""Pixels per side of the images that the large networks were published for."""
 LATE_REDUCING = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large", "efficientnet-lite0")
-"""Networks that reduce a small image later than one of 224 pixels."""
+"""Networks that reduce a small image in later layers than one of 224 pixels."""
 
 
 MODELS = Registry(
@@ -42,7 +42,7 @@ def build(
     norm_momentum: float = 0.0,
     seed: int = 0,
 ) -> nn.Module:
-    """A network by its name, its weights drawn from the seed alone; the global generator is left as it was.
+    """Build a network by its name, its weights drawn from the seed alone; the global generator is left as it was.
 
     All but VGG16 and the small ones reduce a small image later than one of 224 pixels, unless `fitted` is False.
     `norm_momentum` is a batch's part in BatchNorm's running statistics; 0 leaves the network's own.

@@ -7,7 +7,7 @@ from bartizan.lab.torch_import import Tensor, nn
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a residual connection."""
+    """A block of two convolutions and a residual connection."""
 
     def __init__(self, channels: int, wide: int, stride: int, norm: Layer) -> None:
         super().__init__()
@@ -27,10 +27,10 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Eight blocks, two at each of four sizes."""
+    """A stem, eight blocks, two at each of four sizes, and a linear layer."""
 
     def __init__(self, n_classes: int, image: tuple[int, int, int], norm: str) -> None:
-        """The stem makes an image of 224 pixels four times smaller, one of 64 twice, one of 32 not at all."""
+        """Build the network: its stem makes 224 pixels per side four times fewer, 64 two times, and keeps 32."""
         super().__init__()
         channels, side, make = image[0], min(image[1:]), norm_layer(norm)
         wide_stem = side >= 48

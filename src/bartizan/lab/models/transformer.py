@@ -9,7 +9,7 @@ from bartizan.lab.torch_import import Tensor, functional, nn, torch
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the network; those given fit two cores."""
+    """The sizes of the network; the defaults suit two cores."""
 
     vocabulary: int
     context: int
@@ -19,7 +19,7 @@ class Config:
 
 
 class Transformer(nn.Module):
-    """Decoder-only with norms before each part, as GPT-2: (B, context) characters to scores (B, vocabulary, context).
+    """A decoder with norms before each part, as GPT-2: (B, context) characters to scores (B, vocabulary, context).
 
     >>> model = Transformer(Config(vocabulary=96, context=64))
     >>> model(torch.zeros(3, 64, dtype=torch.long)).shape, sum(p.numel() for p in model.parameters())
@@ -46,7 +46,7 @@ class Transformer(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Causal self-attention and a feed-forward layer, each added to its input."""
+    """A causal self-attention and a feed-forward layer, each added to its input."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class TransformerBlock(nn.Module):
 
 
 def transformer(vocabulary: int, text: tuple[int, ...], norm: str) -> nn.Module:
-    """The network for windows of `text[0]` characters; its norms are layer norms whatever `norm` says."""
+    """Build the network for windows of `text[0]` characters; its norms are layer norms whatever `norm` says."""
     if len(text) != 1:
         raise ValueError(f"transformer predicts text and was given images of {text}: take data.name = 'sotu-mini'.")
     return Transformer(Config(vocabulary, text[0]))

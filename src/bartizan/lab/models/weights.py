@@ -28,15 +28,15 @@ MAX_NAMES = 3
 
 
 class WeightsError(ValueError):
-    """First weights that are missing or do not fit; the message says what was wanted, what came and what to do."""
+    """First weights are missing or do not fit; the message says what was expected, what came and what to do."""
 
 
 @dataclass(frozen=True)
 class FirstWeights:
-    """Tensors by name, and what identifies the file that they were read from."""
+    """Tensors by name, with the name and the hash of their file."""
 
     name: str
-    """Of the file, without its folder."""
+    """The name of the file, without its folder."""
     digest: str
     """A hash of the file, 16 hexadecimal digits."""
     tensors: Mapping[str, Tensor]
@@ -59,7 +59,7 @@ class FirstWeights:
         return cls(path.name, hashlib.blake2b(content, digest_size=8).hexdigest(), _tensors(path, content))
 
     def load_into(self, model: nn.Module) -> str:
-        """Copy the tensors into a model, and return a note about what was drawn anew: a classifier of other classes."""
+        """Copy the tensors into a model, and return a note if a classifier of other classes was drawn anew."""
         from bartizan.lab.torch_import import nn, torch
 
         own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(BATCH_COUNTER)}
@@ -97,7 +97,7 @@ class FirstWeights:
 
 
 def _in_package(name: str) -> Path:
-    """The one file of weights in an installed package, which is not imported."""
+    """Return the one file of weights in an installed package, which is not imported."""
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise WeightsError(
@@ -136,8 +136,8 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
     except Exception as wrong:  # any content is possible
         why = str(wrong).partition("\n")[0] or type(wrong).__name__
         raise WeightsError(
-            f"model.weights: {path} is no state dict: {short(why, 200)}. Wanted what torch.save(model.state_dict()) or "
-            "safetensors write; put back a copy, or give another file."
+            f"model.weights: {path} is not a state dict: {short(why, 200)}. Expected what "
+            "torch.save(model.state_dict()) or safetensors write; put back a copy, or give another file."
         ) from None
     if not isinstance(found, dict) or not all(isinstance(one, torch.Tensor) for one in found.values()):
         raise WeightsError(
@@ -148,13 +148,13 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
 
 
 def _of_checkpoint(vector: Any, shapes: Any) -> dict[str, Tensor]:
-    """The tensors of the model whose vector and shapes a checkpoint holds."""
+    """Return the tensors of the model whose vector and shapes a checkpoint holds."""
     sizes = [math.prod(shape) for shape in shapes.values()]
     return {name: part.view(*shapes[name]) for name, part in zip(shapes, vector.split(sizes), strict=True)}
 
 
 def _but_the_first(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
-    """The number of dimensions, and all but the first, which for a classifier counts the classes."""
+    """Return the number of dimensions, and all but the first, which for a classifier counts the classes."""
     return tensor.ndim, tuple(tensor.shape[1:])
 
 

@@ -189,7 +189,7 @@ PICTURES: dict[str, Callable[[Content], Any]] = {
     "weights.png": _weights,
     "split.png": _split,
 }
-"""The functions that draw each file; they return None if there is no data for it."""
+"""The function that draws each file; it returns None if there is no data for it."""
 
 
 def _featured(made: Content) -> Run | None:

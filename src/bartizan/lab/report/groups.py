@@ -1,4 +1,4 @@
-"""Runs that differ only in their seeds, combined: cells of the table of rules and attacks, curves, server times."""
+"""Cells of the table of rules and attacks, curves and server times of runs that differ only in their seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bartizan.lab.report.run_data import SERVER_STAGES, Run, deciles, mean, medi
 
 K = TypeVar("K")
 MAX_CURVE_POINTS = 240
-"""The most points of one curve: more can't be told apart on a page."""
+"""Points of one curve, at most: more can't be told apart on a page."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class GridCell:
     """Mean and standard deviation over the runs that converged; NaN if there is none, or only one."""
     best: tuple[float, float]
     on_attackers: float
-    """The attackers' part of all weight, mean over rounds and runs; NaN if unknown."""
+    """Fraction of the weight on attackers, mean over rounds and runs; NaN if unknown."""
     backdoor: tuple[float, float] = (math.nan, math.nan)
     """Success of a backdoor at the end, mean and standard deviation over all runs; NaN without one."""
     metric: Metric = ACCURACY
@@ -43,7 +43,7 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Curve:
-    """A number by round: mean, minimum and maximum over seeds."""
+    """A number per round: mean, minimum and maximum over seeds."""
 
     other: str
     attack: str
@@ -58,10 +58,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class ServerTime:
-    """The time that the server takes for a round with one rule: medians over all rounds and seeds, and their spread."""
+    """The server's time per round with one rule: medians over all rounds and seeds, and their spread."""
 
     other: str
-    """What else differs between the runs, and the machine if there are several."""
+    """Other settings that differ between the runs, and the machine if there are several."""
     rule: str
     sketch: str
     seconds: float
@@ -106,7 +106,7 @@ def curves(runs: Sequence[Run], factors: Sequence[Factors], name: str) -> list[C
 
 
 def times(runs: Sequence[Run], factors: Sequence[Factors]) -> list[ServerTime]:
-    """Return the server's time for each combination that was timed, apart for each machine."""
+    """Return the server's time for each combination that was timed, per machine."""
     machines = [run.versions.get("machine", "") for run in runs]
     if len(set(machines)) == 1:
         machines = [""] * len(runs)

@@ -1,4 +1,4 @@
-"""Read all runs of a folder and check their fields; those that can't be read are listed with the reason."""
+"""Read all runs of a folder and check their fields; list those that can't be read with the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run
 from bartizan.records import CorruptFileError, Recorded
 
 MAX_CELLS = 10**8
-"""Rounds times clients of one run that fit into memory."""
+"""Rounds times clients of one run, at most, to fit into memory."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The large tables of a run, rounded and thinned so that a page can carry them."""
+"""The large tables of a run, rounded and thinned for the page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy.typing as npt
 from bartizan.lab.report.run_data import Run, mean
 
 MAX_WEIGHT_BYTES = 3_000_000
-"""The most bytes of weights in a page, over all runs."""
+"""Bytes of weights in a page, over all runs, at most."""
 MIN_COLUMNS, MAX_COLUMNS = 24, 400
 """Intervals of rounds in which a run is drawn, at least and at most."""
 LEVELS, QUARANTINED, ABSENT = 250, 254, 255
 MAX_DOTS = 900
-"""The most dots of sketched against exact weights, for each run."""
+"""Dots of sketched against exact weights per run, at most."""
 
 
 def columns(run: Run, budget: float) -> int:

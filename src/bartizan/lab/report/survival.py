@@ -1,4 +1,4 @@
-"""Which rules survived which attacks, judged by the mean without attack and the mean under the same attack."""
+"""The rules that survived each attack, judged by the mean without attack and under the same attack."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from bartizan.lab.report.groups import GridCell
 from bartizan.lab.report.wording import capital, counted, level, listed, points, span
 
 SURVIVAL_MARGIN = 0.05
-"""A rule that survived ended with at most this much less accuracy than the mean without attack, or at most this part
-more perplexity."""
+"""Accuracy that a surviving rule loses against the mean without attack, at most, or fraction of perplexity it gains."""
 MAX_NAMED_ATTACKS = 4
-"""The most attacks of which a sentence gives numbers."""
+"""Attacks of which a sentence gives numbers, at most."""
 
 
 def survived(cell: GridCell, clean: float, attacked: float) -> bool | None:
-    """Whether all runs of a cell converged and ended near the mean without attack and above the attacked mean.
+    """Return whether all runs of a cell converged and ended near the mean without attack and above the attacked mean.
 
-    None: it did not fail by what is known, and something to compare it with is not known (NaN).
+    None if it did not fail so far, but a mean to compare it with is unknown (NaN).
     """
     sign, end = cell.metric.sign, cell.last[0]
     limit = clean * (1 + SURVIVAL_MARGIN) if cell.metric.lower_is_better else clean - SURVIVAL_MARGIN
@@ -66,7 +65,8 @@ def definition(cells: Sequence[GridCell]) -> list[str]:
 
 
 def seeds(counts: Iterable[int]) -> str:
-    """
+    """Return the number of seeds in words.
+
     >>> seeds([1, 1]), seeds([3]), seeds([1, 3])
     ('one seed', 'means of 3 seeds', 'means of 1 to 3 seeds')
     """
@@ -111,9 +111,9 @@ def _trusted_attackers(attacked: Sequence[GridCell]) -> Iterator[str]:
 
 
 def _verdicts(cells: Sequence[GridCell], attacked: Sequence[GridCell]) -> Iterator[str]:
-    """Say which rules survived what; a rule is judged only by the attacks under which it was tried.
+    """Say which rules survived each attack; a rule is judged only by the attacks under which it was tried.
 
-    One that did not converge is not judged where the mean without attack did not either: the training is the reason.
+    A run that did not converge is not judged if the mean without attack did not either: training is the reason.
     """
     attacks = order(cell.attack for cell in attacked)
     judged = [
@@ -175,14 +175,14 @@ def _judged(cells: Sequence[GridCell], cell: GridCell) -> bool | None:
 
 
 def _of_mean(cells: Sequence[GridCell], other: str, attack: str, sketch: str | None = None) -> float:
-    """Where the plain mean ended, with this sketch or, as it uses none, with any; NaN if it was not run."""
+    """Return the plain mean's end, with this sketch or, as it uses none, with any; NaN if it was not run."""
     own = [cell for cell in cells if (cell.other, cell.attack, cell.rule) == (other, attack, "mean")]
     own = [cell for cell in own if cell.sketch == sketch] or own
     return cells[0].metric.best(map(_end, own))
 
 
 def _end(cell: GridCell) -> float:
-    """The accuracy or perplexity at the end; infinitely bad if a run did not converge."""
+    """Return the accuracy or perplexity at the end; infinitely bad if a run did not converge."""
     return cell.last[0] if cell.n_converged == cell.n else -cell.metric.sign * math.inf
 
 

@@ -1,4 +1,4 @@
-"""The runs as CSV, one row for each run or one for each round, and their rounds as TensorBoard scalars."""
+"""The runs as CSV, one row per run or per round, and their rounds as TensorBoard scalars."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ROUND_COLUMNS = (
     "weight_on_attackers",
 )
 EVENTS_SUFFIX = ".bartizan"
-"""The end of the names of the event files."""
+"""Suffix of the event files."""
 
 
 def summary(run: Run, factors: Factors) -> dict[str, Any]:
-    """Return one run in single values; None or NaN where a value is not known."""
+    """Return one run in single values; None or NaN for those that are not known."""
     return {
         "run": run.folder,
         "id": run.id,
@@ -84,7 +84,7 @@ def _csv(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _field(value: Any) -> Any:
-    """Return a value for CSV: empty if unknown; a text that a spreadsheet would take for a formula is quoted.
+    """Return a value for CSV: empty if unknown; a text that a spreadsheet could read as a formula is quoted.
 
     >>> _field("=1+1"), _field(float("nan")), _field(0.25)
     ("'=1+1", '', 0.25)

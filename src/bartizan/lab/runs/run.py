@@ -188,7 +188,7 @@ class Interrupts:
 
 
 def _lines_of(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recorded:
-    """The lines of the rounds up to the checkpoint."""
+    """Read the lines of the rounds up to the checkpoint."""
     before = results.read(folder, saved.lines)
     rounds = {len(before.rounds), saved.round, saved.server.get("round")}
     if saved.id != experiment.id or len(rounds) > 1 or before.torn or before.end:

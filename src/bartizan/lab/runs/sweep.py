@@ -23,7 +23,7 @@ from bartizan.records import require_writable
 Watch = Callable[[str, Mapping[str, Any]], None]
 MAX_TRIES = 2
 LINE, DONE, FAILED = "line", "done", "failed"
-"""The kinds of messages that a worker sends."""
+"""Kinds of messages from a worker."""
 SECONDS_TO_STOP = 30.0  # seconds that workers have to finish their round when the sweep is stopped
 
 
@@ -40,7 +40,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """One experiment to run, and how often it was begun."""
+    """One experiment to run, and the number of its tries."""
 
     experiment: Experiment
     folder: Path
@@ -61,7 +61,7 @@ def sweep(
     Args:
         experiments: What to run; one with a grid stands for all runs of the grid.
         folder: Where each run gets a folder, named by its `slug`.
-        workers: Number of processes, each with one run at a time; by default one a core, or one on a GPU.
+        workers: Number of processes, each with one run at a time; by default one per core, or one on a GPU.
         resume: Keep finished runs and go on with unfinished ones; otherwise all begin again.
         watch: Called with every line of every run, as watch(slug, line); lines of finished runs come first.
 
@@ -129,7 +129,7 @@ def work(pipe: Connection, threads: int) -> None:
 
 
 class WorkerPool:
-    """Worker processes, and the job that each is doing.
+    """A pool of worker processes, with the job of each.
 
     Unlike `concurrent.futures.ProcessPoolExecutor` it survives the death of a worker.
     """
@@ -140,7 +140,7 @@ class WorkerPool:
         self.busy: dict[Connection, Job] = {}
 
     def run(self, jobs: deque[Job], watch: Watch) -> Iterator[Outcome]:
-        """Do all jobs, and yield each one's outcome when it is known."""
+        """Do all jobs, and yield the outcome of each when it is known."""
         while jobs or self.busy:
             self._assign(jobs)
             for pipe in wait(list(self.workers)):
@@ -208,7 +208,7 @@ class WorkerPool:
 
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Hold Ctrl-C back: a process started meanwhile never receives it, this one receives it afterwards."""
+    """Block Ctrl-C: a process started meanwhile never receives it, this one receives it afterwards."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -221,7 +221,7 @@ def _sigint_blocked() -> Iterator[None]:
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -23,7 +23,7 @@ CACHE_BYTES = 2**27  # bytes: on a processor more clients at once are slower, as
 
 
 def batches(part: Array, work: ClientsSettings, rng: np.random.Generator) -> Array:
-    """A client's examples for a round, (steps, batch): its part is shuffled anew for every pass over it.
+    """Draw a client's examples for a round, (steps, batch): its part is shuffled anew for every pass over it.
 
     No example comes twice in a pass; what is left of a pass and fills no batch is dropped. All batches have one size,
     so a client with fewer examples than a batch goes through them again, in another order, until it is full.
@@ -43,7 +43,7 @@ def batches(part: Array, work: ClientsSettings, rng: np.random.Generator) -> Arr
 
 
 class ClientUpdates(NamedTuple):
-    """The updates of m clients, a row each, and their mean training losses."""
+    """The updates of m clients, one row per client, and their mean training losses."""
 
     updates: Tensor  # (m, size)
     losses: Tensor  # (m,)
@@ -85,7 +85,7 @@ class Clients:
             model: The network; its own weights are not used.
             images: All images, on the device where clients compute.
             parts: The indices of each client's images; poisoned copies of images follow the original ones.
-            work: What a client does in a round, and in which precision.
+            work: Work of a client in a round, and its precision.
             seed: Of the batches and the augmentation.
             augment: Shift and mirror the images at random.
             at_once: How many clients are computed together; by default as many as fit into the cache or the GPU.
@@ -97,10 +97,10 @@ class Clients:
         self.gradients = _pass_for(model, device, work)
         self.at_once = at_once or clients_at_once(model, work.batch, images.shape, device)
         self.sent: dict[int, Tensor] = {}
-        """What each client sent last, without statistics: the state that clients with momentum keep over the rounds."""
+        """Last update of each client, without statistics: the state that clients with momentum keep over the rounds."""
 
     def updates(self, weights: Tensor, clients: Sequence[int], round: int) -> ClientUpdates:
-        """The honest updates of these clients at the server's `weights`, which the server subtracts from them."""
+        """Compute the honest updates of these clients, which the server subtracts from its `weights`."""
         drawn = [
             batches(self.parts[c], self.work, reproducible.generator(self.seed, "batches", round, c)) for c in clients
         ]
@@ -124,7 +124,7 @@ class Clients:
         return sent
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a resumed run needs; empty without momentum."""
+        """Return the state that a resumed run needs; empty without momentum."""
         return {"sent": {str(client): update for client, update in sorted(self.sent.items())}} if self.sent else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -132,10 +132,10 @@ class Clients:
         sent, size = state.get("sent", {}), (self.flat.n_parameters,)
         known = {str(client): client for client in range(len(self.parts))}
         if not isinstance(sent, dict) or (sent and not self.work.worker_momentum) or not known.keys() >= sent.keys():
-            raise ValueError("clients must hold what clients sent last, by their numbers")
+            raise ValueError("clients must be the last updates of clients with momentum, by their numbers")
         for update in sent.values():
             if not isinstance(update, Tensor) or update.dtype != torch.float32 or tuple(update.shape) != size:
-                raise ValueError(f"what a client sent last must be a tensor of float32 and shape {size}")
+                raise ValueError(f"the last update of a client must be a tensor of float32 and shape {size}")
         self.sent = {known[name]: update.to(self.images.labels.device) for name, update in sent.items()}
 
     def _train(self, weights: Tensor, group: _Group, out: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class Clients:
         return losses / torch.from_numpy(steps).to(losses)
 
     def _batch(self, group: _Group, step: int, augments: list[torch.Generator]) -> tuple[Tensor, Tensor]:
-        """The images and labels of this step, of the clients that take it."""
+        """Return the images and labels of this step, of the clients that take it."""
         indices = np.stack([examples[step] for examples in group.examples if len(examples) > step])
         where = torch.from_numpy(indices).to(self.images.labels.device)
         if not augments:
@@ -173,7 +173,7 @@ class Clients:
 
 
 def _pass_for(model: nn.Module, device: torch.device, work: ClientsSettings) -> Pass:
-    """The fastest pass for this model and work (docs/reference/models.md)."""
+    """Return the fastest pass for this model and work (docs/reference/models.md)."""
     if not work.compiled and work.precision == "float32":
         return Grouped(model) if Grouped.fits(model) else Vmapped(model)
     if device.type != "cuda":
@@ -184,7 +184,7 @@ def _pass_for(model: nn.Module, device: torch.device, work: ClientsSettings) -> 
 
 
 def clients_at_once(model: nn.Module, batch: int, image: tuple[int, ...], device: torch.device) -> int:
-    """The number of clients whose pass fits into the cache, or into a third of a GPU's memory.
+    """Return the number of clients whose pass fits into the cache, or into a third of a GPU's memory.
 
     The free memory of the GPU does not matter, as the number must be the same when a run is resumed.
     """
@@ -193,7 +193,7 @@ def clients_at_once(model: nn.Module, batch: int, image: tuple[int, ...], device
 
 
 def _bytes_of_pass(model: nn.Module, batch: int, image: tuple[int, ...]) -> int:
-    """Peak memory of one client's pass: tensors saved for the backward pass, and the patches of one layer."""
+    """Return the peak memory of one client's pass: tensors kept for the backward pass, and patches of one layer."""
     kept, patches = 0, 0
 
     def keep(tensor: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def evaluate(
 
 
 def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice | TextOnDevice, target: int) -> float:
-    """The part of the triggered images of other classes that the model assigns to the target class."""
+    """Return the fraction of triggered images of other classes that the model assigns to the target class."""
     fooled, others = 0, 0
     for outputs, labels in _outputs(model, weights, triggered):
         other = labels != target
@@ -61,7 +61,7 @@ def _outputs(
     batch_statistics: bool = False,
     half: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Scores of all images; `half` in float16, which has as many digits as TF32, a GPU's float32 of convolutions."""
+    """Yield scores and labels of all images; `half` in float16, which has the digits of TF32, a GPU's usual float32."""
     # Copies: BatchNorm writes to them in training mode, and some of a GPU's kernels want them aligned.
     tensors = {name: part.clone() for name, part in FlatLayout.of(model).named(weights).items()}
     model.eval()  # passes put it in training mode themselves

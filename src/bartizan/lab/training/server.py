@@ -15,7 +15,7 @@ MIN_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may pus
 
 
 class Estimates(TypedDict):
-    """What Prodigy changes in its group of parameters; all else there are settings."""
+    """The numbers that Prodigy changes in its group of parameters, beside its settings."""
 
     d: float
     d_max: float
@@ -63,7 +63,7 @@ class Server:
         step_size: float,
         rounds: int = 1,
     ) -> None:
-        """`rounds` is how long a cosine schedule takes to reach zero."""
+        """Copy the weights; a cosine schedule reaches zero after `rounds`."""
         self.weights = weights.detach().clone()
         self.n_parameters, self.settings, self.step_size, self.rounds = n_parameters, settings, step_size, rounds
         self.round = 0
@@ -96,7 +96,7 @@ class Server:
 
     @property
     def factor(self) -> float:
-        """The schedule's factor of the step size in this round."""
+        """Return the schedule's factor of the step size in this round."""
         if self.settings.schedule == "constant":
             return 1.0
         return (1 + cos(pi * min(self.round / self.rounds, 1.0))) / 2
@@ -119,7 +119,7 @@ class Server:
         return used
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a resumed run needs: tensors, numbers and strings only."""
+        """Return the state that a resumed run needs: tensors, numbers and strings only."""
         state: dict[str, Any] = {"optimiser": self.settings.optimiser, "round": self.round, "weights": self.weights}
         if self._velocity is not None:
             state["velocity"] = self._velocity
@@ -130,7 +130,7 @@ class Server:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state; in one that is not sound, all that an optimiser uses is checked."""
+        """Continue from such a state; raise ValueError or TypeError if an optimiser could not use it."""
         if state["optimiser"] != self.settings.optimiser:
             raise ValueError(
                 f"this state is of a server with {quoted(state['optimiser'], 60)}, not with {self.settings.optimiser}"
@@ -161,7 +161,7 @@ class Server:
 
 
 def _copied(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
-    """A copy of a state's tensor, of the shape and dtype of `like`; Prodigy keeps one number for a vector of zeros."""
+    """Copy a state's tensor of the shape and dtype of `like`; Prodigy keeps one number for a vector of zeros."""
     found, shapes = state[name], (like.shape, torch.Size()) if name == "p0" else (like.shape,)
     if not isinstance(found, Tensor) or found.dtype != like.dtype or found.shape not in shapes:
         got = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else quoted(found, 60)
@@ -170,7 +170,7 @@ def _copied(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
 
 
 def _prodigy(parameters: Tensor, step_size: float) -> Any:
-    """prodigyopt's optimiser, which changes this view of the weights."""
+    """Return prodigyopt's optimiser, which changes this view of the weights."""
     try:
         from prodigyopt import Prodigy  # type: ignore[import-untyped]
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""Scalar step sizes that tune themselves, from the gradients seen so far and how far the weights have gone.
+"""Scalar step sizes that tune themselves, from the gradients so far and the distance of the weights from the first.
 
 Each is called with the weights and the gradient of a round, and returns the factor of that gradient.
 """
@@ -16,15 +16,15 @@ NotNegative = Annotated[float, Between(0.0, LARGEST)]
 
 
 class StepSize(ABC):
-    """A step size; what it remembers are numbers, a field each, and vectors of the weights' length."""
+    """A step size, whose state are numbers, one field per number, and vectors of the weights' length."""
 
     numbers: ClassVar[type[Any]]
-    """The numbers' names and types."""
+    """Names and types of the numbers."""
     vectors: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def __init__(self, weights: Tensor, has_batchnorm: bool) -> None:
-        """A step size that has seen no gradient yet."""
+        """Begin before the first gradient."""
 
     @abstractmethod
     def __call__(self, weights: Tensor, gradient: Tensor) -> float: ...
@@ -34,13 +34,13 @@ class StepSize(ABC):
 
 
 class SquareSum(TypedDict):
-    """What AdaGrad-norm remembers."""
+    """The state of AdaGrad-norm."""
 
     squares: NotNegative
 
 
 class AdaGradNorm(StepSize):
-    r"""Ward, Wu and Bottou (2019), with :math:`b_0 = 0`: :math:`1 / \sqrt{\sum_{i \le t} \|g_i\|^2}`."""
+    r"""AdaGrad-norm (Ward, Wu and Bottou, 2019) with :math:`b_0 = 0`: :math:`1 / \sqrt{\sum_{i \le t} \|g_i\|^2}`."""
 
     numbers = SquareSum
 
@@ -53,7 +53,7 @@ class AdaGradNorm(StepSize):
 
 
 class DistanceAndSquares(TypedDict):
-    """What DoG remembers beside the first weights."""
+    """The state of DoG beside the first weights."""
 
     squares: NotNegative
     distance: NotNegative

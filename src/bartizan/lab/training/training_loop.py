@@ -42,7 +42,7 @@ from bartizan.updates import parse_updates
 
 
 class _RoundInput(NamedTuple):
-    """What the server receives in a round; no updates if no honest client takes part."""
+    """The input of the server in a round; no updates if no honest client takes part."""
 
     aggregator: Aggregator
     note: str
@@ -54,7 +54,7 @@ class _RoundInput(NamedTuple):
 
 
 class Training:
-    """One experiment in memory. From round to round the state of server and clients and a rule's history change."""
+    """One experiment in memory; the rounds change the state of server and clients, and a rule's history."""
 
     def __init__(self, experiment: Experiment, device: str) -> None:
         self.experiment, self.device = experiment, device
@@ -126,7 +126,7 @@ class Training:
 
     @property
     def converged_at(self) -> float:
-        """What a model has reached that counts as converged.
+        """Return the metric from which on a model counts as converged.
 
         An accuracy of 10%, and twice that of guessing the commonest class; or three quarters of the perplexity of
         guessing characters by how often they come.
@@ -139,7 +139,7 @@ class Training:
         return max(0.1, min(2 * guessing, (1 + guessing) / 2))
 
     def opening(self) -> dict[str, Any]:
-        """The fields of the run's first line."""
+        """Return the fields of the run's first line."""
         population, dataset = self.population, self.population.dataset
         return {
             "config": self.experiment.as_dict(),
@@ -170,7 +170,7 @@ class Training:
         self.history, self.diverged = history, diverged
 
     def round(self, t: int) -> dict[str, Any]:
-        """Train one round; returns the fields of the round's line."""
+        """Train one round; return the fields of the round's line."""
         who = self.population.taking_part(t)
         evaluated = t % self.experiment.evaluation.every == 0 or t == self.experiment.rounds
         seed = round_seed(self.experiment.seed, "projection", t)
@@ -235,7 +235,7 @@ class Training:
     def _attack(
         self, honest: Tensor, training: list[int], attackers: list[int], aggregator: Aggregator, t: int
     ) -> Tensor:
-        """The updates of the attackers, a row each."""
+        """Return the updates of the attackers, one per row."""
         assert self.attack is not None
         rng = reproducible.generator(self.experiment.seed, "attack", t)
         known = {name: self._known(name, t) for name in needs(self.attack) - {"aggregator"}}
@@ -258,7 +258,7 @@ class Training:
         return self._weights_or_changes(sent)
 
     def _weights_or_changes(self, changes: Tensor) -> Tensor:
-        """Convert changes of the model to what attackers see, changes or new weights; and back, as it is its inverse.
+        """Convert changes of the model to changes or new weights, as attackers see them; it is its own inverse.
 
         Some attacks always see changes, since these are what the server sketches and publishes.
         """
@@ -266,7 +266,7 @@ class Training:
         return changes if self.experiment.clients.sends == "changes" or on_changes else self.server.weights - changes
 
     def _known(self, name: str, t: int) -> Any:
-        """The value of an attack's parameter such as `past_seeds`; it depends on the seed and the server's state."""
+        """Return the value of an attack's parameter such as `past_seeds`, from the seed and the server's state."""
         seeds = tuple(round_seed(self.experiment.seed, "projection", u) for u in range(max(1, t - 4), t + 1))
         if name == "published":
             assert self.initial is not None
@@ -277,7 +277,7 @@ class Training:
         return self.population.sizes[who] if self.experiment.server.by_size else None
 
     def _move(self, result: Aggregation[Any], who: list[int]) -> dict[str, Any]:
-        """Move the model by the aggregate; returns the fields of the line about it."""
+        """Move the model by the aggregate; return the fields of the line about it."""
         self.history = result.history
         norm = float(torch.linalg.vector_norm(result.update, dtype=torch.float64))
         return {
@@ -289,7 +289,7 @@ class Training:
         }
 
     def _compare(self, aggregator: Aggregator, rows: Sequence[Tensor], given: dict[str, Any]) -> dict[str, Any]:
-        """The time of one read of the updates, and the rule's weights by exact distances."""
+        """Return the time of one read of the updates, and the rule's weights by exact distances."""
         updates = parse_updates(rows)
         found: dict[str, Any] = {"read": machine.timed(lambda: Norms().gram_stats(updates, 0), self.device)[1]}
         rule = aggregator.rule
@@ -323,6 +323,6 @@ class Training:
 
 
 def step_size_of(experiment: Experiment) -> float:
-    """The server's step size: 0.1 for gradients, 1 for the changes of local steps and as the factor of a tuned one."""
+    """Return the server's step size: 0.1 for gradients, 1 for changes of local steps and as factor of a tuned one."""
     plain = experiment.server.optimiser in UNTUNED_OPTIMISERS and experiment.clients.work == "gradient"
     return experiment.server.step_size or (0.1 if plain else 1.0)

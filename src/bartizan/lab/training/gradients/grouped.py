@@ -22,7 +22,7 @@ class Grouped(Pass):
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
-        """Whether every layer with weights is of a supported kind."""
+        """Return whether every layer with weights is of a supported kind."""
         return all(_known(module) for module in model.modules() if any(True for _ in module.parameters(recurse=False)))
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
@@ -54,7 +54,7 @@ def _matmul_as_convolutions(device: torch.device) -> Iterator[None]:
 
 
 def _grouped(module: nn.Module, name: str, pass_buffers: PassBuffers) -> nn.Module:
-    """The same tree of modules, those with weights replaced; no tensor is copied."""
+    """Return the same tree of modules, those with weights replaced; no tensor is copied."""
     if isinstance(module, nn.Conv2d):
         return GroupedConv(pass_buffers, name, module)
     if isinstance(module, nn.Linear):
