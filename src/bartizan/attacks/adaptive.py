@@ -14,7 +14,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.attacks.honest_updates import Matrix, Vector, by_columns, empty, mean, narrowed, repeat_row, std
 from bartizan.attacks.nullspace import hidden_part
 from bartizan.attacks.optimised import FIRST_FACTORS, Aggregate, most_harmful, trial
-from bartizan.attacks.parameters import AT_LEAST_ONE, FUNCTION, INDEX, NUMBER, SEEDS, SKETCH, VECTOR, Wanted, attack
+from bartizan.attacks.parameters import AT_LEAST_ONE, INDEX, NUMBER, Wanted, attack
 from bartizan.sketch import Projection, Rotated, Sketch
 from bartizan.updates.layout import on_host
 
@@ -26,7 +26,7 @@ LEAST_GAIN = 1 + 1e-6
 HALF_SIZE = Wanted("1, 2, 4 or 8 coordinates per half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))
 
 
-@attack(sketch=SKETCH, leaked_seed=INDEX, distance=NUMBER)
+@attack(distance=NUMBER)
 def null_space(
     honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, leaked_seed: int, distance: float = DISTANCE_IN_NORMS
 ) -> Matrix:
@@ -39,7 +39,7 @@ def null_space(
     return _sent(m + _move(_opposite(m, rng), sketch, (leaked_seed,), distance * _norm(honest)), honest, count)
 
 
-@attack(sketch=SKETCH, leaked_seed=INDEX)
+@attack()
 def null_space_mirror(honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, leaked_seed: int) -> Matrix:
     r"""Reverse the part of the honest mean in the null space of the round's projection, whose seed is known.
 
@@ -50,7 +50,7 @@ def null_space_mirror(honest: Matrix, count: int, rng: Generator, *, sketch: Ske
     return _sent(m - 2 * hidden_part(m, sketch, (leaked_seed,)), honest, count)
 
 
-@attack(sketch=SKETCH, past_seeds=SEEDS, distance=NUMBER)
+@attack(distance=NUMBER)
 def replay(
     honest: Matrix,
     count: int,
@@ -67,7 +67,7 @@ def replay(
     return _sent(m + _move(_opposite(m, rng), sketch, past_seeds[-1:], distance * _norm(honest)), honest, count)
 
 
-@attack(sketch=SKETCH, past_seeds=SEEDS, published=VECTOR)
+@attack()
 def observer(
     honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, past_seeds: Sequence[int], published: Vector
 ) -> Matrix:
@@ -85,7 +85,7 @@ def observer(
     return _sent(m + _move(against, sketch, past_seeds[-room:] if room else (), spread), honest, count)
 
 
-@attack(sketch=SKETCH, size=HALF_SIZE, distance=NUMBER)
+@attack(size=HALF_SIZE, distance=NUMBER)
 def blind_collision(
     honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, size: int = 8, distance: float = DISTANCE_IN_NORMS
 ) -> Matrix:
@@ -104,7 +104,7 @@ def blind_collision(
     return sent
 
 
-@attack(sketch=SKETCH, aggregator=FUNCTION, tries=AT_LEAST_ONE)
+@attack(tries=AT_LEAST_ONE)
 def optimised_null_space(
     honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, aggregator: Aggregate, tries: int = 24
 ) -> Matrix:

@@ -20,7 +20,7 @@ from bartizan.attacks.honest_updates import (
     squared_distances,
     std,
 )
-from bartizan.attacks.parameters import INDEX_OR_NONE, NUMBER, VECTOR, attack
+from bartizan.attacks.parameters import INDEX_OR_NONE, NUMBER, attack
 from bartizan.updates.layout import is_tensor, on_host
 
 
@@ -70,7 +70,7 @@ def a_little_is_enough(honest: Matrix, count: int, rng: Generator) -> Matrix:
     return repeat_row(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
 
 
-@attack(published=VECTOR)
+@attack()
 def alie_over_time(honest: Matrix, count: int, rng: Generator, *, published: Vector) -> Matrix:
     r"""ALIE that pushes every coordinate back along the course of training so far, the same way round after round.
 

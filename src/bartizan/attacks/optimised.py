@@ -14,14 +14,14 @@ from numpy.random import Generator
 
 from bartizan.attacks.formulas import hiding_z
 from bartizan.attacks.honest_updates import Matrix, Vector, by_columns, empty, mean, narrowed, repeat_row, std, widened
-from bartizan.attacks.parameters import AT_LEAST_ONE, FUNCTION, attack
+from bartizan.attacks.parameters import AT_LEAST_ONE, attack
 from bartizan.updates.layout import is_tensor
 
 Aggregate = Callable[[Matrix], Vector]
 FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
-@attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
+@attack(tries=AT_LEAST_ONE)
 def optimised_alie(honest: Matrix, count: int, rng: Generator, *, aggregator: Aggregate, tries: int = 16) -> Matrix:
     """Send ALIE's update with the z that moves the server's own rule farthest from the honest mean.
 
@@ -32,7 +32,7 @@ def optimised_alie(honest: Matrix, count: int, rng: Generator, *, aggregator: Ag
     return _worst(honest, count, aggregator, tries, centre, lambda z: centre + z * spread, first)
 
 
-@attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
+@attack(tries=AT_LEAST_ONE)
 def optimised_ipm(honest: Matrix, count: int, rng: Generator, *, aggregator: Aggregate, tries: int = 16) -> Matrix:
     """Send IPM's update with the factor that moves the server's own rule farthest from the honest mean.
 

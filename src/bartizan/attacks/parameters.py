@@ -15,8 +15,6 @@ from bartizan.attacks.honest_updates import checked
 from bartizan.sketch import Sketch
 from bartizan.updates.layout import is_tensor
 
-CONTEXT_ARGUMENTS = ("aggregator", "sketch", "leaked_seed", "past_seeds", "published")
-"""Arguments, not settings: knowledge of the server, which a run passes to attacks whose signature names it."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -43,31 +41,36 @@ FRACTION = Wanted("a number from 0 to 1", lambda value: is_number(value) and 0 <
 AT_LEAST_ONE = Wanted("a whole number from 1 up", lambda value: is_whole(value) and value >= 1)
 INDEX = Wanted("a whole number from 0 up", lambda value: is_whole(value) and value >= 0)
 INDEX_OR_NONE = Wanted("a whole number from 0 up or None", lambda value: value is None or INDEX.fits(value))
-SKETCH = Wanted("a sketch such as Rotated(k=4096)", lambda value: isinstance(value, Sketch))
-SEEDS = Wanted(
-    "a list of whole numbers from 0 up, the latest last",
-    lambda value: isinstance(value, (list, tuple)) and all(map(INDEX.fits, value)),
-)
-VECTOR = Wanted("a vector, (p,)", lambda value: getattr(value, "ndim", 0) == 1)
-FUNCTION = Wanted("a function from all updates, (M, p), to one, (p,)", callable)
+CONTEXT_ARGUMENTS = {
+    "aggregator": Wanted("a function from all updates, (M, p), to one, (p,)", callable),
+    "sketch": Wanted("a sketch such as Rotated(k=4096)", lambda value: isinstance(value, Sketch)),
+    "leaked_seed": INDEX,
+    "past_seeds": Wanted(
+        "a list of whole numbers from 0 up, the latest last",
+        lambda value: isinstance(value, (list, tuple)) and all(map(INDEX.fits, value)),
+    ),
+    "published": Wanted("a vector, (p,)", lambda value: getattr(value, "ndim", 0) == 1),
+}
+"""Arguments, not settings: knowledge of the server, which a run passes to attacks whose signature names it."""
 
 
 def attack(**wanted: Wanted) -> Callable[[F], F]:
     """Make an attack of a function (honest, count, rng, *, settings) -> (count, p) that checks its input and output."""
 
     def validated(function: F) -> F:
-        name = function.__name__
+        name, arguments = function.__name__, inspect.signature(function).parameters
+        permitted = {key: one for key, one in CONTEXT_ARGUMENTS.items() if key in arguments} | wanted
 
         @wraps(function)
         def call(honest: Any, count: int, rng: np.random.Generator, **settings: Any) -> Any:
-            check(name, {"count": INDEX, **wanted}, {"count": count, **settings})
+            check(name, {"count": INDEX, **permitted}, {"count": count, **settings})
             if not isinstance(rng, np.random.Generator):
                 raise TypeError(f"{name} needs rng, a numpy.random.Generator; got {rng!r}.")
             honest = checked(honest)
             with np.errstate(over="ignore", invalid="ignore"):
                 return _checked_rows(name, function(honest, int(count), rng, **settings), honest, int(count))
 
-        call.wanted = wanted  # type: ignore[attr-defined]
+        call.wanted = permitted  # type: ignore[attr-defined]
         return cast("F", call)
 
     return validated
