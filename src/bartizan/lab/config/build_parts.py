@@ -72,7 +72,7 @@ def check(experiment: Experiment) -> None:
 def sketch_of(experiment: Experiment) -> Sketch:
     """Return the experiment's sketch; for adapters `rotated` stands for their own projection to k numbers."""
     chosen = experiment.sketch
-    made: Sketch = names.build(CHOICES["sketch"].known.find(chosen.name), chosen.settings)
+    made: Sketch = names.build(CHOICES["sketch"].registry.find(chosen.name), chosen.settings)
     if experiment.model.adapters and isinstance(made, Rotated):
         return TwoSided(made.k, min(made.k, TwoSided.rows))
     return made
@@ -102,7 +102,7 @@ def rule_for(chosen: ChosenPart, n_clients: int, n_byzantine: int) -> tuple[Rule
     A rule with n_byzantine gets the true number, or the most that it can take with so many clients.
     """
     name, settings = chosen.name, chosen.settings
-    if "n_byzantine" in settings or "n_byzantine" not in CHOICES["rule"].takes(name):
+    if "n_byzantine" in settings or "n_byzantine" not in CHOICES["rule"].settings(name):
         rule = names.rule(name, **settings)
         rule.check(n_clients)
         return rule, ""

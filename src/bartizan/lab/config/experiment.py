@@ -101,7 +101,7 @@ class Experiment:
         A run folder may come from anyone, so no code that it names is imported.
         """
         parts = [(section, "name", [registry]) for section, registry in NAMED_SECTIONS.items()]
-        parts += [(section, one.word, one.registries) for section, one in CHOICES.items()]
+        parts += [(section, one.key, one.registries) for section, one in CHOICES.items()]
         for section, word, registries in parts:
             content = given.get(section, {})
             names = str(content.get(word, "")).split(">>") if isinstance(content, Mapping) else []
@@ -255,7 +255,7 @@ def _without_section(given: Mapping[str, Any]) -> dict[str, str]:
     """Return the keys of all sections by their names alone; several with the same name are joined by "or"."""
     names = {section: [one.name for one in fields(kind)] for section, kind in SECTIONS.items()}
     for section, choice in CHOICES.items():
-        names[section] = [choice.word, *choice.takes(choice.of(given.get(section, {})).name)]
+        names[section] = [choice.key, *choice.settings(choice.of(given.get(section, {})).name)]
     keys: dict[str, str] = {}
     for section, own in names.items():
         for name in own:
