@@ -139,6 +139,15 @@ def test_images_in_float16_are_classified_as_in_float32(name, norm, shape):
         assert not own or got[0] == pytest.approx(wanted[0], abs=0.02)
 
 
+def test_a_pass_in_bfloat16_is_near_and_returns_float32():
+    model, weights, _, images, labels = problem(*MODELS[1])
+    model, *given = model.float(), weights.float(), images.float(), labels
+    wanted, got = (Loop(model, precision=one)(*given) for one in (torch.float32, torch.bfloat16))
+    assert got.rows.dtype == torch.float32
+    # A digit of bfloat16 is 2^-8; a gradient of three layers is off by a few of them, and not equal.
+    assert 1e-4 < float((got.rows - wanted.rows).norm() / wanted.rows.norm()) < 0.2
+
+
 def test_what_only_a_gpu_can_do_is_refused_on_a_processor():
     with pytest.raises(ValueError, match="are for a GPU; these clients are on cpu"):
         Clients(models.build("cnn", 4, (1, 12, 12)), pictures(), parts(), Work(compiled=True))

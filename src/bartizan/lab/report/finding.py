@@ -42,12 +42,12 @@ def findings(
     so_far = "So far, with unfinished runs: " if any(run.status == "unfinished" for run in runs) else ""
     kinds = [[cell for cell in cells if cell.metric == metric] for metric in METRICS.values()]
     kinds = [some for some in kinds if some]
-    said = []
+    sentences = []
     for some in kinds:
         metric = f"By {some[0].metric.name}: " if len(kinds) > 1 else ""
-        said += [metric + headline(some), *definition(some)]
-    said += [*_backdoors(cells), *(sentence for some in kinds for sentence in _projection(some)), *_speed(times)]
-    return [so_far + said[0], *said[1:]]
+        sentences += [metric + headline(some), *definition(some)]
+    sentences += [*_backdoors(cells), *(sentence for some in kinds for sentence in _projection(some)), *_speed(times)]
+    return [so_far + sentences[0], *sentences[1:]]
 
 
 def _backdoors(cells: Sequence[GridCell]) -> list[str]:

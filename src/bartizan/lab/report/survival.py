@@ -34,10 +34,10 @@ def headline(cells: Sequence[GridCell]) -> str:
         metric = cells[0].metric
         top = max(cells, key=lambda cell: metric.merit(cell.last[0]))
         how = "lowest" if metric.lower_is_better else "highest"
-        said = [f"without attackers {top.rule} ended {how}, at {level(top.last[0], metric)}"]
+        sentences = [f"without attackers {top.rule} ended {how}, at {level(top.last[0], metric)}"]
     else:
-        said = [*_mean_unbeaten(cells), *_trusted_attackers(attacked), *_verdicts(cells, attacked)]
-    return " ".join(f"{capital(sentence)}." for sentence in [*said, seeds(cell.n for cell in cells)])
+        sentences = [*_mean_unbeaten(cells), *_trusted_attackers(attacked), *_verdicts(cells, attacked)]
+    return " ".join(f"{capital(sentence)}." for sentence in [*sentences, seeds(cell.n for cell in cells)])
 
 
 def definition(cells: Sequence[GridCell]) -> list[str]:
@@ -58,10 +58,10 @@ def definition(cells: Sequence[GridCell]) -> list[str]:
     above = f"{better} the mean under the same attack"
     if len(attacks) <= MAX_NAMED_ATTACKS:
         above += _in_brackets([f"{attack} {span(ends, metric)}" for attack, ends in under.items()])
-    said = [f"Survived: all runs converged and ended, on average, {near} and {above}. Otherwise the rule failed."]
+    sentences = [f"Survived: all runs converged and ended, on average, {near} and {above}. Otherwise the rule failed."]
     if missing:
-        said.append(f"Missing, and needed to say that a rule survived: the mean {listed(missing)}.")
-    return said
+        sentences.append(f"Missing, and needed to say that a rule survived: the mean {listed(missing)}.")
+    return sentences
 
 
 def seeds(counts: Iterable[int]) -> str:
@@ -145,15 +145,15 @@ def _clause(
 ) -> str:
     won, unjudged, lost = kinds
     tried = {cell.attack for cell in cells if cell.rule in rules}
-    said = []
+    clauses = []
     if won:
-        said.append(f"survived {_all_of(won, attacks)} ({_worst(rules, won, cells)})")
+        clauses.append(f"survived {_all_of(won, attacks)} ({_worst(rules, won, cells)})")
     if unjudged:
-        said.append(f"ended at {_worst(rules, unjudged, cells)} under {_all_of(unjudged, attacks)}")
+        clauses.append(f"ended at {_worst(rules, unjudged, cells)} under {_all_of(unjudged, attacks)}")
     if lost:
-        said.append(f"failed under {_all_of(lost, attacks)}")
+        clauses.append(f"failed under {_all_of(lost, attacks)}")
     untried = f" (not tried under {counted(len(attacks) - len(tried), 'other')})" if len(tried) < len(attacks) else ""
-    return f"{listed(rules)} {listed(said)}{untried}"
+    return f"{listed(rules)} {listed(clauses)}{untried}"
 
 
 def _worst(rules: Sequence[str], attacks: Sequence[str], cells: Sequence[GridCell]) -> str:
