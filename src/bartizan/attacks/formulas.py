@@ -72,7 +72,7 @@ def a_little_is_enough(honest: Matrix, count: int, rng: Generator) -> Matrix:
 
 @attack()
 def alie_over_time(honest: Matrix, count: int, rng: Generator, *, published: Vector) -> Matrix:
-    r"""ALIE that pushes every coordinate back along the course of training so far, the same way round after round.
+    r"""ALIE over time: push every coordinate back along the course of training so far, the same way in every round.
 
     Sends :math:`m - |z|\,\sigma\,\mathrm{sign}(C)`, with the honest mean m, the standard deviations :math:`\sigma` and
     ALIE's z; C is `published`, the sum of the aggregates so far. Where that is zero, as in the first round, the sign is
