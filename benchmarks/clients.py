@@ -16,14 +16,13 @@ import torch
 
 from bartizan.lab import models
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.gradients import Captured, Grouped, Loop, Vmapped
+from bartizan.lab.training.gradients import Grouped, Loop, Vmapped
 
 KINDS = {"loop": Loop, "vmapped": Vmapped, "grouped": Grouped}
 ON_A_GPU = {
-    "captured": Captured,
-    "captured16": partial(Captured, precision=torch.bfloat16),
-    "compiled": partial(Captured, compiled=True),
-    "compiled16": partial(Captured, compiled=True, precision=torch.bfloat16),
+    "loop16": partial(Loop, precision=torch.bfloat16),
+    "compiled": partial(Loop, compiled=True),
+    "compiled16": partial(Loop, compiled=True, precision=torch.bfloat16),
 }
 if torch.cuda.is_available():
     KINDS |= ON_A_GPU

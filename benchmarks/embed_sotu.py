@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from embed_fashion_mnist import write
 
-from bartizan.lab.data.addresses import EMBEDDED, FILES, TESTED, addresses
+from bartizan.lab.data.addresses import EMBEDDED, FILES, TEST_FRACTION, addresses
 from bartizan.lab.data.base import Source
 
 PASSAGES, LENGTH = 4, 5000
@@ -20,7 +20,7 @@ PASSAGES, LENGTH = 4, 5000
 def main(folder: Path) -> None:
     parts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     texts = addresses(Source("sotu", FILES, "stdlib"), folder)
-    cut = round((1 - TESTED) * LENGTH)
+    cut = round((1 - TEST_FRACTION) * LENGTH)
     for text in texts.values():
         starts = np.linspace(0, len(text) - LENGTH, PASSAGES).astype(int)
         passages = np.stack([text[start : start + LENGTH] for start in starts])

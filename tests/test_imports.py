@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,19 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "__init__": LIBRARY | {"attacks"},
 }
+# The same for the sub-packages and files of the laboratory: data, models <- training <- runs <- report, config beside.
+LAB_MAY_IMPORT = {
+    "torch_import": set(),
+    "metrics": set(),
+    "bad_sketch": set(),
+    "data": {"torch_import"},
+    "models": {"torch_import"},
+    "config": {"data", "models"},
+    "training": {"config", "data", "metrics", "models", "torch_import"},
+    "runs": {"config", "metrics", "models", "torch_import", "training"},
+    "report": {"metrics"},
+    "__init__": {"config", "runs"},
+}
 FOREIGN = {"torch", "numba", "rich", "triton", "matplotlib", "flwr", "peft", "transformers", "jax"}
 SHARED_NAMES = {"__init__", "base", "command"}
 MODULES = {path: path.relative_to(SOURCE / "bartizan") for path in sorted((SOURCE / "bartizan").rglob("*.py"))}
@@ -56,8 +70,8 @@ def top(path: Path) -> str:
     return path.parts[0].removesuffix(".py")
 
 
-def imported(path: Path) -> set[str]:
-    """The folders and files at the top of the package that a module imports from, also inside its functions."""
+def imported(path: Path, package: str = "bartizan") -> set[str]:
+    """The folders and files at the top of a package that a module imports from, also inside its functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
@@ -66,7 +80,7 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: imports are absolute"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        found |= {name.split(".")[1] for name in names if name.startswith("bartizan.")}
+        found |= {name.removeprefix(package).split(".")[1] for name in names if name.startswith(f"{package}.")}
     return found - {"__version__"}
 
 
@@ -75,6 +89,27 @@ def test_a_module_imports_from_inner_rings_only(path):
     own = top(MODULES[path])
     assert own in MAY_IMPORT, f"say in MAY_IMPORT from where {own} may import"
     assert imported(path) - {own} <= MAY_IMPORT[own]
+
+
+@pytest.mark.parametrize("path", [path for path, name in MODULES.items() if top(name) == "lab"], ids=str)
+def test_a_room_of_the_laboratory_imports_from_inner_ones_only(path):
+    own = top(MODULES[path].relative_to("lab"))
+    assert imported(path, "bartizan.lab") - {own} <= LAB_MAY_IMPORT[own]
+
+
+def test_the_rooms_of_the_laboratory_form_no_cycle():
+    TopologicalSorter(LAB_MAY_IMPORT).prepare()
+
+
+def test_a_class_of_the_laboratory_has_a_name_of_its_own():
+    classes = [
+        (node.name, top(name))
+        for path, name in MODULES.items()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and top(name) != "studies"
+    ]
+    count = Counter(name for name, _ in classes)
+    assert not {name for name, room in classes if room in ("lab", "attacks") and count[name] > 1}
 
 
 def test_no_two_modules_share_a_name():

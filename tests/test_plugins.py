@@ -136,7 +136,7 @@ def test_what_a_run_folder_names_is_never_imported(installed, tmp_path):
 def test_a_recorded_experiment_with_foreign_parts_is_refused(given):
     with pytest.raises(ConfigError, match=r"is not of this package, and not imported|has no grid"):
         Experiment.read_back(given)
-    assert Experiment.read_back({"rule": {"name": "NNM >> dnc"}}).rule.name == "nnm >> dnc"
+    assert Experiment.read_back({"rule": {"name": "NNM >> Spectral_DnC"}}).rule.name == "nnm >> spectral-dnc"
 
 
 def no_module(n_classes, image, norm):

@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
     [
         ([], "holds no complete line"),
         ([("round", {"round": 1})], "line 1, .* must begin with a line of kind 'run'"),
-        ([("run", {"version": 99})], "is of version 99"),
+        ([("run", {"version": 99})], "version must be 1, got 99"),
         ([("run", {"version": 1, "clients": [0]}), ("round", {"round": 2, "clients": [0]})], "numbered from 1"),
     ],
 )

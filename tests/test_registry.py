@@ -229,12 +229,6 @@ def test_sketches_have_names_and_a_usual_k():
         registry.sketch("rotate")
 
 
-def test_older_names_are_still_read_and_not_listed():
-    assert bz.rule("dnc", n_byzantine=2) == bz.SpectralDnC(2)
-    assert "dnc" in RULES
-    assert "dnc" not in list(RULES)
-
-
 @pytest.mark.parametrize("known", [RULES, PRE_AGGREGATORS, SKETCHES, attacks.ATTACKS, attacks.POISONS])
 def test_every_built_in_passes_the_check_for_plug_ins(known):
     for name in known.built_in:

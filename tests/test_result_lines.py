@@ -60,7 +60,7 @@ FORGED = {
     "a reason that is an object": (2, ROUND | {"quarantined": {"2": {}}}, r"quarantined\.2 must be a text"),
     "a note that is a number": (2, ROUND | {"note": 7}, "note must be a text, got 7"),
     "a second first line": (2, RUN, "must begin with a line of kind 'run' and have no other"),
-    "a kind that is a list": (2, {"kind": ["round"]}, "the kind of a line is one of run, round, end"),
+    "a kind that is a list": (2, {"kind": ["round"]}, "kind must be one of run, round, end"),
     "a best accuracy that is a text": (3, END | {"best": "high"}, "best must be a number, got 'high'"),
     "a status that is an object": (3, END | {"status": {}}, "status must be a text"),
     "converged by a number": (3, END | {"converged": 1}, "converged must be true or false, got 1"),
@@ -107,7 +107,7 @@ def test_sound_lines_are_read_as_they_are(lines, tmp_path):
 
 
 def test_a_report_of_more_rounds_and_clients_than_memory_holds_is_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("bartizan.lab.report.load.MOST_CELLS", 2)
+    monkeypatch.setattr("bartizan.lab.report.load.MAX_CELLS", 2)
     written(tmp_path / "large", RUN, ROUND)
     assert cli.main(["report", str(tmp_path)]) == 0
     assert "has 1 rounds of 3 clients; a report shows up to 2" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import torch
 
 from bartizan import records
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.config.sections import Server as Settings
+from bartizan.lab.config.sections import ServerSettings as Settings
 from bartizan.lab.report.content import content, data
 from bartizan.lab.report.load import load
 from bartizan.lab.runs.checkpoint import Checkpoint

@@ -165,8 +165,7 @@ def _list(options: argparse.Namespace) -> None:
     for title, known in described.items():
         print(f"{title}\n")
         for name in known.built_in:
-            older = [old for old, new in known.older.items() if new == name]
-            _describe(known, name, f"  (formerly {older[0]})" if older else "")
+            _describe(known, name, "")
         _list_plugins(known)
     for title, known in {"Data sets": DATASETS, "Models": MODELS}.items():
         print(f"{title}\n")

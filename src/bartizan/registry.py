@@ -39,8 +39,7 @@ class Registry(Mapping[str, Any]):
         built_in: The package's own parts, each an object or a text "module:Name" that is imported when asked for.
         group: The group of entry points that plug-ins of this kind are registered under; none if empty.
         check: Raises TypeError with the reason where an object can't be used as such a part.
-        older: Names that are still read, and the names that replaced them.
-        handed: Keyword arguments that the caller of such a part provides, and that are no settings.
+        context: Keyword arguments that the caller of such a part provides, and that are no settings.
     """
 
     def __init__(
@@ -50,16 +49,14 @@ class Registry(Mapping[str, Any]):
         group: str = "",
         *,
         check: Callable[[Any], None] = lambda part: None,
-        older: Mapping[str, str] | None = None,
-        handed: Collection[str] = (),
+        context: Collection[str] = (),
     ) -> None:
         self.kind, self.built_in, self.group, self.check = kind, dict(built_in), group, check
-        self.older, self.handed = dict(older or {}), tuple(handed)
+        self.context = tuple(context)
 
     def __or__(self, other: Registry) -> Registry:
         """The parts of both; plug-ins, check and messages are those of the first."""
-        built_in, older = self.built_in | other.built_in, self.older | other.older
-        return Registry(self.kind, built_in, self.group, check=self.check, older=older, handed=self.handed)
+        return Registry(self.kind, self.built_in | other.built_in, self.group, check=self.check, context=self.context)
 
     def plugins(self) -> list[Plugin]:
         """The entry points of installed packages, unusable ones included; nothing is imported."""
@@ -76,8 +73,8 @@ class Registry(Mapping[str, Any]):
         raise ValueError(f"Unknown {self.kind} {quoted(key)}.{meant} Known: {', '.join(sorted(self))}.")
 
     def is_built_in(self, name: str) -> bool:
-        """Whether a name, or an older one, is the package's own."""
-        return _spelt(name) in self.built_in or _spelt(name) in self.older
+        """Whether a name is the package's own."""
+        return _spelt(name) in self.built_in
 
     def find(self, name: str) -> Any:
         """The part with this name, of the package, of a plug-in or "package.module:Name"; ValueError if there is none.
@@ -86,7 +83,6 @@ class Registry(Mapping[str, Any]):
         ('MultiKrum', 'MultiKrum')
         """
         key = self.spelling(name)
-        key = self.older.get(key, key)
         if key in self.built_in:
             part = self.built_in[key]
             return imported(part) if isinstance(part, str) else part
@@ -127,7 +123,7 @@ class Registry(Mapping[str, Any]):
 
     def settings(self, name: str) -> dict[str, Any]:
         """The settings of a part and their defaults, MISSING where one must be given."""
-        return {key: value for key, value in settings_of(self.find(name)).items() if key not in self.handed}
+        return {key: value for key, value in settings_of(self.find(name)).items() if key not in self.context}
 
     def _loaded(self, target: str, what: str) -> Any:
         try:
@@ -240,7 +236,6 @@ RULES = Registry(
     },
     "bartizan.rules",
     check=frozen_dataclass(Rule, CoordinateWise),
-    older={"dnc": "spectral-dnc"},
 )
 COORDINATEWISE = Registry(
     "coordinate-wise rule",

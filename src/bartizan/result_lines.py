@@ -118,7 +118,7 @@ class LineChecker:
         if (kind == "run") != (self.clients is None):
             raise ValueError(f"a file must begin with a line of kind 'run' and have no other, got {kind!r}")
         if kind == "run" and line.get("version") != VERSION:
-            raise ValueError(f"it is of version {quoted(line.get('version'), 60)}, and version {VERSION} is read")
+            raise ValueError(f"version must be {VERSION}, got {quoted(line.get('version'), 60)}")
         schema.check(LINES[kind], line)
         if kind == "run":
             self._check_run(line)
@@ -157,7 +157,7 @@ class LineChecker:
 def known_kind(kind: Any) -> str:
     """Return a line's kind if it is one of `LINES`."""
     if not isinstance(kind, str) or kind not in LINES:
-        raise ValueError(f"the kind of a line is one of {', '.join(LINES)}, got {quoted(kind, 60)}")
+        raise ValueError(f"kind must be one of {', '.join(LINES)}, got {quoted(kind, 60)}")
     return kind
 
 

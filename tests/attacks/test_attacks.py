@@ -24,7 +24,7 @@ RANDOM = ("gaussian", "garbage")
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch):
     """So that 700 columns are read in eight blocks."""
-    monkeypatch.setattr(reading, "BLOCK", 900)
+    monkeypatch.setattr(reading, "BLOCK_NUMBERS", 900)
 
 
 def drawn(dtype="float32", n=H, seed=0):
@@ -476,7 +476,7 @@ def test_an_attack_on_a_gpu_is_the_attack_in_host_memory(name, dtype, monkeypatc
     host = torch.from_numpy(drawn("float64")).to(getattr(torch, dtype))
     expected = built(name)(host, F, rng())
 
-    monkeypatch.setattr(reading, "BLOCK_ON_GPU", 900)
+    monkeypatch.setattr(reading, "GPU_BLOCK_NUMBERS", 900)
     if device == "cpu":
         monkeypatch.setattr(reading, "on_gpu", reading.is_tensor)
     there = host.to(device)

@@ -214,7 +214,7 @@ def test_what_a_hostile_pickle_wants_is_named(case, named):
 
 def test_a_pickle_of_endless_instructions_is_given_up():
     with pytest.raises(pickled.NotDataError, match="more than 1,000,000 instructions"):
-        pickled.loads(b"N" * (pickled.MOST + 1))
+        pickled.loads(b"N" * (pickled.MAX_INSTRUCTIONS + 1))
 
 
 SMALL = python2([3, 1], pixels(2, 3072))[:200] + pickle.dumps({"a": [1, (2, b"x")], "b": np.zeros(3, np.uint8)}, 2)

@@ -11,15 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bartizan.lab import models  # noqa: E402
-from bartizan.lab.config.sections import Clients as Work  # noqa: E402
-from bartizan.lab.config.sections import Server as ServerSettings  # noqa: E402
+from bartizan.lab.config.sections import ClientsSettings as Work  # noqa: E402
+from bartizan.lab.config.sections import ServerSettings  # noqa: E402
 from bartizan.lab.data import Images  # noqa: E402
 from bartizan.lab.data.device_images import OnDevice  # noqa: E402
 from bartizan.lab.training import reproducible  # noqa: E402
 from bartizan.lab.training.clients import Clients, batches, clients_at_once  # noqa: E402
-from bartizan.lab.training.evaluation import Evaluation, backdoor_rate, evaluate  # noqa: E402
+from bartizan.lab.training.evaluation import backdoor_rate, evaluate  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
-from bartizan.lab.training.gradients import Captured, CapturedGrouped, Grouped, Loop, Vmapped  # noqa: E402
+from bartizan.lab.training.gradients import Grouped, Loop, Vmapped  # noqa: E402
 from bartizan.lab.training.server import Server  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -91,36 +91,11 @@ def test_a_convolution_of_any_form_is_torchs(stride, kernel, padding, groups, sh
     torch.testing.assert_close(Grouped(model)(at, images, labels).rows, Loop(model)(at, images, labels).rows)
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (5, 2, 0)])
-def test_the_layers_for_a_gpu_are_torchs(kernel, stride, padding):
-    pytest.importorskip("triton")
-    nn, channels = torch.nn, 36
-    torch.manual_seed(4)
-    model = nn.Sequential(
-        nn.Conv2d(3, channels, 1),
-        nn.BatchNorm2d(channels, eps=1e-3, momentum=0.1),
-        nn.ReLU6(),
-        nn.Conv2d(channels, channels, kernel, stride, padding, groups=channels, bias=kernel == 5),
-        nn.BatchNorm2d(channels),
-        nn.Flatten(),
-        nn.LazyLinear(4),
-    )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    images = torch.randn(2, 3, 3, 7, 6, dtype=torch.float64, device=device)
-    model = model.double().to(device)
-    model(images[0])
-    labels = torch.randint(4, (2, 3), device=device)
-    weights = FlatLayout.of(model).read(model)
-    got, wanted = Grouped(model, fused=True)(weights, images, labels), Loop(model)(weights, images, labels)
-    torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(got.losses, wanted.losses, rtol=1e-9, atol=1e-11)
-
-
 def test_a_model_with_layers_of_another_kind_is_vmapped():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(144, 4), torch.nn.PReLU())
     assert not Grouped.fits(model)
     clients = Clients(model, pictures(), parts(), Work(batch=4))
-    assert isinstance(clients.shared, Vmapped)
+    assert isinstance(clients.gradients, Vmapped)
     assert clients.updates(FlatLayout.of(model).read(model), [0, 2], 1).updates.isfinite().all()
 
 
@@ -136,7 +111,7 @@ def test_dropout_is_off():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("kind", [Vmapped, Grouped, Captured])
+@pytest.mark.parametrize("kind", [Vmapped, Grouped])
 @pytest.mark.parametrize(("name", "norm", "shape"), MODELS)
 @pytest.mark.parametrize("shared", [True, False])
 def test_gradients_on_a_gpu_are_the_loops(kind, name, norm, shape, shared):
@@ -152,23 +127,25 @@ def test_gradients_on_a_gpu_are_the_loops(kind, name, norm, shape, shared):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(("name", "norm", "shape"), MODELS)
-def test_a_captured_pass_and_evaluation_are_those_of_one_kernel_at_a_time(name, norm, shape):
-    model, weights, _, images, labels = (x.cuda() for x in problem(name, norm, shape, clients=11))
-    captured = CapturedGrouped(Grouped(model))
-    for some, at in ((slice(11), weights), (slice(5), 1.1 * weights), (slice(11), 0.9 * weights)):
-        wanted, got = (g(at, images[some], labels[some]) for g in (Loop(model), captured))
-        torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(got.losses, wanted.losses, rtol=1e-9, atol=1e-11)
+def test_images_in_float16_are_classified_as_in_float32(name, norm, shape):
+    model, weights, *_ = (x.cuda() for x in problem(name, norm, shape, clients=1))
     rng = np.random.default_rng(0)
     test = Images(rng.integers(256, size=(600, *shape)).astype(np.uint8), rng.integers(4, size=600))
     on_device, model, weights = OnDevice(test, "cuda", flip=False), model.float(), weights.float()
     for own in (False, True):
-        evaluation = Evaluation(model, on_device, batch_statistics=own)
-        for at in (weights, 1.1 * weights):
-            # By running statistics it computes in float16, in which images of noise may change their class.
-            wanted, got = evaluate(model, at, on_device, batch_statistics=own), evaluation(at)
-            assert got[1] == pytest.approx(wanted[1], rel=0.02)
-            assert not own or got[0] == pytest.approx(wanted[0], abs=0.02)
+        wanted, got = (evaluate(model, weights, on_device, batch_statistics=own, half=half) for half in (False, True))
+        # By running statistics it computes in float16, in which images of noise may change their class.
+        assert got[1] == pytest.approx(wanted[1], rel=0.02)
+        assert not own or got[0] == pytest.approx(wanted[0], abs=0.02)
+
+
+def test_a_pass_in_bfloat16_is_near_and_returns_float32():
+    model, weights, _, images, labels = problem(*MODELS[1])
+    model, *given = model.float(), weights.float(), images.float(), labels
+    wanted, got = (Loop(model, precision=one)(*given) for one in (torch.float32, torch.bfloat16))
+    assert got.rows.dtype == torch.float32
+    # A digit of bfloat16 is 2^-8; a gradient of three layers is off by a few of them, and not equal.
+    assert 1e-4 < float((got.rows - wanted.rows).norm() / wanted.rows.norm()) < 0.2
 
 
 def test_what_only_a_gpu_can_do_is_refused_on_a_processor():

@@ -51,7 +51,7 @@ def test_no_folder_and_an_empty_folder_say_what_to_download(name, tmp_path):
         load(name)
     with pytest.raises(DataError, match=f"{name}: .* is missing .*Download"):
         load(name, tmp_path)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         load(name, tmp_path / "elsewhere")
 
 
@@ -219,7 +219,7 @@ def test_a_broken_tiny_imagenet_names_the_file(tiny):
             load("tiny-imagenet", root)
     path.write_bytes(whole)
     jpeg(root / "val/images/val_7.JPEG", 0, "L")
-    with pytest.raises(DataError, match=r"val_annotations\.txt is corrupt: it does not say what val_7\.JPEG is"):
+    with pytest.raises(DataError, match=r"val_annotations\.txt is corrupt: expected a line for val_7\.JPEG, got none"):
         load("tiny-imagenet", root)
     (root / "val/val_annotations.txt").write_text("val_0.JPEG n01")
     with pytest.raises(DataError, match="line 1 must name a class"):

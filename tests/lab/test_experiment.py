@@ -14,10 +14,10 @@ from bartizan import attacks, cli
 from bartizan import registry as names
 from bartizan.lab import Experiment
 from bartizan.lab.config import toml
+from bartizan.lab.config.build_parts import rule_for
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.config.template import commented
 from bartizan.lab.data import partition
-from bartizan.lab.training.defence import rule_for
 from bartizan.rules import Rule
 
 WHOLE = {
@@ -137,6 +137,7 @@ def test_the_grid_that_the_template_shows_works():
         ({"grid": {"sead": [1]}}, r"Unknown key sead. Did you mean seed\?"),
         ({"grid": {"rule.name": ["krum", "kru"]}}, "rule.name: Unknown rule 'kru'"),
         ({"grid": {"device": ["cpu"]}}, 'grid."device" can\'t be varied'),
+        ({"server": {"optimiser": "d-adaptation"}}, "server.optimiser must be one of .*; got 'd-adaptation'"),
     ],
     ids=str,
 )
@@ -148,8 +149,8 @@ def test_what_is_wrong_names_its_key(given, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"rounds = \n", r"e\.toml is no TOML: .*line 1"),
-        (b"name = '\xff'", r"e\.toml is no TOML: 'utf-8' codec"),
+        (b"rounds = \n", r"e\.toml is not valid TOML: .*line 1"),
+        (b"name = '\xff'", r"e\.toml is not valid TOML: 'utf-8' codec"),
         (b"rounds = 'many'", r"e\.toml: rounds must be a whole number"),
     ],
 )
@@ -320,7 +321,7 @@ def test_objects_are_recorded_by_their_names_and_settings():
         ({"attack": lambda honest, count, rng: honest}, "attack.name: attack .*lambda.* can't be recorded by name"),
         ({"rule": MyRule(3, inner=[1])}, r"rule.inner must be a number, a text, true or false; got \[1\]"),
         ({"rule": bz.NNM(2) >> bz.Krum(3)}, "can't be recorded: its parts have n_byzantine = 2 and 3"),
-        ({"rule": object()}, "its class object is no dataclass"),
+        ({"rule": object()}, "expected a dataclass, got object"),
         ({"attack": partial(my_attack, 1)}, "bind settings by keyword only"),
         ({"attack": partial(attacks.optimised_ipm, aggregator=print)}, "Unknown key attack.aggregator"),
         ({"model": object()}, "model must be a section, .*, or the function that makes it; got <object"),

@@ -256,13 +256,13 @@ def test_first_weights_that_do_not_fit_say_what_was_wanted_and_what_came(tmp_pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no state dict"),
-        (b"not a pickle", "is no state dict"),
+        (b"", "is not a state dict"),
+        (b"not a pickle", "is not a state dict"),
         ([1.0], "must hold a dict from names to tensors.*got list"),
         ({"fc.weight": 3}, "must hold a dict from names to tensors"),
-        ({"server": {"weights": torch.zeros(3)}, "shapes": {"fc.bias": [2]}}, "is no state dict"),
-        ({"server": {"weights": torch.zeros(3)}, "shapes": {"fc.bias": [10**12, 10**12]}}, "is no state dict"),
-        ({"server": {"weights": torch.zeros(3)}}, "is no state dict"),
+        ({"server": {"weights": torch.zeros(3)}, "shapes": {"fc.bias": [2]}}, "is not a state dict"),
+        ({"server": {"weights": torch.zeros(3)}, "shapes": {"fc.bias": [10**12, 10**12]}}, "is not a state dict"),
+        ({"server": {"weights": torch.zeros(3)}}, "is not a state dict"),
     ],
 )
 def test_a_file_that_holds_no_weights_is_refused_by_name(tmp_path, content, message):
@@ -307,7 +307,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 
     path = tmp_path / "first.pt"
     torch.save({"fc.weight": Runs()}, path)
-    with pytest.raises(ValueError, match="is no state dict"):
+    with pytest.raises(ValueError, match="is not a state dict"):
         FirstWeights.read(str(path))
 
 

@@ -87,6 +87,14 @@ def table(path):
         return list(csv.DictReader(file))
 
 
+def test_a_run_that_names_a_removed_value_stays_readable(tmp_path):
+    write_run(tmp_path / "old", server={"optimiser": "d-adaptation"}, clients=8, rounds=2)
+    found = load(tmp_path)
+    assert not found.broken
+    assert found.runs[0].config["server.optimiser"] == "d-adaptation"
+    assert "d-adaptation" in page(content(found))
+
+
 DRAWN = """() => [...document.querySelectorAll('figure')].map((figure) => {
   const colours = [...figure.querySelectorAll('canvas')].map((sheet) => {
     const bytes = new Uint32Array(sheet.getContext('2d').getImageData(0, 0, sheet.width, sheet.height).data.buffer);
@@ -486,7 +494,7 @@ def test_two_hundred_runs_fit_into_a_page(tmp_path):
 
 
 def test_weights_that_do_not_fit_are_left_out_but_not_those_of_the_run_shown_first(monkeypatch, tmp_path):
-    monkeypatch.setattr(pack, "CELLS", 1500)
+    monkeypatch.setattr(pack, "MAX_WEIGHT_BYTES", 1500)
     for n in range(6):
         write_run(tmp_path / str(n), rounds=30, seed=n)
     made = content(load(tmp_path))

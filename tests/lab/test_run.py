@@ -24,13 +24,13 @@ from bartizan import records as results
 from bartizan.lab import Experiment, run, sweep
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.data import load
-from bartizan.lab.data.population import Population
 from bartizan.lab.models import build
 from bartizan.lab.report import content as report
 from bartizan.lab.report.load import load as load_runs
 from bartizan.lab.report.wording import percent
 from bartizan.lab.runs.checkpoint import NAME, Checkpoint, CheckpointTimer
 from bartizan.lab.runs.progress_display import RunProgress
+from bartizan.lab.training.population import Population
 from bartizan.records import AnotherRunError, CorruptFileError, locked
 from laboratory import SMALL, child, facts
 from places import KINDS, put
@@ -109,7 +109,7 @@ def test_another_seed_is_another_run(whole, tmp_path):
         ["server.optimiser=momentum", "data.augment=true"],
         ["server.optimiser=prodigy"],
         ["server.optimiser=dog", "data.validation=0.1", "data.resize=14", "data.scaling=symmetric"],
-        ["server.optimiser=d-adaptation", "split.kind=client-dirichlet"],
+        ["split.kind=client-dirichlet"],
         ["server.optimiser=adagrad-norm"],
         ["rule.name=clipped-clustering", "server.schedule=cosine"],
         ["clients.work=epochs", "clients.batch=100", "clients.participation=0.7", "rule.name=nnm >> mean"],

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from bartizan import records as results  # noqa: E402
 from bartizan.lab import Experiment, models, run  # noqa: E402
-from bartizan.lab.config.sections import Clients as Work  # noqa: E402
+from bartizan.lab.config.sections import ClientsSettings as Work  # noqa: E402
 from bartizan.lab.data import DataError, load  # noqa: E402
 from bartizan.lab.data.addresses import CONTEXT, VOCABULARY, Texts, decoded, encoded  # noqa: E402
 from bartizan.lab.data.device_text import TextOnDevice  # noqa: E402

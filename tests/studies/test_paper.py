@@ -17,7 +17,7 @@ from bartizan import cli
 from bartizan import records as results
 from bartizan.attacks.by_name import attack
 from bartizan.lab.bad_sketch import UnsignedSum
-from bartizan.lab.training import defence
+from bartizan.lab.config import build_parts
 from bartizan.studies import estimates
 from bartizan.studies.paper import cells as paper
 from bartizan.studies.paper import compare
@@ -134,9 +134,9 @@ def test_the_literal_protocol_is_algorithm_1_to_the_letter(table):
 @pytest.mark.parametrize(("b", "rule"), [(0.3, bz.MultiKrum(15, n_selected=20)), (0.1, bz.MultiKrum(5, n_selected=40))])
 def test_the_literal_protocols_rules_have_honest_names(b, rule):
     one = literal(f"rule=bulyan,attack=lie,b={b},pdr=1")
-    assert defence.rule_for(one.rule, 50, one.clients.n_byzantine)[0] == rule
+    assert build_parts.rule_for(one.rule, 50, one.clients.n_byzantine)[0] == rule
     mca = literal(f"rule=mca,attack=lie,b={b},pdr=0")
-    assert defence.rule_for(mca.rule, 50, mca.clients.n_byzantine)[0] == bz.MCA(start="mean")
+    assert build_parts.rule_for(mca.rule, 50, mca.clients.n_byzantine)[0] == bz.MCA(start="mean")
     assert literal(f"rule=krum,attack=lie,b={b},pdr=0").rule.name == "krum"
     jobs = run.plan(paper.filtered(paper.named("cifar10-0.6"), f"attack=lie,b={b},pdr=0"), protocol="literal")
     shown = [str(job).partition("lie ")[2].partition(" exact")[0] for job in jobs]

@@ -90,7 +90,7 @@ def read(
         try:
             content = json.loads(body)
             if not isinstance(content, dict):
-                raise TypeError("it is not a JSON object")
+                raise TypeError("expected a JSON object")
             _check_depth(content)
             rows.append(convert(content))
         except (ValueError, KeyError, TypeError, RecursionError) as wrong:

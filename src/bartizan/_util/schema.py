@@ -128,7 +128,7 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
             return {key: _converted(one, inner[1], f"{name}.{short(key, 60)}") for key, one in value.items()}
     elif origin is list:
         if isinstance(value, list):
-            if not _are_numbers(value, inner[0]):
+            if not _are_plain(value, inner[0]):
                 for i, one in enumerate(value):
                     _converted(one, inner[0], f"{name}[{i}]")
             return value
@@ -141,13 +141,13 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
     raise TypeError(f"{name} must be {_wanted(hint)}, got {quoted(value, 60)}")
 
 
-def _are_numbers(values: list[Any], hint: Any) -> bool:
-    """Whether all are numbers or null, if the hint is `float | None`: a quick check for the lists by client."""
-    return (
-        hint == float | None
-        and {int, float, types.NoneType}.issuperset(map(type, values))
-        and all(-LARGEST <= one <= LARGEST for one in values if one is not None)
-    )
+def _are_plain(values: list[Any], hint: Any) -> bool:
+    """Return whether all are of the hint's plain types: a quick check for the lists by client."""
+    kinds = set(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else {hint}
+    if float not in kinds or not kinds <= WORDS.keys():
+        return False
+    numbers = [one for one in values if one is not None and type(one) is not str]
+    return kinds | {int} >= set(map(type, values)) and all(-LARGEST <= one <= LARGEST for one in numbers)
 
 
 def _wanted(hint: Any) -> str:

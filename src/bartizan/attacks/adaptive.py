@@ -1,4 +1,4 @@
-"""Attacks on the projection: each knows the sketch and what its signature names, such as a leaked seed.
+"""Attacks on the projection, which know the sketch and what their signature names, such as a leaked seed.
 
 All try to hide a move in the null space of the projection; the page on adaptive attackers shows what they achieve.
 """
@@ -11,22 +11,24 @@ import numpy as np
 from numpy.random import Generator
 
 from bartizan._util.types import Array, Floats
-from bartizan.attacks.honest_updates import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std
+from bartizan.attacks.honest_updates import Matrix, Vector, by_columns, empty, mean, narrowed, repeat_row, std
 from bartizan.attacks.nullspace import hidden_part
-from bartizan.attacks.optimised import GRID, Aggregate, most_harmful, trial
-from bartizan.attacks.parameters import AT_LEAST_ONE, FUNCTION, INDEX, NUMBER, SEEDS, SKETCH, VECTOR, Wanted, attack
+from bartizan.attacks.optimised import FIRST_FACTORS, Aggregate, most_harmful, trial
+from bartizan.attacks.parameters import AT_LEAST_ONE, INDEX, NUMBER, Wanted, attack
 from bartizan.sketch import Projection, Rotated, Sketch
 from bartizan.updates.layout import on_host
 
-FAR = 100.0  # times the root mean square norm of the honest updates: every rule rejects it where it is visible
+DISTANCE_IN_NORMS = (
+    100.0  # times the root mean square norm of the honest updates: every rule rejects it where it is visible
+)
 # Moves of one length in different directions often do the same harm up to rounding: the first of them is sent.
-ROUNDING = 1 + 1e-6
-SIZES = Wanted("1, 2, 4 or 8 coordinates a half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))
+LEAST_GAIN = 1 + 1e-6
+HALF_SIZE = Wanted("1, 2, 4 or 8 coordinates per half", lambda value: INDEX.fits(value) and value in (1, 2, 4, 8))
 
 
-@attack(sketch=SKETCH, leaked_seed=INDEX, distance=NUMBER)
+@attack(distance=NUMBER)
 def null_space(
-    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, leaked_seed: int, distance: float = FAR
+    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, leaked_seed: int, distance: float = DISTANCE_IN_NORMS
 ) -> Matrix:
     """Move the honest mean far inside the null space of the round's projection, whose seed is known.
 
@@ -37,7 +39,7 @@ def null_space(
     return _sent(m + _move(_opposite(m, rng), sketch, (leaked_seed,), distance * _norm(honest)), honest, count)
 
 
-@attack(sketch=SKETCH, leaked_seed=INDEX)
+@attack()
 def null_space_mirror(honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, leaked_seed: int) -> Matrix:
     r"""Reverse the part of the honest mean in the null space of the round's projection, whose seed is known.
 
@@ -48,9 +50,15 @@ def null_space_mirror(honest: Matrix, count: int, rng: Generator, *, sketch: Ske
     return _sent(m - 2 * hidden_part(m, sketch, (leaked_seed,)), honest, count)
 
 
-@attack(sketch=SKETCH, past_seeds=SEEDS, distance=NUMBER)
+@attack(distance=NUMBER)
 def replay(
-    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, past_seeds: Sequence[int], distance: float = FAR
+    honest: Matrix,
+    count: int,
+    rng: Generator,
+    *,
+    sketch: Sketch,
+    past_seeds: Sequence[int],
+    distance: float = DISTANCE_IN_NORMS,
 ) -> Matrix:
     """Move the honest mean inside the null space of the last round's projection; in the first round send the mean."""
     m = _mean(honest)
@@ -59,7 +67,7 @@ def replay(
     return _sent(m + _move(_opposite(m, rng), sketch, past_seeds[-1:], distance * _norm(honest)), honest, count)
 
 
-@attack(sketch=SKETCH, past_seeds=SEEDS, published=VECTOR)
+@attack()
 def observer(
     honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, past_seeds: Sequence[int], published: Vector
 ) -> Matrix:
@@ -77,9 +85,9 @@ def observer(
     return _sent(m + _move(against, sketch, past_seeds[-room:] if room else (), spread), honest, count)
 
 
-@attack(sketch=SKETCH, size=SIZES, distance=NUMBER)
+@attack(size=HALF_SIZE, distance=NUMBER)
 def blind_collision(
-    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, size: int = 8, distance: float = FAR
+    honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, size: int = 8, distance: float = DISTANCE_IN_NORMS
 ) -> Matrix:
     """Add to the honest mean a large multiple of a vector that the sketch may map to zero; no seed is known.
 
@@ -96,7 +104,7 @@ def blind_collision(
     return sent
 
 
-@attack(sketch=SKETCH, aggregator=FUNCTION, tries=AT_LEAST_ONE)
+@attack(tries=AT_LEAST_ONE)
 def optimised_null_space(
     honest: Matrix, count: int, rng: Generator, *, sketch: Sketch, aggregator: Aggregate, tries: int = 24
 ) -> Matrix:
@@ -121,18 +129,18 @@ def optimised_null_space(
         def harms(length: float, unit: Floats = unit, known: dict[float, float] = known) -> float:
             return known.setdefault(length, harm(m + length * unit))
 
-        length = most_harmful(harms, GRID, (tries + nth) // len(directions))
-        if known[length] > ROUNDING * worst:
+        length = most_harmful(harms, FIRST_FACTORS, (tries + nth) // len(directions))
+        if known[length] > LEAST_GAIN * worst:
             worst, sent = known[length], m + length * unit
     return _sent(sent, honest, count)
 
 
 def _sent(row: Floats, honest: Matrix, count: int) -> Matrix:
-    return agreed(narrowed(row, honest), count)
+    return repeat_row(narrowed(row, honest), count)
 
 
 def _move(direction: Floats, sketch: Sketch, seeds: Sequence[int], length: float) -> Floats:
-    """A vector of this length along the part of a direction that is hidden; along all of it where nothing is."""
+    """Return a vector of this length along the hidden part of a direction, or along all of it if no part is hidden."""
     hidden = hidden_part(direction, sketch, [int(seed) for seed in seeds])
     d = hidden if hidden.any() else direction
     moved: Floats = length / np.linalg.norm(d) * d
@@ -144,18 +152,18 @@ def _mean(honest: Matrix) -> Floats:
 
 
 def _norm(honest: Matrix) -> float:
-    """Root mean square of the honest updates' norms."""
+    """Return the root mean square of the honest updates' norms."""
     squares = on_host(by_columns(honest, lambda x: (x * x).mean(axis=0), wide=True))
     return float(np.sqrt(np.sum(squares)))
 
 
 def _opposite(m: Floats, rng: Generator) -> Floats:
-    """The direction against the mean; a random one where the mean is zero."""
+    """Return the direction against the mean, or a random one if the mean is zero."""
     return -m if m.any() else rng.standard_normal(len(m))
 
 
 def _collision(sketch: Sketch, p: int, size: int, rng: Generator) -> Array:
-    """Coordinates whose cells may cancel: rows of one lane in two blocks, or any where the sketch has no lanes."""
+    """Return coordinates whose cells may cancel: rows of one lane in two blocks, or any if the sketch has no lanes."""
     if not isinstance(sketch, Rotated) or p < 2 * sketch.k:
         return rng.choice(p, min(p, 2 * size), replace=False)
     k, n = sketch.k, sketch.mixing

@@ -10,7 +10,7 @@ from typing import Any
 from bartizan.attacks import adaptive, fang, formulas, noise, optimised
 from bartizan.attacks.data_poisoning import Backdoor, DistributedBackdoor, LabelFlip, Poison, SemanticBackdoor
 from bartizan.attacks.min_max import min_max, min_sum
-from bartizan.attacks.parameters import HANDED, bordered, check
+from bartizan.attacks.parameters import CONTEXT_ARGUMENTS, as_attack, check
 from bartizan.registry import Registry, build, frozen_dataclass, only_known, settings_of
 
 
@@ -58,7 +58,7 @@ ATTACKS = Registry(
     },
     "bartizan.attacks",
     check=_fits,
-    handed=HANDED,
+    context=CONTEXT_ARGUMENTS,
 )
 POISONS = Registry(
     "data poisoning",
@@ -72,7 +72,7 @@ POISONS = Registry(
 
 
 def attack(name: str, **settings: Any) -> Callable[..., Any]:
-    """An attack by its name, its settings checked and bound: (honest, count, rng) -> the attackers' updates.
+    """Return an attack by its name, its settings checked and bound: (honest, count, rng) -> the attackers' updates.
 
     >>> import numpy as np
     >>> attack("foe", factor=-2.0)([[1.0, 3.0]], 1, np.random.default_rng(0)).tolist()
@@ -81,14 +81,14 @@ def attack(name: str, **settings: Any) -> Callable[..., Any]:
     found = (ATTACKS | POISONS).find(name)
     if isinstance(found, type):
         raise ValueError(f"{name!r} poisons data, and its attackers follow the protocol: attacks.poison builds it.")
-    function = bordered(found)
+    function = as_attack(found)
     only_known(name, settings, settings_of(function))
     check(name, function.wanted, settings)
     return partial(function, **settings)
 
 
 def poison(name: str, **settings: Any) -> Poison:
-    """A data poisoning by its name.
+    """Return a data poisoning by its name.
 
     >>> poison("backdoor", target=3)
     Backdoor(target=3, fraction=0.5, size=4, value=255)

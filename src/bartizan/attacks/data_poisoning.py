@@ -29,17 +29,17 @@ class Poison(ABC):
     """A change of one attacker's images, uint8 (N, C, H, W), and labels, (N,)."""
 
     boost: float = 1.0
-    """Attackers send their honest update times this."""
+    """Factor of the updates that attackers send."""
     of_text: ClassVar[bool] = False
-    """Whether it changes windows of text, (N, 1, 1, characters), and not images."""
+    """Tells whether it changes windows of text, (N, 1, 1, characters), and not images."""
 
     def of_attacker(self, nth: int) -> Poison:
-        """The change that the nth attacker makes, from 0 up; the same for all unless they share a trigger."""
+        """Return the change that the nth attacker makes, from 0 up; the same for all unless they share a trigger."""
         return self
 
     @abstractmethod
     def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
-        """The poisoned images and labels; the input is not modified, and is returned where nothing changes."""
+        """Return the poisoned images and labels; the input is not modified, and is returned where nothing changes."""
 
     def _known_class(self, name: str, n_classes: int) -> None:
         value = getattr(self, name)
@@ -83,7 +83,7 @@ class Triggered(Poison):
 
     @abstractmethod
     def test(self, pixels: Array, labels: Array) -> tuple[Array, Array]:
-        """Of these test images those that the model shall take for the target, as it will see them, with true labels.
+        """Return the test images that the model shall take for the target, with their triggers and true labels.
 
         Images of the target class do not count: the model may classify them rightly.
         """
@@ -96,7 +96,7 @@ class PixelTriggered(Triggered):
 
     @abstractmethod
     def trigger(self, pixels: Array) -> Array:
-        """A copy of the images with the trigger on them."""
+        """Return a copy of the images with the trigger on them."""
 
     def poison(self, pixels: Array, labels: Array, n_classes: int, rng: Generator) -> tuple[Array, Array]:
         self._known_class("target", n_classes)
@@ -132,7 +132,7 @@ class Backdoor(PixelTriggered):
         return self.trigger(pixels), labels
 
     def trigger(self, pixels: Array) -> Array:
-        """The images with the square on them."""
+        """Return a copy of the images with the square on them."""
         H, W = pixels.shape[-2:]
         if self.size > min(H, W):
             raise ValueError(f"Backdoor has size={self.size}, and the images have {H} x {W} pixels.")
@@ -212,7 +212,7 @@ class DistributedBackdoor(PixelTriggered):
         return replace(self, part=None).trigger(pixels), labels
 
     def trigger(self, pixels: Array) -> Array:
-        """The images with this attacker's bar on them, or with all four."""
+        """Return a copy of the images with this attacker's bar on them, or with all four."""
         (H, W), high, wide = pixels.shape[-2:], self.gap + 2, 2 * self.size + self.gap
         if high > H or wide > W:
             raise ValueError(f"DistributedBackdoor has bars in {high} x {wide} pixels, and the images have {H} x {W}.")

@@ -13,7 +13,6 @@ from bartizan._util.types import Array, Floats
 from bartizan.attacks.honest_updates import (
     Matrix,
     Vector,
-    agreed,
     by_columns,
     each_block,
     empty,
@@ -21,6 +20,7 @@ from bartizan.attacks.honest_updates import (
     least,
     mean,
     narrowed,
+    repeat_row,
     sign,
     squared_distances,
 )
@@ -52,11 +52,11 @@ def fang_krum(honest: Matrix, count: int, rng: Generator, *, least_step: float =
     squares, along = sum(part[0] for part in parts), sum(part[1] for part in parts)
     d = sum(part[2] for part in parts)
     step = krum_step(squared_distances(honest), np.asarray(squares), np.asarray(along), d, count, least_step)
-    return agreed(by_columns(honest, lambda x: -step * sign(mean(x))), count)
+    return repeat_row(by_columns(honest, lambda x: -step * sign(mean(x))), count)
 
 
 def krum_step(D: Floats, squares: Array, along: Array, d: float, count: int, least_step: float) -> float:
-    """The paper's search for the length of the move in each of d coordinates.
+    """Search for the length of the move in each of d coordinates, as the paper does.
 
     `D` are the honest squared distances, `squares` the squared norms, and `along` the inner products with the signs.
     """
@@ -101,7 +101,7 @@ def fang_trim(honest: Matrix, count: int, rng: Generator, *, factor: float = 2.0
 
 
 def _beyond(x: Matrix, factor: float) -> Vector:
-    """The honest extreme against the direction of the mean, times or divided by `factor`: what is farther out."""
+    """Return the honest extreme against the direction of the mean, times or over `factor`, whichever is farther."""
     up = mean(x) >= 0
     edge = up * least(x) + ~up * largest(x)
     grows = (edge > 0) ^ up

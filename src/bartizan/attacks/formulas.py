@@ -11,16 +11,16 @@ from bartizan._util.types import Floats
 from bartizan.attacks.honest_updates import (
     Matrix,
     Vector,
-    agreed,
     by_columns,
     copied,
     mean,
     narrowed,
+    repeat_row,
     sign,
     squared_distances,
     std,
 )
-from bartizan.attacks.parameters import INDEX_OR_NONE, NUMBER, VECTOR, attack
+from bartizan.attacks.parameters import INDEX_OR_NONE, NUMBER, attack
 from bartizan.updates.layout import is_tensor, on_host
 
 
@@ -31,7 +31,7 @@ def sign_flip(honest: Matrix, count: int, rng: Generator, *, factor: float = -3.
     >>> sign_flip([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
     [[-12.0, -0.0]]
     """
-    return agreed(by_columns(honest, lambda x: factor * x.sum(axis=0)), count)
+    return repeat_row(by_columns(honest, lambda x: factor * x.sum(axis=0)), count)
 
 
 @attack(z=NUMBER)
@@ -41,7 +41,7 @@ def little_is_enough(honest: Matrix, count: int, rng: Generator, *, z: float = 0
     >>> little_is_enough([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
     [[2.7, 1.4]]
     """
-    return agreed(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
+    return repeat_row(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
 
 
 @attack(factor=NUMBER)
@@ -50,7 +50,7 @@ def fall_of_empires(honest: Matrix, count: int, rng: Generator, *, factor: float
 
     The paper gives a second form, a sum over M' without B, and does not say what M' is: this is the first.
     """
-    return agreed(by_columns(honest, lambda x: factor * mean(x)), count)
+    return repeat_row(by_columns(honest, lambda x: factor * mean(x)), count)
 
 
 @attack(factor=NUMBER)
@@ -60,19 +60,19 @@ def inner_product_manipulation(honest: Matrix, count: int, rng: Generator, *, fa
     >>> inner_product_manipulation([[1.0, 2.0], [3.0, -2.0]], 1, np.random.default_rng(0)).tolist()
     [[-4.0, -0.0]]
     """
-    return agreed(by_columns(honest, lambda x: -factor * mean(x)), count)
+    return repeat_row(by_columns(honest, lambda x: -factor * mean(x)), count)
 
 
 @attack()
 def a_little_is_enough(honest: Matrix, count: int, rng: Generator) -> Matrix:
     """ALIE: send the honest mean plus z standard deviations, with z from the counts (Baruch et al., 2019)."""
     z = hiding_z(len(honest), count)
-    return agreed(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
+    return repeat_row(by_columns(honest, lambda x: mean(x) + z * std(x)), count)
 
 
-@attack(published=VECTOR)
+@attack()
 def alie_over_time(honest: Matrix, count: int, rng: Generator, *, published: Vector) -> Matrix:
-    r"""ALIE that pushes every coordinate back along the course of training so far, the same way round after round.
+    r"""ALIE over time: push every coordinate back along the course of training so far, the same way in every round.
 
     Sends :math:`m - |z|\,\sigma\,\mathrm{sign}(C)`, with the honest mean m, the standard deviations :math:`\sigma` and
     ALIE's z; C is `published`, the sum of the aggregates so far. Where that is zero, as in the first round, the sign is
@@ -87,11 +87,11 @@ def alie_over_time(honest: Matrix, count: int, rng: Generator, *, published: Vec
     centre, spread = by_columns(honest, mean, wide=True), by_columns(honest, std, wide=True)
     way = sign(narrowed(np.asarray(on_host(published), dtype=np.float64), centre))
     way = way + (way == 0) * sign(centre)
-    return agreed(narrowed(centre - z * spread * way, honest), count)
+    return repeat_row(narrowed(centre - z * spread * way, honest), count)
 
 
 def hiding_z(n_honest: int, count: int) -> float:
-    r"""The z of ALIE: the largest at which attackers and the honest clients beyond them are a majority.
+    r"""Return the z of ALIE: the largest at which attackers and the honest clients beyond them are a majority.
 
     :math:`z = \Phi^{-1}((M - f - s) / (M - f))`, where :math:`s = \lfloor M/2 + 1 \rfloor - f` is the number of honest
     clients that the attackers lack for a majority (Baruch et al., 2019, section 3.3). Few attackers make z negative.
@@ -119,11 +119,11 @@ def mimic(honest: Matrix, count: int, rng: Generator, *, client: int | None = No
     if client is not None and client >= len(honest):
         raise ValueError(f"mimic needs client, the row of an honest update, 0 to {len(honest) - 1}; got {client}.")
     row = honest[_outermost(squared_distances(honest)) if client is None else client]
-    return agreed(copied(row), count)
+    return repeat_row(copied(row), count)
 
 
 def _outermost(D: Floats) -> int:
-    """The row with the largest entry in the top eigenvector of -J D J / 2, the inner products about the mean."""
+    """Return the row with the largest entry in the top eigenvector of -J D J / 2, the inner products about the mean."""
     if not np.isfinite(D).all():
         return 0  # a client has diverged, and there is no such direction
     G = D.mean(axis=0) + D.mean(axis=1)[:, None] - D - D.mean()

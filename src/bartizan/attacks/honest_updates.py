@@ -20,13 +20,13 @@ from bartizan.updates.layout import FLOATS, as_numpy_matrix, dtype_name, is_tens
 
 T = TypeVar("T")
 Matrix: TypeAlias = Any
-"""One update a row, (n, p): a NumPy array or a torch tensor."""
+"""One update per row, (n, p): a NumPy array or a torch tensor."""
 Vector: TypeAlias = Any
 """One update, (p,), or a block of its coordinates; of the same library as the matrix that it came from."""
 
-BLOCK = 2**17  # numbers of a block in host memory: 1 MiB in float64, for a core's cache
-BLOCK_ON_GPU = 2**25
-LARGEST = {
+BLOCK_NUMBERS = 2**17  # numbers of a block in host memory: 1 MiB in float64, for a core's cache
+GPU_BLOCK_NUMBERS = 2**25
+LARGEST_FINITE = {
     "float16": 65504.0,
     "bfloat16": 3.3895313892515355e38,
     "float32": float(np.finfo(np.float32).max),
@@ -35,7 +35,7 @@ LARGEST = {
 
 
 def checked(honest: Matrix) -> Matrix:
-    """The honest updates as a matrix of floats; ValueError if they are none."""
+    """Return the honest updates as a matrix of floats; raise ValueError if they are none."""
     honest = honest.detach() if is_tensor(honest) else np.asarray(honest)
     shape = tuple(honest.shape)
     if len(shape) != 2 or 0 in shape:
@@ -50,8 +50,8 @@ def widened(x: Any) -> Any:
 
 
 def narrowed(x: Any, like: Any) -> Any:
-    """A copy in the dtype and on the device of `like`; too large numbers become the largest one, never Inf."""
-    most = LARGEST[dtype_name(like)]
+    """Return a copy in the dtype and on the device of `like`; larger numbers become its largest, never Inf."""
+    most = LARGEST_FINITE[dtype_name(like)]
     if is_tensor(x):
         return x.clamp(-most, most).to(like.dtype)
     x = np.clip(x, -most, most)
@@ -67,19 +67,19 @@ def mean(x: Matrix) -> Vector:
 
 
 def std(x: Matrix) -> Vector:
-    """The standard deviation of each column, divided by H as the papers define it."""
+    """Return the standard deviation of each column, divided by H as the papers define it."""
     off = x - x.mean(axis=0)
     off *= off
     return off.mean(axis=0) ** 0.5
 
 
 def least(x: Matrix) -> Vector:
-    """The least number of each column."""
+    """Return the least number of each column."""
     return x.amin(dim=0) if is_tensor(x) else x.min(axis=0)
 
 
 def largest(x: Matrix) -> Vector:
-    """The largest number of each column."""
+    """Return the largest number of each column."""
     return x.amax(dim=0) if is_tensor(x) else x.max(axis=0)
 
 
@@ -88,13 +88,13 @@ def sign(x: Any) -> Any:
 
 
 def each_block(honest: Matrix, task: Callable[[int, Matrix], T]) -> list[T]:
-    """The results of task(first column, block in float64) for all blocks, in order; in host memory on all cores."""
+    """Return task(first column, block in float64) for all blocks, in order; in host memory they use all cores."""
     H, p = honest.shape
     if on_gpu(honest):
-        width = max(1, BLOCK_ON_GPU // H)
+        width = max(1, GPU_BLOCK_NUMBERS // H)
         return [task(low, honest[:, low : low + width].double()) for low in range(0, p, width)]
     # Not by torch's own threads: on busy cores they spin while they wait for each other.
-    numbers, width = as_numpy_matrix(honest), max(1, BLOCK // H)
+    numbers, width = as_numpy_matrix(honest), max(1, BLOCK_NUMBERS // H)
     half_of_float32 = dtype_name(honest) == "bfloat16"
 
     def work(low: int) -> T:
@@ -108,7 +108,7 @@ def each_block(honest: Matrix, task: Callable[[int, Matrix], T]) -> list[T]:
 
 
 def by_columns(honest: Matrix, formula: Callable[[Matrix], Vector], *, wide: bool = False) -> Vector:
-    """The result of a formula for each column, (p,), in the dtype of the honest updates or in float64."""
+    """Return the result of a formula for each column, (p,), in the dtype of the honest updates or in float64."""
     row = empty(honest, honest.shape[1:], wide=wide)
 
     def fill(low: int, block: Matrix) -> None:
@@ -119,7 +119,7 @@ def by_columns(honest: Matrix, formula: Callable[[Matrix], Vector], *, wide: boo
 
 
 def empty(honest: Matrix, shape: tuple[int, ...], *, wide: bool = False) -> Any:
-    """An uninitialised array on the device of the honest updates."""
+    """Return an uninitialised array on the device of the honest updates."""
     if is_tensor(honest):
         import torch
 
@@ -128,16 +128,16 @@ def empty(honest: Matrix, shape: tuple[int, ...], *, wide: bool = False) -> Any:
 
 
 def copied(row: Vector) -> Vector:
-    """A copy of a row."""
+    """Return a copy of a row."""
     return row.clone() if is_tensor(row) else row.copy()
 
 
-def agreed(row: Vector, count: int) -> Matrix:
-    """The same row from all attackers, a view of one row of memory."""
+def repeat_row(row: Vector, count: int) -> Matrix:
+    """Return the same row for every attacker, as a view of one row of memory."""
     return row.expand(count, -1) if is_tensor(row) else np.broadcast_to(row, (count, len(row)))
 
 
 def squared_distances(honest: Matrix) -> Floats:
-    """Squared distances of all pairs, (H, H), in float64 in host memory."""
+    """Return the squared distances of all pairs, (H, H), in float64 in host memory."""
     stats = Exact().gram_stats(parse_updates(honest), seed=0)
     return Geometry.from_stats(stats, len(honest)).squared_distances

@@ -19,10 +19,10 @@ from bartizan._util.types import Array, Floats
 from bartizan.attacks.honest_updates import (
     Matrix,
     Vector,
-    agreed,
     by_columns,
     each_block,
     mean,
+    repeat_row,
     sign,
     squared_distances,
     std,
@@ -78,11 +78,11 @@ def _sent(honest: Matrix, count: int, deviation: str, furthest: Callable[..., fl
     parts = each_block(honest, measured)
     a, b, c = (sum(part[i] for part in parts) for i in range(3))
     gamma = furthest(squared_distances(honest), a, b, c)
-    return agreed(by_columns(honest, lambda x: mean(x) + gamma * away(x)), count)
+    return repeat_row(by_columns(honest, lambda x: mean(x) + gamma * away(x)), count)
 
 
 def largest_root(a: Floats, b: Floats, c: float) -> Floats:
-    """The largest gamma with a + 2 b gamma + c gamma^2 <= 0, where a <= 0 up to rounding; 0 where there is no d."""
+    """Return the largest gamma with a + 2 b gamma + c gamma^2 <= 0, where a <= 0 up to rounding; 0 if d is zero."""
     if not c > 0:
         return np.zeros_like(a)
     slack = np.maximum(-np.asarray(a), 0)

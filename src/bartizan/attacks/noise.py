@@ -1,4 +1,4 @@
-"""Random and malformed updates: Gaussian noise, and infinity, NaN and random bits as a crash or a bug would send."""
+"""Random and malformed updates: Gaussian noise; infinity, NaN and random bits, as after a crash or with a bug."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from bartizan.attacks.honest_updates import LARGEST, Matrix, Vector, agreed, copied, empty, narrowed
+from bartizan.attacks.honest_updates import LARGEST_FINITE, Matrix, Vector, copied, empty, narrowed, repeat_row
 from bartizan.attacks.parameters import NOT_NEGATIVE, attack
 from bartizan.updates.layout import dtype_name, is_tensor
 
-DRAWN = 2**18  # numbers drawn at a time in host memory
-EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F80_0000, "float64": 0x7FF0 << 48}
-GARBAGE = ("random bits", "finite bits", "subnormal", "extreme", "one hidden")
+NUMBERS_PER_DRAW = 2**18  # numbers drawn at a time in host memory
+EXPONENT_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F80_0000, "float64": 0x7FF0 << 48}
+GARBAGE_KINDS = ("random bits", "finite bits", "subnormal", "extreme", "one hidden")
 
 
 @attack(variance=NOT_NEGATIVE)
@@ -35,25 +35,25 @@ def gaussian(honest: Matrix, count: int, rng: Generator, *, variance: float = 90
 @attack()
 def infinity(honest: Matrix, count: int, rng: Generator) -> Matrix:
     """Send infinity in every coordinate."""
-    return agreed(_filled(honest, np.inf), count)
+    return repeat_row(_filled(honest, np.inf), count)
 
 
 @attack()
 def not_a_number(honest: Matrix, count: int, rng: Generator) -> Matrix:
     """Send NaN in every coordinate."""
-    return agreed(_filled(honest, np.nan), count)
+    return repeat_row(_filled(honest, np.nan), count)
 
 
 @attack()
 def garbage(honest: Matrix, count: int, rng: Generator) -> Matrix:
     """Send random bits, finite random bits, subnormals, extreme numbers and one hidden NaN or Inf, in turn."""
     H, p = honest.shape
-    first = int(rng.integers(len(GARBAGE)))
+    first = int(rng.integers(len(GARBAGE_KINDS)))
     hosts, spots, values = (rng.integers(most, size=count) for most in (H, p, 3))
-    E, extremes = EXPONENT[dtype_name(honest)], narrowed(_extremes(), honest)
+    E, extremes = EXPONENT_BITS[dtype_name(honest)], narrowed(_extremes(), honest)
 
     def draw(attacker: int, generator: Any, low: int, high: int) -> Vector:
-        kind = GARBAGE[(first + attacker) % len(GARBAGE)]
+        kind = GARBAGE_KINDS[(first + attacker) % len(GARBAGE_KINDS)]
         if kind == "one hidden":
             row, spot = copied(honest[int(hosts[attacker]), low:high]), int(spots[attacker])
             if low <= spot < high:
@@ -79,18 +79,18 @@ def _filled(honest: Matrix, value: float) -> Vector:
 
 
 def _extremes() -> Vector:
-    """The largest, smallest and finest numbers of every dtype, and zero, of both signs."""
+    """Return the largest, smallest and finest numbers of every dtype, and zero, of both signs."""
     known = [np.finfo(dtype) for dtype in (np.float16, np.float32, np.float64)]
     sizes = [float(x) for info in known for x in (info.max, info.tiny, info.smallest_subnormal, info.eps)]
-    sizes += [0.0, LARGEST["bfloat16"]]
+    sizes += [0.0, LARGEST_FINITE["bfloat16"]]
     return np.array([*sizes, *(-x for x in sizes)])
 
 
 def _random_rows(honest: Matrix, count: int, rng: Generator, draw: Callable[[int, Any, int, int], Vector]) -> Matrix:
-    """One row an attacker, from draw(attacker, its generator, first column, last column + 1)."""
+    """Return one row per attacker, from draw(attacker, its generator, first column, last column + 1)."""
     p = honest.shape[1]
     sent = empty(honest, (count, p))
-    step = p if is_tensor(honest) else DRAWN
+    step = p if is_tensor(honest) else NUMBERS_PER_DRAW
     # Seeds, not rng.spawn: the rows are then a function of the generator's state alone.
     seeds = rng.integers(2**63, size=count)
 
@@ -107,7 +107,7 @@ def _random_rows(honest: Matrix, count: int, rng: Generator, draw: Callable[[int
 
 
 def _generator(honest: Matrix, seed: int) -> Any:
-    """NumPy's generator, or torch's on the device of the honest updates."""
+    """Return NumPy's generator, or torch's on the device of the honest updates."""
     if not is_tensor(honest):
         return np.random.default_rng(seed)
     import torch
@@ -116,7 +116,7 @@ def _generator(honest: Matrix, seed: int) -> Any:
 
 
 def _normal(honest: Matrix, generator: Any, size: int) -> Vector:
-    """N(0, 1), in float64 where the honest updates are, else in float32."""
+    """Draw from N(0, 1), in float64 if the honest updates are, else in float32."""
     dtype = "float64" if honest.itemsize == 8 else "float32"
     if not is_tensor(honest):
         return generator.standard_normal(size, dtype=dtype)
@@ -126,7 +126,7 @@ def _normal(honest: Matrix, generator: Any, size: int) -> Vector:
 
 
 def _bits(honest: Matrix, generator: Any, size: int) -> Any:
-    """Random integers of as many bits as the honest updates' floats."""
+    """Draw integers of as many bits as the honest updates' floats."""
     width = 8 * honest.itemsize
     most = 2 ** (width - 1)
     if not is_tensor(honest):

@@ -12,9 +12,9 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels import reference
 from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated, Sketch
 
-WORDS = 2**20  # random numbers that are drawn at a time
-CLOSE = 1e-8  # of the first residual; the second pass reduces the rest
-MOST_STEPS = 500
+WORDS_PER_DRAW = 2**20  # random numbers that are drawn at a time
+RESIDUAL_TOLERANCE = 1e-8  # of the first residual; the second pass reduces the rest
+MAX_STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Maps:
 
 
 def hidden_part(d: Floats, sketch: Sketch, seeds: Sequence[int]) -> Floats:
-    r"""The part of d that the projections of all these seeds map to zero: :math:`d - P^T (P P^T)^{-1} P d`.
+    r"""Return the part of d that the projections of all these seeds map to zero: :math:`d - P^T (P P^T)^{-1} P d`.
 
     By conjugate gradients, so that P is only ever applied: two or three steps for `Rotated`, whose blocks are
     isometries, some dozens for a dense matrix of many more columns than rows. Zero where nothing is hidden (`Exact`,
@@ -58,11 +58,11 @@ def hidden_part(d: Floats, sketch: Sketch, seeds: Sequence[int]) -> Floats:
 
 
 def _solved(P: Maps, b: Floats) -> Floats:
-    """y with P P^T y = b."""
+    """Solve P P^T y = b for y by conjugate gradients."""
     y, r = np.zeros_like(b), b
     step, square = r, r @ r
-    least = CLOSE**2 * square
-    for _ in range(MOST_STEPS):
+    least = RESIDUAL_TOLERANCE**2 * square
+    for _ in range(MAX_STEPS):
         if square <= least:
             break
         moved = P.down(P.up(step))
@@ -76,7 +76,7 @@ def _solved(P: Maps, b: Floats) -> Floats:
 
 
 def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, Floats]]:
-    """P^T y, some columns at a time: (the first one, numbers)."""
+    """Yield P^T y in blocks of columns: (first column, numbers)."""
     key, k = key_of(seed), len(y)
     if isinstance(sketch, Rotated):
         n, L = sketch.mixing, k // sketch.mixing
@@ -89,22 +89,22 @@ def lifted(sketch: Sketch, seed: int, p: int, y: Floats) -> Iterator[tuple[int, 
         return
     if not isinstance(sketch, (Achlioptas, Gaussian)):
         raise TypeError(f"Wanted Rotated, Achlioptas or Gaussian, whose transpose is known; got {sketch!r}.")
-    width = max(1, WORDS // k)
+    width = max(1, WORDS_PER_DRAW // k)
     for start in range(0, p, width):
         yield start, _columns(sketch, key, start, min(width, p - start)) @ y
 
 
 def _words(key: Array, n_blocks: int, k: int, mixing: int) -> Iterator[Array]:
-    """The random words of each block of `Rotated`, by the compiled generator: they take most of the time."""
+    """Yield the random words of each block of `Rotated`, by the compiled generator: they take most of the time."""
     from bartizan.kernels.cpu import rotation_words
 
-    at_once = -(-WORDS // k)
+    at_once = -(-WORDS_PER_DRAW // k)
     for first in range(0, n_blocks, at_once):
         yield from rotation_words(key, first, min(at_once, n_blocks - first), k, mixing)
 
 
 def _columns(sketch: Achlioptas | Gaussian, key: Array, start: int, width: int) -> Floats:
-    """Some columns of a dense matrix, one a row; a column's words fill whole ChaCha blocks."""
+    """Return columns of a dense matrix, one per row; a column's words fill whole ChaCha blocks."""
     from bartizan.kernels.random_matrices import fill_words
 
     dense = isinstance(sketch, Gaussian)

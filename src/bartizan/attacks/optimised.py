@@ -13,33 +13,33 @@ import numpy as np
 from numpy.random import Generator
 
 from bartizan.attacks.formulas import hiding_z
-from bartizan.attacks.honest_updates import Matrix, Vector, agreed, by_columns, empty, mean, narrowed, std, widened
-from bartizan.attacks.parameters import AT_LEAST_ONE, FUNCTION, attack
+from bartizan.attacks.honest_updates import Matrix, Vector, by_columns, empty, mean, narrowed, repeat_row, std, widened
+from bartizan.attacks.parameters import AT_LEAST_ONE, attack
 from bartizan.updates.layout import is_tensor
 
 Aggregate = Callable[[Matrix], Vector]
-GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+FIRST_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
-@attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
+@attack(tries=AT_LEAST_ONE)
 def optimised_alie(honest: Matrix, count: int, rng: Generator, *, aggregator: Aggregate, tries: int = 16) -> Matrix:
-    """ALIE with the z that moves the server's own rule farthest from the honest mean.
+    """Send ALIE's update with the z that moves the server's own rule farthest from the honest mean.
 
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. ALIE's own z is the first try.
     """
     centre, spread = by_columns(honest, mean, wide=True), by_columns(honest, std, wide=True)
-    first = (hiding_z(len(honest), count), *GRID)
+    first = (hiding_z(len(honest), count), *FIRST_FACTORS)
     return _worst(honest, count, aggregator, tries, centre, lambda z: centre + z * spread, first)
 
 
-@attack(aggregator=FUNCTION, tries=AT_LEAST_ONE)
+@attack(tries=AT_LEAST_ONE)
 def optimised_ipm(honest: Matrix, count: int, rng: Generator, *, aggregator: Aggregate, tries: int = 16) -> Matrix:
-    """IPM with the factor that moves the server's own rule farthest from the honest mean.
+    """Send IPM's update with the factor that moves the server's own rule farthest from the honest mean.
 
     `aggregator` is that rule, from all M updates to one; it is called `tries` times. The first are 2 and FoE's 0.1.
     """
     centre = by_columns(honest, mean, wide=True)
-    return _worst(honest, count, aggregator, tries, centre, lambda factor: -factor * centre, (2.0, 0.1, *GRID))
+    return _worst(honest, count, aggregator, tries, centre, lambda factor: -factor * centre, (2.0, 0.1, *FIRST_FACTORS))
 
 
 def _worst(
@@ -54,11 +54,11 @@ def _worst(
     if not count:
         return empty(honest, (0, honest.shape[1]))
     harm = trial(honest, count, aggregator, centre)
-    return agreed(narrowed(formula(most_harmful(lambda x: harm(formula(x)), first, tries)), honest), count)
+    return repeat_row(narrowed(formula(most_harmful(lambda x: harm(formula(x)), first, tries)), honest), count)
 
 
 def trial(honest: Matrix, count: int, aggregator: Aggregate, centre: Vector) -> Callable[[Vector], float]:
-    """A function from the update that all attackers send to the distance of the aggregate from the honest mean."""
+    """Return a function from the update that all attackers send to the aggregate's distance from the honest mean."""
     H = len(honest)
     updates = empty(honest, (H + count, honest.shape[1]))
     updates[:H] = honest
@@ -71,7 +71,7 @@ def trial(honest: Matrix, count: int, aggregator: Aggregate, centre: Vector) -> 
 
 
 def most_harmful(harm: Callable[[float], float], first: Sequence[float], tries: int) -> float:
-    """The best of `tries` values: the first ones, then halfway to the neighbours of the best so far.
+    """Return the best of `tries` values: the first ones, then halfway to the neighbours of the best so far.
 
     Rules accept a shift up to some size and reject a larger one, so the harm rises and then drops: bisection finds the
     edge. Beyond the ends the step doubles or halves.
@@ -92,7 +92,7 @@ def most_harmful(harm: Callable[[float], float], first: Sequence[float], tries: 
 
 
 def _distance(update: Vector, centre: Vector) -> float:
-    """The distance of an aggregate from the honest mean; infinite if the aggregate is not finite."""
+    """Return the distance of an aggregate from the honest mean; infinite if the aggregate is not finite."""
     if not is_tensor(update):
         update = np.asarray(update)
     if tuple(update.shape) != tuple(centre.shape):

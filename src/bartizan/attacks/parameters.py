@@ -15,8 +15,6 @@ from bartizan.attacks.honest_updates import checked
 from bartizan.sketch import Sketch
 from bartizan.updates.layout import is_tensor
 
-HANDED = ("aggregator", "sketch", "leaked_seed", "past_seeds", "published")
-"""Arguments that are no settings: knowledge of the server that a run passes to attacks whose signature names it."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -43,34 +41,39 @@ FRACTION = Wanted("a number from 0 to 1", lambda value: is_number(value) and 0 <
 AT_LEAST_ONE = Wanted("a whole number from 1 up", lambda value: is_whole(value) and value >= 1)
 INDEX = Wanted("a whole number from 0 up", lambda value: is_whole(value) and value >= 0)
 INDEX_OR_NONE = Wanted("a whole number from 0 up or None", lambda value: value is None or INDEX.fits(value))
-SKETCH = Wanted("a sketch such as Rotated(k=4096)", lambda value: isinstance(value, Sketch))
-SEEDS = Wanted(
-    "a list of whole numbers from 0 up, the latest last",
-    lambda value: isinstance(value, (list, tuple)) and all(map(INDEX.fits, value)),
-)
-VECTOR = Wanted("a vector, (p,)", lambda value: getattr(value, "ndim", 0) == 1)
-FUNCTION = Wanted("a function from all updates, (M, p), to one, (p,)", callable)
+CONTEXT_ARGUMENTS = {
+    "aggregator": Wanted("a function from all updates, (M, p), to one, (p,)", callable),
+    "sketch": Wanted("a sketch such as Rotated(k=4096)", lambda value: isinstance(value, Sketch)),
+    "leaked_seed": INDEX,
+    "past_seeds": Wanted(
+        "a list of whole numbers from 0 up, the latest last",
+        lambda value: isinstance(value, (list, tuple)) and all(map(INDEX.fits, value)),
+    ),
+    "published": Wanted("a vector, (p,)", lambda value: getattr(value, "ndim", 0) == 1),
+}
+"""Arguments, not settings: knowledge of the server, which a run passes to attacks whose signature names it."""
 
 
 def attack(**wanted: Wanted) -> Callable[[F], F]:
     """Make an attack of a function (honest, count, rng, *, settings) -> (count, p) that checks its input and output."""
 
-    def border(function: F) -> F:
-        name = function.__name__
+    def validated(function: F) -> F:
+        name, arguments = function.__name__, inspect.signature(function).parameters
+        permitted = {key: one for key, one in CONTEXT_ARGUMENTS.items() if key in arguments} | wanted
 
         @wraps(function)
         def call(honest: Any, count: int, rng: np.random.Generator, **settings: Any) -> Any:
-            check(name, {"count": INDEX, **wanted}, {"count": count, **settings})
+            check(name, {"count": INDEX, **permitted}, {"count": count, **settings})
             if not isinstance(rng, np.random.Generator):
                 raise TypeError(f"{name} needs rng, a numpy.random.Generator; got {rng!r}.")
             honest = checked(honest)
             with np.errstate(over="ignore", invalid="ignore"):
                 return _checked_rows(name, function(honest, int(count), rng, **settings), honest, int(count))
 
-        call.wanted = wanted  # type: ignore[attr-defined]
+        call.wanted = permitted  # type: ignore[attr-defined]
         return cast("F", call)
 
-    return border
+    return validated
 
 
 def on_changes(function: F) -> F:
@@ -80,7 +83,7 @@ def on_changes(function: F) -> F:
 
 
 def sees_changes(attack: Callable[..., Any]) -> bool:
-    """Whether an attack (or a `functools.partial` of one) must be given changes of the model.
+    """Return whether an attack (or a `functools.partial` of one) must be given changes of the model.
 
     These are also what the server sketches and what it published.
 
@@ -92,20 +95,20 @@ def sees_changes(attack: Callable[..., Any]) -> bool:
     return marked or bool(needs(attack) & {"sketch", "published"})
 
 
-def bordered(function: Any) -> Any:
-    """The function itself if `attack` made it, else an attack of it: a plug-in's may be a plain function."""
+def as_attack(function: Any) -> Any:
+    """Return the function itself if `attack` made it, else an attack of it: a plug-in's may be a plain function."""
     return function if hasattr(function, "wanted") else attack()(function)
 
 
 def _checked_rows(name: str, sent: Any, honest: Any, count: int) -> Any:
-    """The rows that an attack returned, of the honest updates' library and dtype; ValueError if they are not that."""
+    """Return an attack's rows; raise ValueError if library, dtype or shape are not those wanted."""
     same = is_tensor(sent) == is_tensor(honest) and hasattr(sent, "shape")
     shape = (count, honest.shape[1])
     if not same or tuple(sent.shape) != shape or sent.dtype != honest.dtype:
         kind = "a tensor" if is_tensor(honest) else "an array"
         came = f"{type(sent).__name__} of {sent.dtype} and shape {tuple(sent.shape)}" if same else repr(type(sent))
         raise ValueError(
-            f"{name} must return {kind} of {honest.dtype} and shape {shape}, one row an attacker; got {came}."
+            f"{name} must return {kind} of {honest.dtype} and shape {shape}, one row per attacker; got {came}."
         )
     return sent
 
@@ -118,7 +121,7 @@ def check(name: str, wanted: Mapping[str, Wanted], given: Mapping[str, Any]) -> 
 
 
 def needs(attack: Callable[..., Any]) -> frozenset[str]:
-    """The knowledge of the server that an attack (or a `functools.partial` of one) must still be passed.
+    """Return the knowledge of the server that an attack (or a `functools.partial` of one) must still be passed.
 
     `aggregator`: the rule; `sketch`: how it projects; `leaked_seed`: of this round; `past_seeds`: of those before;
     `published`: the sum of the aggregates so far.
@@ -129,5 +132,5 @@ def needs(attack: Callable[..., Any]) -> frozenset[str]:
     """
     parameters = inspect.signature(attack).parameters
     return frozenset(
-        name for name in HANDED if name in parameters and parameters[name].default is inspect.Parameter.empty
+        name for name in CONTEXT_ARGUMENTS if name in parameters and parameters[name].default is inspect.Parameter.empty
     )

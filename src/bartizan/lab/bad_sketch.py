@@ -13,7 +13,7 @@ from bartizan.sketch.base import Projection
 
 @dataclass(frozen=True)
 class UnsignedSum(Projection):
-    """Entry i is the sum of coordinates i, i + k, i + 2k, ...: a count sketch without its random signs and places.
+    """A count sketch without random signs and places: entry i is the sum of coordinates i, i + k, i + 2k, ....
 
     What has the same sums is the same to it, whatever the seed, so that distances between updates are lost; and a shift
     of all coordinates in one direction, which LIE, ALIE and Min-Max send, adds up to what no true distance shows. An

@@ -15,21 +15,26 @@ from typing import Any
 
 from bartizan._util.regular_files import NotRegularError, read_regular
 from bartizan._util.text import quoted, short
-from bartizan.lab.config import toml
-from bartizan.lab.config.choices import CHOICES, Chosen
+from bartizan.lab.config import build_parts, toml
+from bartizan.lab.config.choices import CHOICES, ChosenPart
 from bartizan.lab.config.keys import ConfigError, checked, key, refuse_unknown, shown
-from bartizan.lab.config.sections import Clients, Data, Evaluation, Model, Server
+from bartizan.lab.config.sections import (
+    ClientsSettings,
+    DataSettings,
+    EvaluationSettings,
+    ModelSettings,
+    ServerSettings,
+)
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.models.networks import MODELS
-from bartizan.lab.training import defence
 
-MOST_RUNS = 100_000
-LARGEST_FILE = 2**24  # bytes of TOML
+MAX_RUNS = 100_000
+MAX_FILE_BYTES = 2**24  # bytes of TOML
 # Its name, its device and the folders of its data and first weights change no number of it.
-NO_PART_OF_THE_ID = ("name", "device", "grid")
-LATER_KEYS = (("clients", "worker_momentum"), ("model", "adapters"))
-"""Keys that count in the id only where they are set, so that runs from before them keep theirs."""
-NAMED = {"data": DATASETS, "model": MODELS}
+NOT_IN_ID = ("name", "device", "grid")
+IN_ID_IF_SET = (("clients", "worker_momentum"), ("model", "adapters"))
+"""Keys that count in the id only if they are set, so that older runs keep their ids."""
+NAMED_SECTIONS = {"data": DATASETS, "model": MODELS}
 """Sections that can be given by the function that loads the data or makes the network."""
 
 
@@ -49,20 +54,20 @@ class Experiment:
     seed: int = key(0, "the seed of everything random", least=0, most=2**63 - 1)
     rounds: int = key(100, "the number of rounds", least=1)
     device: str = key("auto", "auto takes a GPU where there is one", one_of=("auto", "cpu", "cuda"))
-    data: Data = Data()
-    split: Chosen = _default("split")
-    model: Model = Model()
-    clients: Clients = Clients()
-    attack: Chosen = _default("attack")
-    rule: Chosen = _default("rule")
-    sketch: Chosen = _default("sketch")
-    server: Server = Server()
-    evaluation: Evaluation = Evaluation()
+    data: DataSettings = DataSettings()
+    split: ChosenPart = _default("split")
+    model: ModelSettings = ModelSettings()
+    clients: ClientsSettings = ClientsSettings()
+    attack: ChosenPart = _default("attack")
+    rule: ChosenPart = _default("rule")
+    sketch: ChosenPart = _default("sketch")
+    server: ServerSettings = ServerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
     grid: Mapping[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Experiment:
-        """An experiment from nested mappings, as TOML has them; everything is checked here, and only here.
+        """Return an experiment from nested mappings, as TOML has them; everything is checked here, and only here.
 
         From Python a section can also be the object itself, such as `{"rule": Krum(5), "attack": my_attack}`: it is
         recorded by its name or as "module:qualname" with its settings, or refused with a ConfigError.
@@ -85,18 +90,18 @@ class Experiment:
         if experiment.name in ("", ".", "..") or any(letter in experiment.name for letter in "/\\\0"):
             raise ConfigError(f"name must be fit for a folder, without slashes; got {quoted(experiment.name, 60)}.")
         if not experiment.grid:
-            defence.check(experiment)
+            build_parts.check(experiment)
         experiment.runs()  # checks those of a grid
         return experiment
 
     @classmethod
     def read_back(cls, given: Mapping[str, Any]) -> Experiment:
-        """An experiment as a run folder recorded it; refuses one with parts from outside the package.
+        """Return an experiment that a run folder recorded; refuse one with parts from outside the package.
 
-        What stands in a run folder may come from anyone, so no code that it names is imported.
+        A run folder may come from anyone, so no code that it names is imported.
         """
-        parts = [(section, "name", [registry]) for section, registry in NAMED.items()]
-        parts += [(section, one.word, one.registries) for section, one in CHOICES.items()]
+        parts = [(section, "name", [registry]) for section, registry in NAMED_SECTIONS.items()]
+        parts += [(section, one.key, one.registries) for section, one in CHOICES.items()]
         for section, word, registries in parts:
             content = given.get(section, {})
             names = str(content.get(word, "")).split(">>") if isinstance(content, Mapping) else []
@@ -110,26 +115,26 @@ class Experiment:
 
     @classmethod
     def from_toml(cls, path: Path | str) -> Experiment:
-        """An experiment from its file; an error names the file."""
+        """Read an experiment from its file; an error names the file."""
         path = Path(path)
         try:
-            given = tomllib.loads(read_regular(path, LARGEST_FILE).decode())
+            given = tomllib.loads(read_regular(path, MAX_FILE_BYTES).decode())
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {path}. `bartizan init {path}` writes one.") from None
         except NotRegularError as other:
             raise ConfigError(f"{path} can't be read: {other.strerror}; wanted an experiment's TOML file.") from None
         except (ValueError, RecursionError) as wrong:  # also a whole number of too many digits
-            raise ConfigError(f"{path} is no TOML: {short(wrong)}.") from None
+            raise ConfigError(f"{path} is not valid TOML: {short(wrong)}.") from None
         try:
             return cls.of(given)
         except ConfigError as wrong:
             raise ConfigError(f"{path}: {wrong}") from None
 
     def with_settings(self, settings: Iterable[str]) -> Experiment:
-        """The same with some keys changed, each written as on the command line.
+        """Return the experiment with some keys changed, each written as on the command line.
 
         >>> Experiment().with_settings(["rounds=7", "rule.name=mean"]).rule
-        Chosen(name='mean', settings={})
+        ChosenPart(name='mean', settings={})
         """
         changes: dict[str, Any] = {}
         for setting in settings:
@@ -142,7 +147,7 @@ class Experiment:
         return self.changed(changes)
 
     def changed(self, changes: Mapping[str, Any]) -> Experiment:
-        """The same with some keys changed, given as `section.key`; a whole section can be given as a mapping."""
+        """Return the experiment with keys changed, given as `section.key`; a mapping changes a whole section."""
         return Experiment.of(self._changed(changes))
 
     def _changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +170,7 @@ class Experiment:
         return whole
 
     def runs(self) -> list[Experiment]:
-        """All experiments of the grid, each once; without a grid this one."""
+        """Return all experiments of the grid, each once; without a grid this one."""
         for name, choices in self.grid.items():
             if not isinstance(choices, list) or not choices:
                 raise ConfigError(
@@ -173,27 +178,27 @@ class Experiment:
                 )
             if name.partition(".")[0] in ("grid", "name", "device"):
                 raise ConfigError(f'grid."{short(name, 60)}" can\'t be varied.')
-        if (count := math.prod(map(len, self.grid.values()))) > MOST_RUNS:
-            raise ConfigError(f"The grid has {count:,} runs; the most are {MOST_RUNS:,}. Vary fewer keys.")
+        if (count := math.prod(map(len, self.grid.values()))) > MAX_RUNS:
+            raise ConfigError(f"The grid has {count:,} runs; the most are {MAX_RUNS:,}. Vary fewer keys.")
         base = replace(self, grid={})
         cells = itertools.product(*self.grid.values())
         runs = [base._cell(dict(zip(self.grid, cell, strict=True))) if cell else base for cell in cells]
         return list({one.id: one for one in runs}.values())
 
     def _cell(self, changes: Mapping[str, Any]) -> Experiment:
-        """One run of a grid; where rule or sketch are varied, a coordinate-wise rule is run without a projection."""
+        """Return one run of a grid; if rule or sketch are varied, a coordinate-wise rule gets no projection."""
         whole = self._changed(changes)
         varied = {key.partition(".")[0] for key in changes}
-        if varied & {"rule", "sketch"} and defence.is_coordinatewise(whole["rule"]):
+        if varied & {"rule", "sketch"} and build_parts.is_coordinatewise(whole["rule"]):
             whole["sketch"] = {"name": "exact"}
         return Experiment.of(whole)
 
     def without_grid(self) -> Experiment:
-        """The experiment that the grid varies."""
+        """Return the experiment that the grid varies."""
         return Experiment.of(replace(self, grid={}).as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """All sections and keys, defaults filled in; the grid only where there is one."""
+        """Return all sections and keys with their defaults, and the grid if there is one."""
         whole: dict[str, Any] = {}
         for one in fields(self):
             content = getattr(self, one.name)
@@ -211,10 +216,10 @@ class Experiment:
     @property
     def id(self) -> str:
         """Eight hexadecimal digits: a hash of all that its numbers depend on."""
-        whole = {name: content for name, content in self.as_dict().items() if name not in NO_PART_OF_THE_ID}
+        whole = {name: content for name, content in self.as_dict().items() if name not in NOT_IN_ID}
         whole["data"] = {name: content for name, content in whole["data"].items() if name != "folder"}
         whole["model"] = whole["model"] | {"weights": Path(self.model.weights).name}
-        for section, later in LATER_KEYS:
+        for section, later in IN_ID_IF_SET:
             if not whole[section][later]:
                 whole[section] = {name: one for name, one in whole[section].items() if name != later}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
@@ -237,20 +242,20 @@ SECTIONS: dict[str, type[Any]] = {
 
 
 def _section(name: str, content: Any) -> Mapping[str, Any]:
-    """A section as a mapping, from a mapping or from the object of Python that stands for it."""
+    """Return a section as a mapping, from a mapping or from the Python object that stands for it."""
     if isinstance(content, Mapping):
         return content
-    if name in NAMED and callable(content):
+    if name in NAMED_SECTIONS and callable(content):
         return {"name": content}
-    function = ", or the function that makes it" if name in NAMED else ""
+    function = ", or the function that makes it" if name in NAMED_SECTIONS else ""
     raise ConfigError(f"{name} must be a section, [{name}]{function}; got {shown(content)}.")
 
 
 def _without_section(given: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of all sections by their names alone; several with the same name are joined by "or"."""
+    """Return the keys of all sections by their names alone; several with the same name are joined by "or"."""
     names = {section: [one.name for one in fields(kind)] for section, kind in SECTIONS.items()}
     for section, choice in CHOICES.items():
-        names[section] = [choice.word, *choice.takes(choice.of(given.get(section, {})).name)]
+        names[section] = [choice.key, *choice.settings(choice.of(given.get(section, {})).name)]
     keys: dict[str, str] = {}
     for section, own in names.items():
         for name in own:
@@ -259,7 +264,7 @@ def _without_section(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _texts() -> set[str]:
-    """The keys whose values are texts."""
+    """Return the keys whose values are texts."""
     default = Experiment().as_dict()
     flat = {f"{section}.{key}": one for section in SECTIONS.keys() | CHOICES for key, one in default[section].items()}
     return {key for key, one in (default | flat).items() if isinstance(one, str)}

@@ -26,13 +26,13 @@ def key(
     any_type: bool = False,
     registry: Registry | None = None,
 ) -> Any:
-    """A field of a section; a value has the type of the default, unless the section itself checks it."""
+    """Return a field of a section; a value has the type of the default, unless the section itself checks it."""
     limits = {"one_of": tuple(one_of), "least": least, "most": most, "any_type": any_type, "registry": registry}
     return field(default=default, metadata={"about": about, **limits})
 
 
 def checked(section: str, kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values for a section, each of the right type and within its limits."""
+    """Return the values for a section, each of the right type and within its limits."""
     known = {one.name: one for one in fields(kind) if one.metadata}
     for name in given:
         refuse_unknown(name, known, section)
@@ -55,7 +55,7 @@ def refuse_unknown(
 
 
 def name_in(registry: Registry, key: str, value: Any) -> str:
-    """The name of a part as the registry spells it, from its name or from the function or class itself."""
+    """Return the name of a part as the registry spells it, from its name or from the function or class itself."""
     if not isinstance(value, str) and not callable(value):
         raise ConfigError(f"{key} must be a text; got {shown(value)}.")
     try:
@@ -69,7 +69,7 @@ def full(section: str, name: str) -> str:
 
 
 def number_like(name: str, default: Any, value: Any) -> Any:
-    """The value if its type is that of the default; a whole number does where a float is wanted."""
+    """Return the value if its type is that of the default; a whole number stands for a float."""
     if isinstance(value, int) and not isinstance(default, float) and abs(value) > LARGEST_INT:
         raise ConfigError(f"{name} must be of at most 63 bits; got {shown(value)}.")
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}.get(type(default))
@@ -85,7 +85,7 @@ def number_like(name: str, default: Any, value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value for a message; true and false as TOML writes them.
+    """Return a value for a message; true and false as TOML writes them.
 
     >>> shown(True), shown("krum"), shown(3)
     ('true', "'krum'", '3')

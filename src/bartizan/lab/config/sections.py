@@ -8,13 +8,13 @@ from bartizan.lab.config.keys import ConfigError, key, shown
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.models.networks import MODELS
 
-TINY, BELOW_1, HUGE = 1e-12, 0.999999, 1e38
-PLAIN = ("sgd", "momentum")
-OPTIMISERS = (*PLAIN, "prodigy", "dog", "d-adaptation", "adagrad-norm")
+MIN_POSITIVE, MAX_MOMENTUM, MAX_STEP_SIZE = 1e-12, 0.999999, 1e38
+UNTUNED_OPTIMISERS = ("sgd", "momentum")
+OPTIMISERS = (*UNTUNED_OPTIMISERS, "prodigy", "dog", "adagrad-norm")
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSettings:
     """The data set."""
 
     name: str = key(
@@ -22,7 +22,7 @@ class Data:
     )
     folder: str = key("", "where their files are; not needed for those in the package")
     augment: bool = key(False, "crop and mirror the training images at random")
-    resize: int = key(0, "scale images to this many pixels a side; 0 leaves them as they are", least=0, most=512)
+    resize: int = key(0, "scale images to this many pixels per side; 0 leaves them as they are", least=0, most=512)
     scaling: str = key(
         "own",
         "of pixels: by the training set's own mean and deviation, by ImageNet's, or (x - 127) / 128",
@@ -34,7 +34,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSettings:
     """The network that is trained."""
 
     name: str = key("cnn", "which network", registry=MODELS)
@@ -50,12 +50,12 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Clients:
-    """The clients, and what each does in a round."""
+class ClientsSettings:
+    """The clients, and their work in a round."""
 
-    count: int = key(50, "how many there are", least=1, most=100_000)
+    count: int = key(50, "how many clients there are", least=1, most=100_000)
     byzantine: float = key(0.3, "how many are Byzantine: a fraction, or a whole number such as 15", any_type=True)
-    participation: float = key(1.0, "the fraction in each round, drawn anew", least=TINY, most=1.0)
+    participation: float = key(1.0, "the fraction in each round, drawn anew", least=MIN_POSITIVE, most=1.0)
     batch: int = key(32, "images in a batch", least=1)
     work: str = key(
         "gradient",
@@ -68,18 +68,18 @@ class Clients:
         "what attackers falsify after local steps: the change of the model, or its new weights",
         one_of=("changes", "weights"),
     )
-    step_size: float = key(0.1, "of local steps", least=TINY, most=HUGE)
-    momentum: float = key(0.0, "of local steps", least=0.0, most=BELOW_1)
+    step_size: float = key(0.1, "of local steps", least=MIN_POSITIVE, most=MAX_STEP_SIZE)
+    momentum: float = key(0.0, "of local steps", least=0.0, most=MAX_MOMENTUM)
     worker_momentum: float = key(
         0.0,
         "send a mean over rounds, this part of it the one sent last; 0 sends updates alone",
         least=0.0,
-        most=BELOW_1,
+        most=MAX_MOMENTUM,
     )
     precision: str = key(
         "float32", "of their passes; bfloat16 is faster on a GPU and less exact", one_of=("float32", "bfloat16")
     )
-    compiled: bool = key(False, "compile their passes on a GPU: half a minute first, then faster")
+    compiled: bool = key(False, "one client after the other in compiled passes, on a GPU: half a minute first")
     trusted: int = key(100, "images that the server itself holds, for rules that need a trusted update", least=1)
 
     def __post_init__(self) -> None:
@@ -96,36 +96,36 @@ class Clients:
 
     @property
     def n_byzantine(self) -> int:
-        """f: the fraction rounded to whole clients, with at least one honest client left."""
+        """Return f, the fraction rounded to whole clients, with at least one honest client left."""
         return (
             int(self.byzantine) if is_count(self.byzantine) else min(round(self.byzantine * self.count), self.count - 1)
         )
 
     @property
     def taking_part(self) -> int:
-        """m: the number of clients in a round."""
+        """Return m, the number of clients per round."""
         return max(1, round(self.participation * self.count))
 
 
 @dataclass(frozen=True)
-class Server:
-    """What the server does with the aggregated update."""
+class ServerSettings:
+    """The server's use of the aggregated update."""
 
     optimiser: str = key("sgd", "all but the first two tune their step size themselves", one_of=OPTIMISERS)
     step_size: float = key(
         0.0,
         "0 takes the usual one: 0.1 for gradients, 1 for local steps; and 1 where it is tuned, as a factor",
         least=0.0,
-        most=HUGE,
+        most=MAX_STEP_SIZE,
     )
-    momentum: float = key(0.9, "of the optimiser momentum", least=0.0, most=BELOW_1)
+    momentum: float = key(0.9, "of the optimiser momentum", least=0.0, most=MAX_MOMENTUM)
     schedule: str = key("constant", "how the step size changes over the rounds", one_of=("constant", "cosine"))
     by_size: bool = key(True, "weigh clients by how many images they hold, as the paper's objective does")
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What is measured beside the training."""
+class EvaluationSettings:
+    """The measurements beside the training."""
 
     every: int = key(5, "rounds from one test of the model to the next; the last round always has one", least=1)
     statistics: str = key(
@@ -137,5 +137,5 @@ class Evaluation:
 
 
 def is_count(byzantine: float) -> bool:
-    """Whether `byzantine` is a number of clients; 0.0 and 0.3 are fractions."""
+    """Return whether `byzantine` is a number of clients; 0.0 and 0.3 are fractions."""
     return isinstance(byzantine, int) and not isinstance(byzantine, bool)

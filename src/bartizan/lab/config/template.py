@@ -26,7 +26,7 @@ GRID = """\
 
 
 def commented() -> str:
-    """The text of the file: all keys with their values and meaning, and a small grid."""
+    """Return the text of the file: all keys with their values and meaning, and a small grid."""
     shown = Experiment.of({"attack": {"name": ATTACK}})
     parts = [HEAD, *_keys(shown)]
     for one in fields(Experiment):
@@ -55,7 +55,7 @@ def _choice(choice: Choice, chosen: Any) -> list[str]:
     lines += [f"{key} = {toml.value(value)}" for key, value in choice.as_dict(chosen).items()]
     for registry in choice.registries:
         for name in registry.built_in:
-            takes = registry.settings(name) if registry is not choice.known else choice.takes(name)
+            takes = registry.settings(name) if registry is not choice.registry else choice.settings(name)
             shown = [
                 key if value in (MISSING, None) else f"{key} = {toml.value(value)}" for key, value in takes.items()
             ]

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from bartizan._util.regular_files import read_regular
 
-CACHED = 100_000  # pixels counted at a time: `bincount` makes int64 of them, which still fits a cache
-TEXT = 2**24  # bytes of one text file, at most
+PIXELS_PER_COUNT = 100_000  # pixels counted at a time: `bincount` makes int64 of them, which still fits a cache
+MAX_TEXT_BYTES = 2**24  # bytes of one text file, at most
 
 
 class DataError(ValueError):
-    """A file of a data set that is missing or not what it should be; the message names it and what to download."""
+    """A file of a data set is missing or corrupt; the message names it and says what to download."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +44,12 @@ class Images:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, rows and columns of one image."""
+        """Return the channels, rows and columns of one image."""
         C, H, W = self.pixels.shape[1:]
         return C, H, W
 
     def moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Mean and standard deviation of each channel, with pixels from 0 to 1; exact, as 256 values are counted.
+        """Return mean and deviation of each channel, with pixels from 0 to 1; exact, as 256 values are counted.
 
         >>> mean, std = Images(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1), [0, 1]).moments()
         >>> mean.tolist(), std.tolist()
@@ -59,7 +59,7 @@ class Images:
             raise ValueError("no images: there is nothing to take the mean of.")
         C, H, W = self.shape
         counts = np.zeros((C, 256), np.int64)
-        step = max(1, CACHED // (H * W))
+        step = max(1, PIXELS_PER_COUNT // (H * W))
         for start in range(0, len(self), step):
             for c in range(C):
                 counts[c] += np.bincount(self.pixels[start : start + step, c].ravel(), minlength=256)
@@ -85,9 +85,9 @@ class Dataset:
     train: Images
     test: Images
     flip: bool = True
-    """Whether a mirrored image is of the same class, which digits are not."""
+    """Tells whether a mirrored image is of the same class, which digits are not."""
     vocabulary: int = 0
-    """Of text, the number of its characters: `classes` are the authors then, and a model predicts characters."""
+    """The number of characters of text: `classes` are its authors, and a model predicts characters. 0 for images."""
 
     def __post_init__(self) -> None:
         if self.train.shape != self.test.shape:
@@ -105,7 +105,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of all images and labels, 16 hexadecimal digits; a sample of a set has another than the whole."""
+        """Return a hash of all images and labels, 16 hexadecimal digits."""
         digest = hashlib.blake2b(digest_size=8)
         for images in (self.train, self.test):
             digest.update(np.ascontiguousarray(images.labels).data)
@@ -118,11 +118,11 @@ class Dataset:
 
     @property
     def n_outputs(self) -> int:
-        """Scores that a model gives for one prediction."""
+        """Return the number of scores per prediction of a model."""
         return self.vocabulary or self.n_classes
 
     def validated(self, share: float) -> Dataset:
-        """The training images without a random part of them, and that part to test with: the same for all seeds."""
+        """Hold out a random part of the training images to test with, the same for all seeds."""
         n = len(self.train)
         order = np.random.Generator(np.random.PCG64(0)).permutation(n)
         held, kept = (np.sort(some) for some in np.split(order, [round(share * n)]))
@@ -131,7 +131,7 @@ class Dataset:
 
 
 def embedded(name: str, folder: Path | None) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a sample that comes with the package, such as "sotu-mini"."""
+    """Load the arrays of a sample that comes with the package, such as "sotu-mini"."""
     if folder is not None:
         whole = name.removesuffix("-mini")
         raise ValueError(
@@ -158,14 +158,14 @@ class Source:
         return f"{self.archive} from the {self.project} page"
 
     def folder(self, given: Path | None) -> Path:
-        """The given folder, if it is one."""
+        """Return the given folder; raise DataError if it is none."""
         if given is None:
             raise DataError(
                 f"{self.name} needs its files: download {self}, unpack, and say in which folder they are "
                 "(folder=..., or --data DIR)."
             )
         if not given.is_dir():
-            raise DataError(f"{self.name}: {given} is no folder; wanted the one that holds {self}, unpacked.")
+            raise DataError(f"{self.name}: {given} is not a folder; expected the one that holds {self}, unpacked.")
         return given
 
     def missing(self, path: Path, size: str) -> DataError:
@@ -175,7 +175,7 @@ class Source:
         return DataError(f"{self.name}: {path} is corrupt: {why} Download {self} again.")
 
     def bytes_of(self, path: Path, size: str, most: int) -> bytes:
-        """The content of a file of at most `most` bytes; `size` is the usual size, for messages."""
+        """Read a file of at most `most` bytes; `size` is the usual size, for messages."""
         try:
             return read_regular(path, most)
         except FileNotFoundError:
@@ -184,8 +184,8 @@ class Source:
             raise DataError(f"{self.name}: {path} can't be read: {unreadable.strerror}.") from unreadable
 
     def lines(self, path: Path, size: str) -> list[str]:
-        """The lines of a text file that are not empty."""
-        text = self.bytes_of(path, size, TEXT).decode("utf-8", "replace")
+        """Read the lines of a text file that are not empty."""
+        text = self.bytes_of(path, size, MAX_TEXT_BYTES).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if not lines:
             raise self.corrupt(path, f"it is empty; wanted {size}.")

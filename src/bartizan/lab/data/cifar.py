@@ -14,7 +14,7 @@ from bartizan.lab.data import safe_pickle
 from bartizan.lab.data.base import Dataset, Images, Source
 
 PIXELS = 3 * 32 * 32
-MOST = 2**30  # bytes of one file
+MAX_FILE_BYTES = 2**30  # bytes of one file
 NAMES10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCHES10 = tuple(f"data_batch_{number}" for number in range(1, 6))
 
@@ -22,7 +22,7 @@ Parsed = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Form:
+class ArchiveForm:
     """The files of a data set in one of the two forms that it is published in."""
 
     archive: str
@@ -34,20 +34,20 @@ class Form:
     n_labels: int = 0  # labels before the pixels of an image in the binary form; the last is used
 
     def below(self, given: Path) -> Path | None:
-        """The folder with the files: one in the given folder, or itself."""
+        """Return the folder with the files: one in the given folder, or itself."""
         files = (*self.train, self.test)
         return next((one for one in (given / self.folder, given) if any((one / f).is_file() for f in files)), None)
 
     def size(self, n: int) -> str:
-        """The size of a file of n images, for messages."""
+        """Return the size of a file of n images, for messages."""
         if self.key:
             return f"a pickle of about {n * (PIXELS + 31) // 10**6} MB"
         return f"{n * (self.n_labels + PIXELS):,} bytes"
 
 
 FORMS10 = (
-    Form("cifar-10-python.tar.gz", "cifar-10-batches-py", BATCHES10, "test_batch", key="labels"),
-    Form(
+    ArchiveForm("cifar-10-python.tar.gz", "cifar-10-batches-py", BATCHES10, "test_batch", key="labels"),
+    ArchiveForm(
         "cifar-10-binary.tar.gz",
         "cifar-10-batches-bin",
         tuple(f"{batch}.bin" for batch in BATCHES10),
@@ -56,8 +56,10 @@ FORMS10 = (
     ),
 )
 FORMS100 = (
-    Form("cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test", "meta", key="fine_labels"),
-    Form("cifar-100-binary.tar.gz", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", n_labels=2),
+    ArchiveForm("cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test", "meta", key="fine_labels"),
+    ArchiveForm(
+        "cifar-100-binary.tar.gz", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", n_labels=2
+    ),
 )
 
 
@@ -69,7 +71,7 @@ def load100(name: str, folder: Path | None) -> Dataset:
     return _load(name, folder, "CIFAR-100", FORMS100, 100)
 
 
-def _load(name: str, given: Path | None, project: str, forms: tuple[Form, ...], n_classes: int) -> Dataset:
+def _load(name: str, given: Path | None, project: str, forms: tuple[ArchiveForm, ...], n_classes: int) -> Dataset:
     for form in forms:
         source = Source(name, form.archive, project)
         if (folder := form.below(source.folder(given))) is not None:
@@ -83,19 +85,19 @@ def _load(name: str, given: Path | None, project: str, forms: tuple[Form, ...], 
     raise source.missing(source.folder(given) / first.folder, f"a folder with {files}")
 
 
-def _images(source: Source, form: Form, path: Path, n_classes: int) -> Images:
+def _images(source: Source, form: ArchiveForm, path: Path, n_classes: int) -> Images:
     n = 10_000 if len(form.train) > 1 or path.name.startswith("test") else 50_000
-    data = source.bytes_of(path, form.size(n), MOST)
+    data = source.bytes_of(path, form.size(n), MAX_FILE_BYTES)
     if form.key:
         pixels, labels = _from_pickle(source, form, path, data, n_classes)
     else:
         pixels, labels = _from_binary(source, form, path, data)
     if not len(labels) or labels.min() < 0 or labels.max() >= n_classes:
-        raise source.corrupt(path, f"it needs labels from 0 to {n_classes - 1}, one an image.")
+        raise source.corrupt(path, f"it needs one label from 0 to {n_classes - 1} per image.")
     return Images(pixels.reshape(-1, 3, 32, 32), labels)
 
 
-def _classes(source: Source, form: Form, folder: Path, n_classes: int) -> tuple[str, ...]:
+def _classes(source: Source, form: ArchiveForm, folder: Path, n_classes: int) -> tuple[str, ...]:
     if not form.names:
         return NAMES10
     path = folder / form.names
@@ -110,8 +112,8 @@ def _classes(source: Source, form: Form, folder: Path, n_classes: int) -> tuple[
     return tuple(names)
 
 
-def _from_pickle(source: Source, form: Form, path: Path, data: bytes, n_classes: int) -> Parsed:
-    """A dict with an array of pixels and a list of labels."""
+def _from_pickle(source: Source, form: ArchiveForm, path: Path, data: bytes, n_classes: int) -> Parsed:
+    """Read a dict with an array of pixels and a list of labels."""
     read = _unpickled(source, path, data)
     pixels, labels = _safely(source, path, safe_pickle.array, read.get("data")), read.get(form.key)
     if pixels.ndim != 2 or pixels.shape[1] != PIXELS:
@@ -122,8 +124,8 @@ def _from_pickle(source: Source, form: Form, path: Path, data: bytes, n_classes:
     return pixels, np.array([one if type(one) is int and 0 <= one < n_classes else -1 for one in labels], np.int64)
 
 
-def _from_binary(source: Source, form: Form, path: Path, data: bytes) -> Parsed:
-    """Rows of a few labels and 3,072 pixels."""
+def _from_binary(source: Source, form: ArchiveForm, path: Path, data: bytes) -> Parsed:
+    """Read rows of a few labels and 3,072 pixels."""
     width = form.n_labels + PIXELS
     if len(data) % width:
         raise source.corrupt(path, f"it has {len(data):,} bytes, which is no multiple of {width:,}.")
@@ -132,7 +134,7 @@ def _from_binary(source: Source, form: Form, path: Path, data: bytes) -> Parsed:
 
 
 def _unpickled(source: Source, path: Path, data: bytes) -> dict[str, Any]:
-    """The dict in a pickle, read without executing it."""
+    """Read the dict in a pickle without executing the pickle."""
     read = _safely(source, path, safe_pickle.loads, data)
     if type(read) is not dict:
         raise source.corrupt(path, "it must hold a dict.")

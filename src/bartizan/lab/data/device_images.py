@@ -1,4 +1,4 @@
-"""Images on the device: stored as bytes; batches are shifted, mirrored and normalised there."""
+"""Images stored as bytes on the device, where batches are shifted, mirrored and normalised."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from bartizan._util.types import Array
 from bartizan.lab.data.base import Images
-from bartizan.lab.training.torch_import import Tensor, functional, torch
+from bartizan.lab.torch_import import Tensor, functional, torch
 
 PADDING = 4
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def moments_for(scaling: str, images: Images) -> tuple[Array, Array]:
-    """Mean and deviation of each channel, with pixels from 0 to 1: the images' own, or those of pretrained networks."""
+    """Return mean and deviation of each channel of pixels from 0 to 1: the images' own, or a pretrained network's."""
     if scaling == "own":
         return images.moments()
     both = np.array(IMAGENET if scaling == "imagenet" else [[127 / 255] * 3, [128 / 255] * 3])
@@ -45,7 +45,7 @@ class OnDevice:
     ) -> None:
         """Copy the images to the device; without `flip`, as for digits, none is mirrored.
 
-        With `resize` batches are scaled to that many pixels a side, bilinearly.
+        With `resize` batches are scaled to that many pixels per side, bilinearly.
         """
         self.moments = moments or images.moments()
         C = images.shape[0]
@@ -65,7 +65,7 @@ class OnDevice:
         )
 
     def batch(self, indices: Tensor, augment: torch.Generator | None = None) -> Tensor:
-        """Float32 images of shape (*indices.shape, C, H, W); with `augment`, each shifted and mirrored at random.
+        """Return float32 images, (*indices.shape, C, H, W); with `augment`, each shifted and mirrored at random.
 
         An image is padded with 4 black pixels on each side, cropped to its size at a random place, and mirrored with
         probability 1/2. A generator on the CPU gives the same images on every device.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bartizan.lab.data.addresses import Texts
-from bartizan.lab.training.torch_import import Tensor, torch
+from bartizan.lab.torch_import import Tensor, torch
 
 
 class TextOnDevice:
@@ -22,7 +22,7 @@ class TextOnDevice:
         self.shape = (self.labels.shape[1],)
 
     def batch(self, indices: Tensor, augment: torch.Generator | None = None) -> Tensor:
-        """Characters of shape (*indices.shape, context); text is not augmented."""
+        """Return characters, (*indices.shape, context); text is not augmented."""
         return self.tokens[indices.to(self.device)][..., :-1].long()
 
     def __len__(self) -> int:

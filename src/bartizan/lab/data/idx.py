@@ -21,8 +21,8 @@ FASHION = (
 DIGITS = tuple("0123456789")
 FILES = "the four files train-images-idx3-ubyte.gz, ..."
 SIDE = 28
-MOST = 1_000_000  # images in one file
-LARGEST = MOST * SIDE**2 + 16  # bytes of one file
+MAX_IMAGES = 1_000_000  # images in one file
+MAX_FILE_BYTES = MAX_IMAGES * SIDE**2 + 16  # bytes of one file
 
 
 def load_fashion_mnist(name: str, folder: Path | None) -> Dataset:
@@ -36,7 +36,7 @@ def load_mnist(name: str, folder: Path | None) -> Dataset:
 
 
 def load_embedded(name: str, folder: Path | None) -> Dataset:
-    """10,000 images to train and 2,000 to test, equally many of each class."""
+    """Load 10,000 images to train and 2,000 to test, equally many of each class."""
     arrays = embedded(name, folder)
     train, test = (Images(arrays[f"{part}_pixels"], arrays[f"{part}_labels"]) for part in ("train", "test"))
     return Dataset(name, FASHION, train, test)
@@ -52,8 +52,8 @@ def _load(
 
 
 def _images(source: Source, folder: Path, part: str, count: int) -> Images:
-    pixels = _read(source, _found(source, folder, f"{part}-images", 3, count * SIDE**2 + 16), 3)
-    path = _found(source, folder, f"{part}-labels", 1, count + 8)
+    pixels = _read(source, _find_file(source, folder, f"{part}-images", 3, count * SIDE**2 + 16), 3)
+    path = _find_file(source, folder, f"{part}-labels", 1, count + 8)
     labels = _read(source, path, 1)
     if len(labels) != len(pixels):
         raise source.corrupt(path, f"it has {len(labels):,} labels for {len(pixels):,} images.")
@@ -62,7 +62,7 @@ def _images(source: Source, folder: Path, part: str, count: int) -> Images:
     return Images(pixels[:, None], labels)
 
 
-def _found(source: Source, folder: Path, stem: str, axes: int, size: int) -> Path:
+def _find_file(source: Source, folder: Path, stem: str, axes: int, size: int) -> Path:
     names = [f"{stem}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz")]
     for name in names:
         if (folder / name).is_file():
@@ -71,8 +71,8 @@ def _found(source: Source, folder: Path, stem: str, axes: int, size: int) -> Pat
 
 
 def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
-    """The array in an idx file; memory is taken for the bytes that are there, not for those that the header claims."""
-    take = _taken(source.bytes_of(path, "an idx file", LARGEST), packed=path.suffix == ".gz")
+    """Read the array in an idx file; the file, not its header, decides how much memory is taken."""
+    take = _reader(source.bytes_of(path, "an idx file", MAX_FILE_BYTES), packed=path.suffix == ".gz")
     length = 4 + 4 * axes
     try:
         header = take(length)
@@ -81,19 +81,19 @@ def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
         magic, *shape = struct.unpack(f">{1 + axes}I", header)
         if magic != 2048 + axes:
             raise source.corrupt(path, f"an idx file of {axes} axes begins with {2048 + axes}, this one with {magic}.")
-        if tuple(shape[1:]) != (SIDE, SIDE)[: axes - 1] or shape[0] > MOST:
-            raise source.corrupt(path, f"its header says {shape}; wanted up to {MOST:,} of {SIDE} x {SIDE}.")
+        if tuple(shape[1:]) != (SIDE, SIDE)[: axes - 1] or shape[0] > MAX_IMAGES:
+            raise source.corrupt(path, f"its header says {shape}; wanted up to {MAX_IMAGES:,} of {SIDE} x {SIDE}.")
         size = prod(shape)
         data = take(size + 1)
     except zlib.error as broken:
-        raise source.corrupt(path, f"it is no whole gz file ({broken}).") from broken
+        raise source.corrupt(path, f"expected a complete gz file ({broken}).") from broken
     if len(data) != size:
         raise source.corrupt(path, f"its header {shape} needs {length + size:,} bytes, and it has others.")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _taken(content: bytes, *, packed: bool) -> Callable[[int], bytes]:
-    """A function that returns the next bytes of a file, unpacked; the last call checks the end of a gz file."""
+def _reader(content: bytes, *, packed: bool) -> Callable[[int], bytes]:
+    """Return a function that reads the next bytes of a file, unpacked; the last call checks the end of a gz file."""
     if not packed:
         return io.BytesIO(content).read
     unpack, rest = zlib.decompressobj(wbits=31), content

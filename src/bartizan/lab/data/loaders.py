@@ -25,7 +25,7 @@ DATASETS = Registry(
 
 
 def load(name: str = "fashion-mnist-mini", folder: Path | str | None = None) -> Dataset:
-    """A data set by its name; `folder` holds its files, and those that end in -mini need none.
+    """Load a data set by its name; `folder` holds its files, and those that end in -mini need none.
 
     >>> data = load("fashion-mnist-mini")
     >>> data.train, data.test, data.n_classes

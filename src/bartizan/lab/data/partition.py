@@ -182,7 +182,7 @@ def split(
 
 
 def counts(parts: Sequence[Indices], labels: Any, n_classes: int) -> npt.NDArray[np.int64]:
-    """The number of examples of each class (column) that each client (row) holds."""
+    """Return the number of examples of each class (column) that each client (row) holds."""
     labels = np.asarray(labels)
     return np.array([np.bincount(labels[part], minlength=n_classes) for part in parts])
 
@@ -193,7 +193,7 @@ def _check_beta(beta: float) -> None:
 
 
 def _by_label(labels: Indices, order: Indices) -> Indices:
-    """Sorted by label, each class in its random order."""
+    """Return indices sorted by label, each class in its random order."""
     return order[np.argsort(labels[order], kind="stable")]
 
 

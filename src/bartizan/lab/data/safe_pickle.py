@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-MOST = 1_000_000  # instructions; CIFAR-100's largest file has some 200,000
-TUPLES = 1_000  # in one file: the hash of a deeply nested one would overrun the C stack
-AXES = 4  # of an array
+MAX_INSTRUCTIONS = 1_000_000  # instructions; CIFAR-100's largest file has some 200,000
+MAX_TUPLES = 1_000  # in one file: the hash of a deeply nested one would overrun the C stack
+MAX_AXES = 4  # of an array
 INSTRUCTIONS = {
     *("PROTO", "FRAME", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE"),
     *("BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"),
@@ -46,7 +46,7 @@ class Name(NamedTuple):
 
     def __call__(self, *arguments: Any) -> Call | bytes:
         if self == NDARRAY or not arguments:
-            raise NotDataError("it makes a call that data does not need.")
+            raise NotDataError("it makes a call, which data does not need.")
         if self == ENCODE:  # how Python 3 writes bytes for Python 2
             return text(arguments[0]).encode("latin-1")
         return Call(self, arguments)
@@ -78,7 +78,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def loads(data: bytes) -> Any:
-    """The value in a pickle; strings of Python 2 become str.
+    """Return the value in a pickle; strings of Python 2 become str.
 
     >>> loads(pickle.dumps({"labels": [3, 1], "done": (True, None)}))
     {'labels': [3, 1], 'done': (True, None)}
@@ -92,45 +92,45 @@ def loads(data: bytes) -> Any:
     except NotDataError:
         raise
     except Exception as broken:  # the standard library raises many kinds
-        raise NotDataError(f"it is no whole pickle ({str(broken)[:200]}).") from broken
+        raise NotDataError(f"expected a complete pickle ({str(broken)[:200]}).") from broken
 
 
 def _check_instructions(data: bytes) -> None:
     tuples = 0
     argument: Any
-    for count, (instruction, argument, _) in enumerate(islice(pickletools.genops(io.BytesIO(data)), MOST)):
+    for count, (instruction, argument, _) in enumerate(islice(pickletools.genops(io.BytesIO(data)), MAX_INSTRUCTIONS)):
         if instruction.name not in INSTRUCTIONS:
             raise NotDataError(f"it has the instruction {instruction.name}, which data does not need.")
         tuples += instruction.name.startswith("TUPLE")
         # Unpickling takes memory for as many numbered values as the highest number says.
-        if tuples > TUPLES or (instruction.name.endswith("PUT") and not 0 <= argument <= count):
-            raise NotDataError("it is nested or numbered as no data is.")
+        if tuples > MAX_TUPLES or (instruction.name.endswith("PUT") and not 0 <= argument <= count):
+            raise NotDataError(f"it has more than {MAX_TUPLES:,} tuples, or a memo index that is too large.")
         if instruction.name == "STOP":
             return
-    raise NotDataError(f"it has more than {MOST:,} instructions.")
+    raise NotDataError(f"it has more than {MAX_INSTRUCTIONS:,} instructions.")
 
 
 def array(value: Any) -> npt.NDArray[np.uint8]:
-    """The array of bytes that a value of `loads` stands for."""
+    """Return the array of bytes that a value of `loads` stands for."""
     state = value.state if type(value) is Call and value.name in RECONSTRUCT else None
     if type(state) is not tuple or len(state) != 5:
-        raise NotDataError("it has something else where an array was wanted.")
+        raise NotDataError("expected an array, got another value.")
     _, shape, dtype, by_column, data = state
     if type(dtype) is not Call or dtype.name != DTYPE or text(dtype.arguments[0]).lstrip("|") not in ("u1", "uint8"):
-        raise NotDataError("its array is not of bytes (uint8).")
+        raise NotDataError("expected an array of bytes (uint8), got another dtype.")
     try:
         data = data.encode("latin-1") if type(data) is str else data
     except UnicodeEncodeError:
         data = None
-    if type(data) is not bytes or type(shape) is not tuple or len(shape) > AXES:
-        raise NotDataError("its array is not as numpy writes one.")
+    if type(data) is not bytes or type(shape) is not tuple or len(shape) > MAX_AXES:
+        raise NotDataError("expected the shape and the bytes of an array, got other values.")
     if not all(type(side) is int and 0 <= side <= len(data) for side in shape) or prod(shape) != len(data):
-        raise NotDataError(f"its array's shape and its {len(data):,} bytes do not fit.")
+        raise NotDataError(f"its array's shape does not match its {len(data):,} bytes.")
     return np.frombuffer(data, np.uint8).reshape(shape, order="F" if by_column is True else "C")
 
 
 def text(value: Any) -> str:
-    """A string, decoded if it is bytes."""
+    """Return a string, decoded if it is bytes."""
     if type(value) not in (str, bytes):
-        raise NotDataError("it has something else where a string was wanted.")
+        raise NotDataError(f"expected a string, got {type(value).__name__}.")
     return value.decode("latin-1") if type(value) is bytes else value

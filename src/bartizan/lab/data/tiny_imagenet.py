@@ -22,14 +22,14 @@ from bartizan.updates.files import open_update
 
 FOLDER = "tiny-imagenet-200"
 SIDE = 64
-CHUNK = 64  # images that a thread decodes at a time
+IMAGES_PER_TASK = 64  # images that a thread decodes at a time
 
 Listed = tuple[list[Path], list[int]]
 Pixels = npt.NDArray[np.uint8]
 
 
 def load(name: str, folder: Path | None) -> Dataset:
-    """All images in the folder; classes in the order of `wnids.txt`, each named by the first of its words."""
+    """Load all images in the folder; classes in the order of `wnids.txt`, each named by the first of its words."""
     source = Source(name, "tiny-imagenet-200.zip", "Tiny ImageNet (Stanford CS231n)")
     root = source.folder(folder)
     root = root / FOLDER if (root / FOLDER).is_dir() else root
@@ -43,7 +43,7 @@ def load(name: str, folder: Path | None) -> Dataset:
 
 
 def _train(source: Source, root: Path, classes: dict[str, int]) -> Listed:
-    """`train/n01443537/images/n01443537_0.JPEG` and so on."""
+    """List `train/n01443537/images/n01443537_0.JPEG` and so on, with their labels."""
     files, labels = [], []
     for one, label in classes.items():
         own = _jpegs(root / "train" / one / "images")
@@ -55,7 +55,7 @@ def _train(source: Source, root: Path, classes: dict[str, int]) -> Listed:
 
 
 def _validation(source: Source, root: Path, classes: dict[str, int]) -> Listed:
-    """`val/images/val_0.JPEG` and so on; `val/val_annotations.txt` says what each is."""
+    """List `val/images/val_0.JPEG` and so on, with their labels from `val/val_annotations.txt`."""
     notes = root / "val" / "val_annotations.txt"
     label_of = {}
     for number, line in enumerate(source.lines(notes, "10,000 lines: file, class and box"), start=1):
@@ -69,12 +69,12 @@ def _validation(source: Source, root: Path, classes: dict[str, int]) -> Listed:
         raise source.missing(root / "val" / "images", "a folder of 10,000 JPEG files")
     for path in files:
         if path.name not in label_of:
-            raise source.corrupt(notes, f"it does not say what {path.name} is.")
+            raise source.corrupt(notes, f"expected a line for {path.name}, got none.")
     return files, [label_of[path.name] for path in files]
 
 
 def _words(source: Source, root: Path, ids: Sequence[str]) -> tuple[str, ...]:
-    """The first word for each class, or its id where there is none."""
+    """Return the first word for each class, or its id if there is none."""
     if not (root / "words.txt").exists():
         return tuple(ids)
     pairs = (line.split("\t", 1) for line in source.lines(root / "words.txt", "about 2.7 MB"))
@@ -83,7 +83,7 @@ def _words(source: Source, root: Path, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _jpegs(folder: Path) -> list[Path]:
-    """The JPEG files of a folder, shorter names first: val_2 before val_10."""
+    """Return the JPEG files of a folder, shorter names first: val_2 before val_10."""
     found = [path for path in folder.glob("*") if path.suffix.lower() in (".jpeg", ".jpg")]
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
@@ -106,16 +106,16 @@ def _decoded(source: Source, files: Sequence[Path]) -> Pixels:
     pixels = np.empty((len(files), 3, SIDE, SIDE), np.uint8)
 
     def decode(start: int) -> int:
-        for at, path in enumerate(files[start : start + CHUNK], start):
+        for at, path in enumerate(files[start : start + IMAGES_PER_TASK], start):
             pixels[at] = _one(source, path, Image)
-        return min(CHUNK, len(files) - start)
+        return min(IMAGES_PER_TASK, len(files) - start)
 
     with (
         ProgressLine(f"Decoding the images of {source.name}", len(files)) as progress,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         try:
-            for count in pool.map(decode, range(0, len(files), CHUNK)):
+            for count in pool.map(decode, range(0, len(files), IMAGES_PER_TASK)):
                 progress.advance(count)
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -124,20 +124,20 @@ def _decoded(source: Source, files: Sequence[Path]) -> Pixels:
 
 
 def _one(source: Source, path: Path, image_module: Any) -> Pixels:
-    """One image, decoded after its size is checked; grey images become three equal channels."""
+    """Decode one image after its size is checked; grey images become three equal channels."""
     try:
         with open_regular(path) as file, image_module.open(file, formats=["JPEG"]) as image:
             size = image.size
             pixels = np.asarray(image.convert("RGB")) if size == (SIDE, SIDE) else None
     except Exception as broken:  # Pillow raises many kinds
-        raise source.corrupt(path, f"it is no whole JPEG file ({broken}).") from broken
+        raise source.corrupt(path, f"expected a complete JPEG file ({broken}).") from broken
     if pixels is None:
         raise source.corrupt(path, f"it has {size[0]} x {size[1]} pixels; wanted {SIDE} x {SIDE}.")
     return pixels.transpose(2, 0, 1)
 
 
 def _cached(name: str, shape: tuple[int, ...], make: Callable[[], Pixels]) -> Pixels:
-    """The images that `make` decodes, from the cache if it has a file of this name.
+    """Return the images that `make` decodes, from the cache if it has a file of this name.
 
     If the cache can't be written, the images are decoded again the next time.
     """
@@ -153,7 +153,7 @@ def _cached(name: str, shape: tuple[int, ...], make: Callable[[], Pixels]) -> Pi
 
 
 def _digest(files: Iterable[Path]) -> str:
-    """A hash of the names, sizes and times of change of the files."""
+    """Return a hash of the names, sizes and times of change of the files."""
     digest = hashlib.sha256()
     for path in files:
         stat = path.stat()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bartizan.lab.models.layers import GlobalPool, Layer, initialise, norm_layer
-from bartizan.lab.training.torch_import import Tensor, functional, nn
+from bartizan.lab.torch_import import Tensor, functional, nn
 
 
 class Stage(NamedTuple):
@@ -31,7 +31,7 @@ STEM, HEAD = 32, 1280
 
 
 class MBConv(nn.Module):
-    """Inverted residual block: expand, depthwise convolution, project."""
+    """An inverted residual block: expand, depthwise convolution, project."""
 
     def __init__(self, channels: int, stage: Stage, stride: int, residual: bool, norm: Layer) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class EfficientNetLite0(nn.Module):
     """A stem, the blocks of the table, one more convolution, and a linear layer."""
 
     def __init__(self, n_classes: int, image: tuple[int, int, int], norm: str) -> None:
-        """Published for 224 pixels, which it halves five times; it halves 64 pixels four times, 32 three times."""
+        """Build the network: it halves images of 128 pixels or more five times, 64 four times, 32 three times."""
         super().__init__()
         side, make = min(image[1:]), norm_layer(norm, eps=0.001, momentum=0.01)
         skipped = 0 if side >= 128 else 1 if side >= 48 else 2  # how many of the first halvings are left out
@@ -89,7 +89,7 @@ class EfficientNetLite0(nn.Module):
 def same_padded(x: Tensor, kernel: int, stride: int) -> Tensor:
     """Pad with zeros as TensorFlow's SAME does: ceil(n / stride) outputs, an odd zero to the right and below.
 
-    >>> from bartizan.lab.training.torch_import import torch
+    >>> from bartizan.lab.torch_import import torch
     >>> [same_padded(torch.ones(1, 1, 1, n), 3, 2)[0, 0, 1].tolist() for n in (2, 3)]
     [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0, 0.0]]
     """

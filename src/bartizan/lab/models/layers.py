@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bartizan.lab.training.torch_import import Tensor, nn, torch
+from bartizan.lab.torch_import import Tensor, nn, torch
 
 Layer = Callable[[int], nn.Module]
 
 
 def norm_layer(norm: str, **batch_settings: float) -> Layer:
-    """A function that makes normalisation layers for a number of channels; the settings are BatchNorm's."""
+    """Return a function that makes normalisation layers for a number of channels; the settings are BatchNorm's."""
     if norm == "batch":
         return lambda channels: nn.BatchNorm2d(channels, **batch_settings)  # type: ignore[arg-type]
     if norm == "group":
@@ -21,7 +21,7 @@ def norm_layer(norm: str, **batch_settings: float) -> Layer:
 
 
 def groups(channels: int, most: int = 32, least_channels: int = 8) -> int:
-    """The number of groups of a GroupNorm: the largest up to 32 with at least 8 channels a group.
+    """Return the number of groups of a GroupNorm: the largest up to 32 with at least 8 channels per group.
 
     A group of one channel on a map of one pixel would be all zeros, which MobileNet's last maps come close to.
 
@@ -39,7 +39,7 @@ class GlobalPool(nn.Module):
 
 
 class AdaptivePool(nn.Module):
-    """`nn.AdaptiveAvgPool2d` by matrix products: torch's own is not deterministic on a GPU.
+    """An `nn.AdaptiveAvgPool2d` by matrix products, as torch's own is not deterministic on a GPU.
 
     Output i is the mean of inputs floor(i n / size) to ceil((i + 1) n / size) - 1.
 
@@ -62,7 +62,7 @@ class AdaptivePool(nn.Module):
 
 
 def pooling_matrix(n: int, size: int, like: Tensor) -> Tensor:
-    """The (size, n) matrix whose row i averages the inputs of output i."""
+    """Return the (size, n) matrix whose row i averages the inputs of output i."""
     starts = torch.arange(size, device=like.device) * n // size
     stops = -(-(torch.arange(size, device=like.device) + 1) * n // size)
     at = torch.arange(n, device=like.device)

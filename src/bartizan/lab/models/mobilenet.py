@@ -6,10 +6,10 @@ from functools import partial
 from typing import NamedTuple
 
 from bartizan.lab.models.layers import GlobalPool, Layer, initialise, norm_layer
-from bartizan.lab.training.torch_import import Tensor, nn
+from bartizan.lab.torch_import import Tensor, nn
 
 
-class Row(NamedTuple):
+class BlockRow(NamedTuple):
     """A row of the paper's tables 1 and 2."""
 
     kernel: int
@@ -20,40 +20,40 @@ class Row(NamedTuple):
     stride: int
 
 
-LARGE = (
-    Row(3, 16, 16, False, False, 1),
-    Row(3, 64, 24, False, False, 2),
-    Row(3, 72, 24, False, False, 1),
-    Row(5, 72, 40, True, False, 2),
-    Row(5, 120, 40, True, False, 1),
-    Row(5, 120, 40, True, False, 1),
-    Row(3, 240, 80, False, True, 2),
-    Row(3, 200, 80, False, True, 1),
-    Row(3, 184, 80, False, True, 1),
-    Row(3, 184, 80, False, True, 1),
-    Row(3, 480, 112, True, True, 1),
-    Row(3, 672, 112, True, True, 1),
-    Row(5, 672, 160, True, True, 2),
-    Row(5, 960, 160, True, True, 1),
-    Row(5, 960, 160, True, True, 1),
+LARGE_BLOCKS = (
+    BlockRow(3, 16, 16, False, False, 1),
+    BlockRow(3, 64, 24, False, False, 2),
+    BlockRow(3, 72, 24, False, False, 1),
+    BlockRow(5, 72, 40, True, False, 2),
+    BlockRow(5, 120, 40, True, False, 1),
+    BlockRow(5, 120, 40, True, False, 1),
+    BlockRow(3, 240, 80, False, True, 2),
+    BlockRow(3, 200, 80, False, True, 1),
+    BlockRow(3, 184, 80, False, True, 1),
+    BlockRow(3, 184, 80, False, True, 1),
+    BlockRow(3, 480, 112, True, True, 1),
+    BlockRow(3, 672, 112, True, True, 1),
+    BlockRow(5, 672, 160, True, True, 2),
+    BlockRow(5, 960, 160, True, True, 1),
+    BlockRow(5, 960, 160, True, True, 1),
 )
-SMALL = (
-    Row(3, 16, 16, True, False, 2),
-    Row(3, 72, 24, False, False, 2),
-    Row(3, 88, 24, False, False, 1),
-    Row(5, 96, 40, True, True, 2),
-    Row(5, 240, 40, True, True, 1),
-    Row(5, 240, 40, True, True, 1),
-    Row(5, 120, 48, True, True, 1),
-    Row(5, 144, 48, True, True, 1),
-    Row(5, 288, 96, True, True, 2),
-    Row(5, 576, 96, True, True, 1),
-    Row(5, 576, 96, True, True, 1),
+SMALL_BLOCKS = (
+    BlockRow(3, 16, 16, True, False, 2),
+    BlockRow(3, 72, 24, False, False, 2),
+    BlockRow(3, 88, 24, False, False, 1),
+    BlockRow(5, 96, 40, True, True, 2),
+    BlockRow(5, 240, 40, True, True, 1),
+    BlockRow(5, 240, 40, True, True, 1),
+    BlockRow(5, 120, 48, True, True, 1),
+    BlockRow(5, 144, 48, True, True, 1),
+    BlockRow(5, 288, 96, True, True, 2),
+    BlockRow(5, 576, 96, True, True, 1),
+    BlockRow(5, 576, 96, True, True, 1),
 )
 
 
 class Squeeze(nn.Module):
-    """Squeeze-and-excite: scale the channels by a function of their means."""
+    """A squeeze-and-excite layer: scale the channels by a function of their means."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -68,9 +68,9 @@ class Squeeze(nn.Module):
 
 
 class Inverted(nn.Module):
-    """Inverted residual block: expand, depthwise convolution, squeeze-and-excite, project."""
+    """An inverted residual block: expand, depthwise convolution, squeeze-and-excite, project."""
 
-    def __init__(self, channels: int, row: Row, stride: int, norm: Layer) -> None:
+    def __init__(self, channels: int, row: BlockRow, stride: int, norm: Layer) -> None:
         super().__init__()
         act = nn.Hardswish if row.hard_swish else nn.ReLU
         wide = row.expanded
@@ -90,9 +90,9 @@ class MobileNetV3(nn.Module):
     """A stem, the blocks of the table, one more convolution, and two linear layers."""
 
     def __init__(
-        self, rows: tuple[Row, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: str
+        self, rows: tuple[BlockRow, ...], last: int, n_classes: int, image: tuple[int, int, int], norm: str
     ) -> None:
-        """Published for 224 pixels, which it halves five times; it halves 64 pixels four times, 32 three times."""
+        """Build the network: it halves images of 128 pixels or more five times, 64 four times, 32 three times."""
         super().__init__()
         side, make = min(image[1:]), norm_layer(norm, eps=0.001, momentum=0.01)
         skipped = 0 if side >= 128 else 1 if side >= 48 else 2  # how many of the first halvings are left out
@@ -119,13 +119,13 @@ class MobileNetV3(nn.Module):
 def convolution(
     channels: int, wide: int, kernel: int, stride: int, norm: Layer, act: type[nn.Module] | None, groups: int = 1
 ) -> nn.Sequential:
-    """A convolution that keeps the size but for its stride, its norm, and an activation or none."""
+    """Return a convolution that keeps the size but for its stride, its norm, and an activation or none."""
     conv = nn.Conv2d(channels, wide, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, norm(wide), *([act(inplace=True)] if act else []))
 
 
 def rounded(channels: int) -> int:
-    """The multiple of 8 that is nearest, but not more than a tenth below.
+    """Return the nearest multiple of 8 that is not more than a tenth below.
 
     >>> [rounded(channels) for channels in (4, 18, 24, 30, 60)]
     [8, 24, 24, 32, 64]
@@ -134,5 +134,5 @@ def rounded(channels: int) -> int:
     return nearest if nearest >= 0.9 * channels else nearest + 8
 
 
-small = partial(MobileNetV3, SMALL, 1024)
-large = partial(MobileNetV3, LARGE, 1280)
+small = partial(MobileNetV3, SMALL_BLOCKS, 1024)
+large = partial(MobileNetV3, LARGE_BLOCKS, 1280)

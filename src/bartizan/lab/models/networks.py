@@ -9,10 +9,10 @@ from bartizan.registry import Registry, callable_with
 if TYPE_CHECKING:
     from torch import nn
 
-PUBLISHED = 224
-"""Pixels of the images that the large networks were published for."""
-LATE = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large", "efficientnet-lite0")
-"""Networks that reduce a small image later than one of 224 pixels."""
+PUBLISHED_PIXELS = 224
+"""Pixels per side of the images that the large networks were published for."""
+LATE_REDUCING = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large", "efficientnet-lite0")
+"""Networks that reduce a small image in later layers than one of 224 pixels."""
 
 
 MODELS = Registry(
@@ -42,7 +42,7 @@ def build(
     norm_momentum: float = 0.0,
     seed: int = 0,
 ) -> nn.Module:
-    """A network by its name, its weights drawn from the seed alone; the global generator is left as it was.
+    """Build a network by its name, its weights drawn from the seed alone; the global generator is left as it was.
 
     All but VGG16 and the small ones reduce a small image later than one of 224 pixels, unless `fitted` is False.
     `norm_momentum` is a batch's part in BatchNorm's running statistics; 0 leaves the network's own.
@@ -51,7 +51,7 @@ def build(
     >>> sum(parameter.numel() for parameter in model.parameters())
     33914
     """
-    from bartizan.lab.training.torch_import import torch
+    from bartizan.lab.torch_import import torch
 
     if n_classes < 2 or len(image) not in (1, 3) or min(image) < 1:
         raise ValueError(
@@ -61,7 +61,7 @@ def build(
     if len(image) == 1 and MODELS.spelling(name) in MODELS.built_in and MODELS.spelling(name) != "transformer":
         raise ValueError(f"model {name!r} is for images: text needs model.name = 'transformer'.")
     known, maker = MODELS.spelling(name), MODELS.find(name)
-    shape = image if fitted or known not in LATE else (image[0], PUBLISHED, PUBLISHED)
+    shape = image if fitted or known not in LATE_REDUCING else (image[0], PUBLISHED_PIXELS, PUBLISHED_PIXELS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: nn.Module = maker(n_classes, shape, norm)
@@ -75,7 +75,7 @@ def build(
 
 def _check(name: str, model: Any, n_classes: int, image: tuple[int, ...]) -> None:
     """Raise unless a plug-in's network turns two images into two rows of class scores."""
-    from bartizan.lab.training.torch_import import nn, torch
+    from bartizan.lab.torch_import import nn, torch
 
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}.")

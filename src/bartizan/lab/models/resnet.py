@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bartizan.lab.models.layers import GlobalPool, Layer, initialise, norm_layer
-from bartizan.lab.training.torch_import import Tensor, nn
+from bartizan.lab.torch_import import Tensor, nn
 
 
-class Block(nn.Module):
-    """Two convolutions and a residual connection."""
+class ResidualBlock(nn.Module):
+    """A block of two convolutions and a residual connection."""
 
     def __init__(self, channels: int, wide: int, stride: int, norm: Layer) -> None:
         super().__init__()
@@ -27,10 +27,10 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Eight blocks, two at each of four sizes."""
+    """A stem, eight blocks, two at each of four sizes, and a linear layer."""
 
     def __init__(self, n_classes: int, image: tuple[int, int, int], norm: str) -> None:
-        """The stem makes an image of 224 pixels four times smaller, one of 64 twice, one of 32 not at all."""
+        """Build the network: its stem makes 224 pixels per side four times fewer, 64 two times, and keeps 32."""
         super().__init__()
         channels, side, make = image[0], min(image[1:]), norm_layer(norm)
         wide_stem = side >= 48
@@ -40,10 +40,10 @@ class ResNet18(nn.Module):
         self.bn1 = make(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if side >= 128 else nn.Identity()
-        self.layer1 = nn.Sequential(Block(64, 64, 1, make), Block(64, 64, 1, make))
-        self.layer2 = nn.Sequential(Block(64, 128, 2, make), Block(128, 128, 1, make))
-        self.layer3 = nn.Sequential(Block(128, 256, 2, make), Block(256, 256, 1, make))
-        self.layer4 = nn.Sequential(Block(256, 512, 2, make), Block(512, 512, 1, make))
+        self.layer1 = nn.Sequential(ResidualBlock(64, 64, 1, make), ResidualBlock(64, 64, 1, make))
+        self.layer2 = nn.Sequential(ResidualBlock(64, 128, 2, make), ResidualBlock(128, 128, 1, make))
+        self.layer3 = nn.Sequential(ResidualBlock(128, 256, 2, make), ResidualBlock(256, 256, 1, make))
+        self.layer4 = nn.Sequential(ResidualBlock(256, 512, 2, make), ResidualBlock(512, 512, 1, make))
         self.avgpool = GlobalPool()
         self.fc = nn.Linear(512, n_classes)
         initialise(self)

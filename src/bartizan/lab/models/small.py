@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from bartizan.lab.models.layers import norm_layer
-from bartizan.lab.training.torch_import import nn
+from bartizan.lab.torch_import import nn
 
 
 def cnn(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
-    """Three convolutions, each of stride 2 and followed by its norm and ReLU, then one linear layer.
+    """Build three convolutions, each of stride 2 and followed by its norm and ReLU, then one linear layer.
 
     Strides in place of max pooling take a third of the time.
     """
@@ -29,7 +29,7 @@ def cnn(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
 
 
 def logistic(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
-    """Logistic regression on the pixels, from zero weights; it has no norm."""
+    """Build logistic regression on the pixels, from zero weights; it has no norm."""
     channels, height, width = image
     linear = nn.Linear(channels * height * width, n_classes)
     nn.init.zeros_(linear.weight)

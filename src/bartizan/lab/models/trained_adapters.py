@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 
 
 class AdaptedLinear(nn.Module):
@@ -54,7 +54,7 @@ def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> nn.Module:
 
 
 def lowered_ranks(model: nn.Module, rank: int) -> str:
-    """A note about the layers that are too narrow for adapters of this rank; empty if there are none."""
+    """Return a note about the layers that are too narrow for adapters of this rank; empty if there are none."""
     ranks = {name: len(one.A) for name, one in model.named_modules() if isinstance(one, AdaptedLinear)}
     narrow = {name: own for name, own in ranks.items() if own < rank}
     if not narrow:

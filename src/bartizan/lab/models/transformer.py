@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the network; those given fit two cores."""
+    """The sizes of the network; the defaults suit two cores."""
 
     vocabulary: int
     context: int
@@ -19,7 +19,7 @@ class Config:
 
 
 class Transformer(nn.Module):
-    """Decoder-only with norms before each part, as GPT-2: (B, context) characters to scores (B, vocabulary, context).
+    """A decoder with norms before each part, as GPT-2: (B, context) characters to scores (B, vocabulary, context).
 
     >>> model = Transformer(Config(vocabulary=96, context=64))
     >>> model(torch.zeros(3, 64, dtype=torch.long)).shape, sum(p.numel() for p in model.parameters())
@@ -31,7 +31,7 @@ class Transformer(nn.Module):
         self.config = config
         self.characters = nn.Parameter(torch.randn(config.vocabulary, config.width) * 0.02)
         self.positions = nn.Parameter(torch.randn(config.context, config.width) * 0.02)
-        self.blocks = nn.ModuleList([Block(config) for _ in range(config.depth)])
+        self.blocks = nn.ModuleList([TransformerBlock(config) for _ in range(config.depth)])
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
 
@@ -45,8 +45,8 @@ class Transformer(nn.Module):
         return scores
 
 
-class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer, each added to its input."""
+class TransformerBlock(nn.Module):
+    """A causal self-attention and a feed-forward layer, each added to its input."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Block(nn.Module):
 
 
 def transformer(vocabulary: int, text: tuple[int, ...], norm: str) -> nn.Module:
-    """The network for windows of `text[0]` characters; its norms are layer norms whatever `norm` says."""
+    """Build the network for windows of `text[0]` characters; its norms are layer norms whatever `norm` says."""
     if len(text) != 1:
         raise ValueError(f"transformer predicts text and was given images of {text}: take data.name = 'sotu-mini'.")
     return Transformer(Config(vocabulary, text[0]))

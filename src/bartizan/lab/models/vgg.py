@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bartizan.lab.models.layers import AdaptivePool, initialise, norm_layer
-from bartizan.lab.training.torch_import import Tensor, nn
+from bartizan.lab.torch_import import Tensor, nn
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
 class VGG16(nn.Module):
-    """Thirteen convolutions in five stages, each of which halves the image, then three linear layers.
+    """A network of thirteen convolutions in five stages, each of which halves the image, and three linear layers.
 
     As in torchvision, the last map is pooled to 7 x 7 for every image size, so the linear layers, with nearly all of
     the 138 million parameters, are the same for 32 pixels as for 224.

@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SUFFIXES = (".pt", ".pth", ".safetensors")
-MOST = 2**31  # bytes of a file; VGG16's has half a gigabyte
-COUNTER = "num_batches_tracked"  # BatchNorm's, which nothing here uses
-SHOWN = 3
+MAX_FILE_BYTES = 2**31  # bytes of a file; VGG16's has half a gigabyte
+BATCH_COUNTER = "num_batches_tracked"  # BatchNorm's, which nothing here uses
+MAX_NAMES = 3
 
 
 class WeightsError(ValueError):
-    """First weights that are missing or do not fit; the message says what was wanted, what came and what to do."""
+    """First weights are missing or do not fit; the message says what was expected, what came and what to do."""
 
 
 @dataclass(frozen=True)
 class FirstWeights:
-    """Tensors by name, and what identifies the file that they were read from."""
+    """Tensors by name, with the name and the hash of their file."""
 
     name: str
-    """Of the file, without its folder."""
+    """The name of the file, without its folder."""
     digest: str
     """A hash of the file, 16 hexadecimal digits."""
     tensors: Mapping[str, Tensor]
@@ -49,7 +49,7 @@ class FirstWeights:
         """
         path = Path(source) if source.endswith(SUFFIXES) else _in_package(source)
         try:
-            content = read_regular(path, MOST)
+            content = read_regular(path, MAX_FILE_BYTES)
         except OSError as unreadable:
             why = "it is not there" if isinstance(unreadable, FileNotFoundError) else unreadable.strerror
             raise WeightsError(
@@ -59,10 +59,10 @@ class FirstWeights:
         return cls(path.name, hashlib.blake2b(content, digest_size=8).hexdigest(), _tensors(path, content))
 
     def load_into(self, model: nn.Module) -> str:
-        """Copy the tensors into a model, and return a note about what was drawn anew: a classifier of other classes."""
-        from bartizan.lab.training.torch_import import nn, torch
+        """Copy the tensors into a model, and return a note if a classifier of other classes was drawn anew."""
+        from bartizan.lab.torch_import import nn, torch
 
-        own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}
+        own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(BATCH_COUNTER)}
         given = self.tensors
         linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         head = {f"{linear[-1]}.{part}" for part in ("weight", "bias")} if linear else set()
@@ -88,16 +88,16 @@ class FirstWeights:
     def _require(self, fits: bool, what: str, names: list[str]) -> None:
         if fits:
             return
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         raise WeightsError(
             f"model.weights: {short(self.name, 100)} does not fit the model: {what} "
-            f"{', '.join(short(name, 120) for name in names[:SHOWN])}{more}. Names and shapes must be the model's, "
+            f"{', '.join(short(name, 120) for name in names[:MAX_NAMES])}{more}. Names and shapes must be the model's, "
             "with model.norm as published (batch; none for VGG16), for resnet18 model.fitted = false below 128 pixels."
         )
 
 
 def _in_package(name: str) -> Path:
-    """The one file of weights in an installed package, which is not imported."""
+    """Return the one file of weights in an installed package, which is not imported."""
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise WeightsError(
@@ -115,7 +115,7 @@ def _in_package(name: str) -> Path:
 
 
 def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
-    from bartizan.lab.training.torch_import import torch
+    from bartizan.lab.torch_import import torch
 
     try:
         if path.suffix == ".safetensors":
@@ -136,25 +136,25 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
     except Exception as wrong:  # any content is possible
         why = str(wrong).partition("\n")[0] or type(wrong).__name__
         raise WeightsError(
-            f"model.weights: {path} is no state dict: {short(why, 200)}. Wanted what torch.save(model.state_dict()) or "
-            "safetensors write; put back a copy, or give another file."
+            f"model.weights: {path} is not a state dict: {short(why, 200)}. Expected what "
+            "torch.save(model.state_dict()) or safetensors write; put back a copy, or give another file."
         ) from None
     if not isinstance(found, dict) or not all(isinstance(one, torch.Tensor) for one in found.values()):
         raise WeightsError(
             f"model.weights: {path} must hold a dict from names to tensors, as torch.save(model.state_dict()) writes; "
             f"got {type(found).__name__}."
         )
-    return {str(name): one for name, one in found.items() if not str(name).endswith(COUNTER)}
+    return {str(name): one for name, one in found.items() if not str(name).endswith(BATCH_COUNTER)}
 
 
 def _of_checkpoint(vector: Any, shapes: Any) -> dict[str, Tensor]:
-    """The tensors of the model whose vector and shapes a checkpoint holds."""
+    """Return the tensors of the model whose vector and shapes a checkpoint holds."""
     sizes = [math.prod(shape) for shape in shapes.values()]
     return {name: part.view(*shapes[name]) for name, part in zip(shapes, vector.split(sizes), strict=True)}
 
 
 def _but_the_first(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
-    """The number of dimensions, and all but the first, which for a classifier counts the classes."""
+    """Return the number of dimensions, and all but the first, which for a classifier counts the classes."""
     return tensor.ndim, tuple(tensor.shape[1:])
 
 

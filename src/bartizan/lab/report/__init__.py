@@ -1,4 +1,4 @@
-"""Charts and tables of finished or unfinished runs; reads their `results.jsonl`, never trains, needs no torch."""
+"""Charts and tables of finished or unfinished runs, from their `results.jsonl`; torch is not needed."""
 
 from bartizan.lab.report.write import Written, write
 

@@ -1,4 +1,4 @@
-"""`bartizan report`."""
+"""The command `bartizan report`."""
 
 from __future__ import annotations
 

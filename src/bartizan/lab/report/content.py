@@ -30,13 +30,13 @@ from bartizan.lab.report.tables import summary
 from bartizan.lab.report.wording import counted, level, percent
 
 SCRIPTS = ("draw.js", "lines.js", "grids.js", "clients.js", "tables.js", "report.js")
-SPLIT = 300_000
-"""The most numbers of data splits in a page, over all runs."""
+MAX_SPLIT_NUMBERS = 300_000
+"""Numbers of data splits in a page, over all runs, at most."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Runs with their labels, and what was computed from them."""
+    """Runs with their labels, cells, curves, times and findings."""
 
     title: str
     loaded: Loaded
@@ -46,7 +46,7 @@ class Content:
     times: list[ServerTime]
     findings: list[str]
     featured: int
-    """The run whose clients are shown first."""
+    """Index of the run whose clients are shown first."""
 
     @property
     def runs(self) -> list[Run]:
@@ -54,7 +54,7 @@ class Content:
 
     @property
     def styles(self) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
-        """Colour and mark of each rule, dash pattern of each sketch."""
+        """Return colour and mark of each rule, and dash pattern of each sketch."""
         return (
             rule_styles(order(f.rule for f in self.factors)),
             sketch_dashes(order(f.sketch for f in self.factors)),
@@ -62,7 +62,7 @@ class Content:
 
 
 def content(loaded: Loaded, title: str | None = None) -> Content:
-    """Group the runs and compute what the page says about them."""
+    """Group the runs and compute the content of the page."""
     runs = loaded.runs
     labels = factors(runs)
     grid, costs = cells(runs, labels), times(runs, labels)
@@ -115,7 +115,7 @@ def asset(name: str) -> str:
 def data(made: Content) -> dict[str, Any]:
     """Return the content as the page's script reads it."""
     runs = made.runs
-    cohorts, splits = _Shared(), _Shared(budget=SPLIT)
+    cohorts, splits = _Shared(), _Shared(budget=MAX_SPLIT_NUMBERS)
     varied = differing(runs)
     config = runs[0].config if runs else {}
     return {
@@ -183,7 +183,7 @@ def _runs(made: Content, varied: list[str], cohorts: _Shared, splits: _Shared) -
 
 def _weights(made: Content) -> list[dict[str, Any] | None]:
     """Return the packed weights of each run; None if it has none, or there is no room for them."""
-    left = float(pack.CELLS)
+    left = float(pack.MAX_WEIGHT_BYTES)
     packed: list[dict[str, Any] | None] = [None] * len(made.runs)
     # The run that is shown first gets its room first.
     turns = sorted(range(len(made.runs)), key=lambda i: i != made.featured)
@@ -282,7 +282,7 @@ def _problems(made: Content) -> Iterator[dict[str, str]]:
 
 
 def _featured(runs: Sequence[Run], labels: Sequence[Factors]) -> int:
-    """Return the run that shows most: with weights, compared with exact ones, attacked, and accurate."""
+    """Return the run to show first: with weights, compared with exact ones, attacked, and accurate."""
 
     def worth(i: int) -> tuple[bool, bool, bool, bool, float]:
         run, f = runs[i], labels[i]

@@ -1,4 +1,4 @@
-"""Labels of the settings by which runs differ: rule, sketch, attack, seed, and whatever else was varied.
+"""Labels of the settings by which runs differ: rule, sketch, attack, seed and others.
 
 Names of rules, sketches and attacks are text from the run's record: nothing that they name is imported.
 """

@@ -15,7 +15,7 @@ from bartizan.lab.metrics import ACCURACY, METRICS, PERPLEXITY, Metric
 from bartizan.lab.report.content import Content, asset
 from bartizan.lab.report.factors import order
 from bartizan.lab.report.pack import top_weight
-from bartizan.lab.report.run_data import SERVER, Run
+from bartizan.lab.report.run_data import SERVER_STAGES, Run
 from bartizan.lab.report.survival import seeds
 from bartizan.lab.report.wording import level, tenths
 
@@ -117,7 +117,7 @@ def _times(made: Content) -> Any:
     others, (rules, _) = order(time.other for time in made.times), made.styles
     times = sorted(made.times, key=lambda time: (others.index(time.other), list(rules).index(time.rule)))
     units = ["reads of all updates"] if any(np.isfinite(time.reads) for time in times) else []
-    units.append(f"ms ({', '.join(SERVER)})")
+    units.append(f"ms ({', '.join(SERVER_STAGES)})")
     figure, axes = _panels(units, 2, (5.8, 1.0 + 0.28 * len(times)))
     for unit, ax in axes.items():
         for y, time in enumerate(times):
@@ -189,7 +189,7 @@ PICTURES: dict[str, Callable[[Content], Any]] = {
     "weights.png": _weights,
     "split.png": _split,
 }
-"""The functions that draw each file; they return None if there is no data for it."""
+"""The function that draws each file; it returns None if there is no data for it."""
 
 
 def _featured(made: Content) -> Run | None:

@@ -15,8 +15,8 @@ from bartizan.lab.report.run_data import Run, mean
 from bartizan.lab.report.survival import definition, headline
 from bartizan.lab.report.wording import capital, counted, difference, duration, level, listed, percent
 
-NAMED = 4
-"""The most suspects that a sentence names."""
+MAX_NAMED_SUSPECTS = 4
+"""Suspects that a sentence names, at most."""
 
 
 def findings(
@@ -42,16 +42,16 @@ def findings(
     so_far = "So far, with unfinished runs: " if any(run.status == "unfinished" for run in runs) else ""
     kinds = [[cell for cell in cells if cell.metric == metric] for metric in METRICS.values()]
     kinds = [some for some in kinds if some]
-    said = []
+    sentences = []
     for some in kinds:
         metric = f"By {some[0].metric.name}: " if len(kinds) > 1 else ""
-        said += [metric + headline(some), *definition(some)]
-    said += [*_backdoors(cells), *(sentence for some in kinds for sentence in _projection(some)), *_speed(times)]
-    return [so_far + said[0], *said[1:]]
+        sentences += [metric + headline(some), *definition(some)]
+    sentences += [*_backdoors(cells), *(sentence for some in kinds for sentence in _projection(some)), *_speed(times)]
+    return [so_far + sentences[0], *sentences[1:]]
 
 
 def _backdoors(cells: Sequence[GridCell]) -> list[str]:
-    """Of each backdoor the rules under which it succeeded least and most: accuracy does not show it."""
+    """Name the rules under which each backdoor succeeded least and most, which accuracy does not show."""
     found = []
     tested = sorted((cell for cell in cells if math.isfinite(cell.backdoor[0])), key=lambda cell: cell.backdoor[0])
     for attack in order(cell.attack for cell in tested):
@@ -64,7 +64,7 @@ def _backdoors(cells: Sequence[GridCell]) -> list[str]:
 
 
 def _projection(cells: Sequence[GridCell]) -> list[str]:
-    """How much projection changed the accuracy of runs that differ in the sketch alone, beside the seeds' spread."""
+    """Say how much projection changed runs that differ in the sketch alone, beside the spread over seeds."""
     cells = [cell for cell in cells if cell.rule != "mean"]  # which uses no sketch
     exact = {(cell.other, cell.rule, cell.attack): cell for cell in cells if cell.sketch == "exact"}
     pairs = [
@@ -87,7 +87,7 @@ def _projection(cells: Sequence[GridCell]) -> list[str]:
 
 
 def _speed(times: Sequence[ServerTime]) -> list[str]:
-    """For which rules projection changed the server's time by more than its rounds differ, in seconds and in reads."""
+    """Name the rules whose server time projection changed by more than rounds differ, in seconds and in reads."""
     times = [time for time in times if time.rule != "mean"]
     exact = {(time.other, time.rule): time for time in times if time.sketch == "exact"}
     pairs = [
@@ -124,7 +124,7 @@ def _speed(times: Sequence[ServerTime]) -> list[str]:
 
 
 def _change(ours: ServerTime, direct: ServerTime) -> str:
-    """Whether the two ranges of the rounds lie apart, and to which side, in seconds and in reads alike."""
+    """Return "less" or "more" if the ranges over the rounds lie apart in seconds and in reads, "" if they do not."""
     if math.isnan(ours.reads + direct.reads):
         return "untimed"
     ranges = ((ours.seconds_range, direct.seconds_range), (ours.reads_range, direct.reads_range))
@@ -138,7 +138,7 @@ def _rules(pairs: Sequence[tuple[ServerTime, ServerTime]]) -> str:
 
 
 def _alone(runs: Sequence[Run], factors: Factors) -> list[str]:
-    """One rule, one attack, one sketch, perhaps several seeds."""
+    """Describe runs of one rule, one attack and one sketch, with one seed or several."""
     known = [one for one in runs if one.converged and math.isfinite(one.last)]
     run, ends = (known or runs)[0], [one.last for one in known]
     rule = f"With {factors.rule}" + (f" and a {factors.sketch} sketch" if factors.sketch not in ("", "exact") else "")
@@ -172,15 +172,15 @@ def _alone(runs: Sequence[Run], factors: Factors) -> list[str]:
 
 
 def _deployment(run: Run, n_runs: int) -> list[str]:
-    """The suspects of a run whose attackers are not known."""
+    """Name the suspects of a run whose attackers are not known."""
     where = f" in {run.name or run.folder}" if n_runs > 1 else ""
     unknown = "The attackers are not known."
     if not run.n_rounds:
         return [f"No round is done yet{where}. {unknown}"]
     suspects = reputation_of(run).suspects()
     if suspects:
-        named = [f"{run.clients[one.node]} ({one.record})" for one in suspects[:NAMED]]
-        named += [f"{len(suspects) - NAMED} more"] if len(suspects) > NAMED else []
+        named = [f"{run.clients[one.node]} ({one.record})" for one in suspects[:MAX_NAMED_SUSPECTS]]
+        named += [f"{len(suspects) - MAX_NAMED_SUSPECTS} more"] if len(suspects) > MAX_NAMED_SUSPECTS else []
         what = counted(len(suspects), "suspect")
         first = f"{what} among {counted(len(run.clients), 'client')}{where}: {listed(named)}."
     elif not run.weighs:

@@ -1,4 +1,4 @@
-"""Runs that differ only in their seeds, combined: cells of the table of rules and attacks, curves, server times."""
+"""Cells of the table of rules and attacks, curves and server times of runs that differ only in their seeds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from bartizan._util.types import Floats
 from bartizan.lab.metrics import ACCURACY, Metric
 from bartizan.lab.report.factors import Factors
-from bartizan.lab.report.run_data import SERVER, Run, deciles, mean, median
+from bartizan.lab.report.run_data import SERVER_STAGES, Run, deciles, mean, median
 
 K = TypeVar("K")
-POINTS = 240
-"""The most points of one curve: more can't be told apart on a page."""
+MAX_CURVE_POINTS = 240
+"""Points of one curve, at most: more can't be told apart on a page."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class GridCell:
     """Mean and standard deviation over the runs that converged; NaN if there is none, or only one."""
     best: tuple[float, float]
     on_attackers: float
-    """The attackers' part of all weight, mean over rounds and runs; NaN if unknown."""
+    """Fraction of the weight on attackers, mean over rounds and runs; NaN if unknown."""
     backdoor: tuple[float, float] = (math.nan, math.nan)
     """Success of a backdoor at the end, mean and standard deviation over all runs; NaN without one."""
     metric: Metric = ACCURACY
@@ -43,7 +43,7 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Curve:
-    """A number by round: mean, minimum and maximum over seeds."""
+    """A number per round: mean, minimum and maximum over seeds."""
 
     other: str
     attack: str
@@ -58,10 +58,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class ServerTime:
-    """The time that the server takes for a round with one rule: medians over all rounds and seeds, and their spread."""
+    """The server's time per round with one rule: medians over all rounds and seeds, and their spread."""
 
     other: str
-    """What else differs between the runs, and the machine if there are several."""
+    """Other settings that differ between the runs, and the machine if there are several."""
     rule: str
     sketch: str
     seconds: float
@@ -106,7 +106,7 @@ def curves(runs: Sequence[Run], factors: Sequence[Factors], name: str) -> list[C
 
 
 def times(runs: Sequence[Run], factors: Sequence[Factors]) -> list[ServerTime]:
-    """Return the server's time for each combination that was timed, apart for each machine."""
+    """Return the server's time for each combination that was timed, per machine."""
     machines = [run.versions.get("machine", "") for run in runs]
     if len(set(machines)) == 1:
         machines = [""] * len(runs)
@@ -118,7 +118,7 @@ def times(runs: Sequence[Run], factors: Sequence[Factors]) -> list[ServerTime]:
     for key, group in _grouped(runs, keys).items():
         seconds = median(*(run.server for run in group))
         if math.isfinite(seconds):
-            timed = [median(*(run.series[part][np.isfinite(run.server)] for run in group)) for part in SERVER]
+            timed = [median(*(run.series[part][np.isfinite(run.server)] for run in group)) for part in SERVER_STAGES]
             parts = tuple(seconds * part / np.nansum(timed) for part in timed)
             spent, reads = [run.server for run in group], [run.reads for run in group]
             found.append(ServerTime(*key, seconds, parts, median(*reads), deciles(*spent), deciles(*reads)))
@@ -133,9 +133,9 @@ def _grouped(runs: Sequence[Run], keys: Sequence[K]) -> dict[K, list[Run]]:
 
 
 def _thinned(rounds: npt.NDArray[np.intp], values: Floats) -> dict[str, Any]:
-    """Cut the rounds into at most `POINTS` intervals: mean of the last round, minimum and maximum of the interval."""
+    """Thin a curve to at most `MAX_CURVE_POINTS` intervals: each keeps its last mean, its minimum and its maximum."""
     middle, low, high = mean(values, axis=0), np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-    edges = np.unique(np.linspace(0, len(rounds), min(POINTS, len(rounds)) + 1).astype(int))
+    edges = np.unique(np.linspace(0, len(rounds), min(MAX_CURVE_POINTS, len(rounds)) + 1).astype(int))
     return {
         "rounds": (rounds[edges[1:] - 1] + 1).tolist(),
         "mean": middle[edges[1:] - 1].tolist(),

@@ -1,4 +1,4 @@
-"""Read all runs of a folder and check their fields; those that can't be read are listed with the reason."""
+"""Read all runs of a folder and check their fields; list those that can't be read with the reason."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bartizan import records
 from bartizan._util.jsonl import flatten
 from bartizan._util.text import text
 from bartizan.lab.metrics import ACCURACY, METRICS
-from bartizan.lab.report.run_data import ROUND, SECONDS, Run
+from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run
 from bartizan.records import CorruptFileError, Recorded
 
-MOST_CELLS = 10**8
-"""Rounds times clients of one run that fit into memory."""
+MAX_CELLS = 10**8
+"""Rounds times clients of one run, at most, to fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def _run(recorded: Recorded, folder: str) -> Run:
     where = recorded.folder / records.NAME
     if not ids:
         raise CorruptFileError(f"{where}: clients is empty, so there is nothing to show.")
-    if len(recorded.rounds) * len(ids) > MOST_CELLS:
+    if len(recorded.rounds) * len(ids) > MAX_CELLS:
         raise CorruptFileError(
             f"{where} has {len(recorded.rounds):,} rounds of {len(ids):,} clients; a report shows up to "
-            f"{MOST_CELLS:,} rounds times clients."
+            f"{MAX_CELLS:,} rounds times clients."
         )
     byzantine, split, classes = run.get("byzantine"), run.get("split"), run.get("classes")
     ratio, config = run.get("ratio") or {}, flatten(run.get("config", {}))
@@ -94,7 +94,7 @@ def _rounds(lines: list[dict[str, Any]], index: dict[Any, int]) -> dict[str, Any
     """Return the round lines of a file as arrays, by the names of the fields of `Run`."""
     by_text = {str(one): i for one, i in index.items()}  # keys of JSON objects are strings
     shape = (len(lines), len(index))
-    series = {name: np.full(len(lines), math.nan) for name in (*ROUND, *SECONDS)}
+    series = {name: np.full(len(lines), math.nan) for name in (*ROUND_NUMBERS, *STAGES)}
     weights, sizes = np.full(shape, math.nan, dtype=np.float32), np.full(shape, math.nan)
     present, quarantined, failed = (np.zeros(shape, dtype=bool) for _ in range(3))
     exact_rounds, exact, notes, sketch = [], [], [], ""
@@ -111,9 +111,9 @@ def _rounds(lines: list[dict[str, Any]], index: dict[Any, int]) -> dict[str, Any
             exact[-1][took_part] = line["exact_weights"]
         for flags, name in ((quarantined, "quarantined"), (failed, "failed")):
             flags[t, [by_text[client] for client in line.get(name) or ()]] = True
-        for name in ROUND:
+        for name in ROUND_NUMBERS:
             series[name][t] = _number(line, name)
-        for name in SECONDS:
+        for name in STAGES:
             series[name][t] = _number(line.get("seconds") or {}, name)
         sketch = sketch or text(line.get("sketch"))
         if line.get("note"):

@@ -1,4 +1,4 @@
-"""The large tables of a run, rounded and thinned so that a page can carry them."""
+"""The large tables of a run, rounded and thinned for the page."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy.typing as npt
 
 from bartizan.lab.report.run_data import Run, mean
 
-CELLS = 3_000_000
-"""The most bytes of weights in a page, over all runs."""
-COLUMNS = (24, 400)
-"""The fewest and the most intervals of rounds in which a run is drawn."""
+MAX_WEIGHT_BYTES = 3_000_000
+"""Bytes of weights in a page, over all runs, at most."""
+MIN_COLUMNS, MAX_COLUMNS = 24, 400
+"""Intervals of rounds in which a run is drawn, at least and at most."""
 LEVELS, QUARANTINED, ABSENT = 250, 254, 255
-DOTS = 900
-"""The most dots of sketched against exact weights, for each run."""
+MAX_DOTS = 900
+"""Dots of sketched against exact weights per run, at most."""
 
 
 def columns(run: Run, budget: float) -> int:
     """Return how many intervals of rounds fit into `budget` bytes; 0 if too few would."""
     fit = int(budget // len(run.clients))
-    return 0 if fit < min(COLUMNS[0], run.n_rounds) else min(fit, COLUMNS[1], run.n_rounds)
+    return 0 if fit < min(MIN_COLUMNS, run.n_rounds) else min(fit, MAX_COLUMNS, run.n_rounds)
 
 
 def weights(run: Run, n_columns: int) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def compared(run: Run) -> dict[str, Any] | None:
     once = np.unique(marked, axis=0)
     return {
         "top": rounded(top),
-        "dots": base64_of(once[_spaced(len(once), DOTS)]),
+        "dots": base64_of(once[_spaced(len(once), MAX_DOTS)]),
         "rounds": (run.exact_rounds[rounds] + 1).tolist(),
         "distance": rounded(distance[rounds]),
         "mean": rounded(distance.mean()),

@@ -1,4 +1,4 @@
-"""One recorded run as arrays by round and client, with NaN where nothing was recorded."""
+"""One recorded run as arrays by round and client, with NaN for what was not recorded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bartizan.lab.metrics import Metric
 Flags = npt.NDArray[np.bool_]
 Singles = npt.NDArray[np.float32]
 
-ROUND = ("accuracy", "perplexity", "test_loss", "backdoor", "loss", "norm", "step", "read")
-SERVER = ("sketch", "weigh", "combine")
-SECONDS = ("train", *SERVER)
+ROUND_NUMBERS = ("accuracy", "perplexity", "test_loss", "backdoor", "loss", "norm", "step", "read")
+SERVER_STAGES = ("sketch", "weigh", "combine")
+STAGES = ("train", *SERVER_STAGES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Run:
     byzantine: Flags | None
     """(M,) the true attackers; None in a deployment, which does not know them."""
     ratio: tuple[float, float]
-    """Part of the attackers in the number of clients and in the data."""
+    """Fraction of attackers among the clients and in the data."""
     split: Floats | None
     """(M, classes) number of examples."""
     classes: tuple[str, ...] | None
@@ -46,12 +46,12 @@ class Run:
     torn: str
     converged: bool
     metric: Metric
-    """What `best` and `last` are."""
+    """The metric of `best` and `last`."""
     best: float
     last: float
     seconds: float
     series: dict[str, Floats]
-    """(T,) for each name of `ROUND` and `SECONDS`."""
+    """(T,) for each name of `ROUND_NUMBERS` and `STAGES`."""
     weights: Singles
     """(T, M); NaN for clients that did not take part, and for rules without weights."""
     present: Flags
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def coordinatewise(self) -> bool:
-        """Whether rounds were aggregated without weights, as coordinate-wise rules do; a refused round has no time."""
+        """Return whether rounds were aggregated without weights; refused rounds, which have no time, do not count."""
         return not self.weighs and bool(np.isfinite(self.server).any())
 
     @property
@@ -84,28 +84,28 @@ class Run:
 
     @property
     def server(self) -> Floats:
-        """(T,) seconds of the server; a part that was not timed counts 0, and a refused round is NaN."""
-        spent = np.nan_to_num(np.stack([self.series[name] for name in SERVER])).sum(axis=0)
+        """Return the server's seconds, (T,); a stage that was not timed counts 0, and a refused round is NaN."""
+        spent = np.nan_to_num(np.stack([self.series[name] for name in SERVER_STAGES])).sum(axis=0)
         return np.where(spent > 0, spent, math.nan)
 
     @property
     def reads(self) -> Floats:
-        """(T,) the server's time over the time of one read of the updates, where a read was timed."""
+        """Return the server's time over the time of one read of the updates, (T,); NaN if no read was timed."""
         return _ratio(self.server, self.series["read"])
 
     @property
     def backdoor(self) -> float:
-        """The backdoor's success at its last test; NaN if there is none."""
+        """Return the backdoor's success at its last test; NaN if there is none."""
         known = self.series["backdoor"][np.isfinite(self.series["backdoor"])]
         return float(known[-1]) if known.size else math.nan
 
     def share(self) -> Floats:
-        """(M,) each client's mean weight over its rounds; 1 is an equal share."""
+        """Return each client's mean weight over its rounds, (M,); 1 is an equal share."""
         equal = self.weights * self.present.sum(axis=1, keepdims=True)
         return mean(np.asarray(equal, dtype=np.float64), axis=0)
 
     def on_attackers(self) -> Floats:
-        """(T,) the attackers' part of all weight; NaN if there are none, or they are not known."""
+        """Return the fraction of the weight on attackers, (T,); NaN if there are none, or they are not known."""
         if self.byzantine is None or not self.byzantine.any():
             return np.full(self.n_rounds, math.nan)
         weights = np.nan_to_num(self.weights)
@@ -113,7 +113,7 @@ class Run:
         return _ratio(theirs, weights.sum(axis=1, dtype=np.float64))
 
     def distance(self) -> Floats:
-        """(R,) total variation distance between the weights and the exact ones."""
+        """Return the total variation distance between the weights and the exact ones, (R,)."""
         ours = np.nan_to_num(self.weights[self.exact_rounds])
         return 0.5 * np.abs(ours - np.nan_to_num(self.exact)).sum(axis=1, dtype=np.float64)
 

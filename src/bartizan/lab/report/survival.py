@@ -1,4 +1,4 @@
-"""Which rules survived which attacks, judged by the mean without attack and the mean under the same attack."""
+"""The rules that survived each attack, judged by the mean without attack and under the same attack."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from bartizan.lab.report.factors import order
 from bartizan.lab.report.groups import GridCell
 from bartizan.lab.report.wording import capital, counted, level, listed, points, span
 
-WITHIN = 0.05
-"""A rule that survived ended with at most this much less accuracy than the mean without attack, or at most this part
-more perplexity."""
-MOST_NAMED = 4
-"""The most attacks of which a sentence gives numbers."""
+SURVIVAL_MARGIN = 0.05
+"""Accuracy that a surviving rule loses against the mean without attack, at most, or fraction of perplexity it gains."""
+MAX_NAMED_ATTACKS = 4
+"""Attacks of which a sentence gives numbers, at most."""
 
 
 def survived(cell: GridCell, clean: float, attacked: float) -> bool | None:
-    """Whether all runs of a cell converged and ended near the mean without attack and above the attacked mean.
+    """Return whether all runs of a cell converged and ended near the mean without attack and above the attacked mean.
 
-    None: it did not fail by what is known, and something to compare it with is not known (NaN).
+    None if it did not fail so far, but a mean to compare it with is unknown (NaN).
     """
     sign, end = cell.metric.sign, cell.last[0]
-    limit = clean * (1 + WITHIN) if cell.metric.lower_is_better else clean - WITHIN
+    limit = clean * (1 + SURVIVAL_MARGIN) if cell.metric.lower_is_better else clean - SURVIVAL_MARGIN
     if cell.n_converged < cell.n or sign * end <= sign * attacked or sign * end < sign * limit:
         return False
     return None if math.isnan(cell.last[0] + clean + attacked) else True
@@ -35,10 +34,10 @@ def headline(cells: Sequence[GridCell]) -> str:
         metric = cells[0].metric
         top = max(cells, key=lambda cell: metric.merit(cell.last[0]))
         how = "lowest" if metric.lower_is_better else "highest"
-        said = [f"without attackers {top.rule} ended {how}, at {level(top.last[0], metric)}"]
+        sentences = [f"without attackers {top.rule} ended {how}, at {level(top.last[0], metric)}"]
     else:
-        said = [*_mean_unbeaten(cells), *_trusted_attackers(attacked), *_verdicts(cells, attacked)]
-    return " ".join(f"{capital(sentence)}." for sentence in [*said, seeds(cell.n for cell in cells)])
+        sentences = [*_mean_unbeaten(cells), *_trusted_attackers(attacked), *_verdicts(cells, attacked)]
+    return " ".join(f"{capital(sentence)}." for sentence in [*sentences, seeds(cell.n for cell in cells)])
 
 
 def definition(cells: Sequence[GridCell]) -> list[str]:
@@ -54,19 +53,20 @@ def definition(cells: Sequence[GridCell]) -> list[str]:
     missing += [f"under {attack}" for attack, ends in under.items() if any(map(math.isnan, ends))]
     metric = cells[0].metric
     worse, better = ("above", "below") if metric.lower_is_better else ("below", "above")
-    within = f"{WITHIN:.0%}" if metric.lower_is_better else points(WITHIN)
+    within = f"{SURVIVAL_MARGIN:.0%}" if metric.lower_is_better else points(SURVIVAL_MARGIN)
     near = f"at most {within} {worse} the mean without attack" + _in_brackets([span(clean, metric)])
     above = f"{better} the mean under the same attack"
-    if len(attacks) <= MOST_NAMED:
+    if len(attacks) <= MAX_NAMED_ATTACKS:
         above += _in_brackets([f"{attack} {span(ends, metric)}" for attack, ends in under.items()])
-    said = [f"Survived: all runs converged and ended, on average, {near} and {above}. Otherwise the rule failed."]
+    sentences = [f"Survived: all runs converged and ended, on average, {near} and {above}. Otherwise the rule failed."]
     if missing:
-        said.append(f"Missing, and needed to say that a rule survived: the mean {listed(missing)}.")
-    return said
+        sentences.append(f"Missing, and needed to say that a rule survived: the mean {listed(missing)}.")
+    return sentences
 
 
 def seeds(counts: Iterable[int]) -> str:
-    """
+    """Return the number of seeds in words.
+
     >>> seeds([1, 1]), seeds([3]), seeds([1, 3])
     ('one seed', 'means of 3 seeds', 'means of 1 to 3 seeds')
     """
@@ -102,14 +102,18 @@ def _trusted_attackers(attacked: Sequence[GridCell]) -> Iterator[str]:
         for attack, rules in found.items()
     ]
     if named:
-        more = f", and of rules under {len(named) - MOST_NAMED} more attacks" if len(named) > MOST_NAMED else ""
-        yield f"attackers got most of the weight {', and '.join(named[:MOST_NAMED])}{more}"
+        more = (
+            f", and of rules under {len(named) - MAX_NAMED_ATTACKS} more attacks"
+            if len(named) > MAX_NAMED_ATTACKS
+            else ""
+        )
+        yield f"attackers got most of the weight {', and '.join(named[:MAX_NAMED_ATTACKS])}{more}"
 
 
 def _verdicts(cells: Sequence[GridCell], attacked: Sequence[GridCell]) -> Iterator[str]:
-    """Say which rules survived what; a rule is judged only by the attacks under which it was tried.
+    """Say which rules survived each attack; a rule is judged only by the attacks under which it was tried.
 
-    One that did not converge is not judged where the mean without attack did not either: the training is the reason.
+    A run that did not converge is not judged if the mean without attack did not either: training is the reason.
     """
     attacks = order(cell.attack for cell in attacked)
     judged = [
@@ -141,15 +145,15 @@ def _clause(
 ) -> str:
     won, unjudged, lost = kinds
     tried = {cell.attack for cell in cells if cell.rule in rules}
-    said = []
+    clauses = []
     if won:
-        said.append(f"survived {_all_of(won, attacks)} ({_worst(rules, won, cells)})")
+        clauses.append(f"survived {_all_of(won, attacks)} ({_worst(rules, won, cells)})")
     if unjudged:
-        said.append(f"ended at {_worst(rules, unjudged, cells)} under {_all_of(unjudged, attacks)}")
+        clauses.append(f"ended at {_worst(rules, unjudged, cells)} under {_all_of(unjudged, attacks)}")
     if lost:
-        said.append(f"failed under {_all_of(lost, attacks)}")
+        clauses.append(f"failed under {_all_of(lost, attacks)}")
     untried = f" (not tried under {counted(len(attacks) - len(tried), 'other')})" if len(tried) < len(attacks) else ""
-    return f"{listed(rules)} {listed(said)}{untried}"
+    return f"{listed(rules)} {listed(clauses)}{untried}"
 
 
 def _worst(rules: Sequence[str], attacks: Sequence[str], cells: Sequence[GridCell]) -> str:
@@ -171,14 +175,14 @@ def _judged(cells: Sequence[GridCell], cell: GridCell) -> bool | None:
 
 
 def _of_mean(cells: Sequence[GridCell], other: str, attack: str, sketch: str | None = None) -> float:
-    """Where the plain mean ended, with this sketch or, as it uses none, with any; NaN if it was not run."""
+    """Return the plain mean's end, with this sketch or, as it uses none, with any; NaN if it was not run."""
     own = [cell for cell in cells if (cell.other, cell.attack, cell.rule) == (other, attack, "mean")]
     own = [cell for cell in own if cell.sketch == sketch] or own
     return cells[0].metric.best(map(_end, own))
 
 
 def _end(cell: GridCell) -> float:
-    """The accuracy or perplexity at the end; infinitely bad if a run did not converge."""
+    """Return the accuracy or perplexity at the end; infinitely bad if a run did not converge."""
     return cell.last[0] if cell.n_converged == cell.n else -cell.metric.sign * math.inf
 
 

@@ -1,4 +1,4 @@
-"""The runs as CSV, one row for each run or one for each round, and their rounds as TensorBoard scalars."""
+"""The runs as CSV, one row per run or per round, and their rounds as TensorBoard scalars."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ import numpy as np
 
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY
 from bartizan.lab.report.factors import Factors, setting
-from bartizan.lab.report.run_data import ROUND, SECONDS, Run, mean, median
+from bartizan.lab.report.run_data import ROUND_NUMBERS, STAGES, Run, mean, median
 
-ROUNDS = ("run", "round", *ROUND, *(f"{name}_seconds" for name in SECONDS), "server_reads", "weight_on_attackers")
-EVENTS = ".bartizan"
-"""The end of the names of the event files."""
+ROUND_COLUMNS = (
+    "run",
+    "round",
+    *ROUND_NUMBERS,
+    *(f"{name}_seconds" for name in STAGES),
+    "server_reads",
+    "weight_on_attackers",
+)
+EVENTS_SUFFIX = ".bartizan"
+"""Suffix of the event files."""
 
 
 def summary(run: Run, factors: Factors) -> dict[str, Any]:
-    """Return one run in single values; None or NaN where a value is not known."""
+    """Return one run in single values; None or NaN for those that are not known."""
     return {
         "run": run.folder,
         "id": run.id,
@@ -59,11 +66,11 @@ def runs(many: Sequence[Run], factors: Sequence[Factors]) -> str:
 
 
 def rounds(many: Sequence[Run]) -> str:
-    return _csv(ROUNDS, (row for run in many for row in _rounds(run)))
+    return _csv(ROUND_COLUMNS, (row for run in many for row in _rounds(run)))
 
 
 def _rounds(run: Run) -> Iterable[list[Any]]:
-    columns = [run.series[name] for name in (*ROUND, *SECONDS)] + [run.reads, run.on_attackers()]
+    columns = [run.series[name] for name in (*ROUND_NUMBERS, *STAGES)] + [run.reads, run.on_attackers()]
     for t, values in enumerate(zip(*columns, strict=True), start=1):
         yield [run.folder, t, *values]
 
@@ -77,7 +84,7 @@ def _csv(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _field(value: Any) -> Any:
-    """Return a value for CSV: empty if unknown; a text that a spreadsheet would take for a formula is quoted.
+    """Return a value for CSV: empty if unknown; a text that a spreadsheet could read as a formula is quoted.
 
     >>> _field("=1+1"), _field(float("nan")), _field(0.25)
     ("'=1+1", '', 0.25)
@@ -105,8 +112,8 @@ def write_events(runs: Sequence[Run], folder: Path, notice: Callable[[str], None
         notice(f"writing the events of run {n} of {len(runs)}")
         target = folder / run.folder
         target.mkdir(parents=True, exist_ok=True)
-        old = list(target.glob(f"events.out.tfevents.*{EVENTS}"))
-        writer = writers.EventFileWriter(str(target), filename_suffix=EVENTS)
+        old = list(target.glob(f"events.out.tfevents.*{EVENTS_SUFFIX}"))
+        writer = writers.EventFileWriter(str(target), filename_suffix=EVENTS_SUFFIX)
         scalars = {
             **{
                 name: run.series[name]

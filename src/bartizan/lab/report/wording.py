@@ -10,7 +10,7 @@ from bartizan.lab.metrics import ACCURACY, Metric
 
 
 def tenths(value: float) -> str:
-    """Round to one decimal, halves up, as the page's script does: a sentence, a table and a picture never differ.
+    """Round to one decimal, halves up, as the page's script does.
 
     >>> tenths(74.25), tenths(80)
     ('74.3', '80.0')
@@ -21,7 +21,8 @@ def tenths(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """
+    """Return a fraction in per cent.
+
     >>> percent(0.8125), percent(0.7425), percent(0.3)
     ('81.3%', '74.3%', '30%')
     """
@@ -29,7 +30,8 @@ def percent(value: float) -> str:
 
 
 def points(value: float) -> str:
-    """
+    """Return a difference of fractions in percentage points.
+
     >>> points(0.05), points(0.0071)
     ('5 points', '0.7 points')
     """
@@ -37,7 +39,8 @@ def points(value: float) -> str:
 
 
 def level(value: float, metric: Metric) -> str:
-    """
+    """Return a value of a metric.
+
     >>> from bartizan.lab.metrics import PERPLEXITY
     >>> level(0.8125, ACCURACY), level(8.125, PERPLEXITY), level(3e40, PERPLEXITY)
     ('81.3%', '8.13', '3.0e+40')
@@ -50,7 +53,8 @@ def level(value: float, metric: Metric) -> str:
 
 
 def difference(value: float, metric: Metric) -> str:
-    """
+    """Return a difference of two values of a metric.
+
     >>> from bartizan.lab.metrics import PERPLEXITY
     >>> difference(0.05, ACCURACY), difference(0.051, PERPLEXITY)
     ('5 points', '0.05')
@@ -74,7 +78,8 @@ def span(ends: Sequence[float], metric: Metric = ACCURACY) -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Return seconds with a unit.
+
     >>> duration(1.234), duration(0.0021), duration(3e-5)
     ('1.23 s', '2.1 ms', '30 µs')
     """
@@ -87,7 +92,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """
+    """Return names as a list in words.
+
     >>> listed(["krum", "mca", "mean"])
     'krum, mca and mean'
     """

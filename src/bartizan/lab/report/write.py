@@ -13,7 +13,7 @@ from bartizan.lab.report.content import content, page
 from bartizan.lab.report.load import Loaded, load
 
 MAKER = "bartizan report"
-"""The software that the pictures name as their maker."""
+"""Software that the pictures name as their maker."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Written:
     loaded: Loaded
     headline: str
     missing: str
-    """Why there are no PNG files; empty if there are."""
+    """The reason why there are no PNG files; empty if there are."""
 
 
 def write(

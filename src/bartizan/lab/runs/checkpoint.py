@@ -18,35 +18,35 @@ from bartizan._util.text import short
 from bartizan.records import CorruptFileError
 
 NAME = "checkpoint.pt"
-EVERY = 15.0  # seconds of training between two checkpoints
-SHARE = 1 / 30  # the part of the time that may go into writing them: a larger model is saved less often
+SECONDS_BETWEEN_SAVES = 15.0  # seconds of training between two checkpoints
+MAX_SAVING_FRACTION = 1 / 30  # the part of the time that may go into writing them: a larger model is saved less often
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a run needs to go on as if it had never stopped.
+    """The state of a run, enough to continue to the same results.
 
     The file is what `torch.save` writes for a dict of these fields, so its parts have checksums.
     """
 
     id: str
-    """The experiment's."""
+    """Id of the experiment."""
     round: Annotated[int, Between(0, 10**9)]
     """The last finished round."""
     lines: Annotated[int, Between(0, 10**15)]
     """Bytes of results.jsonl up to this round."""
     seconds: Annotated[float, Between(0.0, LARGEST)]
-    """Spent so far, resumed parts added up."""
+    """Seconds spent so far, over all resumed parts."""
     server: dict[str, Any]
     """The server's `state_dict`: the model's vector under "weights", and the state of the optimiser."""
     history: tuple[float, ...] = ()
     """State of a rule that remembers earlier rounds."""
     diverged: bool = False
-    """Whether that round was the last because the model is not finite any more."""
+    """Tells whether that round was the last because the model is no longer finite."""
     clients: dict[str, Any] = field(default_factory=dict)
-    """The clients' `state_dict`: what each sent last, where they have momentum over rounds."""
+    """The clients' `state_dict`: their last updates, if they have momentum over rounds."""
     shapes: dict[str, Any] = field(default_factory=dict)
-    """Shapes of the model's tensors by name, in their order in its vector: for a run that begins with this model."""
+    """Shapes of the model's tensors by name, in their order in its vector, for runs that begin with this model."""
 
     def save(self, folder: Path) -> None:
         """Write the folder's checkpoint; an interruption or a full disk leaves the previous one."""
@@ -64,7 +64,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> Checkpoint | None:
-        """The checkpoint of a run's folder, if it has one; a damaged file is a `CorruptFileError`."""
+        """Read the checkpoint of a run's folder, None if it has none; a damaged file is a `CorruptFileError`."""
         torch = torch_for("A checkpoint")
         path = Path(folder) / NAME
         try:
@@ -79,7 +79,7 @@ class Checkpoint:
                 # weights_only: a file from someone else must not execute code.
                 content = torch.load(file, map_location=device, weights_only=True)
             if not isinstance(content, dict):
-                raise TypeError("it holds no dict")
+                raise TypeError(f"expected a dict, got {type(content).__name__}")
             return schema.parse(cls, content)
         except FileNotFoundError:
             return None
@@ -88,7 +88,7 @@ class Checkpoint:
 
 
 def corrupt(path: Path, wrong: Exception) -> CorruptFileError:
-    """The error for a checkpoint that can't be used, and why."""
+    """Return the error for a checkpoint that can't be used, with the reason."""
     why = (wrong.strerror if isinstance(wrong, OSError) else str(wrong).partition("\n")[0]) or type(wrong).__name__
     return CorruptFileError(
         f"{path} is corrupt or not a checkpoint of this version: {short(why, 200)}. "
@@ -97,9 +97,9 @@ def corrupt(path: Path, wrong: Exception) -> CorruptFileError:
 
 
 class CheckpointTimer:
-    """Call `save` every few seconds, less often where a save takes long."""
+    """Call `save` every few seconds, less often if a save takes long."""
 
-    def __init__(self, save: Callable[[], None], every: float = EVERY) -> None:
+    def __init__(self, save: Callable[[], None], every: float = SECONDS_BETWEEN_SAVES) -> None:
         self._save, self._every = save, every
         self._last, self._wait = time.monotonic(), every
 
@@ -107,7 +107,7 @@ class CheckpointTimer:
         start = time.monotonic()
         self._save()
         self._last = time.monotonic()
-        self._wait = max(self._every, (self._last - start) / SHARE)
+        self._wait = max(self._every, (self._last - start) / MAX_SAVING_FRACTION)
 
     def if_due(self) -> None:
         if time.monotonic() - self._last >= self._wait:

@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
         "go on with unfinished runs, which it does anyway",
     )
     sweep.add_argument(
-        "--workers", type=number, metavar="N", help="runs at a time (default: one a core, or one on a GPU)"
+        "--workers", type=number, metavar="N", help="runs at a time (default: one per core, or one on a GPU)"
     )
     sweep.set_defaults(run=_sweep)
 

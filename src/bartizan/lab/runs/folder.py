@@ -1,4 +1,4 @@
-"""The folder of a run: read, check and clear it."""
+"""Read, check and clear the folder of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADVICE = "Put back a copy, or pass --fresh to begin again."
 
 
 def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
-    """The lines that an earlier process wrote of this experiment, up to the last whole one; None if there are none."""
+    """Read this experiment's lines of an earlier process, up to the last whole one; None if there are none."""
     try:
         found = _read(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -37,7 +37,7 @@ def recorded(folder: Path, experiment: Experiment) -> Recorded | None:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise where a run would replace an experiment.toml that no run has written."""
+    """Raise AnotherRunError if a run would replace an experiment.toml that no run has written."""
     here = [name for name in (CONFIG, results.NAME, checkpoint.NAME) if (folder / name).exists()]
     if here == [CONFIG]:
         raise AnotherRunError(f"{folder} holds an {CONFIG} that no run wrote. Take another folder with --out.")

@@ -29,7 +29,8 @@ class RunProgress:
         self._times: deque[float] = deque(maxlen=11)
 
     def update(self, line: Line) -> None:
-        """
+        """Add a line.
+
         >>> progress = RunProgress(9)
         >>> progress.update({"kind": "round", "round": 5, "loss": 1.5, "weights": None, "accuracy": 0.25})
         >>> progress.summary
@@ -50,13 +51,13 @@ class RunProgress:
 
     @property
     def pace(self) -> float | None:
-        """Seconds a round, over the last ten."""
+        """Return the seconds per round, over the last ten."""
         times = self._times
         return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
 
     @property
     def summary(self) -> str:
-        """Accuracy or perplexity, loss and weight on attackers, as far as they are known."""
+        """Return accuracy or perplexity, loss and weight on attackers, as far as they are known."""
         parts = []
         if self.reached is not None and self.reached[1] is not None:
             parts.append(f"{self.reached[0]} {_shown(*self.reached)}")
@@ -95,12 +96,12 @@ class Display:
 
     @property
     def done(self) -> int:
-        """Rounds that are done, of all runs."""
+        """Return the number of finished rounds of all runs."""
         return sum(self.rounds[name] if name in self.ended else run.round for name, run in self.runs.items())
 
     @property
     def status(self) -> str:
-        """The rounds that are done, and the time left at the pace of the running ones."""
+        """Return the finished rounds, and the time left at the pace of the running ones."""
         total = sum(self.rounds.values())
         parts = [f"{self.done:,} of {total:,}"]
         if not self.single:
@@ -111,7 +112,7 @@ class Display:
         return ", ".join(parts)
 
     def update(self, name: str, line: Line) -> None:
-        """Take one line of the run with this name."""
+        """Add one line of the run with this name."""
         if line["kind"] == "run":  # its first line, also when it begins again after its process died
             self.runs[name] = RunProgress(self.rounds[name])
         run = self.runs[name]
@@ -138,7 +139,7 @@ class Display:
 
 
 def measured(line: Line) -> tuple[str, float | None] | None:
-    """The name and the value of the metric in a round's line, if it was tested."""
+    """Return name and value of the metric in a round's line, if it was tested."""
     return next(((name, line[name]) for name in METRICS if name in line), None)
 
 

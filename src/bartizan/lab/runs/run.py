@@ -26,11 +26,11 @@ from bartizan.lab.runs.folder import CONFIG, clear, recorded, refuse_foreign
 from bartizan.records import AnotherRunError, CorruptFileError, Recorded, Writer, locked, require_writable
 
 if TYPE_CHECKING:
-    from bartizan.lab.data.population import Population
+    from bartizan.lab.training.population import Population
     from bartizan.lab.training.training_loop import Training
 
 Watch = Callable[[Mapping[str, Any]], None]
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
     resume: bool = False,
     fresh: bool = False,
     watch: Watch | None = None,
-    save_every: float = checkpoint.EVERY,
+    save_every: float = checkpoint.SECONDS_BETWEEN_SAVES,
 ) -> Recorded:
     """Train as an experiment says, and return what is in the folder's `results.jsonl` afterwards.
 
@@ -70,7 +70,7 @@ def run(
         else:
             config = flatten(before.run.get("config", {}))
             if config.get("data.folder") != experiment.data.folder:
-                from bartizan.lab.data.population import Population
+                from bartizan.lab.training.population import Population
 
                 _require_same_data(Population.of(experiment), before, folder)
             if config.get("model.weights", "") != experiment.model.weights:
@@ -209,7 +209,7 @@ class Interrupts:
 
 
 def lines_of(saved: Checkpoint, folder: Path, experiment: Experiment) -> Recorded:
-    """The lines of the rounds up to the checkpoint."""
+    """Read the lines of the rounds up to the checkpoint."""
     before = results.read(folder, saved.lines)
     servers = saved.server.get("round")
     if type(servers) is not int:
@@ -262,7 +262,7 @@ def _explained(folder: Path) -> Iterator[None]:
             "smaller clients.batch or model, or stop what else is running, then pass --resume."
         ) from None
     except OSError as wrong:
-        if wrong.errno not in FULL:
+        if wrong.errno not in DISK_FULL:
             raise
         raise OSError(
             wrong.errno,

@@ -21,10 +21,10 @@ from bartizan.lab.runs.folder import recorded
 from bartizan.records import require_writable
 
 Watch = Callable[[str, Mapping[str, Any]], None]
-TRIES = 2
+MAX_TRIES = 2
 LINE, DONE, FAILED = "line", "done", "failed"
-"""The kinds of messages that a worker sends."""
-PATIENCE = 30.0  # seconds that workers have to finish their round when the sweep is stopped
+"""Kinds of messages from a worker."""
+SECONDS_TO_STOP = 30.0  # seconds that workers have to finish their round when the sweep is stopped
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """One experiment to run, and how often it was begun."""
+    """One experiment to run, and the number of its tries."""
 
     experiment: Experiment
     folder: Path
@@ -61,7 +61,7 @@ def sweep(
     Args:
         experiments: What to run; one with a grid stands for all runs of the grid.
         folder: Where each run gets a folder, named by its `slug`.
-        workers: Number of processes, each with one run at a time; by default one a core, or one on a GPU.
+        workers: Number of processes, each with one run at a time; by default one per core, or one on a GPU.
         resume: Keep finished runs and go on with unfinished ones; otherwise all begin again.
         watch: Called with every line of every run, as watch(slug, line); lines of finished runs come first.
 
@@ -110,7 +110,7 @@ def work(pipe: Connection, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["NUMBA_NUM_THREADS"] = str(threads)  # read when numba is first imported, which is later
     from bartizan.lab.runs.run import run
-    from bartizan.lab.training.torch_import import torch
+    from bartizan.lab.torch_import import torch
 
     def send_line(line: Mapping[str, Any]) -> None:
         pipe.send((LINE, line))
@@ -134,7 +134,7 @@ def work(pipe: Connection, threads: int) -> None:
 
 
 class WorkerPool:
-    """Worker processes, and the job that each is doing.
+    """A pool of worker processes, with the job of each.
 
     Unlike `concurrent.futures.ProcessPoolExecutor` it survives the death of a worker.
     """
@@ -145,7 +145,7 @@ class WorkerPool:
         self.busy: dict[Connection, Job] = {}
 
     def run(self, jobs: deque[Job], watch: Watch) -> Iterator[Outcome]:
-        """Do all jobs, and yield each one's outcome when it is known."""
+        """Do all jobs, and yield the outcome of each when it is known."""
         while jobs or self.busy:
             self._assign(jobs)
             for pipe in wait(list(self.workers)):
@@ -156,7 +156,7 @@ class WorkerPool:
                     if (job := self.busy.pop(pipe, None)) is not None:
                         yield from self._retry(job, self.workers[pipe], jobs)
                     pipe.close()
-                    self.workers.pop(pipe).join(PATIENCE)
+                    self.workers.pop(pipe).join(SECONDS_TO_STOP)
                     continue
                 job = self.busy[pipe]
                 if kind == LINE:
@@ -185,13 +185,15 @@ class WorkerPool:
 
     def _retry(self, job: Job, process: BaseProcess, jobs: deque[Job]) -> Iterator[Outcome]:
         """Put the job of a dead worker in front again, or give it up."""
-        process.join(PATIENCE)
-        if job.tries < TRIES:
+        process.join(SECONDS_TO_STOP)
+        if job.tries < MAX_TRIES:
             jobs.appendleft(job)
             return
         code = process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        error = f"its process died {TRIES} times, last by {how}; if by SIGKILL, memory may be short: take fewer workers"
+        error = (
+            f"its process died {MAX_TRIES} times, last by {how}; if by SIGKILL, memory may be short: take fewer workers"
+        )
         yield Outcome(job.experiment, job.folder, "failed", error)
 
     def stop(self) -> None:
@@ -199,7 +201,7 @@ class WorkerPool:
         for pipe, process in self.workers.items():
             pipe.close()
             process.terminate()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + SECONDS_TO_STOP
         try:
             for process in self.workers.values():
                 process.join(max(0.0, until - time.monotonic()))
@@ -211,7 +213,7 @@ class WorkerPool:
 
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Hold Ctrl-C back: a process started meanwhile never receives it, this one receives it afterwards."""
+    """Block Ctrl-C: a process started meanwhile never receives it, this one receives it afterwards."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -224,7 +226,7 @@ def _sigint_blocked() -> Iterator[None]:
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -9,17 +9,17 @@ from typing import Any
 
 from bartizan import lora
 from bartizan.aggregate import Aggregator
+from bartizan.lab.torch_import import Tensor, torch
 from bartizan.lab.training.flat_model import FlatLayout
 from bartizan.lab.training.reproducible import deterministic
 from bartizan.lab.training.server import Server
-from bartizan.lab.training.torch_import import Tensor, torch
 from bartizan.lora.adapters import Adapter, Form
 from bartizan.result import Aggregation
 
 
 @dataclass(frozen=True)
 class AdapterUpdates:
-    """Aggregate vectors that are changes of a LoRA adapter by the products B A; the result is such a vector too.
+    """The aggregation of vectors that are changes of a LoRA adapter, by the products B A, to another such vector.
 
     A client's adapter is the server's minus `step` times its update. After local steps `step` is 1, and this is the
     adapter that the client ended at; after a gradient it is the server's adapter after a step of this size.
@@ -71,7 +71,7 @@ class AdapterUpdates:
 
 
 def aligned(B: Tensor, A: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors of the same product B A whose A has the lengths and angles of `before`, and is nearest to it.
+    """Return factors of the same product B A whose A has the lengths and angles of `before`, and is nearest to it.
 
     A small change of the product is then a small change of the factors, so that optimisers and momentum, which know
     factors only, can go on from earlier rounds.

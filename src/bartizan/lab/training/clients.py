@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.lab.config.sections import Clients as Work
+from bartizan.lab.config.sections import ClientsSettings
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training import reproducible
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.gradients import Captured, CapturedGrouped, Grouped, Vmapped
+from bartizan.lab.training.gradients import Grouped, Loop, Vmapped
 from bartizan.lab.training.gradients.passes import Pass
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
     from bartizan.lab.data.device_text import TextOnDevice
 
-IN_CACHE = 2**27  # bytes: on a processor more clients at once are slower, as their images leave the cache
+CACHE_BYTES = 2**27  # bytes: on a processor more clients at once are slower, as their images leave the cache
 
 
-def batches(part: Array, work: Work, rng: np.random.Generator) -> Array:
-    """A client's examples for a round, (steps, batch): its part is shuffled anew for every pass over it.
+def batches(part: Array, work: ClientsSettings, rng: np.random.Generator) -> Array:
+    """Draw a client's examples for a round, (steps, batch): its part is shuffled anew for every pass over it.
 
     No example comes twice in a pass; what is left of a pass and fills no batch is dropped. All batches have one size,
     so a client with fewer examples than a batch goes through them again, in another order, until it is full.
 
     >>> rng = np.random.default_rng(0)
-    >>> batches(np.array([4, 5, 6]), Work(batch=7), rng).shape
+    >>> batches(np.array([4, 5, 6]), ClientsSettings(batch=7), rng).shape
     (1, 7)
     """
     n, batch = len(part), work.batch
@@ -43,7 +43,7 @@ def batches(part: Array, work: Work, rng: np.random.Generator) -> Array:
 
 
 class ClientUpdates(NamedTuple):
-    """The updates of m clients, a row each, and their mean training losses."""
+    """The updates of m clients, one row per client, and their mean training losses."""
 
     updates: Tensor  # (m, size)
     losses: Tensor  # (m,)
@@ -73,7 +73,7 @@ class Clients:
         model: nn.Module,
         images: OnDevice | TextOnDevice,
         parts: Sequence[Tensor],
-        work: Work = Work(),
+        work: ClientsSettings = ClientsSettings(),
         *,
         seed: int = 0,
         augment: bool = False,
@@ -85,7 +85,7 @@ class Clients:
             model: The network; its own weights are not used.
             images: All images, on the device where clients compute.
             parts: The indices of each client's images; poisoned copies of images follow the original ones.
-            work: What a client does in a round, and in which precision.
+            work: Work of a client in a round, and its precision.
             seed: Of the batches and the augmentation.
             augment: Shift and mirror the images at random.
             at_once: How many clients are computed together; by default as many as fit into the cache or the GPU.
@@ -94,13 +94,13 @@ class Clients:
         self.parts = [part.cpu().numpy() for part in parts]
         self.work, self.seed, self.augment = work, seed, augment
         device = images.labels.device
-        self.shared, self.own = _fastest_passes(model, device, work)
+        self.gradients = _pass_for(model, device, work)
         self.at_once = at_once or clients_at_once(model, work.batch, images.shape, device)
         self.sent: dict[int, Tensor] = {}
-        """What each client sent last, without statistics: the state that clients with momentum keep over the rounds."""
+        """Last update of each client, without statistics: the state that clients with momentum keep over the rounds."""
 
     def updates(self, weights: Tensor, clients: Sequence[int], round: int) -> ClientUpdates:
-        """The honest updates of these clients at the server's `weights`, which the server subtracts from them."""
+        """Compute the honest updates of these clients, which the server subtracts from its `weights`."""
         drawn = [
             batches(self.parts[c], self.work, reproducible.generator(self.seed, "batches", round, c)) for c in clients
         ]
@@ -124,7 +124,7 @@ class Clients:
         return sent
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a resumed run needs; empty without momentum."""
+        """Return the state that a resumed run needs; empty without momentum."""
         return {"sent": {str(client): update for client, update in sorted(self.sent.items())}} if self.sent else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -132,17 +132,17 @@ class Clients:
         sent, size = state.get("sent", {}), (self.flat.n_parameters,)
         known = {str(client): client for client in range(len(self.parts))}
         if not isinstance(sent, dict) or (sent and not self.work.worker_momentum) or not known.keys() >= sent.keys():
-            raise ValueError("clients must hold what clients sent last, by their numbers")
+            raise ValueError("clients must be the last updates of clients with momentum, by their numbers")
         for update in sent.values():
             if not isinstance(update, Tensor) or update.dtype != torch.float32 or tuple(update.shape) != size:
-                raise ValueError(f"what a client sent last must be a tensor of float32 and shape {size}")
+                raise ValueError(f"the last update of a client must be a tensor of float32 and shape {size}")
         self.sent = {known[name]: update.to(self.images.labels.device) for name, update in sent.items()}
 
     def _train(self, weights: Tensor, group: _Group, out: Tensor) -> Tensor:
         """Write the updates of a group to `out`, and return its losses."""
         n, work = self.flat.n_parameters, self.work
         augments = [self._augment(group.round, client) for client in group.clients] if self.augment else []
-        first = self.shared(weights, *self._batch(group, 0, augments), out=out)
+        first = self.gradients(weights, *self._batch(group, 0, augments), out=out)
         if work.work == "gradient":
             torch.sub(weights[n:], out[:, n:], out=out[:, n:])
             return first.losses
@@ -151,7 +151,7 @@ class Clients:
         here = torch.cat([torch.add(weights[:n], velocity, alpha=-work.step_size), out[:, n:]], dim=1)
         for step in range(1, steps[0]):
             m = int((steps > step).sum())
-            got = self.own(here[:m], *self._batch(group, step, augments), out=out[:m])
+            got = self.gradients(here[:m], *self._batch(group, step, augments), out=out[:m])
             torch.add(got.rows[:, :n], velocity[:m], alpha=work.momentum, out=velocity[:m])
             here[:m, :n].sub_(velocity[:m], alpha=work.step_size)
             here[:m, n:] = got.rows[:, n:]
@@ -160,7 +160,7 @@ class Clients:
         return losses / torch.from_numpy(steps).to(losses)
 
     def _batch(self, group: _Group, step: int, augments: list[torch.Generator]) -> tuple[Tensor, Tensor]:
-        """The images and labels of this step, of the clients that take it."""
+        """Return the images and labels of this step, of the clients that take it."""
         indices = np.stack([examples[step] for examples in group.examples if len(examples) > step])
         where = torch.from_numpy(indices).to(self.images.labels.device)
         if not augments:
@@ -172,32 +172,28 @@ class Clients:
         return reproducible.torch_generator(self.images.labels.device, self.seed, "augment", round, client)
 
 
-def _fastest_passes(model: nn.Module, device: torch.device, work: Work) -> tuple[Pass, Pass]:
-    """The pass for weights that all clients share, and the one for weights of their own (docs/reference/models.md)."""
-    plain = not work.compiled and work.precision == "float32"
-    many = Grouped(model) if Grouped.fits(model) else Vmapped(model)
+def _pass_for(model: nn.Module, device: torch.device, work: ClientsSettings) -> Pass:
+    """Return the fastest pass for this model and work (docs/reference/models.md)."""
+    if not work.compiled and work.precision == "float32":
+        return Grouped(model) if Grouped.fits(model) else Vmapped(model)
     if device.type != "cuda":
-        if not plain:
-            raise ValueError(
-                f"clients.compiled and clients.precision = 'bfloat16' are for a GPU; these clients are on {device}."
-            )
-        return many, many
-    captured = Captured(model, compiled=work.compiled, precision=getattr(torch, work.precision))
-    shared = CapturedGrouped(many) if isinstance(many, Grouped) else many
-    return shared if plain else captured, captured
+        raise ValueError(
+            f"clients.compiled and clients.precision = 'bfloat16' are for a GPU; these clients are on {device}."
+        )
+    return Loop(model, compiled=work.compiled, precision=getattr(torch, work.precision))
 
 
 def clients_at_once(model: nn.Module, batch: int, image: tuple[int, ...], device: torch.device) -> int:
-    """The number of clients whose pass fits into the cache, or into a third of a GPU's memory.
+    """Return the number of clients whose pass fits into the cache, or into a third of a GPU's memory.
 
     The free memory of the GPU does not matter, as the number must be the same when a run is resumed.
     """
-    most = torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else IN_CACHE
+    most = torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else CACHE_BYTES
     return max(1, most // _bytes_of_pass(model, batch, image))
 
 
 def _bytes_of_pass(model: nn.Module, batch: int, image: tuple[int, ...]) -> int:
-    """Peak memory of one client's pass: tensors saved for the backward pass, and the patches of one layer."""
+    """Return the peak memory of one client's pass: tensors kept for the backward pass, and patches of one layer."""
     kept, patches = 0, 0
 
     def keep(tensor: Tensor) -> Tensor:

@@ -5,74 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.gradients.cuda_graphs import capture
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 if TYPE_CHECKING:
     from bartizan.lab.data.device_images import OnDevice
     from bartizan.lab.data.device_text import TextOnDevice
 
-BATCH = 500
-AT_ONCE = 2500  # on a GPU
-IN_CACHE = 100  # on a processor, where larger activations leave the cache
-
-
-class Evaluation:
-    """Accuracy and mean loss of a model with given weights on a set of images; on a GPU captured as a CUDA graph.
-
-    With `batch_statistics` BatchNorm normalises each batch by itself, as in training, and not by running statistics.
-    """
-
-    def __init__(
-        self, model: nn.Module, images: OnDevice | TextOnDevice, batch: int = BATCH, *, batch_statistics: bool = False
-    ) -> None:
-        self.model, self.images, self.batch, self.batch_statistics = model, images, batch, batch_statistics
-        self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
-        self._weights: Tensor | None = None
-
-    def __call__(self, weights: Tensor) -> tuple[float, float]:
-        if weights.is_cuda and self._weights is None:
-            self._weights = held = weights.clone()
-            self._captured = capture(lambda: self._sums(held, half=True))
-        if self._captured is None or self._weights is None:
-            sums = self._sums(weights, half=weights.is_cuda)
-        else:
-            self._weights.copy_(weights)
-            self._captured[0].replay()
-            sums = self._captured[1]
-        right, loss = sums.tolist()
-        if weights.is_cuda and not abs(loss) < float("inf"):  # float16 ends at 65,504
-            right, loss = self._sums(weights, half=False).tolist()
-        n = self.images.labels.numel()  # of text, one for each character
-        return right / n, loss / n
-
-    def _sums(self, weights: Tensor, *, half: bool) -> Tensor:
-        """How many images are classified right, and the sum of the losses."""
-        total = torch.zeros(2, dtype=torch.float64, device=weights.device)
-        for outputs, labels in _outputs(self.model, weights, self.images, self.batch, self.batch_statistics, half):
-            loss = functional.cross_entropy(outputs.double(), labels, reduction="sum")
-            total += torch.stack([(outputs.argmax(1) == labels).sum().double(), loss])
-        return total
+BATCH_IMAGES = 500
+GPU_BATCH_IMAGES = 2500  # on a GPU
+CPU_BATCH_IMAGES = 100  # on a processor, where larger activations leave the cache
 
 
 def evaluate(
     model: nn.Module,
     weights: Tensor,
     images: OnDevice | TextOnDevice,
-    batch: int = BATCH,
+    batch: int = BATCH_IMAGES,
     *,
     batch_statistics: bool = False,
+    half: bool = False,
 ) -> tuple[float, float]:
-    """Accuracy and mean loss of the model with these weights, once."""
-    evaluation = Evaluation(model, images, batch, batch_statistics=batch_statistics)
-    right, loss = evaluation._sums(weights, half=False).tolist()
-    n = images.labels.numel()
-    return right / n, loss / n
+    """Return accuracy and mean loss of a model with given weights on a set of images.
+
+    With `batch_statistics` BatchNorm normalises each batch by itself, as in training, and not by running statistics.
+    With `half` images on a GPU are classified in float16, and again in float32 if a number overflows.
+    """
+    half = half and weights.is_cuda
+    total = torch.zeros(2, dtype=torch.float64, device=weights.device)
+    for outputs, labels in _outputs(model, weights, images, batch, batch_statistics, half):
+        loss = functional.cross_entropy(outputs.double(), labels, reduction="sum")
+        total += torch.stack([(outputs.argmax(1) == labels).sum().double(), loss])
+    right, loss_sum = total.tolist()
+    if half and not abs(loss_sum) < float("inf"):  # float16 ends at 65,504
+        return evaluate(model, weights, images, batch, batch_statistics=batch_statistics)
+    n = images.labels.numel()  # of text, one for each character
+    return right / n, loss_sum / n
 
 
 def backdoor_rate(model: nn.Module, weights: Tensor, triggered: OnDevice | TextOnDevice, target: int) -> float:
-    """The part of the triggered images of other classes that the model assigns to the target class."""
+    """Return the fraction of triggered images of other classes that the model assigns to the target class."""
     fooled, others = 0, 0
     for outputs, labels in _outputs(model, weights, triggered):
         other = labels != target
@@ -85,11 +57,11 @@ def _outputs(
     model: nn.Module,
     weights: Tensor,
     images: OnDevice | TextOnDevice,
-    batch: int = BATCH,
+    batch: int = BATCH_IMAGES,
     batch_statistics: bool = False,
     half: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Scores of all images; `half` in float16, which has as many digits as TF32, a GPU's float32 of convolutions."""
+    """Yield scores and labels of all images; `half` in float16, which has the digits of TF32, a GPU's usual float32."""
     # Copies: BatchNorm writes to them in training mode, and some of a GPU's kernels want them aligned.
     tensors = {name: part.clone() for name, part in FlatLayout.of(model).named(weights).items()}
     model.eval()  # passes put it in training mode themselves
@@ -99,9 +71,9 @@ def _outputs(
     n, device = len(images.labels), images.labels.device
     half = half and not batch_statistics and weights.dtype == torch.float32
     if half:
-        batch = AT_ONCE
+        batch = GPU_BATCH_IMAGES
     elif device.type == "cpu" and not batch_statistics:
-        batch = min(batch, IN_CACHE)
+        batch = min(batch, CPU_BATCH_IMAGES)
     with torch.no_grad():
         # Of nearly equal sizes: a last batch of few images would have statistics of few.
         for where in torch.arange(n, device=device).tensor_split(-(-n // batch)):

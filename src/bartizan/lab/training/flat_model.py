@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from bartizan.lab.training.torch_import import Tensor, nn, torch
+from bartizan.lab.torch_import import Tensor, nn, torch
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One tensor of the model, and its position in the vector."""
 
     name: str
@@ -22,7 +22,7 @@ class Entry:
         return self.start + prod(self.shape)
 
     def of(self, vectors: Tensor) -> Tensor:
-        """A view of its part of a vector, or of each row of a matrix."""
+        """Return a view of the tensor's part of a vector, or of each row of a matrix."""
         return vectors[..., self.start : self.stop].view(*vectors.shape[:-1], *self.shape)
 
 
@@ -37,7 +37,7 @@ class FlatLayout:
     (15, 21)
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
     n_parameters: int
 
     @classmethod
@@ -46,34 +46,34 @@ class FlatLayout:
         means = [name for name in buffers if name.endswith("running_mean")]
         variances = [name.removesuffix("mean") + "var" for name in means]
         tensors = [*model.named_parameters(), *((name, buffers[name]) for name in [*means, *variances])]
-        entries, start = list[Entry](), 0
+        entries, start = list[TensorEntry](), 0
         for name, tensor in tensors:
-            entries.append(Entry(name, tuple(tensor.shape), start))
+            entries.append(TensorEntry(name, tuple(tensor.shape), start))
             start += tensor.numel()
         return cls(tuple(entries), sum(parameter.numel() for parameter in model.parameters()))
 
     @property
     def size(self) -> int:
-        """Coordinates of the vector."""
+        """Return the number of coordinates of the vector."""
         return self.entries[-1].stop
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[TensorEntry]:
         return iter(self.entries)
 
     def read(self, model: nn.Module) -> Tensor:
-        """A copy of the model's tensors as a vector."""
+        """Return a copy of the model's tensors as a vector."""
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         return torch.cat([tensors[entry.name].detach().reshape(-1) for entry in self])
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """The model's tensors as views of a vector, for `torch.func.functional_call`."""
+        """Return the model's tensors as views of a vector, for `torch.func.functional_call`."""
         return {entry.name: entry.of(vector) for entry in self}
 
     def parameters(self, part: Tensor) -> dict[str, Tensor]:
-        """The parameters as views of the vector's first part."""
+        """Return the parameters as views of the vector's first part."""
         return {entry.name: entry.of(part) for entry in self if entry.start < self.n_parameters}
 
     def statistics(self, part: Tensor) -> dict[str, Tensor]:
-        """BatchNorm's statistics as views of the vector's second part."""
+        """Return BatchNorm's statistics as views of the vector's second part."""
         n = self.n_parameters
         return {e.name: replace(e, start=e.start - n).of(part) for e in self if e.start >= n}

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from bartizan.lab.training.torch_import import torch
+from bartizan.lab.torch_import import torch
 
 
 def seed_sequence(seed: int, purpose: str, *numbers: int) -> np.random.SeedSequence:
-    """The seed of what is drawn for one purpose, such as a client's batches of a round.
+    """Return the seed for one purpose, such as a client's batches of a round.
 
     It depends on its arguments only, so a resumed run needs no saved generators.
     """
@@ -21,7 +21,7 @@ def seed_sequence(seed: int, purpose: str, *numbers: int) -> np.random.SeedSeque
 
 
 def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
-    """A NumPy generator for one purpose.
+    """Return a NumPy generator for one purpose.
 
     >>> int(generator(0, "batches", 3, 7).integers(1000)) == int(generator(0, "batches", 3, 7).integers(1000))
     True
@@ -30,13 +30,13 @@ def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
 
 
 def torch_generator(device: torch.device, seed: int, purpose: str, *numbers: int) -> torch.Generator:
-    """A torch generator for one purpose, on this device."""
+    """Return a torch generator for one purpose, on this device."""
     drawn = int(seed_sequence(seed, purpose, *numbers).generate_state(1, np.uint64)[0])
     return torch.Generator(device).manual_seed(drawn)
 
 
 def round_seed(seed: int, purpose: str, round: int) -> int:
-    """A seed of 128 bits for one round, such as that of its projection."""
+    """Return a seed of 128 bits for one round, such as that of its projection."""
     high, low = seed_sequence(seed, purpose, round).generate_state(2, np.uint64)
     return int(high) << 64 | int(low)
 

@@ -7,15 +7,15 @@ from typing import Any, NotRequired, TypedDict
 
 from bartizan._util import schema
 from bartizan._util.text import quoted
-from bartizan.lab.config.sections import Server as Settings
+from bartizan.lab.config.sections import ServerSettings
+from bartizan.lab.torch_import import Tensor, nn, torch
 from bartizan.lab.training.step_sizes import STEP_SIZES
-from bartizan.lab.training.torch_import import Tensor, nn, torch
 
-LEAST_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may push below zero
+MIN_VARIANCE = 1e-5  # of BatchNorm's running variances, which attackers may push below zero
 
 
 class Estimates(TypedDict):
-    """What Prodigy changes in its group of parameters; all else there are settings."""
+    """The numbers that Prodigy changes in its group of parameters, beside its settings."""
 
     d: float
     d_max: float
@@ -42,8 +42,8 @@ class Server:
 
     `sgd`: :math:`w \leftarrow w - \eta u`. `momentum`: :math:`v \leftarrow \mu v + u,\ w \leftarrow w - \eta v`.
     `prodigy`: Adam whose step size is estimated from the distance that the weights have gone (Mishchenko and
-    Defazio, 2024), here with `step_size` as a factor, 1 unless there is a reason. `dog`, `d-adaptation` and
-    `adagrad-norm`: `sgd` with a step size of `STEP_SIZES`, and that factor.
+    Defazio, 2024), here with `step_size` as a factor, 1 unless there is a reason. `dog` and `adagrad-norm`:
+    `sgd` with a step size of `STEP_SIZES`, and that factor.
 
     BatchNorm's statistics, the coordinates from `n_parameters` on, move by the aggregate itself.
 
@@ -55,9 +55,15 @@ class Server:
     """
 
     def __init__(
-        self, weights: Tensor, n_parameters: int, settings: Settings = Settings(), *, step_size: float, rounds: int = 1
+        self,
+        weights: Tensor,
+        n_parameters: int,
+        settings: ServerSettings = ServerSettings(),
+        *,
+        step_size: float,
+        rounds: int = 1,
     ) -> None:
-        """`rounds` is how long a cosine schedule takes to reach zero."""
+        """Copy the weights; a cosine schedule reaches zero after `rounds`."""
         self.weights = weights.detach().clone()
         self.n_parameters, self.settings, self.step_size, self.rounds = n_parameters, settings, step_size, rounds
         self.round = 0
@@ -81,7 +87,7 @@ class Server:
         used = self._move(gradient, factor)
         statistics = self.weights[self.n_parameters :]
         statistics -= change
-        statistics[len(statistics) // 2 :].clamp_(min=LEAST_VARIANCE)
+        statistics[len(statistics) // 2 :].clamp_(min=MIN_VARIANCE)
         return used
 
     def skip(self) -> None:
@@ -90,7 +96,7 @@ class Server:
 
     @property
     def factor(self) -> float:
-        """The schedule's factor of the step size in this round."""
+        """Return the schedule's factor of the step size in this round."""
         if self.settings.schedule == "constant":
             return 1.0
         return (1 + cos(pi * min(self.round / self.rounds, 1.0))) / 2
@@ -113,7 +119,7 @@ class Server:
         return used
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a resumed run needs: tensors, numbers and strings only."""
+        """Return the state that a resumed run needs: tensors, numbers and strings only."""
         state: dict[str, Any] = {"optimiser": self.settings.optimiser, "round": self.round, "weights": self.weights}
         if self._velocity is not None:
             state["velocity"] = self._velocity
@@ -124,7 +130,7 @@ class Server:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state; in one that is not sound, all that an optimiser uses is checked."""
+        """Continue from such a state; raise ValueError or TypeError if an optimiser could not use it."""
         if state["optimiser"] != self.settings.optimiser:
             raise ValueError(
                 f"this state is of a server with {quoted(state['optimiser'], 60)}, not with {self.settings.optimiser}"
@@ -155,7 +161,7 @@ class Server:
 
 
 def _copied(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
-    """A copy of a state's tensor, of the shape and dtype of `like`; Prodigy keeps one number for a vector of zeros."""
+    """Copy a state's tensor of the shape and dtype of `like`; Prodigy keeps one number for a vector of zeros."""
     found, shapes = state[name], (like.shape, torch.Size()) if name == "p0" else (like.shape,)
     if not isinstance(found, Tensor) or found.dtype != like.dtype or found.shape not in shapes:
         got = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else quoted(found, 60)
@@ -164,7 +170,7 @@ def _copied(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
 
 
 def _prodigy(parameters: Tensor, step_size: float) -> Any:
-    """prodigyopt's optimiser, which changes this view of the weights."""
+    """Return prodigyopt's optimiser, which changes this view of the weights."""
     try:
         from prodigyopt import Prodigy  # type: ignore[import-untyped]
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""Scalar step sizes that tune themselves, from the gradients seen so far and how far the weights have gone.
+"""Scalar step sizes that tune themselves, from the gradients so far and the distance of the weights from the first.
 
 Each is called with the weights and the gradient of a round, and returns the factor of that gradient.
 """
@@ -10,21 +10,21 @@ from math import sqrt
 from typing import Annotated, Any, ClassVar, TypedDict
 
 from bartizan._util.schema import LARGEST, Between
-from bartizan.lab.training.torch_import import Tensor, torch
+from bartizan.lab.torch_import import Tensor, torch
 
 NotNegative = Annotated[float, Between(0.0, LARGEST)]
 
 
 class StepSize(ABC):
-    """A step size; what it remembers are numbers, a field each, and vectors of the weights' length."""
+    """A step size, whose state are numbers, one field per number, and vectors of the weights' length."""
 
     numbers: ClassVar[type[Any]]
-    """The numbers' names and types."""
+    """Names and types of the numbers."""
     vectors: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def __init__(self, weights: Tensor, has_batchnorm: bool) -> None:
-        """A step size that has seen no gradient yet."""
+        """Begin before the first gradient."""
 
     @abstractmethod
     def __call__(self, weights: Tensor, gradient: Tensor) -> float: ...
@@ -34,13 +34,13 @@ class StepSize(ABC):
 
 
 class SquareSum(TypedDict):
-    """What AdaGrad-norm remembers."""
+    """The state of AdaGrad-norm."""
 
     squares: NotNegative
 
 
 class AdaGradNorm(StepSize):
-    r"""Ward, Wu and Bottou (2019), with :math:`b_0 = 0`: :math:`1 / \sqrt{\sum_{i \le t} \|g_i\|^2}`."""
+    r"""AdaGrad-norm (Ward, Wu and Bottou, 2019) with :math:`b_0 = 0`: :math:`1 / \sqrt{\sum_{i \le t} \|g_i\|^2}`."""
 
     numbers = SquareSum
 
@@ -53,7 +53,7 @@ class AdaGradNorm(StepSize):
 
 
 class DistanceAndSquares(TypedDict):
-    """What DoG remembers beside the first weights."""
+    """The state of DoG beside the first weights."""
 
     squares: NotNegative
     distance: NotNegative
@@ -78,42 +78,9 @@ class DoG(StepSize):
         return self.distance / sqrt(self.squares)
 
 
-class Estimate(TypedDict):
-    """What D-Adaptation remembers beside its weighted sum of gradients."""
-
-    d: NotNegative
-    first_norm: NotNegative
-    products: float
-
-
-class DAdaptation(StepSize):
-    r"""SGD with D-Adaptation (Defazio and Mishchenko, 2023), without momentum.
-
-    With :math:`\lambda_t = d_t / \|g_0\|` and :math:`s_{t+1} = s_t + \lambda_t g_t`, :math:`d_{t+1}` is the larger of
-    :math:`d_t` and :math:`2 \sum_{i \le t} \lambda_i \langle g_i, s_i \rangle / \|s_{t+1}\|`; it begins at 1e-6.
-    """
-
-    numbers, vectors = Estimate, ("sum",)
-
-    def __init__(self, weights: Tensor, has_batchnorm: bool) -> None:
-        self.sum, self.d = torch.zeros_like(weights), 1e-6
-        self.first_norm, self.products = 0.0, 0.0
-
-    def __call__(self, weights: Tensor, gradient: Tensor) -> float:
-        self.first_norm = self.first_norm or sqrt(squared_norm(gradient))
-        if not self.first_norm:
-            return 0.0
-        step = self.d / self.first_norm
-        self.products += step * float(gradient @ self.sum)
-        self.sum.add_(gradient, alpha=step)
-        if square := squared_norm(self.sum):
-            self.d = max(self.d, 2 * self.products / sqrt(square))
-        return step
-
-
 def squared_norm(vector: Tensor) -> float:
     norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
     return norm * norm
 
 
-STEP_SIZES: dict[str, type[StepSize]] = {"dog": DoG, "d-adaptation": DAdaptation, "adagrad-norm": AdaGradNorm}
+STEP_SIZES: dict[str, type[StepSize]] = {"dog": DoG, "adagrad-norm": AdaGradNorm}

@@ -14,25 +14,26 @@ from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import Poison, Triggered, needs, parameters
 from bartizan.errors import TooFewClientsError
+from bartizan.lab.config import build_parts
 from bartizan.lab.config.experiment import Experiment
-from bartizan.lab.config.sections import PLAIN
+from bartizan.lab.config.sections import UNTUNED_OPTIMISERS
 from bartizan.lab.data.addresses import Texts
 from bartizan.lab.data.base import Images
 from bartizan.lab.data.device_images import OnDevice, moments_for
 from bartizan.lab.data.device_text import TextOnDevice
 from bartizan.lab.data.partition import counts
-from bartizan.lab.data.population import Population
 from bartizan.lab.metrics import ACCURACY, PERPLEXITY, Metric
 from bartizan.lab.models import build
 from bartizan.lab.models.trained_adapters import lowered_ranks, with_adapters
 from bartizan.lab.models.weights import FirstWeights
-from bartizan.lab.training import defence, reproducible
+from bartizan.lab.torch_import import Tensor, torch
+from bartizan.lab.training import reproducible
 from bartizan.lab.training.adapter_updates import AdapterUpdates
 from bartizan.lab.training.clients import Clients
-from bartizan.lab.training.evaluation import Evaluation, backdoor_rate
+from bartizan.lab.training.evaluation import backdoor_rate, evaluate
+from bartizan.lab.training.population import Population
 from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
-from bartizan.lab.training.torch_import import Tensor, torch
 from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact
@@ -41,7 +42,7 @@ from bartizan.updates import parse_updates
 
 
 class _RoundInput(NamedTuple):
-    """What the server receives in a round; no updates if no honest client takes part."""
+    """The input of the server in a round; no updates if no honest client takes part."""
 
     aggregator: Aggregator
     note: str
@@ -53,15 +54,15 @@ class _RoundInput(NamedTuple):
 
 
 class Training:
-    """One experiment in memory. From round to round the state of server and clients and a rule's history change."""
+    """One experiment in memory; the rounds change the state of server and clients, and a rule's history."""
 
     def __init__(self, experiment: Experiment, device: str) -> None:
         self.experiment, self.device = experiment, device
         self.population = population = Population.of(experiment)
-        attack = defence.attack_of(experiment.attack)
+        attack = build_parts.attack_of(experiment.attack)
         self.poison: Poison | None = attack if isinstance(attack, Poison) else None
         self.attack: Callable[..., Tensor] | None = None if self.poison else attack
-        self.sketch = defence.sketch_of(experiment)
+        self.sketch = build_parts.sketch_of(experiment)
         dataset, seed = population.dataset, experiment.seed
         if dataset.vocabulary and self.poison and not self.poison.of_text:
             raise ValueError(f"attack.name = {experiment.attack.name!r} changes images, and {dataset.name} is text.")
@@ -87,8 +88,6 @@ class Training:
         self.first_notes = [population.note, self.first.load_into(model) if self.first else ""]
         self.model = (with_adapters(model, network.adapters, seed) if network.adapters else model).to(device)
         self.first_notes.append(lowered_ranks(self.model, network.adapters))
-        by_batch = experiment.evaluation.statistics == "batch"
-        self.evaluation = Evaluation(self.model, self.test, batch_statistics=by_batch)
         held = [torch.from_numpy(part) for part in (*parts, population.trusted())]
         self.clients = Clients(self.model, images, held, experiment.clients, seed=seed, augment=experiment.data.augment)
         flat = self.clients.flat
@@ -127,7 +126,7 @@ class Training:
 
     @property
     def converged_at(self) -> float:
-        """What a model has reached that counts as converged.
+        """Return the metric from which on a model counts as converged.
 
         An accuracy of 10%, and twice that of guessing the commonest class; or three quarters of the perplexity of
         guessing characters by how often they come.
@@ -140,7 +139,7 @@ class Training:
         return max(0.1, min(2 * guessing, (1 + guessing) / 2))
 
     def opening(self) -> dict[str, Any]:
-        """The fields of the run's first line."""
+        """Return the fields of the run's first line."""
         population, dataset = self.population, self.population.dataset
         return {
             "config": self.experiment.as_dict(),
@@ -171,7 +170,7 @@ class Training:
         self.history, self.diverged = history, diverged
 
     def round(self, t: int) -> dict[str, Any]:
-        """Train one round; returns the fields of the round's line."""
+        """Train one round; return the fields of the round's line."""
         who = self.population.taking_part(t)
         evaluated = t % self.experiment.evaluation.every == 0 or t == self.experiment.rounds
         seed = round_seed(self.experiment.seed, "projection", t)
@@ -214,7 +213,7 @@ class Training:
         attackers = [client for client in who if client in self.population.byzantine]
         training = who if self.poison else [client for client in who if client not in attackers]
         known_attackers = sum(client in self.population.chosen for client in who)
-        rule, note = defence.rule_for(self.experiment.rule, len(who), known_attackers)
+        rule, note = build_parts.rule_for(self.experiment.rule, len(who), known_attackers)
         aggregator = Aggregator(rule, self.sketch)
         honest = [row for row, client in enumerate(training) if client not in attackers]
         if not honest:
@@ -236,7 +235,7 @@ class Training:
     def _attack(
         self, honest: Tensor, training: list[int], attackers: list[int], aggregator: Aggregator, t: int
     ) -> Tensor:
-        """The updates of the attackers, a row each."""
+        """Return the updates of the attackers, one per row."""
         assert self.attack is not None
         rng = reproducible.generator(self.experiment.seed, "attack", t)
         known = {name: self._known(name, t) for name in needs(self.attack) - {"aggregator"}}
@@ -259,7 +258,7 @@ class Training:
         return self._weights_or_changes(sent)
 
     def _weights_or_changes(self, changes: Tensor) -> Tensor:
-        """Convert changes of the model to what attackers see, changes or new weights; and back, as it is its inverse.
+        """Convert changes of the model to changes or new weights, as attackers see them; it is its own inverse.
 
         Some attacks always see changes, since these are what the server sketches and publishes.
         """
@@ -267,7 +266,7 @@ class Training:
         return changes if self.experiment.clients.sends == "changes" or on_changes else self.server.weights - changes
 
     def _known(self, name: str, t: int) -> Any:
-        """The value of an attack's parameter such as `past_seeds`; it depends on the seed and the server's state."""
+        """Return the value of an attack's parameter such as `past_seeds`, from the seed and the server's state."""
         seeds = tuple(round_seed(self.experiment.seed, "projection", u) for u in range(max(1, t - 4), t + 1))
         if name == "published":
             assert self.initial is not None
@@ -278,7 +277,7 @@ class Training:
         return self.population.sizes[who] if self.experiment.server.by_size else None
 
     def _move(self, result: Aggregation[Any], who: list[int]) -> dict[str, Any]:
-        """Move the model by the aggregate; returns the fields of the line about it."""
+        """Move the model by the aggregate; return the fields of the line about it."""
         self.history = result.history
         norm = float(torch.linalg.vector_norm(result.update, dtype=torch.float64))
         return {
@@ -290,7 +289,7 @@ class Training:
         }
 
     def _compare(self, aggregator: Aggregator, rows: Sequence[Tensor], given: dict[str, Any]) -> dict[str, Any]:
-        """The time of one read of the updates, and the rule's weights by exact distances."""
+        """Return the time of one read of the updates, and the rule's weights by exact distances."""
         updates = parse_updates(rows)
         found: dict[str, Any] = {"read": machine.timed(lambda: Norms().gram_stats(updates, 0), self.device)[1]}
         rule = aggregator.rule
@@ -300,7 +299,8 @@ class Training:
         return found
 
     def _evaluate(self) -> dict[str, float]:
-        accuracy, loss = self.evaluation(self.server.weights)
+        by_batch = self.experiment.evaluation.statistics == "batch"
+        accuracy, loss = evaluate(self.model, self.server.weights, self.test, batch_statistics=by_batch, half=True)
         found = {"accuracy": accuracy, "test_loss": loss}
         if self.metric == PERPLEXITY:  # `exp` of a diverged model's loss may overflow
             found = {"perplexity": math.exp(loss) if loss < 700 else math.inf, "test_loss": loss}
@@ -311,7 +311,7 @@ class Training:
     def _warm_up(self) -> None:
         """Load or compile the kernels, so that the first round's times do not contain it."""
         who = self.population.taking_part(1)
-        rule, _ = defence.rule_for(self.experiment.rule, len(who), 0)
+        rule, _ = build_parts.rule_for(self.experiment.rule, len(who), 0)
         size = self.clients.flat.size
         # A GPU's kernels are compiled for the alignment of the rows.
         size = size if self.experiment.model.adapters else 2**13 + size % 16
@@ -323,6 +323,6 @@ class Training:
 
 
 def step_size_of(experiment: Experiment) -> float:
-    """The server's step size: 0.1 for gradients, 1 for the changes of local steps and as the factor of a tuned one."""
-    plain = experiment.server.optimiser in PLAIN and experiment.clients.work == "gradient"
+    """Return the server's step size: 0.1 for gradients, 1 for changes of local steps and as factor of a tuned one."""
+    plain = experiment.server.optimiser in UNTUNED_OPTIMISERS and experiment.clients.work == "gradient"
     return experiment.server.step_size or (0.1 if plain else 1.0)

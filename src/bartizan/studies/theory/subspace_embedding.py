@@ -75,9 +75,9 @@ def gradients(n: int, draw: int) -> Floats:
     from bartizan.lab.data import partition
     from bartizan.lab.data.device_images import OnDevice
     from bartizan.lab.models.networks import build
+    from bartizan.lab.torch_import import torch
     from bartizan.lab.training.clients import Clients
     from bartizan.lab.training.flat_model import FlatLayout
-    from bartizan.lab.training.torch_import import torch
 
     images = data.load("fashion-mnist-mini").train
     rng = np.random.default_rng(draw)

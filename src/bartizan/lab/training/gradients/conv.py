@@ -1,4 +1,4 @@
-"""Convolution of many clients at once.
+"""A convolution of many clients at once.
 
 Channels are the last dimension in memory, so that the patches under a kernel are rows of a matrix, and a client's
 gradient is a product of two matrices: (positions, channels out) and (positions, patch).
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training.gradients.grouped_layers import GroupedLayer, PassBuffers
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
-LAST = torch.channels_last
+CHANNELS_LAST = torch.channels_last
 Pair = tuple[int, int]
 
 
 class GroupedConv(GroupedLayer):
-    """`nn.Conv2d` with shared weights or with a client's own."""
+    """An `nn.Conv2d` with shared weights or with each client's own."""
 
     def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.Conv2d) -> None:
         super().__init__(pass_buffers, name, layer)
@@ -30,23 +30,23 @@ class GroupedConv(GroupedLayer):
         return layer.padding_mode == "zeros" and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
 
     def compute(self, ctx: Any, x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=LAST)
+        x = x.contiguous(memory_format=CHANNELS_LAST)
         ctx.save_for_backward(x)
         weight, bias = self.weight.weights, None if self.bias is None else self.bias.weights
         if not self.pass_buffers.shared:
             return self.with_own_weights(x, weight, bias).detach()  # no view, as the next layer may write to it
-        weight = weight.contiguous(memory_format=LAST)
+        weight = weight.contiguous(memory_format=CHANNELS_LAST)
         return functional.conv2d(x, weight, bias, self.stride, self.padding, groups=self.groups)
 
     def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor | None:
-        (x,), g = ctx.saved_tensors, gradient.contiguous(memory_format=LAST)
+        (x,), g = ctx.saved_tensors, gradient.contiguous(memory_format=CHANNELS_LAST)
         self.weight.rows.copy_(self.weights_gradient(g, x))
         if self.bias is not None:
             torch.sum(self.by_client(g.permute(0, 2, 3, 1)), 1, out=self.bias.rows)
         return self.images_gradient(g, x, self.weight.weights) if ctx.needs_input_grad[0] else None
 
     def with_own_weights(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The convolution where each client has weights of its own."""
+        """Convolve with each client's own weights."""
         if self.groups > 1:
             flat = None if bias is None else bias.flatten()
             groups = self.pass_buffers.m * self.groups
@@ -62,7 +62,7 @@ class GroupedConv(GroupedLayer):
         return out.permute(0, 3, 1, 2)
 
     def weights_gradient(self, g: Tensor, x: Tensor) -> Tensor:
-        """Each client's gradient of the weight, (m, out, in / groups, kh, kw)."""
+        """Return each client's gradient of the weight, (m, out, in / groups, kh, kw)."""
         m, shape = self.pass_buffers.m, self.weight.entry.shape
         if self.groups > 1:
             like = g.new_empty(m * shape[0], *shape[1:])
@@ -75,7 +75,7 @@ class GroupedConv(GroupedLayer):
     def images_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         m = self.pass_buffers.m
         if self.pass_buffers.shared:
-            return self.by_torch(g, x, weight.contiguous(memory_format=LAST), self.groups, 0)
+            return self.by_torch(g, x, weight.contiguous(memory_format=CHANNELS_LAST), self.groups, 0)
         if self.groups > 1:
             beside = channels_of_all(g, m), channels_of_all(x, m)
             return images_of_each(self.by_torch(*beside, weight.flatten(0, 1), m * self.groups, 0), m)
@@ -90,7 +90,7 @@ class GroupedConv(GroupedLayer):
         return add_patches(back, x, self.kernel, self.stride, self.padding)
 
     def by_torch(self, g: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
-        """torch's own gradient of the images (0) or of the weight (1)."""
+        """Return torch's own gradient of the images (0) or of the weight (1)."""
         wanted = (which == 0, which == 1, False)
         return torch.ops.aten.convolution_backward(
             g, x, weight, None, self.stride, self.padding, (1, 1), False, (0, 0), groups, wanted
@@ -98,7 +98,7 @@ class GroupedConv(GroupedLayer):
 
 
 def patches(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
-    """The patch under the kernel at each position of (N, C, H, W): (N, rows, columns, kernel * kernel * C)."""
+    """Return the patch under the kernel at each position of (N, C, H, W): (N, rows, columns, kernel * kernel * C)."""
     (down, right), (kh, kw), (sh, sw) = padding, kernel, stride
     last = x.permute(0, 2, 3, 1)
     if (kh, kw) == (1, 1) and (down, right) == (0, 0):
@@ -108,7 +108,7 @@ def patches(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
 
 
 def add_patches(cols: Tensor, x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
-    """The transpose of `patches`: add the values of all patches to the pixels that they came from."""
+    """Add the values of all patches to their pixels: the transpose of `patches`."""
     N, C, H, W = x.shape
     (down, right), (kh, kw), (sh, sw) = padding, kernel, stride
     rows, columns = (H + 2 * down - kh) // sh + 1, (W + 2 * right - kw) // sw + 1
@@ -122,18 +122,18 @@ def add_patches(cols: Tensor, x: Tensor, kernel: Pair, stride: Pair, padding: Pa
 
 
 def by_patch(weight: Tensor) -> Tensor:
-    """Clients' weights, (m, out, in, kh, kw), in the order of a patch: (m, out, kh * kw * in)."""
+    """Return clients' weights, (m, out, in, kh, kw), in the order of a patch: (m, out, kh * kw * in)."""
     return weight.permute(0, 1, 3, 4, 2).flatten(2)
 
 
 def channels_of_all(x: Tensor, m: int) -> Tensor:
-    """All clients' channels in one image, (batch, m * channels, ...), for a grouped convolution."""
+    """Return all clients' channels in one image, (batch, m * channels, ...), for a grouped convolution."""
     return x.reshape(m, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
 
 
 def images_of_each(x: Tensor, m: int) -> Tensor:
-    """The inverse of `channels_of_all`, channels last in memory."""
+    """Undo `channels_of_all`; channels are last in memory."""
     B, channels, H, W = x.shape
-    out = torch.empty((m * B, channels // m, H, W), dtype=x.dtype, device=x.device, memory_format=LAST)
+    out = torch.empty((m * B, channels // m, H, W), dtype=x.dtype, device=x.device, memory_format=CHANNELS_LAST)
     out.view(m, B, channels // m, H, W).copy_(x.reshape(B, m, channels // m, H, W).transpose(0, 1))
     return out

@@ -5,29 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training.gradients.conv import GroupedConv
 from bartizan.lab.training.gradients.grouped_layers import GroupedLinear, GroupedNorm, PassBuffers
 from bartizan.lab.training.gradients.passes import Gradients, Pass, rows_for
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 
 class Grouped(Pass):
     """A copy of the model whose layers write each client's gradients to that client's row."""
 
-    def __init__(self, model: nn.Module, *, fused: bool | None = None) -> None:
-        """With `fused` BatchNorm and depthwise convolutions are Triton's kernels: by default on a GPU."""
+    def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self.pass_buffers = PassBuffers(self.flat)
-        if fused is None:
-            on_gpu = any(parameter.is_cuda for parameter in model.parameters())
-            fused = on_gpu and find_spec("triton") is not None
-        self.grouped_model = _grouped(model, "", self.pass_buffers, fused)
+        self.grouped_model = _grouped(model, "", self.pass_buffers)
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
-        """Whether every layer with weights is of a supported kind."""
+        """Return whether every layer with weights is of a supported kind."""
         return all(_known(module) for module in model.modules() if any(True for _ in module.parameters(recurse=False)))
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
@@ -58,16 +53,8 @@ def _matmul_as_convolutions(device: torch.device) -> Iterator[None]:
             torch.set_float32_matmul_precision(before)
 
 
-def _grouped(module: nn.Module, name: str, pass_buffers: PassBuffers, fused: bool) -> nn.Module:
-    """The same tree of modules, those with weights replaced; no tensor is copied."""
-    if fused:
-        from bartizan.lab.training.gradients.fused_layers import DepthwiseConv, FusedBatchNorm, PointwiseConv
-
-        for kind in (DepthwiseConv, PointwiseConv):
-            if isinstance(module, nn.Conv2d) and kind.fits(module):
-                return kind(pass_buffers, name, module)
-        if isinstance(module, nn.BatchNorm2d):
-            return FusedBatchNorm(pass_buffers, name, module)
+def _grouped(module: nn.Module, name: str, pass_buffers: PassBuffers) -> nn.Module:
+    """Return the same tree of modules, those with weights replaced; no tensor is copied."""
     if isinstance(module, nn.Conv2d):
         return GroupedConv(pass_buffers, name, module)
     if isinstance(module, nn.Linear):
@@ -78,8 +65,7 @@ def _grouped(module: nn.Module, name: str, pass_buffers: PassBuffers, fused: boo
         return nn.Identity()
     twin = copy.copy(module)
     below = {
-        key: _grouped(child, f"{name}.{key}" if name else key, pass_buffers, fused)
-        for key, child in module.named_children()
+        key: _grouped(child, f"{name}.{key}" if name else key, pass_buffers) for key, child in module.named_children()
     }
     object.__setattr__(twin, "_modules", module._modules | below)
     twin.training = True

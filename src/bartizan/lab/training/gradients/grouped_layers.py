@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from bartizan.lab.training.flat_model import Entry, FlatLayout
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
+from bartizan.lab.training.flat_model import FlatLayout, TensorEntry
 
 
 class PassBuffers:
@@ -20,19 +20,19 @@ class PassBuffers:
 
     @property
     def shared(self) -> bool:
-        """Whether all clients have the server's weights."""
+        """Return whether all clients have the server's weights."""
         return self.weights.ndim == 1
 
     @property
     def m(self) -> int:
-        """The number of clients."""
+        """Return the number of clients."""
         return len(self.rows)
 
 
-class Part:
-    """One tensor of a layer: its values, shared or a row for each client, and its gradients."""
+class LayerTensor:
+    """One tensor of a layer: its values, shared or one row per client, and its gradients."""
 
-    def __init__(self, pass_buffers: PassBuffers, entry: Entry) -> None:
+    def __init__(self, pass_buffers: PassBuffers, entry: TensorEntry) -> None:
         self.pass_buffers, self.entry = pass_buffers, entry
 
     @property
@@ -41,7 +41,7 @@ class Part:
 
     @property
     def rows(self) -> Tensor:
-        """The part of the rows for its gradient, or for the statistic after the batch: (m, ...)."""
+        """Return the part of the rows for its gradient, or for the statistic after the batch: (m, ...)."""
         return self.entry.of(self.pass_buffers.rows)
 
 
@@ -59,17 +59,17 @@ class GroupedLayer(nn.Module):
 
     @abstractmethod
     def compute(self, ctx: Any, x: Tensor) -> Tensor:
-        """The layer's output; `ctx` keeps what `differentiate` needs."""
+        """Return the layer's output; `ctx` keeps what `differentiate` needs."""
 
     @abstractmethod
     def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor | None:
-        """Write each client's gradients to its row, and return that of the input where it is needed."""
+        """Write each client's gradients to its row, and return that of the input if it is needed."""
 
-    def part(self, name: str) -> Part:
-        return Part(self.pass_buffers, self.pass_buffers.entries[f"{self.name}.{name}" if self.name else name])
+    def part(self, name: str) -> LayerTensor:
+        return LayerTensor(self.pass_buffers, self.pass_buffers.entries[f"{self.name}.{name}" if self.name else name])
 
     def by_client(self, x: Tensor) -> Tensor:
-        """(m * batch, ...) as (m, everything before the last dimension, last)."""
+        """Return (m * batch, ...) as (m, everything before the last dimension, last)."""
         return x.reshape(self.pass_buffers.m, -1, x.shape[-1])
 
 
@@ -85,7 +85,7 @@ class _Autograd(torch.autograd.Function):
 
 
 class GroupedLinear(GroupedLayer):
-    """`nn.Linear` with shared weights or with a client's own."""
+    """An `nn.Linear` with shared weights or with each client's own."""
 
     def compute(self, ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
@@ -108,7 +108,7 @@ class GroupedLinear(GroupedLayer):
 
 
 class GroupedNorm(GroupedLayer):
-    r"""`nn.GroupNorm` or `nn.BatchNorm2d`, read as (units, places, groups, channels of a group).
+    r"""An `nn.GroupNorm` or `nn.BatchNorm2d`, read as (units, places, groups, channels of a group).
 
     Over a unit and group of n numbers :math:`\hat x = (x - \mu) r`, :math:`y = w \hat x + b`; with :math:`h = w\,dy`
 
@@ -121,7 +121,7 @@ class GroupedNorm(GroupedLayer):
     def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.GroupNorm | nn.BatchNorm2d) -> None:
         super().__init__(pass_buffers, name, layer)
         self.eps = layer.eps
-        self.statistics: tuple[Part, Part] | None = None
+        self.statistics: tuple[LayerTensor, LayerTensor] | None = None
         if isinstance(layer, nn.BatchNorm2d):
             assert layer.momentum is not None
             self.statistics = self.part("running_mean"), self.part("running_var")
@@ -136,7 +136,7 @@ class GroupedNorm(GroupedLayer):
         U, L, C = rows.shape
         n = L * C // self.groups
         if self.statistics and n < 2:
-            raise ValueError("BatchNorm needs more than one value a channel to train on: take a larger batch.")
+            raise ValueError("BatchNorm needs more than one value per channel to train on: take a larger batch.")
         mean = self.by_group(rows.sum(1)) / n
         # Centred first: a small variance would lose its digits in the squares of large values.
         centred = rows - self.to_channels(mean, C)[:, None]
@@ -170,15 +170,15 @@ class GroupedNorm(GroupedLayer):
         return dx
 
     def units(self, x: Tensor) -> Tensor:
-        """x as (units, places, channels); a unit is an image, or with BatchNorm a client."""
+        """Return x as (units, places, channels); a unit is an image, or with BatchNorm a client."""
         return x.permute(0, 2, 3, 1).view(self.pass_buffers.m if self.statistics else len(x), -1, x.shape[1])
 
     def per_unit(self, weights: Tensor, units: int) -> Tensor:
-        """The weights of the channels as (units, channels), or (1, channels) if clients share them."""
+        """Return the weights of the channels as (units, channels), or (1, channels) if clients share them."""
         return weights[None] if self.pass_buffers.shared else weights.repeat_interleave(units // self.pass_buffers.m, 0)
 
     def by_group(self, by_channel: Tensor) -> Tensor:
-        """Sums over the channels of each group."""
+        """Sum over the channels of each group."""
         return by_channel.view(len(by_channel), self.groups, -1).sum(2)
 
     def to_channels(self, by_group: Tensor, channels: int) -> Tensor:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+from bartizan.lab.torch_import import Tensor, functional, nn, torch
 from bartizan.lab.training.flat_model import FlatLayout
-from bartizan.lab.training.torch_import import Tensor, functional, nn, torch
 
 Tensors = dict[str, Tensor]  # by name, as the gradient of a view of the vector would be as long as the vector
 
 
 class Gradients(NamedTuple):
-    """Rows of m clients: the gradient of the mean loss on a batch, then BatchNorm's running statistics after it."""
+    """The rows of m clients: the gradient of the mean loss on a batch, then BatchNorm's running statistics after it."""
 
     rows: Tensor  # (m, size)
     losses: Tensor  # (m,)
@@ -25,7 +25,8 @@ class Pass(ABC):
     how many clients run at once.
     """
 
-    precision = torch.float32  # of the activations; weights and sums stay in float32
+    precision = torch.float32
+    """Precision of the activations; weights and sums stay in float32."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -33,7 +34,7 @@ class Pass(ABC):
 
     @abstractmethod
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
-        """The gradients at `weights`, (size,) for all clients or (m, size), on images (m, batch, C, H, W).
+        """Return the gradients at `weights`, (size,) for all clients or (m, size), on images (m, batch, C, H, W).
 
         The rows are written to `out` if it is given.
         """
@@ -46,7 +47,7 @@ class Pass(ABC):
                 module.eval()
 
     def loss(self, parameters: Tensors, statistics: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """One client's mean loss, and BatchNorm's statistics after its batch, by torch's own modules."""
+        """Return one client's mean loss, and BatchNorm's statistics after its batch, by torch's own modules."""
         # Buffers are written to, so they are copies, and each its own: vmap writes to no view of a larger one.
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         buffers |= {name: part.clone() for name, part in self.flat.statistics(statistics).items()}
@@ -56,7 +57,7 @@ class Pass(ABC):
         return functional.cross_entropy(outputs, labels), torch.cat(after) if after else statistics
 
     def one(self, weights: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """One client's row, and its loss."""
+        """Return one client's row, and its loss."""
         leaves = {name: part.detach().requires_grad_() for name, part in self.flat.parameters(weights).items()}
         with torch.enable_grad():
             loss, after = self.loss(leaves, weights[self.flat.n_parameters :], images, labels)
@@ -65,12 +66,22 @@ class Pass(ABC):
 
 
 def rows_for(weights: Tensor, images: Tensor, out: Tensor | None) -> Tensor:
-    """`out`, or a new tensor for a row of each client."""
+    """Return `out`, or a new tensor of one row per client."""
     return weights.new_empty(len(images), weights.shape[-1]) if out is None else out
 
 
 class Loop(Pass):
-    """One client after the other, by torch's own modules: the definition that tests compare the other passes with."""
+    """A pass of one client after the other, by torch's own modules: the definition in tests of the other passes.
+
+    `compiled` fuses norms and activations; compiling takes half a minute, and pays off from about a thousand steps of
+    all clients on.
+    """
+
+    def __init__(self, model: nn.Module, *, compiled: bool = False, precision: torch.dtype = torch.float32) -> None:
+        super().__init__(model)
+        self.precision = precision
+        if compiled:
+            self.loss = torch.compile(self.loss)  # type: ignore[method-assign]
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
         self.set_training_mode()
@@ -82,7 +93,7 @@ class Loop(Pass):
 
 
 class Vmapped(Pass):
-    """All clients in one pass by `torch.func.vmap`."""
+    """A pass of all clients by `torch.func.vmap`."""
 
     def __call__(self, weights: Tensor, images: Tensor, labels: Tensor, out: Tensor | None = None) -> Gradients:
         self.set_training_mode()

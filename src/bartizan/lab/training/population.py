@@ -1,4 +1,4 @@
-"""The clients of a run: the part of the data that each holds, and which are Byzantine, by the seed."""
+"""The clients of a run: their parts of the data, and the Byzantine ones, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Population:
     experiment: Experiment
     dataset: Dataset
     parts: list[Array]
-    """Indices of the training images, one array for each client."""
+    """Indices of the training images, one array per client."""
     chosen: frozenset[int]
-    """The clients that the seed makes Byzantine, whatever the attack, the rule or the sketch."""
+    """Clients that are drawn as Byzantine, for any attack, rule and sketch."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> Population:
@@ -45,7 +45,7 @@ class Population:
 
     @property
     def byzantine(self) -> frozenset[int]:
-        """The clients that attack: none where there is no attack."""
+        """Return the clients that attack; none without an attack."""
         return frozenset() if self.experiment.attack.name == "none" else self.chosen
 
     @cached_property
@@ -54,14 +54,14 @@ class Population:
 
     @property
     def note(self) -> str:
-        """What a reader of the results should know about the split; mostly nothing."""
+        """Return a warning about the split, or an empty string."""
         batch, least = self.experiment.clients.batch, int(self.sizes.min())
         if least >= batch:
             return ""
         return f"Some clients hold {least} examples, fewer than a batch of {batch}: some come twice or more in it."
 
     def taking_part(self, round: int) -> list[int]:
-        """The clients that take part in a round, in order."""
+        """Draw the clients that take part in a round, in order."""
         M, m = self.experiment.clients.count, self.experiment.clients.taking_part
         if m == M:
             return list(range(M))
@@ -69,7 +69,7 @@ class Population:
         return sorted(int(client) for client in drawn)
 
     def ratio(self) -> dict[str, float]:
-        """b, the Byzantine part of the clients, and of the data as the paper defines it."""
+        """Return b, the Byzantine fraction of the clients, and of the data as the paper defines it."""
         attackers = sorted(self.byzantine)
         return {
             "count": len(attackers) / len(self.parts),
@@ -77,13 +77,13 @@ class Population:
         }
 
     def trusted(self) -> Array:
-        """Indices of the images that the server holds itself, drawn from the training images."""
+        """Draw the indices of the training images that the server holds itself."""
         n = min(self.experiment.clients.trusted, len(self.dataset.train.labels))
         rng = generator(self.experiment.seed, "trusted")
         return rng.choice(len(self.dataset.train.labels), n, replace=False)
 
     def poisoned(self, poison: Poison) -> tuple[Images, list[Array]]:
-        """The training images followed by the attackers' poisoned copies, and all clients' indices into them."""
+        """Return the training images followed by the attackers' poisoned copies, and all clients' indices into them."""
         train, parts = self.dataset.train, list(self.parts)
         pixels, labels, length = [train.pixels], [train.labels], len(train.labels)
         for nth, attacker in enumerate(sorted(self.byzantine)):
@@ -98,6 +98,6 @@ class Population:
 
 @lru_cache(maxsize=1)
 def _loaded(name: str, folder: str, validation: float) -> Dataset:
-    """Load a data set and keep it: the runs of a sweep mostly share one."""
+    """Load a data set and keep it, as the runs of a sweep mostly share one."""
     dataset = data.load(name, Path(folder) if folder else None)
     return dataset.validated(validation) if validation else dataset

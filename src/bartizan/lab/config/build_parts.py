@@ -11,7 +11,7 @@ from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
 from bartizan.attacks.by_name import ATTACKS, POISONS, attack, poison
 from bartizan.errors import TooFewClientsError
-from bartizan.lab.config.choices import CHOICES, Chosen
+from bartizan.lab.config.choices import CHOICES, ChosenPart
 from bartizan.lab.config.keys import ConfigError, shown
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.data.partition import SPLITS
@@ -70,16 +70,16 @@ def check(experiment: Experiment) -> None:
 
 
 def sketch_of(experiment: Experiment) -> Sketch:
-    """The sketch of this name; for adapters `rotated` stands for their own projection to k numbers."""
+    """Return the experiment's sketch; for adapters `rotated` stands for their own projection to k numbers."""
     chosen = experiment.sketch
-    made: Sketch = names.build(CHOICES["sketch"].known.find(chosen.name), chosen.settings)
+    made: Sketch = names.build(CHOICES["sketch"].registry.find(chosen.name), chosen.settings)
     if experiment.model.adapters and isinstance(made, Rotated):
         return TwoSided(made.k, min(made.k, TwoSided.rows))
     return made
 
 
-def attack_of(chosen: Chosen) -> Any:
-    """A function of the honest updates, or a data poisoning; None where nobody attacks."""
+def attack_of(chosen: ChosenPart) -> Any:
+    """Return a function of the honest updates, or a data poisoning; None if nobody attacks."""
     if chosen.name == "none":
         return None
     make = poison if isinstance((ATTACKS | POISONS).find(chosen.name), type) else attack
@@ -87,7 +87,7 @@ def attack_of(chosen: Chosen) -> Any:
 
 
 def is_coordinatewise(rule: Any) -> bool:
-    """Whether a section [rule] names a coordinate-wise rule, which can't be projected."""
+    """Return whether a section [rule] names a coordinate-wise rule, which can't be projected."""
     try:
         kinds = names.rule_classes(CHOICES["rule"].of(rule).name)
     except ValueError:  # refused where the experiment is checked
@@ -96,13 +96,13 @@ def is_coordinatewise(rule: Any) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def rule_for(chosen: Chosen, n_clients: int, n_byzantine: int) -> tuple[Rule | CoordinateWise, str]:
-    """The rule for a round of so many clients and attackers, and a note where its n_byzantine was lowered.
+def rule_for(chosen: ChosenPart, n_clients: int, n_byzantine: int) -> tuple[Rule | CoordinateWise, str]:
+    """Return the rule for a round of so many clients and attackers, and a note if its n_byzantine was lowered.
 
     A rule with n_byzantine gets the true number, or the most that it can take with so many clients.
     """
     name, settings = chosen.name, chosen.settings
-    if "n_byzantine" in settings or "n_byzantine" not in CHOICES["rule"].takes(name):
+    if "n_byzantine" in settings or "n_byzantine" not in CHOICES["rule"].settings(name):
         rule = names.rule(name, **settings)
         rule.check(n_clients)
         return rule, ""
