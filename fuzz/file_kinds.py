@@ -22,9 +22,9 @@ from bartizan.lab.report.load import load as load_report
 from bartizan.lab.report.write import _remove_old
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.lab.runs.folder import recorded
-from bartizan.studies.bench import bench_rows
-from bartizan.studies.paper import kept_runs
-from bartizan.studies.theory import parts
+from studies.speed import speed_rows
+from studies.paper import kept_runs
+from studies.theory import parts
 from bartizan.updates.spill import remove_leftovers
 from fuzz.draw import Draw
 from fuzz.lab.data import CIFAR10, IDX, PACKED, TINY

@@ -25,7 +25,7 @@ from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.training.server import Server
 from bartizan.lab.training.step_sizes import STEP_SIZES
 from bartizan.records import AnotherRunError, CorruptFileError
-from bartizan.studies.paper.kept_runs import RunSummary
+from studies.paper.kept_runs import RunSummary
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes, mutated_value
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bartizan.studies.bench import measure
-from bartizan.studies.bench.benchmark import PEERS
-from bartizan.studies.bench.problem import Problem
+from studies.speed import measure
+from studies.speed.benchmark import PEERS
+from studies.speed.problem import Problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own, as it is imported
 

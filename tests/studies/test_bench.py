@@ -12,16 +12,16 @@ import pytest
 
 import bartizan as bz
 from bartizan import cli
-from bartizan.studies.bench import bench_plot as plot
-from bartizan.studies.bench import bench_rows as rows
-from bartizan.studies.bench import bench_tables as show
-from bartizan.studies.bench import measure
-from bartizan.studies.bench import peak_memory as memory
-from bartizan.studies.bench.bench_rows import curves, longest
-from bartizan.studies.bench.benchmark import PEERS, Benchmark
-from bartizan.studies.bench.engines import Answer, Bartizan, Engine, Job, rule_of
-from bartizan.studies.bench.measure import judged
-from bartizan.studies.bench.problem import Problem
+from studies.speed import bench_plot as plot
+from studies.speed import speed_rows as rows
+from studies.speed import bench_tables as show
+from studies.speed import measure
+from studies.speed import peak_memory as memory
+from studies.speed.speed_rows import curves, longest
+from studies.speed.benchmark import PEERS, Benchmark
+from studies.speed.engines import Answer, Bartizan, Engine, Job, rule_of
+from studies.speed.measure import judged
+from studies.speed.problem import Problem
 
 RULES = ["krum", "multi-krum", "bulyan", "geometric-median", "mca"]
 TINY = ["bench", "--clients", "11", "--dim", "9k", "--repeats", "2"]

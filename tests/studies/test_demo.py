@@ -12,7 +12,7 @@ import pytest
 from bartizan import cli
 from bartizan import records as results
 from bartizan.lab.report.wording import percent
-from bartizan.studies.demo import training_demo as training
+from bartizan.lab.demo import training_demo as training
 
 pytest.importorskip("torch")
 

@@ -9,9 +9,9 @@ import pytest
 from bartizan import cli
 from bartizan import records as results
 from bartizan._util import jsonl
-from bartizan.studies import plotting
-from bartizan.studies.paper import compare, comparison_tables, scatter_plot
-from bartizan.studies.paper import kept_runs as kept
+from studies import plotting
+from studies.paper import compare, comparison_tables, scatter_plot
+from studies.paper import kept_runs as kept
 from paper_runs import cells_of, write
 
 CELLS = "rule=krum,attack=lie,b=0.3"

@@ -18,14 +18,14 @@ from bartizan import records as results
 from bartizan.attacks.by_name import attack
 from bartizan.lab.bad_sketch import UnsignedSum
 from bartizan.lab.training import defence
-from bartizan.studies import estimates
-from bartizan.studies.paper import cells as paper
-from bartizan.studies.paper import compare
-from bartizan.studies.paper import comparison_tables as show
-from bartizan.studies.paper import kept_runs as kept
-from bartizan.studies.paper import paper_protocol as protocol
-from bartizan.studies.paper import run_cells as run
-from bartizan.studies.paper.run_cells import Budget
+from studies import estimates
+from studies.paper import cells as paper
+from studies.paper import compare
+from studies.paper import comparison_tables as show
+from studies.paper import kept_runs as kept
+from studies.paper import paper_protocol as protocol
+from studies.paper import run_cells as run
+from studies.paper.run_cells import Budget
 from paper_runs import cells_of, write
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bartizan.studies.paper import compare
+from studies.paper import compare
 from paper_runs import cells_of, write
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -23,14 +23,14 @@ from bartizan.attacks import needs
 from bartizan.geometry import Geometry
 from bartizan.kernels import reference
 from bartizan.sketch import distortion, embedding_dimension
-from bartizan.studies.estimates import log_slope
-from bartizan.studies.rules_by_name import most_accepted, rule_named
-from bartizan.studies.theory import aggregation_error as aggregation
-from bartizan.studies.theory import bounds, breakdown, command, convergence, parts, simulated_round
-from bartizan.studies.theory import projection_attacks as adaptive
-from bartizan.studies.theory import subspace_embedding as embedding
-from bartizan.studies.theory.convergence import PROBLEMS
-from bartizan.studies.theory.simulated_round import (
+from studies.estimates import log_slope
+from studies.rules_by_name import most_accepted, rule_named
+from studies.theory import aggregation_error as aggregation
+from studies.theory import bounds, breakdown, command, convergence, parts, simulated_round
+from studies.theory import projection_attacks as adaptive
+from studies.theory import subspace_embedding as embedding
+from studies.theory.convergence import PROBLEMS
+from studies.theory.simulated_round import (
     Attack,
     HonestClients,
     Server,
@@ -39,7 +39,7 @@ from bartizan.studies.theory.simulated_round import (
     mean_errors,
     servers_of,
 )
-from bartizan.studies.theory.subspace_embedding import SPANS, basis
+from studies.theory.subspace_embedding import SPANS, basis
 
 # By hand: b = 0.2, c = 3, eps = 0.6 (so a factor of 4), sigma^2 = 4, kappa^2 = 9.
 GIVEN = {"c": 3.0, "b": 0.2, "eps": 0.6, "sigma": 2.0, "kappa": 3.0}

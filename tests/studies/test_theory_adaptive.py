@@ -8,7 +8,7 @@ import pytest
 
 from bartizan import attacks
 from bartizan.attacks import needs
-from bartizan.studies.theory import projection_attacks as adaptive
+from studies.theory import projection_attacks as adaptive
 
 STANDS_OUT, DROWNS = adaptive.LENGTHS
 # Smaller than the report's: 20 clients, 6 of them attackers, 4096 coordinates projected to 1024, where eps is 0.69.

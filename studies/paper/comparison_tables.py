@@ -1,0 +1,225 @@
+"""The tables of the comparison, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from statistics import mean, median
+from typing import Any
+
+from bartizan._util.jsonl import flatten
+from studies.estimates import interval
+from studies.paper.cells import ABLATION
+from studies.paper.compare import (
+    CellComparison,
+    Comparison,
+    Summary,
+    accuracy_text,
+    cell_text,
+    failed,
+    last_text,
+    mean_accuracy,
+    printed,
+    rank_correlation,
+    seeds_text,
+    signed_spread,
+    spread,
+    verdict,
+)
+from studies.paper.interval_plot import label, main_protocol
+from studies.paper.kept_runs import RunSummary
+from studies.paper.paper_protocol import ROUNDS, usual_protocol
+from studies.tables import csv_text, markdown_table
+
+LEFT = ("table", "attack", "rule", "sketch", "")
+CELL = ("beta", "b", "attack", "rule")
+HIGH, NEAR = 60.0, 55.0  # percent: a base cell that the paper has above the first should be above the second here
+
+
+def markdown(found: Comparison, without: Sequence[str] = (), padded: bool = False) -> str:
+    """Return one table per table of the paper; columns in `without` are left out."""
+    parts = []
+    for table, rows in groupby(found.rows, key=lambda row: row.cell.table):
+        shown = [{head: text for head, text in columns(row).items() if head not in without} for row in rows]
+        heads = list(shown[0])
+        body = [[text.replace("|", "\\|") for text in row.values()] for row in shown]
+        right = [head for head in heads if head not in LEFT]
+        parts.append(f"### {table}\n\n{markdown_table(heads, body, right, padded)}")
+    return "\n\n".join(parts)
+
+
+def csv_table(found: Comparison) -> str:
+    """Return the same columns as CSV, one line per row."""
+    return csv_text([{"table": row.cell.table, "beta": row.cell.beta, **columns(row)} for row in found.rows])
+
+
+def notes(found: Comparison) -> list[str]:
+    """Return the meaning of the protocols' letters, and what was left out."""
+    out = [f"{letter}: {protocol_text(settings)}." for letter, settings in found.protocols.items()]
+    if apart := [row for row in found.rows if row.base and row.pdr and len(row.machines) > 1]:
+        where = "; ".join(sorted({machine or "unknown" for row in apart for machine in row.machines}))
+        out.append(f"Rows without our speed, as their times are of different machines: {len(apart)} ({where}).")
+    if found.others:
+        out.append(f"Runs here that are none of the paper's cells: {found.others}.")
+    return [*out, *(f"Not read: {what}" for what in found.unread)]
+
+
+def protocol_text(protocol: Mapping[str, Any]) -> str:
+    """Describe a protocol, with all settings that differ from the default one."""
+    model, clients, rounds = protocol["model"], protocol["clients"], protocol["rounds"]
+    local = {
+        "gradient": "one gradient a round",
+        "steps": f"local steps: {clients['local']} of size {clients['step_size']:g}",
+        "epochs": f"local epochs: {clients['local']} at step size {clients['step_size']:g}",
+    }
+    changed = ", ".join(f"{key}={value}" for key, value in sorted(_changes(protocol).items()))
+    images, validation = protocol["data"].get("images"), protocol["data"]["validation"]
+    on = "" if images is None else f"{images:,} images, "
+    return (
+        f"{protocol['protocol']} protocol, {model['name']}, {on}{local[clients['work']]}, {rounds} rounds"
+        + ("" if rounds == ROUNDS else f" instead of the paper's {ROUNDS}")
+        + (f"; tested on {100 * validation:g}% of the training images, not on the test set" if validation else "")
+        + (f"; changed: {changed}" if changed else "")
+    )
+
+
+def _changes(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that differ from the default protocol, except the model's name, the images and the rounds."""
+    usual = flatten(usual_protocol(protocol["protocol"]))
+    return {
+        key: value
+        for key, value in flatten(protocol).items()
+        if usual.get(key) != value and key not in ("model.name", "data.images", "data.validation", "rounds")
+    }
+
+
+def columns(row: CellComparison) -> dict[str, str]:
+    """Return the texts of a row by their heads."""
+    cell = row.cell
+    ablation = {"k": str(cell.k), "s": str(cell.s)}
+    return {
+        **(ablation if cell.table == ABLATION else {"b": f"{cell.b:g}", "attack": cell.attack}),
+        "rule": row.rule,
+        "paper base": printed(row.paper_base),
+        "paper PDR": printed(cell.values),
+        "paper diff": " / ".join(f"{number:+.2f}" for number in row.paper_differences),
+        "paper speed": " / ".join(f"{number:.3g}x" for number in row.paper_speedups),
+        "ours base": accuracy_text(row.base),
+        "ours PDR": accuracy_text(row.pdr),
+        "ours diff": spread(row.differences, "+"),
+        "last base": last_text(row.base),
+        "last PDR": last_text(row.pdr),
+        "ours speed": "" if row.speedup is None else f"{row.speedup:.3g}x",
+        "sketch": row.sketch,
+        "rounds": row.rounds,
+        "seeds": str(row.seeds),
+        "": row.protocol,
+    }
+
+
+def totals(rows: Sequence[CellComparison]) -> str:
+    """Return the statistics of each table, protocol and sketch: what the pages' sentences quote."""
+    groups: dict[str, list[CellComparison]] = {}
+    for row in rows:
+        if row.compared:
+            size = f"(k={row.cell.k})" if row.cell.table != ABLATION else ""
+            groups.setdefault(f"{row.cell.table}, {row.protocol}, {row.sketch}{size}", []).append(row)
+    heads, body = [*GROUP_HEADS, "95% interval of the mean", "ranks with the paper"], []
+    for name, of in groups.items():
+        summary, ranks = Summary.of(of), rank_correlation(of)
+        raw, half = summary.raw_differences, summary.half
+        shown = f"{mean(raw) - half:+.2f} to {mean(raw) + half:+.2f}, {verdict(raw)}" if half is not None else ""
+        body.append([*_group(name, summary), shown, "" if ranks is None else f"{ranks:+.2f}"])
+    return markdown_table(heads, body, heads[1:], padded=True)
+
+
+GROUP_HEADS = ("", "cells", "distinct", "PDR - base", "also not converged", "worst", "the paper's", "same end", "speed-up")
+
+
+def groups(rows: Sequence[CellComparison]) -> str:
+    """Return the statistics by rule, attack and share of attackers; speed-ups by rule only."""
+    keys: tuple[Callable[[CellComparison], str], ...] = (
+        lambda row: row.cell.rule,
+        lambda row: row.cell.attack,
+        lambda row: f"b={row.cell.b:g}, beta={row.cell.beta:g}",
+    )
+    body = []
+    for number, key in enumerate(keys):
+        for name in dict.fromkeys(map(key, rows)):
+            line = _group(name, Summary.of(row for row in rows if key(row) == name))
+            body.append(line if number == 0 else [*line[:-1], ""])
+    return markdown_table(GROUP_HEADS, body, right=GROUP_HEADS[1:])
+
+
+def _group(name: str, of: Summary) -> list[str]:
+    return [
+        name,
+        str(len(of.cells)),
+        str(len(of.rows)),
+        signed_spread(of.differences),
+        signed_spread(of.raw_differences),
+        f"{mean(of.worst.raw_differences):+.2f}" if of.worst else "",
+        signed_spread(of.paper_differences),
+        f"{of.same_end} of {len(of.rows)}",
+        f"{median(of.speedups):.3g}x" if of.speedups else "",
+    ]
+
+
+def pooled_table(found: Comparison) -> str:
+    """Return the pooled differences of every sketch, of the best and of the last accuracy."""
+    heads, body = ["sketch", "cells", "seeds", "best", "last", "worst cell", "moved", "the interval lies"], []
+    for (sketch, k), of in main_protocol(found.rows).items():
+        last = [mean(row.last_differences) for row in of.rows if row.last_differences]
+        shown = [f"{mean(some):+.2f} ± {interval(some) or 0:.2f}" for some in (of.raw_differences, last)]
+        worst = f"{mean(of.worst.raw_differences):+.2f} ({cell_text(of.worst)})" if of.worst else ""
+        moved, lies = _percent([run.moved for row in of.rows for run in row.pdr]), verdict(of.raw_differences)
+        body.append([label(sketch, k), str(len(of.rows)), seeds_text(of.cells), *shown, worst, moved, lies])
+    return markdown_table(heads, body, right=["cells", "best", "last", "moved"])
+
+
+def far_cells(found: Comparison) -> str:
+    """Return every base cell that the paper has above 60% and we have not above 55%."""
+    rows = {row.cell.base: row for row in found.rows if row.base and row.paper_base and row.cell.table != ABLATION}
+    far = (row for row in rows.values() if mean_accuracy(row.paper_base) > HIGH and mean_accuracy(row.base) <= NEAR)
+    cells = [
+        (row, printed(row.paper_base), accuracy_text(row.base) or "-", _percent([r.on_attackers for r in row.base]))
+        for row in far
+    ]
+    return _cell_table(["paper base", "ours base", "on attackers"], cells)
+
+
+def breakdowns(rows: Sequence[CellComparison]) -> str:
+    """Return every cell in which one of the four is "-"; ours with the best accuracy that it reached."""
+    cells = []
+    for row in Summary.of(rows).cells:
+        ours, paper = (row.base, row.pdr), (row.paper_base, row.cell.values)
+        if any(map(failed, (*ours, *paper))):
+            cells.append((row, *map(printed, paper), *map(_end, ours)))
+    return _cell_table(["paper base", "paper PDR", "ours base", "ours PDR"], cells)
+
+
+def weights(rows: Sequence[CellComparison]) -> str:
+    """Return the weight on attackers, and how much weight the projection moved."""
+    cells = []
+    for row in Summary.of(rows).cells:
+        on_attackers = [_percent([run.on_attackers for run in runs]) for runs in (row.base, row.pdr)]
+        cells.append((row, *on_attackers, _percent([run.moved for run in row.pdr])))
+    return _cell_table(["on attackers, base", "on attackers, PDR", "moved by projecting"], cells)
+
+
+def _cell_table(heads: list[str], cells: Sequence[tuple[Any, ...]]) -> str:
+    """A table with a line per cell, from (row, texts ...)."""
+    body = [
+        [f"{row.cell.beta:g}", f"{row.cell.b:g}", row.cell.attack, row.cell.rule, *texts] for row, *texts in cells
+    ]
+    return markdown_table([*CELL, *heads], body, right=["beta", "b", *heads])
+
+
+def _end(runs: Sequence[RunSummary]) -> str:
+    best = [run.best_percent for run in runs if run.best_percent is not None]
+    return f"- ({mean(best):.2f})" if failed(runs) and best else accuracy_text(runs)
+
+
+def _percent(parts: Sequence[float | None]) -> str:
+    known = [part for part in parts if part is not None]
+    return f"{100 * mean(known):.1f}%" if known else ""
