@@ -10,7 +10,7 @@ from bartizan import cli
 ABOUT = "What this project says about itself, and how it was measured. Each page names the command of its figures."
 COMMANDS = {
     "paper": ("studies.paper.command", "run the paper's experiments and compare"),
-    "theory": ("studies.theory.command", "measure what the theorems promise"),
+    "theory": ("studies.theory.parts", "measure what the theorems promise"),
     "speed": ("studies.speed.command", "measure what aggregation costs beside other libraries"),
     "guide": ("studies.guide.decision_guide", "keep the runs behind the tables of rules"),
     "pages": ("studies.pages.results_page", "write the tables and figures of the pages, or check them"),
@@ -33,7 +33,6 @@ COMMANDS = {
             "weigh": "time from the Gram matrix to the weights",
         }.items()
     },
-    "embedded": ("studies.embedded", "make the data that the package contains"),
 }
 
 

@@ -61,7 +61,9 @@ def _add_argument(parser: argparse.ArgumentParser, argument: Parameter, hint: An
     required = argument.default is Parameter.empty
     if not required:
         settings["default"] = argument.default
-        shown = ",".join(map(str, argument.default)) if isinstance(argument.default, (list, tuple)) else argument.default
+        shown = (
+            ",".join(map(str, argument.default)) if isinstance(argument.default, (list, tuple)) else argument.default
+        )
         if shown not in (None, False, "") and isinstance(shown, (str, int, float, Path)):
             settings["help"] = f"{settings['help']} (default {shown})".strip()
     if kind is bool:

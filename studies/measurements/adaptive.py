@@ -140,7 +140,9 @@ def held_out(*, seeds: int = 15_000) -> None:
 
 def count_exits(cases, seeds: Sequence[int], wanted: float = 1e-3) -> None:
     """Print how many seeds take the worst vector's squared norm below and above the range of these odds."""
-    print(f"Of {len(seeds)} seeds, leaving the range of odds {wanted:g}: below / above, the worst of the vectors ", end="")
+    print(
+        f"Of {len(seeds)} seeds, leaving the range of odds {wanted:g}: below / above, the worst of the vectors ", end=""
+    )
     print(f"({wanted * len(seeds):.0f} are promised)")
     for sketch, x in cases:
         ratios, lengths = np.empty((len(seeds), len(x))), (x**2).sum(axis=1)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from typing import Any
+
+import pandas as pd
 
 from bartizan._util.arguments import short
-from studies.speed.speed_rows import BenchRow, load
-from studies.tables import duration, markdown_table, multiple
 from studies.plotting import DARK, GREY, LIGHT
+from studies.speed.speed_rows import SpeedRow, load
+from studies.tables import duration, markdown_table, multiple
 
 CLIENTS = 50
 RESNET18 = 11_689_512
@@ -25,52 +27,9 @@ OTHERS = {
     "pair-loop": ("a loop over pairs", "#6b7280", "X"),
     "bartizan achlioptas": ("PDR by the paper's matrix", "#1f8a99", "h"),
 }
-# For MCA nobody needs all pairs of whole updates: the paper's own base is 2 to 9 times as slow as its PDR.
-NO_PEER = {("mca", "pair-loop")}
-CLOSE = 1.6
-
-
-def read_rows(folder: Path) -> list[BenchRow]:
-    """The rules of the paper at the sizes of its models, GPUs first, small models first."""
-    rows = [row for path in sorted(folder.glob("speed-*.json")) for row in faster_inputs(load_rows(path))]
-    rows = [row for row in rows if row.clients == CLIENTS and row.dim in MODELS and row.rule in RULES]
-    rows = [row for row in rows if (row.rule, row.label) not in NO_PEER]
-    return sorted(rows, key=lambda row: (row.device == "cpu", row.machine, row.dim, RULES.index(row.rule)))
-
-
-def load_rows(path: Path) -> list[BenchRow]:
-    """The rows of a file. What was timed once is measured in the run's median read: its own read may be an odd one."""
-    rows, reads = load(path), dict[tuple[object, ...], list[float]]()
-    for row in rows:
-        if row.repeats > 1 and row.read_seconds:
-            reads.setdefault((row.run, row.machine, row.clients, row.dim), []).append(row.read_seconds)
-    out = []
-    for row in rows:
-        of = reads.get((row.run, row.machine, row.clients, row.dim))
-        if row.repeats == 1 and row.seconds and of:
-            row = replace(row, reads=row.seconds / median(of), read_seconds=median(of))
-        out.append(row)
-    return out
-
-
-def faster_inputs(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """One row where ByzFL was given both a tensor and an array: the faster."""
-    found: dict[tuple[object, ...], BenchRow] = {}
-    for row in rows:
-        one = replace(row, engine="byzfl") if row.engine == "byzfl-numpy" else row
-        other = found.get(one.subject)
-        if other is None or other.reads is None or (one.reads is not None and one.reads < other.reads):
-            found[one.subject] = one
-    return list(found.values())
-
-
-COLUMNS = {
-    "mean": "mean",
-    **SHOWN,
-    "median": "median",
-    "trimmed-mean": "trimmed mean",
-    "meamed": "MeaMed",
-}
+CROWDED = 1.6  # ratio of two neighbours in the figure below which their numbers take turns above and below the line
+ONCE = "†"
+COLUMNS = {"mean": "mean", **SHOWN, "median": "median", "trimmed-mean": "trimmed mean", "meamed": "MeaMed"}
 ENGINES = {
     PDR: "bartizan, projected",
     "bartizan exact": "bartizan, exact",
@@ -83,66 +42,106 @@ ENGINES = {
 }
 
 
+def frame(rows: Iterable[SpeedRow]) -> pd.DataFrame:
+    """Return rows with their labels, the better one where ByzFL was given both a tensor and an array.
+
+    What was timed once is measured in the run's median read: its own read may be an odd one.
+    """
+    table = pd.DataFrame([asdict(row) | {"label": row.label, "failure": row.failure} for row in rows])
+    run = ["run", "machine", "clients", "dim"]
+    usual = table[table.repeats > 1].groupby(run).read_seconds.median().rename("usual")
+    table = table.join(usual, on=run)
+    once = (table.repeats == 1) & table.seconds.notna() & table.usual.notna()
+    table.loc[once, "read_seconds"] = table.usual[once]
+    table.loc[once, "reads"] = table.seconds[once] / table.usual[once]
+    table["label"] = table.label.replace("byzfl-numpy", "byzfl")
+    subject = ["label", "rule", "clients", "byzantine", "dim", "dtype", "device", "machine"]
+    return table.sort_values("reads", kind="stable").drop_duplicates(subject).sort_index()
+
+
+def read_rows(folder: Path) -> pd.DataFrame:
+    """Return the rules of the paper at the sizes of its models, GPUs first, small models first."""
+    table = pd.concat([frame(load(path)) for path in sorted(folder.glob("speed-*.json"))])
+    table = table[(table.clients == CLIENTS) & table.dim.isin(MODELS) & table.rule.isin(RULES)]
+    table = table[~((table.rule == "mca") & (table.label == "pair-loop"))]  # which does not need all pairs
+    table["order"] = table.rule.map(RULES.index)
+    return table.sort_values(["device", "machine", "dim", "order"], ascending=[False, True, True, True], kind="stable")
+
+
 def cost_table(folder: Path, name: str, clients: int, dim: int, rules: Sequence[str] = tuple(COLUMNS)) -> str:
-    """What a call costs at one size, a line an engine and a column a rule: reads, and the time in brackets."""
-    rows = [row for row in load_rows(folder / name) if (row.clients, row.dim) == (clients, dim) and row.rule in rules]
-    if len({row.run for row in rows}) != 1:
+    """Return what a call costs at one size, a line per engine and a column per rule: reads, and the time in brackets."""
+    table = frame(load(folder / name))
+    table = table[(table.clients == clients) & (table.dim == dim) & table.rule.isin(rules)]
+    if table.run.nunique() != 1:
         raise ValueError(f"{name} has rows of several runs, or none, for {clients} clients of {dim} coordinates.")
-    cells = {(row.label, row.rule): row for row in faster_inputs(rows)}
     lines = []
     for label, shown in ENGINES.items():
-        own = [cells.get((label, rule)) for rule in rules]
-        if any(own):
-            extra = max((row.extra_bytes or 0 for row in own if row is not None), default=0)
-            lines.append([shown, *map(_cost, own), _bytes(extra)])
+        own = {row.rule: row for row in table[table.label == label].itertuples()}
+        if own:
+            extra = _bytes(max(0 if pd.isna(row.extra_bytes) else row.extra_bytes for row in own.values()))
+            lines.append([shown, *(_cost(own.get(rule)) for rule in rules), extra])
     heads = ["reads (time)", *(COLUMNS[rule] for rule in rules), "extra memory"]
-    once = any(row.repeats == 1 for row in cells.values())
-    return markdown_table(heads, lines, right=heads[1:]) + (f"\n\n{ONCE} timed once." if once else "")
+    return markdown_table(heads, lines, right=heads[1:]) + _footnote(table)
 
 
-def _cost(row: BenchRow | None) -> str:
-    if row is None:
-        return ""
-    if row.reads is None or row.seconds is None:
-        return row.failure
-    return f"{multiple(row.reads)} ({duration(row.seconds)}){'' if row.ok else ', wrong'}{ONCE * (row.repeats == 1)}"
+def _cost(row: Any) -> str:
+    if row is None or pd.isna(row.reads):
+        return "" if row is None else row.failure
+    return f"{multiple(row.reads)} ({duration(row.seconds)}){_marks(row)}"
 
 
-def _bytes(count: int) -> str:
+def _bytes(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 2**20:.0f} MiB"
 
 
-def tables(rows: list[BenchRow]) -> str:
-    """One table a machine: what a round costs in reads, and how many times PDR's that is."""
-    return "\n\n".join(
-        f"{CLIENTS} clients, float32, {machine}:\n\n{_table(_on(rows, machine))}"
-        for machine in dict.fromkeys(row.machine for row in rows)
-    )
+def _marks(row: Any) -> str:
+    return f"{'' if row.ok else ', wrong'}{ONCE * (row.repeats == 1)}"
 
 
-def figure_panel(panel: object, rows: list[BenchRow]) -> None:
-    """Times of a round over PDR's, for the largest model on each machine."""
-    largest = {machine: max(row.dim for row in _on(rows, machine)) for machine in {row.machine for row in rows}}
-    wanted = [row for row in rows if row.dim == largest[row.machine]]
-    groups = list(dict.fromkeys((row.machine, row.dim) for row in wanted))
-    places, labels = {}, []
-    for group, rule in ((group, rule) for group in groups for rule in RULES):
-        places[(*group, rule)] = len(places) + groups.index(group)
-        labels.append(SHOWN[rule])
-    for group in groups:
-        of = [row for row in wanted if (row.machine, row.dim) == group]
-        _title(panel, of[0], places[(*group, RULES[0])])
+def _footnote(table: pd.DataFrame) -> str:
+    return f"\n\n{ONCE} timed once." if (table.repeats == 1).any() else ""
+
+
+def tables(table: pd.DataFrame) -> str:
+    """Return one table per machine: what a round costs in reads, and how many times PDR's that is."""
+    heads, parts = ["model", "rule", "one read", "PDR, `Rotated`", *(name for name, *_ in OTHERS.values())], []
+    for machine, here in table.groupby("machine", sort=False):
+        lines = []
+        for (dim, rule), own in here.groupby(["dim", "rule"], sort=False):
+            rows = {row.label: row for row in own.itertuples()}
+            pdr = rows[PDR]
+            times = (
+                f"{multiple(rows[label].reads / pdr.reads)}x ({multiple(rows[label].reads)}){_marks(rows[label])}"
+                if label in rows and not pd.isna(rows[label].seconds)
+                else rows[label].failure
+                if label in rows
+                else ""
+                for label in OTHERS
+            )
+            names = f"{MODELS[dim]}, {short(dim)}", SHOWN[rule], duration(pdr.read_seconds)
+            lines.append([*names, f"{duration(pdr.seconds)} ({multiple(pdr.reads)}){_marks(pdr)}", *times])
+        parts.append(
+            f"{CLIENTS} clients, float32, {machine}:\n\n{markdown_table(heads, lines, heads[2:])}{_footnote(here)}"
+        )
+    return "\n\n".join(parts)
+
+
+def figure_panel(panel: Any, table: pd.DataFrame) -> None:
+    """Draw times of a round over PDR's, for the largest model on each machine."""
+    table = table[table.dim == table.groupby("machine").dim.transform("max")]
+    places: list[int] = []
+    for number, (_, here) in enumerate(table.groupby("machine", sort=False)):
+        _title(panel, here.iloc[0], len(places) + number)
         for rule in RULES:
-            here = {row.label: row for row in of if row.rule == rule}
-            if PDR in here:
-                _line(panel, here, places[(*group, rule)])
+            places.append(len(places) + number)
+            _line(panel, here[here.rule == rule], places[-1])
     panel.axvline(1, color=GREY, linewidth=1)
     panel.set_xscale("log")
     panel.minorticks_off()
     panel.spines["left"].set_visible(False)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    panel.set_yticks(list(places.values()), labels)
-    panel.set_ylim(max(places.values()) + 0.5, -1.2)
+    panel.set_yticks(places, [SHOWN[rule] for rule in RULES] * (len(places) // len(RULES)))
+    panel.set_ylim(max(places) + 0.5, -1.2)
     panel.grid(axis="x", color=LIGHT, linewidth=0.5)
     panel.tick_params(axis="y", length=0)
     panel.set_xlabel("time of a round, PDR = 1", color=GREY)
@@ -153,74 +152,25 @@ def figure_panel(panel: object, rows: list[BenchRow]) -> None:
     panel.legend(loc="lower left", bbox_to_anchor=(-0.3, -0.25), ncols=4, columnspacing=1, **style)
 
 
-def _line(panel: object, here: dict[str, BenchRow], y: float) -> None:
-    others = sorted((_ratio(row, here[PDR]), label) for label, row in _others(here))
-    panel.plot([1, max([1, *(x for x, _ in others)])], [y, y], color=LIGHT, linewidth=1.5, zorder=0)
+def _line(panel: Any, own: pd.DataFrame, y: float) -> None:
+    """Draw the engines that were timed, and right. Ratios are of reads: what else the machine had to do slows both."""
+    pdr = own[own.label == PDR].reads.iloc[0]
+    right = own[own.label.isin(OTHERS) & own.seconds.notna() & own.ok].sort_values("reads")
+    panel.plot([1, max(1, right.reads.max() / pdr)], [y, y], color=LIGHT, linewidth=1.5, zorder=0)
     last, above = 0.0, False
-    for x, label in others:
-        _, colour, mark = OTHERS[label]
+    for row in right.itertuples():
+        x, (_, colour, mark) = row.reads / pdr, OTHERS[row.label]
         panel.plot(x, y, mark, color=colour, markersize=7, markeredgecolor="white")
-        # Numbers of neighbours that are too close to stand side by side take turns above and below the line.
-        above = x > CLOSE * last or not above
+        above = x > CROWDED * last or not above
         where = {"xytext": (0, 5 if above else -12), "textcoords": "offset points", "ha": "center", "fontsize": 7}
         panel.annotate(f"{x:.0f}x" if x >= 10 else f"{x:.1f}x", (x, y), color=colour, **where)
         last = x
 
 
-def _title(panel: object, row: BenchRow, y: float) -> None:
-    text = f"{MODELS[row.dim]}, {short(row.dim)} coordinates, {_where(row)}"
+def _title(panel: Any, row: Any, y: float) -> None:
+    """Name the model and the machine, a GPU by its name and a processor by how many threads ran on it."""
+    threads = row.machine.rpartition(", ")[2].replace("threads", "CPU threads")
+    machine = row.machine.removeprefix("NVIDIA ") if row.device == "cuda" else threads
     where = {"xycoords": ("axes fraction", "data"), "bbox": {"color": "white", "pad": 1}}
+    text = f"{MODELS[row.dim]}, {short(row.dim)} coordinates, {machine}"
     panel.annotate(text, (0, y - 0.75), fontsize=8, color=DARK, weight="bold", **where)
-
-
-def _table(rows: list[BenchRow]) -> str:
-    heads = ["model", "rule", "one read", "PDR, `Rotated`", *(name for name, *_ in OTHERS.values())]
-    lines = []
-    for dim, rule in dict.fromkeys((row.dim, row.rule) for row in rows):
-        here = {row.label: row for row in rows if (row.dim, row.rule) == (dim, rule)}
-        own = here[PDR]
-        told = f"{duration(own.seconds)} ({multiple(own.reads)}){'' if own.ok else ', wrong'}{_mark(own)}"
-        cells = [_cell(here.get(label), own) for label in OTHERS]
-        lines.append((f"{MODELS[dim]}, {short(dim)}", SHOWN[rule], duration(own.read_seconds), told, *cells))
-    once = any(row.repeats == 1 for row in rows)
-    return markdown_table(heads, lines, right=heads[2:]) + (f"\n\n{ONCE} timed once." if once else "")
-
-
-ONCE = "†"
-
-
-def _mark(row: BenchRow) -> str:
-    return ONCE * (row.repeats == 1)
-
-
-def _cell(row: BenchRow | None, own: BenchRow) -> str:
-    if row is None:
-        return ""
-    if row.seconds is None:
-        return row.failure
-    return f"{_times(row, own)}x ({multiple(row.reads)}){'' if row.ok else ', wrong'}{_mark(row)}"
-
-
-def _ratio(row: BenchRow, own: BenchRow) -> float:
-    """By reads, each of the moment of its call: what else the machine had to do slows both."""
-    return row.reads / own.reads
-
-
-def _times(row: BenchRow, own: BenchRow) -> str:
-    return multiple(_ratio(row, own))
-
-
-def _others(here: dict[str, BenchRow]) -> list[tuple[str, BenchRow]]:
-    """Who else was timed, and right."""
-    return [(label, here[label]) for label in OTHERS if label in here and here[label].seconds and here[label].ok]
-
-
-def _on(rows: list[BenchRow], machine: str) -> list[BenchRow]:
-    return [row for row in rows if row.machine == machine]
-
-
-def _where(row: BenchRow) -> str:
-    """A GPU by its name, a processor by how many threads ran on it."""
-    if row.device == "cuda":
-        return row.machine.removeprefix("NVIDIA ")
-    return row.machine.rpartition(", ")[2].replace("threads", "CPU threads")

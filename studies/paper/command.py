@@ -20,7 +20,9 @@ OUT = Path("runs/paper")
 
 
 def add_to(commands: Any) -> None:
-    add_parts(commands, "paper", "repeat the tables of the paper and compare them with ours", (tables, run, compare, keep))
+    add_parts(
+        commands, "paper", "repeat the tables of the paper and compare them with ours", (tables, run, compare, keep)
+    )
 
 
 def tables() -> None:

@@ -151,7 +151,9 @@ def compare(where: Path) -> Comparison:
         if one.seed not in seeds or seeds[one.seed].rounds < one.rounds:  # of copies of a run the longest counts
             seeds[one.seed] = one
     if not found and not unread:
-        raise ValueError(f"{where} holds no run of the paper's cells; `python -m studies paper run TABLE --out DIR` makes some.")
+        raise ValueError(
+            f"{where} holds no run of the paper's cells; `python -m studies paper run TABLE --out DIR` makes some."
+        )
     protocols = {letter: json.loads(protocol) for protocol, letter in letters.items()}
     return Comparison(list(_rows(found, protocols)), protocols, others, unread)
 

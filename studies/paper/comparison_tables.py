@@ -133,7 +133,17 @@ def totals(rows: Sequence[CellComparison]) -> str:
     return markdown_table(heads, body, heads[1:], padded=True)
 
 
-GROUP_HEADS = ("", "cells", "distinct", "PDR - base", "also not converged", "worst", "the paper's", "same end", "speed-up")
+GROUP_HEADS = (
+    "",
+    "cells",
+    "distinct",
+    "PDR - base",
+    "also not converged",
+    "worst",
+    "the paper's",
+    "same end",
+    "speed-up",
+)
 
 
 def groups(rows: Sequence[CellComparison]) -> str:
@@ -209,9 +219,7 @@ def weights(rows: Sequence[CellComparison]) -> str:
 
 def _cell_table(heads: list[str], cells: Sequence[tuple[Any, ...]]) -> str:
     """A table with a line per cell, from (row, texts ...)."""
-    body = [
-        [f"{row.cell.beta:g}", f"{row.cell.b:g}", row.cell.attack, row.cell.rule, *texts] for row, *texts in cells
-    ]
+    body = [[f"{row.cell.beta:g}", f"{row.cell.b:g}", row.cell.attack, row.cell.rule, *texts] for row, *texts in cells]
     return markdown_table([*CELL, *heads], body, right=["beta", "b", *heads])
 
 

@@ -9,26 +9,26 @@ from pathlib import Path
 
 from bartizan._util import jsonl, machine, schema
 from bartizan._util.arguments import short
+from studies.rules_by_name import most_accepted
 from studies.speed import measure
 from studies.speed import other_libraries as peers
 from studies.speed import torch_baselines as torches
-from studies.speed.speed_rows import BenchRow, load
 from studies.speed.engines import Bartizan, Engine, rule_of
 from studies.speed.problem import Problem
-from studies.rules_by_name import most_accepted
+from studies.speed.speed_rows import SpeedRow, load
 
 PEERS: dict[str, type[Engine]] = {
     engine.name: engine
     for engine in (
-        *(peers.ByzFL, peers.ByzFLNumPy, peers.ByzPy, peers.Flower, peers.FlowerLegacy),
-        *(torches.Torch, torches.Cdist, torches.PairLoop),
+        *(peers.ByzFL, peers.ByzFLNumPy, peers.ByzPy, peers.Flower),
+        *(torches.Torch, torches.PairLoop),
     )
 }
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The sizes, rules and engines to be measured, as the options of `bartizan bench`."""
+    """The sizes, rules and engines to be measured, as the options of `speed`."""
 
     clients: Sequence[int]
     dim: Sequence[int]
@@ -71,7 +71,7 @@ class Benchmark:
             return self.byzantine
         return min(most_accepted(rule, clients, clients // 5) for rule in self.rules)
 
-    def rows(self, notice: Callable[[str], None]) -> Iterator[BenchRow]:
+    def rows(self, notice: Callable[[str], None]) -> Iterator[SpeedRow]:
         engines = self.engines()
         for dim in self.dim:
             for clients in self.clients:
@@ -82,8 +82,8 @@ class Benchmark:
                 del problem
 
     def run(
-        self, notice: Callable[[str], None], show: Callable[[BenchRow], None], json: Path | None, add: bool = False
-    ) -> list[BenchRow]:
+        self, notice: Callable[[str], None], show: Callable[[SpeedRow], None], json: Path | None, add: bool = False
+    ) -> list[SpeedRow]:
         """Measure and return all rows; the file is rewritten after each, so that an interrupt loses none.
 
         With `add` the file's rows are kept and returned too, except those that are measured again.

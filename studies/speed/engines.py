@@ -11,8 +11,8 @@ from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.rules.base import CoordinateWise, Rule
 from bartizan.sketch import Exact, Sketch
-from studies.speed.problem import Problem
 from studies.rules_by_name import rule_named
+from studies.speed.problem import Problem
 
 Rules = dict[str, Callable[[Any], Any]]
 """Calls by rule: prepared updates -> aggregated update."""

@@ -15,9 +15,9 @@ from bartizan import __version__
 from bartizan._util import machine
 from bartizan.sketch.exact import Norms
 from studies.speed import peak_memory as memory
-from studies.speed.speed_rows import BenchRow
 from studies.speed.engines import Answer, Engine, Job, rule_of
 from studies.speed.problem import Coordinates, Point, Problem
+from studies.speed.speed_rows import SpeedRow
 
 PAUSE = 0.01
 SMALL = 5000  # coordinates to warm up on: what is compiled depends on types, not on sizes
@@ -55,7 +55,7 @@ class Entry:
 
 def rows(
     problem: Problem, rule: str, engines: Sequence[Engine], repeats: int, limit: float, notice: Notice
-) -> Iterator[BenchRow]:
+) -> Iterator[SpeedRow]:
     """Check every engine that has the rule, then time them by turns (A B A B), each call after one read."""
     notice(f"{rule}: the definition, in float64")
     defined = problem.defined(rule_of(rule, problem.byzantine))
@@ -137,11 +137,11 @@ def _timed(problem: Problem, job: Job) -> tuple[float, float]:
     return _fastest(job, problem.device), read
 
 
-def _row(problem: Problem, rule: str, entry: Entry) -> BenchRow:
+def _row(problem: Problem, rule: str, entry: Entry) -> SpeedRow:
     times = entry.times or ([entry.first] if entry.first else [])
     seconds = [spent for spent, _ in times]
     reads = [spent / read for spent, read in times]
-    return BenchRow(
+    return SpeedRow(
         engine=entry.engine.name,
         rule=rule,
         sketch=entry.engine.sketch,

@@ -150,26 +150,3 @@ def _reply(app: Any, row: Any, node: int) -> Any:
         message_type="train",
     )
     return app.Message(content=content, metadata=metadata)
-
-
-class FlowerLegacy(Engine):
-    """The functions behind Flower's older strategies, on lists of arrays."""
-
-    name = "flower-legacy"
-    exact = False
-
-    def rules(self, problem: Problem) -> Rules:
-        legacy, f, M = _import("flwr.server.strategy.aggregate"), problem.byzantine, problem.clients
-        if not isinstance(problem.x, np.ndarray):
-            return {}
-        return {
-            "mean": lambda results: legacy.aggregate(results)[0],
-            "krum": lambda results: legacy.aggregate_krum(results, f, 0)[0],
-            "multi-krum": lambda results: legacy.aggregate_krum(results, f, M - f)[0],
-            "bulyan": lambda results: legacy.aggregate_bulyan(results, f, legacy.aggregate_krum, to_keep=0)[0],
-            "median": lambda results: legacy.aggregate_median(results)[0],
-            "trimmed-mean": lambda results: legacy.aggregate_trimmed_avg(results, (f + 0.5) / M)[0],
-        }
-
-    def prepare(self, problem: Problem) -> Any:
-        return [([row], 1) for row in problem.x]

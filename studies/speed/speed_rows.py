@@ -1,23 +1,15 @@
-"""The rows that the benchmark writes, as JSON lines, and how the cost in them grows with M and p."""
+"""The rows that `speed` writes, as JSON lines."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from functools import partial
 
-from bartizan._util import jsonl, schema
-from studies.estimates import log_slope
-
-Axis = Literal["clients", "dim"]
-LETTER: dict[Axis, str] = {"clients": "M", "dim": "p"}
-OTHER: dict[Axis, Axis] = {"clients": "dim", "dim": "clients"}
+from studies.rows import read_rows
 
 
 @dataclass(frozen=True)
-class BenchRow:
+class SpeedRow:
     """One engine's time for one rule on one size, and whether its answer was right."""
 
     engine: str
@@ -69,52 +61,4 @@ class BenchRow:
         return "not run" if self.judged.startswith("not run") else "fails"
 
 
-def load(path: Path) -> list[BenchRow]:
-    """Read a file of rows; lines of earlier versions have no checksum."""
-    parsed = jsonl.read(
-        path,
-        lambda row: schema.parse(BenchRow, row),
-        advice="Wanted rows that `bartizan bench --json` wrote.",
-        checksum_required=False,
-        appended=False,
-    )
-    return parsed.rows
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One engine's rows for one rule along one axis, the other held."""
-
-    label: str
-    rule: str
-    axis: Axis
-    held: int
-    rows: tuple[BenchRow, ...]
-
-    @property
-    def slope(self) -> float:
-        """The exponent of the time in the axis."""
-        return log_slope([getattr(row, self.axis) for row in self.rows], [row.seconds or 0.0 for row in self.rows])
-
-
-def curves(rows: Sequence[BenchRow], axis: Axis) -> list[Curve]:
-    """Return every curve of at least two points."""
-    grouped: dict[tuple[str, str, int], list[BenchRow]] = {}
-    for row in rows:
-        if row.seconds:
-            grouped.setdefault((row.label, row.rule, getattr(row, OTHER[axis])), []).append(row)
-    return [
-        Curve(label, rule, axis, held, tuple(sorted(line, key=lambda row: getattr(row, axis))))
-        for (label, rule, held), line in grouped.items()
-        if len({getattr(row, axis) for row in line}) > 1
-    ]
-
-
-def longest(rows: Sequence[BenchRow], axis: Axis) -> list[Curve]:
-    """Return the curves along an axis at the value of the other axis that has most points, the larger of two."""
-    every = curves(rows, axis)
-    points = Counter[int]()
-    for curve in every:
-        points[curve.held] += len(curve.rows)
-    held = max(points, key=lambda value: (points[value], value), default=0)
-    return [curve for curve in every if curve.held == held]
+load = partial(read_rows, kind=SpeedRow, advice="Wanted rows that `python -m studies speed --json` wrote.")

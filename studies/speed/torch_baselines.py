@@ -36,8 +36,10 @@ def _median(ordered: Any) -> Any:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
-class TorchRules(Engine):
-    """The rules on one tensor; subclasses compute the distances."""
+class PairLoop(Engine):
+    """The rules on one tensor, with distances by a Python loop over the pairs."""
+
+    name = "pair-loop"
 
     def rules(self, problem: Problem) -> Rules:
         f = problem.byzantine
@@ -51,11 +53,15 @@ class TorchRules(Engine):
 
     def pairs(self, x: Any) -> Any:
         """Return the squared distances of all pairs, with an infinite diagonal."""
-        raise NotImplementedError
+        D = machine.torch_for(self.name).full((len(x), len(x)), float("inf"), device=x.device)
+        for i in range(len(x)):
+            for j in range(i):
+                D[i, j] = D[j, i] = (x[i] - x[j]).norm() ** 2
+        return D
 
     def distances_to(self, x: Any, z: Any) -> Any:
         """Return the distances of all rows to a point."""
-        raise NotImplementedError
+        return machine.torch_for(self.name).stack([(row - z).norm() for row in x])
 
     def _krum(self, f: int, x: Any) -> Any:
         return x[_scores(self.pairs(x), len(x) - f - 2).argmin()].clone()
@@ -106,31 +112,3 @@ def _iterated(x: Any, z: Any, weights_at: Any) -> Any:
         if (z - last).norm() <= TOLERANCE * last.norm():
             break
     return z
-
-
-class Cdist(TorchRules):
-    """All distances at once by `torch.cdist`."""
-
-    name = "torch-cdist"
-
-    def pairs(self, x: Any) -> Any:
-        return machine.torch_for(self.name).cdist(x, x).square().fill_diagonal_(float("inf"))
-
-    def distances_to(self, x: Any, z: Any) -> Any:
-        return machine.torch_for(self.name).cdist(x, z[None])[:, 0]
-
-
-class PairLoop(TorchRules):
-    """Distances by a Python loop over the pairs."""
-
-    name = "pair-loop"
-
-    def pairs(self, x: Any) -> Any:
-        D = machine.torch_for(self.name).full((len(x), len(x)), float("inf"), device=x.device)
-        for i in range(len(x)):
-            for j in range(i):
-                D[i, j] = D[j, i] = (x[i] - x[j]).norm() ** 2
-        return D
-
-    def distances_to(self, x: Any, z: Any) -> Any:
-        return machine.torch_for(self.name).stack([(row - z).norm() for row in x])

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 from bartizan import registry
-from bartizan._util.schema import AnyFloat
 from bartizan.rules import Rule
-from studies.tables import markdown_table, three_digits
 from studies.plotting import COLOURS, GREY, new_figure
 from studies.rules_by_name import rule_named
+from studies.tables import markdown_table, three_digits
 from studies.theory import simulated_round
 from studies.theory.bounds import aggregation_bound
 from studies.theory.simulated_round import (
     KAPPA,
     SIGMA,
     Attack,
-    ByAttack,
     Result,
     Setting,
     common_gradient,
@@ -28,15 +26,6 @@ from studies.theory.simulated_round import (
 )
 
 TITLE = "The aggregation's error: an empirical (b, c)"
-
-
-class Measured(TypedDict):
-    """Mean squared errors by attack, the definition's nu^2, and c from other draws."""
-
-    spread: AnyFloat
-    exact: ByAttack
-    projected: NotRequired[ByAttack]
-    c: NotRequired[AnyFloat]
 
 
 DIM, WIDE, K = 8192, 65_536, 4096

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from bartizan._util.schema import KEY
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Rotated
-from studies.tables import markdown_table
 from studies.plotting import COLOURS, GREY, new_figure
 from studies.rules_by_name import most_accepted, rule_named
+from studies.tables import markdown_table
 from studies.theory.aggregation_error import RULES
 from studies.theory.simulated_round import (
-    ByAttack,
     Result,
     common_gradient,
     honest_clients,
@@ -23,13 +22,6 @@ from studies.theory.simulated_round import (
 )
 
 TITLE = "Breakdown: the share of attackers at which a rule fails"
-
-
-class Measured(TypedDict):
-    """Mean squared errors by attack, of the rule on exact and on projected distances."""
-
-    exact: ByAttack
-    projected: NotRequired[ByAttack]
 
 
 LENGTH = 30.0
@@ -145,25 +137,6 @@ def points(results: Results) -> list[BreakdownPoint]:
 
 def _first(own: Results, key: str, failed: Callable[[Any], bool]) -> int | None:
     return min((case.n_byzantine for case, found in own if key in found and failed(found[key])), default=None)
-
-
-def rows(results: Results) -> list[dict[str, Any]]:
-    lines = []
-    for case, found in results:
-        line: dict[str, Any] = {
-            "rule": case.rule,
-            "clients": case.n_clients,
-            "byzantine": case.n_byzantine,
-            "b": case.n_byzantine / case.n_clients,
-            "assumed": case.n_assumed,
-            "refused": found.get("refused", ""),
-        }
-        for sketch in ("exact", "projected"):
-            if sketch in found:
-                line |= {f"{sketch}_broken": broken(found[sketch]), f"{sketch}_largest": max(found[sketch].values())}
-                line |= {f"{sketch}, {attack}": error for attack, error in found[sketch].items()}
-        lines.append(line)
-    return lines
 
 
 def section(results: Results) -> str:

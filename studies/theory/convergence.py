@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
-from bartizan._util.schema import AnyFloat
 from bartizan._util.types import Floats
 from bartizan.sketch import Exact, Rotated, distortion
 from studies.estimates import log_slope
-from studies.tables import markdown_table, three_digits
 from studies.plotting import COLOURS, RED, new_figure
 from studies.rules_by_name import rule_named
+from studies.tables import markdown_table, three_digits
 from studies.theory import aggregation_error
 from studies.theory.bounds import convex_bound, convex_step, error_floor, nonconvex_bound, nonconvex_step
 from studies.theory.simulated_round import (
@@ -32,16 +31,6 @@ from studies.theory.simulated_round import (
 )
 
 TITLE = "Convergence: measured curves under their bounds"
-
-
-class Measured(TypedDict):
-    """Squared distances or gradients, losses and aggregation errors by round, and c."""
-
-    c: AnyFloat
-    spread: AnyFloat
-    measured: list[AnyFloat]
-    losses: list[AnyFloat]
-    errors: list[AnyFloat]
 
 
 M, DIM, K = 50, 4096, 2048
@@ -227,19 +216,6 @@ def curves(case: TrainingCase, found: Result) -> tuple[Floats, Floats]:
     eta = problem.step(0, case.rounds)
     bound = [nonconvex_bound(losses[0] - losses[t], eta, t, floor) for t in rounds]
     return np.cumsum(measured[:-1]) / np.arange(1, case.rounds + 1), np.array(bound)
-
-
-def rows(results: Results) -> list[dict[str, Any]]:
-    lines = []
-    for case, found in results:
-        line = {"problem": case.problem, "rule": case.rule, "sketch": case.sketch, "b": case.b}
-        line |= {"attack": case.attack, "horizon": case.rounds}
-        if "refused" in found:
-            lines.append(line | {"refused": found["refused"]})
-            continue
-        for t, (measured, bound) in enumerate(zip(*curves(case, found), strict=True), start=1):
-            lines.append(line | {"c": found["c"], "eps": case.eps, "round": t, "measured": measured, "bound": bound})
-    return lines
 
 
 def section(results: Results) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
 from bartizan import attacks
-from bartizan._util.schema import AnyFloat
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
@@ -17,9 +16,9 @@ from bartizan.geometry import Geometry
 from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact, Rotated
-from studies.tables import markdown_table, three_digits
 from studies.plotting import COLOURS, RED, new_figure
 from studies.rules_by_name import rule_named
+from studies.tables import markdown_table, three_digits
 from studies.theory.aggregation_error import NEAR, ROUNDING, attacks_in
 from studies.theory.bounds import aggregation_bound
 from studies.theory.simulated_round import (
@@ -36,17 +35,6 @@ from studies.theory.simulated_round import (
 )
 
 TITLE = "Attackers of the projection: a leaked seed beside a fresh one, checks off and on"
-
-
-class Measured(TypedDict):
-    """Mean squared errors by server, the share of attackers and the number of honest clients quarantined."""
-
-    spread: AnyFloat
-    exact: AnyFloat
-    unchecked: NotRequired[AnyFloat]
-    checked: NotRequired[AnyFloat]
-    caught: NotRequired[AnyFloat]
-    accused: NotRequired[AnyFloat]
 
 
 DIM, K = 16_384, 4096  # so that most of a change can be hidden

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from bartizan import attacks
-from bartizan._util.schema import AnyFloat
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
@@ -20,7 +19,6 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sketch import Exact, Sketch, distortion
 
 Result = dict[str, Any]
-ByAttack = dict[str, AnyFloat]
 """What was measured of one case; JSON has it as an object."""
 TRIES = 16  # of the attacks that try their factors on the server's own rule
 ATTACKS = tuple(

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from bartizan._util.schema import AnyFloat, Between
 from bartizan._util.types import Floats
 from bartizan.sketch import Achlioptas, Gaussian, Rotated, distortion, embedding_dimension
-from studies.tables import markdown_table
 from studies.plotting import COLOURS, GREY, RED, new_figure
+from studies.tables import markdown_table
 from studies.theory.simulated_round import Result
 
 TITLE = "The embedding: 1 +- eps over the whole span"
-
-
-class Measured(TypedDict):
-    """How often 1 +- eps was left, and how far."""
-
-    failed_rounds: Annotated[int, Between(0, 10**6)]
-    failed_trials: Annotated[int, Between(0, 10**6)]
-    median: AnyFloat
-    worst: AnyFloat
 
 
 Sketching = Callable[[Floats, int], Floats]
@@ -193,21 +184,8 @@ def limits(failed: int, trials: int, odds: float = 0.05) -> tuple[float, float]:
     ([0.0, 0.071], [0.073, 0.127])
     """
 
-    def at_most(count: int, share: float) -> float:
-        """The probability of at most `count` failures."""
-        n = np.arange(count + 1)
-        logs = np.array([math.lgamma(trials + 1) - math.lgamma(i + 1) - math.lgamma(trials - i + 1) for i in n])
-        return float(np.exp(logs + n * math.log(share) + (trials - n) * math.log1p(-share)).sum())
-
-    def crossing(count: int, wanted: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (middle, high) if at_most(count, middle) > wanted else (low, middle)
-        return (low + high) / 2
-
-    below = 0.0 if failed == 0 else crossing(failed - 1, 1 - odds / 2)
-    return below, 1.0 if failed == trials else crossing(failed, odds / 2)
+    found = stats.binomtest(failed, trials).proportion_ci(1 - odds, method="exact")
+    return float(found.low), float(found.high)
 
 
 def cases(quick: bool) -> list[EmbeddingCase]:
@@ -260,13 +238,6 @@ def _at_large_s(quick: bool) -> list[EmbeddingCase]:
     return [
         EmbeddingCase(f"achlioptas s={s}", "1 coordinate", k, 8, 0.9, 0.01, 1, 100 if quick else 1000)
         for s in (8, 16, 32, 128, k)
-    ]
-
-
-def rows(results: Results) -> list[dict[str, Any]]:
-    return [
-        asdict(case) | found | dict(zip(("low", "high"), case.limits(found), strict=True)) | {"theorem": case.theorem}
-        for case, found in results
     ]
 
 
