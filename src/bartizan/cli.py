@@ -111,7 +111,7 @@ def _parsed(arguments: list[str], program: str, about: str, commands: Commands) 
     parser.add_argument("--version", action="version", version=f"bartizan {__version__}")
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     called = next((word for word in arguments if not word.startswith("-")), None)
-    if called in commands:
+    if called is not None and called in commands:
         importlib.import_module(commands[called][0]).add_to(parsers)
     else:
         for name, (_, what) in commands.items():

@@ -115,7 +115,7 @@ def last_of(end: Mapping[str, Any]) -> float | None:
 
 def kept(path: Path = KEPT) -> pd.DataFrame:
     """Return the kept rows, with the default of every field that a file lacks."""
-    frame = pd.read_json(path, lines=True, convert_dates=False, precise_float=True)
+    frame = pd.read_json(path, lines=True, dtype=False, precise_float=True)
     missing = {name: field.default for name, field in Row.__dataclass_fields__.items() if name not in frame}
     return frame.assign(**missing)
 

@@ -1,4 +1,4 @@
-"""Attackers who know the projection: their harm, which check detects them, and its cost (docs/explanation/adaptive.md)."""
+"""The harm of attackers who know the projection, which check detects them, and what it costs."""
 
 from __future__ import annotations
 

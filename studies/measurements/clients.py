@@ -36,7 +36,7 @@ def clients(
     methods: Sequence[str] = tuple(METHODS),
     repeats: int = 5,
 ) -> None:
-    """Time whole rounds with TF32, median and peak memory; a method that differs from a loop in float64 is not timed."""
+    """Time rounds with TF32, median and peak memory; a method that differs from a loop in float64 is not timed."""
     torch.backends.cudnn.allow_tf32 = True
     torch.set_float32_matmul_precision("high")
     network = models.build(model, classes, tuple(image), norm).to(device)

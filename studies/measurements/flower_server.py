@@ -7,7 +7,7 @@ import multiprocessing
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +53,7 @@ def flower_server(
     byzantine: int = 10,
     repeats: int = 3,
     seeds: Annotated[int, "of the check that runs first"] = 20,
-    only: Sequence[str] = NAMES,
+    only: Annotated[list[str], "a strategy (default all)"] = [],  # noqa: B006 - not changed
     scratch: Annotated[Path | None, "a folder for the replies, and for what is spilled"] = None,
     out: Path | None = None,
 ) -> None:
@@ -63,19 +63,19 @@ def flower_server(
     after the other, as they would be pulled; Flower's strategies keep them all before they begin. "On all cores" is
     processor time.
     """
-    M, p, f = clients, dim, byzantine
+    M, p, f, names = clients, dim, byzantine, only or NAMES
     quiet_flower()
     checked = check(seeds)
     print(f"{M} replies of {p:,} float32 numbers ({4e-6 * M * p:,.0f} MB), {f} of them wild; median of {repeats}")
     print(f"{'':32s} {'after the last':>15s} {'server in all':>15s} {'on all cores':>15s} {'memory':>12s}")
-    rows: dict[str, list[dict[str, float]]] = {name: [] for name in only}
+    rows: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         written(folder, M, p, f)
         for _ in range(repeats):  # in turns, so that what else the machine does hits all alike
-            for name in only:
+            for name in names:
                 rows[name].append(_alone(name, folder, M, p, f, False))
         found = {}
-        for name in only:
+        for name in names:
             found[name] = {key: float(np.median([row[key] for row in rows[name]])) for key in rows[name][0]}
             found[name] |= _alone(name, folder, M, p, f, True)
             after, server, cpu, peak = (found[name][key] for key in ("after", "server", "cpu", "peak"))

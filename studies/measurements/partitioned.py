@@ -1,4 +1,4 @@
-"""The cost of a partitioned call beside one flat call on the same cores, with updates that are on the workers already."""
+"""The cost of a partitioned call beside one flat call on the same cores, the updates being on the workers already."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def read_rows(folder: Path) -> pd.DataFrame:
 
 
 def cost_table(folder: Path, name: str, clients: int, dim: int, rules: Sequence[str] = tuple(COLUMNS)) -> str:
-    """Return what a call costs at one size, a line per engine and a column per rule: reads, and the time in brackets."""
+    """Return what a call costs at one size, a line per engine and a column per rule: reads, and time in brackets."""
     table = frame(load(folder / name))
     table = table[(table.clients == clients) & (table.dim == dim) & table.rule.isin(rules)]
     if table.run.nunique() != 1:

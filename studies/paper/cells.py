@@ -178,15 +178,6 @@ def filtered(chosen: Sequence[PaperCell], filters: str) -> list[PaperCell]:
     return left
 
 
-def twice() -> list[PaperCell]:
-    """Return the cells that the paper prints with more than one value.
-
-    >>> [(cell.rule, cell.attack) for cell in twice()]
-    [('krum', 'gaussian'), ('mca', 'gaussian'), ('bulyan', 'gaussian')]
-    """
-    return [cell for cell in cells() if len({(value.accuracy_percent, value.seconds) for value in cell.values}) > 1]
-
-
 def _parts(filters: str) -> list[tuple[str, str]]:
     """The keys and values of a filter, numbers as `_text` writes them and names with - for _."""
     out = []

@@ -203,7 +203,7 @@ def breakdowns(rows: Sequence[CellComparison]) -> str:
     cells = []
     for row in Summary.of(rows).cells:
         ours, paper = (row.base, row.pdr), (row.paper_base, row.cell.values)
-        if any(map(failed, (*ours, *paper))):
+        if any(failed(side) for side in ours) or any(failed(side) for side in paper):
             cells.append((row, *map(printed, paper), *map(_end, ours)))
     return _cell_table(["paper base", "paper PDR", "ours base", "ours PDR"], cells)
 

@@ -177,7 +177,7 @@ def keep(folder: Path, file: Path, commit: str | None = None) -> KeepResult:
     held, unfinished, others, unread = dict(before), 0, 0, list[str]()
     paths = records.find(folder)
     if not paths:
-        raise ValueError(f"{folder} holds no run; `bartizan paper run TABLE --out DIR` makes some.")
+        raise ValueError(f"{folder} holds no run; `python -m studies paper run TABLE --out DIR` makes some.")
     for path in paths:
         try:
             one = RunSummary.of(records.read(path), commit)

@@ -143,7 +143,7 @@ def run_jobs(jobs: Sequence[Job], folder: Path, budget: Budget = Budget(), worke
         why = "The time is over" if budget.spent else "Some runs failed"
         print(f"{why}. Runs that are left: {len(left)}; the same command goes on with them.")
     shown = shlex.quote(str(folder))
-    print(f"Results: {folder}\nbartizan paper compare {shown}\nbartizan report {shown}")
+    print(f"Results: {folder}\npython -m studies paper compare {shown}\nbartizan report {shown}")
     return len(left)
 
 

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import csv
 import inspect
 import json
 import math
-import sys
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
-from typing import TypedDict
 
 import numpy as np
 import pytest
 
-from bartizan import Gaussian, Rotated, attacks, cli
+from bartizan import Gaussian, Rotated, attacks
 from bartizan import registry as names
-from bartizan._util.schema import AnyFloat
 from bartizan._util.seeds import key_of
 from bartizan.attacks import needs
 from bartizan.geometry import Geometry
 from bartizan.kernels import reference
 from bartizan.sketch import distortion, embedding_dimension
+from studies.__main__ import main
 from studies.estimates import log_slope
 from studies.rules_by_name import most_accepted, rule_named
 from studies.theory import aggregation_error as aggregation
-from studies.theory import bounds, breakdown, command, convergence, parts, simulated_round
+from studies.theory import bounds, breakdown, convergence, parts, simulated_round
 from studies.theory import projection_attacks as adaptive
 from studies.theory import subspace_embedding as embedding
 from studies.theory.convergence import PROBLEMS
@@ -522,12 +519,7 @@ TOYS = [replace(SMALL, k=64), replace(SMALL, k=128)]
 def toy(monkeypatch):
     """A part with two cases, by name; its function `measure` is to be set."""
 
-    class Measured(TypedDict):
-        k: AnyFloat
-
-    part = SimpleNamespace(
-        cases=lambda quick: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys", Measured=Measured
-    )
+    part = SimpleNamespace(cases=lambda quick: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys")
     monkeypatch.setitem(parts.PARTS, "toy", part)
     return part
 
@@ -566,11 +558,11 @@ def test_a_ledger_of_an_earlier_version_without_checksums_is_read(tmp_path, monk
 
 
 def test_a_report_of_nothing_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds no results of a whole run of bartizan theory"):
+    with pytest.raises(ValueError, match="holds no results of a whole run of theory"):
         parts.write(tmp_path, quick=False)
 
 
-@pytest.mark.parametrize("line", ['{"cell": 1}', '{"cell": 1, "result": {}}', '{"cell": {}, "result": []}', "[]"])
+@pytest.mark.parametrize("line", ['{"cell": 1}', "[]"])
 def test_a_malformed_line_is_named(tmp_path, line):
     path = tmp_path / "embedding.jsonl"
     path.write_text(f"{line}\n")
@@ -578,16 +570,7 @@ def test_a_malformed_line_is_named(tmp_path, line):
         parts.run("embedding", tmp_path, True)
 
 
-def test_a_result_that_lacks_something_is_named_and_not_reported(tmp_path, monkeypatch):
-    few = embedding.cases(True)[:1]
-    monkeypatch.setattr(embedding, "cases", lambda quick: few)
-    monkeypatch.setattr(embedding, "measure", lambda case: {"median": 0.5})
-    parts.run("embedding", tmp_path, True)
-    with pytest.raises(ValueError, match=r"of which failed_rounds is missing, of Emb.*Delete that line"):
-        parts.write(tmp_path, quick=True)
-
-
-def test_reading_results_changes_nothing_and_a_second_run_is_refused(toy, tmp_path):
+def test_reading_results_changes_nothing(toy, tmp_path):
     path = tmp_path / "toy.jsonl"
     assert parts.finished("toy", tmp_path, True) == []
     assert not path.exists()
@@ -596,26 +579,23 @@ def test_reading_results_changes_nothing_and_a_second_run_is_refused(toy, tmp_pa
     path.write_bytes(torn)
     assert [found for _, found in parts.finished("toy", tmp_path, True)] == [{"k": 64}, {"k": 128}]
     assert path.read_bytes() == torn
-    pytest.importorskip("fcntl")
-    with parts.opened(path), pytest.raises(ValueError, match=r"Another run is writing .*toy.jsonl"):
-        parts.run("toy", tmp_path, True)
 
 
 def test_a_file_is_no_folder_for_results(tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert cli.main(["theory", "breakdown", "--quick", "--out", str(tmp_path / "file")]) == 2
-    assert "Results need a folder" in capsys.readouterr().err
+    assert main(["theory", "breakdown", "--quick", "--out", str(tmp_path / "file")]) == 2
+    assert "is not a folder; results need one" in capsys.readouterr().err
 
 
 def test_quick_and_whole_runs_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     few = [replace(embedding.cases(True)[0], trials=1)]
     monkeypatch.setattr(embedding, "cases", lambda quick: few)
-    assert cli.main(["theory", "embedding"]) == cli.main(["theory", "embedding", "--quick"]) == 0
+    assert main(["theory", "embedding"]) == main(["theory", "embedding", "--quick"]) == 0
     assert {path.parent.name for path in tmp_path.rglob("report.md")} == {"theory", "theory-quick"}
 
 
-def test_the_command_writes_tables_pictures_and_a_page(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_pictures_and_a_page(tmp_path, monkeypatch, capsys):
     few = {
         "embedding": [replace(embedding.cases(True)[n], trials=1) for n in (0, 1, 12)],
         "aggregation": [
@@ -631,21 +611,13 @@ def test_the_command_writes_tables_pictures_and_a_page(tmp_path, monkeypatch, ca
     }
     for name, cases in few.items():
         monkeypatch.setattr(parts.PARTS[name], "cases", lambda quick, cases=cases: cases)
-    assert cli.main(["theory", "--out", str(tmp_path), "--quick"]) == 0
+    assert main(["theory", "--out", str(tmp_path), "--quick"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'report.md'}\n"
     page = (tmp_path / "report.md").read_text()
-    assert tuple(parts.PARTS) == command.NAMES
     for name, part in parts.PARTS.items():
         assert f"## {part.TITLE}" in page
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        with open(tmp_path / f"{name}.csv", newline="") as file:
-            assert len(list(csv.DictReader(file))) >= 2
     assert "refuses" in page
-
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    written, missing = parts.write(tmp_path, quick=True)
-    assert missing == "no PNG files: they need matplotlib, pip install 'bartizan[plot]'"
-    assert "![" not in written[-1].read_text()
 
 
 def test_the_plans_have_every_rule_attack_and_share():

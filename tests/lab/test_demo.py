@@ -11,8 +11,8 @@ import pytest
 
 from bartizan import cli
 from bartizan import records as results
-from bartizan.lab.report.wording import percent
 from bartizan.lab.demo import training_demo as training
+from bartizan.lab.report.wording import percent
 
 pytest.importorskip("torch")
 

@@ -13,7 +13,6 @@ HAS = {
     "byzfl-numpy": ["mean", "krum", "geometric-median", "median", "trimmed-mean", "meamed", "nnm >> geometric-median"],
     "byzpy": ["krum", "multi-krum", "geometric-median", "median", "trimmed-mean", "meamed"],
     "flower": ["mean", "krum", "multi-krum", "bulyan", "median", "trimmed-mean"],
-    "flower-legacy": ["mean", "krum", "multi-krum", "bulyan", "median", "trimmed-mean"],
 }
 
 
