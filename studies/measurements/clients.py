@@ -27,7 +27,8 @@ def clients(
     device: Literal["cpu", "cuda"] = "cpu",
     model: str = "resnet18",
     norm: str = "group",
-    image: Annotated[Sequence[int], "channels, height and width"] = (3, 32, 32),
+    channels: int = 3,
+    side: Annotated[int, "pixels of an image"] = 32,
     classes: int = 10,
     clients: int = 50,
     batch: int = 32,
@@ -39,7 +40,7 @@ def clients(
     """Time rounds with TF32, median and peak memory; a method that differs from a loop in float64 is not timed."""
     torch.backends.cudnn.allow_tf32 = True
     torch.set_float32_matmul_precision("high")
-    network = models.build(model, classes, tuple(image), norm).to(device)
+    network = models.build(model, classes, (channels, side, side), norm).to(device)
 
     def drawn(count: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return weights, shared or of each client, images and labels."""
@@ -47,7 +48,7 @@ def clients(
         weights = FlatLayout.of(network).read(network).to(dtype)
         if local_steps:
             weights = weights * (1 + 0.1 * torch.rand(count, 1, generator=g, dtype=dtype).to(weights.device))
-        images = torch.randn(count, batch, *image, generator=g).to(weights)
+        images = torch.randn(count, batch, channels, side, side, generator=g).to(weights)
         return weights, images, torch.randint(classes, (count, batch), generator=g).to(weights.device)
 
     def distance(method: Any, dtype: torch.dtype) -> float:
