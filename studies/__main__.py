@@ -28,7 +28,6 @@ COMMANDS = {
             "partitioned": "a partitioned call beside a flat one",
             "scaling": "sketches alone at ten thousand clients, and a model of larger rounds",
             "tails": "how far each sketch distorts whole spans",
-            "torchvision-models": "our models beside torchvision's",
             "traffic": "bytes that the ranks of a sharded call exchange",
             "weigh": "time from the Gram matrix to the weights",
         }.items()

@@ -8,22 +8,16 @@ from bartizan import Achlioptas, Gaussian, Rotated
 from bartizan._util.console import ProgressLine
 from studies.options import add_command
 from studies.tables import markdown_table
+from studies.theory.subspace_embedding import basis
 
 M, K = 50, 4096
 P = 64 * K  # coordinates that Rotated sees
 SKETCHES = [*(Rotated(K, n) for n in (1, 8, 16, 32, 64)), Achlioptas(K, s=8), Gaussian(K)]
-
-
-def orthonormal(x):
-    """Return an orthonormal basis of the span of the rows, by rows."""
-    return np.linalg.inv(np.linalg.cholesky(x @ x.T)) @ x
-
-
-# Only the coordinates that a span touches; `distortion` puts them somewhere among the P.
-SPARSE = {
-    "coordinate axes": lambda rng: np.eye(M),
-    "8-sparse vectors": lambda rng: orthonormal(np.kron(np.eye(M), np.ones(8)) * rng.normal(size=8 * M)),
-    "64 shared coordinates": lambda rng: orthonormal(rng.normal(size=(M, 64))),
+SPANS = {
+    "coordinate axes": "1 coordinate",
+    "8-sparse vectors": "8 coordinates",
+    "64 shared coordinates": "64 shared",
+    "dense": "dense",
 }
 
 
@@ -33,33 +27,19 @@ def add_to(commands: Any) -> None:
 
 def tails(*, seeds: int = 100) -> None:
     """Print the median and the largest distortion over seeds, of the span of 50 vectors at k = 4096."""
-    dense = np.random.default_rng(0).normal(size=(M, P))  # the same one for all seeds: drawing it takes longest
-    spans, body = [*SPARSE, "dense"], []
-    with ProgressLine("tails", len(SKETCHES) * len(spans) * seeds) as progress:
+    body = []
+    with ProgressLine("tails", len(SKETCHES) * len(SPANS) * seeds) as progress:
         for sketch in SKETCHES:
-            # The entries of Gaussian and Achlioptas are independent: where a coordinate lies does not matter to them,
-            # and a Gaussian matrix has the same law on every span.
-            fixed = orthonormal({Rotated: dense, Achlioptas: dense[:, :2048], Gaussian: np.eye(M)}[type(sketch)])
-            cells = []
-            for span in spans:
+            # The entries of Gaussian and Achlioptas are independent: where a coordinate lies does not matter to them.
+            independent, cells, rows = not isinstance(sketch, Rotated), [], np.empty(0)
+            for span in SPANS.values():
                 worst = []
                 for seed in range(seeds):
-                    worst.append(distortion(sketch, fixed if span == "dense" else SPARSE[span], seed))
+                    if span != "dense" or not seed:  # the dense one is the same for all seeds
+                        rows = basis(span, M, np.random.default_rng(seed), independent=independent, p=P)
+                    y = sketch(rows, seed=seed)
+                    worst.append(np.abs(np.linalg.eigvalsh(y @ y.T) - 1).max())
                     progress.advance()
                 cells.append(f"{np.median(worst):.2f} / {np.max(worst):.2f}")
             body.append([repr(sketch), *cells])
-    print(markdown_table(["span of 50", *spans], body))
-
-
-def distortion(sketch, span, seed):
-    """Return the worst |eigenvalue - 1| of a basis, or of one drawn by the seed and scattered if that matters."""
-    basis = span
-    if callable(span):
-        rng = np.random.default_rng(seed)
-        basis = span(rng)
-        if isinstance(sketch, Rotated):
-            scattered = np.zeros((M, P))
-            scattered[:, rng.choice(P, basis.shape[1], replace=False)] = basis
-            basis = scattered
-    y = sketch(basis, seed=seed)
-    return np.abs(np.linalg.eigvalsh(y @ y.T) - 1).max()
+    print(markdown_table(["span of 50", *SPANS], body))

@@ -13,7 +13,7 @@ from studies.options import add_parts
 from studies.paper import cells as paper_cells
 from studies.paper import comparison_tables, kept_runs, run_cells, scatter_plot
 from studies.paper.compare import compare as compared
-from studies.paper.paper_protocol import BUDGETED, MODELS
+from studies.paper.paper_protocol import BUDGETED, MODELS, ROUNDS
 from studies.tables import markdown_table
 
 OUT = Path("runs/paper")
@@ -39,11 +39,8 @@ def run(
     table: Annotated[str, "such as cifar10-0.6, cifar10-ks, cifar10-stress, cifar10, all, tab:0.6"],
     *,
     cells: Annotated[str, "such as rule=krum,attack=lie,b=0.3,pdr=1"] = "",
-    budget: Annotated[
-        run_cells.Budget,
-        run_cells.Budget.parse,
-        "a time (20min, 2h), after which no run is started; or rounds=30, the length of every run; or both",
-    ] = run_cells.Budget(),
+    minutes: Annotated[float | None, "no run is started after them"] = None,
+    rounds: Annotated[int, "the length of every run"] = ROUNDS,
     seeds: Annotated[int, "runs of each cell"] = 1,
     protocol: Annotated[
         Literal["budgeted", "literal"], "literal: Algorithm 1 to the letter, from pretrained weights"
@@ -59,7 +56,7 @@ def run(
     """Run the cells of a table; finished runs are skipped, stopped ones continue."""
     jobs = run_cells.plan(
         paper_cells.picked(table, cells),
-        budget=budget,
+        rounds=rounds,
         seeds=seeds,
         sketch=sketch,
         protocol=protocol,
@@ -73,7 +70,7 @@ def run(
     if dry_run:
         print("\n".join(map(str, jobs)))
         return
-    run_cells.run_jobs(jobs, out, budget, workers)
+    run_cells.run_jobs(jobs, out, run_cells.time_limit(minutes), workers)
 
 
 def compare(

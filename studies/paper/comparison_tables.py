@@ -9,23 +9,9 @@ from typing import Any
 
 from bartizan._util.jsonl import flatten
 from studies.estimates import interval
+from studies.paper import compare
 from studies.paper.cells import ABLATION
-from studies.paper.compare import (
-    CellComparison,
-    Comparison,
-    Summary,
-    accuracy_text,
-    cell_text,
-    failed,
-    last_text,
-    mean_accuracy,
-    printed,
-    rank_correlation,
-    seeds_text,
-    signed_spread,
-    spread,
-    verdict,
-)
+from studies.paper.compare import CellComparison, Comparison, Summary
 from studies.paper.interval_plot import label, main_protocol
 from studies.paper.kept_runs import RunSummary
 from studies.paper.paper_protocol import ROUNDS, usual_protocol
@@ -100,15 +86,15 @@ def columns(row: CellComparison) -> dict[str, str]:
     return {
         **(ablation if cell.table == ABLATION else {"b": f"{cell.b:g}", "attack": cell.attack}),
         "rule": row.rule,
-        "paper base": printed(row.paper_base),
-        "paper PDR": printed(cell.values),
+        "paper base": compare.printed(row.paper_base),
+        "paper PDR": compare.printed(cell.values),
         "paper diff": " / ".join(f"{number:+.2f}" for number in row.paper_differences),
         "paper speed": " / ".join(f"{number:.3g}x" for number in row.paper_speedups),
-        "ours base": accuracy_text(row.base),
-        "ours PDR": accuracy_text(row.pdr),
-        "ours diff": spread(row.differences, "+"),
-        "last base": last_text(row.base),
-        "last PDR": last_text(row.pdr),
+        "ours base": compare.accuracy_text(row.base),
+        "ours PDR": compare.accuracy_text(row.pdr),
+        "ours diff": compare.spread(row.differences, "+"),
+        "last base": compare.last_text(row.base),
+        "last PDR": compare.last_text(row.pdr),
         "ours speed": "" if row.speedup is None else f"{row.speedup:.3g}x",
         "sketch": row.sketch,
         "rounds": row.rounds,
@@ -126,9 +112,10 @@ def totals(rows: Sequence[CellComparison]) -> str:
             groups.setdefault(f"{row.cell.table}, {row.protocol}, {row.sketch}{size}", []).append(row)
     heads, body = [*GROUP_HEADS, "95% interval of the mean", "ranks with the paper"], []
     for name, of in groups.items():
-        summary, ranks = Summary.of(of), rank_correlation(of)
+        summary, ranks = Summary.of(of), compare.rank_correlation(of)
         raw, half = summary.raw_differences, summary.half
-        shown = f"{mean(raw) - half:+.2f} to {mean(raw) + half:+.2f}, {verdict(raw)}" if half is not None else ""
+        low, high = (mean(raw) - half, mean(raw) + half) if half is not None else (0.0, 0.0)
+        shown = "" if half is None else f"{low:+.2f} to {high:+.2f}, {compare.verdict(raw)}"
         body.append([*_group(name, summary), shown, "" if ranks is None else f"{ranks:+.2f}"])
     return markdown_table(heads, body, heads[1:], padded=True)
 
@@ -166,10 +153,10 @@ def _group(name: str, of: Summary) -> list[str]:
         name,
         str(len(of.cells)),
         str(len(of.rows)),
-        signed_spread(of.differences),
-        signed_spread(of.raw_differences),
+        compare.signed_spread(of.differences),
+        compare.signed_spread(of.raw_differences),
         f"{mean(of.worst.raw_differences):+.2f}" if of.worst else "",
-        signed_spread(of.paper_differences),
+        compare.signed_spread(of.paper_differences),
         f"{of.same_end} of {len(of.rows)}",
         f"{median(of.speedups):.3g}x" if of.speedups else "",
     ]
@@ -181,20 +168,21 @@ def pooled_table(found: Comparison) -> str:
     for (sketch, k), of in main_protocol(found.rows).items():
         last = [mean(row.last_differences) for row in of.rows if row.last_differences]
         shown = [f"{mean(some):+.2f} ± {interval(some) or 0:.2f}" for some in (of.raw_differences, last)]
-        worst = f"{mean(of.worst.raw_differences):+.2f} ({cell_text(of.worst)})" if of.worst else ""
-        moved, lies = _percent([run.moved for row in of.rows for run in row.pdr]), verdict(of.raw_differences)
-        body.append([label(sketch, k), str(len(of.rows)), seeds_text(of.cells), *shown, worst, moved, lies])
+        worst = f"{mean(of.worst.raw_differences):+.2f} ({compare.cell_text(of.worst)})" if of.worst else ""
+        moved, lies = _percent([run.moved for row in of.rows for run in row.pdr]), compare.verdict(of.raw_differences)
+        body.append([label(sketch, k), str(len(of.rows)), compare.seeds_text(of.cells), *shown, worst, moved, lies])
     return markdown_table(heads, body, right=["cells", "best", "last", "moved"])
 
 
 def far_cells(found: Comparison) -> str:
     """Return every base cell that the paper has above 60% and we have not above 55%."""
     rows = {row.cell.base: row for row in found.rows if row.base and row.paper_base and row.cell.table != ABLATION}
-    far = (row for row in rows.values() if mean_accuracy(row.paper_base) > HIGH and mean_accuracy(row.base) <= NEAR)
-    cells = [
-        (row, printed(row.paper_base), accuracy_text(row.base) or "-", _percent([r.on_attackers for r in row.base]))
-        for row in far
-    ]
+    cells = []
+    for row in rows.values():
+        paper, ours = compare.mean_accuracy(row.paper_base), compare.mean_accuracy(row.base)
+        if paper > HIGH and ours <= NEAR:
+            on_attackers = _percent([run.on_attackers for run in row.base])
+            cells.append((row, compare.printed(row.paper_base), compare.accuracy_text(row.base) or "-", on_attackers))
     return _cell_table(["paper base", "ours base", "on attackers"], cells)
 
 
@@ -203,8 +191,8 @@ def breakdowns(rows: Sequence[CellComparison]) -> str:
     cells = []
     for row in Summary.of(rows).cells:
         ours, paper = (row.base, row.pdr), (row.paper_base, row.cell.values)
-        if any(failed(side) for side in ours) or any(failed(side) for side in paper):
-            cells.append((row, *map(printed, paper), *map(_end, ours)))
+        if any(compare.failed(side) for side in ours) or any(compare.failed(side) for side in paper):
+            cells.append((row, *map(compare.printed, paper), *map(_end, ours)))
     return _cell_table(["paper base", "paper PDR", "ours base", "ours PDR"], cells)
 
 
@@ -225,7 +213,7 @@ def _cell_table(heads: list[str], cells: Sequence[tuple[Any, ...]]) -> str:
 
 def _end(runs: Sequence[RunSummary]) -> str:
     best = [run.best_percent for run in runs if run.best_percent is not None]
-    return f"- ({mean(best):.2f})" if failed(runs) and best else accuracy_text(runs)
+    return f"- ({mean(best):.2f})" if compare.failed(runs) and best else compare.accuracy_text(runs)
 
 
 def _percent(parts: Sequence[float | None]) -> str:

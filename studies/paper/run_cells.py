@@ -1,19 +1,18 @@
-"""Run the paper's cells one at a time, the hard ones first, within a budget."""
+"""Run the paper's cells one at a time, the hard ones first, within a time."""
 
 from __future__ import annotations
 
-import argparse
-import re
+import math
 import shlex
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bartizan import records
-from bartizan._util.console import clock
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.runs import sweep
 from bartizan.lab.runs.folder import recorded
@@ -24,40 +23,11 @@ from studies.paper.cells import PaperCell
 from studies.paper.kept_runs import RunSummary
 from studies.paper.paper_protocol import BUDGETED, ROUNDS, experiment, rule_text, sketches_of
 
-UNITS = {"s": 1, "min": 60, "h": 3600}
 
-
-@dataclass(frozen=True)
-class Budget:
-    """A time after which no run is started, and a number of rounds that all runs are cut to.
-
-    >>> Budget.parse("2h,rounds=30")
-    Budget(seconds=7200.0, rounds=30)
-    """
-
-    seconds: float | None = None
-    rounds: int | None = None
-    started: float = field(default_factory=time.monotonic, repr=False, compare=False)
-
-    @classmethod
-    def parse(cls, text: str) -> Budget:
-        """Parse 90s, 20min, 2h, rounds=30, or a time and rounds with a comma between."""
-        seconds: float | None = None
-        rounds: int | None = None
-        for part in (part.strip() for part in text.split(",")):
-            if of := re.fullmatch(r"rounds=([1-9]\d{0,5})", part):
-                rounds = int(of[1])
-            elif of := re.fullmatch(r"(\d+\.?\d*) *(s|min|h)", part):
-                seconds = float(of[1]) * UNITS[of[2]]
-            else:
-                raise argparse.ArgumentTypeError(
-                    f"wanted a time such as 90s, 20min or 2h, or rounds=30, or both with a comma between; got {part!r}"
-                )
-        return cls(seconds, rounds)
-
-    @property
-    def spent(self) -> bool:
-        return self.seconds is not None and time.monotonic() - self.started >= self.seconds
+def time_limit(minutes: float | None) -> Callable[[], bool]:
+    """Return a function that says whether so many minutes have passed since."""
+    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    return lambda: time.monotonic() >= end
 
 
 @dataclass(frozen=True)
@@ -81,13 +51,13 @@ class Job:
 
 
 class OutOfTimeError(Exception):
-    """The budget's time is over."""
+    """The time is over."""
 
 
 def plan(
     cells: Sequence[PaperCell],
     *,
-    budget: Budget = Budget(),
+    rounds: int = ROUNDS,
     seeds: int = 1,
     sketch: str | None = None,
     protocol: str = BUDGETED,
@@ -106,7 +76,7 @@ def plan(
             one = experiment(
                 cell,
                 seed=seed,
-                rounds=budget.rounds or ROUNDS,
+                rounds=rounds,
                 sketch=sketch if cell.pdr and (sketch in sketches_of(cell) or not able) else None,
                 protocol=protocol,
                 data=data,
@@ -118,72 +88,58 @@ def plan(
     return list(jobs.values())
 
 
-def run_jobs(jobs: Sequence[Job], folder: Path, budget: Budget = Budget(), workers: int = 1) -> int:
-    """Run the jobs that are not finished until the budget is spent; return how many are left."""
+def run_jobs(jobs: Sequence[Job], folder: Path, spent: Callable[[], bool] = time_limit(None), workers: int = 1) -> int:
+    """Run the jobs that are not finished until the time is spent; return how many are left."""
     left = [job for job in jobs if not _finished(job, folder)]
     if len(left) < len(jobs):
         print(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished already.")
     if left:
         require_writable(folder)
-    started, total = time.monotonic(), len(left)
-    if workers > 1:
-        left = _run_at_once(left, folder, budget, workers)
-    while workers == 1 and left and not budget.spent:
-        number = total - len(left) + 1
-        print(f"[{number} of {total}] {left[0]}", flush=True)
-        try:
-            _run(left[0], folder, budget)
-        except OutOfTimeError:
-            break
-        left.pop(0)
-        if left:
-            each = (time.monotonic() - started) / number
-            print(f"    about {clock(each * len(left))} for the {len(left)} that are left", flush=True)
+    with suppress(OutOfTimeError):
+        (_run_in_order if workers == 1 else _run_at_once)(left, folder, spent, workers)
+    left = [job for job in left if not _finished(job, folder)]
     if left:
-        why = "The time is over" if budget.spent else "Some runs failed"
+        why = "The time is over" if spent() else "Some runs failed"
         print(f"{why}. Runs that are left: {len(left)}; the same command goes on with them.")
     shown = shlex.quote(str(folder))
     print(f"Results: {folder}\npython -m studies paper compare {shown}\nbartizan report {shown}")
     return len(left)
 
 
-def _run(job: Job, folder: Path, budget: Budget) -> None:
-    rounds = job.experiment.rounds
-    with Display({job.folder: rounds}) as progress:
+def _run_in_order(jobs: Sequence[Job], folder: Path, spent: Callable[[], bool], workers: int) -> None:
+    for number, job in enumerate(jobs, start=1):
+        if spent():
+            raise OutOfTimeError
+        print(f"[{number} of {len(jobs)}] {job}", flush=True)
+        with Display({job.folder: job.experiment.rounds}) as progress:
 
-        def watch(line: Mapping[str, Any]) -> None:
-            progress.update(job.folder, line)
-            if line["kind"] == "round" and line["round"] < rounds and budget.spent:
-                raise OutOfTimeError
+            def watch(line: Mapping[str, Any], job: Job = job, progress: Display = progress) -> None:
+                progress.update(job.folder, line)
+                if line["kind"] == "round" and line["round"] < job.experiment.rounds and spent():
+                    raise OutOfTimeError
 
-        done = RunSummary.of(run(job.experiment, folder / job.folder, resume=True, watch=watch))
-    seconds = done.server_seconds
-    server = "" if seconds is None else f", {1000 * seconds:.3g} ms a round at the server"
-    print(f"    {_reached(done)}{server}", flush=True)
+            done = RunSummary.of(run(job.experiment, folder / job.folder, resume=True, watch=watch))
+        seconds = done.server_seconds
+        server = "" if seconds is None else f", {1000 * seconds:.3g} ms a round at the server"
+        print(f"    {_reached(done)}{server}", flush=True)
 
 
-def _run_at_once(jobs: Sequence[Job], folder: Path, budget: Budget, workers: int) -> list[Job]:
-    """Run several jobs at a time, each in a process; return those that are not finished."""
-    by_name, queue = (
-        {job.folder: job for job in jobs},
-        deque(sweep.Job(job.experiment, folder / job.folder) for job in jobs),
-    )
+def _run_at_once(jobs: Sequence[Job], folder: Path, spent: Callable[[], bool], workers: int) -> None:
+    """Run several jobs at a time, each in a process."""
+    by_name = {job.folder: job for job in jobs}
+    queue = deque(sweep.Job(job.experiment, folder / job.folder) for job in jobs)
     pool = sweep.WorkerPool(min(workers, len(jobs)))
 
     def watch(name: str, line: Mapping[str, Any]) -> None:
-        if budget.spent:
+        if spent():
             raise OutOfTimeError
 
     try:
         for number, outcome in enumerate(pool.run(queue, watch), start=1):
-            job = by_name[outcome.folder.name]
             end = outcome.error or _reached(RunSummary.of(records.read(outcome.folder)))
-            print(f"[{number} of {len(jobs)}] {job}: {end}", flush=True)
-    except OutOfTimeError:
-        pass
+            print(f"[{number} of {len(jobs)}] {by_name[outcome.folder.name]}: {end}", flush=True)
     finally:
         pool.stop()
-    return [job for job in jobs if not _finished(job, folder)]
 
 
 def _reached(done: RunSummary) -> str:

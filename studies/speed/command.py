@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from bartizan._util.arguments import seconds
+from bartizan._util import jsonl, machine, schema
+from bartizan._util.arguments import seconds, short
 from bartizan.records import require_writable
 from studies.options import add_command, count_from_0
-from studies.speed.benchmark import Benchmark
+from studies.rules_by_name import most_accepted
+from studies.speed import measure, other_libraries, torch_baselines
+from studies.speed.engines import Bartizan, Engine, rule_of
 from studies.speed.printed_rows import RowPrinter
+from studies.speed.problem import Problem
+from studies.speed.speed_rows import load
+
+LIBRARIES = (other_libraries.ByzFL, other_libraries.ByzFLNumPy, other_libraries.ByzPy, other_libraries.Flower)
+PEERS: dict[str, type[Engine]] = {
+    engine.name: engine for engine in (*LIBRARIES, torch_baselines.Torch, torch_baselines.PairLoop)
+}
 
 
 def add_to(commands: Any) -> None:
@@ -38,10 +51,43 @@ def speed(
         raise ValueError("--add needs --json FILE, to whose rows it adds.")
     if json:
         require_writable(json.parent)  # before anything is measured
-    benchmark = Benchmark(clients, dim, rules, sketches, peers, byzantine, dtype, device, repeats, limit)
-    benchmark.check()
+    engines = engines_of(sketches, peers)
+    f = {M: attackers_of(rules, M, byzantine) for M in clients}
+    machine.checked_device(device)
+    for rule, M in product(rules, clients):
+        rule_of(rule, f[M]).check(M)
+        for engine in engines:
+            engine.job(rule, Problem.draw(M, f[M], 8, dtype, device))  # raises where a library is missing
+    done = {row.subject: row for row in (load(json) if add and json and json.exists() else [])}
+    started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with closing(RowPrinter()) as printer:
-        done = benchmark.run(printer.progress.show, printer.add, json, add)
-    for row in done:
+        for p, M in product(dim, clients):
+            printer.progress.show(f"drawing {M} clients of {short(p)} coordinates")
+            problem = Problem.draw(M, f[M], p, dtype, device)
+            for rule in rules:
+                for row in measure.rows(problem, rule, engines, repeats, limit, printer.progress.show):
+                    done[row.subject] = replace(row, run=started)
+                    if json:  # after each row, so that an interrupt loses none
+                        jsonl.rewrite(json, map(schema.as_row, done.values()))
+                    printer.add(row)
+            del problem
+    for row in done.values():
         if not row.ok:
             print(f"{row.label}, {row.rule}, M={row.clients}, p={row.dim:,}: {row.judged}")
+
+
+def engines_of(sketches: Sequence[str], peers: Sequence[str]) -> list[Engine]:
+    """Return our engines by their sketches, and others by their names."""
+    for name in peers:
+        if name not in PEERS:
+            raise ValueError(f"Unknown peer {name!r}. Known: {', '.join(PEERS)}.")
+    return [*map(Bartizan, sketches), *(PEERS[name]() for name in peers)]
+
+
+def attackers_of(rules: Sequence[str], clients: int, byzantine: int | None = None) -> int:
+    """Return how many attack: a fifth unless told, or as many as all rules withstand."""
+    if byzantine is not None and byzantine >= clients:
+        most = f"at most {clients - 1} of {clients}, got {byzantine}"
+        raise ValueError(f"--byzantine must leave an honest client: {most}.")
+    fifth = (most_accepted(rule, clients, clients // 5) for rule in rules)
+    return byzantine if byzantine is not None else min(fifth)

@@ -53,9 +53,6 @@ class ByzFL(Engine):
             "krum": lambda x: rules.Krum(f)(x),
             "multi-krum": lambda x: rules.MultiKrum(f)(x),
             "geometric-median": lambda x: rules.GeometricMedian()(x),
-            "mda": lambda x: rules.MDA(f)(x),
-            "smea": lambda x: rules.SMEA(f)(x),
-            "caf": lambda x: rules.CAF(f)(x),
             "median": lambda x: rules.Median()(x),
             "trimmed-mean": lambda x: rules.TrMean(f)(x),
             "meamed": lambda x: rules.Meamed(f)(x),
@@ -82,18 +79,12 @@ class ByzPy(Engine):
     exact = False
 
     def rules(self, problem: Problem) -> Rules:
-        geometric, norm_wise, coordinate_wise = (
-            _import(f"byzpy.aggregators.{kind}_wise") for kind in ("geometric", "norm", "coordinate")
-        )
+        geometric, coordinate_wise = (_import(f"byzpy.aggregators.{kind}_wise") for kind in ("geometric", "coordinate"))
         f, M = problem.byzantine, problem.clients
         return {
             "krum": lambda rows: geometric.Krum(f).aggregate(rows),
             "multi-krum": lambda rows: geometric.MultiKrum(f, M - f).aggregate(rows),
             "geometric-median": lambda rows: geometric.GeometricMedian().aggregate(rows),
-            "mda": lambda rows: geometric.MinimumDiameterAveraging(f).aggregate(rows),
-            "smea": lambda rows: geometric.SMEA(f).aggregate(rows),
-            "caf": lambda rows: norm_wise.CAF(f).aggregate(rows),
-            "cge": lambda rows: norm_wise.ComparativeGradientElimination(f).aggregate(rows),
             "median": lambda rows: coordinate_wise.CoordinateWiseMedian().aggregate(rows),
             "trimmed-mean": lambda rows: coordinate_wise.CoordinateWiseTrimmedMean(f).aggregate(rows),
             "meamed": lambda rows: coordinate_wise.MeanOfMedians(f).aggregate(rows),

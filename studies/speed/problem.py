@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -11,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bartizan._util import machine
-from bartizan._util.types import Array, Floats
+from bartizan._util.types import Floats
 from bartizan.defense.decide import weigh
 from bartizan.geometry import Geometry, GramStats
 from bartizan.kernels import reference
@@ -57,13 +56,18 @@ class Problem:
                 f"{clients} clients of {dim:,} {dtype} coordinates take {clients * dim * size / 1e9:.1f} GB, and "
                 f"{free / 1e9:.1f} GB are free. Take a smaller --dim or fewer --clients."
             )
-        gains = np.ones(clients, dtype=np.float32)
-        gains[:byzantine] = LOUD
-        shares = np.full(clients, 1 / 3, dtype=np.float32)
-        shares[:byzantine] = 0
-        cuts = STEP * np.random.default_rng(seed).permutation(clients)
-        fill = _in_torch if device == "cuda" or dtype == "bfloat16" else _in_numpy
-        return cls(fill(dim, dtype, device, seed, gains, shares, cuts), byzantine, dtype, device)
+        rng = np.random.default_rng(seed)
+        cuts = STEP * rng.permutation(clients)
+        common = rng.standard_normal(dim, dtype=np.float32) / 3
+        noise = rng.standard_normal(dim + STEP * clients, dtype=np.float32)
+        x: Any = np.empty((clients, dim), dtype if dtype != "bfloat16" else "float32")
+        if device == "cuda" or dtype == "bfloat16":
+            torch = machine.torch_for(f"dtype {dtype} on {device}")
+            common, noise = (torch.from_numpy(one).to(device) for one in (common, noise))
+            x = torch.empty((clients, dim), device=device, dtype=getattr(torch, dtype))
+        for m, cut in enumerate(cuts.tolist()):
+            x[m] = LOUD * noise[cut : cut + dim] if m < byzantine else noise[cut : cut + dim] + common
+        return cls(x, byzantine, dtype, device)
 
     @property
     def clients(self) -> int:
@@ -141,34 +145,6 @@ class Problem:
     def _blocks(self) -> Iterator[tuple[int, Any]]:
         for low in range(0, self.dim, WIDTH):
             yield low, _wide(self.x[:, low : low + WIDTH])
-
-
-def _in_numpy(dim: int, dtype: str, device: str, seed: int, gains: Array, shares: Array, cuts: Array) -> Array:
-    rng = np.random.default_rng(seed)
-    common = rng.standard_normal(dim, dtype=np.float32)
-    noise = rng.standard_normal(dim + STEP * len(cuts), dtype=np.float32)
-    x = np.empty((len(cuts), dim), dtype)
-
-    def fill(m: int) -> None:
-        piece = noise[cuts[m] : cuts[m] + dim]
-        for low in range(0, dim, WIDTH):
-            part = slice(low, low + WIDTH)
-            x[m, part] = gains[m] * piece[part] + shares[m] * common[part]
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(fill, range(len(cuts))))
-    return x
-
-
-def _in_torch(dim: int, dtype: str, device: str, seed: int, gains: Array, shares: Array, cuts: Array) -> Any:
-    torch = machine.torch_for(f"dtype {dtype} on {device}")
-    generator = torch.Generator(device).manual_seed(seed)
-    common = torch.randn(dim, device=device, generator=generator)
-    noise = torch.randn(dim + STEP * len(cuts), device=device, generator=generator)
-    x = torch.empty((len(cuts), dim), device=device, dtype=getattr(torch, dtype))
-    for m, cut in enumerate(cuts.tolist()):
-        x[m] = float(gains[m]) * noise[cut : cut + dim] + float(shares[m]) * common
-    return x
 
 
 def _at(point: Point, low: int, block: Any) -> Any:

@@ -6,24 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from bartizan import registry
 from bartizan.rules import Rule
 from studies.plotting import COLOURS, GREY, new_figure
 from studies.rules_by_name import rule_named
 from studies.tables import markdown_table, three_digits
-from studies.theory import simulated_round
+from studies.theory import simulated_round as simulation
 from studies.theory.bounds import aggregation_bound
-from studies.theory.simulated_round import (
-    KAPPA,
-    SIGMA,
-    Attack,
-    Result,
-    Setting,
-    common_gradient,
-    honest_clients,
-    mean_errors,
-    servers_of,
-)
 
 TITLE = "The aggregation's error: an empirical (b, c)"
 
@@ -33,10 +24,11 @@ TOO_SMALL = 16
 """The k of a projection that must widen the error, so that a number near 1 means something."""
 PAPER = ("krum", "bulyan", "geometric-median", "mca")
 RULES = (*registry.RULES.built_in, "nnm >> krum", "nnm >> geometric-median", *registry.COORDINATEWISE.built_in)
-ATTACKS = (*simulated_round.ATTACKS, "ipm factor=1000")
+ATTACKS = (*simulation.ATTACKS, "ipm factor=1000")
 ROUNDING = 1e-20  # errors below this are rounding
 CALIBRATION_SEED = 1000
 """The first seed of the draws that c is measured on; no error is compared with the bound on these."""
+COLUMNS = ("rule", "b", "scene", "small", "shown", "widened", "c", "bound", "part_of_bound")
 GROWS = 10.0
 """A rule has no c if a common gradient ten times as long needs one this many times as large: nu is the same."""
 
@@ -55,7 +47,7 @@ SCENES = (Scene(0.0), NEAR, FAR, Scene(3.0, noisy=8), Scene(3.0, WIDE, WIDE))
 
 
 @dataclass(frozen=True)
-class AggregationCase(Setting):
+class AggregationCase(simulation.Setting):
     """One rule against all attacks, exact and projected; the rule knows the number of attackers."""
 
     rule: str
@@ -69,11 +61,11 @@ class AggregationCase(Setting):
     attacks: tuple[str, ...]
     calibrated: bool
     sketch: str = "rotated"
-    tries: int = simulated_round.TRIES
+    tries: int = simulation.TRIES
     """Of the attacks that search: the result depends on it."""
 
 
-Results = Sequence[tuple[AggregationCase, Result]]
+Results = Sequence[tuple[AggregationCase, simulation.Result]]
 
 
 def cases(quick: bool) -> list[AggregationCase]:
@@ -112,15 +104,15 @@ def cases(quick: bool) -> list[AggregationCase]:
 
 def attacks_in(scene: Scene, quick: bool) -> tuple[str, ...]:
     every = ("ipm", "alie", "gaussian") if quick else ATTACKS
-    return tuple(name for name in every if scene == NEAR or not Attack(name).knows_the_rule)
+    return tuple(name for name in every if scene == NEAR or not simulation.Attack(name).knows_the_rule)
 
 
-def measure(case: AggregationCase) -> Result:
+def measure(case: AggregationCase) -> simulation.Result:
     """Return mean squared errors by attack, the definition's nu^2, and c from other draws; or why the rule refuses."""
     try:
         rule_named(case.rule, case.n_byzantine).check(case.n_clients)
-        spread = honest_clients(case.n_clients, case.dim, case.noisy).spread(case.n_byzantine)
-        found: Result = {"spread": spread, **_errors(case, seed=0)}
+        spread = simulation.honest_clients(case.n_clients, case.dim, case.noisy).spread(case.n_byzantine)
+        found: simulation.Result = {"spread": spread, **_errors(case, seed=0)}
         return found | ({"c": calibrated(case)} if case.calibrated and case.b else {})
     except ValueError as refused:
         return {"refused": str(refused)}
@@ -129,7 +121,7 @@ def measure(case: AggregationCase) -> Result:
 def calibrated(case: AggregationCase) -> float:
     """Return the c of the strongest attack against the exact rule, on other clients and draws than `measure`."""
     errors = _errors(case, CALIBRATION_SEED, kinds=("exact",))["exact"]
-    spread = honest_clients(case.n_clients, case.dim, case.noisy, CALIBRATION_SEED).spread(case.n_byzantine)
+    spread = simulation.honest_clients(case.n_clients, case.dim, case.noisy, CALIBRATION_SEED).spread(case.n_byzantine)
     return max(errors.values()) / (case.b * spread)
 
 
@@ -137,24 +129,24 @@ def _errors(
     case: AggregationCase, seed: int, kinds: Sequence[str] = ("exact", "projected")
 ) -> dict[str, dict[str, float]]:
     rule = rule_named(case.rule, case.n_byzantine)
-    servers = servers_of(rule, registry.SKETCHES[case.sketch](case.k))
-    return mean_errors(
+    servers = simulation.servers_of(rule, registry.SKETCHES[case.sketch](case.k))
+    return simulation.mean_errors(
         {kind: servers[kind] for kind in kinds if kind in servers},
         case.attacks,
         case.n_byzantine,
-        honest_clients(case.n_clients, case.dim, case.noisy, seed),
-        common_gradient(case.dim, case.length),
+        simulation.honest_clients(case.n_clients, case.dim, case.noisy, seed),
+        simulation.common_gradient(case.dim, case.length),
         range(seed, seed + case.draws),
     )
 
 
-def strongest(found: Result, sketch: str) -> tuple[str, float]:
+def strongest(found: simulation.Result, sketch: str) -> tuple[str, float]:
     """Return the attack of the largest error, and that error."""
     attack = max(found[sketch], key=lambda name: found[sketch][name])
     return attack, found[sketch][attack]
 
 
-def constant(found: Result, sketch: str, b: float) -> float:
+def constant(found: simulation.Result, sketch: str, b: float) -> float:
     """Return the c of the strongest attack."""
     return strongest(found, sketch)[1] / (b * found["spread"])
 
@@ -183,104 +175,57 @@ def grows(results: Results, rule: str, b: float) -> bool:
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """Return a line a case: c of the strongest attack, and the projected error beside the lemma's bound."""
+    """Return a line per case: the strongest attack's error over nu^2, or c, and the part of the lemma's bound."""
     fixed, lines = constants(results), []
     for case, found in results:
-        line: dict[str, Any] = {
-            "rule": case.rule,
-            "clients": case.n_clients,
-            "b": case.b,
-            "length": case.length,
-            "noisy": case.noisy,
-            "p": case.dim,
-            "sketch": f"{case.sketch}({case.k})",
-            "refused": found.get("refused", ""),
-        }
-        for sketch in ("exact", "projected"):
-            if found.get(sketch):
-                attack, error = strongest(found, sketch)
-                line |= {f"{sketch}_attack": attack, f"{sketch}_error": error / found["spread"]}
-                if case.b:
-                    line[f"{sketch}_c"] = constant(found, sketch, case.b)
-        if case.b and "projected_c" in line:
-            line["widened"] = line["projected_c"] / line["exact_c"]
+        scene = f"length {case.length:g}, noise in {case.noisy}, p={case.dim}, {case.sketch}({case.k})"
+        line: dict[str, Any] = {"rule": case.rule, "b": case.b, "scene": scene, "small": case.k == TOO_SMALL}
+        line["shown"] = "refuses" if "refused" in found else ""
+        values = [strongest(found, kind)[1] / found["spread"] for kind in ("exact", "projected") if found.get(kind)]
+        if values:
+            scaled = [value / (case.b or 1) for value in values]
+            line["shown"] = " / ".join("0" if value < ROUNDING else three_digits(value) for value in scaled)
+        if case.b and len(values) == 2:
+            line["widened"] = values[1] / values[0]
             c = fixed.get((case.rule, case.b))
-            if c is not None and case.k != TOO_SMALL:  # whose eps would not be below 1
-                bound = aggregation_bound(c, case.b, case.eps, SIGMA, KAPPA)
-                part = line["projected_error"] * found["spread"] / bound
-                line |= {"c": c, "eps": case.eps, "bound": bound, "part_of_bound": part}
+            if c is not None and not line["small"]:  # whose eps would not be below 1
+                bound = aggregation_bound(c, case.b, case.eps, simulation.SIGMA, simulation.KAPPA)
+                line |= {"c": c, "bound": bound, "part_of_bound": values[1] * found["spread"] / bound}
         lines.append(line)
     return lines
 
 
 def section(results: Results) -> str:
-    lines = rows(results)
-    small = [line for line in lines if line["sketch"].endswith(f"({TOO_SMALL})")]
-    lines = [line for line in lines if line not in small]
-    tables = (
-        f"### b = {b}\n\n{_table([line for line in lines if line['b'] == b])}"
-        for b in sorted({line["b"] for line in lines})
-    )
-    said = [f"Projecting widened the error of the strongest attack by {_widened(lines)}."]
-    if small:
-        found = ", ".join(f"{_widened([line])} ({line['rule']})" for line in small)
-        said.append(f"That the number can fail: by gaussian({TOO_SMALL}), which is too small, {found}.")
-    return "\n\n".join(
-        (
-            "\n".join(said),
-            "c is the largest mean of |g - mean|^2 / (b nu^2) over the attacks, at the length of the common gradient\n"
-            "in the heading; the honest clients' noise and disagreement are 1. The bound's c is the largest of the\n"
-            "exact rule over the scenes with other clients and draws. A rule whose c grows with the length has none.\n"
-            "Widened by: c projected over c exact within one scene, the least and the largest.",
-            *tables,
-        )
-    )
+    """Return a table per share of attackers, and one of projections that are too small, which must widen the error."""
+    lines = pd.DataFrame(rows(results)).reindex(columns=COLUMNS)
+    parts = []
+    for (small, b), own in lines.groupby(["small", "b"]):
+        title = f"b = {b}, k too small" if small else f"b = {b}"
+        parts.append(f"### {title}\n\n{_table(own, 'c' if b else 'error')}")
+    return "\n\n".join(parts)
 
 
-def _widened(lines: Sequence[dict[str, Any]]) -> str:
+def _table(lines: pd.DataFrame, value: str) -> str:
+    """By what projecting widened the value; exact / projected, a column per scene; c and the largest part of the bound.
+
+    The bound's c is the exact rule's of other clients and draws, the largest of the scenes; a rule whose c grows with
+    the common gradient has none.
     """
-    >>> _widened([{"widened": 0.912}, {}, {"widened": 1.08}])
-    '0.912 to 1.08'
-    """
-    found = [line["widened"] for line in lines if "widened" in line]
-    return " to ".join(dict.fromkeys(three_digits(one) for one in (min(found), max(found)))) if found else ""
-
-
-def _table(lines: list[dict[str, Any]]) -> str:
-    """By what projecting widened c; exact / projected, a column a scene; c and the bound."""
-    value = "c" if lines[0]["b"] else "error"
-    columns = list(dict.fromkeys(map(_scene, lines)))
+    scenes = list(dict.fromkeys(lines.scene))
     body = []
-    for rule in dict.fromkeys(line["rule"] for line in lines):
-        own = [line for line in lines if line["rule"] == rule]
-        if own[0]["refused"]:
-            body.append([rule, "", "refuses", *[""] * (len(columns) + 1)])
-            continue
-        shown = {_scene(line): _both(line, value) for line in own}
-        c, part = (
-            three_digits(max((line[key] for line in own if key in line), default=None))
-            for key in ("c", "part_of_bound")
-        )
+    for rule, own in lines.groupby("rule", sort=False):
+        shown, widened = own.set_index("scene").shown, own.widened.dropna()
+        ends = dict.fromkeys(three_digits(one) for one in (widened.min(), widened.max())) if len(widened) else {}
+        c, part = (three_digits(one.max()) if one.notna().any() else "" for one in (own.c, own.part_of_bound))
         c = c or ("none" if value == "c" and isinstance(rule_named(rule, 0), Rule) else "")
-        body.append([rule, _widened(own), *(shown.get(scene, "") for scene in columns), c, part])
-    heads = [f"{value}, length {length:g}, noise in {noisy}, p={p}, {sketch}" for length, noisy, p, sketch in columns]
-    return markdown_table(
-        ["rule, exact / projected", "widened by", *heads, "c of the bound", "most of the bound"], body
-    )
-
-
-def _scene(line: dict[str, Any]) -> tuple[float, int, int, str]:
-    return line["length"], line["noisy"], line["p"], line["sketch"]
-
-
-def _both(line: dict[str, Any], value: str) -> str:
-    found = [line[f"{sketch}_{value}"] for sketch in ("exact", "projected") if f"{sketch}_{value}" in line]
-    return " / ".join("0" if one < ROUNDING else three_digits(one) for one in found)
+        body.append([rule, " to ".join(ends), *(shown.get(scene, "") for scene in scenes), c, part])
+    heads = ["rule, exact / projected", "widened by", *(f"{value}, {scene}" for scene in scenes)]
+    return markdown_table([*heads, "c of the bound", "most of the bound"], body)
 
 
 def draw(results: Results) -> Any:
     """Draw by how much projecting widened the c of each rule that has one."""
-    lines = [line for line in rows(results) if "part_of_bound" in line and line["sketch"].startswith("rotated")]
+    lines = [line for line in rows(results) if "part_of_bound" in line and "rotated" in line["scene"]]
     rules = list(dict.fromkeys(line["rule"] for line in lines))
     figure, panels = new_figure(1, 1, (6.4, 1.0 + 0.24 * len(rules)))
     panel = panels[0][0]

@@ -22,7 +22,7 @@ def inflation(eps: float) -> float:
 
 
 def span_kept(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
-    r"""The least part of a squared length in the clients' span that a Gaussian matrix keeps, but for odds delta.
+    r"""Return the least part of a squared length in the clients' span that a Gaussian matrix keeps, but for odds delta.
 
     .. math:: \theta = (1 - a)^2, \quad a = \sqrt{M/k} + \sqrt{2 \ln(T/\delta) / k}
 
@@ -33,7 +33,6 @@ def span_kept(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
     >>> round(theta, 3), round(1 / theta, 2)
     (0.687, 1.46)
     """
-    _check_positive(k=k, n_clients=n_clients, delta=delta, rounds=rounds)
     return max(0.0, 1 - math.sqrt(n_clients / k) - math.sqrt(2 * math.log(max(1.0, rounds / delta)) / k)) ** 2
 
 
@@ -67,7 +66,6 @@ def aggregation_bound(c: float, b: float, eps: float, sigma: float, kappa: float
     >>> aggregation_bound(c=2.0, b=0.25, eps=0.5, sigma=1.0, kappa=1.0)
     9.0
     """
-    _check_at_least_0(c=c, sigma=sigma, kappa=kappa)
     if not 0 <= b < 0.5:
         raise ValueError(f"b must be from 0 to below 0.5, got {b!r}.")
     return 2 * c * b * inflation(eps) * (sigma**2 + 2 * kappa**2)
@@ -86,7 +84,6 @@ def error_floor(c: float, b: float, eps: float, sigma: float, kappa: float) -> f
 
 def nonconvex_step(smoothness: float, rounds: int) -> float:
     r"""The constant step :math:`\eta = 1 / (L \sqrt T)` of the remark after Theorem 3.8."""
-    _check_positive(smoothness=smoothness, rounds=rounds)
     return 1 / (smoothness * math.sqrt(rounds))
 
 
@@ -101,10 +98,6 @@ def nonconvex_bound(drop: float, step: float, rounds: int, floor: float) -> floa
     >>> nonconvex_bound(drop=3.0, step=nonconvex_step(2.0, 16), rounds=16, floor=1.0)
     4.0
     """
-    _check_positive(step=step, rounds=rounds)
-    _check_at_least_0(floor=floor)
-    if not math.isfinite(drop):
-        raise ValueError(f"drop must be a finite number, got {drop!r}.")
     return 2 * drop / (step * rounds) + floor
 
 
@@ -114,8 +107,6 @@ def convex_step(t: int, convexity: float, smoothness: float) -> float:
     >>> convex_step(0, convexity=1.0, smoothness=4.0)
     0.125
     """
-    _check_at_least_0(t=t)
-    _check_curvature(convexity, smoothness)
     return 2 / (convexity * (t + 4 * smoothness / convexity))
 
 
@@ -127,25 +118,5 @@ def convex_bound(rounds: int, start: float, convexity: float, smoothness: float,
     >>> convex_bound(15, start=8.0, convexity=1.0, smoothness=4.0, floor=0.5)
     8.0
     """
-    _check_at_least_0(rounds=rounds, start=start, floor=floor)
-    _check_curvature(convexity, smoothness)
     gamma = 4 * smoothness / convexity
     return (gamma - 1) / (rounds + gamma - 1) * start + 8 / convexity**2 * floor
-
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
-
-
-def _check_at_least_0(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name} must be 0 or more and finite, got {value!r}.")
-
-
-def _check_curvature(convexity: float, smoothness: float) -> None:
-    _check_positive(convexity=convexity, smoothness=smoothness)
-    if convexity > smoothness:
-        raise ValueError(f"convexity (mu) can't exceed smoothness (L), got {convexity!r} and {smoothness!r}.")

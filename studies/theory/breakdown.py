@@ -12,14 +12,8 @@ from bartizan.sketch import Rotated
 from studies.plotting import COLOURS, GREY, new_figure
 from studies.rules_by_name import most_accepted, rule_named
 from studies.tables import markdown_table
+from studies.theory import simulated_round as simulation
 from studies.theory.aggregation_error import RULES
-from studies.theory.simulated_round import (
-    Result,
-    common_gradient,
-    honest_clients,
-    mean_errors,
-    servers_of,
-)
 
 TITLE = "Breakdown: the share of attackers at which a rule fails"
 
@@ -52,7 +46,7 @@ class BreakdownCase:
     attacks: tuple[str, ...]
 
 
-Results = Sequence[tuple[BreakdownCase, Result]]
+Results = Sequence[tuple[BreakdownCase, simulation.Result]]
 
 
 def cases(quick: bool) -> list[BreakdownCase]:
@@ -66,13 +60,13 @@ def cases(quick: bool) -> list[BreakdownCase]:
     return found
 
 
-def measure(case: BreakdownCase) -> Result:
+def measure(case: BreakdownCase) -> simulation.Result:
     """Return mean squared errors in units of nu^2, by sketch and attack; or why the rule refuses."""
-    clients, f = honest_clients(case.n_clients, case.dim, case.dim), case.n_byzantine
-    servers = servers_of(rule_named(case.rule, case.n_assumed), Rotated(case.k))
-    common, spread = common_gradient(case.dim, case.length), clients.spread(f)
+    clients, f = simulation.honest_clients(case.n_clients, case.dim, case.dim), case.n_byzantine
+    servers = simulation.servers_of(rule_named(case.rule, case.n_assumed), Rotated(case.k))
+    common, spread = simulation.common_gradient(case.dim, case.length), clients.spread(f)
     try:
-        errors = mean_errors(servers, case.attacks, f, clients, common, range(case.draws))
+        errors = simulation.mean_errors(servers, case.attacks, f, clients, common, range(case.draws))
     except ValueError as refused:
         return {"refused": str(refused)}
     return {sketch: {attack: error / spread for attack, error in of.items()} for sketch, of in errors.items()}
@@ -140,24 +134,17 @@ def _first(own: Results, key: str, failed: Callable[[Any], bool]) -> int | None:
 
 
 def section(results: Results) -> str:
+    """Return where each rule fails, exact / projected; for rules that were not broken the largest share tried."""
     heads = ["rule", "clients", "accepts b up to", "broken at b", f"error above {FAR:g} nu^2 at b", "refuses at b"]
     body = []
     for point in points(results):
-        projected = not isinstance(rule_named(point.rule, 0), CoordinateWise)
-        body.append(
-            [
-                point.rule,
-                str(point.n_clients),
-                f"{point.accepts / point.n_clients:.2f}" if takes_n_byzantine(point.rule) else "any",
-                _share(point.exact, point) + (f" / {_share(point.projected, point)}" if projected else ""),
-                _share(point.far_exact, point) + (f" / {_share(point.far_projected, point)}" if projected else ""),
-                "" if point.refuses is None else _share(point.refuses, point),
-            ]
-        )
-    return (
-        "Exact / projected. Broken: IPM a thousand times as large makes the squared error a hundred times as large or\n"
-        "more. For rules that were not broken, the largest share that was tried.\n\n" + markdown_table(heads, body)
-    )
+        coordinate_wise = isinstance(rule_named(point.rule, 0), CoordinateWise)
+        pairs = (point.exact, point.projected), (point.far_exact, point.far_projected)
+        shown = [" / ".join(_share(one, point) for one in pair[: 1 if coordinate_wise else 2]) for pair in pairs]
+        accepts = f"{point.accepts / point.n_clients:.2f}" if takes_n_byzantine(point.rule) else "any"
+        refuses = "" if point.refuses is None else _share(point.refuses, point)
+        body.append([point.rule, str(point.n_clients), accepts, *shown, refuses])
+    return markdown_table(heads, body)
 
 
 def takes_n_byzantine(rule: str) -> bool:

@@ -16,19 +16,8 @@ from studies.plotting import COLOURS, RED, new_figure
 from studies.rules_by_name import rule_named
 from studies.tables import markdown_table, three_digits
 from studies.theory import aggregation_error
+from studies.theory import simulated_round as simulation
 from studies.theory.bounds import convex_bound, convex_step, error_floor, nonconvex_bound, nonconvex_step
-from studies.theory.simulated_round import (
-    ATTACKS,
-    DELTA,
-    KAPPA,
-    SIGMA,
-    TRIES,
-    Attack,
-    HonestClients,
-    Result,
-    Server,
-    Setting,
-)
 
 TITLE = "Convergence: measured curves under their bounds"
 
@@ -87,7 +76,7 @@ linear term only, so their gradients differ by :math:`v_m` everywhere, and kappa
 
 
 @dataclass(frozen=True)
-class TrainingCase(Setting):
+class TrainingCase(simulation.Setting):
     """One training; its curves are means over the seeds."""
 
     problem: str
@@ -97,19 +86,19 @@ class TrainingCase(Setting):
     attack: str
     rounds: int
     seeds: int
-    sigma: float = SIGMA
-    kappa: float = KAPPA
+    sigma: float = simulation.SIGMA
+    kappa: float = simulation.KAPPA
     n_clients: int = M
     dim: int = DIM
     k: int = K
     noisy: int = NOISY
-    tries: int = TRIES
+    tries: int = simulation.TRIES
     """Of the attacks that search: the result depends on it."""
 
     @property
     def eps(self) -> float:
         """The theorem's distortion of a Gaussian projection in all rounds; 0 without projection."""
-        return distortion(self.k, self.n_clients, DELTA, self.rounds) if self.projected else 0.0
+        return distortion(self.k, self.n_clients, simulation.DELTA, self.rounds) if self.projected else 0.0
 
     @property
     def sketch(self) -> str:
@@ -120,13 +109,17 @@ class TrainingCase(Setting):
         return error_floor(c, self.b, self.eps, self.sigma, self.kappa)
 
 
-Results = Sequence[tuple[TrainingCase, Result]]
+Results = Sequence[tuple[TrainingCase, simulation.Result]]
 
 
 def cases(quick: bool) -> list[TrainingCase]:
     """Return all attacks at b = 0.3 (searches on one problem), `FEWER` at 0.1, none at 0, and horizons for the rate."""
     rounds, seeds = (12, 1) if quick else (20, 2)
-    attacks = {0.0: ("none",), 0.1: ("ipm", "alie") if quick else FEWER, 0.3: ("ipm", "alie") if quick else ATTACKS}
+    attacks = {
+        0.0: ("none",),
+        0.1: ("ipm", "alie") if quick else FEWER,
+        0.3: ("ipm", "alie") if quick else simulation.ATTACKS,
+    }
     found = [
         TrainingCase(problem, rule, projected, round(b * M), attack, rounds, seeds)
         for problem in PROBLEMS
@@ -134,7 +127,7 @@ def cases(quick: bool) -> list[TrainingCase]:
         for projected in (False, True)
         for b in attacks
         for attack in attacks[b]
-        if problem == "strongly convex" or not Attack(attack).knows_the_rule
+        if problem == "strongly convex" or not simulation.Attack(attack).knows_the_rule
     ]
     if quick:
         return found
@@ -144,7 +137,7 @@ def cases(quick: bool) -> list[TrainingCase]:
     return found
 
 
-def measure(case: TrainingCase) -> Result:
+def measure(case: TrainingCase) -> simulation.Result:
     """Return squared distances to the minimum or squared gradients, losses and aggregation errors by round, and c.
 
     c comes from elsewhere (`calibrated`): if it came from these curves, they could not exceed its bound.
@@ -153,7 +146,7 @@ def measure(case: TrainingCase) -> Result:
         rule_named(case.rule, case.n_byzantine).check(case.n_clients)
     except ValueError as refused:
         return {"refused": str(refused)}
-    clients = HonestClients.draw(case.n_clients, case.dim, case.noisy, case.sigma, case.kappa)
+    clients = simulation.HonestClients.draw(case.n_clients, case.dim, case.noisy, case.sigma, case.kappa)
     curves = np.mean([_train(case, clients, seed) for seed in range(case.seeds)], axis=0)
     return {
         "c": calibrated(case.rule, case.n_clients, case.n_byzantine, case.dim, case.noisy),
@@ -177,11 +170,13 @@ def calibrated(rule: str, n_clients: int, n_byzantine: int, dim: int, noisy: int
     return max(map(aggregation_error.calibrated, alike))
 
 
-def _train(case: TrainingCase, clients: HonestClients, seed: int) -> Floats:
+def _train(case: TrainingCase, clients: simulation.HonestClients, seed: int) -> Floats:
     """(3, rounds + 1): the squared distance or gradient, the loss, and the squared error of the next round."""
     problem, rng = PROBLEMS[case.problem](case.dim), np.random.default_rng(seed)
-    server = Server(rule_named(case.rule, case.n_byzantine), Rotated(case.k) if case.projected else Exact(), rng)
-    attack, f = Attack(case.attack), case.n_byzantine
+    server = simulation.Server(
+        rule_named(case.rule, case.n_byzantine), Rotated(case.k) if case.projected else Exact(), rng
+    )
+    attack, f = simulation.Attack(case.attack), case.n_byzantine
     w, found = problem.start, np.zeros((3, case.rounds + 1))
     for t in range(case.rounds + 1):
         common = problem.gradient(w)
@@ -199,12 +194,12 @@ def _train(case: TrainingCase, clients: HonestClients, seed: int) -> Floats:
     return found
 
 
-def needed(case: TrainingCase, found: Result) -> float:
+def needed(case: TrainingCase, found: simulation.Result) -> float:
     """Return the c that the worst round of this training would have needed."""
     return max(found["errors"]) / (case.b * found["spread"]) if case.b else 0.0
 
 
-def curves(case: TrainingCase, found: Result) -> tuple[Floats, Floats]:
+def curves(case: TrainingCase, found: simulation.Result) -> tuple[Floats, Floats]:
     """Return the theorem's quantity and its bound after 1 to T rounds."""
     problem = PROBLEMS[case.problem](case.dim)
     floor = case.floor(found["c"])
@@ -219,21 +214,14 @@ def curves(case: TrainingCase, found: Result) -> tuple[Floats, Floats]:
 
 
 def section(results: Results) -> str:
+    """Return how much of its bound any attack's curve took in the last round, and which; beside that, in any round."""
     heads = ["problem", "rule", "b", "sketch", "c", "c needed", "Phi"]
     heads += ["part of the bound, last round", "by", "any round"]
-    return "\n\n".join(
-        (
-            "The largest part of its bound that any attack's curve took in the last round, which attack that was, and\n"
-            "the largest in any round (1 would touch it). c is the exact rule's from other clients and draws; needed\n"
-            "is what the worst round of these trainings would have asked for.",
-            markdown_table(heads, [_summary(group) for group in groups(common_cases(results))]),
-            count(results),
-            *_rates(results),
-        )
-    )
+    table = markdown_table(heads, [_summary(group) for group in groups(common_cases(results))])
+    return "\n\n".join((table, count(results), *_rates(results)))
 
 
-def common_cases(results: Results) -> list[tuple[TrainingCase, Result]]:
+def common_cases(results: Results) -> list[tuple[TrainingCase, simulation.Result]]:
     """Return the cases that all attacks and rules have in common, without the horizons and long runs."""
     return [pair for pair in results if pair[0].rounds == results[0][0].rounds and pair[0].rule in RULES]
 
@@ -247,15 +235,15 @@ def count(results: Results) -> str:
     return f"{len(whole)} curves (means of {trainings} trainings), {rounds} rounds, {above} of them above the bound."
 
 
-def groups(results: Results) -> list[list[tuple[TrainingCase, Result]]]:
+def groups(results: Results) -> list[list[tuple[TrainingCase, simulation.Result]]]:
     """Group the cases that differ in the attack only."""
-    found: dict[tuple[Any, ...], list[tuple[TrainingCase, Result]]] = {}
+    found: dict[tuple[Any, ...], list[tuple[TrainingCase, simulation.Result]]] = {}
     for case, result in results:
         found.setdefault((case.problem, case.rule, case.b, case.projected), []).append((case, result))
     return list(found.values())
 
 
-def _summary(group: list[tuple[TrainingCase, Result]]) -> list[str]:
+def _summary(group: list[tuple[TrainingCase, simulation.Result]]) -> list[str]:
     case, found = group[0]
     head = [case.problem, case.rule, f"{case.b:g}", case.sketch]
     if "refused" in found:

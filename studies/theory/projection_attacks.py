@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from bartizan import attacks
 from bartizan._util.types import Floats
@@ -19,20 +20,9 @@ from bartizan.sketch import Exact, Rotated
 from studies.plotting import COLOURS, RED, new_figure
 from studies.rules_by_name import rule_named
 from studies.tables import markdown_table, three_digits
+from studies.theory import simulated_round as simulation
 from studies.theory.aggregation_error import NEAR, ROUNDING, attacks_in
 from studies.theory.bounds import aggregation_bound
-from studies.theory.simulated_round import (
-    KAPPA,
-    SIGMA,
-    TRIES,
-    HonestClients,
-    Result,
-    Setting,
-    common_gradient,
-    honest_clients,
-    mean_errors,
-    servers_of,
-)
 
 TITLE = "Attackers of the projection: a leaked seed beside a fresh one, checks off and on"
 
@@ -49,7 +39,7 @@ SMALLEST = 1e-4  # parts of a bound below it are drawn as this
 
 
 @dataclass(frozen=True)
-class ProjectionCase(Setting):
+class ProjectionCase(simulation.Setting):
     """One rule against one attack on the sketch; or, for the rule's c, against another attack without a sketch."""
 
     rule: str
@@ -61,11 +51,11 @@ class ProjectionCase(Setting):
     dim: int
     k: int
     draws: int
-    tries: int = TRIES
+    tries: int = simulation.TRIES
     """Of the attacks that search: the result depends on it."""
 
 
-Results = Sequence[tuple[ProjectionCase, Result]]
+Results = Sequence[tuple[ProjectionCase, simulation.Result]]
 
 
 def cases(quick: bool) -> list[ProjectionCase]:
@@ -81,23 +71,23 @@ def cases(quick: bool) -> list[ProjectionCase]:
     ]
 
 
-def measure(case: ProjectionCase) -> Result:
+def measure(case: ProjectionCase) -> simulation.Result:
     """Return mean squared errors by server, the share of attackers and the number of honest clients quarantined."""
     rule, f = rule_named(case.rule, case.n_byzantine), case.n_byzantine
     assert isinstance(rule, Rule)
-    clients = honest_clients(case.n_clients, case.dim, case.dim)
-    common = common_gradient(case.dim, case.length)
-    found: Result = {"spread": clients.spread(f)}
+    clients = simulation.honest_clients(case.n_clients, case.dim, case.dim)
+    common = simulation.common_gradient(case.dim, case.length)
+    found: simulation.Result = {"spread": clients.spread(f)}
     if case.seed == NO_SKETCH:
-        exact = {"exact": servers_of(rule, Exact())["exact"]}
-        errors = mean_errors(exact, [case.attack], f, clients, common, range(case.draws))
+        exact = {"exact": simulation.servers_of(rule, Exact())["exact"]}
+        errors = simulation.mean_errors(exact, [case.attack], f, clients, common, range(case.draws))
         return found | {"exact": errors["exact"][case.attack]}
     draws = [_attacked(rule, case, clients, common, np.random.default_rng(draw)) for draw in range(case.draws)]
     return found | {name: float(np.mean([draw[name] for draw in draws])) for name in draws[0]}
 
 
 def _attacked(
-    rule: Rule, case: ProjectionCase, clients: HonestClients, common: Floats, rng: np.random.Generator
+    rule: Rule, case: ProjectionCase, clients: simulation.HonestClients, common: Floats, rng: np.random.Generator
 ) -> dict[str, float]:
     f, sketch, updates = case.n_byzantine, Rotated(case.k), clients.gradients(common, rng)
     mean = updates[f:].mean(axis=0)
@@ -144,7 +134,7 @@ def rows(results: Results) -> list[dict[str, Any]]:
     """Return squared errors over the lemma's bound for the projected rule, with the exact rule's c."""
     c, lines = constants(results), []
     for case, found in results:
-        bound = aggregation_bound(c[case.rule], case.b, case.eps, SIGMA, KAPPA)
+        bound = aggregation_bound(c[case.rule], case.b, case.eps, simulation.SIGMA, simulation.KAPPA)
         line: dict[str, Any] = {"rule": case.rule, "attack": case.attack, "seed": case.seed, "length": case.length}
         line |= {"clients": case.n_clients, "b": case.b, "c": c[case.rule], "eps": case.eps, "bound": bound}
         line |= {name: found[name] / bound for name in SERVERS if name in found}
@@ -153,31 +143,23 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 
 def section(results: Results) -> str:
-    lines = rows(results)
-    aimed = [line for line in lines if line["seed"] != NO_SKETCH]
-    given = {line["rule"]: [line["rule"], *(three_digits(line[key]) for key in GIVEN)] for line in lines}
-    parts = [
-        "Squared error over the bound 2 c b (1 + eps)/(1 - eps) (sigma^2 + 2 kappa^2): exact rule / projected without\n"
-        "checks / projected with both checks, in brackets the part of the attackers that was quarantined. c is the\n"
-        "exact rule's under the strongest of all attacks, those of the part `aggregation` among them.",
-        markdown_table(["rule", *GIVEN], given.values()),
-    ]
-    parts += [
-        f"### Common gradient {length:g} long\n\n{_table([line for line in aimed if line['length'] == length])}"
-        for length in dict.fromkeys(line["length"] for line in aimed)
-    ]
-    accused = sum(line["accused"] > 0 for line in aimed)
-    return "\n\n".join([*parts, f"Cases in which an honest client was quarantined: {accused} of {len(aimed)}."])
+    """Return squared errors over the bound: exact / projected without checks / with both (part quarantined)."""
+    lines = pd.DataFrame(rows(results))
+    given = lines.drop_duplicates("rule")[["rule", *GIVEN]]
+    body = [[rule, *map(three_digits, numbers)] for rule, *numbers in given.itertuples(index=False)]
+    parts, aimed = [markdown_table(["rule", *GIVEN], body)], lines[lines.seed != NO_SKETCH]
+    for length, scene in aimed.groupby("length", sort=False):
+        shown = scene.assign(text=[_text(line) for line in scene.to_dict("records")])
+        table = shown.pivot_table("text", ["attack", "seed"], "rule", "first", sort=False).fillna("")
+        texts = [[*names, *line] for names, line in zip(table.index, table.to_numpy().tolist(), strict=True)]
+        parts.append(f"### Common gradient {length:g} long\n\n{markdown_table(['attack', 'seed', *table], texts)}")
+    accused = f"Cases in which an honest client was quarantined: {(aimed.accused > 0).sum()} of {len(aimed)}."
+    return "\n\n".join([*parts, accused])
 
 
-def _table(lines: list[dict[str, Any]]) -> str:
-    rules = list(dict.fromkeys(line["rule"] for line in lines))
-    shown: dict[tuple[str, str], dict[str, str]] = {}
-    for line in lines:
-        errors = " / ".join("0" if line[name] < ROUNDING else f"{float(f'{line[name]:.2g}'):g}" for name in SERVERS)
-        shown.setdefault((line["attack"], line["seed"]), {})[line["rule"]] = f"{errors} ({line['caught']:.2g})"
-    body = [[*names, *(by_rule.get(rule, "") for rule in rules)] for names, by_rule in shown.items()]
-    return markdown_table(["attack", "seed", *rules], body)
+def _text(line: dict[str, Any]) -> str:
+    errors = " / ".join("0" if line[name] < ROUNDING else f"{float(f'{line[name]:.2g}'):g}" for name in SERVERS)
+    return f"{errors} ({line['caught']:.2g})"
 
 
 def draw(results: Results) -> Any:

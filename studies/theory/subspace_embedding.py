@@ -93,12 +93,11 @@ SPANS: dict[str, Callable[[int, np.random.Generator, int], Floats]] = {
 FULL = ("dense", "common part", "heavy-tailed", "gradients")
 
 
-def basis(name: str, n: int, rng: np.random.Generator, *, independent: bool) -> Floats:
+def basis(name: str, n: int, rng: np.random.Generator, *, independent: bool, p: int = WIDE) -> Floats:
     """Return an orthonormal basis of a named span, by rows; `independent` for sketches with independent entries."""
     if name == "any":
         return np.eye(n)
-    p = FEW if independent and name in FULL else WIDE
-    x = SPANS[name](n, rng, p)
+    x = SPANS[name](n, rng, FEW if independent and name in FULL else p)
     if independent and name not in FULL:
         x = x[:, x.any(axis=0)]
     return np.ascontiguousarray(np.linalg.qr(x.T)[0].T)
@@ -247,21 +246,18 @@ def against_k(results: Results) -> Results:
 
 
 def section(results: Results) -> str:
-    curves = against_k(results)
-    parts = []
+    """Return the least k at which the promise is shown to be kept, and the trials that failed.
+
+    `a to b`: from a on nothing shows the contrary, from b on it is shown by Clopper and Pearson's 95% limits.
+    """
+    curves, parts = against_k(results), []
     if curves:
         spans, body = list(dict.fromkeys(case.span for case, _ in curves)), []
         for sketch in dict.fromkeys(case.sketch for case, _ in curves):
             own = [pair for pair in curves if pair[0].sketch == sketch]
             body.append([sketch, *(_least(own, span) for span in spans)])
-        parts.append(
-            f"M={M}, eps={EPS}, delta={DELTA}, T={ROUNDS}: the theorem asks for k={curves[0][0].theorem}. The least k\n"
-            "from which on it is shown (95% limits of Clopper and Pearson) that at most delta of the trials have a\n"
-            "round that leaves 1 +- eps. `a to b`: from a on nothing shows the contrary, from b on it is shown.\n\n"
-            + markdown_table(["sketch", *spans], body)
-            + "\n\nTrials that failed, of how many:\n\n"
-            + _counts(curves)
-        )
+        told = f"M={M}, eps={EPS}, delta={DELTA}, T={ROUNDS}: the theorem asks for k={curves[0][0].theorem}."
+        parts += [told, markdown_table(["sketch", *spans], body), _counts(curves)]
     if others := [pair for pair in results if pair not in curves]:
         heads = ["sketch", "span", "k", "M", "eps", "delta", "sketches", "left 1 +- eps", "median", "worst"]
         parts.append(markdown_table(heads, [_line(case, found) for case, found in others]))

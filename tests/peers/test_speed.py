@@ -3,7 +3,7 @@
 import pytest
 
 from studies.speed import measure
-from studies.speed.benchmark import PEERS
+from studies.speed.command import PEERS
 from studies.speed.problem import Problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own, as it is imported

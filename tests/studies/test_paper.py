@@ -7,7 +7,6 @@ import pickle
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ from studies.paper import comparison_tables as show
 from studies.paper import kept_runs as kept
 from studies.paper import paper_protocol as protocol
 from studies.paper import run_cells as run
-from studies.paper.run_cells import Budget
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -82,27 +80,6 @@ def test_cells_come_in_order_of_importance_each_behind_its_base():
 def test_a_wrong_table_or_filter_says_what_is_allowed(table, filters, message):
     with pytest.raises(ValueError, match=message):
         paper.filtered(paper.named(table), filters)
-
-
-@pytest.mark.parametrize(
-    ("text", "budget"),
-    [
-        ("90s", Budget(90)),
-        ("20min", Budget(1200)),
-        ("1.5h", Budget(5400)),
-        ("rounds=30", Budget(None, 30)),
-        ("rounds=7, 2 h", Budget(7200, 7)),
-    ],
-)
-def test_a_budget_is_a_time_or_rounds_or_both(text, budget):
-    assert Budget.parse(text) == budget
-
-
-@pytest.mark.parametrize("text", ["", "20", "rounds=0", "rounds=3.5", "two hours", "-3min", "rounds="])
-def test_what_is_no_budget_is_refused_on_one_line(text, capsys):
-    with pytest.raises(SystemExit):
-        main(["paper", "run", "cifar10-0.6", f"--budget={text}"])
-    assert "wanted a time such as 90s, 20min or 2h, or rounds=30" in capsys.readouterr().err
 
 
 def test_a_cell_is_the_papers_protocol():
@@ -489,7 +466,7 @@ SMALL = ["model.name=logistic", "clients.batch=4"]
 
 def test_a_table_runs_from_the_command_line_and_a_second_time_skips_what_is_finished(cifar, tmp_path, capsys):
     pytest.importorskip("torch")
-    asked = ["paper", "run", "tab:0.6", "--cells", "data=cifar10,rule=bulyan,attack=lie,b=0.3", "--budget", "rounds=2"]
+    asked = ["paper", "run", "tab:0.6", "--cells", "data=cifar10,rule=bulyan,attack=lie,b=0.3", "--rounds", "2"]
     where = ["--data", str(cifar), "--out", str(tmp_path), "--device", "cpu"]
     command = [*asked, *where, *(word for one in SMALL for word in ("--set", one))]
     assert main(command) == 0
@@ -510,7 +487,7 @@ def test_several_runs_at_a_time_leave_what_one_at_a_time_leaves(cifar, tmp_path,
     pytest.importorskip("torch")
     table = ["paper", "run", paper.STRESS, "--protocol", "literal", "--cells", "rule=bulyan,attack=alie,k=1024"]
     small = [*SMALL, "model.weights=", "data.resize=0"]
-    more = ["--budget", "rounds=2", "--data", str(cifar), "--device", "cpu"]
+    more = ["--rounds", "2", "--data", str(cifar), "--device", "cpu"]
     more += [word for one in small for word in ("--set", one)]
     assert main([*table, *more, "--out", str(tmp_path / "one")]) == 0
     assert main([*table, *more, "--out", str(tmp_path / "two"), "--workers", "2"]) == 0
@@ -524,25 +501,25 @@ def test_several_runs_at_a_time_leave_what_one_at_a_time_leaves(cifar, tmp_path,
     assert len(results.find(tmp_path / "two")) == 2
 
 
-class Looks(Budget):
-    """A budget that is spent when it was looked at so many times, whatever the time."""
+class Looks:
+    """A time that is spent when it was looked at so many times."""
 
-    left: ClassVar[int]
+    def __init__(self, left):
+        self.left = left
 
-    @property
-    def spent(self):
-        Looks.left -= 1
-        return Looks.left < 0
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
 
 
 def test_when_the_time_is_over_the_run_stops_behind_a_checkpoint_and_the_next_command_goes_on(cifar, tmp_path, capsys):
     pytest.importorskip("torch")
     chosen = paper.filtered(paper.named("cifar10-0.2"), "rule=mca,attack=foe,b=0.1")
-    jobs = run.plan(chosen, budget=Budget(rounds=3), data=cifar, device="cpu", changes=SMALL)
-    assert run.run_jobs(jobs, tmp_path, Budget(seconds=1e-9)) == 2
+    jobs = run.plan(chosen, rounds=3, data=cifar, device="cpu", changes=SMALL)
+    assert run.run_jobs(jobs, tmp_path, run.time_limit(0)) == 2
     assert list(tmp_path.iterdir()) == []
-    Looks.left = 2  # one before the run, one after its first round
-    assert run.run_jobs(jobs, tmp_path, Looks()) == 2
+    # Looked at before the run and after its first round.
+    assert run.run_jobs(jobs, tmp_path, Looks(2)) == 2
     assert "The time is over. Runs that are left: 2" in capsys.readouterr().out
     stopped = results.read(tmp_path / jobs[0].folder)
     assert (len(stopped.rounds), stopped.end) == (2, None)
@@ -587,7 +564,7 @@ SAMPLES = Path(__file__).parents[3] / "shared" / "data"
 def test_the_other_data_sets_run_by_the_same_commands(table, tmp_path, capsys):
     pytest.importorskip("torch")
     runs, kept = tmp_path / "runs", tmp_path / "kept.jsonl"
-    command = f"paper run {table} --protocol literal --cells rule=bulyan,attack=lie,b=0.3 --budget rounds=1".split()
+    command = f"paper run {table} --protocol literal --cells rule=bulyan,attack=lie,b=0.3 --rounds 1".split()
     command += ["--data", str(SAMPLES), "--out", str(runs), "--device", "cpu"]
     # From scratch, as its weights are an extra. The samples have fewer images than a batch for each client.
     for change in ("model.weights=", "model.norm=group", "data.scaling=own", "data.resize=32"):

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import bartizan as bz
+from bartizan._util.console import ProgressLine
 from studies.__main__ import main
 from studies.speed import measure
 from studies.speed import peak_memory as memory
 from studies.speed import speed_rows as rows
-from studies.speed.benchmark import PEERS, Benchmark
+from studies.speed.command import PEERS, attackers_of, speed
 from studies.speed.engines import Answer, Bartizan, Engine, Job, rule_of
 from studies.speed.measure import judged
 from studies.speed.problem import Problem
@@ -285,25 +286,24 @@ def test_what_is_not_measured_again_stays_where_rows_are_added(tmp_path, capsys)
     assert "--add needs --json" in capsys.readouterr().err
 
 
-def test_an_interrupt_keeps_the_rows_that_are_done(tmp_path):
-    file = tmp_path / "rows.json"
-    benchmark = Benchmark([11], [5000], ["krum", "mca"], sketches=["exact"], repeats=1)
-
-    def interrupt(text):
-        if "timing" in text and "mca" in text:
+def test_an_interrupt_keeps_the_rows_that_are_done(tmp_path, monkeypatch):
+    def interrupt(progress, note=""):
+        if "timing" in note and "mca" in note:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(ProgressLine, "show", interrupt)
+    file = tmp_path / "rows.json"
     with pytest.raises(KeyboardInterrupt):
-        benchmark.run(interrupt, quiet, file)
+        speed(clients=[11], dim=[5000], rules=["krum", "mca"], sketches=["exact"], repeats=1, json=file)
     assert [row.rule for row in rows.load(file)] == ["krum"]
 
 
 def test_as_many_lie_as_all_rules_withstand():
-    assert Benchmark([50], [1], ["krum", "bulyan"]).attackers(50) == 10
-    assert Benchmark([10], [1], ["krum", "bulyan"]).attackers(10) == 1
-    assert Benchmark([10], [1], ["krum"]).attackers(10) == 2
-    assert Benchmark([10], [1], ["krum"], byzantine=0).attackers(10) == 0
-    assert Benchmark([3], [1], ["mca"]).attackers(3) == 0
+    assert attackers_of(["krum", "bulyan"], 50) == 10
+    assert attackers_of(["krum", "bulyan"], 10) == 1
+    assert attackers_of(["krum"], 10) == 2
+    assert attackers_of(["krum"], 10, byzantine=0) == 0
+    assert attackers_of(["mca"], 3) == 0
 
 
 @pytest.mark.parametrize(

@@ -70,17 +70,6 @@ def test_the_convex_bound_is_what_its_recurrence_unrolls_to():
         (lambda: bounds.inflation(math.nan), "eps must be from 0 .* got nan"),
         (lambda: bounds.aggregation_bound(1, 0.5, 0, 1, 1), "b must be from 0 to below 0.5, got 0.5"),
         (lambda: bounds.aggregation_bound(1, math.nan, 0, 1, 1), "b must be from 0 to below 0.5, got nan"),
-        (lambda: bounds.error_floor(-1, 0.1, 0, 1, 1), "c must be 0 or more and finite, got -1"),
-        (lambda: bounds.error_floor(1, 0.1, 0, -1, 1), "sigma must be 0 or more and finite, got -1"),
-        (lambda: bounds.error_floor(1, 0.1, 0, 1, math.inf), "kappa must be 0 or more and finite, got inf"),
-        (lambda: bounds.nonconvex_step(0, 0), "smoothness must be a positive finite number, got 0"),
-        (lambda: bounds.nonconvex_step(1, 0), "rounds must be a positive finite number, got 0"),
-        (lambda: bounds.nonconvex_bound(math.nan, 0.1, 8, 1), "drop must be a finite number, got nan"),
-        (lambda: bounds.nonconvex_bound(1, 0, 8, 1), "step must be a positive finite number, got 0"),
-        (lambda: bounds.convex_step(0, 0, 1), "convexity must be a positive finite number, got 0"),
-        (lambda: bounds.convex_step(-1, 1, 1), "t must be 0 or more and finite, got -1"),
-        (lambda: bounds.convex_step(0, 2, 1), r"convexity \(mu\) can't exceed smoothness \(L\), got 2 and 1"),
-        (lambda: bounds.convex_bound(8, math.nan, 1, 2, 1), "start must be 0 or more and finite, got nan"),
     ],
 )
 def test_what_the_theorems_do_not_speak_of_is_refused(call, wanted):
