@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 
 def markdown_table(
@@ -24,19 +21,6 @@ def markdown_table(
         adjust = [str.rjust if head in right else str.ljust for head in heads]
         lines = [[to(text, width) for to, text, width in zip(adjust, line, widths, strict=True)] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as CSV, with a column for every key of any row.
-
-    >>> csv_text([{"a": 1}, {"a": 2, "b": 3}])
-    'a,b\\n1,\\n2,3\\n'
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def three_digits(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The command `paper`: list, run, compare, keep."""
+"""The command `paper`: run, compare, keep."""
 
 from __future__ import annotations
 
@@ -13,26 +13,13 @@ from studies.options import add_parts
 from studies.paper import cells as paper_cells
 from studies.paper import comparison_tables, kept_runs, run_cells, scatter_plot
 from studies.paper.compare import compare as compared
-from studies.paper.paper_protocol import BUDGETED, MODELS, ROUNDS
-from studies.tables import markdown_table
+from studies.paper.paper_protocol import ROUNDS
 
 OUT = Path("runs/paper")
 
 
 def add_to(commands: Any) -> None:
-    add_parts(
-        commands, "paper", "repeat the tables of the paper and compare them with ours", (tables, run, compare, keep)
-    )
-
-
-def tables() -> None:
-    """Show the tables; docs/guides/paper.md has the protocol and our choices."""
-    body = []
-    for name, of in {**paper_cells.tables(), paper_cells.STRESS: paper_cells.stress_cells()}.items():
-        where = ", ".join(sorted({value.label for cell in of for value in cell.values}))
-        body.append([name, of[0].data, MODELS[BUDGETED][of[0].data], f"{of[0].beta:g}", str(len(of)), where])
-    print(markdown_table(["table", "data", "model", "beta", "cells", "in the paper as"], body, padded=True))
-    print(f"{paper_cells.STRESS} is ours. `run` also takes a data set, all, or the paper's labels.")
+    add_parts(commands, "paper", "repeat the tables of the paper and compare them with ours", (run, compare, keep))
 
 
 def run(

@@ -226,52 +226,36 @@ class Summary:
     """Statistics of cells that have both a base and a projected run, in points of accuracy."""
 
     cells: list[CellComparison]
+    rows: list[CellComparison]
+    """The distinct cells: of those with the same accuracies in every round, base and PDR, the first."""
+    differences: list[float]
+    """PDR minus base of each distinct pair where both converged, mean over its seeds."""
+    raw_differences: list[float]
+    """The same of every distinct pair, converged or not, except where both diverged."""
+    paper_differences: list[float]
+    """The paper's, of all cells where both its runs and ours converge."""
+    worst: CellComparison | None
+    """The cell where PDR loses most, converged or not."""
+    same_end: int
+    """How many distinct pairs have a base and a PDR that both converge, or both do not."""
+    speedups: list[float]
+    """Of all cells: runs with equal accuracies still have times of their own."""
 
     @classmethod
     def of(cls, rows: Iterable[CellComparison]) -> Self:
-        return cls([row for row in rows if row.compared])
-
-    @property
-    def rows(self) -> list[CellComparison]:
-        """The distinct cells: of those with the same accuracies in every round, base and PDR, the first."""
-        first: dict[object, CellComparison] = {}
-        for row in self.cells:
-            first.setdefault(row.curves, row)
-        return list(first.values())
-
-    @property
-    def differences(self) -> list[float]:
-        """PDR minus base of each distinct pair where both converged, mean over its seeds."""
-        return [mean(row.differences) for row in self.rows if row.differences]
-
-    @property
-    def with_difference(self) -> list[CellComparison]:
-        """The distinct pairs, converged or not, except where both diverged."""
-        return [row for row in self.rows if row.raw_differences]
-
-    @property
-    def raw_differences(self) -> list[float]:
-        return [mean(row.raw_differences) for row in self.with_difference]
-
-    @property
-    def paper_differences(self) -> list[float]:
-        """The paper's differences, of all cells where both its runs and ours converge."""
-        return [mean(row.paper_differences) for row in self.cells if row.differences and row.paper_differences]
-
-    @property
-    def worst(self) -> CellComparison | None:
-        """The cell where PDR loses most, converged or not."""
-        return min(self.with_difference, key=lambda row: mean(row.raw_differences), default=None)
-
-    @property
-    def same_end(self) -> int:
-        """How many distinct pairs have a base and a PDR that both converge, or both do not."""
-        return sum(failed(row.base) == failed(row.pdr) for row in self.rows)
-
-    @property
-    def speedups(self) -> list[float]:
-        """Of all cells: runs with equal accuracies still have times of their own."""
-        return [row.speedup for row in self.cells if row.speedup is not None]
+        cells = [row for row in rows if row.compared]
+        distinct = list({row.curves: row for row in reversed(cells)}.values())[::-1]
+        different = [row for row in distinct if row.raw_differences]
+        return cls(
+            cells,
+            distinct,
+            [mean(row.differences) for row in distinct if row.differences],
+            [mean(row.raw_differences) for row in different],
+            [mean(row.paper_differences) for row in cells if row.differences and row.paper_differences],
+            min(different, key=lambda row: mean(row.raw_differences), default=None),
+            sum(failed(row.base) == failed(row.pdr) for row in distinct),
+            [row.speedup for row in cells if row.speedup is not None],
+        )
 
     @property
     def half(self) -> float | None:

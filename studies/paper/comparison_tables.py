@@ -7,6 +7,8 @@ from itertools import groupby
 from statistics import mean, median
 from typing import Any
 
+import pandas as pd
+
 from bartizan._util.jsonl import flatten
 from studies.estimates import interval
 from studies.paper import compare
@@ -14,8 +16,8 @@ from studies.paper.cells import ABLATION
 from studies.paper.compare import CellComparison, Comparison, Summary
 from studies.paper.interval_plot import label, main_protocol
 from studies.paper.kept_runs import RunSummary
-from studies.paper.paper_protocol import ROUNDS, usual_protocol
-from studies.tables import csv_text, markdown_table
+from studies.paper.paper_protocol import usual_protocol
+from studies.tables import markdown_table
 
 LEFT = ("table", "attack", "rule", "sketch", "")
 CELL = ("beta", "b", "attack", "rule")
@@ -36,7 +38,8 @@ def markdown(found: Comparison, without: Sequence[str] = (), padded: bool = Fals
 
 def csv_table(found: Comparison) -> str:
     """Return the same columns as CSV, one line per row."""
-    return csv_text([{"table": row.cell.table, "beta": row.cell.beta, **columns(row)} for row in found.rows])
+    rows = [{"table": row.cell.table, "beta": row.cell.beta, **columns(row)} for row in found.rows]
+    return str(pd.DataFrame(rows).to_csv(index=False))
 
 
 def notes(found: Comparison) -> list[str]:
@@ -51,32 +54,13 @@ def notes(found: Comparison) -> list[str]:
 
 
 def protocol_text(protocol: Mapping[str, Any]) -> str:
-    """Describe a protocol, with all settings that differ from the default one."""
-    model, clients, rounds = protocol["model"], protocol["clients"], protocol["rounds"]
-    local = {
-        "gradient": "one gradient a round",
-        "steps": f"local steps: {clients['local']} of size {clients['step_size']:g}",
-        "epochs": f"local epochs: {clients['local']} at step size {clients['step_size']:g}",
-    }
-    changed = ", ".join(f"{key}={value}" for key, value in sorted(_changes(protocol).items()))
-    images, validation = protocol["data"].get("images"), protocol["data"]["validation"]
-    on = "" if images is None else f"{images:,} images, "
-    return (
-        f"{protocol['protocol']} protocol, {model['name']}, {on}{local[clients['work']]}, {rounds} rounds"
-        + ("" if rounds == ROUNDS else f" instead of the paper's {ROUNDS}")
-        + (f"; tested on {100 * validation:g}% of the training images, not on the test set" if validation else "")
-        + (f"; changed: {changed}" if changed else "")
-    )
-
-
-def _changes(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that differ from the default protocol, except the model's name, the images and the rounds."""
-    usual = flatten(usual_protocol(protocol["protocol"]))
-    return {
-        key: value
-        for key, value in flatten(protocol).items()
-        if usual.get(key) != value and key not in ("model.name", "data.images", "data.validation", "rounds")
-    }
+    """Name a protocol, its model and images, and all settings that differ from the usual ones."""
+    usual, given = flatten(usual_protocol(protocol["protocol"])), flatten(protocol)
+    told = ("model.name", "data.images")
+    changed = sorted(f"{key}={value}" for key, value in given.items() if usual.get(key) != value and key not in told)
+    images = f", {given['data.images']:,} images" if given.get("data.images") is not None else ""
+    more = f"; changed: {', '.join(changed)}" if changed else ""
+    return f"{protocol['protocol']} protocol, {given['model.name']}{images}{more}"
 
 
 def columns(row: CellComparison) -> dict[str, str]:

@@ -52,6 +52,8 @@ def speed(
     if json:
         require_writable(json.parent)  # before anything is measured
     engines = engines_of(sketches, peers)
+    for rule in rules:
+        rule_of(rule, 0)
     f = {M: attackers_of(rules, M, byzantine) for M in clients}
     machine.checked_device(device)
     for rule, M in product(rules, clients):

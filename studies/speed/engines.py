@@ -84,7 +84,8 @@ class Bartizan(Engine):
 
         def run(updates: Any) -> Answer:
             result = aggregator(updates)
-            return Answer(result.update, result.weights)
+            # Those in front of a coordinate-wise stage do not make the update.
+            return Answer(result.update, None if isinstance(built, CoordinateWise) else result.weights)
 
         return Job(run, lambda: problem.x)
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from bartizan import __version__
 from bartizan._util import machine
+from bartizan._util.types import Floats
 from bartizan.sketch.exact import Norms
 from studies.speed import peak_memory as memory
 from studies.speed.engines import Answer, Engine, Job, rule_of
-from studies.speed.problem import Coordinates, Point, Problem
+from studies.speed.problem import Problem
 from studies.speed.speed_rows import SpeedRow
 
 PAUSE = 0.01
@@ -97,7 +98,7 @@ def _fastest(job: Job, device: str) -> float:
     return best
 
 
-def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Point, limit: float) -> Entry:
+def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Floats, limit: float) -> Entry:
     expected = float("inf")
     try:
         _small_run(problem, rule, engine, SMALL)  # compiles
@@ -165,36 +166,32 @@ def _row(problem: Problem, rule: str, entry: Entry) -> SpeedRow:
     )
 
 
-def judged(problem: Problem, engine: Engine, answer: Answer, defined: Point) -> Verdict:
+def judged(problem: Problem, engine: Engine, answer: Answer, defined: Floats) -> Verdict:
     """Judge an answer: an exact engine must meet the definition, `defined`; others may instead be as close to
     the honest mean as an honest client.
 
-    If the engine returns weights, they must combine to its update, whatever the sketch; those in front of a
-    coordinate-wise stage do not.
+    If the engine returns weights, they must combine to its update, whatever the sketch.
     """
     if tuple(answer.update.shape) != (problem.dim,):
         return Verdict(False, f"wrong shape: {tuple(answer.update.shape)}")
     tolerance = 1e-2 if "16" in problem.dtype else 1e-4
-    own = [] if answer.weights is None or isinstance(defined, Coordinates) else [answer.weights]
-    distances = problem.distances(answer.update, [defined, problem.mean_weights, *own]) / problem.spread
-    to_definition, to_mean = float(distances[0]), float(distances[1])
-    if not np.isfinite(distances).all():
+    to_definition, to_mean = (problem.distance(answer.update, point) for point in (defined, problem.mean))
+    if not np.isfinite(to_mean):
         return Verdict(False, "not finite")
 
     def verdict(ok: bool, why: str) -> Verdict:
         return Verdict(ok, why, to_definition, to_mean)
 
-    if own:
-        w = own[0]
+    if (w := answer.weights) is not None:
         if w.shape != (problem.clients,) or (w < 0).any() or w.sum() > 1 + 1e-9:
             return verdict(False, "the weights are not one a client, none negative, with a sum of at most 1")
-        if distances[2] > tolerance:
-            return verdict(False, f"the update is {distances[2]:.2g} spreads from what its own weights make")
+        if (off := problem.distance(answer.update, problem.combined(w))) > tolerance:
+            return verdict(False, f"the update is {off:.2g} spreads from what its own weights make")
     if to_definition <= tolerance:
         return verdict(True, "meets the definition")
     if engine.exact:
         return verdict(False, f"{to_definition:.2g} spreads from the definition")
-    bound = FACTOR * max(1.0, problem.distance_to_mean(defined))
+    bound = FACTOR * max(1.0, problem.distance(defined, problem.mean))
     if to_mean <= bound:
         return verdict(True, "as close to the honest mean as an honest client")
     return verdict(False, f"{to_mean:.2g} spreads from the honest mean, wanted {bound:.2g} at most")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -14,20 +14,8 @@ from bartizan._util.types import Floats
 from bartizan.defense.decide import weigh
 from bartizan.geometry import Geometry, GramStats
 from bartizan.kernels import reference
-from bartizan.kernels.reference import squared_distances_to
 from bartizan.rules.base import CoordinateStage, CoordinateWise, Rule
 from bartizan.updates import Updates, parse_updates
-
-
-@dataclass(frozen=True, eq=False)
-class Coordinates:
-    """A vector of p coordinates, in float64 where the updates are."""
-
-    values: Any
-
-
-Point: TypeAlias = Floats | Coordinates
-"""A vector given by its coordinates, or by weights, as the weighted sum of the clients."""
 
 WIDTH = 2**16  # columns widened to float64 at a time
 STEP = 64  # between the pieces of noise that two clients get
@@ -93,78 +81,54 @@ class Problem:
     def gram(self) -> Floats:
         return self._gram(None)
 
-    @property
-    def mean_weights(self) -> Floats:
-        weights = np.zeros(self.clients)
-        weights[self.byzantine :] = 1 / (self.clients - self.byzantine)
-        return weights
+    def combined(self, weights: Floats) -> Floats:
+        """Return the weighted sum of the clients."""
+        return np.concatenate([weights @ block for _, block in self._blocks()])
+
+    @cached_property
+    def mean(self) -> Floats:
+        """The honest clients' mean."""
+        return self.combined((np.arange(self.clients) >= self.byzantine) / (self.clients - self.byzantine))
 
     @cached_property
     def spread(self) -> float:
         """The largest distance of an honest client to the honest mean."""
-        return float(np.sqrt(squared_distances_to(self.gram, self.mean_weights)[self.byzantine :].max()))
+        honest = np.zeros(self.clients)
+        for low, block in self._blocks():
+            honest += ((block - self.mean[low : low + WIDTH]) ** 2).sum(axis=1)
+        return float(np.sqrt(honest[self.byzantine :].max()))
 
-    def defined(self, rule: Rule | CoordinateWise) -> Point:
-        """Return the rule's answer on exact float64 inner products."""
+    def defined(self, rule: Rule | CoordinateWise) -> Floats:
+        """Return the rule's answer, on exact float64 inner products and coordinates."""
         stats = GramStats(self.gram, np.diag(self.gram).copy(), self._gram)
         decision = weigh(rule, Geometry.from_stats(stats, self.clients, seed=0))
         stage = decision.coordinate_stage
-        return decision.weights if stage is None else Coordinates(self._reduced(stage))
+        return self.combined(decision.weights) if stage is None else self._reduced(stage)
 
-    def distances(self, update: Any, points: Sequence[Point]) -> Floats:
-        """Return the distances of an update to these points, in one pass over the coordinates."""
-        squares = np.zeros(len(points))
-        for low, block in self._blocks():
-            answer = _like(update[low : low + block.shape[1]], block)
-            squares += [float(((answer - _at(point, low, block)) ** 2).sum()) for point in points]
-        return np.sqrt(squares)
-
-    def distance_to_mean(self, point: Point) -> float:
-        """Return the distance of a point to the honest mean, relative to the honest spread."""
-        if isinstance(point, Coordinates):
-            return float(self.distances(point.values, [self.mean_weights])[0]) / self.spread
-        difference = point - self.mean_weights
-        return float(np.sqrt(np.maximum(difference @ self.gram @ difference, 0))) / self.spread
+    def distance(self, one: Any, other: Floats) -> float:
+        """Return the distance of two vectors, relative to the honest spread."""
+        return float(np.linalg.norm(_wide(one) - other)) / self.spread
 
     def _gram(self, row: int | None) -> Floats:
-        total: Any = 0
+        total = np.zeros((self.clients, self.clients))
         for _, block in self._blocks():
             about = block if row is None else block - block[row]
-            total = total + about @ about.T
-        return _numpy(total)
+            total += about @ about.T
+        return total
 
-    def _reduced(self, stage: CoordinateStage) -> Any:
+    def _reduced(self, stage: CoordinateStage) -> Floats:
         values, used = np.empty((1, self.dim)), stage.used(self.clients)
         reduce = stage.kernel(reference) or (lambda rows, out: np.copyto(out[0], stage.reduce(rows)))
         for low, block in self._blocks():
-            columns = _numpy(block)
-            rows = columns[used] if stage.mixing is None else stage.mixing @ columns
+            rows = block[used] if stage.mixing is None else stage.mixing @ block
             reduce(rows, out=values[:, low : low + WIDTH])
-        return _like(values[0], self.x)
+        return values[0]
 
-    def _blocks(self) -> Iterator[tuple[int, Any]]:
+    def _blocks(self) -> Iterator[tuple[int, Floats]]:
         for low in range(0, self.dim, WIDTH):
             yield low, _wide(self.x[:, low : low + WIDTH])
 
 
-def _at(point: Point, low: int, block: Any) -> Any:
-    """A point in the columns of a block, which begins at column `low`."""
-    if isinstance(point, Coordinates):
-        return point.values[low : low + block.shape[1]]
-    return _like(point, block) @ block
-
-
-def _wide(block: Any) -> Any:
-    return block.double() if hasattr(block, "double") else np.asarray(block, dtype=np.float64)
-
-
-def _like(values: Any, block: Any) -> Any:
-    """In float64, in the library and on the device of the block."""
-    if isinstance(block, np.ndarray):
-        return _numpy(_wide(values))
-    torch = machine.torch_for("A tensor")
-    return torch.as_tensor(values, dtype=torch.float64, device=block.device)
-
-
-def _numpy(result: Any) -> Floats:
-    return result if isinstance(result, np.ndarray) else result.cpu().numpy()
+def _wide(values: Any) -> Floats:
+    """In float64 and in host memory."""
+    return values.double().cpu().numpy() if hasattr(values, "double") else np.asarray(values, dtype=np.float64)

@@ -92,15 +92,11 @@ class BreakdownPoint:
 
     rule: str
     n_clients: int
-    accepts: int
-    """The most attackers that the rule's own condition allows."""
-    most: int
-    """The most attackers that were tried."""
-    exact: int | None
-    """The fewest attackers at which it was broken."""
+    accepts: int  # at most, by the rule's own condition
+    most: int  # that were tried
+    exact: int | None  # the fewest at which it was broken
     projected: int | None
-    far_exact: int | None
-    """The fewest attackers at which its error was above `FAR`."""
+    far_exact: int | None  # the fewest at which its error was above `FAR`
     far_projected: int | None
     refuses: int | None
     """The fewest attackers at which it gave no answer though its condition holds: a search that takes too long, or the

@@ -293,7 +293,7 @@ def test_runs_of_different_protocols_never_share_a_row(tmp_path):
     found = compare.compare(tmp_path)
     ours = {(row.sketch, compare.accuracy_text(row.base), compare.accuracy_text(row.pdr)) for row in found.rows}
     assert ours == {("rotated", "60.00", "70.00"), ("achlioptas", "60.00", "40.00"), ("rotated", "", "50.00")}
-    assert any("changed: clients.local=2" in note for note in show.notes(found))
+    assert any("clients.local=2" in note for note in show.notes(found))
     assert "Runs here that are none of the paper's cells: 1." in show.notes(found)
 
 
@@ -307,7 +307,7 @@ def test_protocols_are_kept_apart_and_each_row_says_its_own(tmp_path):
     assert {of["protocol"] for of in found.protocols.values()} == {"budgeted", "literal"}
     notes = " ".join(show.notes(found))
     assert "budgeted protocol, resnet18" in notes
-    assert "literal protocol, efficientnet-lite0, one gradient a round" in notes
+    assert "literal protocol, efficientnet-lite0" in notes
     assert {run.protocol for row in found.rows for run in row.base} == {"budgeted", "literal"}
     assert {row.rule for row in found.rows} == {"bulyan", "bulyan as multi-krum"}
     kept.keep(tmp_path, tmp_path / "kept.jsonl")
@@ -336,7 +336,7 @@ def test_runs_on_a_validation_part_stand_apart_and_say_so(tmp_path):
     write(tmp_path, base, [0.7], rounds=1, changes=["data.validation=0.1"])
     found = compare.compare(tmp_path)
     assert len(found.rows) == 2
-    assert any("tested on 10% of the training images, not on the test set" in note for note in show.notes(found))
+    assert any("changed: data.validation=0.1" in note for note in show.notes(found))
 
 
 def test_best_and_last_stand_side_by_side(tmp_path, capsys):
@@ -439,13 +439,6 @@ def test_a_folder_without_the_papers_cells_says_how_to_get_some(tmp_path, capsys
     assert "studies paper run TABLE" in capsys.readouterr().err
 
 
-def test_the_list_names_every_table(capsys):
-    assert main(["paper", "tables"]) == 0
-    shown = capsys.readouterr().out
-    for word in (*paper.tables(), *paper.labels(), paper.STRESS):
-        assert word in shown
-
-
 @pytest.fixture(scope="module")
 def cifar(tmp_path_factory):
     """Noise in the form of CIFAR-10."""
@@ -480,7 +473,7 @@ def test_a_table_runs_from_the_command_line_and_a_second_time_skips_what_is_fini
     assert main(["paper", "compare", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "| 0.3 | lie    | bulyan |      70.92 |     72.46 |" in shown
-    assert "2 rounds instead of the paper's 100; changed: clients.batch=4" in shown
+    assert "logistic, 500 images; changed: clients.batch=4" in shown
 
 
 def test_several_runs_at_a_time_leave_what_one_at_a_time_leaves(cifar, tmp_path, capsys):
