@@ -81,11 +81,11 @@ class Bartizan(Engine):
         if isinstance(built, CoordinateWise) and not (self.exact or self.how == "auto"):
             return None
         aggregator = Aggregator(built, self.how)
+        combines = not issubclass(names.rule_classes(rule)[-1], CoordinateWise)  # else the weights stand before a stage
 
         def run(updates: Any) -> Answer:
             result = aggregator(updates)
-            # Those in front of a coordinate-wise stage do not make the update.
-            return Answer(result.update, None if isinstance(built, CoordinateWise) else result.weights)
+            return Answer(result.update, result.weights if combines else None)
 
         return Job(run, lambda: problem.x)
 
