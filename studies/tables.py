@@ -1,4 +1,4 @@
-"""The writer of all tables, and how numbers are shown in them."""
+"""The writer of all tables, and of the numbers in them."""
 
 from __future__ import annotations
 

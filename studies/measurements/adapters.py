@@ -1,4 +1,4 @@
-"""Adapters: how far sketched distances are off, and what exact and projected distances cost."""
+"""The errors of sketched distances between adapters, and the costs of exact and projected ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def dense(update):
 
 
 def on_few_coordinates(rng, modules, rank):
-    """Each factor is two coordinates: what a blind attacker would aim at."""
+    """Return factors of two coordinates each, which a blind attacker would aim at."""
     update = {name: np.zeros_like(array) for name, array in made(rng, modules, rank).items()}
     for name, array in update.items():
         flat = array if "lora_A" in name else array.T

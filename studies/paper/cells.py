@@ -179,7 +179,7 @@ def filtered(chosen: Sequence[PaperCell], filters: str) -> list[PaperCell]:
 
 
 def _parts(filters: str) -> list[tuple[str, str]]:
-    """The keys and values of a filter, numbers as `_text` writes them and names with - for _."""
+    """Return the keys and values of a filter, numbers as `_text` writes them and names with - for _."""
     out = []
     for part in filter(None, (part.strip() for part in filters.split(","))):
         key, equals, value = (word.strip().lower() for word in part.partition("="))

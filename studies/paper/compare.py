@@ -23,7 +23,7 @@ from studies.paper.paper_protocol import positions, rule_text, setting_of, sketc
 USUAL = 4096  # the k of the large tables
 MARGIN = 1.0
 """Points: where the pooled interval lies inside this on both sides, projecting changes nothing that matters."""
-FEW = 3  # different numbers, below which a standard deviation or a correlation means little
+MIN_DISTINCT = 3  # different numbers, below which a standard deviation or a correlation means little
 Found = Mapping[tuple[str, str], Mapping[int, RunSummary]]
 """Our runs by setting and protocol, then by seed."""
 
@@ -83,7 +83,7 @@ class CellComparison:
 
     @property
     def compared(self) -> bool:
-        """Whether a base and a projected run of the same seed both have an accuracy."""
+        """True if a base and a projected run of the same seed both have an accuracy."""
         return any(base.best is not None and pdr.best is not None for base, pdr in self.pairs)
 
     @property
@@ -93,7 +93,7 @@ class CellComparison:
 
     @property
     def machines(self) -> set[str]:
-        """Where the server's times were measured."""
+        """The machines on which the server's times were measured."""
         return {run.machine for run in (*self.base, *self.pdr) if run.server_seconds}
 
     @property
@@ -104,7 +104,7 @@ class CellComparison:
 
     @property
     def rounds(self) -> str:
-        """How many rounds the shortest run has, of how many, and where the first run of each side diverged."""
+        """The number of rounds of the shortest run, of how many, and where the first run of each side diverged."""
         runs = [*self.base, *self.pdr]
         planned, parts = runs[0].planned, []
         if going := [run.rounds for run in runs if not run.diverged]:
@@ -127,7 +127,7 @@ class CellComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All cells that were run; `protocols` has the settings of each protocol by its letter."""
+    """The cells that were run; `protocols` has the settings of each protocol by its letter."""
 
     rows: list[CellComparison]
     protocols: dict[str, dict[str, Any]]
@@ -184,7 +184,7 @@ def _rows(found: Found, protocols: Mapping[str, Mapping[str, Any]]) -> Iterator[
 
 
 def _stressed(found: Found, letter: str, protocol: str) -> bool:
-    """Whether there are runs of the stress table that are none of the paper's cells."""
+    """Return whether there are runs of the stress table that are none of the paper's cells."""
     own = (cell for cell in stress_cells() if not cell.values)
     return any((setting_of(cell, kind, protocol), letter) in found for cell in own for kind in sketches_of(cell))
 
@@ -287,7 +287,7 @@ def rank_correlation(rows: Sequence[CellComparison]) -> float | None:
         if row.pdr and row.cell.values:
             pairs[(*row.cell.key, row.sketch)] = mean_accuracy(row.pdr), mean_accuracy(row.cell.values)
     ours, paper = zip(*pairs.values(), strict=True) if pairs else ((), ())
-    if len(pairs) < FEW or len(set(ours)) < 2 or len(set(paper)) < 2:
+    if len(pairs) < MIN_DISTINCT or len(set(ours)) < 2 or len(set(paper)) < 2:
         return None
     return float(spearmanr(ours, paper).statistic)
 
@@ -313,14 +313,14 @@ def seeds_text(rows: Sequence[CellComparison]) -> str:
 
 
 def signed_spread(numbers: Sequence[float]) -> str:
-    """Format a mean, with its standard deviation where there are at least `FEW` different numbers."""
-    if len(set(numbers)) < FEW:
+    """Format a mean, with its standard deviation where there are at least `MIN_DISTINCT` different numbers."""
+    if len(set(numbers)) < MIN_DISTINCT:
         return f"{mean(numbers):+.2f}" if numbers else ""
     return spread(numbers, "+")
 
 
 def failed(runs: Sequence[RunSummary] | Sequence[PaperValue]) -> bool:
-    """Whether none of a cell's runs converged; shown as "-"."""
+    """Return whether none of a cell's runs converged; shown as "-"."""
     return not accuracies(runs)
 
 

@@ -190,7 +190,7 @@ def weights(rows: Sequence[CellComparison]) -> str:
 
 
 def _cell_table(heads: list[str], cells: Sequence[tuple[Any, ...]]) -> str:
-    """A table with a line per cell, from (row, texts ...)."""
+    """Return a table with a line per cell, from (row, texts ...)."""
     body = [[f"{row.cell.beta:g}", f"{row.cell.b:g}", row.cell.attack, row.cell.rule, *texts] for row, *texts in cells]
     return markdown_table([*CELL, *heads], body, right=["beta", "b", *heads])
 

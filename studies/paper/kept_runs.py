@@ -155,7 +155,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class KeepResult:
-    """What `keep` did, in numbers of runs."""
+    """The result of `keep`, in numbers of runs."""
 
     runs: int = 0
     """In the file now."""
@@ -227,12 +227,12 @@ def _on_attackers(line: Mapping[str, Any], byzantine: list[int]) -> float:
 
 
 def _differ(some: list[float | None], others: list[float | None]) -> float:
-    """Half the sum of the differences between the weights: 1 if no client kept any."""
+    """Return half the sum of the differences between the weights: 1 if no client kept any."""
     return sum(abs((a or 0.0) - (b or 0.0)) for a, b in zip(some, others, strict=True)) / 2
 
 
 def _median(numbers: Iterable[float | None]) -> float | None:
-    """The median of those that are not 0 or None: refused rounds have no time of the server."""
+    """Return the median of those that are not 0 or None: refused rounds have no time of the server."""
     measured = [one for one in numbers if one]
     return _rounded(median(measured)) if measured else None
 

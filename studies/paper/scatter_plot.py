@@ -76,5 +76,5 @@ def _hollow(row: CellComparison) -> bool:
 
 
 def _best(row: CellComparison, which: int) -> float:
-    """The best accuracy of base (0) or PDR (1), mean over the seeds that both have."""
+    """Return the best accuracy of base (0) or PDR (1), mean over the seeds that both have."""
     return mean(best for pair in row.pairs if (best := pair[which].best_percent) is not None)

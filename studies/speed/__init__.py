@@ -1,1 +1,1 @@
-"""What robust aggregation costs, in reads of the updates, here and in other libraries."""
+"""The cost of robust aggregation, in reads of the updates, here and in other libraries."""

@@ -1,4 +1,4 @@
-"""The command `speed`: what robust aggregation costs, in reads of the updates, here and in other libraries."""
+"""The command `speed`: correctness first, then times in reads of the updates, here and in other libraries."""
 
 from __future__ import annotations
 

@@ -21,16 +21,16 @@ from studies.speed.problem import Problem
 from studies.speed.speed_rows import SpeedRow
 
 PAUSE = 0.01
-SMALL = 5000  # coordinates to warm up on: what is compiled depends on types, not on sizes
-PART, FAR = 64, 10  # engines that would take 10 times the limit, by a 64th of the coordinates, are not run
-SHORT, IN_A_ROW = 0.02, 9  # seconds of a short call, and how often it is repeated: waits for a core do not count
+WARM_UP_DIM = 5000  # coordinates to warm up on: what is compiled depends on types, not on sizes
+TRIAL_DIVISOR, MAX_LIMITS = 64, 10  # engines that would take 10 limits, by a 64th of the coordinates, are not run
+SHORT_SECONDS, SHORT_REPEATS = 0.02, 9  # of a call that is repeated, so that waits for a core do not count
 FACTOR = 1.05  # how much farther from the honest mean than the definition, or an honest client, an answer may be
 Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an answer is right and why; errors are relative to the honest spread."""
+    """A judgement of an answer, and why; errors are relative to the honest spread."""
 
     ok: bool
     judged: str
@@ -50,7 +50,7 @@ class Entry:
     times: list[tuple[float, float]] = field(default_factory=list)
 
     def fits(self, repeats: int, limit: float) -> bool:
-        """Whether so many calls do not exceed the limit of seconds."""
+        """Return whether so many calls do not exceed the limit of seconds."""
         return self.first is not None and repeats * self.first[0] <= limit
 
 
@@ -77,7 +77,7 @@ def rows(
 
 
 def one_read(problem: Problem) -> float:
-    """Seconds to sum all numbers once with torch; without torch, or where it is slow, their squares with our kernel.
+    """Return the seconds to sum all numbers with torch; without torch, or in 16 bits, their squares with our kernel.
 
     After a pause, since threads of the previous call may still be spinning.
     """
@@ -88,11 +88,11 @@ def one_read(problem: Problem) -> float:
 
 
 def _fastest(job: Job, device: str) -> float:
-    """Seconds of a call; if it is short, of the fastest of several in a row, so that waking threads does not count."""
+    """Return the seconds of a call, or of the fastest of several if it is short: waking threads does not count."""
     best, updates = float("inf"), job.prepare()
-    for _ in range(1 + IN_A_ROW):
+    for _ in range(1 + SHORT_REPEATS):
         best = min(best, machine.timed(partial(job.run, updates), device)[1])
-        if best > SHORT:
+        if best > SHORT_SECONDS:
             break
         updates = job.prepare()  # anew: some libraries take their input apart
     return best
@@ -101,11 +101,13 @@ def _fastest(job: Job, device: str) -> float:
 def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Floats, limit: float) -> Entry:
     expected = float("inf")
     try:
-        _small_run(problem, rule, engine, SMALL)  # compiles
-        if problem.dim >= PART * SMALL:
+        _small_run(problem, rule, engine, WARM_UP_DIM)  # compiles
+        if problem.dim >= TRIAL_DIVISOR * WARM_UP_DIM:
             # Twice, for threads of BLAS that wait for a busy core can take a second for nothing.
-            expected = PART * min(_small_run(problem, rule, engine, problem.dim // PART) for _ in range(2))
-            if expected > FAR * limit:
+            expected = TRIAL_DIVISOR * min(
+                _small_run(problem, rule, engine, problem.dim // TRIAL_DIVISOR) for _ in range(2)
+            )
+            if expected > MAX_LIMITS * limit:
                 return Entry(engine, job, Verdict(False, f"not run: it would take about {expected:,.0f} s a call"))
         one_read(problem)
         updates = job.prepare()
@@ -114,7 +116,7 @@ def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Flo
             lambda: machine.timed(lambda: job.run(updates), problem.device), problem.device
         )
         first = seconds, read
-        if seconds > FAR * expected:  # a GPU has other kernels for more than 2^31 numbers, and has just compiled them
+        if seconds > MAX_LIMITS * expected:  # a GPU has just compiled kernels for more than 2^31 numbers
             first = _timed(problem, job)
     except Exception as failure:  # another library may fail in any way, which is a result
         return Entry(engine, job, Verdict(False, f"{type(failure).__name__}: {failure}"))
@@ -124,7 +126,7 @@ def _checked(problem: Problem, rule: str, engine: Engine, job: Job, defined: Flo
 
 
 def _small_run(problem: Problem, rule: str, engine: Engine, dim: int) -> float:
-    """Seconds of a call on the first coordinates only."""
+    """Return the seconds of a call on the first coordinates only."""
     job = engine.job(rule, problem.narrowed(dim))
     if job is None:
         return 0.0
@@ -133,7 +135,7 @@ def _small_run(problem: Problem, rule: str, engine: Engine, dim: int) -> float:
 
 
 def _timed(problem: Problem, job: Job) -> tuple[float, float]:
-    """Seconds of a call, and of the read before it."""
+    """Return the seconds of a call, and of the read before it."""
     read = one_read(problem)
     return _fastest(job, problem.device), read
 

@@ -17,9 +17,9 @@ from bartizan.kernels import reference
 from bartizan.rules.base import CoordinateStage, CoordinateWise, Rule
 from bartizan.updates import Updates, parse_updates
 
-WIDTH = 2**16  # columns widened to float64 at a time
-STEP = 64  # between the pieces of noise that two clients get
-LOUD = 5.0  # noise of the attackers, relative to the honest clients'
+BLOCK_WIDTH = 2**16  # columns widened to float64 at a time
+NOISE_STEP = 64  # coordinates between the pieces of noise that two clients get
+ATTACKER_NOISE = 5.0  # noise of the attackers, relative to the honest clients'
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,16 +45,16 @@ class Problem:
                 f"{free / 1e9:.1f} GB are free. Take a smaller --dim or fewer --clients."
             )
         rng = np.random.default_rng(seed)
-        cuts = STEP * rng.permutation(clients)
+        cuts = NOISE_STEP * rng.permutation(clients)
         common = rng.standard_normal(dim, dtype=np.float32) / 3
-        noise = rng.standard_normal(dim + STEP * clients, dtype=np.float32)
+        noise = rng.standard_normal(dim + NOISE_STEP * clients, dtype=np.float32)
         x: Any = np.empty((clients, dim), dtype if dtype != "bfloat16" else "float32")
         if device == "cuda" or dtype == "bfloat16":
             torch = machine.torch_for(f"dtype {dtype} on {device}")
             common, noise = (torch.from_numpy(one).to(device) for one in (common, noise))
             x = torch.empty((clients, dim), device=device, dtype=getattr(torch, dtype))
         for m, cut in enumerate(cuts.tolist()):
-            x[m] = LOUD * noise[cut : cut + dim] if m < byzantine else noise[cut : cut + dim] + common
+            x[m] = ATTACKER_NOISE * noise[cut : cut + dim] if m < byzantine else noise[cut : cut + dim] + common
         return cls(x, byzantine, dtype, device)
 
     @property
@@ -70,7 +70,7 @@ class Problem:
         return Problem(self.x[:, :dim], self.byzantine, self.dtype, self.device)
 
     def tensor(self) -> Any:
-        """The updates as one torch tensor, not copied."""
+        """Return the updates as one torch tensor, not copied."""
         return self.x if hasattr(self.x, "dim") else machine.torch_for("This engine").from_numpy(self.x)
 
     @cached_property
@@ -95,7 +95,7 @@ class Problem:
         """The largest distance of an honest client to the honest mean."""
         honest = np.zeros(self.clients)
         for low, block in self._blocks():
-            honest += ((block - self.mean[low : low + WIDTH]) ** 2).sum(axis=1)
+            honest += ((block - self.mean[low : low + BLOCK_WIDTH]) ** 2).sum(axis=1)
         return float(np.sqrt(honest[self.byzantine :].max()))
 
     def defined(self, rule: Rule | CoordinateWise) -> Floats:
@@ -121,14 +121,14 @@ class Problem:
         reduce = stage.kernel(reference) or (lambda rows, out: np.copyto(out[0], stage.reduce(rows)))
         for low, block in self._blocks():
             rows = block[used] if stage.mixing is None else stage.mixing @ block
-            reduce(rows, out=values[:, low : low + WIDTH])
+            reduce(rows, out=values[:, low : low + BLOCK_WIDTH])
         return values[0]
 
     def _blocks(self) -> Iterator[tuple[int, Floats]]:
-        for low in range(0, self.dim, WIDTH):
-            yield low, _wide(self.x[:, low : low + WIDTH])
+        for low in range(0, self.dim, BLOCK_WIDTH):
+            yield low, _wide(self.x[:, low : low + BLOCK_WIDTH])
 
 
 def _wide(values: Any) -> Floats:
-    """In float64 and in host memory."""
+    """Return values in float64 and in host memory."""
     return values.double().cpu().numpy() if hasattr(values, "double") else np.asarray(values, dtype=np.float64)

@@ -52,12 +52,12 @@ class SpeedRow:
 
     @property
     def subject(self) -> tuple[object, ...]:
-        """What was measured; equal for two measurements of the same thing."""
+        """The thing measured; equal for two measurements of the same thing."""
         return self.label, self.rule, self.clients, self.byzantine, self.dim, self.dtype, self.device
 
     @property
     def failure(self) -> str:
-        """Why there is no time: "not run" or "fails"."""
+        """The reason why there is no time: "not run" or "fails"."""
         return "not run" if self.judged.startswith("not run") else "fails"
 
 

@@ -32,7 +32,7 @@ class Torch(Engine):
 
 
 def _median(ordered: Any) -> Any:
-    """The mean of the two middle rows."""
+    """Return the mean of the two middle rows."""
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
@@ -71,7 +71,7 @@ class PairLoop(Engine):
         return x[scores.argsort()[: len(x) - f]].mean(dim=0)
 
     def _bulyan(self, f: int, x: Any) -> Any:
-        """The selection and its mean, as `Bulyan` without `trim`."""
+        """Return the mean of the selection, as `Bulyan` without `trim`."""
         D = self.pairs(x)
         left = list(range(len(x)))
         selected: list[int] = []
@@ -100,7 +100,7 @@ def _scores(D: Any, n_neighbours: int) -> Any:
 
 
 def _row_medians(D: Any) -> Any:
-    """The mean of the two middle values of each row."""
+    """Return the mean of the two middle values of each row."""
     return _median(D.sort(dim=1).values.T)
 
 

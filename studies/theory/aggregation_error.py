@@ -161,7 +161,7 @@ def constants(results: Results) -> dict[tuple[str, float], float]:
 
 
 def grows(results: Results, rule: str, b: float) -> bool:
-    """Whether the errors of the same attacks grow with the common gradient."""
+    """Return whether the errors of the same attacks grow with the common gradient."""
     errors = {
         case.length: result["exact"]
         for case, result in results
@@ -206,7 +206,7 @@ def section(results: Results) -> str:
 
 
 def _table(lines: pd.DataFrame, value: str) -> str:
-    """By what projecting widened the value; exact / projected, a column per scene; c and the largest part of the bound.
+    """Return by what projecting widened the value, exact / projected per scene, c and the largest part of the bound.
 
     The bound's c is the exact rule's of other clients and draws, the largest of the scenes; a rule whose c grows with
     the common gradient has none.

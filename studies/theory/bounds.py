@@ -37,7 +37,7 @@ def span_kept(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
 
 
 def krum_constant(n_clients: int, n_byzantine: int) -> float:
-    r"""The K of Krum in :math:`\|F(x) - \bar x_S\|^2 \le K \, V_S(x)`, for all x and all S of M - f clients.
+    r"""Return the K of Krum in :math:`\|F(x) - \bar x_S\|^2 \le K \, V_S(x)`, for all x and all S of M - f clients.
 
     >>> round(krum_constant(50, 15), 2)
     11.05
@@ -49,7 +49,7 @@ def krum_constant(n_clients: int, n_byzantine: int) -> float:
 
 
 def geometric_median_constant(n_clients: int, n_byzantine: int) -> float:
-    """The same K of the geometric median.
+    """Return the same K of the geometric median.
 
     >>> geometric_median_constant(50, 15)
     12.25
@@ -83,7 +83,7 @@ def error_floor(c: float, b: float, eps: float, sigma: float, kappa: float) -> f
 
 
 def nonconvex_step(smoothness: float, rounds: int) -> float:
-    r"""The constant step :math:`\eta = 1 / (L \sqrt T)` of the remark after Theorem 3.8."""
+    r"""Return the constant step :math:`\eta = 1 / (L \sqrt T)` of the remark after Theorem 3.8."""
     return 1 / (smoothness * math.sqrt(rounds))
 
 
@@ -102,7 +102,7 @@ def nonconvex_bound(drop: float, step: float, rounds: int, floor: float) -> floa
 
 
 def convex_step(t: int, convexity: float, smoothness: float) -> float:
-    r"""The step :math:`\eta^t = 2 / (\mu (t + \gamma))`, :math:`\gamma = 4L / \mu`, of Theorem 3.10.
+    r"""Return the step :math:`\eta^t = 2 / (\mu (t + \gamma))`, :math:`\gamma = 4L / \mu`, of Theorem 3.10.
 
     >>> convex_step(0, convexity=1.0, smoothness=4.0)
     0.125

@@ -26,7 +26,7 @@ SHARES = (0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.16, 0.2, 0.22, 0.24, 0.3, 0.4, 0.
 GROWTH = 100.0
 """A rule is broken if an attack a thousand times as large makes its squared error this many times as large. An
 unbounded error grows a million times, a bounded one does not."""
-FAR = 4.0
+LARGE_ERROR = 4.0
 """Squared errors above this many nu^2 exceed the distances between honest clients. By itself that is no breakdown: it
 depends on the length of the common gradient."""
 
@@ -73,7 +73,7 @@ def measure(case: BreakdownCase) -> simulation.Result:
 
 
 def broken(errors: dict[str, float]) -> bool:
-    """Whether the error grows with the attack.
+    """Return whether the error grows with the attack.
 
     >>> broken({LOUD: 1e6, LOUDER: 1e12}), broken({LOUD: 5.0, LOUDER: 5.1}), broken({LOUD: 1e-30, LOUDER: 1e-24})
     (True, False, False)
@@ -82,8 +82,8 @@ def broken(errors: dict[str, float]) -> bool:
 
 
 def far(errors: dict[str, float]) -> bool:
-    """Whether an error exceeds `FAR`."""
-    return max(errors.values()) > FAR
+    """Return whether an error exceeds `LARGE_ERROR`."""
+    return max(errors.values()) > LARGE_ERROR
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class BreakdownPoint:
     most: int  # that were tried
     exact: int | None  # the fewest at which it was broken
     projected: int | None
-    far_exact: int | None  # the fewest at which its error was above `FAR`
+    far_exact: int | None  # the fewest at which its error was above `LARGE_ERROR`
     far_projected: int | None
     refuses: int | None
     """The fewest attackers at which it gave no answer though its condition holds: a search that takes too long, or the
@@ -131,7 +131,14 @@ def _first(own: Results, key: str, failed: Callable[[Any], bool]) -> int | None:
 
 def section(results: Results) -> str:
     """Return where each rule fails, exact / projected; for rules that were not broken the largest share tried."""
-    heads = ["rule", "clients", "accepts b up to", "broken at b", f"error above {FAR:g} nu^2 at b", "refuses at b"]
+    heads = [
+        "rule",
+        "clients",
+        "accepts b up to",
+        "broken at b",
+        f"error above {LARGE_ERROR:g} nu^2 at b",
+        "refuses at b",
+    ]
     body = []
     for point in points(results):
         coordinate_wise = isinstance(rule_named(point.rule, 0), CoordinateWise)
@@ -144,12 +151,12 @@ def section(results: Results) -> str:
 
 
 def takes_n_byzantine(rule: str) -> bool:
-    """Whether a rule is set to withstand a number of attackers."""
+    """Return whether a rule is set to withstand a number of attackers."""
     return rule_named(rule, 0).max_byzantine() is not None
 
 
 def _share(count: int | None, point: BreakdownPoint) -> str:
-    """A number of attackers as a share of the clients.
+    """Return a number of attackers as a share of the clients.
 
     >>> krum = BreakdownPoint("krum", 50, 23, 20, exact=None, projected=25, far_exact=5, far_projected=5, refuses=None)
     >>> _share(krum.exact, krum), _share(krum.projected, krum)
@@ -170,7 +177,7 @@ def draw(results: Results) -> Any:
     for place, point in enumerate(found):
         marks = [
             (point.accepts if takes_n_byzantine(point.rule) else None, "|", GREY, "accepts up to"),
-            (point.far_exact, "^", COLOURS[2], f"error above {FAR:g} nu², exact"),
+            (point.far_exact, "^", COLOURS[2], f"error above {LARGE_ERROR:g} nu², exact"),
             (point.exact, "o", COLOURS[0], "broken, exact"),
             (point.projected, "x", COLOURS[1], "broken, projected"),
         ]

@@ -28,7 +28,7 @@ LENGTHS = (0.0, 3.0, 10.0, 30.0)  # of the common gradients that c is measured o
 RULES = ("krum", "bulyan", "geometric-median", "mca")
 FEWER = ("sign-flip", "foe", "alie", "ipm", "min-max", "min-sum")
 HORIZONS = (16, 32, 64, 128)
-LONG = 4 * HORIZONS[-1]
+LONG_HORIZON = 4 * HORIZONS[-1]
 
 
 class Quadratic:
@@ -105,7 +105,7 @@ class TrainingCase(simulation.Setting):
         return "projected" if self.projected else "exact"
 
     def floor(self, c: float) -> float:
-        """The bound's Phi."""
+        """Return the bound's Phi."""
         return error_floor(c, self.b, self.eps, self.sigma, self.kappa)
 
 
@@ -133,7 +133,7 @@ def cases(quick: bool) -> list[TrainingCase]:
         return found
     for rule, f, attack in (("mean", 0, "none"), ("geometric-median", 15, "ipm")):
         found += [TrainingCase("non-convex", rule, False, f, attack, T, seeds) for T in HORIZONS]
-        found.append(TrainingCase("strongly convex", rule, False, f, attack, LONG, seeds))
+        found.append(TrainingCase("strongly convex", rule, False, f, attack, LONG_HORIZON, seeds))
     return found
 
 
@@ -218,7 +218,7 @@ def section(results: Results) -> str:
     heads = ["problem", "rule", "b", "sketch", "c", "c needed", "Phi"]
     heads += ["part of the bound, last round", "by", "any round"]
     table = markdown_table(heads, [_summary(group) for group in groups(common_cases(results))])
-    return "\n\n".join((table, count(results), *_rates(results)))
+    return "\n\n".join((table, count(results), _rates(results)))
 
 
 def common_cases(results: Results) -> list[tuple[TrainingCase, simulation.Result]]:
@@ -261,26 +261,22 @@ def worst(group: Results) -> tuple[TrainingCase, float, float]:
     return by, float(part[-1]), max(float(part.max()) for _, part in parts)
 
 
-def _rates(results: Results) -> list[str]:
-    """The rate in T, of runs with other horizons and so other steps, and of one long run."""
-    lines = []
+def _rates(results: Results) -> str:
+    """Return the rates in T, of runs with other horizons and so other steps, and of one long run."""
+    body = []
     for rule, b, attack in dict.fromkeys((case.rule, case.b, case.attack) for case, _ in results):
         alike = [pair for pair in results if (pair[0].rule, pair[0].b, pair[0].attack) == (rule, b, attack)]
         horizons = [pair for pair in alike if pair[0].problem == "non-convex" and pair[0].rounds in HORIZONS]
-        long = [pair for pair in alike if pair[0].problem == "strongly convex" and pair[0].rounds == LONG]
-        if len(horizons) < len(HORIZONS) or not long:
-            continue
-        averages = [curves(*pair)[0][-1] for pair in horizons]
-        measured, late = curves(*long[0])[0], slice(3 * LONG // 4, None)
-        gamma = 4 * Quadratic.smoothness / Quadratic.convexity
-        rate = log_slope(np.arange(gamma, gamma + LONG)[late], measured[late])  # the bound falls with t + gamma - 1
-        lines.append(
-            f"{rule}, b={b:g}, {attack}: non-convex, mean squared gradient after T = {', '.join(map(str, HORIZONS))} "
-            f"rounds at 1/(L sqrt T):\n{', '.join(map(three_digits, averages))}, slope "
-            f"{log_slope(HORIZONS, averages):.2f} in T. Strongly convex, {three_digits(measured[-1])} after {LONG} "
-            f"rounds, slope in the last quarter {rate:.2f}."
-        )
-    return lines
+        long = [pair for pair in alike if pair[0].problem == "strongly convex" and pair[0].rounds == LONG_HORIZON]
+        if len(horizons) == len(HORIZONS) and long:
+            averages, measured = [curves(*pair)[0][-1] for pair in horizons], curves(*long[0])[0]
+            gamma = 4 * Quadratic.smoothness / Quadratic.convexity
+            late, rounds = slice(3 * LONG_HORIZON // 4, None), np.arange(gamma, gamma + LONG_HORIZON)
+            slopes = log_slope(HORIZONS, averages), log_slope(rounds[late], measured[late])  # bound: t + gamma - 1
+            ends = *map(three_digits, averages), f"{slopes[0]:.2f}", three_digits(measured[-1]), f"{slopes[1]:.2f}"
+            body.append([rule, f"{b:g}", attack, *ends])
+    heads = ["rule", "b", "attack", *(f"non-convex, T={T}" for T in HORIZONS), "slope in T"]
+    return markdown_table([*heads, f"strongly convex, {LONG_HORIZON} rounds", "slope, last quarter"], body)
 
 
 def draw(results: Results) -> Any:

@@ -1,4 +1,4 @@
-"""How often a sketch leaves 1 +- eps somewhere in the span of M clients, against k."""
+"""The share of sketches that leave 1 +- eps somewhere in the span of M clients, against k."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Sketching = Callable[[Floats, int], Floats]
 M, EPS, DELTA, ROUNDS = 8, 0.5, 0.05, 10
 SPARSITIES = (8, 16, 32)
 WIDEST = ("dense", "common part", "heavy-tailed", "64 coordinates")  # spans of so many coordinates that s=8 is slow
-WIDE = 2**14  # coordinates that a span fills, or is scattered over
+SPAN_DIM = 2**14  # coordinates that a span fills, or is scattered over
 # Entries of Gaussian and Achlioptas matrices are independent: which coordinates a span has does not matter to them,
 # and how many there are hardly does.
-FEW = 256
+INDEPENDENT_DIM = 256
 
 
 def sparse(each: int) -> Callable[[int, np.random.Generator, int], Floats]:
-    """Every vector has coordinates of its own, `each` of them."""
+    """Return a function that draws vectors with coordinates of their own, `each` of them."""
 
     def draw(n: int, rng: np.random.Generator, p: int) -> Floats:
         x = np.zeros((n, p))
@@ -46,14 +46,14 @@ def sparse(each: int) -> Callable[[int, np.random.Generator, int], Floats]:
 
 
 def shared(n: int, rng: np.random.Generator, p: int) -> Floats:
-    """All vectors have the same 64 coordinates."""
+    """Draw vectors on the same 64 coordinates."""
     x = np.zeros((n, p))
     x[:, rng.choice(p, 64, replace=False)] = rng.normal(size=(n, 64))
     return x
 
 
 def common_part(n: int, rng: np.random.Generator, p: int) -> Floats:
-    """Holds the vector of ones, as gradients do that share a part: all its coordinates have the same sign."""
+    """Draw vectors, one of them that of ones, as gradients have that share a part: all its signs are equal."""
     x = rng.normal(size=(n, p))
     x[0] = 1
     return x
@@ -93,11 +93,11 @@ SPANS: dict[str, Callable[[int, np.random.Generator, int], Floats]] = {
 FULL = ("dense", "common part", "heavy-tailed", "gradients")
 
 
-def basis(name: str, n: int, rng: np.random.Generator, *, independent: bool, p: int = WIDE) -> Floats:
+def basis(name: str, n: int, rng: np.random.Generator, *, independent: bool, p: int = SPAN_DIM) -> Floats:
     """Return an orthonormal basis of a named span, by rows; `independent` for sketches with independent entries."""
     if name == "any":
         return np.eye(n)
-    x = SPANS[name](n, rng, FEW if independent and name in FULL else p)
+    x = SPANS[name](n, rng, INDEPENDENT_DIM if independent and name in FULL else p)
     if independent and name not in FULL:
         x = x[:, x.any(axis=0)]
     return np.ascontiguousarray(np.linalg.qr(x.T)[0].T)
@@ -122,7 +122,7 @@ class EmbeddingCase:
         return embedding_dimension(self.n_clients, self.eps, self.delta, self.rounds)
 
     def limits(self, found: Result) -> tuple[float, float]:
-        """The 95% limits of the share of trials that fail."""
+        """Return the 95% limits of the share of trials that fail."""
         return limits(found["failed_trials"], self.trials)
 
 
@@ -171,7 +171,7 @@ def outcome(found: Floats, case: EmbeddingCase) -> Result:
 
 
 def kept(case: EmbeddingCase, found: Result) -> bool | None:
-    """Whether at most a share delta of all trials has a round that leaves 1 +- eps; None if there are too few."""
+    """Return whether at most a share delta of the trials has a round that leaves 1 +- eps; None if too few."""
     low, high = case.limits(found)
     return True if high <= case.delta else False if low > case.delta else None
 
@@ -265,7 +265,7 @@ def section(results: Results) -> str:
 
 
 def _least(own: Results, span: str) -> str:
-    """The least k, of those measured, from which on the promise is shown to be kept."""
+    """Return the least k, of those measured, from which on the promise is shown to be kept."""
     here = sorted((case.k, kept(case, found)) for case, found in own if case.span == span)
     if not here:
         return ""
