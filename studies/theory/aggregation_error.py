@@ -68,7 +68,7 @@ class AggregationCase(simulation.Setting):
 Results = Sequence[tuple[AggregationCase, simulation.Result]]
 
 
-def cases(quick: bool) -> list[AggregationCase]:
+def cases() -> list[AggregationCase]:
     """Return every rule in every scene; the wide scene is for the paper's rules, and no c is measured in it.
 
     Rules that can't be projected have no bound, and need no c for it. SMEA goes through every subset of clients, so it
@@ -81,30 +81,27 @@ def cases(quick: bool) -> list[AggregationCase]:
             round(b * M),
             *scene,
             K,
-            1 if quick else 3,
-            attacks_in(scene, quick) if b else ("none",),
+            3,
+            attacks_in(scene) if b else ("none",),
             bool(b) and scene.dim < WIDE and rule not in registry.COORDINATEWISE,
         )
         for rule in RULES
         for M in [10 if rule == "smea" else 50]
-        for b in ((0.0, 0.3) if quick else (0.0, 0.1, 0.3))
-        for scene in ((NEAR, FAR) if quick else SCENES)
+        for b in (0.0, 0.1, 0.3)
+        for scene in SCENES
         if rule in PAPER or scene.dim < WIDE
     ]
-    if quick:
-        return found
     # The theorem's own Gaussian matrix is slow: the paper's rules, one draw, two attacks.
     chosen = (("krum", 15), ("bulyan", 5), ("geometric-median", 15), ("mca", 15))
     found += [AggregationCase(rule, 50, f, *NEAR, K, 1, ("foe", "min-max"), False, "gaussian") for rule, f in chosen]
     return found + [
-        AggregationCase(rule, 50, f, *NEAR, TOO_SMALL, 10, attacks_in(FAR, quick), False, "gaussian")
+        AggregationCase(rule, 50, f, *NEAR, TOO_SMALL, 10, attacks_in(FAR), False, "gaussian")
         for rule, f in (*chosen, ("multi-krum", 15), ("mda", 15))
     ]
 
 
-def attacks_in(scene: Scene, quick: bool) -> tuple[str, ...]:
-    every = ("ipm", "alie", "gaussian") if quick else ATTACKS
-    return tuple(name for name in every if scene == NEAR or not simulation.Attack(name).knows_the_rule)
+def attacks_in(scene: Scene) -> tuple[str, ...]:
+    return tuple(name for name in ATTACKS if scene == NEAR or not simulation.Attack(name).knows_the_rule)
 
 
 def measure(case: AggregationCase) -> simulation.Result:

@@ -49,14 +49,13 @@ class BreakdownCase:
 Results = Sequence[tuple[BreakdownCase, simulation.Result]]
 
 
-def cases(quick: bool) -> list[BreakdownCase]:
+def cases() -> list[BreakdownCase]:
     """Return every rule at every share of attackers; SMEA, which goes through every subset, with 12 clients."""
-    attacks, dim, draws = (ATTACKS[:2], DIM // 4, 1) if quick else (ATTACKS, DIM, 2)
     found = []
     for rule in RULES:
         M = 12 if rule == "smea" else 50
-        for f in sorted({max(1, round(b * M)) for b in ((0.3, 0.5) if quick else SHARES)}):
-            found.append(BreakdownCase(rule, M, f, most_accepted(rule, M, f), LENGTH, dim, K, draws, attacks))
+        for f in sorted({max(1, round(b * M)) for b in SHARES}):
+            found.append(BreakdownCase(rule, M, f, most_accepted(rule, M, f), LENGTH, DIM, K, 2, ATTACKS))
     return found
 
 

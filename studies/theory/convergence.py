@@ -112,25 +112,23 @@ class TrainingCase(simulation.Setting):
 Results = Sequence[tuple[TrainingCase, simulation.Result]]
 
 
-def cases(quick: bool) -> list[TrainingCase]:
+def cases() -> list[TrainingCase]:
     """Return all attacks at b = 0.3 (searches on one problem), `FEWER` at 0.1, none at 0, and horizons for the rate."""
-    rounds, seeds = (12, 1) if quick else (20, 2)
+    rounds, seeds = 20, 2
     attacks = {
         0.0: ("none",),
-        0.1: ("ipm", "alie") if quick else FEWER,
-        0.3: ("ipm", "alie") if quick else simulation.ATTACKS,
+        0.1: FEWER,
+        0.3: simulation.ATTACKS,
     }
     found = [
         TrainingCase(problem, rule, projected, round(b * M), attack, rounds, seeds)
         for problem in PROBLEMS
-        for rule in (RULES[2:3] if quick else RULES)
+        for rule in RULES
         for projected in (False, True)
         for b in attacks
         for attack in attacks[b]
         if problem == "strongly convex" or not simulation.Attack(attack).knows_the_rule
     ]
-    if quick:
-        return found
     for rule, f, attack in (("mean", 0, "none"), ("geometric-median", 15, "ipm")):
         found += [TrainingCase("non-convex", rule, False, f, attack, T, seeds) for T in HORIZONS]
         found.append(TrainingCase("strongly convex", rule, False, f, attack, LONG_HORIZON, seeds))

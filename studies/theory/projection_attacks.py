@@ -58,15 +58,15 @@ class ProjectionCase(simulation.Setting):
 Results = Sequence[tuple[ProjectionCase, simulation.Result]]
 
 
-def cases(quick: bool) -> list[ProjectionCase]:
+def cases() -> list[ProjectionCase]:
     """Return every attack with its seed leaked and fresh; a blind collision uses no seed that could leak."""
     pairs = [(attack, seed) for attack in ATTACKS for seed in (LEAKED, FRESH)]
     pairs.remove(("blind-collision", LEAKED))
-    pairs += [(attack, NO_SKETCH) for attack in attacks_in(NEAR, quick)]
+    pairs += [(attack, NO_SKETCH) for attack in attacks_in(NEAR)]
     return [
-        ProjectionCase(rule, attack, seed, length, 50, 15, DIM, K, 1 if quick else 4)
-        for length in (LENGTHS[:1] if quick else LENGTHS)
-        for rule in (RULES[::2] if quick else RULES)
+        ProjectionCase(rule, attack, seed, length, 50, 15, DIM, K, 4)
+        for length in LENGTHS
+        for rule in RULES
         for attack, seed in pairs
     ]
 

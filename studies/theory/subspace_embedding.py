@@ -187,7 +187,7 @@ def limits(failed: int, trials: int, odds: float = 0.05) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
-def cases(quick: bool) -> list[EmbeddingCase]:
+def cases() -> list[EmbeddingCase]:
     """Return small spans against k, the paper's size at its own k, and the theorem's constant at large s.
 
     A Gaussian matrix has the same distribution on every span, so one that is quick to draw stands for "any".
@@ -195,22 +195,20 @@ def cases(quick: bool) -> list[EmbeddingCase]:
     theorem = embedding_dimension(M, EPS, DELTA, ROUNDS)
     powers = [2**n for n in range(5, math.ceil(math.log2(theorem)) + 1)]
     small = [k for k in powers if k < theorem] + [theorem]
-    if quick:
-        powers, small = powers[2::2], small[2::2]
     spans = [span for span in SPANS if span != "gradients" or find_spec("torch")]
 
     def case(sketch: str, span: str, k: int) -> EmbeddingCase:
-        return EmbeddingCase(sketch, span, k, M, EPS, DELTA, ROUNDS, 2 if quick else _trials(sketch, span, k))
+        return EmbeddingCase(sketch, span, k, M, EPS, DELTA, ROUNDS, _trials(sketch, span, k))
 
     found = [case("gaussian", "any", k) for k in small]
     found += [case("rotated", span, k) for span in spans for k in powers if k >= 64]
-    for s in SPARSITIES[::2] if quick else SPARSITIES:
+    for s in SPARSITIES:
         for span in spans:
             # Over a network's 33,914 coordinates an Achlioptas matrix is slow.
             ks = small if span not in WIDEST else [k for k in small if k != 1024]
-            ks = ks if span != "gradients" else small[:1] if quick else [256, 512]
+            ks = ks if span != "gradients" else [256, 512]
             found += [case(f"achlioptas s={s}", span, k) for k in ks]
-    return found + _at_the_papers_size(quick, spans) + _at_large_s(quick)
+    return found + _at_the_papers_size(spans) + _at_large_s()
 
 
 def _trials(sketch: str, span: str, k: int) -> int:
@@ -223,21 +221,18 @@ def _trials(sketch: str, span: str, k: int) -> int:
     return 10 if k < 128 else 75 if k not in (256, 512) or (achlioptas and span in WIDEST) else 200
 
 
-def _at_the_papers_size(quick: bool, spans: list[str]) -> list[EmbeddingCase]:
+def _at_the_papers_size(spans: list[str]) -> list[EmbeddingCase]:
     """M=50, T=100, delta=0.05, k=4096, at the eps of the theorem."""
     eps = distortion(4096, 50, 0.05, 100)
     where = [("gaussian", "any"), ("achlioptas s=8", "1 coordinate"), ("rotated", "1 coordinate")]
     where += [("rotated", "gradients")] if "gradients" in spans else []
-    return [EmbeddingCase(sketch, span, 4096, 50, eps, 0.05, 10 if quick else 100, 1) for sketch, span in where]
+    return [EmbeddingCase(sketch, span, 4096, 50, eps, 0.05, 100, 1) for sketch, span in where]
 
 
-def _at_large_s(quick: bool) -> list[EmbeddingCase]:
+def _at_large_s() -> list[EmbeddingCase]:
     """One round at the theorem's own k=414, on coordinate axes, where a column has few non-zeros."""
     k = embedding_dimension(8, 0.9, 0.01)
-    return [
-        EmbeddingCase(f"achlioptas s={s}", "1 coordinate", k, 8, 0.9, 0.01, 1, 100 if quick else 1000)
-        for s in (8, 16, 32, 128, k)
-    ]
+    return [EmbeddingCase(f"achlioptas s={s}", "1 coordinate", k, 8, 0.9, 0.01, 1, 1000) for s in (8, 16, 32, 128, k)]
 
 
 def against_k(results: Results) -> Results:

@@ -487,7 +487,7 @@ def test_the_geometric_median_breaks_at_half_and_not_before():
 
 
 def test_an_unfinished_breakdown_says_how_far_it_got():
-    cells = [replace(cell, rule="krum", dim=2048) for cell in breakdown.cases(False) if cell.rule == "krum"][:3]
+    cells = [replace(cell, rule="krum", dim=2048) for cell in breakdown.cases() if cell.rule == "krum"][:3]
     told = breakdown.section([(cell, {"exact": dict.fromkeys(LOUD, 0.4)}) for cell in cells])
     assert "not up to 0.06 / not up to 0.06" in told
     assert "never" not in told
@@ -508,7 +508,7 @@ TOYS = [replace(SMALL, k=64), replace(SMALL, k=128)]
 def toy(monkeypatch):
     """A part with two cases, by name; its function `measure` is to be set."""
 
-    part = SimpleNamespace(cases=lambda quick: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys")
+    part = SimpleNamespace(cases=lambda: TOYS, measure=lambda case: {"k": case.k}, TITLE="Toys")
     monkeypatch.setitem(parts.PARTS, "toy", part)
     return part
 
@@ -516,11 +516,11 @@ def toy(monkeypatch):
 def test_a_case_is_measured_once_also_if_the_run_was_killed_in_a_line(toy, tmp_path):
     asked = []
     toy.measure = lambda case: asked.append(case) or {"k": case.k}
-    parts.run("toy", tmp_path, True)
-    assert [found for _, found in parts.finished("toy", tmp_path, True)] == [{"k": 64}, {"k": 128}]
+    parts.run("toy", tmp_path, False)
+    assert [found for _, found in parts.finished("toy", tmp_path, False)] == [{"k": 64}, {"k": 128}]
     path = tmp_path / "toy.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    parts.run("toy", tmp_path, True)
+    parts.run("toy", tmp_path, False)
     assert [case.k for case in asked] == [64, 128, 128]
     assert [json.loads(line)["result"]["k"] for line in path.read_text().splitlines()] == [64, 128]
 
@@ -533,8 +533,8 @@ def test_an_interrupt_keeps_the_measured_cases(toy, tmp_path):
 
     toy.measure = stopped
     with pytest.raises(KeyboardInterrupt):
-        parts.run("toy", tmp_path, True)
-    assert parts.finished("toy", tmp_path, True) == [(TOYS[0], {"k": math.inf})]
+        parts.run("toy", tmp_path, False)
+    assert parts.finished("toy", tmp_path, False) == [(TOYS[0], {"k": math.inf})]
 
 
 def test_a_ledger_of_an_earlier_version_without_checksums_is_read(tmp_path, monkeypatch):
@@ -542,7 +542,7 @@ def test_a_ledger_of_an_earlier_version_without_checksums_is_read(tmp_path, monk
     cell = {"rule": "krum", "n_clients": 11, "n_byzantine": 6, "told": 4, "length": 30.0, "dim": 2048, "k": 1024}
     line = json.dumps({"cell": {**cell, "draws": 1, "attacks": LOUD}, "result": {"exact": {"ipm": math.inf}}})
     (tmp_path / "breakdown.jsonl").write_text(line + "\n")
-    monkeypatch.setattr(breakdown, "cases", lambda quick: [case])
+    monkeypatch.setattr(breakdown, "cases", lambda: [case])
     assert parts.finished("breakdown", tmp_path, False) == [(case, {"exact": {"ipm": math.inf}})]
 
 
@@ -556,17 +556,17 @@ def test_a_malformed_line_is_named(tmp_path, line):
     path = tmp_path / "embedding.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(ValueError, match=r"embedding.jsonl, line 1, is not as expected.*Delete that line"):
-        parts.run("embedding", tmp_path, True)
+        parts.run("embedding", tmp_path, False)
 
 
 def test_reading_results_changes_nothing(toy, tmp_path):
     path = tmp_path / "toy.jsonl"
-    assert parts.finished("toy", tmp_path, True) == []
+    assert parts.finished("toy", tmp_path, False) == []
     assert not path.exists()
-    parts.run("toy", tmp_path, True)
+    parts.run("toy", tmp_path, False)
     torn = path.read_bytes() + b'{"cell"'
     path.write_bytes(torn)
-    assert [found for _, found in parts.finished("toy", tmp_path, True)] == [{"k": 64}, {"k": 128}]
+    assert [found for _, found in parts.finished("toy", tmp_path, False)] == [{"k": 64}, {"k": 128}]
     assert path.read_bytes() == torn
 
 
@@ -578,15 +578,15 @@ def test_a_file_is_no_folder_for_results(tmp_path, capsys):
 
 def test_quick_and_whole_runs_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    few = [replace(embedding.cases(True)[0], trials=1)]
-    monkeypatch.setattr(embedding, "cases", lambda quick: few)
+    few = [replace(embedding.cases()[0], trials=1)]
+    monkeypatch.setattr(embedding, "cases", lambda: few)
     assert main(["theory", "embedding"]) == main(["theory", "embedding", "--quick"]) == 0
     assert {path.parent.name for path in tmp_path.rglob("report.md")} == {"theory", "theory-quick"}
 
 
 def test_the_command_writes_pictures_and_a_page(tmp_path, monkeypatch, capsys):
     few = {
-        "embedding": [replace(embedding.cases(True)[n], trials=1) for n in (0, 1, 12)],
+        "embedding": [replace(embedding.cases()[n], trials=1) for n in (0, 1, 12)],
         "aggregation": [
             replace(ROOM, rule=rule, n_clients=M, n_byzantine=f, attacks=("ipm",))
             for rule, M, f in (("krum", 20, 6), ("bulyan", 50, 15), ("median", 20, 6), ("krum", 20, 0))
@@ -599,8 +599,8 @@ def test_the_command_writes_pictures_and_a_page(tmp_path, monkeypatch, capsys):
         ],
     }
     for name, cases in few.items():
-        monkeypatch.setattr(parts.PARTS[name], "cases", lambda quick, cases=cases: cases)
-    assert main(["theory", "--out", str(tmp_path), "--quick"]) == 0
+        monkeypatch.setattr(parts.PARTS[name], "cases", lambda cases=cases: cases)
+    assert main(["theory", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'report.md'}\n"
     page = (tmp_path / "report.md").read_text()
     for name, part in parts.PARTS.items():
@@ -610,16 +610,16 @@ def test_the_command_writes_pictures_and_a_page(tmp_path, monkeypatch, capsys):
 
 
 def test_the_plans_have_every_rule_attack_and_share():
-    whole = convergence.cases(quick=False)
+    whole = convergence.cases()
     assert {cell.attack for cell in whole if cell.b == 0.3} == EVERY
-    assert {attack for cell in aggregation.cases(False) for attack in cell.attacks} >= EVERY | {"ipm factor=1000"}
-    assert any(cell.dim >= 16 * cell.k for cell in aggregation.cases(False))
-    assert all(cell.dim >= 16 * cell.k for cell in breakdown.cases(False))
+    assert {attack for cell in aggregation.cases() for attack in cell.attacks} >= EVERY | {"ipm factor=1000"}
+    assert any(cell.dim >= 16 * cell.k for cell in aggregation.cases())
+    assert all(cell.dim >= 16 * cell.k for cell in breakdown.cases())
     assert {cell.b for cell in whole} == {0.0, 0.1, 0.3}
-    assert {cell.rule for cell in aggregation.cases(False)} >= set(names.RULES) | set(names.COORDINATEWISE)
-    projected_well = [cell for cell in aggregation.cases(False) if cell.k != aggregation.TOO_SMALL]
+    assert {cell.rule for cell in aggregation.cases()} >= set(names.RULES) | set(names.COORDINATEWISE)
+    projected_well = [cell for cell in aggregation.cases() if cell.k != aggregation.TOO_SMALL]
     assert all(cell.eps < 1 for cell in whole + projected_well)
-    assert all(cell.n_assumed <= cell.n_byzantine for cell in breakdown.cases(False))
+    assert all(cell.n_assumed <= cell.n_byzantine for cell in breakdown.cases())
 
 
 def test_the_guarantee_at_k_4096_ends_at_211_clients():
