@@ -8,7 +8,7 @@ PYTHON_GPU ?= python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/peers/constraints.txt
 
-.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers speed speed-gpu fuzz check docs release clean
+.PHONY: setup demo test test-generic test-slow test-flower test-gpu test-peers paper theory speed speed-gpu fuzz check docs release clean
 
 setup: $(VENV)/dev
 
@@ -41,23 +41,34 @@ test-gpu:
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers
 
+# The paper's cells: those of a table, or of all; a stopped run continues. Then our numbers beside the paper's.
+TABLE ?= cifar10-0.6
+DATA ?= data
+paper: $(VENV)/dev
+	$(BIN)/python -m studies paper run $(TABLE) --data $(DATA)
+	$(BIN)/python -m studies paper compare
+
+# What the theorems promise, measured: a quarter of an hour.
+theory: $(VENV)/dev
+	$(BIN)/python -m studies theory
+
 # What a call costs beside other libraries: three sizes, each measured in one run; then the tables in README and docs.
 # About 20 minutes on two cores with nothing else to do. Some rules of ByzPy and Flower take minutes a call at the largest.
-RESULTS ?= benchmarks/results/speed-cpu.json
-SPEED = FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/bartizan bench --json $(RESULTS) --add
+RESULTS ?= studies/results/speed-cpu.json
+SPEED = FLWR_TELEMETRY_ENABLED=0 $(PEERS)/bin/python -m studies speed --json $(RESULTS) --add
 SPEED_RULES := mean,krum,bulyan,geometric-median,mca,median
 SPEED_PEERS := byzfl,byzfl-numpy,torch
-speed: $(PEERS)/ready
+speed: $(PEERS)/ready $(VENV)/dev
 	rm -f $(RESULTS)
 	$(SPEED) --rules $(SPEED_RULES),trimmed-mean,meamed --peers $(SPEED_PEERS),byzpy,flower --clients 10 --dim 10k --repeats 25
 	$(SPEED) --rules $(SPEED_RULES),trimmed-mean,meamed --peers $(SPEED_PEERS),byzpy,flower,pair-loop --clients 50 --byzantine 10 \
 		--dim 1M --sketches exact,rotated,achlioptas --repeats 9 --limit 10
 	$(SPEED) --rules $(SPEED_RULES) --peers $(SPEED_PEERS),pair-loop --clients 50 --byzantine 10 --dim 11689512 --repeats 9 --limit 12
-	$(PEERS)/bin/python benchmarks/results_page.py
+	$(BIN)/python -m studies pages
 
 # The same on a GPU, whose Python needs ByzFL too; from the smallest updates to the largest, in one run.
-GPU_RESULTS ?= benchmarks/results/speed-h200.json
-GPU_SPEED = PYTHONPATH=src:$(PYTHONPATH) $(PYTHON_GPU) -m bartizan bench --device cuda --json $(GPU_RESULTS) --add
+GPU_RESULTS ?= studies/results/speed-h200.json
+GPU_SPEED = PYTHONPATH=src:$(PYTHONPATH) $(PYTHON_GPU) -m studies speed --device cuda --json $(GPU_RESULTS) --add
 speed-gpu:
 	rm -f $(GPU_RESULTS)
 	$(GPU_SPEED) --rules $(SPEED_RULES),trimmed-mean,meamed --peers byzfl,torch --clients 10 --byzantine 1 --dim 100k --repeats 25

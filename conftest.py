@@ -7,8 +7,10 @@ EXTRAS = {
     **{"torch": "torch", "triton": "gpu", "rich": "cli", "matplotlib": "plot", "tensorboard": "tensorboard"},
     **{"PIL": "lab", "prodigyopt": "lab", "flwr": "flower", "httpx": "flower", "ray": "ray", "dask": "dask"},
     **{"hypothesis": "dev", "safetensors": "dev", "playwright": "dev", "griffe": "docs", "nvflare": "nvflare"},
+    **{"pandas": "studies", "scipy": "studies"},
 }
-collect_ignore = ["tests/flower_app", "tests/lora_app"]  # apps for Flower's processes, not tests
+# Apps for Flower's processes, and measurements that import every library: no tests.
+collect_ignore = ["tests/flower_app", "tests/lora_app", "studies/measurements", "studies/__main__.py"]
 
 
 def missing_package(error):

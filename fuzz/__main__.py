@@ -1,6 +1,6 @@
 """Run the campaign: every surface in processes of its own, with random and coverage-guided cases.
 
-`python -m fuzz --minutes 12 --seed 1 --out benchmarks/results/hostile.json` (or `make fuzz`) exits with 1 if any case
+`python -m fuzz --minutes 12 --seed 1 --out studies/results/hostile.json` (or `make fuzz`) exits with 1 if any case
 failed; the bytes of each failure are in the file, for `python -m fuzz.shrink`. With `--cases 2000000` it goes on with
 other seeds until so many have been run.
 """
@@ -116,7 +116,7 @@ def main() -> int:
                 print(f"{job}; {report['cases']:,} in all, of {len(jobs)} processes", file=sys.stderr, flush=True)
                 if options.out:
                     write_whole(options.out, json.dumps(report, indent=1) + "\n")
-    print(page.section(report))
+    print(f"{page.summary(report)}\n\n{page.section(report)}")
     for name, one in report["surfaces"].items():
         for mark, failure in one["failures"].items():
             print(f"\n{name}: {mark}\n  {failure['said']}\n  {failure.get('data', '')[:800]}")

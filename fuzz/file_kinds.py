@@ -22,9 +22,6 @@ from bartizan.lab.report.load import load as load_report
 from bartizan.lab.report.write import _remove_old
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.lab.runs.folder import recorded
-from bartizan.studies.bench import bench_rows
-from bartizan.studies.paper import kept_runs
-from bartizan.studies.theory import parts
 from bartizan.updates.spill import remove_leftovers
 from fuzz.draw import Draw
 from fuzz.lab.data import CIFAR10, IDX, PACKED, TINY
@@ -103,9 +100,6 @@ READERS = [
     Reader("results.jsonl", OWN, lambda path: recorded(path.parent, EXPERIMENT)),
     Reader("checkpoint.pt", SAVED, lambda path: Checkpoint.load(path.parent)),
     Reader("a.toml", b"rounds = 3", Experiment.from_toml),
-    Reader("bench.json", b"", bench_rows.load),
-    Reader("kept.jsonl", b"", kept_runs.read),
-    Reader("embedding.jsonl", b"", parts.read),
     Reader("accuracy.png", b"", _remove_old),
     Reader("bartizan-round-1.lock", b"", lambda path: remove_leftovers(path.parent)),
     *_data_set("cifar10", CIFAR10),

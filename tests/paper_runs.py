@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bartizan import records as results
-from bartizan.studies.paper import cells as paper
-from bartizan.studies.paper import run_cells
-from bartizan.studies.paper.paper_protocol import experiment
+from studies.paper import cells as paper
+from studies.paper import run_cells
+from studies.paper.paper_protocol import experiment
 
 
 def write(

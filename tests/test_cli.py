@@ -28,12 +28,12 @@ def command(*arguments, code="from bartizan_start import main; raise SystemExit(
 @pytest.mark.parametrize(
     ("arguments", "usage", "message"),
     [
-        (["plan", "--cleints", "5"], "usage: bartizan plan", "unknown option --cleints. Did you mean --clients?"),
+        (["warmup", "--devcie", "cpu"], "usage: bartizan warmup", "unknown option --devcie. Did you mean --device?"),
         (["run", "--fersh"], "usage: bartizan run", "Did you mean --fresh?"),
         (["demo", "--worker=2", "--ruls=mean"], "usage: bartizan demo", "Did you mean --rules?"),
         (["demo", "aggregation", "--cliens", "3"], "usage: bartizan demo aggregation", "Did you mean --clients?"),
-        (["plan", "--clients", "5", "--dim", "5", "more"], "usage: bartizan plan", "unrecognized arguments: more"),
-        (["paln"], "usage: bartizan [-h]", "invalid choice: 'paln'. Did you mean 'plan'?"),
+        (["warmup", "--device", "cpu", "more"], "usage: bartizan warmup", "unrecognized arguments: more"),
+        (["lsit"], "usage: bartizan [-h]", "invalid choice: 'lsit'. Did you mean 'list'?"),
     ],
 )
 def test_a_wrong_option_shows_the_commands_usage_and_the_nearest_option(arguments, usage, message, capsys):
@@ -55,8 +55,8 @@ def test_every_command_shows_its_help(capsys):
 
 
 def test_options_may_still_be_shortened(capsys):
-    assert cli.main(["plan", "--cl", "5", "--di", "9k"]) == 0
-    assert "5 clients of 9,000 coordinates" in capsys.readouterr().out
+    assert cli.main(["demo", "aggregation", "--cl", "9", "--byz", "1", "--di", "9k"]) == 0
+    assert "9 clients, 1 of them attackers, 9,000 coordinates each" in capsys.readouterr().out
 
 
 def test_list_init_and_warmup_need_numpy_and_numba_only(tmp_path):
@@ -81,7 +81,7 @@ def test_a_command_that_needs_an_extra_names_it(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["plan", "--clients", "20", "--dim", "30k"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["list"], ["--help"]])
 @pytest.mark.parametrize(
     "env", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )
@@ -121,7 +121,7 @@ def test_ctrl_c_while_it_starts_shows_no_traceback(delay, tmp_path):
 
 
 def test_a_command_imports_only_its_own_code():
-    code = "import sys; from bartizan.cli import main; main(['plan', '--clients', '5', '--dim', '9k']); "
+    code = "import sys; from bartizan.cli import main; main(['warmup', '--device', 'cpu']); "
     code += "print([name for name in sys.modules if name.startswith(('bartizan.lab', 'torch.', 'rich'))])"
     assert command(code=code, text=True).stdout.splitlines()[-1] == "[]"
 

@@ -100,7 +100,7 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md")], ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_exist(page):
-    named = r"(?<![\w/.-])((?:tests|benchmarks|fuzz|examples|src|tools|docs)/[\w./-]+\.(?:py|jsonl?|md|toml|svg|png))\b"
+    named = r"(?<![\w/.-])((?:tests|studies|fuzz|examples|src|tools|docs)/[\w./-]+\.(?:py|jsonl?|md|toml|svg|png))\b"
     for name in re.findall(named, page.read_text(encoding="utf-8")):
         assert (ROOT / name).exists(), name
 

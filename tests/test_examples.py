@@ -1,4 +1,4 @@
-"""Parts of examples and benchmarks that no other test runs."""
+"""Parts of examples and studies that no other test runs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_flower_node_sends_the_mean_of_its_changes_over_the_rounds(monkeypatch
 
 
 def test_a_simulation_of_too_few_clients_for_its_edges_is_refused_at_once():
-    command = [sys.executable, str(ROOT / "benchmarks" / "scaling.py"), "--clients", "150"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    command = [sys.executable, "-m", "studies", "scaling", "--clients", "150"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert run.returncode == 2
     assert "--clients must be 1,000 or more, so that each of 100 edges has ten; got 150" in run.stderr
     assert not run.stdout

@@ -43,8 +43,7 @@ MAY_IMPORT = {
     "nvflare": LIBRARY | {"lora"},
     "partitioned": LIBRARY | {"distributed"},
     "lab": LIBRARY | {"attacks", "lora"},
-    "studies": LIBRARY | {"attacks", "lab"},
-    "cli": LIBRARY | {"attacks", "lab", "warmup"},  # studies by their names only
+    "cli": LIBRARY | {"attacks", "lab", "warmup"},
     "__main__": {"cli"},
     "__init__": LIBRARY | {"attacks"},
 }
@@ -80,6 +79,8 @@ def imported(path: Path, package: str = "bartizan") -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: imports are absolute"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
+        outside = [name for name in names if name.split(".")[0] in ("studies", "fuzz", "tests")]
+        assert not outside, f"{path}: {outside} are no part of the package"
         found |= {name.removeprefix(package).split(".")[1] for name in names if name.startswith(f"{package}.")}
     return found - {"__version__"}
 

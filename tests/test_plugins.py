@@ -105,7 +105,7 @@ def test_what_a_run_folder_names_is_never_imported(installed, tmp_path):
     check = (
         "assert 'evil' not in sys.modules and 'bartizan_plugin_example' not in sys.modules; raise SystemExit(status)"
     )
-    for arguments in (["report", "foreign"], ["report", "run"], ["paper", "compare", "."]):
+    for arguments in (["report", "foreign"], ["report", "run"]):
         done = subprocess.run(
             [sys.executable, "-c", watch + check, *arguments],
             env=installed,

@@ -26,7 +26,6 @@ from bartizan.lab.runs.run import lines_of
 from bartizan.lab.training.server import Server
 from bartizan.lab.training.step_sizes import STEP_SIZES
 from bartizan.records import AnotherRunError, CorruptFileError
-from bartizan.studies.paper.kept_runs import RunSummary
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes, mutated_value
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
@@ -104,8 +103,6 @@ def _read_by_all(run: Path) -> None:
         for line in recorded.lines():
             progress.update("run", line)
         require(len(progress.runs["run"].summary) < 500, "the summary of a run is too long")
-    with suppress(RefusedError), documented(CorruptFileError):
-        RunSummary.of(recorded)
     with suppress(RefusedError), documented(CorruptFileError, AnotherRunError):
         recorded_by(run, EXPERIMENT)
 

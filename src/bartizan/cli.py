@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any, NoReturn
 
@@ -21,21 +21,20 @@ from bartizan.attacks import ATTACKS, POISONS
 from bartizan.registry import Registry
 
 COMMANDS = {
-    "demo": ("bartizan.studies.demo.command", "a sweep of training under attack, with its report"),
+    "demo": ("bartizan.lab.demo.command", "a sweep of training under attack, with its report"),
     "init": ("bartizan.lab.runs.command", "write a commented experiment.toml"),
     "run": ("bartizan.lab.runs.command", "train a model under attack, as an experiment.toml says"),
     "sweep": ("bartizan.lab.runs.command", "run all experiments of an experiment.toml's [grid]"),
     "report": ("bartizan.lab.report.command", "one HTML page of a folder of runs"),
     "aggregate": ("bartizan.aggregate_command", "one robust update from the updates in files and object stores"),
     "list": ("bartizan.cli", "show the rules, sketches, attacks, data sets and models, with plug-ins"),
-    "plan": ("bartizan.studies.plan", "which sketch, which k, what it promises and what it costs here"),
-    "bench": ("bartizan.studies.bench.command", "measure the speed beside other libraries"),
-    "paper": ("bartizan.studies.paper.command", "run the paper's experiments and compare"),
-    "theory": ("bartizan.studies.theory.command", "measure what the theorems promise"),
     "warmup": ("bartizan.cli", "compile the kernels now, so that the first call does not"),
 }
 LONGEST = 4000  # characters of an error that are printed
-LONG_RUNNING = ("aggregate", "run", "sweep", "paper", "demo", "bench", "theory")
+SHORT_COMMANDS = ("init", "report", "list", "warmup")  # whose reader may go away
+ABOUT = "Byzantine-robust aggregation for federated learning."
+Commands = Mapping[str, tuple[str, str]]
+"""The module of each command, which has a function `add_to`, and what the command does."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,21 +60,23 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown option {option}.{did_you_mean(option, self._option_string_actions, str)}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `bartizan`; a mistake of the user is one line on stderr and exit status 2."""
+def main(
+    arguments: Sequence[str] | None = None, program: str = "bartizan", about: str = ABOUT, commands: Commands = COMMANDS
+) -> int:
+    """Run a command of `bartizan`, or of another program; a user's mistake is one line on stderr and exit status 2."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows "?"
-    command = "bartizan"
+    command = program
     try:
-        options = _parsed(sys.argv[1:] if arguments is None else list(arguments))
-        command = f"bartizan {options.command}"
+        options = _parsed(sys.argv[1:] if arguments is None else list(arguments), program, about, commands)
+        command = f"{program} {options.command}"
         if options.command in ("run", "sweep") and os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # where "module:Name" in an experiment file may point
         status: int | None = options.run(options)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if command.removeprefix("bartizan ") not in LONG_RUNNING:
+        if command == program or options.command in SHORT_COMMANDS:
             return 0
         print(f"{command}: stopped, since its output is no longer read.", file=sys.stderr)
         return 1
@@ -108,23 +109,23 @@ def _came_of_an_interrupt(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _parsed(arguments: list[str]) -> argparse.Namespace:
-    """The options, from the parser of the command that is called; the others' code is not imported."""
-    parser = Parser(prog="bartizan", description="Byzantine-robust aggregation for federated learning.")
+def _parsed(arguments: list[str], program: str, about: str, commands: Commands) -> argparse.Namespace:
+    """Return the options, from the parser of the command that is called; the others' code is not imported."""
+    parser = Parser(prog=program, description=about)
     parser.add_argument("--version", action="version", version=f"bartizan {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     called = next((word for word in arguments if not word.startswith("-")), None)
-    if called in COMMANDS:
-        importlib.import_module(COMMANDS[called][0]).add_to(commands)
+    if called is not None and called in commands:
+        importlib.import_module(commands[called][0]).add_to(parsers)
     else:
-        for name, (_, about) in COMMANDS.items():
-            commands.add_parser(name, help=about)
+        for name, (_, what) in commands.items():
+            parsers.add_parser(name, help=what)
         if not arguments:
             parser.print_help(sys.stderr)
             raise SystemExit(2)
         if called is not None:
-            meant = did_you_mean(called, COMMANDS)
-            parser.error(f"invalid choice: {without_secrets(called)!r}.{meant} Commands: {', '.join(COMMANDS)}.")
+            meant = did_you_mean(called, commands)
+            parser.error(f"invalid choice: {without_secrets(called)!r}.{meant} Commands: {', '.join(commands)}.")
     return parser.parse_args(arguments)
 
 

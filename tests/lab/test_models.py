@@ -72,7 +72,6 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_and_shapes_are_torchvisions(name):
-    """A sample; benchmarks/models_against_torchvision.py compares all of them."""
     shapes = {key: tuple(value.shape) for key, value in build(name, 1000, (3, 224, 224), "batch").state_dict().items()}
     assert NAMES[name].items() <= shapes.items()
 

@@ -6,7 +6,7 @@ import torch
 from byzpy.aggregators import coordinate_wise, geometric_wise, norm_wise
 
 from bartizan import aggregate
-from bartizan.studies.bench.other_libraries import byzfl_rules
+from studies.speed.other_libraries import byzfl_rules
 
 __all__ = ["byzfl", "byzpy", "byzpy_pre", "coordinate_wise", "draw", "geometric_wise", "norm_wise", "ours"]
 

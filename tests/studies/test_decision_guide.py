@@ -1,37 +1,30 @@
-"""The decision guide: its tables and sentences follow from the kept rows."""
+"""The decision guide: its tables follow from the kept rows."""
 
 from __future__ import annotations
 
-import importlib
-import json
-import sys
-from dataclasses import asdict
+import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from bartizan.lab import Experiment
 from report_runs import write_brief
+from studies.__main__ import main
+from studies.guide import decision_guide as guide
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def guide():
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        return importlib.import_module("decision_guide")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
+STUDIES = Path(__file__).parents[2] / "studies"
 
 
-def rows(guide, ends, metric="accuracy", b=0.3):
+def rows(ends, metric="accuracy", b=0.3):
     """Rows of three seeds by (rule, attack, split): the end given, a little less and a little more."""
-    return [
-        guide.Row(metric, split, b, attack, rule, seed, None if end is None else end + step, 50, "a laptop", "0.1.0")
+    found = [
+        {"metric": metric, "clients_differ": split, "b": b, "attack": attack, "rule": rule, "seed": seed}
+        | {"last": None if end is None else end + step}
         for (rule, attack, split), end in ends.items()
         for seed, step in enumerate((-0.01, 0.0, 0.01))
     ]
+    return pd.DataFrame(found)
 
 
 IMAGES = {
@@ -57,8 +50,8 @@ TEXT = {
 }
 
 
-def test_rules_stand_in_the_order_of_their_worst_case(guide):
-    lines = guide.table(rows(guide, IMAGES), "accuracy").splitlines()
+def test_rules_stand_in_the_order_of_their_worst_case():
+    lines = guide.worst_case_table("accuracy", rows(IMAGES)).splitlines()
     assert lines[0] == "| rule | b = 0.3: no attack | worst case |"
     assert lines[2:] == [
         "| `mca` | 78% ± 1.0 | 69% ± 1.0 (lie, iid) |",
@@ -67,8 +60,8 @@ def test_rules_stand_in_the_order_of_their_worst_case(guide):
     ]
 
 
-def test_of_text_the_highest_perplexity_is_the_worst_case(guide):
-    lines = guide.table(rows(guide, TEXT, "perplexity"), "perplexity").splitlines()
+def test_of_text_the_highest_perplexity_is_the_worst_case():
+    lines = guide.worst_case_table("perplexity", rows(TEXT, "perplexity")).splitlines()
     assert lines[2:] == [
         "| `krum` | 13.00 ± 0.01 | 14.00 ± 0.01 (ipm, natural) |",
         "| `mca` | 12.50 ± 0.01 | 14.01 ± 0.01 (lie, natural) |",
@@ -76,67 +69,42 @@ def test_of_text_the_highest_perplexity_is_the_worst_case(guide):
     ]
 
 
-def test_sentences_name_the_best_and_those_that_seeds_can_not_tell_from_it(guide):
-    kept = (
-        rows(guide, IMAGES)
-        + rows(guide, TEXT, "perplexity")
-        + rows(guide, {("mean", "lie", "iid"): None, ("mean", "none", "iid"): 0.8}, b=0.1)
-    )
-    assert guide.sentences(kept).splitlines() == [
-        "- On images with b = 0.1 every rule fails under some attack.",
-        "- On images with b = 0.3 the best worst case has `mca`: 69% ± 1.0.",
-        "- On text with b = 0.3 the best worst case has `krum`: 14.00 ± 0.01; `mca` within the spread of the seeds.",
-        "- 57 runs of 50 rounds, 3 seeds; a laptop.",
-    ]
-
-
-def test_a_row_is_kept_of_every_run_and_an_unfinished_one_is_refused(guide, tmp_path):
+def test_a_row_is_kept_of_every_run_and_an_unfinished_one_is_refused(tmp_path, capsys):
     config = {"split": {"kind": "dirichlet", "beta": 0.1}, "clients": {"byzantine": 0.3}}
     write_brief(tmp_path / "a", "krum", "lie", accuracy=0.5, **config)
     write_brief(tmp_path / "b", "mean", "lie", accuracy=0.1, converged=False, **config)
     found = list(guide.rows_of(tmp_path))
-    assert [(row.rule, row.last, row.clients_differ, row.b) for row in found] == [
+    assert [tuple(row[key] for key in ("rule", "last", "clients_differ", "b")) for row in found] == [
         ("krum", 0.5, "dirichlet 0.1", 0.3),
         ("mean", 0.1, "dirichlet 0.1", 0.3),
     ]
     for end in ({"status": "diverged", "last": 0.1}, {"status": "finished", "last": float("inf")}):
-        assert guide._last(end) is None
-    (tmp_path / "kept.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in found))
-    assert guide.kept(tmp_path / "kept.jsonl") == found
+        assert guide.last_of(end) is None
+    assert main(["guide", str(tmp_path), "--out", str(tmp_path / "kept.jsonl")]) == 0
+    assert "kept 2 runs" in capsys.readouterr().out
+    kept = guide.kept(tmp_path / "kept.jsonl").sort_values("rule")
+    assert kept.replace({math.nan: None}).to_dict("records") == found
     write_brief(tmp_path / "c", "krum", "lie", ends=False, **config)
     with pytest.raises(ValueError, match="is not finished"):
         list(guide.rows_of(tmp_path))
 
 
-def test_the_section_is_made_of_the_kept_rows(guide, tmp_path, monkeypatch):
-    kept = rows(guide, IMAGES) + rows(guide, TEXT, "perplexity")
-    (tmp_path / "guide.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in kept))
-    monkeypatch.setattr(guide, "kept", lambda path=tmp_path / "guide.jsonl", read=guide.kept: read(path))
-    assert guide.sentences(kept) in guide.section()
-    assert guide.table(kept, "perplexity") in guide.section()
-
-
 @pytest.mark.parametrize(("name", "count"), [("images", 288), ("text", 288), ("momentum", 72), ("adapters", 9)])
 def test_the_sweep_files_are_experiments_of_three_seeds(name, count):
-    runs = Experiment.from_toml(BENCHMARKS / "guide" / f"{name}.toml").runs()
+    runs = Experiment.from_toml(STUDIES / "guide" / f"{name}.toml").runs()
     assert len(runs) == count
     assert {run.seed for run in runs} == {0, 1, 2}
 
 
-def test_what_projecting_changes_is_paired_by_seed_and_pooled_over_cells(guide, monkeypatch, tmp_path):
-    cells = {(rule, "lie", "iid"): 0.5 + i / 10 for i, rule in enumerate(("krum", "mca", "bulyan", "mda", "caf"))}
+def test_what_projecting_changes_is_paired_by_seed_and_pooled_over_cells():
+    cells = rows({(rule, "lie", "iid"): 0.5 + i / 10 for i, rule in enumerate(("krum", "mca", "bulyan", "mda", "caf"))})
     changes = {"exact": 0.0, "rotated 4096": 0.002, "rotated 256": -0.004, "bad-unsigned-sum 16": 0.3}
-    kept = [
-        asdict(row) | {"sketch": sketch, "best": row.last + change, "last": row.last - change, "moved": abs(change)}
+    kept = pd.concat(
+        cells.assign(sketch=sketch, best=cells["last"] + change, last=cells["last"] - change, moved=abs(change))
         for sketch, change in changes.items()
-        for row in rows(guide, cells)
-    ]
-    (tmp_path / "projection.jsonl").write_text("".join(json.dumps(row) + "\n" for row in reversed(kept)))
-    monkeypatch.setattr(guide, "RESULTS", tmp_path)
-    said = guide.projection_sentence()
-    assert said.startswith("Rotated(k=4096) changes it by +0.20 points, 95% interval +0.20 to +0.20, inside ±1 point;")
-    assert said.endswith("+30.00, wholly outside ±1 point (5 cells, 3 seeds each).")
-    tables = guide.projection_tables()
+    )
+    tables = guide.projection_tables(kept[::-1])
+    assert "| Rotated(k=4096) | +0.20 ± 0.00 | -0.20 ± 0.00 | 0.20 |" in tables
     assert "| Rotated(k=256) | -0.40 ± 0.00 | +0.40 ± 0.00 | 0.40 |" in tables
     assert "| 30.0% | wholly outside ±1 point |" in tables
     assert "| `krum` | `lie` | 50.0 ± 1.0 | +0.2 ± 0.0 | -0.4 ± 0.0 | +30.0 ± 0.0 |" in tables

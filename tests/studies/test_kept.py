@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from bartizan import cli
 from bartizan import records as results
 from bartizan._util import jsonl
-from bartizan.studies import plotting
-from bartizan.studies.paper import compare, comparison_tables, scatter_plot
-from bartizan.studies.paper import kept_runs as kept
 from paper_runs import cells_of, write
+from studies import plotting
+from studies.__main__ import main
+from studies.paper import compare, comparison_tables, scatter_plot
+from studies.paper import kept_runs as kept
 
 CELLS = "rule=krum,attack=lie,b=0.3"
 
@@ -116,11 +116,11 @@ def test_a_file_that_was_changed_by_hand_is_one_line_and_status_2(runs, tmp_path
     file = tmp_path / "kept.jsonl"
     kept.keep(runs, file)
     file.write_text(file.read_text().replace("0.62", "0.92"))
-    assert cli.main(["paper", "compare", str(file)]) == 2
+    assert main(["paper", "compare", str(file)]) == 2
     told = capsys.readouterr().err
     assert "its checksum does not fit" in told
     assert "delete the line and keep the run again" in told
-    assert cli.main(["paper", "keep", str(runs), str(file)]) == 2
+    assert main(["paper", "keep", str(runs), str(file)]) == 2
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_a_line_of_another_form_is_refused(runs, tmp_path, change, message):
 
 def test_the_commands_keep_compare_and_draw(runs, tmp_path, capsys):
     file, drawn = tmp_path / "kept.jsonl", tmp_path / "points.png"
-    assert cli.main(["paper", "keep", str(runs), str(file), "--commit", "abc"]) == 0
+    assert main(["paper", "keep", str(runs), str(file), "--commit", "abc"]) == 0
     assert "4 runs, of which new: 4, changed: 0." in capsys.readouterr().out
-    assert cli.main(["paper", "compare", str(file), "--plot", str(drawn)]) == 0
-    assert "A, rotated: On 1 of the paper's cells: cifar10, b=0.3, beta=0.6, 2 seeds each." in capsys.readouterr().out
+    assert main(["paper", "compare", str(file), "--plot", str(drawn)]) == 0
+    assert "| cifar10-0.6, A, rotated(k=4096) |" in capsys.readouterr().out
     assert drawn.read_bytes().startswith(b"\x89PNG")
-    assert cli.main(["paper", "compare", str(file), "--plot", "points.doc"]) == 2
+    assert main(["paper", "compare", str(file), "--plot", "points.doc"]) == 2
     assert "ends in .png or .svg, got 'points.doc'" in capsys.readouterr().err
 
 
@@ -194,7 +194,7 @@ def test_a_kept_line_with_a_field_that_can_not_be_is_one_line_and_status_2(runs,
     line = json.loads(file.read_text().splitlines()[0])
     del line["crc"]
     file.write_bytes(results.encode({**line, name: value}))
-    status = cli.main(["paper", "compare", str(file)])
+    status = main(["paper", "compare", str(file)])
     told = capsys.readouterr()
     assert status == 2
     assert "line 1, is not as expected" in told.err
@@ -255,7 +255,7 @@ def test_it_may_be_unknown_who_the_attackers_are(tmp_path):
 
 
 def test_a_folder_without_runs_is_refused(tmp_path, capsys):
-    assert cli.main(["paper", "keep", str(tmp_path), str(tmp_path / "kept.jsonl")]) == 2
+    assert main(["paper", "keep", str(tmp_path), str(tmp_path / "kept.jsonl")]) == 2
     assert "holds no run" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

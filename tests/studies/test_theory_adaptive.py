@@ -8,13 +8,13 @@ import pytest
 
 from bartizan import attacks
 from bartizan.attacks import needs
-from bartizan.studies.theory import projection_attacks as adaptive
+from studies.theory import projection_attacks as adaptive
 
 STANDS_OUT, DROWNS = adaptive.LENGTHS
 # Smaller than the report's: 20 clients, 6 of them attackers, 4096 coordinates projected to 1024, where eps is 0.69.
 FEW = [
     replace(cell, n_clients=20, n_byzantine=6, dim=4096, k=1024, draws=1)
-    for cell in adaptive.cases(quick=False)
+    for cell in adaptive.cases()
     if cell.seed != adaptive.NO_SKETCH or cell.attack in ("ipm", "alie")
 ]
 HIDING = ["null-space", "null-space-mirror", "replay"]
@@ -33,7 +33,7 @@ def of(lines: list[dict], **wanted) -> list[dict]:
 
 def test_the_plan_has_every_attack_on_the_sketch_with_its_seed_leaked_and_fresh():
     aimed = {name for name in attacks.ATTACKS if "sketch" in needs(attacks.attack(name))}
-    plan = adaptive.cases(quick=False)
+    plan = adaptive.cases()
     assert {cell.attack for cell in plan if cell.seed == "fresh"} == aimed
     assert {cell.attack for cell in plan if cell.seed == "leaked"} == aimed - {"blind-collision"}
     assert all(cell.eps < 1 for cell in [*plan, *FEW])

@@ -17,7 +17,7 @@ from bartizan.sketch.base import Projection, Sketch, SketchedRows
 from bartizan.sketch.rotated import Rotated
 from bartizan.updates import Updates
 
-# It costs one read: with a smaller k the kernels take longer, not less (`benchmarks/adaptive.py cost`).
+# It costs one read: with a smaller k the kernels take longer, not less (`python -m studies adaptive cost`).
 RECHECK_SKETCH = Rotated()
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11

@@ -1,1 +1,0 @@
-"""Evidence about bartizan: the paper, theory, benchmarks, demos. Only the command line imports it."""

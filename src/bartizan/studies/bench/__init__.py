@@ -1,1 +1,0 @@
-"""`bartizan bench`: what robust aggregation costs, in reads of the updates, here and in other libraries."""

@@ -1,1 +1,0 @@
-"""The bounds of the paper's theorems as functions, and experiments that measure them: `bartizan theory`."""

@@ -1,0 +1,44 @@
+"""The runner of all studies: `python -m studies COMMAND`, from the root of a checkout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from bartizan import cli
+
+ABOUT = "What this project says about itself, and how it was measured. Each page names the command of its figures."
+COMMANDS = {
+    "paper": ("studies.paper.command", "run the paper's experiments and compare"),
+    "theory": ("studies.theory.parts", "measure what the theorems promise"),
+    "speed": ("studies.speed.command", "measure what aggregation costs beside other libraries"),
+    "guide": ("studies.guide.decision_guide", "keep the runs behind the tables of rules"),
+    "pages": ("studies.pages.results_page", "write the tables and figures of the pages, or check them"),
+    **{
+        name: (f"studies.measurements.{name.replace('-', '_')}", about)
+        for name, about in {
+            "adapters": "errors and costs of distances between adapters",
+            "adaptive": "attackers who know the projection: harm, checks, their cost",
+            "clients": "the gradients of all clients of a round, by every method",
+            "crossover": "from how many clients projecting is faster",
+            "few-sites": "accuracy with seven sites, one of which is large",
+            "flower-accuracy": "what robustness costs a training with Flower when nobody attacks",
+            "flower-server": "choice of client, time and memory beside Flower's strategies",
+            "nvflare-memory": "memory of an NVFlare server",
+            "partitioned": "a partitioned call beside a flat one",
+            "scaling": "sketches alone at ten thousand clients, and a model of larger rounds",
+            "tails": "how far each sketch distorts whole spans",
+            "traffic": "bytes that the ranks of a sharded call exchange",
+            "weigh": "time from the Gram matrix to the weights",
+        }.items()
+    },
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a study; a mistake of the user is one line on stderr and exit status 2."""
+    return cli.main(arguments, "python -m studies", ABOUT, COMMANDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Sweeps of the laboratory, and the tables made of them."""

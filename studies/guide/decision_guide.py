@@ -1,0 +1,191 @@
+"""The tables of sweeps: rules x attacks x heterogeneity x b, momentum, adapters, and what projecting changes.
+
+    bartizan sweep studies/guide/images.toml        # to runs/guide-images; half an hour for both on two cores
+    bartizan sweep studies/guide/text.toml
+    python -m studies guide runs/guide-images runs/guide-text      # keep a row per run
+    python -m studies pages                                        # write the tables of docs/guides/choosing.md
+
+Likewise momentum.toml and adapters.toml, kept by --out, for the tables of docs/reference/models.md, and projection.toml
+for those of docs/results.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Any
+
+import pandas as pd
+
+from bartizan import records
+from bartizan._util.atomic import write_whole
+from bartizan._util.jsonl import flatten
+from bartizan.lab.metrics import METRICS
+from bartizan.lab.report.wording import level
+from studies.estimates import interval
+from studies.options import add_command
+from studies.paper.compare import verdict
+from studies.paper.kept_runs import RunSummary
+from studies.rows import RESULTS
+from studies.tables import markdown_table
+
+MAX_PERPLEXITY = 1000.0  # far above that of guessing every character: above it a run counts as diverged
+KEPT = RESULTS / "guide.jsonl"
+PROJECTIONS = {
+    "rotated 4096": "Rotated(k=4096)",
+    "rotated 256": "Rotated(k=256)",
+    "bad-unsigned-sum 16": "bad sketch (k=16, no signs)",
+}
+
+
+# The fields that the rows of earlier sweeps lack.
+DEFAULTS = {"worker_momentum": 0.0, "optimiser": None, "adapters": 0, "sketch": "", "best": None, "moved": None}
+
+
+def add_to(commands: Any) -> None:
+    add_command(commands, keep_rows, "guide")
+
+
+def keep_rows(
+    *runs: Annotated[Path, "folders that the sweeps wrote"], out: Annotated[Path, "the kept rows"] = KEPT
+) -> None:
+    """Keep a row per run."""
+    rows = [row for folder in runs for row in rows_of(folder)]
+    rows.sort(key=lambda row: [str(value) for value in row.values()])
+    write_whole(out, pd.DataFrame(rows).to_json(orient="records", lines=True))
+    print(f"kept {len(rows)} runs in {out.name}")
+
+
+def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row per run in a folder. `last` is None if it diverged; `moved` is the weight that projecting moved."""
+    for one in records.find(folder):
+        found = records.read(one)
+        if found.end is None:
+            raise ValueError(f"{one} is not finished: run the sweep again, it goes on.")
+        config = flatten(found.run["config"])
+        yield {
+            "metric": found.run.get("metric") or "accuracy",
+            "clients_differ": " ".join(str(config[key]) for key in ("split.kind", "split.beta") if key in config),
+            "b": config["clients.byzantine"],
+            "attack": config["attack.name"],
+            "rule": config["rule.name"],
+            "seed": config["seed"],
+            "last": last_of(found.end),
+            "rounds": len(found.rounds),
+            "machine": str(found.run.get("machine")),
+            "bartizan": str(found.run.get("bartizan")),
+            "worker_momentum": config.get("clients.worker_momentum", 0.0),
+            "optimiser": config.get("server.optimiser"),
+            "adapters": config.get("model.adapters", 0),
+            "sketch": " ".join(f"{config[key]}" for key in ("sketch.name", "sketch.k") if key in config),
+            "best": found.end["best"],
+            "moved": RunSummary.of(found).moved if any(line.get("exact_weights") for line in found.rounds) else None,
+        }
+
+
+def last_of(end: Mapping[str, Any]) -> float | None:
+    """Return the last accuracy or perplexity; None if the run diverged."""
+    last = end["last"]
+    return last if end["status"] != "diverged" and last is not None and last < MAX_PERPLEXITY else None  # not for NaN
+
+
+def kept(path: Path = KEPT) -> pd.DataFrame:
+    """Return the kept rows, with the default of every field that a file lacks."""
+    frame = pd.read_json(path, lines=True, dtype=False, precise_float=True)
+    return frame.assign(**{name: value for name, value in DEFAULTS.items() if name not in frame})
+
+
+def end_text(runs: pd.DataFrame) -> str:
+    """Return mean ± standard deviation of the ends over the seeds, or how many failed."""
+    metric, ends = METRICS[runs.metric.iloc[0]], runs["last"].dropna()
+    if len(ends) < len(runs):
+        return f"fails ({len(runs) - len(ends)} of {len(runs)} seeds)"
+    spread = ends.std() if len(ends) > 1 else 0.0
+    shown = f"{100 * spread:.1f}" if metric.name == "accuracy" else f"{spread:.2f}"
+    return f"{level(mean(ends), metric)} ± {shown}"  # not pandas' mean, whose last bit would decide ties
+
+
+def merit(runs: pd.DataFrame) -> float:
+    """Return a cell's mean end, more is better; that of a cell where a run failed is below all others."""
+    metric = METRICS[runs.metric.iloc[0]]
+    return -math.inf if runs["last"].isna().any() else float(metric.merit(runs["last"].mean()))
+
+
+def worst_cells(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return, by rule, the merit and text of its worst cell under attack and of its worst without, best rule first."""
+    cells = [
+        {"rule": key[0], "clean": key[1] == "none", "merit": merit(own), "text": end_text(own), "where": key[1:]}
+        for key, own in runs.groupby(["rule", "attack", "clients_differ"], sort=False)
+    ]
+    worst = pd.DataFrame(cells).sort_values("merit", kind="stable").groupby(["rule", "clean"], sort=False).first()
+    return worst.unstack("clean").sort_values(("merit", False), ascending=False, kind="stable")
+
+
+def worst_case_table(metric: str, rows: pd.DataFrame | None = None) -> str:
+    """Return a table of the rules, ordered by their worst case at the largest b."""
+    rows = kept() if rows is None else rows
+    groups = {b: worst_cells(some) for b, some in rows[rows.metric == metric].groupby("b")}
+    heads = ["rule", *(head for b in groups for head in (f"b = {b:g}: no attack", "worst case"))]
+    body = []
+    for rule in groups[max(groups)].index:
+        shown = [f"`{rule}`"]
+        for worst in groups.values():
+            attacked = f"{worst.loc[rule, ('text', False)]} ({', '.join(worst.loc[rule, ('where', False)])})"
+            shown += [worst.loc[rule, ("text", True)], attacked]
+        body.append(shown)
+    return markdown_table(heads, body)
+
+
+def momentum_table() -> str:
+    """Return the ends with and without the clients' momentum, by attack and rule."""
+    across = lambda row: f"server `{row.optimiser}`, clients {row.worker_momentum:g}"  # noqa: E731
+    return pivot(kept(RESULTS / "momentum.jsonl"), ["attack", "rule"], across)
+
+
+def adapters_table() -> str:
+    """Return the ends of training by adapters under attack, and beside that of all weights without."""
+    rows = kept(RESULTS / "adapters.jsonl")
+    rows["trained"] = rows.adapters.map({0: "all weights", 8: "adapters of rank 8"})
+    return pivot(rows, ["trained", "attack", "rule"], lambda row: row.metric)
+
+
+def pivot(rows: pd.DataFrame, down: list[str], across: Callable[[Any], str]) -> str:
+    """Return a table of the ends, training without attack first."""
+    rows = rows.assign(attacked=rows.attack != "none", column=rows.apply(across, axis=1))
+    rows = rows.sort_values(["adapters", "attacked", "attack", "rule"], kind="stable")
+    columns = sorted(rows.column.unique(), key=lambda text: (" `sgd`" not in text, text))
+    body = []
+    for names, own in rows.groupby(down, sort=False):
+        shown = [name if head == "trained" else f"`{name}`" for head, name in zip(down, names, strict=True)]
+        body.append([*shown, *(end_text(own[own.column == column]) for column in columns)])
+    return markdown_table([*down, *columns], body)
+
+
+def projection_tables(rows: pd.DataFrame | None = None) -> str:
+    """Return what projecting changes, in points: pooled over the cells, and by cell; pairs share a seed."""
+    rows = kept(RESULTS / "projection.jsonl") if rows is None else rows
+    ends = (100 * rows.set_index(["rule", "attack", "seed", "sketch"])[["best", "last"]]).unstack("sketch").sort_index()
+    changes = ends - ends.xs("exact", axis=1, level="sketch").reindex(columns=ends.columns, level=0)
+    cells = changes.groupby(["rule", "attack"])
+    pooled, means = [], cells.mean()
+    for sketch, label in PROJECTIONS.items():
+        best, last = list(means["best", sketch]), list(means["last", sketch])
+        shown = [f"{mean(some):+.2f} ± {interval(some) or math.nan:.2f}" for some in (best, last)]
+        worst = f"{min(best):+.2f} ({' under '.join(means['best', sketch].idxmin())})"
+        moved = f"{100 * rows[rows.sketch == sketch].moved.fillna(0.0).mean():.1f}%"
+        pooled.append([label, *shown, f"{mean(map(abs, best)):.2f}", worst, moved, verdict(best)])
+    heads = ["sketch", "best", "last", "size of a cell's change", "worst cell", "moved", "the interval lies"]
+    base, spread = ends["best", "exact"].groupby(["rule", "attack"]), cells.std()
+    body = [
+        [
+            *(f"`{name}`" for name in cell),
+            f"{base.mean()[cell]:.1f} ± {base.std()[cell]:.1f}",
+            *(f"{means['best', one][cell]:+.1f} ± {spread['best', one][cell]:.1f}" for one in PROJECTIONS),
+        ]
+        for cell in means.index
+    ]
+    numbers = ["exact", *PROJECTIONS.values()]
+    cell_table = markdown_table(["rule", "attack", *numbers], body, right=numbers)
+    return f"{markdown_table(heads, pooled, right=[*heads[1:4], 'moved'])}\n\n{cell_table}"

@@ -1,0 +1,1 @@
+"""Single measurements, each quoted on a page."""

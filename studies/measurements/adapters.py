@@ -1,0 +1,181 @@
+"""The errors of sketched distances between adapters, and the costs of exact and projected ones."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+import bartizan as bz
+from bartizan.lora import LoRA, TwoSided, factor_stacks, two_sided
+from bartizan.lora.adapters import Adapter, form_of, parse_adapter
+from bartizan.updates.layout import Entry, Layout, is_tensor
+from studies.options import add_parts
+from studies.tables import markdown_table
+from studies.timing import in_turns
+
+QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
+# (d_out, d_in) of the modules of a layer of a 70B model with grouped queries
+LAYER = {
+    "q_proj": (8192, 8192),
+    "k_proj": (1024, 8192),
+    "v_proj": (1024, 8192),
+    "o_proj": (8192, 8192),
+    "gate_proj": (28672, 8192),
+    "up_proj": (28672, 8192),
+    "down_proj": (8192, 28672),
+}
+
+
+def add_to(commands: Any) -> None:
+    add_parts(commands, "adapters", "errors and costs of distances between adapters", (tails, speed, operations))
+
+
+def factors(modules, rank):
+    """Yield the name and the shape of every factor."""
+    for name, (d_out, d_in) in modules.items():
+        yield f"{name}.lora_A.weight", (rank, d_in)
+        yield f"{name}.lora_B.weight", (d_out, rank)
+
+
+def made(rng, modules, rank):
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in factors(modules, rank)}
+
+
+def dense(update):
+    """Return the product of the factors, all modules one after the other."""
+    names = sorted(name for name in update if "lora_A" in name)
+    return np.concatenate([(update[n.replace("lora_A", "lora_B")] @ update[n]).ravel() / len(update[n]) for n in names])
+
+
+def on_few_coordinates(rng, modules, rank):
+    """Return factors of two coordinates each, which a blind attacker would aim at."""
+    update = {name: np.zeros_like(array) for name, array in made(rng, modules, rank).items()}
+    for name, array in update.items():
+        flat = array if "lora_A" in name else array.T
+        for row in flat:
+            row[rng.choice(len(row), 2, replace=False)] = 1
+    return update
+
+
+def tails(*, seeds: int = 1000) -> None:
+    """Print relative errors |estimate / truth - 1| of one squared distance at k = 4096, beside those of `Rotated`."""
+    one, many = {"m": (2048, 1536)}, {f"m{i:02}": (256, 384) for i in range(32)}
+    rng, body = np.random.default_rng(0), []
+    cases = {
+        "rank 1 in one module": made(rng, one, 1),
+        "rank 16 in one module": made(rng, one, 16),
+        "rank 1 in each of 32": made(rng, many, 1),
+        "rank 16 in each of 32": made(rng, many, 16),
+        "rank 1, two coordinates, one module": on_few_coordinates(rng, one, 1),
+    }
+    sketches = [TwoSided(rows=64), TwoSided(rows=128), TwoSided(), TwoSided(rows=512), bz.Rotated()]
+    for case, update in cases.items():
+        row, n_modules = dense(update)[None], len(update) // 2
+        truth = float((row.astype(np.float64) ** 2).sum())
+        rank = len(next(array for name, array in update.items() if "lora_A" in name))
+        for sketch in sketches:
+            if isinstance(sketch, TwoSided):
+                found = [(sketch([update], seed=seed, settings=LoRA(alpha=1)) ** 2).sum() for seed in range(seeds)]
+                parts = n_modules * rank
+                stated = (4 / (parts * sketch.rows) + (2 + 2 / parts) / sketch.k) ** 0.5
+            else:
+                found = [(sketch(row, seed=seed) ** 2).sum() for seed in range(seeds)]
+                stated = (2 / sketch.k) ** 0.5
+            errors = np.abs(np.array(found) / truth - 1)
+            body.append([case, f"`{sketch!r}`", *(f"{np.quantile(errors, q):.3f}" for q in QUANTILES), f"{stated:.3f}"])
+    heads = ["difference", "sketch", *(f"{q:.1%}" for q in QUANTILES), "stated deviation"]
+    print(markdown_table(heads, body, right=heads[2:]))
+
+
+def speed(
+    *, device: Literal["cpu", "cuda"] = "cpu", clients: int = 50, layers: int = 80, rank: int = 16, repeats: int = 3
+) -> None:
+    """Time the distances of adapters of a 70B model: 80 layers, rank 16, 207M numbers, bfloat16 on a GPU.
+
+    A read is the time that the device needs to read all factors once. `--layers 2` is for smaller machines.
+    """
+    import torch
+
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    modules = {f"layers.{i:02}.{name}": shape for i in range(layers) for name, shape in LAYER.items()}
+    torch.manual_seed(0)
+    shapes = dict(factors(modules, rank))
+    sent = [
+        {name: (torch.randn(shape, device=device) / 100).to(dtype) for name, shape in shapes.items()}
+        for _ in range(clients)
+    ]
+    numbers = sum(tensor.numel() for tensor in sent[0].values())
+    print(f"{clients} adapters of {numbers / 1e6:.1f}M numbers, rank {rank}, {dtype}, {torch.__version__} on {device}")
+    size = clients * numbers * dtype.itemsize
+    flat = torch.empty(min(size, 2**33) // 4, dtype=torch.float32, device=device).fill_(1.0)
+    forms: dict[Any, Any] = {}
+    adapters = [parse_adapter(update, LoRA(alpha=rank), forms) for update in sent]
+    sketches = [TwoSided(rows=rows) for rows in (64, 128, 256)]
+    calls = {"read": flat.sum, "exact": partial(factor_stacks.exact, adapters)}
+    calls |= {repr(sketch): partial(sketch.measure, adapters, (), None, 1) for sketch in sketches}
+    seconds = {name: min(spent) for name, spent in in_turns(calls, repeats, device, label="adapters").items()}
+    read = seconds["read"] * size / (flat.numel() * 4)
+    print(f"one read of all factors: {1e3 * read:.2f} ms, {size / read / 1e9:.0f} GB/s")
+    flops, spent = 2 * clients * rank * clients * numbers, seconds["exact"]
+    print(f"exact: {1e3 * spent:.1f} ms, {spent / read:.1f} reads, {flops / spent / 1e12:.1f} TFLOP/s")
+    distances = squared_distances(calls["exact"]().gram)
+    for sketch in sketches:
+        off = np.abs(squared_distances(calls[repr(sketch)]().gram) / distances - 1).max()
+        spent = seconds[repr(sketch)]
+        print(f"{sketch!r}: {1e3 * spent:.1f} ms, {spent / read:.1f} reads; largest error of a distance^2 {off:.3f}")
+    layer = [{name: tensor for name, tensor in one.items() if "layers.00" in name} for one in sent[:3]]
+    wide = [{name: tensor.double() for name, tensor in one.items()} for one in layer]
+    grams = [factor_stacks.exact([parse_adapter(u, LoRA(alpha=rank)) for u in some]).gram for some in (layer, wide)]
+    off = np.abs(grams[0] / grams[1] - 1).max()
+    print(f"exact against float64, one layer: {off:.1e} relative, off-diagonal included")
+
+
+def operations(*, clients: int = 50, layers: int = 80, rank: int = 16) -> None:
+    """Count what Python asks of torch for one call, on tensors without memory.
+
+    As on a GPU, which needs two copies per product less; views start nothing there.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.all = self.views = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.all, self.views = self.all + 1, self.views + func.is_view
+            return func(*args, **(kwargs or {}))
+
+    factor_stacks.on_gpu = is_tensor
+    factor_stacks.on_host = two_sided.on_host = lambda tensor: np.ones(tuple(tensor.shape))
+    modules = {f"layers.{i:02}.{name}": shape for i in range(layers) for name, shape in LAYER.items()}
+    entries = [Entry((name,), shape, "bfloat16", "cuda:0") for name, shape in factors(modules, rank)]
+    form = form_of(Layout(tuple(entries)), LoRA(alpha=rank))
+    new = {"dtype": torch.bfloat16, "device": "meta"}
+    adapters = [
+        Adapter(
+            form,
+            tuple(torch.empty(d_out, rank, **new) for _, d_out, _ in form.shapes),
+            tuple(torch.empty(rank, d_in, **new) for _, _, d_in in form.shapes),
+        )
+        for _ in range(clients)
+    ]
+    print(f"{clients} adapters of {len(form.shapes)} modules, rank {rank}, {torch.__version__}")
+    for about in (None, adapters[0]):
+        calls = {
+            "exact": lambda about=about: factor_stacks.exact(adapters, (), about),
+            "TwoSided()": lambda about=about: TwoSided().measure(adapters, (), about, 1),
+        }
+        for name, call in calls.items():
+            with Counted() as counted:
+                call()
+            from_one = "" if about is None else ", distances from a reference"
+            print(f"{name}{from_one}: {counted.all} operations, {counted.views} of them views")
+
+
+def squared_distances(gram):
+    D = np.diag(gram)[:, None] + np.diag(gram) - 2 * gram
+    return D[np.triu_indices(len(D), 1)]

@@ -1,0 +1,58 @@
+"""The bytes that each rank of `ShardedAggregator` gives to collectives, counted in four gloo processes."""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bartizan as bz
+from bartizan.distributed import ShardedAggregator
+from studies.options import add_command
+from studies.tables import markdown_table
+
+RANKS, SEED = 4, 2**100 + 7
+MEDIAN = bz.GeometricMedian()
+CASES = [
+    (50, 100_000, MEDIAN, bz.Rotated(4096)),
+    (50, 1_000_000, MEDIAN, bz.Rotated(4096)),
+    (50, 100_000, MEDIAN, bz.Exact()),
+    (50, 1_000_000, MEDIAN, bz.Exact()),
+    (1_000, 10_000, MEDIAN, bz.Rotated(4096)),
+    (50, 1_000_000, bz.Median(), bz.Exact()),
+]
+
+
+def add_to(commands: Any) -> None:
+    add_command(commands, traffic)
+
+
+def traffic() -> None:
+    """Print the table of docs/guides/distributed.md."""
+    import torch.multiprocessing as processes
+
+    with tempfile.TemporaryDirectory() as folder:
+        processes.spawn(count_as_rank, (f"{folder}/store",), nprocs=RANKS)
+
+
+def count_as_rank(rank: int, store: str) -> None:
+    """Aggregate every case as one rank; the first prints what it counted."""
+    import torch.distributed as dist
+
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    from ranks import counted
+
+    dist.init_process_group("gloo", store=dist.FileStore(store, RANKS), rank=rank, world_size=RANKS)
+    sent, body = counted(), []
+    for M, p, rule, sketch in CASES:
+        sent.clear()
+        shard = np.random.default_rng([M, rank]).standard_normal((M, p // RANKS), dtype=np.float32)
+        ShardedAggregator(rule, sketch)(shard, offset=rank * (p // RANKS), seed=SEED)
+        own = f"`{type(sketch).__name__}({getattr(sketch, 'k', '')})`"
+        name = "norms only" if isinstance(rule, bz.Median) else own
+        others = sent["all_gather"] + sent["broadcast"]
+        body.append([f"{M:,}", f"{p:,}", name, f"{sent['reduce']:,}", f"{others:,}"])
+    if rank == 0:
+        print(markdown_table(["M", "p", "sketch", "summed", "broadcast or gathered"], body), flush=True)
+    dist.destroy_process_group()
