@@ -1,4 +1,4 @@
-"""The figures of a campaign as Markdown; `python -m studies pages` writes the kept ones into docs/reliability.md."""
+"""The figures of a campaign as Markdown, which `python -m studies pages` writes into its page."""
 
 from __future__ import annotations
 

@@ -59,6 +59,7 @@ SURFACES = {
     "adapters": Entry(
         "adapters:surface", 2, _under("lora", "adapters", "peft_folders", "adapter_round"), "safetensors"
     ),
+    "server-faults": Entry("server_faults:surface", 1, _under("updates", "files", "mapping", "spill"), "safetensors"),
     "weightless": Entry("weightless:containers", 2, _under("updates", "parse", "layout", "build"), "hypothesis"),
     "weightless-adapters": Entry(
         "weightless:adapters", 1, _under("lora", "adapters", "adapter_round", "merge", "result_template"), "hypothesis"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bartizan.lab.data import Images, addresses, idx, load
+from bartizan.lab.data import Images, addresses, load
 from bartizan.lab.data.base import Source
 
+EMBEDDED = Path(addresses.__file__).parent / "embedded"
 SEED = 20170825  # the day Fashion-MNIST was published
 PER_CLASS = {"train": 1000, "test": 200}
 PASSAGES, LENGTH = 4, 5000
@@ -26,7 +27,7 @@ def images(folder: Path) -> None:
         found = drawn(getattr(whole, part), count, rng)
         arrays |= {f"{part}_pixels": found.pixels, f"{part}_labels": found.labels.astype(np.uint8)}
     # 4.5 MB by LZMA, 5.3 by deflate; PNG, WebP and predicted pixels come to 4.6 MB and more.
-    write(idx.EMBEDDED, arrays)
+    write(EMBEDDED / "fashion-mnist-mini.npz", arrays)
 
 
 def drawn(images: Images, per_class: int, rng: np.random.Generator) -> Images:
@@ -51,7 +52,7 @@ def text(folder: Path) -> None:
         parts["train"].append(passages[:, :cut].ravel())
         parts["test"].append(passages[:, cut:].ravel())
     arrays = {name: np.stack(rows) for name, rows in parts.items()}
-    write(addresses.EMBEDDED, arrays | {"names": np.array(list(texts))})
+    write(EMBEDDED / "sotu-mini.npz", arrays | {"names": np.array(list(texts))})
 
 
 def write(path: Path, arrays: dict[str, np.ndarray]) -> None:

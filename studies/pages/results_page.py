@@ -36,7 +36,7 @@ PAGES = (
     DOCS / "explanation" / "speed.md",
     DOCS / "guides" / "choosing.md",
     DOCS / "reference" / "models.md",
-    DOCS / "reliability.md",
+    DOCS / "explanation" / "campaign.md",
     ROOT / "README.md",
 )
 CPU, GPU = "speed-cpu.json", "speed-h200.json"

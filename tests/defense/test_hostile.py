@@ -839,7 +839,7 @@ def test_a_wrong_argument_is_a_short_message_of_our_own(setting, said):
 
 def test_a_results_file_of_another_version_is_told_in_a_short_message(tmp_path):
     (tmp_path / results.NAME).write_bytes(results.encode({"kind": "run", "version": "y" * 10**5}))
-    with pytest.raises(results.CorruptFileError, match="is of version 'yyy") as error:
+    with pytest.raises(results.CorruptFileError, match="version must be 1, got 'yyy") as error:
         results.read(tmp_path)
     assert len(str(error.value)) < 1000
 

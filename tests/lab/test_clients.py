@@ -255,7 +255,7 @@ def test_an_update_that_is_not_finite_is_sent_and_forgotten():
 def test_a_clients_state_that_is_none_is_refused(sent):
     model = models.build("cnn", 4, (1, 12, 12))
     clients = Clients(model, pictures(), parts(), Work(batch=8, worker_momentum=0.5))
-    with pytest.raises(ValueError, match="sent last"):
+    with pytest.raises(ValueError, match="last update"):
         clients.load_state_dict({"sent": sent})
     assert not clients.sent
 

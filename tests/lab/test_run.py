@@ -259,7 +259,7 @@ FORGED = {
     "a round of the server's own that is no number": ({"server": {"round": {}}}, "server.round must be a whole number"),
     "a round of the server's own that is a tensor": ({"server": {"round": torch.ones(2)}}, "server.round must be"),
     "seconds before the start": ({"seconds": -1.0}, "seconds must be a number from 0"),
-    "a client that is no text": ({"clients": {"sent": {(): torch.ones(1)}}}, "clients must hold what clients sent"),
+    "a client that is no text": ({"clients": {"sent": {(): torch.ones(1)}}}, "clients must be the last updates"),
     "lines before the file": ({"lines": -5}, "lines must be a whole number from 0"),
     "a field of nobody": ({"extra": 1}, "extra is no field of it"),
     "seconds that are NaN": ({"seconds": float("nan")}, "seconds must be a number from 0.*, got nan"),
