@@ -33,7 +33,7 @@ from bartizan.updates.parse import ParsedUpdate
 
 PREFIX = "bartizan-round-"
 ALIGNED = 64
-MAPPED = 2**28  # bytes of a file that are mapped at a time, at least
+FIRST_MAPPED, MOST_MAPPED = 2**22, 2**28  # bytes of a file that are mapped at a time, at least: twice as many each time
 
 
 class Spill:
@@ -105,6 +105,7 @@ class SpillFile:
         self.end = 0
         self._mapped: Array = np.empty(0, np.uint8)
         self._first = 0  # byte of the file that `_mapped` begins with
+        self._least = FIRST_MAPPED
 
     def append(self, arrays: list[Array], size: int) -> Array:
         """Write arrays, each from a multiple of `ALIGNED` bytes on, and return their bytes.
@@ -134,7 +135,8 @@ class SpillFile:
         """These bytes, in a mapping that reaches beyond the end of the file: what is appended later is there too."""
         if begin + size > self._first + len(self._mapped):
             first = begin - begin % mmap.ALLOCATIONGRANULARITY
-            mapped = MappedFile(self.file.fileno(), max(MAPPED, begin + size - first), "read", first)
+            mapped = MappedFile(self.file.fileno(), max(self._least, begin + size - first), "read", first)
+            self._least = min(2 * self._least, MOST_MAPPED)
             self._mapped, self._first = mapped.memory(writable=True), first  # as torch wants to hear; nobody writes
         return self._mapped[begin - self._first :][:size]
 
