@@ -45,15 +45,15 @@ class TookPart:
         """Return the rule's decision on the geometry of the sketched clients."""
         rows = self.x if self.trusted is None else np.vstack([self.x, self.trusted])
         rows = rows if self.reference is None else rows - self.reference
-        rows = rows + noise * np.abs(rows).max()
-        rolled = np.roll(rows, roll, axis=1)
+        noisy = rows + noise * np.abs(rows).max()
+        rolled = np.roll(noisy, roll, axis=1)
         seen = rolled if isinstance(self.sketch, bz.Exact) else self.sketch(rolled, seed=self.seed)
         M = len(self.x)
         geometry = Geometry.of(
             seen[:M], sizes=self.sizes, seed=self.seed, trusted=None if self.trusted is None else seen[M]
         )
-        # Norms and inner products with the trusted update are exact under a projection, too.
-        rows = rows / geometry.unit
+        # Norms and inner products with the trusted update are exact under a projection, too, and rounded by themselves.
+        rows = (noisy if isinstance(self.sketch, bz.Exact) else rows) / geometry.unit
         dots = None if self.trusted is None else rows @ rows[M]
         geometry = replace(geometry, exact_squared_norms=(rows[:M] ** 2).sum(axis=1), trusted_dots=dots)
         return rule.decide(geometry)  # type: ignore[no-any-return]
