@@ -88,8 +88,10 @@ class Spill:
         except OSError as full:
             if full.errno != errno.EFBIG or not file.end:
                 raise
-            self._idle.append(file)  # it may have room for a smaller one
-            file = SpillFile(self.folder)
+            # The full one may have room for a smaller update. `finally` hands back one of the two, also if the next
+            # file can't be opened: a file that is idle twice would be written to by two threads.
+            full_file, file = file, SpillFile(self.folder)
+            self._idle.append(full_file)
             return file.append(arrays, size)
         finally:
             if not file.file.closed:
