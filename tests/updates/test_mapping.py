@@ -425,6 +425,18 @@ def test_a_spill_file_is_idle_once_when_the_next_one_cant_be_opened(tmp_path):
     assert run(TWICE, tmp_path) == "True 1"
 
 
+def test_a_round_that_is_closed_maps_no_spilled_file_whose_disk_space_would_stay_in_use(tmp_path):
+    gc.collect()
+    before = mapping.n_mapped()
+    with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as r:
+        for client in range(3):
+            r.add(np.ones(1000), client)
+        r.close()
+    gc.collect()
+    assert mapping.n_mapped() == before
+    assert len(r) == 3  # the round itself is still there
+
+
 def test_a_mapping_lasts_as_long_as_its_arrays_and_is_known_by_its_address(tmp_path):
     paths = saved(tmp_path, np.arange(30_000.0).reshape(3, 10_000))
     gc.collect()
