@@ -662,7 +662,14 @@ class Posing:
         return np.ndarray
 
 
+class Unclassed:
+    @property
+    def __class__(self):
+        raise RuntimeError("not telling")
+
+
 ATTACKERS = {
+    "an object that raises when it is asked for its class": (lambda x: Unclassed(), "Unclassed"),
     "an array longer than it is": (lambda x: {"w": np.stack([x, x]).view(Boasting)}, "shape"),
     "no array at all": (lambda x: {"w": Posing()}, "object|Posing"),
     "a list that lies": (lambda x: {"w": type("Odd", (list,), {"__iter__": lambda self: iter([0.5])})(["x"])}, "str"),

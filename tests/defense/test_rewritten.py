@@ -127,6 +127,23 @@ def test_files_of_any_dtype_are_checked(rule, dtype, tmp_path):
     assert np.abs(numbers(plain.update)).max() < 10
 
 
+@pytest.mark.parametrize("sketch", [bz.Rotated(k=512), bz.Rotated(k=4096)], ids=repr)
+def test_rounding_of_the_result_hides_no_change_that_a_projection_shows(sketch, tmp_path):
+    """float16 rounds by up to 2^-11 of a norm; the change moves the result by 0.01 of it."""
+    updates = [torch.tensor(update) for update in made_far(np.float16)]
+    paths = saved(tmp_path, updates)
+    changed = updates[0].double().numpy()
+    changed += 0.1 * np.linalg.norm(changed) / np.sqrt(P) * np.random.default_rng(1).choice([-1.0, 1.0], P)
+    out = bz.aggregate(paths, bz.GeometricMedian(), sketch=sketch, seed=5, progress=Rewriter(paths[0], changed))
+    assert out.quarantined == {0: CHANGED}
+
+
+def made_far(dtype: type) -> np.ndarray:
+    """Updates that differ by a thousandth of their norm: whole weights, say."""
+    rng = np.random.default_rng(0)
+    return (0.05 * (rng.normal(size=P) + 1e-3 * rng.normal(size=(M, P)))).astype(dtype)
+
+
 def test_a_change_that_only_the_second_look_about_the_medoid_sees_is_found(tmp_path):
     """The weights come from that look where digits are short; the other two readings show another update."""
     rng = np.random.default_rng(3)

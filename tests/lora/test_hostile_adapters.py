@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from safetensors.numpy import save_file
 
 import bartizan as bz
 from bartizan import lora
+from bartizan.errors import ServerResourceError
 from bartizan.lora import LoRA, TwoSided, open_adapter, save_adapter
 from bartizan.lora.adapters import Configured
 from bartizan.lora.peft_folders import CONFIG, TENSORS
@@ -281,6 +283,30 @@ def test_a_folder_that_cannot_be_used_is_quarantined(name, tmp_path):
     out = lora.aggregate([*sent, bad], bz.Mean(), LoRA(alpha=4))
     assert list(out.quarantined) == [3]
     assert reason in out.quarantined[3]
+
+
+class Unclassed:
+    @property
+    def __class__(self):
+        raise RuntimeError("not telling")
+
+
+class PosingPath(PosixPath):
+    """A path that claims that the server is at fault."""
+
+    claims = False
+
+    def __getattribute__(self, name):
+        if PosingPath.claims:
+            raise ServerResourceError(errno.EMFILE, "Too many open files")
+        return super().__getattribute__(name)
+
+
+def test_what_a_clients_own_class_raises_is_its_own_fault(tmp_path, monkeypatch):
+    posing = PosingPath(tmp_path)
+    monkeypatch.setattr(PosingPath, "claims", True)
+    out = lora.aggregate([GOOD, GOOD, GOOD, Unclassed(), GOOD, posing], bz.Mean(), LoRA(alpha=4))
+    assert list(out.quarantined) == [3, 5]
 
 
 def test_a_clients_own_alpha_is_bounded(tmp_path):

@@ -178,6 +178,24 @@ def test_files_that_find_no_addresses_are_read(tmp_path):
     assert result == f"0 {[9.5] * 3}"
 
 
+FORTRAN = """
+warm(bz.Mean())
+paths = [folder / f"{m}.npy" for m in range(5)]
+for path in paths:
+    np.save(path, np.ones((5000, 1000), np.float32).T)
+limited(resource.RLIMIT_AS, int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + 5 * 10**7)
+try:
+    print(bz.aggregate(paths, bz.Mean()).quarantined)
+except ServerResourceError as full:
+    print(full.errno == errno.ENOMEM, ".npy can't be opened" in str(full), "ulimit -v" in str(full))
+"""
+
+
+@linux
+def test_a_file_that_can_only_be_mapped_and_finds_no_addresses_is_the_servers_fault(tmp_path):
+    assert run(FORTRAN, tmp_path) == "True True True"
+
+
 def saved(folder: Path, rows: np.ndarray) -> list[Path]:
     paths = [folder / f"{m}.npy" for m in range(len(rows))]
     for path, row in zip(paths, rows, strict=True):
@@ -385,6 +403,38 @@ print(len(out.clients), out.update[0])
 @linux
 def test_a_file_that_may_not_grow_is_the_servers_fault(tmp_path):
     assert run(FULL, tmp_path) == "40 19.5"
+
+
+TWICE = """
+from bartizan.updates.parse import parse_one
+from bartizan.updates.spill import Spill
+spill = Spill(folder)
+spill.keep(parse_one(np.ones(1000), {}), 0)
+limited(resource.RLIMIT_FSIZE, 100_000)
+held = [open(os.devnull) for _ in range(3)]
+limited(resource.RLIMIT_NOFILE, held[-1].fileno() + 1)
+try:
+    spill.keep(parse_one(np.ones(12_000), {}), 1)
+except ServerResourceError as full:
+    print(full.errno == errno.EMFILE, len(spill._idle))
+"""
+
+
+@linux
+def test_a_spill_file_is_idle_once_when_the_next_one_cant_be_opened(tmp_path):
+    assert run(TWICE, tmp_path) == "True 1"
+
+
+def test_a_round_that_is_closed_maps_no_spilled_file_whose_disk_space_would_stay_in_use(tmp_path):
+    gc.collect()
+    before = mapping.n_mapped()
+    with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as r:
+        for client in range(3):
+            r.add(np.ones(1000), client)
+        r.close()
+    gc.collect()
+    assert mapping.n_mapped() == before
+    assert len(r) == 3  # the round itself is still there
 
 
 def test_a_mapping_lasts_as_long_as_its_arrays_and_is_known_by_its_address(tmp_path):

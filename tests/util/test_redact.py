@@ -43,6 +43,7 @@ def test_a_query_is_not_shown_whatever_is_in_it(scheme, secret, port, user):
     [
         ("https://me:pw@host/a/b.npy?sig=1#x", "https://host/a/b.npy"),
         ("https://token@host/b.npy", "https://host/b.npy"),
+        ("https://me:a)b'c]d@host/b.npy", "https://host/b.npy"),
         ("https://host/b.npy#sig", "https://host/b.npy"),
         ("memory://round/c0/", "memory://round/c0/"),
         ("s3://bucket/ann@example.org/c#1.npy", "s3://bucket/ann@example.org/c#1.npy"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-ADDRESS = re.compile(r"[\w+.:-]+://[^\s'\")\]>]+")
+ADDRESS = re.compile(r"[\w+.:-]+://(?:\S*@)?[^\s'\")\]>]+")  # a password may hold what else ends an address
 SECRET_OPTION = re.compile(r"secret|password|passwd|token|key|auth|credential|signature|sas|headers|cookie", re.I)
 SHORTEST_PART = 4  # letters; shorter parts of a secret count only where they stand as words of their own
 

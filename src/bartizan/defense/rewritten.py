@@ -75,16 +75,18 @@ class Measured:
         """Whether these are the sketch and the squared norm of the clients' sum with these factors, up to rounding.
 
         `rounding` is a bound of the distance between the exact sum and its rounded numbers. What moves the sum by more
-        than 16 times that, and 16 times the sketches' own errors, is found, but with a small probability: four probes
-        all miss a change of c times as much in one coordinate with one below (1 / c)^4.
+        than 16 times that, or twice for projections, and 16 times the sketches' own errors, is found, but with a small
+        probability: four probes all miss a change of c times as much in one coordinate with one below (1 / c)^4.
         """
         rows = [self.place[client] for client in clients]
         with np.errstate(over="ignore", invalid="ignore"):
             wanted = factors @ self.sketches[rows]
             lengths = np.abs(factors) @ np.sqrt(self.squared_norms[rows])
-            off = float(np.abs(found.sketches[0] - wanted).max(initial=0.0))
+            off = float(_distance(self.sketch, found.sketches[0] - wanted))
             length = float(np.sqrt(found.squared_norms[0]))
-            slack = DEVIATIONS * (rounding + _accuracy(layout) * (lengths + length))
+            # A projection keeps the norm of rounding errors, which are half of `rounding` at most.
+            errors = 2 if isinstance(self.sketch, Projection) else DEVIATIONS
+            slack = errors * rounding + DEVIATIONS * _accuracy(layout) * (lengths + length)
             if not off <= slack:  # True for NaN
                 return False
         if not isinstance(self.sketch, Projection) or length <= 64 * slack:
@@ -108,7 +110,7 @@ def measure(sketch: Sketch, clients: Updates, seed: int) -> tuple[GramStats, lis
             again = np.zeros_like(found)
             return gram_of(clients, row, partial(probes.add_gram, again)), again
 
-        stats = replace(stats, about=_compared(clients, read, gram_about))
+        stats = replace(stats, about=_compared(clients, probes, read, gram_about))
         return stats, [Measured.of(probes, seed, clients.clients, read)]
     sketch = probed(sketch)
     assert isinstance(sketch, StreamingSketch)
@@ -128,12 +130,12 @@ def stats_and_measured(
         return clients.all_rows.inner_products(again), again
 
     if not stats.norms_only:
-        stats = replace(stats, about=_compared(clients, read, gram_about))
+        stats = replace(stats, about=_compared(clients, sketch, read, gram_about))
     return stats, [Measured.of(sketch, seed, clients.clients, read)]
 
 
 def _compared(
-    clients: Updates, read: SketchedRows, gram_about: Callable[[int], tuple[Floats, Floats]]
+    clients: Updates, sketch: Sketch, read: SketchedRows, gram_about: Callable[[int], tuple[Floats, Floats]]
 ) -> Callable[[int], Floats]:
     """`about` for `GramStats`, which raises LostUpdatesError for files that show something else there than before.
 
@@ -150,7 +152,7 @@ def _compared(
             gram, again = gram_about(row)
         if row < M:
             with np.errstate(over="ignore", invalid="ignore"):
-                off = np.abs(again - (read.sketches - read.sketches[row])).max(axis=1)[:M]
+                off = _distance(sketch, again - (read.sketches - read.sketches[row]))[:M]
                 slack = DEVIATIONS * _accuracy(clients.layout) * (lengths + lengths[row]) + NO_SQUARE
                 moved = usable & ~(off <= slack)
             blamed = [row] if moved[row] or 2 * moved.sum() > usable.sum() else np.flatnonzero(moved).tolist()
@@ -173,7 +175,7 @@ def opened_paths(updates: Any) -> tuple[Any, frozenset[int]]:
 
 def may_be_rewritten(update: Any) -> bool:
     """Whether an update, as it was passed, is read from files in place; objects in a store have versions."""
-    return isinstance(update, Path)
+    return issubclass(type(update), Path)  # not isinstance, which a class can override
 
 
 def probed(sketch: Sketch) -> Sketch:
@@ -224,6 +226,13 @@ def _check_sum(clients: Updates, weights: Floats, measured: Sequence[Measured], 
             about_zero = float(np.sqrt(squares.squared_norms[0]))
         if not one.agrees(used, weights[rows], found, _rounding(clients, about_zero), clients.layout):
             raise NotMeasuredError
+
+
+def _distance(sketch: Sketch, difference: Array) -> Array:
+    """The distance between sketches: of projections the norm, of probes, which have no common scale, the largest."""
+    if isinstance(sketch, Projection):
+        return np.asarray(np.linalg.norm(difference, axis=-1))
+    return np.abs(difference).max(axis=-1, initial=0.0)
 
 
 def _accuracy(layout: Layout) -> float:

@@ -145,16 +145,18 @@ class AdapterRound:
         """Add one client's adapter; return the reason if it can't take part, as far as it shows by itself."""
         if client in self._stored or client in self.failed:
             raise ValueError(f"client {quoted(client, 60)} was added to this round already; each counts once.")
+        in_file, folder = issubclass(type(update), Path), None  # not isinstance, which a class can override
         try:
-            parsed: Any = parse_adapter(_opened(update), self._settings, self._forms)
+            folder = Path(update) if in_file else None  # a plain one, so that no class of a client poses as the server
+            parsed: Any = parse_adapter(_opened(folder or update), self._settings, self._forms)
         except Exception as error:  # a client's container may raise anything
-            if isinstance(update, Path) and isinstance(error, ServerResourceError):
+            if folder is not None and isinstance(error, ServerResourceError):
                 raise
-            reason = short(error, LONGEST_REASON) if isinstance(update, Path) else reason_of(error)
+            reason = reason_of(error) if folder is None else short(error, LONGEST_REASON)
             self.quarantined[client] = reason
             parsed = Unreadable(reason)
         self._stored[client] = parsed, size
-        if isinstance(update, Path):
+        if in_file:
             self._in_files.add(client)
         return self.quarantined.get(client)
 
@@ -240,7 +242,7 @@ def _cancelled(part: float) -> str:
 
 
 def _opened(update: Any) -> Any:
-    return open_adapter(update) if isinstance(update, Path) else update
+    return open_adapter(update) if issubclass(type(update), Path) else update
 
 
 def _measure(rule: Rule, sketch: Sketch, seed: int) -> Measure:

@@ -19,7 +19,7 @@ from bartizan._util.redact import without_addresses_secrets, without_secrets
 from bartizan._util.regular_files import NotRegularError, open_regular, read_regular
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
-from bartizan.errors import ADVICE, ServerResourceError, raise_if_exhausted, server_error
+from bartizan.errors import ADVICE, EXHAUSTED, ServerResourceError, raise_if_exhausted, server_error
 from bartizan.updates.folders import INDEX, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
     LONGEST_HEADER,
@@ -284,8 +284,8 @@ class LocalFiles:
             return None
         try:
             mapped = MappedFile(file.fileno(), size, "private" if self.exposed and tensors else "read")
-        except OSError:
-            if self.exposed:
+        except OSError as unmapped:
+            if self.exposed or (keep_trying and unmapped.errno in EXHAUSTED):
                 raise
             return None
         return mapped.memory(writable=tensors)  # torch wants to hear that it may write

@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -88,8 +87,10 @@ class Spill:
         except OSError as full:
             if full.errno != errno.EFBIG or not file.end:
                 raise
-            self._idle.append(file)  # it may have room for a smaller one
-            file = SpillFile(self.folder)
+            # The full one may have room for a smaller update. `finally` hands back one of the two, also if the next
+            # file can't be opened: a file that is idle twice would be written to by two threads.
+            full_file, file = file, SpillFile(self.folder)
+            self._idle.append(full_file)
             return file.append(arrays, size)
         finally:
             if not file.file.closed:
@@ -159,7 +160,7 @@ def remove_leftovers(place: Path) -> list[Path]:
         # It may be gone by now, or belong to another user.
         with suppress(OSError), open_regular(lock_path, "r+b") as lock:
             if try_lock(lock):
-                _remove(lock_path.with_suffix(""), lock_path, lock, os.getpid())
+                _remove(lock_path.with_suffix(""), lock_path, lock, os.getpid(), [])
                 removed.append(lock_path.with_suffix(""))
     return removed
 
@@ -174,11 +175,12 @@ def _locked(place: Path) -> tuple[IO[bytes], Path]:
         lock.close()
 
 
-def _remove(folder: Path, lock_path: Path, lock: IO[bytes], owner: int, files: Sequence[SpillFile] = ()) -> None:
+def _remove(folder: Path, lock_path: Path, lock: IO[bytes], owner: int, files: list[SpillFile]) -> None:
     if os.getpid() != owner:  # a forked child that exits: the round is its parent's
         return
     for file in files:
         file.file.close()
+    files.clear()  # with the mappings, which keep the disk's blocks
     shutil.rmtree(folder, ignore_errors=True)
     lock_path.unlink(missing_ok=True)
     lock.close()
