@@ -79,7 +79,7 @@ def _written(draw: Draw) -> bytes:
         content = {**content, section: {NAMED[section]: draw.pick(WORDS)}}
     try:
         return toml.document(content).encode("utf-8", "surrogatepass")
-    except (TypeError, AttributeError):  # TOML has no None
+    except (TypeError, AttributeError, RecursionError):  # TOML has no None, and no experiment nests so deeply
         raise RefusedError from None
 
 
