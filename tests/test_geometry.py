@@ -212,6 +212,7 @@ BAD_SIZES = [
     *([1.0], [1, 2, 0], [1, 2, float("nan")], [1, 2, -3], "abc", 7, [1, 2, None], [1, 2, 10**400], [[1, 2], [3]]),
     *([1, 2, size] for size in (5e-324, 1e308, 2.0**-65, 2.0**65, float("inf"), True, np.False_, "3", b"3")),
     *(np.array(sizes) for sizes in ([True, True, False], ["1", "2", "3"], [1, 2, 1e-20])),
+    *(np.array([1, 2, size], dtype=object) for size in (True, "3")),
 ]
 
 

@@ -569,6 +569,9 @@ def test_too_few_at_the_deadline_refuse_the_round_which_stays_open_for_others():
     [
         ({"deadline": -1}, ValueError, "deadline must be a number of seconds, 0 or more, got -1"),
         ({"deadline": float("nan")}, ValueError, "deadline must be"),
+        ({"deadline": "3"}, ValueError, "deadline must be a number of seconds, 0 or more, got '3'"),
+        ({"expected": 3}, TypeError, "expected must be a list of clients' ids, got 3"),
+        ({"expected": "amy"}, TypeError, "expected must be a list of clients' ids, got 'amy'"),
         ({"expected": [[1]]}, TypeError, "id must be hashable"),
         ({"expected": [float("nan")]}, ValueError, "id must equal itself"),
     ],

@@ -382,10 +382,8 @@ def client_sizes(sizes: Any, n_clients: int) -> Floats:
     """The clients' data sizes as an array, ones if not given; values are checked later, of clients that take part."""
     try:
         given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
-        if isinstance(sizes, (list, tuple)):
-            numbers = NO_SIZES.isdisjoint(map(type, sizes))
-        else:
-            numbers = sizes is None or np.asarray(sizes).dtype.kind in "iufO"
+        kind = "f" if sizes is None else "O" if isinstance(sizes, (list, tuple)) else np.asarray(sizes).dtype.kind
+        numbers = NO_SIZES.isdisjoint(map(type, sizes)) if kind == "O" else kind in "iuf"
         if not numbers:
             raise TypeError
     except (TypeError, ValueError, OverflowError, RuntimeError):

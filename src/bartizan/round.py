@@ -10,6 +10,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -186,10 +187,12 @@ class Round(Generic[U]):
                 of `add` is running. After them a client whose `add` is still running has failed, as by `fail`, also
                 if too few clients are left and this raises. None waits for running calls alone, however long they take.
         """
+        if isinstance(expected, (str, bytes)) or not isinstance(expected, Iterable):
+            raise TypeError(f"expected must be a list of clients' ids, got {quoted(expected)}.")
         expected = list(expected)
         for client in expected:
             _check_id(client)
-        if deadline is not None and not deadline >= 0:
+        if deadline is not None and not (isinstance(deadline, Real) and deadline >= 0):
             raise ValueError(f"deadline must be a number of seconds, 0 or more, got {quoted(deadline)}.")
 
         def missing() -> list[Any]:

@@ -10,6 +10,7 @@ from pathlib import Path, PosixPath
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 import bartizan as bz
@@ -140,6 +141,20 @@ def test_a_minority_of_the_weight_decides_neither_rank_nor_dtype_nor_alpha():
     X = np.array([dense(one.arrays, one.alpha) for one in sent])
     whole = lora.aggregate(sent, bz.Mean(), LoRA(rank=30))  # which keeps every product
     np.testing.assert_allclose(dense(whole.update, whole.alpha), X.mean(axis=0), atol=1e-5 * np.abs(X).max())
+
+
+@pytest.mark.parametrize("combine", ["products", "factors"])
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["NumPy", "torch"])
+@pytest.mark.parametrize(("common", "wide", "size"), [("float16", "float32", 1e6), ("float32", "float64", 1e60)])
+def test_a_client_of_a_wider_dtype_makes_no_number_of_the_result_overflow(common, wide, size, library, combine):
+    """With Mean, which takes every client as it is."""
+    sent = [adapter(np.random.default_rng(m), 4, common) for m in range(8)]
+    sent.append({name: array.astype(wide) * size for name, array in adapter(np.random.default_rng(8), 4).items()})
+    sent = [{name: library(array) for name, array in update.items()} for update in sent]
+    out = lora.aggregate(sent, bz.Mean(), LoRA(alpha=4, combine=combine), seed=1)
+    for array in map(np.asarray, out.update.values()):
+        assert array.dtype == common
+        assert np.isfinite(array).all()
 
 
 def test_a_clients_own_alpha_is_bounded_on_both_sides():

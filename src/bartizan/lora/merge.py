@@ -77,7 +77,12 @@ def _refactored(B: Any, A: Any, rank: int, rng: np.random.Generator) -> tuple[An
 
 
 def _like(array: Any, leaf: Any) -> Any:
-    """A float64 array in the dtype of this one, and of its own type."""
+    """A float64 array in the dtype of this one, and of its own type; what that can't hold becomes its largest number.
+
+    A client may send a wider dtype than that of the result, and no rule but Mean gives it so much weight.
+    """
+    largest = float(library(leaf).finfo(leaf.dtype).max)
+    array = array.clip(-largest, largest)
     if is_tensor(leaf):
         return in_own_type(array.to(leaf.dtype).contiguous(), leaf)
     return in_own_type(np.ascontiguousarray(array, dtype=leaf.dtype), leaf)
