@@ -178,8 +178,8 @@ class Round(Generic[U]):
     ) -> Aggregation[U]:
         """Weigh and combine the updates added so far, after running calls of `add` have returned.
 
-        If that raises, the round stays open for more clients. A closed round returns the same result again. `out` and
-        `progress` are as in `aggregate`.
+        If that raises, the round stays open for more clients, but not for those that `expected` counted as failed. A
+        closed round returns the same result again. `out` and `progress` are as in `aggregate`.
 
         Args:
             expected: The clients that were asked. Those that were neither added nor failed count as failed.
