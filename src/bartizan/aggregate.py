@@ -251,7 +251,8 @@ def aggregate(
     chosen = aggregator.sketch_for(clients)
     effective = effective_sketch(rule, chosen)
     points, needed = {"reference": reference, "trusted": trusted}, effective.working_set()
-    clients = replace(clients, rewritable=rewritable)
+    if rewritable:
+        clients = replace(clients, rewritable=rewritable)
     clients = clients.prepared(out, points, *needed, distances=rule.needs_distances)
 
     # Drawn only now: `updates` may be a generator that was still waiting for some of them.

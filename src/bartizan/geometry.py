@@ -23,6 +23,8 @@ from bartizan.kernels import reference
 Distances: TypeAlias = tuple[Floats, int, float]
 """Squared distances of all pairs, the medoid, and its median squared distance to the clients."""
 
+SMALL_MATRIX = 64  # rows up to which a product with a vector is one call of BLAS in one thread
+
 # Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
 SHORT_OF_DIGITS = 1e-9
 # The same where float32 differences from a reference are mixed, and where their products are summed in float32.
@@ -334,7 +336,9 @@ class Geometry:
         heaviest = int(weights.argmax())
         centre = heaviest if weights[heaviest] > 0.5 else self.medoid
         row = products[centre]
-        along = np.einsum("ij,j->i", products, weights) - total * row
+        # Of larger matrices BLAS would wake its threads.
+        along = products.dot(weights) if M <= SMALL_MATRIX else np.einsum("ij,j->i", products, weights)
+        along -= total * row
         along -= along[centre]
         squares = products.diagonal() - 2 * row + row[centre] if with_origin else self.squared_distances[centre]
         squares = squares - 2 * along + weights @ along

@@ -24,7 +24,7 @@ from bartizan.sketch.probes import PROBES, Probes
 from bartizan.updates import ColumnPass, Noise, UpdateRows, Updates, combine
 from bartizan.updates.columns import GRANULE, HostRows, Row
 from bartizan.updates.files import open_paths
-from bartizan.updates.layout import Layout
+from bartizan.updates.layout import Layout, is_array
 from bartizan.updates.lazy import LostUpdatesError
 from bartizan.updates.updates import Blocks
 
@@ -167,6 +167,8 @@ def _compared(
 
 def opened_paths(updates: Any) -> tuple[Any, frozenset[int]]:
     """The updates, each path or address opened, and which of them are local files, which clients may still rewrite."""
+    if is_array(updates):
+        return updates, frozenset()
     if isinstance(updates, (Iterator, ValuesView)):
         updates = list(updates)
     files = enumerate(updates) if isinstance(updates, (list, tuple)) else ()
@@ -190,11 +192,11 @@ def combine_measured(clients: Updates, decision: Decision, noise: Noise, measure
     both measured and summed: whatever is written meanwhile, the second result is made of what was measured.
     """
     weights, stage = decision.weights, decision.coordinate_stage
+    if not (clients.rewritable and clients.rewritable.intersection(clients.clients)):
+        return combine(clients, weights, stage, noise)
     used = np.flatnonzero(weights) if stage is None else stage.used(len(clients))
     used = used if len(used) < len(clients) else np.arange(len(clients))
     measured = [one for one in measured if all(clients.clients[row] in one.place for row in used)]
-    if not clients.rewritable.intersection(clients.clients):
-        return combine(clients, weights, stage, noise)
     try:
         if stage is None:
             return combine(clients, weights, stage, noise, partial(_check_sum, clients, weights, measured))

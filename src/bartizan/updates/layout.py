@@ -265,6 +265,8 @@ def usual_container(containers: Sequence[Any], weights: Floats) -> Any:
 
     Updates of weight 0 are not looked at, unless all are.
     """
+    if len(set(map(id, containers))) == 1:  # rows of one matrix
+        return containers[0]
     weights = weights if weights.any() else np.ones(len(containers))
     first: dict[Any, Any] = {}
     ordered: dict[Any, float] = {}
