@@ -97,3 +97,12 @@ def test_ids_of_several_kinds_are_listed():
     reputation = bz.Reputation()
     reputation.add({}, {"amy": "it holds NaN", 7: "it holds NaN", ("a", 1): "it holds NaN"})
     assert {one.node for one in reputation.suspects()} == {"amy", 7, ("a", 1)}
+
+
+def test_sizes_of_a_result_are_a_mapping_that_names_every_client():
+    result = bz.aggregate({"amy": [1.0], "bob": [1.1], "cal": [0.9]}, "geometric-median")
+    for sizes, said in (([1, 2, 3], "a mapping from client ids"), ({"amy": 1, "bob": 2}, "client 'cal' has None")):
+        reputation = Reputation()
+        with pytest.raises((TypeError, ValueError), match=said):
+            reputation.add_result(result, sizes)
+        assert not reputation.nodes

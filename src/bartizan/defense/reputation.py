@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from bartizan._util import schema
-from bartizan._util.text import short
+from bartizan._util.text import quoted, short
 from bartizan._util.types import Floats
+from bartizan.defense.reported import sizes_of
 
 LITTLE = 0.1  # a node with a weight below this part of its share was left out of the round
 
@@ -149,6 +150,10 @@ class Reputation:
         knows: ``add(None, error.quarantined, error.failed)``.
         """
         weights = result.weights
+        if sizes is not None:
+            if not isinstance(sizes, Mapping):
+                raise TypeError(f"sizes must be a mapping from client ids to data sizes; got {quoted(sizes, 60)}.")
+            sizes_of(result.clients, sizes)
         by_id = None if weights is None else dict(zip(result.clients, weights.tolist(), strict=True))
         self.add(by_id, result.quarantined, result.failed, took_part=result.clients, sizes=sizes)
 
