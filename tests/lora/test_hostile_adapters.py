@@ -143,15 +143,14 @@ def test_a_minority_of_the_weight_decides_neither_rank_nor_dtype_nor_alpha():
     np.testing.assert_allclose(dense(whole.update, whole.alpha), X.mean(axis=0), atol=1e-5 * np.abs(X).max())
 
 
-@pytest.mark.parametrize("combine", ["products", "factors"])
 @pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["NumPy", "torch"])
 @pytest.mark.parametrize(("common", "wide", "size"), [("float16", "float32", 1e6), ("float32", "float64", 1e60)])
-def test_a_client_of_a_wider_dtype_makes_no_number_of_the_result_overflow(common, wide, size, library, combine):
+def test_a_client_of_a_wider_dtype_makes_no_number_of_the_result_overflow(common, wide, size, library):
     """With Mean, which takes every client as it is."""
     sent = [adapter(np.random.default_rng(m), 4, common) for m in range(8)]
     sent.append({name: array.astype(wide) * size for name, array in adapter(np.random.default_rng(8), 4).items()})
     sent = [{name: library(array) for name, array in update.items()} for update in sent]
-    out = lora.aggregate(sent, bz.Mean(), LoRA(alpha=4, combine=combine), seed=1)
+    out = lora.aggregate(sent, bz.Mean(), LoRA(alpha=4), seed=1)
     for array in map(np.asarray, out.update.values()):
         assert array.dtype == common
         assert np.isfinite(array).all()
@@ -219,7 +218,7 @@ def test_rules_sketches_and_settings_that_adapters_do_not_admit_are_refused():
         bz.aggregate(np.ones((5, 9)), bz.Krum(1), sketch=TwoSided())
     with pytest.raises(bz.TooFewClientsError, match="does not say its alpha"):
         lora.aggregate([GOOD] * 5, bz.Mean())
-    for wrong in ({"alpha": -1}, {"alpha": float("nan")}, {"rank": 0}, {"max_rank": True}, {"combine": "x"}):
+    for wrong in ({"alpha": -1}, {"alpha": float("nan")}, {"rank": 0}, {"max_rank": True}):
         with pytest.raises(ValueError, match="LoRA"):
             LoRA(**wrong)
     for wrong in ({"k": 100}, {"k": 64, "rows": 128}, {"k": 4096, "rows": 32}):
@@ -345,16 +344,14 @@ class Rewriting(bz.GeometricMedian):
         return super().weigh(geometry)
 
 
-@pytest.mark.parametrize("combine", ["products", "factors"])
 @pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided()], ids=repr)
-def test_folders_are_read_once(sketch, combine, tmp_path):
+def test_folders_are_read_once(sketch, tmp_path):
     """Each is measured and averaged in several readings: none of them sees what is written meanwhile."""
     sent = [folder_of(tmp_path / f"{m}", adapter(np.random.default_rng(m), 2)) for m in range(5)]
-    settings = LoRA(combine=combine)
-    plain = lora.aggregate(sent, bz.GeometricMedian(), settings, sketch=sketch, seed=1)
+    plain = lora.aggregate(sent, bz.GeometricMedian(), LoRA(), sketch=sketch, seed=1)
     rule = Rewriting(path=sent[2] / TENSORS)
     before = (sent[2] / TENSORS).read_bytes()
-    out = lora.aggregate(sent, rule, settings, sketch=sketch, seed=1)
+    out = lora.aggregate(sent, rule, LoRA(), sketch=sketch, seed=1)
     assert (sent[2] / TENSORS).read_bytes() != before
     for name, array in plain.update.items():
         np.testing.assert_array_equal(out.update[name], array)

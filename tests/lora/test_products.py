@@ -290,17 +290,6 @@ def test_components_without_a_product_can_still_be_trained():
         assert (np.abs(out[name]).max(axis=1) > 0.01).all()
 
 
-def test_factor_by_factor_is_not_the_average_of_products():
-    rng = np.random.default_rng(8)
-    sent = [adapter(rng, 3) for _ in range(3)]
-    out = lora.aggregate([*sent, adapter(rng, 2)], bz.Mean(), LoRA(alpha=3, combine="factors"))
-    assert list(out.quarantined) == [3]
-    for name, array in out.update.items():
-        np.testing.assert_allclose(array, np.mean([one[name] for one in sent], axis=0), atol=1e-6)
-    mean = np.mean([dense(one, 3) for one in sent], axis=0)
-    assert np.linalg.norm(dense(out.update, 3) - mean) > 0.3 * np.linalg.norm(mean)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_factors_keep_their_dtype(dtype, library):
     torch = pytest.importorskip("torch")

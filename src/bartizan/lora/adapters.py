@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,6 @@ class LoRA:
             takes each client's own from its peft folder, if s is 2^-12 to `max_scale`. The result's is then that of the
             reference, or the weighted median of the clients' (`AdapterAggregation.alpha`).
         rank: The rank of the result; by default that of the reference, or the weighted median of the clients'.
-        combine: ``"products"`` averages the products B A, and factors the average again to the wanted rank.
-            ``"factors"`` averages B and A separately, where all ranks agree: cheaper, and not the same.
         use_rslora: s = alpha / sqrt(r), as peft's option of that name.
         max_rank: The largest rank that a client's factors may have.
         max_scale: The largest s that a client may ask for, where alpha is its own.
@@ -47,7 +45,6 @@ class LoRA:
 
     alpha: float | None = None
     rank: int | None = None
-    combine: Literal["products", "factors"] = "products"
     use_rslora: bool = False
     max_rank: int = 256
     max_scale: float = 64.0
@@ -59,8 +56,6 @@ class LoRA:
         for name, whole in (("rank", self.rank), ("max_rank", self.max_rank)):
             if whole is not None and (isinstance(whole, bool) or not isinstance(whole, int) or whole < 1):
                 raise ValueError(f"LoRA needs {name}, a whole number from 1 up; got {quoted(whole)}.")
-        if self.combine not in ("products", "factors"):
-            raise ValueError(f"LoRA's combine is 'products' or 'factors'; got {quoted(self.combine)}.")
 
     def scale(self, rank: int, alpha: float | None) -> float:
         """The s of factors of this rank; TypeError if the client's own alpha is not admitted."""
@@ -281,12 +276,6 @@ def parse_adapters(
     for client, one in parsed.items():
         if _place(one) != _place(usual):
             quarantined[client] = short(_misfit(usual, one), LONGEST_REASON)
-    if settings.combine == "factors":
-        alike = {client: one.form.ranks for client, one in parsed.items() if client not in quarantined}
-        usual = points["reference"] or (parsed[_most_common(alike)] if alike else usual)
-        for client, one in parsed.items():
-            if client not in quarantined and one.form.ranks != usual.form.ranks:
-                quarantined[client] = "its ranks are not those of the others, and combine='factors' needs equal ones"
     if strict and quarantined:
         raise BadClientError(*min(quarantined.items()))
     kept = tuple(client for client in parsed if client not in quarantined)

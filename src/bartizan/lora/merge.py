@@ -35,18 +35,14 @@ def combined(clients: Adapters, weights: Floats, settings: LoRA, seed: int) -> t
     rng = generator_of(seed, PADDING)
     for i, (r, own, leaves) in enumerate(zip(like.ranks, like.scales, like.leaves, strict=True)):
         rank = settings.rank or r
-        scale = settings.rescaled(own, r, rank) if settings.combine == "products" else own
+        scale = settings.rescaled(own, r, rank)
         c = w * [one.form.scales[i] for one, _ in parts] / scale
         ranks = [one.form.ranks[i] for one, _ in parts]
         B, A = joined([one.B[i] for one, _ in parts], axis=1), joined([one.A[i] for one, _ in parts], axis=0)
         B, A = placed(B, leaves[0]), placed(A, leaves[1])  # in torch callers can limit the threads, in NumPy they can't
-        if settings.combine == "factors":
-            B = (B.reshape(-1, len(c), r) * placed(c[:, None], B)).sum(1)
-            A = (A.reshape(len(c), r, -1) * placed(w[:, None, None], A)).sum(0)
-        else:
-            B, A, sigma = _refactored(B * placed(np.repeat(c, ranks), B), A, rank, rng)
-            lost += float(scale**2 * (sigma[rank:] ** 2).sum())
-            total += float(scale**2 * (sigma**2).sum())
+        B, A, sigma = _refactored(B * placed(np.repeat(c, ranks), B), A, rank, rng)
+        lost += float(scale**2 * (sigma[rank:] ** 2).sum())
+        total += float(scale**2 * (sigma**2).sum())
         for name, array, leaf in zip(like.names[i], (B, A), leaves, strict=True):
             update[name] = _like(array, leaf)
     update = {name: update[name] for name in like.order}
