@@ -98,10 +98,20 @@ def check(case: Case) -> str:
     return COMPARED if all(sound) else ACCEPTED
 
 
+def _trusted(rule: Any, x: np.ndarray) -> np.ndarray | None:
+    """The mean, or the first client's update where that has no direction."""
+    if not getattr(rule, "needs_trusted", False):
+        return None
+    mean: np.ndarray = x.mean(axis=0)
+    if not mean.any() and not x[0].any():
+        raise RefusedError
+    return mean if mean.any() else x[0]
+
+
 def _given(case: Case, rule: Any, x: np.ndarray, sound: bool) -> bz.Aggregation[Any]:
     sizes: Any = case.sizes
     updates: Any = x
-    trusted = x.mean(axis=0) if getattr(rule, "needs_trusted", False) else None
+    trusted = _trusted(rule, x)
     if case.how == "array":
         try:
             sizes = np.asarray(case.sizes, dtype=np.float64)
@@ -131,7 +141,7 @@ def _reported(case: Case, rule: Any, x: np.ndarray, sound: list[bool]) -> bz.Agg
             require(not sound[client] or isinstance(claim, Fraction), f"the claim {claim!r} was refused")
         else:
             require(sound[client], f"the claim {claim!r} was taken")
-    trusted = x.mean(axis=0) if getattr(rule, "needs_trusted", False) else None
+    trusted = _trusted(rule, x)
     with documented(ValueError, sound=bool(sizes) and enough(rule, len(sizes), 0)):
         return bz.aggregate(x[list(sizes)], rule, sizes=list(sizes.values()), trusted=trusted, seed=case.seed)
 
