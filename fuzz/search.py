@@ -75,6 +75,7 @@ def guided(atheris: Any, monitor: Monitor, seconds: float, seed: int, tick: Call
 
     # The monitor handles failures, time and memory: libFuzzer would stop at the first failure.
     flags = [f"-seed={seed}", f"-max_len={monitor.surface.length}", "-timeout=0", "-rss_limit_mb=0", "-detect_leaks=0"]
+    flags += ["-handle_xfsz=0"]  # a surface limits the size of files
     flags += [f"-artifact_prefix={corpus}/"]  # it writes slow cases down, else into the current folder
     atheris.Setup([sys.argv[0], *flags, "-verbosity=0", str(corpus)], run_one)
     atheris.Fuzz()
