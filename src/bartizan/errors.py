@@ -26,6 +26,10 @@ class ServerResourceError(OSError):
     """
 
 
+class MemoryBudgetError(ValueError):
+    """The limit `memory=` is too small for the round: no client is quarantined for it."""
+
+
 ADVICE = {
     errno.EMFILE: "Raise the limit on open files of this process (ulimit -n)",
     errno.ENFILE: "Raise the limit on open files of this system (fs.file-max)",

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 import bartizan as bz
-from bartizan.errors import ServerResourceError
+from bartizan.errors import MemoryBudgetError, ServerResourceError
 from bartizan.updates import files, mapping
 from bartizan.updates.files import create_update, open_update
 
@@ -25,7 +25,7 @@ START = """
 import errno, os, resource, sys
 from pathlib import Path
 import numpy as np, bartizan as bz
-from bartizan.errors import ServerResourceError
+from bartizan.errors import MemoryBudgetError, ServerResourceError
 folder = Path(sys.argv[1])
 
 def limited(name, most):
@@ -489,7 +489,7 @@ def test_a_budget_has_no_part_for_distances_that_no_rule_asks_for(rule, a_round)
     x = np.ones((3000, 8), np.float32)  # whose distances would take 1.15 GB
     if not a_round:
         assert bz.aggregate(x, rule, memory="200 MiB").update.tolist() == [1.0] * 8
-        with pytest.raises(ValueError, match=r"memory=200 MiB is too little.*distances 1,099 MiB"):
+        with pytest.raises(MemoryBudgetError, match=r"memory=200 MiB is too little.*distances 1,099 MiB"):
             bz.aggregate(x, bz.Krum(1), memory="200 MiB")
         return
     with bz.Aggregator(rule).round(memory="200 MiB") as r:

@@ -10,6 +10,7 @@ import numpy as np
 
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
+from bartizan.errors import MemoryBudgetError
 from bartizan.kernels.rows import UNIT, Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, slices
 from bartizan.updates.layout import Layout, is_tensor
@@ -67,7 +68,7 @@ class ColumnPass:
         if self.spare < least_block:
             listed = ", ".join(f"{name} {shown(size)}" for name, size in needs.items() if size)
             advice = " A result on disk needs less: see bartizan.files.create_update."
-            raise ValueError(
+            raise MemoryBudgetError(
                 f"memory={shown(memory)} is too little: at least {shown(sum(needs.values()) + least_block)} is needed "
                 f"({listed}, one block of the updates {shown(least_block)}).{advice if needs.get('result') else ''}"
             )
