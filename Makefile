@@ -22,7 +22,7 @@ test: $(VENV)/dev
 test-generic: $(VENV)/dev
 	NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=$(CURDIR)/build/numba-generic OPENBLAS_CORETYPE=Prescott \
 		NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/kernels/test_kernels.py \
-		tests/kernels/test_order_statistics.py tests/kernels/test_weigh.py tests/test_geometry.py tests/rules/test_definitions.py
+		tests/kernels/test_order_statistics.py tests/kernels/test_weigh.py tests/measure/test_geometry.py tests/rules/test_definitions.py
 
 test-slow: $(VENV)/slow
 	$(BIN)/python -m pytest -m slow
@@ -36,7 +36,7 @@ test-flower: $(FLOWERS:%=.venv-flower-%/ready)
 GPU_PROCESSES ?= 8
 test-gpu:
 	PYTHONPATH=src $(PYTHON_GPU) -m pytest -p no:benchmark -n $(GPU_PROCESSES) --dist worksteal tests/kernels/test_gpu.py \
-		tests/updates/test_ongpu.py tests/distributed/test_distributed_gpu.py tests/attacks/test_attacks.py tests/lab/test_clients.py tests/lab/test_images.py
+		tests/updates/test_ongpu.py tests/sources/test_sharded_gpu.py tests/attacks/test_attacks.py tests/lab/test_clients.py tests/lab/test_images.py
 
 test-peers: $(PEERS)/ready
 	$(PEERS)/bin/python -m pytest -o addopts="" --confcutdir=tests/peers tests/peers

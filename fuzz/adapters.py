@@ -11,7 +11,7 @@ from safetensors.numpy import save as save_safetensors
 
 import bartizan as bz
 from bartizan import lora
-from bartizan.lora.peft_folders import CONFIG, TENSORS
+from bartizan.sources.adapters.peft_folders import CONFIG, TENSORS
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes, mutated_json
 from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, fair, require

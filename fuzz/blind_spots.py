@@ -13,7 +13,7 @@ import bartizan as bz
 from bartizan.lora import LoRA, TwoSided
 from fuzz.strategies import surface_of
 from fuzz.surfaces import COMPARED, RefusedError, Surface, require
-from tests.blind_spots import HIDDEN, most_hidden, stated_odds
+from tests.support.blind_spots import HIDDEN, most_hidden, stated_odds
 
 SKETCHES = (
     *(bz.Rotated(64, mixing=4), bz.Rotated(64, mixing=16), bz.Rotated(256, mixing=16), bz.Rotated(4096)),

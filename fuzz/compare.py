@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 import bartizan as bz
-from bartizan.geometry import Geometry
 from bartizan.kernels import reference as definitions
+from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Decision
 from bartizan.rules.coordinatewise import CoordinateWise
 from fuzz.surfaces import require
-from tests import oracle
+from tests.support import oracle
 
 DIGITS = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-9}
 SMALLEST = {"float16": 1e-7, "bfloat16": 1e-38, "float32": 1e-38, "float64": 0.0}

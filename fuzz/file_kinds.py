@@ -28,7 +28,7 @@ from fuzz.lab.data import CIFAR10, IDX, PACKED, TINY
 from fuzz.lab.runs import END, EXPERIMENT, ROUNDS, RUN, SAVED, WHOLE, line_of
 from fuzz.surfaces import ACCEPTED, COMPARED, LONGEST_MESSAGE, RefusedError, Surface, fair, on_purpose, require
 from fuzz.updates.files import NPY, TENSORS
-from tests.places import KINDS
+from tests.support.places import KINDS
 
 OWN = b"".join(map(line_of, [RUN | {"id": EXPERIMENT.id}, *ROUNDS, END]))
 HONEST = [np.arange(6, dtype=np.float32) + m for m in range(3)]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from bartizan.defense.reputation import Reputation
 from bartizan.flower import saved_state
 from bartizan.flower.replies import Model
 from bartizan.flower.saved_state import Saved
+from bartizan.judge.reputation import Reputation
 from bartizan.records import CorruptFileError
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes, mutated_json

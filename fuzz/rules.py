@@ -9,7 +9,7 @@ import bartizan as bz
 from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
 from bartizan.rules.preaggregators import Mixed
 from fuzz.draw import Draw
-from tests import oracle
+from tests.support import oracle
 
 RULES: dict[str, Callable[[int], Any]] = {
     "Mean": lambda f: bz.Mean(),

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import bartizan as bz
-from bartizan.defense.reported import SizePolicy
+from bartizan.judge.client_reports import SizePolicy
 from fuzz.aggregate import warm
 from fuzz.rules import RULES, enough
 from fuzz.strategies import surface_of

@@ -50,22 +50,28 @@ def _under(package: str, *names: str) -> tuple[str, ...]:
 
 DATA, REPORT = "lab.data", "lab.report"
 SURFACES = {
-    "aggregate": Entry("aggregate:surface", 6, _under("updates", "parse", "layout") + _under("defense", "quarantine")),
+    "aggregate": Entry("aggregate:surface", 6, _under("updates", "parse", "layout") + _under("judge", "quarantine")),
     "round": Entry("round:surface", 5, ("bartizan.round", *_under("updates", "parse", "spill"))),
-    "sizes": Entry("sizes:surface", 2, _under("defense", "reported") + _under("rules", "base"), "hypothesis"),
+    "sizes": Entry("sizes:surface", 2, _under("judge", "client_reports") + _under("rules", "base"), "hypothesis"),
     "update-files": Entry("updates.files:surface", 2, _under("updates", "files", "headers"), "safetensors"),
     "shards": Entry("updates.stores:folders", 2, _under("updates", "folders", "headers", "remote"), "safetensors"),
     "stores": Entry("updates.stores:store", 1, _under("updates", "remote", "lazy"), "fsspec"),
     "adapters": Entry(
-        "adapters:surface", 2, _under("lora", "adapters", "peft_folders", "adapter_round"), "safetensors"
+        "adapters:surface", 2, _under("sources.adapters", "adapters", "peft_folders", "adapter_round"), "safetensors"
     ),
     "server-faults": Entry("server_faults:surface", 1, _under("updates", "files", "mapping", "spill"), "safetensors"),
     "weightless": Entry("weightless:containers", 2, _under("updates", "parse", "layout", "build"), "hypothesis"),
     "weightless-adapters": Entry(
-        "weightless:adapters", 1, _under("lora", "adapters", "adapter_round", "merge", "result_template"), "hypothesis"
+        "weightless:adapters",
+        1,
+        _under("sources.adapters", "adapters", "adapter_round", "merge", "result_template"),
+        "hypothesis",
     ),
     "blind-spots": Entry(
-        "blind_spots:surface", 1, (*_under("sketch", "rotated"), *_under("lora", "two_sided")), "hypothesis"
+        "blind_spots:surface",
+        1,
+        (*_under("measure", "rotated"), *_under("sources.adapters", "two_sided")),
+        "hypothesis",
     ),
     "cifar": Entry("lab.data:cifar", 2, _under(DATA, "safe_pickle", "cifar", "base"), "PIL"),
     "mnist": Entry("lab.data:mnist", 1, _under(DATA, "idx", "base"), "PIL"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan import lora
-from bartizan.lora.adapters import Configured
+from bartizan.sources.adapters.adapters import Configured
 from fuzz.adapters import _adapter
 from fuzz.strategies import surface_of
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, WrongError, require

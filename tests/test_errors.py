@@ -8,8 +8,8 @@ import pytest
 import bartizan as bz
 from bartizan import cli, records
 from bartizan._util.text import quoted, short, text
-from bartizan.defense.reputation import Reputation
 from bartizan.errors import BadClientError, TooFewClientsError
+from bartizan.judge.reputation import Reputation
 from report_runs import write_run
 
 ESCAPE = "\x1b[2J\x1b[31m"

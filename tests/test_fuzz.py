@@ -25,12 +25,12 @@ pytest.importorskip("PIL")
 import bartizan as bz
 from bartizan import files, registry
 from bartizan._util import schema
-from bartizan.defense import decide
+from bartizan.judge import judge
 from bartizan.kernels import reference
 from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
-from bartizan.lora import result_template, two_sided
 from bartizan.rules.krum import Krum
+from bartizan.sources.adapters import result_template, two_sided
 from bartizan.updates import Updates, layout, lazy, parse_updates
 from bartizan.updates import build as combining
 from fuzz import monitor, search
@@ -108,7 +108,7 @@ TestRoundMachine.settings = settings(FEW, max_examples=20, stateful_step_count=2
 
 
 def test_a_campaign_finds_quarantine_switched_off(monkeypatch, tmp_path, alarm):
-    monkeypatch.setattr(decide, "unusable_numbers", lambda clients, stats, find_faults: {})
+    monkeypatch.setattr(judge, "unusable_numbers", lambda clients, stats, find_faults: {})
     assert found(build("aggregate", tmp_path), "bad clients took part")
 
 
@@ -188,7 +188,7 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
         *("aggregate", bz.MultiKrum, "weigh"),
         *(lambda self, geometry: geometry.shares, "MultiKrum did not select"),
     ),
-    "sizes of any ratio": ("sizes", sys.modules["bartizan.geometry"], "LEAST_SIZE", 0.0, "were taken"),
+    "sizes of any ratio": ("sizes", sys.modules["bartizan.measure.geometry"], "LEAST_SIZE", 0.0, "were taken"),
     "a container chosen without the weights": (
         *("weightless", Updates, "like_of"),
         *(lambda self, weights: layout.usual_container(self.containers, np.ones(len(self))), "a client without weight"),

@@ -13,10 +13,10 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 BASE = {"_util", "errors"}
-SKETCHES = BASE | {"kernels", "geometry", "updates"}
-DECISION = SKETCHES | {"rules", "sketch"}
-CALLS = DECISION | {"defense", "registry", "result", "records"}
-LIBRARY = CALLS | {"aggregate", "round"}
+MEASURES = BASE | {"kernels", "updates"}
+DECISION = MEASURES | {"rules", "measure"}
+CALLS = DECISION | {"judge", "registry", "result", "records"}
+LIBRARY = CALLS | {"aggregate", "round", "sources", "sketch"}
 # What the modules of each folder, or file, at the top of the package may import from the rest of it.
 MAY_IMPORT = {
     "_util": set(),
@@ -24,26 +24,27 @@ MAY_IMPORT = {
     "result_lines": BASE,
     "records": BASE | {"result_lines"},
     "kernels": BASE,
-    "geometry": BASE | {"kernels"},
     "updates": BASE | {"kernels"},
-    "rules": BASE | {"kernels", "geometry"},
-    "sketch": SKETCHES,
+    "measure": MEASURES,
+    "rules": BASE | {"kernels", "measure"},
     "registry": DECISION,
-    "defense": DECISION,
-    "result": DECISION | {"defense"},
-    "aggregate": CALLS | {"round"},
-    "round": CALLS | {"aggregate"},
+    "judge": DECISION,
+    "result": DECISION | {"judge"},
+    "sources": LIBRARY,
+    "aggregate": LIBRARY,
+    "round": LIBRARY,
     "warmup": LIBRARY,
-    "aggregate_command": LIBRARY | {"aggregate_places", "partitioned"},
+    "aggregate_command": LIBRARY | {"aggregate_places"},
     "aggregate_places": LIBRARY,
     "attacks": LIBRARY,
-    "distributed": LIBRARY,
-    "lora": LIBRARY,
-    "flower": LIBRARY | {"lora"},
-    "nvflare": LIBRARY | {"lora"},
-    "partitioned": LIBRARY | {"distributed"},
+    "flower": LIBRARY,
+    "nvflare": LIBRARY,
     "lab": LIBRARY | {"attacks", "lora"},
     "cli": LIBRARY | {"attacks", "lab", "warmup"},
+    "sketch": {"measure"},
+    "distributed": {"sources"},
+    "lora": {"sources"},
+    "partitioned": {"sources"},
     "__main__": {"cli"},
     "__init__": LIBRARY | {"attacks"},
 }
@@ -62,7 +63,7 @@ LAB_MAY_IMPORT = {
     "__init__": {"config", "runs"},
 }
 FOREIGN = {"torch", "numba", "rich", "triton", "matplotlib", "flwr", "peft", "transformers", "jax"}
-SHARED_NAMES = {"__init__", "base", "command"}
+SHARED_NAMES = {"__init__", "base", "command", "partitioned"}
 MODULES = {path: path.relative_to(SOURCE / "bartizan") for path in sorted((SOURCE / "bartizan").rglob("*.py"))}
 
 

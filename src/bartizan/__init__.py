@@ -2,9 +2,10 @@
 
 from bartizan import attacks, sketch
 from bartizan.aggregate import Aggregator, aggregate
-from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import BadClientError, TooFewClientsError
-from bartizan.geometry import Geometry
+from bartizan.judge.reputation import Reputation, Suspect
+from bartizan.measure import Achlioptas, Exact, Gaussian, Rotated
+from bartizan.measure.geometry import Geometry
 from bartizan.registry import rule
 from bartizan.result import Aggregation
 from bartizan.round import Round
@@ -29,7 +30,6 @@ from bartizan.rules import (
 )
 from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
 from bartizan.rules.preaggregators import ARC, NNM, Bucketing, Clipping, NormFilter
-from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated
 from bartizan.updates import files
 
 __version__ = "0.1.0"

@@ -18,17 +18,17 @@ from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
-from bartizan.defense.decide import Verdict, decide, effective_sketch
-from bartizan.defense.quarantine import until_read
-from bartizan.defense.reported import sizes_of
-from bartizan.defense.rewritten import combine_measured, measure, opened_paths
-from bartizan.geometry import GramStats, client_sizes
+from bartizan.judge.client_reports import sizes_of
+from bartizan.judge.judge import Verdict, decide, effective_sketch
+from bartizan.judge.quarantine import until_read
+from bartizan.measure import Exact, Sketch
+from bartizan.measure.geometry import GramStats, client_sizes
 from bartizan.result import Aggregation
 from bartizan.round import NamedErrors
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
-from bartizan.sketch import Exact, Sketch
+from bartizan.sources.rewritten import combine_measured, measure, opened_paths
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, parse_updates
 from bartizan.updates.by_id import clients_by_id
 from bartizan.updates.files import open_point
@@ -126,7 +126,7 @@ class Aggregator:
         """The sketch of a round of these clients: the one given, or the faster one for `sketch="auto"`."""
         if isinstance(self.sketch, Sketch):
             return self.sketch
-        from bartizan.sketch.choose import sketch_for
+        from bartizan.measure.choose import sketch_for
 
         return sketch_for(clients, isinstance(self.rule, Rule) and self.rule.needs_distances, dim)
 

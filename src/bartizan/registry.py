@@ -12,14 +12,14 @@ from importlib import metadata
 from operator import rshift
 from typing import Any
 
+from bartizan import measure as sketches
 from bartizan import rules
-from bartizan import sketch as sketches
 from bartizan._util.text import did_you_mean, quoted
+from bartizan.measure import Sketch
+from bartizan.measure.choose import USUAL_K
 from bartizan.rules import Rule, coordinatewise, preaggregators
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
-from bartizan.sketch import Sketch
-from bartizan.sketch.choose import USUAL_K
 
 
 @dataclass(frozen=True)

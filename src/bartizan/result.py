@@ -9,8 +9,8 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from bartizan._util.types import Floats
-from bartizan.defense.decide import Verdict
-from bartizan.sketch import Exact, Sketch
+from bartizan.judge.judge import Verdict
+from bartizan.measure import Exact, Sketch
 
 U = TypeVar("U")
 

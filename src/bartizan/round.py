@@ -19,17 +19,17 @@ import numpy as np
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
-from bartizan.defense.decide import Verdict, decide, effective_sketch
-from bartizan.defense.quarantine import until_read
-from bartizan.defense.recheck import RECHECK_SKETCH
-from bartizan.defense.reported import is_size
-from bartizan.defense.rewritten import Measured, combine_measured, may_be_rewritten, measure, probed, stats_and_measured
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left, server_error
-from bartizan.geometry import SIZE_RANGE, GramStats, norm_limit
+from bartizan.judge.client_reports import is_size
+from bartizan.judge.judge import Verdict, decide, effective_sketch
+from bartizan.judge.quarantine import until_read
+from bartizan.judge.recheck import RECHECK_SKETCH
+from bartizan.measure import Rotated, Sketch
+from bartizan.measure.base import SketchedRows, StreamingSketch
+from bartizan.measure.geometry import SIZE_RANGE, GramStats, norm_limit
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
-from bartizan.sketch import Rotated, Sketch
-from bartizan.sketch.base import SketchedRows, StreamingSketch
+from bartizan.sources.rewritten import Measured, combine_measured, may_be_rewritten, measure, probed, stats_and_measured
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, parse_updates
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import is_place, open_point, opened

@@ -8,10 +8,10 @@ import numpy as np
 
 from bartizan._util.stopwatch import compile_seconds
 from bartizan.aggregate import aggregate
+from bartizan.measure import Exact, Rotated
 from bartizan.rules import MCA, Bulyan, FLTrust, GeometricMedian, Krum
 from bartizan.rules.coordinatewise import Median
 from bartizan.rules.preaggregators import NNM
-from bartizan.sketch import Exact, Rotated
 
 MANY = 300  # clients from which on other kernels do the work of the weigh stage
 

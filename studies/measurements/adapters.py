@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 import bartizan as bz
-from bartizan.lora import LoRA, TwoSided, factor_stacks, two_sided
-from bartizan.lora.adapters import Adapter, form_of, parse_adapter
+from bartizan.lora import LoRA, TwoSided
+from bartizan.sources.adapters import factor_stacks, two_sided
+from bartizan.sources.adapters.adapters import Adapter, form_of, parse_adapter
 from bartizan.updates.layout import Entry, Layout, is_tensor
 from studies.options import add_parts
 from studies.tables import markdown_table

@@ -14,10 +14,10 @@ from bartizan._util import machine
 from bartizan._util.console import ProgressLine
 from bartizan._util.seeds import fresh_seed
 from bartizan.attacks.nullspace import hidden_part
-from bartizan.defense.quarantine import ODDS, distorted_norms
-from bartizan.defense.recheck import RECHECK_SKETCH, Recheck
-from bartizan.geometry import Geometry
-from bartizan.sketch.exact import Norms
+from bartizan.judge.quarantine import ODDS, distorted_norms
+from bartizan.judge.recheck import RECHECK_SKETCH, Recheck
+from bartizan.measure.exact import Norms
+from bartizan.measure.geometry import Geometry
 from bartizan.updates import parse_updates
 from studies.options import add_parts
 from studies.tables import markdown_table

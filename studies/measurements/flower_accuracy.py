@@ -18,7 +18,10 @@ from studies.measurements.flower_server import quiet_flower
 from studies.options import add_command
 from studies.rows import write_json
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "examples" / "flower"), str(Path(__file__).parents[2] / "tests")]
+sys.path[:0] = [
+    str(Path(__file__).parents[2] / "examples" / "flower"),
+    str(Path(__file__).parents[2] / "tests" / "support"),
+]
 from flower_nodes import LocalGrid  # noqa: E402
 from garments import task  # noqa: E402
 

@@ -77,7 +77,7 @@ def wait_and_return(part, size, dtype):
 
 
 def engine_alone(parts, engine, share, dim, k):
-    from bartizan.partitioned.workers import workers_of
+    from bartizan.sources.partitioned.workers import workers_of
 
     workers = workers_of(engine, parts, 60)
     workers.map(wait_and_return, dict.fromkeys(range(workers.n_parts), (share * k, "float64")))

@@ -15,10 +15,10 @@ import numpy as np
 from bartizan import GeometricMedian, Geometry, Krum, MultiKrum, Rotated
 from bartizan._util.console import ProgressLine
 from bartizan._util.machine import timed
-from bartizan.geometry import GramStats
 from bartizan.kernels.rows import Rows
+from bartizan.measure.choose import costs_of
+from bartizan.measure.geometry import GramStats
 from bartizan.sketch import pairwise_distortion
-from bartizan.sketch.choose import costs_of
 from studies.options import add_command
 
 SEED = 2**90 + 1

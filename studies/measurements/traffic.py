@@ -40,7 +40,7 @@ def count_as_rank(rank: int, store: str) -> None:
     """Aggregate every case as one rank; the first prints what it counted."""
     import torch.distributed as dist
 
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
     from ranks import counted
 
     dist.init_process_group("gloo", store=dist.FileStore(store, RANKS), rank=rank, world_size=RANKS)

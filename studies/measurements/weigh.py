@@ -8,7 +8,7 @@ import numpy as np
 
 import bartizan as bz
 from bartizan._util import machine
-from bartizan.geometry import Geometry, gram_stats_of
+from bartizan.measure.geometry import Geometry, gram_stats_of
 from studies.options import add_command
 
 SKETCH_SIZE = 4096

@@ -11,9 +11,9 @@ import numpy as np
 
 from bartizan._util import machine
 from bartizan._util.types import Floats
-from bartizan.defense.decide import weigh
-from bartizan.geometry import Geometry, GramStats
+from bartizan.judge.judge import weigh
 from bartizan.kernels import reference
+from bartizan.measure.geometry import Geometry, GramStats
 from bartizan.rules.base import CoordinateStage, CoordinateWise, Rule
 from bartizan.updates import Updates, parse_updates
 

@@ -13,7 +13,7 @@ from bartizan import attacks
 from bartizan._util.types import Floats
 from bartizan.aggregate import Aggregator
 from bartizan.attacks import needs
-from bartizan.geometry import Geometry
+from bartizan.measure.geometry import Geometry
 from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.sketch import Exact, Rotated

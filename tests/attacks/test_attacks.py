@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import bartizan as bz
+import oracle
 from bartizan import attacks
 from bartizan.attacks import honest_updates as reading
 from bartizan.attacks.formulas import hiding_z
 from bartizan.attacks.optimised import most_harmful
-from tests import oracle
 
 H, F, P = 9, 3, 700
 DTYPES = ["float16", "float32", "float64"]

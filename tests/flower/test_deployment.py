@@ -25,7 +25,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'bartiz
 from bartizan.lab.report import load as report
 from deployment import Deployment, node_keys, secured, signal_all, simulate, wait_for
 
-HERE = Path(__file__).parents[1]
+HERE = Path(__file__).parents[1] / "support"
 APP = HERE / "flower_app"
 CHARACTERS = [*["honest"] * 4, "slow", "twice", "flip", "unreadable", "unlike", "crash"]
 CULPRITS = ["flip", "unlike", "unreadable"]

@@ -148,7 +148,7 @@ t.run(nodes, rounds=4, folder=sys.argv[1], spill=sys.argv[2])
 
 def test_a_run_continues_after_kill_9_in_the_middle_of_a_round(tmp_path):
     folder, spill = tmp_path / "run", tmp_path / "spill"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])}
     command = [sys.executable, "-c", KILLED, str(folder), str(spill)]
     killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

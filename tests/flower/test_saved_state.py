@@ -13,10 +13,10 @@ from flwr.app import Array
 
 import bartizan as bz
 from bartizan import records as results
-from bartizan.defense.reputation import Reputation
 from bartizan.flower import RobustStrategy, saved_state
 from bartizan.flower.replies import Model
 from bartizan.flower.saved_state import Saved
+from bartizan.judge.reputation import Reputation
 from flower_nodes import ATTACKERS, MODEL, LocalGrid, arrays, as_record, run, steps_by_one
 from places import KINDS, put
 

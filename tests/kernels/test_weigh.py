@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import bartizan as bz
-from bartizan.geometry import Geometry
+import oracle
 from bartizan.kernels import reference, weigh
+from bartizan.measure.geometry import Geometry
 from bartizan.rules import krum
-from tests import oracle
 
 SIZES = [1, 2, 3, 4, 5, 12, 31, 64, 97]
 

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from bartizan.defense.reputation import Reputation
+from bartizan.judge.reputation import Reputation
 from bartizan.nvflare import load_reputation
 from bartizan.nvflare.job_record import NAME, write_record
 from bartizan.records import CorruptFileError

@@ -15,6 +15,7 @@ from libraries import (
     ours,
 )
 
+import oracle
 from bartizan import (
     ARC,
     CGE,
@@ -32,7 +33,6 @@ from bartizan import (
     MultiKrum,
 )
 from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
-from tests import oracle
 
 SEEDS = range(30)
 ODD = [(M, f, p) for M, f, p in SHAPES if M % 2]

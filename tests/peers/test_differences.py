@@ -18,6 +18,7 @@ from libraries import (
     ours,
 )
 
+import oracle
 from bartizan import (
     ARC,
     CAF,
@@ -36,7 +37,6 @@ from bartizan import (
     aggregate,
 )
 from bartizan.rules.coordinatewise import MeaMed, Median
-from tests import oracle
 
 SEEDS = range(30)
 

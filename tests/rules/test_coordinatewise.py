@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bartizan as bz
+import oracle
 from bartizan.rules.coordinatewise import CoordinateWise, MeaMed, Median, TrimmedMean
-from tests import oracle
 
 
 def by_definition(rule, x, sizes=None):

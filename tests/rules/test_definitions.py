@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import bartizan as bz
+import oracle
 from bartizan._util.seeds import generator_of
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES
 from bartizan.rules.clipped_clustering import larger_cluster
-from tests import oracle
 
 SEEDS = range(12)
 

@@ -16,8 +16,8 @@ from bartizan import Gaussian, Rotated, attacks
 from bartizan import registry as names
 from bartizan._util.seeds import key_of
 from bartizan.attacks import needs
-from bartizan.geometry import Geometry
 from bartizan.kernels import reference
+from bartizan.measure.geometry import Geometry
 from bartizan.sketch import distortion, embedding_dimension
 from studies.__main__ import main
 from studies.estimates import log_slope

@@ -25,7 +25,7 @@ import bartizan as bz
 from bartizan import partitioned
 from bartizan.updates import lazy
 from bartizan.updates.files import create_update, open_update
-from tests.range_server import RangeServer, made_shards
+from range_server import RangeServer, made_shards
 
 M = 8
 RULE = bz.NNM(2) >> bz.GeometricMedian()
@@ -509,7 +509,7 @@ print(json.dumps({"grown": resident("VmHWM") - before, "quarantined": len(result
 def test_12_gigabytes_are_aggregated_in_512_mebibytes(rule, reads, tmp_path):
     """64 clients of 200 MB in 4 shards, computed by the server as they are read."""
     n, n_shards, numbers = 64, 4, 25_000_000
-    serve = [sys.executable, "-m", "tests.range_server", str(n), str(n_shards), str(numbers)]
+    serve = [sys.executable, "-m", "tests.support.range_server", str(n), str(n_shards), str(numbers)]
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     tiny = []
     fs = fsspec.filesystem("file")

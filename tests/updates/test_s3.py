@@ -12,7 +12,7 @@ import torch
 
 import bartizan as bz
 from bartizan import cli
-from tests.range_server import made_shards
+from range_server import made_shards
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of boto's and Flask's
 
@@ -82,7 +82,7 @@ def test_an_object_that_changes_between_the_passes_is_quarantined(change, bucket
             store.rm_file(path)
         return weighed(*arguments)
 
-    monkeypatch.setattr("bartizan.defense.decide.weigh", changed)
+    monkeypatch.setattr("bartizan.judge.judge.weigh", changed)
     out = bz.aggregate([f"{bucket}/{folder.name}/" for folder in folders], RULE, sketch="rotated", seed=7)
     assert list(out.quarantined) == [3]
     assert path in out.quarantined[3]

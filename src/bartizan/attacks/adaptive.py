@@ -15,7 +15,7 @@ from bartizan.attacks.honest_updates import Matrix, Vector, by_columns, empty, m
 from bartizan.attacks.nullspace import hidden_part
 from bartizan.attacks.optimised import FIRST_FACTORS, Aggregate, most_harmful, trial
 from bartizan.attacks.parameters import AT_LEAST_ONE, INDEX, NUMBER, Wanted, attack
-from bartizan.sketch import Projection, Rotated, Sketch
+from bartizan.measure import Projection, Rotated, Sketch
 from bartizan.updates.layout import on_host
 
 DISTANCE_IN_NORMS = (

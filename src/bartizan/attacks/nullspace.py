@@ -10,7 +10,7 @@ import numpy as np
 from bartizan._util.seeds import key_of
 from bartizan._util.types import Array, Floats
 from bartizan.kernels import reference
-from bartizan.sketch import Achlioptas, Exact, Gaussian, Rotated, Sketch
+from bartizan.measure import Achlioptas, Exact, Gaussian, Rotated, Sketch
 
 WORDS_PER_DRAW = 2**20  # random numbers that are drawn at a time
 RESIDUAL_TOLERANCE = 1e-8  # of the first residual; the second pass reduces the rest

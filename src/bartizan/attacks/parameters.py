@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from bartizan.attacks.honest_updates import checked
-from bartizan.sketch import Sketch
+from bartizan.measure import Sketch
 from bartizan.updates.layout import is_tensor
 
 F = TypeVar("F", bound=Callable[..., Any])

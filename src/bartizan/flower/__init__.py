@@ -5,7 +5,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("bartizan.flower needs Flower: pip install 'bartizan[flower]'") from missing
 
-from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.flower.strategy import RobustStrategy
+from bartizan.judge.reputation import Reputation, Suspect
 
 __all__ = ["Reputation", "RobustStrategy", "Suspect"]

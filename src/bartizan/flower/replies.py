@@ -19,8 +19,8 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
-from bartizan.defense.reported import finite_numbers, median_metrics
-from bartizan.lora.adapters import shape_of_rank
+from bartizan.judge.client_reports import finite_numbers, median_metrics
+from bartizan.sources.adapters.adapters import shape_of_rank
 from bartizan.updates.headers import read_npy_header
 from bartizan.updates.layout import FLOATS
 

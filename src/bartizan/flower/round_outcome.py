@@ -11,12 +11,12 @@ import numpy as np
 from flwr.app import RecordDict
 
 from bartizan._util.types import Floats
-from bartizan.defense.decide import lowered
 from bartizan.flower.replies import Model
-from bartizan.lora.adapter_round import AdapterAggregation
+from bartizan.judge.judge import lowered
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.sources.adapters.adapter_round import AdapterAggregation
 
 log = logging.getLogger("flwr")
 

@@ -19,8 +19,8 @@ from bartizan._util.atomic import write_whole
 from bartizan._util.regular_files import open_regular
 from bartizan._util.schema import LARGEST, Between
 from bartizan._util.text import quoted, short
-from bartizan.defense.reputation import Reputation
 from bartizan.flower.replies import STYPE, Model, as_record
+from bartizan.judge.reputation import Reputation
 from bartizan.records import CorruptFileError
 
 NAME = "checkpoint.npz"

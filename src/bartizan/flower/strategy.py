@@ -17,8 +17,6 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
-from bartizan.defense.reported import SizePolicy
-from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import TooFewClientsError, server_problem
 from bartizan.flower.connected_nodes import MissingNodesError, wait_for_nodes
 from bartizan.flower.replies import (
@@ -37,12 +35,14 @@ from bartizan.flower.resume import Ended, RunRecord, resumed, run_line
 from bartizan.flower.round_outcome import RoundOutcome
 from bartizan.flower.saved_state import Saved
 from bartizan.flower.streaming_grid import StreamingGrid, UnusableReply
-from bartizan.lora.adapter_round import AdapterRound, check_adapters
-from bartizan.lora.adapters import LoRA, server_adapter
+from bartizan.judge.client_reports import SizePolicy
+from bartizan.judge.reputation import Reputation, Suspect
+from bartizan.measure import Sketch
 from bartizan.round import Round
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.sketch import Sketch
+from bartizan.sources.adapters.adapter_round import AdapterRound, check_adapters
+from bartizan.sources.adapters.adapters import LoRA, server_adapter
 from bartizan.updates.layout import Unreadable
 
 log = logging.getLogger("flwr")

@@ -5,7 +5,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("bartizan.nvflare needs NVFlare: pip install 'bartizan[nvflare]'") from missing
 
-from bartizan.defense.reputation import Reputation, Suspect
+from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.nvflare.aggregator import RobustAggregator
 from bartizan.nvflare.job_record import load_reputation
 

@@ -23,18 +23,18 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from bartizan import registry
 from bartizan._util.text import quoted, short
 from bartizan.aggregate import Aggregator
-from bartizan.defense.decide import lowered
-from bartizan.defense.reported import SizePolicy, median_metrics
-from bartizan.defense.reputation import Reputation, Suspect
 from bartizan.errors import TooFewClientsError, server_problem
-from bartizan.lora.adapter_round import AdapterRound, check_adapters
-from bartizan.lora.adapters import LoRA
+from bartizan.judge.client_reports import SizePolicy, median_metrics
+from bartizan.judge.judge import lowered
+from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.nvflare.job_record import write_record
 from bartizan.nvflare.running_job import RunningJob
 from bartizan.nvflare.site_results import check_layout, in_library_of, mapped, n_bytes, zeros_like
 from bartizan.result import Aggregation
 from bartizan.round import Round
 from bartizan.rules.base import Rule
+from bartizan.sources.adapters.adapter_round import AdapterRound, check_adapters
+from bartizan.sources.adapters.adapters import LoRA
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import is_place
 from bartizan.updates.layout import Unreadable

@@ -10,7 +10,7 @@ from bartizan._util.atomic import write_whole
 from bartizan._util.jsonl import CorruptFileError
 from bartizan._util.regular_files import read_regular
 from bartizan._util.text import short
-from bartizan.defense.reputation import Reputation
+from bartizan.judge.reputation import Reputation
 
 NAME = "bartizan.json"
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.errors import TooFewClientsError
-from bartizan.geometry import Geometry
 from bartizan.kernels.protocol import Kernels
+from bartizan.measure.geometry import Geometry
 
 ColumnKernel: TypeAlias = Callable[..., None]
 """A kernel that reduces a block of columns, and writes the result into `out`."""

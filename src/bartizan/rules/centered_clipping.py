@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bartizan._util.types import Floats
-from bartizan.geometry import Geometry
 from bartizan.kernels.reference import squared_distances_to
+from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Rule, positive, shortening, whole_number
 
 

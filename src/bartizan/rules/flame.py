@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bartizan._util.types import Array, Floats
-from bartizan.geometry import Geometry
+from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Decision, Rule, averaged, between, shortening
 from bartizan.rules.clipped_clustering import cosine_distances
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.errors import TooFewClientsError
-from bartizan.geometry import Geometry
+from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged, smallest, whole_number
 
 MANY = 128

@@ -9,8 +9,8 @@ import numpy as np
 
 from bartizan._util.text import quoted
 from bartizan._util.types import Floats
-from bartizan.geometry import Geometry
 from bartizan.kernels.reference import squared_distances_to
+from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Rule, between, positive, warn_unless, whole_number
 
 

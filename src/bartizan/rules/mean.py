@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bartizan._util.types import Floats
-from bartizan.geometry import Geometry
+from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Rule
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
-from bartizan.geometry import Geometry
+from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import (
     LONGEST,
     Bounded,

@@ -9,7 +9,7 @@ from math import comb
 import numpy as np
 
 from bartizan._util.types import Array, Floats
-from bartizan.geometry import Geometry
+from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged
 
 BATCH = 2**20  # entries of the matrices whose eigenvalues are computed at once

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bartizan._util.types import Floats
-from bartizan.geometry import Geometry
+from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged, positive
 
 

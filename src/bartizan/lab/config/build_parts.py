@@ -16,11 +16,11 @@ from bartizan.lab.config.keys import ConfigError, shown
 from bartizan.lab.data.loaders import DATASETS
 from bartizan.lab.data.partition import SPLITS
 from bartizan.lab.models.networks import MODELS
-from bartizan.lora import TwoSided
-from bartizan.lora.adapters import refusal_of
+from bartizan.measure import Exact, Rotated, Sketch
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.sketch import Exact, Rotated, Sketch
+from bartizan.sources.adapters import TwoSided
+from bartizan.sources.adapters.adapters import refusal_of
 
 if TYPE_CHECKING:
     from bartizan.lab.config.experiment import Experiment

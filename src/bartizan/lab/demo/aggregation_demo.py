@@ -15,10 +15,10 @@ from bartizan._util.console import ProgressLine, has_colour
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
-from bartizan.geometry import Geometry
+from bartizan.measure import Exact, Rotated, Sketch
+from bartizan.measure.exact import Norms
+from bartizan.measure.geometry import Geometry
 from bartizan.rules import MCA, Bulyan, GeometricMedian, Krum, Mean, Rule
-from bartizan.sketch import Exact, Rotated, Sketch
-from bartizan.sketch.exact import Norms
 from bartizan.updates import Updates, combine, parse_updates
 
 RESNET18 = 11_173_962  # parameters of a ResNet18 for CIFAR-10

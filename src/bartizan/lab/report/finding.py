@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bartizan.defense.reputation import Reputation
+from bartizan.judge.reputation import Reputation
 from bartizan.lab.metrics import METRICS
 from bartizan.lab.report.factors import Factors, order
 from bartizan.lab.report.groups import GridCell, ServerTime

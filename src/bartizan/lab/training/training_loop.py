@@ -34,10 +34,10 @@ from bartizan.lab.training.evaluation import backdoor_rate, evaluate
 from bartizan.lab.training.population import Population
 from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
+from bartizan.measure import Exact
+from bartizan.measure.exact import Norms
 from bartizan.result import Aggregation
 from bartizan.rules import Rule
-from bartizan.sketch import Exact
-from bartizan.sketch.exact import Norms
 from bartizan.updates import parse_updates
 
 

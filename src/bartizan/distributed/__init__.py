@@ -1,6 +1,0 @@
-"""Updates too large for one machine: each rank of a torch.distributed group holds some columns of all of them."""
-
-from bartizan.distributed.collectives import RankError
-from bartizan.distributed.sharded import ShardedAggregator
-
-__all__ = ["RankError", "ShardedAggregator"]

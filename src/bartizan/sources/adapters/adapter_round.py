@@ -1,0 +1,313 @@
+"""Aggregate adapters robustly: in one call, or as a round for the strategies of Flower and NVFlare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.stopwatch import Stopwatch
+from bartizan._util.text import quoted, short
+from bartizan._util.types import Floats
+from bartizan.aggregate import Aggregator
+from bartizan.errors import ServerResourceError, TooFewClientsError
+from bartizan.judge.judge import decide
+from bartizan.judge.quarantine import quarantine
+from bartizan.measure import Exact, Sketch
+from bartizan.measure.geometry import (
+    SHORT_OF_DIGITS,
+    SHORT_OF_FLOAT32_DIGITS,
+    SHORT_OF_FLOAT32_SUMS,
+    GramStats,
+    client_sizes,
+)
+from bartizan.result import Aggregation
+from bartizan.round import NamedErrors, in_order
+from bartizan.rules.base import Rule
+from bartizan.sources.adapters import two_sided
+from bartizan.sources.adapters.adapters import (
+    ADDS_NOISE,
+    Adapter,
+    Adapters,
+    Form,
+    LoRA,
+    parse_adapter,
+    parse_adapters,
+    refusal_of,
+)
+from bartizan.sources.adapters.factor_stacks import Measured, exact, sums_in_float32
+from bartizan.sources.adapters.merge import combined
+from bartizan.sources.adapters.peft_folders import open_adapter
+from bartizan.sources.adapters.two_sided import TwoSided
+from bartizan.updates.layout import Unreadable
+from bartizan.updates.parse import LONGEST_REASON, as_list, reason_of
+
+ROUNDING = 1e-9  # of the reference's squared norm: float32 sketches are not compared with what differs less from it
+LEAST_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r
+MANY_ROWS = 1024  # of all clients' factors in a module, from which on `sketch="auto"` projects
+Measure = Callable[[Sequence[Adapter], Sequence[int], Adapter | None], Measured]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AdapterAggregation(Aggregation[dict[str, Any]]):
+    """The robust adapter of one round.
+
+    `update` has the names, rank and dtypes of the reference. Without one, names are those of most weight, and ranks,
+    dtypes and alpha weighted medians: a client without weight has no influence on them.
+    """
+
+    truncation: float = 0.0
+    """Norm of what the wanted rank leaves out of the average of the products, over the norm of that average."""
+    alpha: float = 0.0
+    """The `lora_alpha` that the factors of `update` are made for: `save_adapter` takes it."""
+
+
+def aggregate(
+    updates: Iterable[Any],
+    rule: Rule | str,
+    settings: LoRA | None = None,
+    *,
+    sketch: Sketch | str = "auto",
+    sizes: npt.ArrayLike | None = None,
+    reference: Any = None,
+    trusted: Any = None,
+    seed: int | None = None,
+    history: tuple[float, ...] = (),
+    strict: bool = False,
+) -> AdapterAggregation:
+    """One robust adapter from those of M clients, of which some may be Byzantine.
+
+    Two adapters are compared by their products s B A, over all modules: their ranks may differ, and no rotation of the
+    factors hides anything.
+
+    Args:
+        updates: One adapter a client: a dict from peft's names of the factors to arrays (NumPy, or torch on the CPU or
+            a GPU), or the `pathlib.Path` of a peft folder.
+        rule: Turns distances into weights; rules that judge single coordinates are refused.
+        settings: The server's alpha, the rank of the result, and limits; by default each folder's own alpha.
+        sketch: `Exact()`, `TwoSided()`, or "auto", which projects many clients in host memory.
+        sizes: The clients' data sizes.
+        reference: The global adapter that the clients started from: the origin of distances and norms.
+        trusted: An adapter of the server's own, for the rules that need one.
+        seed: Seed of this round's randomness; fresh secret entropy if not given.
+        history: The `history` of the last round's result, for the rules that have a memory.
+        strict: Raise on the first client that can't take part, instead of quarantining it.
+
+    >>> from bartizan import Krum
+    >>> rng = np.random.default_rng(0)
+    >>> A, B = rng.normal(size=(2, 9)), rng.normal(size=(6, 2))
+    >>> honest = [{"m.lora_A.weight": q * A, "m.lora_B.weight": B / q} for q in (1, 2, -3, 0.1)]
+    >>> out = aggregate([*honest, {"m.lora_A.weight": A, "m.lora_B.weight": -9 * B}], Krum(1), LoRA(alpha=2))
+    >>> bool(np.allclose(out.update["m.lora_B.weight"] @ out.update["m.lora_A.weight"], B @ A)), out.weights[-1]
+    (True, np.float64(0.0))
+    """
+    sent = as_list(updates)
+    S = client_sizes(sizes, len(sent))
+    opened = AdapterRound(
+        Aggregator(rule, sketch), settings or LoRA(), seed, reference=reference, trusted=trusted, history=history
+    )
+    for client, update in enumerate(sent):
+        opened.add(update, client, S[client])
+    return opened.close(strict=strict)
+
+
+class AdapterRound:
+    """Adapters of one round, added as they arrive, as updates are to a `Round`.
+
+    They are read at `close`. The seed is drawn there, after the last arrival, so that no second sketch is needed.
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        settings: LoRA,
+        seed: int | None = None,
+        *,
+        reference: Any = None,
+        trusted: Any = None,
+        history: tuple[float, ...] = (),
+    ) -> None:
+        check_adapters(aggregator, settings)
+        assert isinstance(aggregator.rule, Rule)
+        aggregator.rule.check_trusted(trusted is not None)
+        self._aggregator, self._settings = aggregator, settings
+        self._seed = None if seed is None else checked_seed(seed)
+        self._points = {"reference": _opened(reference), "trusted": _opened(trusted)}
+        self._history = history
+        self._forms: dict[Any, Form] = {}
+        self._stored: dict[Any, tuple[Any, float]] = {}
+        self._in_files: set[Any] = set()
+        self.quarantined: dict[Any, str] = {}
+        """Clients whose adapter can't take part, as far as it shows by itself."""
+        self.failed: dict[Any, str] = {}
+        """Clients that sent no adapter and why, as told by `fail`."""
+
+    @property
+    def clients(self) -> tuple[Any, ...]:
+        """The clients that were added, in order of arrival."""
+        return tuple(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def add(self, update: Any, client: Hashable, size: float = 1) -> str | None:
+        """Add one client's adapter; return the reason if it can't take part, as far as it shows by itself."""
+        if client in self._stored or client in self.failed:
+            raise ValueError(f"client {quoted(client, 60)} was added to this round already; each counts once.")
+        in_file, folder = issubclass(type(update), Path), None  # not isinstance, which a class can override
+        try:
+            folder = Path(update) if in_file else None  # a plain one, so that no class of a client poses as the server
+            parsed: Any = parse_adapter(_opened(folder or update), self._settings, self._forms)
+        except Exception as error:  # a client's container may raise anything
+            if folder is not None and isinstance(error, ServerResourceError):
+                raise
+            reason = reason_of(error) if folder is None else short(error, LONGEST_REASON)
+            self.quarantined[client] = reason
+            parsed = Unreadable(reason)
+        self._stored[client] = parsed, size
+        if in_file:
+            self._in_files.add(client)
+        return self.quarantined.get(client)
+
+    def fail(self, client: Hashable, reason: str) -> None:
+        """Record that a client was asked and sent no adapter."""
+        self.failed[client] = short(reason)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stored = {}
+
+    def close(self, *, strict: bool = False) -> AdapterAggregation:
+        """Weigh and combine the adapters added so far."""
+        watch = Stopwatch()
+        if not self._stored:
+            raise TooFewClientsError("No client's adapter was added to this round.", failed=self.failed)
+        ids = in_order(list(self._stored))
+        rule, settings, seed = self._aggregator.rule, self._settings, self._seed
+        seed = fresh_seed() if seed is None else seed
+        assert isinstance(rule, Rule)
+        with NamedErrors(ids, self.failed):
+            clients = parse_adapters([self._stored[one][0] for one in ids], settings, strict=strict, **self._points)
+            # Files may be rewritten while they are read several times: adapters are small, and are copied once.
+            in_files = {at for at, one in enumerate(ids) if one in self._in_files}
+            pairs = zip(clients.clients, clients.adapters, strict=True)
+            adapters = tuple(one.copied() if client in in_files else one for client, one in pairs)
+            clients = replace(clients, adapters=adapters)
+            sketch = self._sketch(clients)
+            stats, kept = _stats(clients, _measure(rule, sketch, seed), _short_of_digits(clients, sketch))
+            hidden = {clients.clients[row]: _cancelled(kept[row]) for row in np.flatnonzero(kept < LEAST_KEPT)}
+            clients, stats = quarantine(clients, stats, hidden, strict)  # type: ignore[arg-type, assignment]
+            verdict = decide(
+                rule,
+                clients,  # type: ignore[arg-type]
+                stats,
+                sketch=sketch,
+                sizes=np.array([self._stored[one][1] for one in ids], dtype=np.float64),
+                seed=seed,
+                history=self._history,
+                strict=strict,
+                watch=watch,
+                n_failed=len(self.failed),
+                find_faults=lambda some, rows: [some.fault(row) for row in rows],
+            )
+            decision = verdict.decision
+            if decision.coordinate_stage is not None:
+                raise ValueError(f"{rule!r} ends with single coordinates, which the products of adapters do not have.")
+            if decision.noise:
+                raise ValueError(f"{rule!r} {ADDS_NOISE}.")
+            update, alpha, lost = combined(clients.without(verdict.quarantined), decision.weights, settings, seed)
+        watch.lap("combine")
+        result = AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed)
+        return replace(result, truncation=lost, alpha=alpha)
+
+    def _sketch(self, clients: Adapters) -> Sketch:
+        if isinstance(self._aggregator.sketch, Sketch):
+            return self._aggregator.sketch
+        rows = sum(max(one.form.ranks) for one in clients.adapters)
+        return TwoSided() if rows > MANY_ROWS and clients.adapters[0].form.device == "cpu" else Exact()
+
+
+def check_adapters(aggregator: Aggregator, settings: LoRA, **unused: Any) -> None:
+    """Raise ValueError on a rule, a sketch or an option of a strategy that adapters do not admit."""
+    if why := refusal_of(aggregator.rule):
+        example = "NNM(2) >> GeometricMedian()"
+        raise ValueError(f"{aggregator.rule!r} {why}. Use a rule that only weighs the clients, such as {example}.")
+    if not (aggregator.sketch == "auto" or isinstance(aggregator.sketch, (Exact, TwoSided))):
+        raise ValueError(f"Adapters are compared by Exact() or TwoSided(), or 'auto'; got {aggregator.sketch!r}.")
+    for name, value in unused.items():
+        if value is not None:
+            raise ValueError(f"{name} is not used for adapters, which are small: leave it out.")
+    if unused and settings.rank is not None:
+        raise ValueError("The global adapter keeps its rank: leave LoRA's rank out.")
+
+
+def _cancelled(part: float) -> str:
+    return (
+        f"its factors cancel each other: their product has {part:.1e} of the squared norm that factors of such lengths "
+        "can make, and too few digits to be compared"
+    )
+
+
+def _opened(update: Any) -> Any:
+    return open_adapter(update) if issubclass(type(update), Path) else update
+
+
+def _measure(rule: Rule, sketch: Sketch, seed: int) -> Measure:
+    if not rule.needs_distances:
+        return two_sided.norms
+    if isinstance(sketch, TwoSided):
+        return lambda adapters, fixed, about: sketch.measure(adapters, fixed, about, seed)
+    return exact
+
+
+def _short_of_digits(clients: Adapters, sketch: Sketch) -> float:
+    if isinstance(sketch, TwoSided):
+        return SHORT_OF_FLOAT32_DIGITS
+    return SHORT_OF_FLOAT32_SUMS if sums_in_float32(clients.rows) else SHORT_OF_DIGITS
+
+
+def _stats(clients: Adapters, measure: Measure, short_of_digits: float) -> tuple[GramStats, Floats]:
+    """Inner products about the reference of all clients, a trusted adapter last; and what cancels in each client."""
+    rows, reference, M = clients.rows, clients.reference, len(clients)
+    trusted = [] if clients.trusted is None else [M]
+    origin = [] if reference is None else [len(rows)]
+    found = measure([*rows, *([] if reference is None else [reference])], [*trusted, *origin], None)
+    kept, negligible = found.kept[:M], 0.0
+    if reference is not None:
+        scale = found.squared_norms[-1]
+        negligible = ROUNDING * float(scale)
+        found = _recentred(found)
+        usable = found.squared_norms[:M][np.isfinite(found.squared_norms[:M])]
+        if len(usable) and np.median(usable) < short_of_digits * scale:
+            found = measure(rows, trusted, reference)
+
+    @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
+    def about(row: int) -> Floats:
+        return measure(rows, (), rows[row]).gram
+
+    norms_only = not found.gram.any() and found.gram.strides == (0, 0)
+    dots = found.dots[:, 0] if trusted else None
+    stats = GramStats(found.gram, found.squared_norms, about, dots, short_of_digits, 1.0, norms_only, negligible)
+    return stats, kept
+
+
+def _recentred(found: Measured) -> Measured:
+    """The same about the last adapter, without it; one that is not finite spoils its own row and column only."""
+    G, dots, to_last = found.gram, found.dots[:, :-1], found.dots[:, -1]
+    square = found.squared_norms[-1]
+    with np.errstate(invalid="ignore"):
+        gram = G[:-1, :-1]
+        if G.strides != (0, 0):
+            gram = gram - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
+            gram = (gram + gram.T) / 2  # above and below the diagonal the order of subtractions differs
+        squares = np.maximum(found.squared_norms[:-1] - 2 * to_last[:-1] + square, 0)
+        products = dots[:-1] - to_last[:-1, None] - dots[-1] + square
+    return Measured(gram, squares, products, found.kept[:-1])

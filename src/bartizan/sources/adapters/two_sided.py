@@ -1,0 +1,198 @@
+"""Sketch the products of adapters from both sides, through their factors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.types import Array, Floats
+from bartizan.measure.base import Sketch
+from bartizan.measure.geometry import GramStats
+from bartizan.sources.adapters.adapters import Adapter, Form, LoRA, parse_adapter
+from bartizan.sources.adapters.factor_stacks import (
+    LEAST_STEP,
+    Measured,
+    Stack,
+    kept_part,
+    library,
+    matmul,
+    on_host,
+    placed,
+    stacks,
+    widened,
+)
+from bartizan.sources.adapters.two_sided_range import two_sided_range
+from bartizan.updates import Updates
+from bartizan.updates.layout import is_tensor
+
+
+@dataclass(frozen=True)
+class TwoSided(Sketch):
+    r"""Random projections of B and of A whose product is a sketch of B A: linear in B A, and unbiased.
+
+    Each module has its own secret S and T, of `rows` rows of independent random signs. Both are cut into
+    g = rows^2 / k groups of q = k / rows rows, and
+
+    .. math:: Y = \sum_{modules} s \, (S_j B)(A T_j^\top) / \sqrt k, \quad j = 1 .. g
+
+    are the k numbers of an adapter. The squared norm of any difference is estimated with a relative variance of at most
+    4 / rows + 4 / k, where `Rotated(k)` has 2 / k. Rank 1 in a single module is the worst; spread over n equal modules
+    it has at most 4 / (n rows) + (2 + 2/n) / k. No difference of any kind, sparse ones included, leaves
+    `norm_ratio_range(odds)` more often than that says. See `docs/guides/adapters.md`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> adapter = {"m.lora_A.weight": rng.normal(size=(4, 90)), "m.lora_B.weight": rng.normal(size=(70, 4))}
+    >>> TwoSided()([adapter], seed=1, settings=LoRA(alpha=4)).shape
+    (1, 4096)
+    """
+
+    k: int = 4096
+    rows: int = 256
+
+    def __post_init__(self) -> None:
+        for name, value in (("k", self.k), ("rows", self.rows)):
+            if not isinstance(value, (int, np.integer)) or value < 1 or value & (value - 1):
+                raise ValueError(f"TwoSided needs {name}, a power of two; got {value!r}.")
+        if not self.rows <= self.k <= self.rows**2 or self.rows > 4096:
+            raise ValueError(
+                f"TwoSided needs rows <= k <= rows^2, and rows of at most 4096; got k={self.k}, rows={self.rows}."
+            )
+
+    def norm_ratio_range(self, odds: float) -> tuple[float, float]:
+        return two_sided_range(int(self.k), int(self.rows), odds)
+
+    def __call__(self, updates: Any, *, seed: int | None = None, settings: LoRA | None = None) -> Array:
+        """Sketch adapters, one row of k numbers each."""
+        forms: dict[Any, Form] = {}
+        adapters = [parse_adapter(update, settings or LoRA(), forms) for update in updates]
+        seed = fresh_seed() if seed is None else checked_seed(seed)
+        return _sums(adapters, (), None, self, seed)[0]
+
+    def gram_stats(self, clients: Updates, seed: int) -> GramStats:
+        raise TypeError("TwoSided sketches adapters: call bartizan.lora.aggregate, or pass adapters=LoRA(...).")
+
+    def measure(self, adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | None, seed: int) -> Measured:
+        """Sketched inner products of all pairs; norms, and products with the `fixed` ones, are exact."""
+        Y, squares, dots, most = _sums(adapters, fixed, about, self, seed)
+        squares = np.where(np.isfinite(Y).all(axis=1), squares, np.inf)  # its sketch overflowed: it can't be judged
+        with np.errstate(invalid="ignore", over="ignore"):
+            return Measured(Y @ Y.T, squares, dots, kept_part(squares, most))
+
+
+def norms(adapters: Sequence[Adapter], fixed: Sequence[int] = (), about: Adapter | None = None) -> Measured:
+    """Exact squared norms, for rules that need no distances; the Gram matrix is a view of one zero."""
+    _, squares, dots, most = _sums(adapters, fixed, about, None, 0)
+    return Measured(np.broadcast_to(0.0, 2 * squares.shape), squares, dots, kept_part(squares, most))
+
+
+def _sums(
+    adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | None, sketch: TwoSided | None, seed: int
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Sketches, squared norms, inner products with the `fixed` adapters, and the largest norms of such factors."""
+    Y: Any = None
+    M = len(adapters)
+    totals: list[Any] = [np.zeros(M), np.zeros(M), np.zeros((M, len(fixed)))]
+    maps = None if sketch is None else RandomSigns(sketch.rows, seed, adapters[0].form.shapes)
+    with np.errstate(over="ignore", invalid="ignore"):  # such clients are quarantined
+        for stack in stacks(adapters, about, True, 1 if sketch is None else sketch.rows):
+            (U, own_B, fixed_B), (V, own_A, fixed_A) = (_products(stack, side, fixed, maps) for side in "BA")
+            c = placed(stack.coefficients, own_B[0])
+            if sketch is not None:
+                Y = _add_products(Y, stack, U, V, c, sketch)
+            for (who, rows, shape), P, Q in zip(stack.groups, own_B, own_A, strict=True):
+                own = c[rows].reshape(shape)
+                lengths = (abs(own) * (P.diagonal(0, 2, 3) * Q.diagonal(0, 2, 3)) ** 0.5).sum(-1) ** 2
+                totals[0] = _added(totals[0], who, (own[:, :, None] * (P * Q).sum(0) * own[:, None, :]).sum((1, 2)))
+                totals[1] = _added(totals[1], who, lengths.sum(0))
+            for column, (adapter, P, Q) in enumerate(zip(fixed, fixed_B, fixed_A, strict=True)):
+                products = stack.sums(c * ((P * Q).sum(0) @ c[stack.rows_of(adapter)]))
+                totals[2] = _added(totals[2], (slice(None), column), products)
+    squares, longest, dots = (on_host(total) for total in totals)
+    sketches = np.zeros((M, 0))
+    if sketch is not None:
+        sketches = on_host(Y).astype(np.float64).reshape(M, -1) / sketch.k**0.5
+    return sketches, squares, dots, longest
+
+
+def _added(total: Any, where: Any, more: Any) -> Any:
+    """The total with these numbers added, on the device of those."""
+    total = placed(total, more)
+    total[where] += more
+    return total
+
+
+def _products(
+    stack: Stack, side: str, fixed: Sequence[int], maps: RandomSigns | None
+) -> tuple[Any, Sequence[Any], Sequence[Any]]:
+    """What one read of the factors of one side gives, each with the modules first.
+
+    Projected rows, (rows of the stack, rows of the sketch), or None; inner products of the rows of each adapter,
+    (adapters, count, count) for each group of the stack; those of all rows with the rows of each fixed adapter.
+    """
+    found: list[Any] = []
+    for low, x in stack.pieces(side):
+        parts = [] if maps is None else [matmul(x, maps.columns(stack.modules, side, low, x))]
+        exact = x if is_tensor(x) else x.astype(np.float64)
+        for _, rows, (n, count) in stack.groups:
+            own = exact[:, rows].reshape(len(x) * n, count, -1)
+            parts.append(widened(matmul(own, own.swapaxes(1, 2))).reshape(len(x), n, count, count))
+        parts += [widened(matmul(exact, exact[:, stack.rows_of(one)].swapaxes(1, 2))) for one in fixed]
+        found = [a + b for a, b in zip(found, parts, strict=True)] if found else parts
+    projected = None if maps is None else found.pop(0)
+    return projected, found[: len(stack.groups)], found[len(stack.groups) :]
+
+
+class RandomSigns:
+    """Independent random signs: `rows` for each column of each factor of all modules, from one keyed stream.
+
+    Signs that are not independent, such as those of Hadamard matrices, leave some sparse products B A without a trace.
+    """
+
+    def __init__(self, rows: int, seed: int, shapes: Sequence[tuple[str, int, int]]) -> None:
+        self.rows = rows
+        self.key = np.random.SeedSequence(seed, spawn_key=(2,)).generate_state(2, np.uint64)
+        # Philox gives 256 bits for each step of its counter, and factors are read from multiples of 256 columns.
+        steps = [-(-width // LEAST_STEP) * rows for _, d_out, d_in in shapes for width in (d_out, d_in)]
+        self.starts = np.cumsum([0, *steps]).tolist()
+
+    def columns(self, modules: npt.NDArray[np.intp], side: str, low: int, x: Any) -> Any:
+        """What columns of these modules' factors from `low` on need, (modules, columns, rows) of +-1, as `x` is."""
+        n, _, width = x.shape
+        words = np.empty((n, -(-width * self.rows // 64)), "<u8")
+        for own, module in zip(words, modules.tolist(), strict=True):
+            counter = self.starts[2 * module + "BA".index(side)] + low // LEAST_STEP * self.rows
+            own[:] = np.random.Philox(key=self.key, counter=counter).random_raw(words.shape[1])
+        signs = _signs(words.view(np.uint8), x)
+        return signs.reshape(n, -1)[:, : width * self.rows].reshape(n, width, self.rows)
+
+
+def _signs(octets: npt.NDArray[np.uint8], like: Any) -> Any:
+    """One sign for each bit, where `like` is and of its dtype."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+    table = _cast(placed(1.0 - 2 * bits, like), like)
+    if is_tensor(like):
+        return table.index_select(0, placed(octets.ravel(), like).int())
+    return np.take(table, octets.ravel(), axis=0)
+
+
+def _cast(array: Any, like: Any) -> Any:
+    return array.to(like.dtype) if is_tensor(array) else array.astype(like.dtype)
+
+
+def _add_products(Y: Any, stack: Stack, U: Any, V: Any, c: Any, sketch: TwoSided) -> Any:
+    """Y_i += sum of c_a u_a v_a' over the rows of adapter i, for each group of cells; (adapters, groups, q, q)."""
+    q, n = sketch.k // sketch.rows, len(stack.modules)
+    U = U * (c.to(U.dtype) if is_tensor(U) else c)[:, None]
+    if Y is None:
+        shape = (len(stack.counts), sketch.rows // q, q, q)
+        Y = U.new_zeros(shape) if is_tensor(U) else np.zeros(shape)
+    for who, rows, each in stack.groups:
+        u, v = (library(x).moveaxis(x[:, rows].reshape(n, *each, -1, q), (1, 3), (0, 1)) for x in (U, V))
+        u, v = (x.reshape(*x.shape[:2], -1, q) for x in (u, v))  # (adapters, groups, modules times rows, q)
+        Y[who] += u.swapaxes(2, 3) @ v
+    return Y

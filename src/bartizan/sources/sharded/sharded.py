@@ -1,0 +1,152 @@
+"""Aggregation of updates that are sharded by columns over the ranks of a `torch.distributed` group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.stopwatch import Stopwatch
+from bartizan.aggregate import Aggregator
+from bartizan.errors import BadClientError
+from bartizan.judge.judge import Verdict, effective_sketch
+from bartizan.measure import Exact, Sketch
+from bartizan.measure.geometry import client_sizes
+from bartizan.result import Aggregation
+from bartizan.rules.base import Rule
+from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.sources.sharded.agreement import ShardInfo, agree, describe
+from bartizan.sources.sharded.collectives import Failure, RankGrid, raising_failures
+from bartizan.sources.sharded.rank import PartialSums, Rank
+from bartizan.sources.sharded.shard import Shard, groups_of
+from bartizan.updates import Updates
+
+
+@dataclass(frozen=True)
+class ShardedAggregator:
+    """A rule and a sketch, called on every rank of a group with its own columns of all M updates.
+
+    Each rank sketches its columns at their place among all p, the M x k numbers are summed (M x M for `Exact`), the
+    first rank decides the weights and sends them to all, and each combines its own columns. The result is that of one
+    process up to rounding; the traffic does not grow with p; an error of one rank, up to the last step, is raised on
+    all of them. More in `docs/distributed.md`.
+    """
+
+    rule: Rule | CoordinateWise
+    sketch: Sketch | str = Exact()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, rule: Rule | CoordinateWise | str, sketch: Sketch | str = ...) -> None: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", self._alone.rule)
+        object.__setattr__(self, "sketch", self._alone.sketch)
+
+    @raising_failures()
+    def __call__(
+        self,
+        shard: Any,
+        *,
+        offset: int | None = None,
+        group: Any = None,
+        sizes: npt.ArrayLike | None = None,
+        reference: Any = None,
+        trusted: Any = None,
+        seed: int | None = None,
+        history: tuple[float, ...] = (),
+        strict: bool = False,
+    ) -> Aggregation[Any]:
+        """This rank's columns of the robust update, and the weights, quarantine and seed that all ranks share.
+
+        Args:
+            shard: These columns of all updates, in any form that `aggregate` takes: an (M, w) array, a list, an (M, p)
+                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], a list of flat ones, or of state dicts of
+                DTensors that are sharded over one axis of their mesh or replicated. It may have no columns, w = 0.
+            offset: The coordinate of the first column; if no rank passes it, shards follow each other in the order of
+                ranks.
+            group: Of `torch.distributed`; all processes if not given (a DTensor: those of its mesh).
+            sizes: As in `aggregate`; the same on every rank.
+            reference: These columns of the origin.
+            trusted: These columns of the server's own update.
+            seed: The same on every rank; if not given, drawn by the first once all have arrived.
+            history: As in `aggregate`; the same on every rank.
+            strict: Raise on the first client that can't take part, on all ranks, instead of quarantining it.
+        """
+        watch = Stopwatch()
+        ranks = RankGrid(groups_of(shard) if group is None else [group])
+
+        def read() -> tuple[Shard, ShardInfo]:
+            if isinstance(self.rule, Rule):
+                self.rule.check_trusted(trusted is not None)
+            mine = Shard.of(shard, offset, reference, trusted, ranks.counts_replicated)
+            if group is not None and mine.placements is not None:
+                raise ValueError("State dicts of DTensors have the group of their mesh: leave group out.")
+            same = self._arguments(mine.clients, sizes, seed, history, strict)
+            place = (mine.dtypes, mine.first, mine.width, None if mine.columns is None else mine.columns.dim)
+            return mine, ShardInfo(ranks.global_rank, same, *place, mine.device, mine.clients.quarantined)
+
+        own = ranks.attempt(read)
+        infos = ranks.gather(own if isinstance(own, Failure) else own[1], ShardInfo)
+        assert not isinstance(own, Failure)
+        agreement = agree(infos, ranks.n_shards, strict)
+        mine = own[0].with_dtypes(agreement.dtypes)
+        clients = mine.clients.without(agreement.quarantined)
+        ranks.choose_sum_device([each.device for each in infos])
+
+        def choose() -> tuple[int, Sketch]:
+            sketch = self._alone.sketch_for(clients, max(each.width for each in infos))
+            return fresh_seed() if seed is None else seed, sketch
+
+        # By the first rank, once all updates have arrived.
+        chosen = ranks.attempt(choose, of_all_ranks=True) if ranks.is_leader else None
+        seed, sketch = ranks.broadcast(chosen, tuple)
+        watch.lap("agree")
+
+        S, effective = client_sizes(sizes, clients.n_sent), effective_sketch(self.rule, sketch)
+
+        def combined(rank: Rank, verdict: Verdict) -> Any:
+            update = rank.combined(verdict)
+            return None if rank.lost else mine.result(update)
+
+        while True:
+            partial_sums = PartialSums(effective, clients, agreement.firsts[ranks.rank], seed)
+            rank = Rank(ranks, partial_sums, mine.width, watch)
+            verdict = rank.verdict(self.rule, sketch, S, tuple(history), strict)
+            update = ranks.attempt(partial(combined, rank, verdict))
+            lost = ranks.gather(update if isinstance(update, Failure) else rank.lost, dict)
+            if not any(lost):
+                break
+            # Clients whose updates could not be read again on some rank are out, and the others are weighed anew.
+            reasons = {client: reason for of_a_rank in reversed(lost) for client, reason in of_a_rank.items()}
+            if strict:
+                raise BadClientError(*min(reasons.items()))
+            clients = clients.without(reasons)
+        watch.lap("combine")
+        if (placements := mine.placements) is not None:
+            counted = ranks.attempt(lambda: placements.counted(update)) if ranks.is_leader else None
+            update = placements.completed(update, ranks.broadcast(counted, dict))
+        return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
+
+    def _arguments(
+        self, clients: Updates, sizes: Any, seed: int | None, history: tuple[float, ...], strict: bool
+    ) -> dict[str, Any]:
+        """The arguments that must be the same on all ranks, by name; bytes are not shown in messages."""
+        return {
+            "the rule": describe(self.rule),
+            "the sketch": describe(self.sketch),
+            "the number of clients": clients.n_sent,
+            "whether there is a reference": clients.reference is not None,
+            "whether there is a trusted update": clients.trusted is not None,
+            "the history": describe(tuple(map(float, history))),
+            "strict": bool(strict),
+            "the clients' sizes": b"" if sizes is None else client_sizes(sizes, clients.n_sent).tobytes(),
+            "the seed": b"" if seed is None else str(checked_seed(seed)).encode(),
+        }
+
+    @cached_property
+    def _alone(self) -> Aggregator:
+        return Aggregator(self.rule, self.sketch)

@@ -1,0 +1,181 @@
+"""An HTTP server with byte ranges, whose objects may be computed as they are read, and misbehave.
+
+As a program it serves clients that are made from seeds: `python -m tests.support.range_server CLIENTS SHARDS NUMBERS`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+
+FAULTS = ("truncated", "slow", "endless", "no ranges", "wrong range", "changed", "gone", "broken", "longer", "unsized")
+
+
+class RangeServer:
+    """Serves `objects`, bytes or functions (start, stop) -> bytes with a size; counts the bytes that it sends."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[int, Callable[[int, int], bytes]]] = {}
+        self.faults: dict[str, tuple[str, int]] = {}  # path: a fault of FAULTS, from which request of it on
+        self.requests: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.most_in_flight = self._in_flight = 0
+        self._lock = threading.Lock()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_GET(self) -> None:
+                with server._lock:
+                    server._in_flight += 1
+                    server.most_in_flight = max(server.most_in_flight, server._in_flight)
+                try:
+                    server.answer(self, self.path.partition("?")[0])
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True
+                finally:
+                    with server._lock:
+                        server._in_flight -= 1
+
+            def log_message(self, *about: object) -> None: ...
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+        self.http = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+    def __enter__(self) -> RangeServer:
+        threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+    def put(self, path: str, content: bytes) -> str:
+        self.objects[path] = len(content), lambda start, stop: content[start:stop]
+        return self.url + path
+
+    def answer(self, request: BaseHTTPRequestHandler, path: str) -> None:
+        with self._lock:
+            self.requests[path] += 1
+            kind, begins = self.faults.get(path, ("", 0))
+            fault = kind if self.requests[path] >= begins else ""
+        if path == "/counts":
+            body = json.dumps({"sent": self.sent.total(), "most_in_flight": self.most_in_flight}).encode()
+            return self._send(request, 200, body, {})
+        if path not in self.objects or fault == "gone":
+            return self._send(request, 404, b"", {})
+        if fault == "broken":
+            return self._send(request, 500, b"", {})
+        size, read = self.objects[path]
+        first, last = (int(n) for n in request.headers["Range"].removeprefix("bytes=").split("-"))
+        if first >= size:
+            return self._send(request, 416, b"", {})
+        body = read(first, min(last + 1, size))
+        if fault == "no ranges":
+            return self._send(request, 200, body, {})
+        shift = 1 if fault == "wrong range" else 0
+        told = "*" if fault == "unsized" else size + (1 if fault == "longer" else 0)
+        version = f'"{fault or "first"}"' if fault == "changed" else '"first"'
+        headers = {"Content-Range": f"bytes {first + shift}-{last + shift}/{told}", "ETag": version}
+        if fault == "endless":
+            return self._endless(request, headers)
+        if fault in ("truncated", "slow"):
+            request.close_connection = True
+            self._send(request, 206, body[: len(body) // 2], headers, length=len(body))
+            request.wfile.flush()
+            if fault == "slow":
+                time.sleep(3)
+            return None
+        with self._lock:
+            self.sent[path] += len(body)
+        return self._send(request, 206, body, headers)
+
+    @staticmethod
+    def _send(
+        request: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str], length: int | None = None
+    ) -> None:
+        request.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body) if length is None else length)}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(body)
+
+    @staticmethod
+    def _endless(request: BaseHTTPRequestHandler, headers: dict[str, str]) -> None:
+        request.close_connection = True
+        request.send_response(206)
+        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        while True:  # until the reader closes the connection
+            request.wfile.write(b"10000\r\n" + bytes(2**16) + b"\r\n")
+
+
+def made_shards(client: int, n_shards: int, numbers: int) -> dict[str, tuple[int, Callable[[int, int], bytes]]]:
+    """Objects of one client's update in bfloat16, by their names: an index and shards, computed when they are read."""
+    made: dict[str, tuple[int, Callable[[int, int], bytes]]] = {}
+    places = {}
+    for shard in range(n_shards):
+        name, layer = f"model-{shard + 1:05}-of-{n_shards:05}.safetensors", f"layers.{shard}.weight"
+        places[layer] = name
+        about = {layer: {"dtype": "BF16", "shape": [numbers], "data_offsets": [0, 2 * numbers]}}
+        head = json.dumps(about).encode()
+        head += b" " * (-len(head) % 8)
+        made[name] = _made(len(head).to_bytes(8, "little") + head, 2 * numbers, 7919 * client + 104729 * shard)
+    index = json.dumps({"metadata": {"total_size": 2 * numbers * n_shards}, "weight_map": places}).encode()
+    made["model.safetensors.index.json"] = len(index), lambda start, stop: index[start:stop]
+    return made
+
+
+def _made(head: bytes, size: int, first: int) -> tuple[int, Callable[[int, int], bytes]]:
+    """A header and numbers, those of one random block from place `first` on, again and again."""
+
+    def read(start: int, stop: int) -> bytes:
+        body = max(start, len(head)) - len(head)
+        wanted = stop - len(head) - body
+        at = (2 * first + body) % len(BLOCK)
+        if start >= len(head) and at + wanted <= len(BLOCK):
+            return BLOCK[at : at + wanted]  # type: ignore[return-value]
+        parts = [head[start:stop]]
+        while wanted > 0:
+            part = BLOCK[at : at + wanted]
+            parts.append(bytes(part))
+            wanted, at = wanted - len(part), 0
+        return b"".join(parts)
+
+    return len(head) + size, read
+
+
+def _block() -> memoryview:
+    numbers = np.random.default_rng(0).standard_normal(2**22, dtype=np.float32)
+    return memoryview((numbers.view(np.uint32) >> 16).astype("<u2").tobytes())
+
+
+BLOCK = _block()
+
+
+def main() -> None:
+    n_clients, n_shards, numbers = map(int, sys.argv[1:])
+    with RangeServer() as server:
+        for client in range(n_clients):
+            for name, made in made_shards(client, n_shards, numbers).items():
+                server.objects[f"/{client}/{name}"] = made
+        print(server.url, flush=True)
+        sys.stdin.read()  # until the parent ends
+
+
+if __name__ == "__main__":
+    main()
