@@ -138,7 +138,60 @@ def cases(bz: Any, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
                 yield f"Round / {mark}", round_call
                 if (projected and not coordinatewise) or not rule.needs_distances:
                     yield f"partitioned / {mark}", partitioned_call
+    yield from hard_cases(bz, x)
+    yield from sharded_cases(bz, x)
     yield from adapter_cases(bz)
+
+
+def hard_cases(bz: Any, x: np.ndarray) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Updates that are read again: their common part takes the digits, or their squares underflow."""
+    giant = np.vstack([x[: M - 1], 1e12 * x[:1]])
+    for name, updates in {
+        "offset": 1e7 + x[:M],
+        "offset float32": (3e4 + x[:M]).astype("float32"),
+        "tiny": 1e-170 * x[:M],
+        "tiny float32": (1e-30 * x[:M]).astype("float32"),
+        "giant": giant,
+        "giant with an offset": 1e7 + giant,
+        "NaN with an offset": np.where(np.arange(M)[:, None] == 4, np.nan, 1e7 + x[:M]),
+    }.items():
+        for rule in (bz.Krum(F), bz.GeometricMedian(), bz.CGE(F), bz.NNM(F) >> bz.Median(), bz.FLTrust()):
+            for sketch in (bz.Exact(), bz.Rotated(k=256)):
+                options: dict[str, Any] = {"seed": SEED}
+                if rule.needs_trusted:
+                    options["trusted"] = updates[3] + updates[6] / 7
+
+                def flat_call(options=options, rule=rule, sketch=sketch, updates=updates):
+                    return bz.aggregate(updates, rule, sketch=sketch, **options)
+
+                def round_call(options=options, rule=rule, sketch=sketch, updates=updates):
+                    own = {key: value for key, value in options.items() if key != "seed"}
+                    with bz.Aggregator(rule, sketch).round(SEED, recheck=False, **own) as opened:
+                        for client, update in enumerate(updates):
+                            opened.add(update, client)
+                        return opened.close()
+
+                yield f"aggregate / {name} / {rule!r} / {sketch!r}", flat_call
+                yield f"Round / {name} / {rule!r} / {sketch!r}", round_call
+
+
+def sharded_cases(bz: Any, x: np.ndarray) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """One rank that holds all columns."""
+    import torch.distributed as dist
+    from bartizan.distributed import ShardedAggregator
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    for name, updates in {"plain": x[:M].astype("float32"), "offset": 1e7 + x[:M]}.items():
+        for rule in rules(bz):
+            for sketch in (bz.Exact(), bz.Rotated(k=256)):
+                options = {"trusted": x[M].astype(updates.dtype)} if rule.needs_trusted else {}
+                yield (
+                    f"sharded / {name} / {rule!r} / {sketch!r}",
+                    lambda rule=rule, sketch=sketch, updates=updates, options=options: ShardedAggregator(rule, sketch)(
+                        updates, seed=SEED, **options
+                    ),
+                )
 
 
 def adapter_cases(bz: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -152,10 +205,14 @@ def adapter_cases(bz: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         for _ in range(M)
     ]
     for rule in (bz.Krum(F), bz.GeometricMedian(), bz.NNM(F) >> bz.GeometricMedian(), bz.CAF(F)):
-        yield (
-            f"lora / {rule!r} / Exact()",
-            lambda rule=rule: lora.aggregate(honest, rule, lora.LoRA(alpha=4), sketch=bz.Exact(), seed=SEED),
-        )
+        for sketch in (bz.Exact(), lora.TwoSided()):
+            for name, reference in {"": None, " about a reference": honest[3]}.items():
+                yield (
+                    f"lora{name} / {rule!r} / {sketch!r}",
+                    lambda rule=rule, sketch=sketch, reference=reference: lora.aggregate(
+                        honest, rule, lora.LoRA(alpha=4), sketch=sketch, reference=reference, seed=SEED
+                    ),
+                )
 
 
 def write(path: Path) -> None:
