@@ -7,38 +7,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.seeds import checked_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
-from bartizan.judge.client_reports import sizes_of
-from bartizan.judge.judge import Verdict, decide, effective_sketch
-from bartizan.judge.quarantine import until_read
-from bartizan.measure import Exact, Sketch
-from bartizan.measure.geometry import GramStats, client_sizes
+from bartizan.errors import LostClients, NamedErrors
+from bartizan.judge.judge import judge
+from bartizan.measure import Exact, Projection, Sketch
 from bartizan.result import Aggregation
-from bartizan.round import NamedErrors
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
-from bartizan.sources.rewritten import combine_measured, measure, opened_paths
-from bartizan.updates import ColumnPass, Noise, Progress, Updates, parse_updates
-from bartizan.updates.by_id import clients_by_id
-from bartizan.updates.files import open_point
+from bartizan.sources.local import open_updates
+from bartizan.sources.source import AnyRule, Source
+from bartizan.updates import Progress
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bartizan.round import Round
 
-AnyRule: TypeAlias = Rule | CoordinateWise
 U = TypeVar("U")
 D = TypeVar("D", bound=np.generic)
 
@@ -56,8 +52,8 @@ class Aggregator:
 
     rule: AnyRule
     """A rule; made from the name of one that needs no settings, such as "median"."""
-    sketch: Sketch | str = Exact()
-    """A sketch, its name, or "auto"."""
+    sketch: Sketch | str = "auto"
+    """A sketch, its name, or "auto", the faster of `Exact()` and `Rotated()`."""
 
     if TYPE_CHECKING:
 
@@ -122,14 +118,6 @@ class Aggregator:
             recheck=recheck,
         )
 
-    def sketch_for(self, clients: Updates, dim: int | None = None) -> Sketch:
-        """The sketch of a round of these clients: the one given, or the faster one for `sketch="auto"`."""
-        if isinstance(self.sketch, Sketch):
-            return self.sketch
-        from bartizan.measure.choose import sketch_for
-
-        return sketch_for(clients, isinstance(self.rule, Rule) and self.rule.needs_distances, dim)
-
 
 @overload
 def aggregate(
@@ -173,7 +161,7 @@ def aggregate(
     updates: Any,
     rule: AnyRule | str,
     *,
-    sketch: Sketch | str = Exact(),
+    sketch: Sketch | str = "auto",
     sizes: npt.ArrayLike | Mapping[Any, float] | None = None,
     reference: Any = None,
     trusted: Any = None,
@@ -197,8 +185,8 @@ def aggregate(
             metadata whose entries have one shape passes for clients.
         rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``; or the
             name of one that needs no settings, such as "median".
-        sketch: Projects the updates before distances are taken: ``Rotated(k=4096)``, or its name, ``"rotated"``. The
-            default does not project; ``"auto"`` takes the faster of both.
+        sketch: Projects the updates before distances are taken: ``Rotated(k=4096)``, or its name, ``"rotated"``;
+            ``Exact()`` does not project. ``"auto"`` is the faster of these two, and the result's `sketch` says which.
         sizes: The clients' data sizes, from 2^-64 to 2^64; each rule says how it uses them. For a dict of clients they
             may be a dict by id.
         reference: The origin of distances and norms: the last global model where updates are whole weights, or its
@@ -218,59 +206,49 @@ def aggregate(
     >>> out.update.tolist(), list(out.quarantined)
     ([1.0, 2.0], [3])
     """
-    if isinstance(updates, Mapping):
-        ids = list(updates)
-        with NamedErrors(ids, {}):
-            result = aggregate(
-                clients_by_id(updates),
-                rule,
-                sketch=sketch,
-                sizes=sizes_of(ids, sizes) if isinstance(sizes, Mapping) else sizes,
-                reference=reference,
-                trusted=trusted,
-                seed=seed,
-                history=history,
-                strict=strict,
-                out=out,
-                memory=memory,
-                progress=progress,
-            )
-        quarantined = {ids[client]: reason for client, reason in result.quarantined.items()}
-        return replace(result, clients=tuple(ids), quarantined=quarantined)
+    watch, aggregator = Stopwatch(), Aggregator(rule, sketch)
     seed = None if seed is None else checked_seed(seed)
-    watch = Stopwatch()
-    aggregator = Aggregator(rule, sketch)
-    rule = aggregator.rule
-    if isinstance(rule, Rule):
-        rule.check_trusted(trusted is not None)
-    updates, rewritable = opened_paths(updates)
-    reference, trusted = open_point(reference), open_point(trusted)
-    column_pass = ColumnPass.of(memory, progress)
-    clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
-    S = None if sizes is None else client_sizes(sizes, clients.n_sent)
-    chosen = aggregator.sketch_for(clients)
-    effective = effective_sketch(rule, chosen)
-    points, needed = {"reference": reference, "trusted": trusted}, effective.working_set()
-    if rewritable:
-        clients = replace(clients, rewritable=rewritable)
-    clients = clients.prepared(out, points, *needed, distances=rule.needs_distances)
-
-    # Drawn only now: `updates` may be a generator that was still waiting for some of them.
-    seed = fresh_seed() if seed is None else seed
-    column_pass.begin("sketch")
-    stats, measured = measure(effective, clients, seed)
-
-    def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
-        verdict = decide(
-            rule, clients, stats, sketch=chosen, sizes=S, seed=seed, history=history, strict=strict, watch=watch
+    if isinstance(aggregator.rule, Rule):
+        aggregator.rule.check_trusted(trusted is not None)
+    with NamedErrors(list(updates), {}) if isinstance(updates, Mapping) else nullcontext():
+        source = open_updates(
+            updates,
+            sizes=sizes,
+            reference=reference,
+            trusted=trusted,
+            strict=strict,
+            out=out,
+            memory=memory,
+            progress=progress,
         )
-        decision, used = verdict.decision, clients.without(verdict.quarantined)
-        noise = Noise(decision.noise, verdict.seed)
-        return verdict, combine_measured(used, decision, noise, measured)
+        return run(source, aggregator, seed, history=history, watch=watch)
 
-    verdict, update = until_read(clients, stats, strict, closed)
+
+def run(
+    source: Source,
+    aggregator: Aggregator,
+    seed: int | None = None,
+    *,
+    history: tuple[float, ...] = (),
+    recheck: Projection | None = None,
+    watch: Stopwatch | None = None,
+    result: type[Aggregation[Any]] = Aggregation,
+) -> Aggregation[Any]:
+    """Measure, judge and combine the updates of a source: every entry comes here."""
+    rule, watch = aggregator.rule, watch or Stopwatch()
+    sketch, seed = source.settle(rule, aggregator.sketch, seed)
+    if problem := source.refuses(rule, sketch):
+        raise ValueError(problem)
+    measured = source.measure(sketch, seed)
+    while True:
+        try:
+            judgement = judge(source, measured, rule, history=history, recheck=recheck, watch=watch)
+            combined = source.combine(judgement)
+            break
+        except LostClients as lost:
+            source.roster, measured = source.roster.without(lost.reasons), measured.without(lost.reasons)
     watch.lap("combine")
-    return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
+    return result.of(combined, judgement, source.roster, watch.laps)
 
 
 class Options(TypedDict, total=False):

@@ -24,7 +24,7 @@ from bartizan._util.text import short
 from bartizan.aggregate import aggregate
 from bartizan.aggregate_places import Pattern, Place, client_names, folder_hint, refuse_overwriting, sizes_in, told
 from bartizan.errors import BadClientError, TooFewClientsError
-from bartizan.judge.judge import lowered
+from bartizan.judge.byzantine_budget import lowered
 from bartizan.result import Aggregation
 from bartizan.updates.files import create_update, is_address, open_paths, open_point, open_update
 from bartizan.updates.layout import Unreadable

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from bartizan._util.redact import without_secrets
 from bartizan._util.regular_files import read_regular
 from bartizan._util.text import quoted, visible
-from bartizan.judge.client_reports import is_size
+from bartizan.measure.client_sizes import is_size
 from bartizan.updates.files import is_address
 from bartizan.updates.headers import read_json_object
 from bartizan.updates.layout import Unreadable

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bartizan._util.text import short
@@ -55,6 +56,14 @@ def raise_if_exhausted(error: BaseException, what: str) -> None:
         raise server_error(error, what) from error
 
 
+class LostClients(Exception):
+    """Updates vanished or changed since they were measured. Maps clients to reasons."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(f"{len(reasons)} clients were lost")
+        self.reasons = dict(reasons)
+
+
 class TooFewClientsError(ValueError):
     """The clients of this round are too few for the rule's condition: there is no robust result."""
 
@@ -97,3 +106,25 @@ def _named(clients: list[Any], most: int = 5) -> str:
     listed = ", ".join(short(client, 60) for client in clients[:most])
     more = f" and {len(clients) - most} more" if len(clients) > most else ""
     return f"client{'s' if len(clients) > 1 else ''} {listed}{more}"
+
+
+@dataclass(frozen=True)
+class NamedErrors:
+    """Errors about clients, which name them by their index, name them by their ids.
+
+    Not by `contextmanager`, which from Python 3.12 on leaves the first error, and all updates, in a reference cycle.
+    """
+
+    ids: Sequence[Any]
+    failed: Mapping[Any, str]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, BadClientError):
+            raise BadClientError(self.ids[error.client], error.reason) from None
+        if isinstance(error, TooFewClientsError):
+            named = {self.ids[client]: reason for client, reason in error.quarantined.items()}
+            all_out = 0 < len(named) == len(self.ids)
+            problem = nobody_left(len(named), len(self.failed)) if all_out else error.problem
+            raise TooFewClientsError(problem, named, self.failed) from None

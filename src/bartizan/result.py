@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from bartizan._util.types import Floats
-from bartizan.judge.judge import Verdict
 from bartizan.measure import Exact, Sketch
+from bartizan.sources.source import Combined, Judgement, Roster
 
 U = TypeVar("U")
 
@@ -32,8 +31,8 @@ class Aggregation(Generic[U]):
     history: tuple[float, ...] = ()
     """For rules with a memory: pass it to the next round."""
     sketch: Sketch = Exact()
-    """The sketch that the clients were weighed by: the one given, the choice of `sketch="auto"`, or a `Round`'s second
-    sketch."""
+    """The sketch that the clients were weighed by: the one given, the choice of "auto", or a `Round`'s second sketch;
+    `Exact()` if the rule needs only norms, which are always exact."""
     clients: tuple[Any, ...] = ()
     """The clients in the order of the weights: indices, or the ids given to a `Round`."""
     scores: Floats | None = None
@@ -51,36 +50,31 @@ class Aggregation(Generic[U]):
     """Why a client of a `Round` sent no update, by its id; these have no weight and are not among `clients`."""
 
     @classmethod
-    def of(
-        cls,
-        update: U,
-        verdict: Verdict,
-        clients: Sequence[Any],
-        seconds: dict[str, float],
-        failed: Mapping[Any, str] | None = None,
-    ) -> Self:
-        """The result of a verdict on these clients, in their order."""
-        decision, quarantined = verdict.decision, verdict.quarantined
+    def of(cls, combined: Combined, judgement: Judgement, roster: Roster, seconds: dict[str, float]) -> Self:
+        """The result of a judgement on the clients of a roster, in their order."""
+        decision, quarantined = judgement.decision, judgement.quarantined
+        clients = tuple(range(roster.n_sent)) if roster.ids is None else tuple(roster.ids)
         weights = None
         if decision.coordinate_stage is None or decision.coordinate_stage.has_weights:
             weights = np.array(decision.weights, dtype=np.float64)
             if quarantined:
                 weights = np.zeros(len(clients))
-                weights[[m for m in range(len(clients)) if m not in quarantined]] = decision.weights
+                weights[list(judgement.clients)] = decision.weights
         return cls(
-            update=update,
+            update=combined.update,
             weights=weights,
             quarantined={clients[client]: reason for client, reason in quarantined.items()},
-            seed=verdict.seed,
+            seed=judgement.seed,
             seconds=seconds,
             history=decision.history,
-            sketch=verdict.sketch,
-            clients=tuple(clients),
-            scores=verdict.scores,
-            recheck_seed=verdict.recheck_seed,
-            n_byzantine=verdict.n_byzantine,
+            sketch=judgement.sketch,
+            clients=clients,
+            scores=judgement.scores,
+            recheck_seed=judgement.recheck_seed,
+            n_byzantine=judgement.n_byzantine,
             noise=decision.noise,
-            failed=dict(failed or {}),
+            failed=dict(roster.failed),
+            **combined.extras,
         )
 
     def __repr__(self) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import warnings
 from collections.abc import Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
@@ -16,48 +15,25 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
-from bartizan.errors import BadClientError, TooFewClientsError, nobody_left, server_error
-from bartizan.judge.client_reports import is_size
-from bartizan.judge.judge import Verdict, decide, effective_sketch
-from bartizan.judge.quarantine import until_read
+from bartizan.aggregate import run
+from bartizan.errors import BadClientError, NamedErrors, TooFewClientsError, nobody_left
 from bartizan.judge.recheck import RECHECK_SKETCH
-from bartizan.measure import Rotated, Sketch
-from bartizan.measure.base import SketchedRows, StreamingSketch
-from bartizan.measure.geometry import SIZE_RANGE, GramStats, norm_limit
+from bartizan.measure.client_sizes import SIZE_RANGE, is_size
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
-from bartizan.sources.rewritten import Measured, combine_measured, may_be_rewritten, measure, probed, stats_and_measured
-from bartizan.updates import ColumnPass, Noise, Progress, Updates, parse_updates
-from bartizan.updates.column_pass import as_bytes
+from bartizan.sources.arriving import Arrivals, StoredUpdate, copied
+from bartizan.sources.rewritten import may_be_rewritten
+from bartizan.updates import Progress
 from bartizan.updates.files import is_place, open_point, opened
-from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
-from bartizan.updates.parse import parse_one, reason_of
+from bartizan.updates.layout import Unreadable
 from bartizan.updates.spill import Spill
 
 if TYPE_CHECKING:
     from bartizan.aggregate import Aggregator
 
 U = TypeVar("U")
-
-MOST_LAYOUTS = 64  # that are kept for the next client: each may send another
-
-
-@dataclass(frozen=True)
-class StoredUpdate:
-    """One client's update as a round keeps it, in memory or mapped, with its sketch."""
-
-    update: Any
-    """As it was parsed; where that must be done again at close, the update."""
-    size: float
-    layout: Layout | None = None
-    reading: SketchedRows | None = None
-    rewritable: bool = False
-    """Whether it stays in files that its client may rewrite."""
-    reason: str | None = None
-    """Why the client is quarantined, as far as its update alone shows it."""
 
 
 class Round(Generic[U]):
@@ -105,20 +81,10 @@ class Round(Generic[U]):
     ) -> None:
         if isinstance(aggregator.rule, Rule):
             aggregator.rule.check_trusted(trusted is not None)
-        reference, trusted = open_point(reference), open_point(trusted)
-        for name, point in (("reference", reference), ("trusted", trusted)):
-            if point is not None:  # report its faults now, not with the first client
-                parse_updates([point], **{name: point})
-        self._aggregator = aggregator
-        # The number of clients is not known yet, and sketching while other updates arrive costs next to no time.
-        self._sketch = aggregator.sketch if isinstance(aggregator.sketch, Sketch) else Rotated()
-        self._effective_sketch = effective_sketch(aggregator.rule, self._sketch)
-        self._probed_sketch = probed(self._effective_sketch)
-        self._seed = fresh_seed() if seed is None else checked_seed(seed)
-        self._points = {"reference": reference, "trusted": trusted}
-        self._history, self._strict, self._copy = history, strict, copy
+        self._aggregator, self._history, self._strict, self._copy = aggregator, history, strict, copy
+        points = {"reference": open_point(reference), "trusted": open_point(trusted)}
+        self._arrivals = Arrivals(aggregator.rule, aggregator.sketch, seed, points, strict, memory)
         self._recheck = recheck
-        self._memory = None if memory is None else as_bytes(memory)
         self._stored: dict[Any, StoredUpdate] = {}
         self._failed: dict[Any, str] = {}
         self._adding: set[Any] = set()
@@ -126,8 +92,6 @@ class Round(Generic[U]):
         self._changed = threading.Condition()
         self._state = "open"
         self._result: Aggregation[U] | None = None
-        self._server_rows: tuple[Layout, dict[str, Any]] | None = None
-        self._layouts: dict[Any, Layout] = {}
         self._spill = None if spill is None else Spill(spill)
 
     def add(self, update: U | Path | str, client: Hashable, size: float = 1) -> str | None:
@@ -141,8 +105,8 @@ class Round(Generic[U]):
             raise ValueError(f"client {quoted(client, 60)}: size must be {SIZE_RANGE}, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = is_place(update)
-            held = opened(update) if on_disk else _copied(update) if self._copy else update
-            stored = self._sketched(held, float(size), may_be_rewritten(update))
+            held = opened(update) if on_disk else copied(update) if self._copy else update
+            stored = self._arrivals.measured(held, float(size), may_be_rewritten(update))
             if stored.reason is not None and self._strict:
                 raise BadClientError(client, stored.reason)
             if stored.layout is None:
@@ -268,8 +232,7 @@ class Round(Generic[U]):
             }
         else:
             self._stored = {}
-        self._server_rows = None
-        self._points = {}
+        self._arrivals.forget()
         self._clear_spill()
 
     def _clear_spill(self) -> None:
@@ -304,47 +267,6 @@ class Round(Generic[U]):
         if client in self._failed:
             raise ValueError(f"client {quoted(client, 60)} has failed in this round already ({self._failed[client]}).")
 
-    def _sketched(self, update: Any, size: float, rewritable: bool) -> StoredUpdate:
-        """Sketch one update in its own layout; whether that is the round's is known when the round is closed."""
-        if len(self._layouts) > MOST_LAYOUTS:
-            self._layouts = {}
-        try:
-            # Parsed only once: the client's own container may answer differently the next time.
-            parsed = parse_one(update, self._layouts)
-        except Exception as error:  # a client's container may raise anything
-            return StoredUpdate(None, size, reason=reason_of(error))
-        try:
-            alone = parse_updates([parsed])
-        except ValueError:  # it holds no floats: other clients' updates may
-            return StoredUpdate(parsed, size, parsed.layout)
-        sketch = self._probed_sketch if rewritable else self._effective_sketch
-        if not isinstance(sketch, StreamingSketch):
-            return StoredUpdate(parsed, size, parsed.layout, rewritable=rewritable)
-        alone = replace(alone, column_pass=ColumnPass.of(self._memory))
-        try:
-            alone = self._with_server_rows(alone)
-        except ValueError:  # the reference and the trusted update were checked when the round was opened
-            reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
-            return StoredUpdate(parsed, size, parsed.layout, reason=reason)
-        reading = sketch.sketch_part(alone, self._seed)
-        if lost := alone.lost():
-            return StoredUpdate(parsed, size, parsed.layout, reading, reason=lost[0])
-        fit = (alone.on_gpu and not self._strict) or reading.squared_norms[0] <= norm_limit(alone.layout.widest)
-        return StoredUpdate(parsed, size, parsed.layout, reading, rewritable, None if fit else alone.fault(0))
-
-    def _with_server_rows(self, alone: Updates) -> Updates:
-        """With the reference and the trusted update in the update's layout, kept for the next client of that layout."""
-        if all(point is None for point in self._points.values()):
-            return alone
-        known = self._server_rows
-        if known is None or known[0] != alone.layout:
-            column_pass = alone.column_pass
-            parsed = parse_updates([alone.like], **self._points, column_pass=column_pass).with_contiguous_reference()
-            # Nothing of the client's update is kept.
-            known = alone.layout, {"reference": parsed.reference, "trusted": parsed.trusted, "origin": parsed.origin}
-            self._server_rows = known
-        return replace(alone, **known[1])
-
     def _closed(self, out: Any, progress: Progress | None) -> Aggregation[U]:
         watch = Stopwatch()
         if not self._stored:
@@ -352,79 +274,10 @@ class Round(Generic[U]):
             raise TooFewClientsError(nobody_left(0, len(self._failed)) if self._failed else none, failed=self._failed)
         ids = in_order(list(self._stored))
         stored = [self._stored[client] for client in ids]
-        size, unit = self._effective_sketch.working_set()
-        if size and self._recheck:
-            size += RECHECK_SKETCH.k
+        recheck = RECHECK_SKETCH if self._recheck else None
         with NamedErrors(ids, self._failed):
-            column_pass = ColumnPass.of(self._memory, progress)
-            updates = [one.update for one in stored]
-            clients = parse_updates(updates, **self._points, strict=self._strict, column_pass=column_pass)
-            rewritable = frozenset(at for at, one in enumerate(stored) if one.rewritable)
-            distances = self._aggregator.rule.needs_distances
-            clients = replace(clients, rewritable=rewritable)
-            clients = clients.prepared(out, self._points, size, unit, distances=distances)
-            column_pass.begin("sketch")
-            stats, measured = self._stats(clients, stored)
-
-            def closed(clients: Updates, stats: GramStats) -> tuple[Verdict, Any]:
-                verdict = decide(
-                    self._aggregator.rule,
-                    clients,
-                    stats,
-                    sketch=self._sketch,
-                    sizes=np.array([one.size for one in stored]),
-                    seed=self._seed,
-                    history=self._history,
-                    strict=self._strict,
-                    watch=watch,
-                    n_failed=len(self._failed),
-                    recheck_sketch=RECHECK_SKETCH if self._recheck else None,
-                )
-                decision, used = verdict.decision, clients.without(verdict.quarantined)
-                noise = Noise(decision.noise, verdict.seed)
-                return verdict, combine_measured(used, decision, noise, [*measured, *Measured.again(verdict.recheck)])
-
-            verdict, update = until_read(clients, stats, self._strict, closed)
-        watch.lap("combine")
-        return Aggregation.of(update, verdict, ids, watch.laps, self._failed)
-
-    def _stats(self, clients: Updates, stored: list[StoredUpdate]) -> tuple[GramStats, list[Measured]]:
-        """Gram statistics from the sketches of `add`; updates whose entries are in another order are sketched again.
-
-        So are, beside files whose norms were probed, updates in memory, whose norms were not.
-        """
-        sketch = self._probed_sketch if clients.rewritable else self._effective_sketch
-        if not isinstance(sketch, StreamingSketch):
-            return measure(sketch, clients, self._seed)
-        readings, (k, _) = [], sketch.working_set()
-        for row, client in enumerate(clients.clients):
-            reading = stored[client].reading
-            if reading is None or stored[client].layout != clients.layout or reading.sketches.shape[1] != k:
-                reading = sketch.sketch_part(clients.only([row]), self._seed)
-            readings.append(reading)
-        return stats_and_measured(sketch, clients, SketchedRows.stacked(readings), self._seed)
-
-
-@dataclass(frozen=True)
-class NamedErrors:
-    """Errors about clients, which name them by their index, name them by their ids.
-
-    Not by `contextmanager`, which from Python 3.12 on leaves the first error, and all updates, in a reference cycle.
-    """
-
-    ids: list[Any]
-    failed: dict[Any, str]
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, BadClientError):
-            raise BadClientError(self.ids[error.client], error.reason) from None
-        if isinstance(error, TooFewClientsError):
-            named = {self.ids[client]: reason for client, reason in error.quarantined.items()}
-            all_out = 0 < len(named) == len(self.ids)
-            problem = nobody_left(len(named), len(self.failed)) if all_out else error.problem
-            raise TooFewClientsError(problem, named, self.failed) from None
+            source = self._arrivals.source(stored, ids, self._failed, recheck, out, progress)
+            return run(source, self._aggregator, history=self._history, recheck=recheck, watch=watch)
 
 
 def _check_id(client: Any) -> None:
@@ -456,23 +309,3 @@ def in_order(ids: list[Any]) -> list[Any]:
 
 def _kind(client: Any) -> str:
     return "number" if isinstance(client, (int, float, np.number)) else type(client).__name__
-
-
-def _copied(update: Any) -> Any:
-    """A copy in plain containers, taken before any number is read; the reason for quarantine if there can't be one."""
-    try:
-        plain, leaves = plain_and_leaves(update)
-        Layout.of(leaves)
-        arrays = {path: leaf.clone() if on_gpu(leaf) else np.asarray(as_numpy(leaf)) for path, leaf in leaves.items()}
-    except Exception as error:  # a client's container may raise anything
-        return Unreadable(reason_of(error))
-    try:
-        copies = {path: array.copy() if type(array) is np.ndarray else array for path, array in arrays.items()}
-    except MemoryError as full:
-        size = sum(leaf.nbytes for leaf in leaves.values())
-        what = f"There is no memory for a copy of an update of {size:,} bytes"
-        raise server_error(OSError(errno.ENOMEM, short(full)), what) from full
-    try:
-        return rebuild(plain, lambda path, leaf: like_leaf(copies[path], leaf))
-    except Exception as error:  # and so may its tensors
-        return Unreadable(reason_of(error))

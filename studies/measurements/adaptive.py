@@ -18,6 +18,7 @@ from bartizan.judge.quarantine import ODDS, distorted_norms
 from bartizan.judge.recheck import RECHECK_SKETCH, Recheck
 from bartizan.measure.exact import Norms
 from bartizan.measure.geometry import Geometry
+from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates
 from studies.options import add_parts
 from studies.tables import markdown_table
@@ -184,8 +185,9 @@ def cost(*, clients: int = 50, dim: int = 5_500_000, repeats: int = 5) -> None:
     for row in x:
         rng.standard_normal(dtype=np.float32, out=row)
     x += np.float32(0.3)
-    updates, stats = parse_updates(x), bz.Rotated().gram_stats(parse_updates(x), 0)
-    assert (np.abs(np.diag(stats.gram) / stats.squared_norms - 1) < 0.2).all(), "the norms must agree"
+    updates = parse_updates(x)
+    source, measured = LocalUpdates(updates), bz.Rotated().measure(updates, 0).on_host()
+    assert (np.abs(np.diag(measured.gram) / measured.squared_norms - 1) < 0.2).all(), "the norms must agree"
 
     def closing(rule, recheck):
         """Return the seconds of the close alone."""
@@ -199,10 +201,10 @@ def cost(*, clients: int = 50, dim: int = 5_500_000, repeats: int = 5) -> None:
     def spent_by(call, *arguments):
         return machine.timed(partial(call, *arguments))[1]
 
-    jobs = {"one read": partial(spent_by, Norms().gram_stats, updates, 0)}
-    jobs["(a), the comparison"] = partial(spent_by, distorted_norms, updates, stats, bz.Rotated())
+    jobs = {"one read": partial(spent_by, Norms().measure, updates, 0)}
+    jobs["(a), the comparison"] = partial(spent_by, distorted_norms, source, measured)
     for k in (64, 256, 1024, 4096):
-        jobs[f"sketch {bz.Rotated(k)!r}"] = partial(spent_by, bz.Rotated(k).sketch_rows, updates, 0)
+        jobs[f"sketch {bz.Rotated(k)!r}"] = partial(spent_by, bz.Rotated(k).measure, updates, 0)
     for rule in (bz.Krum(clients // 10), bz.Krum(3 * clients // 10), bz.GeometricMedian()):
         for recheck in (False, True):
             jobs[f"close {rule!r}{', (b)' if recheck else ''}"] = partial(closing, rule, recheck)

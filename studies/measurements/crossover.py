@@ -38,7 +38,7 @@ def crossover(
                 cells.append("")
                 continue
             updates = Problem.draw(M, 0, p, dtype, device).updates
-            calls = {name: partial(sketch.gram_stats, updates, 0) for name, sketch in SKETCHES.items()}
+            calls = {name: partial(sketch.measure, updates, 0) for name, sketch in SKETCHES.items()}
             times = in_turns(calls, repeats, device, label=f"crossover, p={short(p)}, M={M}")
             read, exact, projected = (min(times[name]) for name in SKETCHES)
             cells.append(f"{exact / read:.1f} / {projected / read:.1f}")

@@ -17,7 +17,7 @@ from bartizan._util.console import ProgressLine
 from bartizan._util.machine import timed
 from bartizan.kernels.rows import Rows
 from bartizan.measure.choose import costs_of
-from bartizan.measure.geometry import GramStats
+from bartizan.measure.measurements import Measurements
 from bartizan.sketch import pairwise_distortion
 from studies.options import add_command
 
@@ -83,7 +83,7 @@ def sketched(M, p, k, n_attackers):
 
 def geometry_of(sketches, norms):
     gram = products(sketches)
-    return Geometry.from_stats(GramStats(gram, norms, lambda row: gram), len(gram), seed=SEED)
+    return Geometry.measured(Measurements(tuple(range(len(gram))), norms, gram=gram), lambda row: gram, seed=SEED)
 
 
 def products(sketches):

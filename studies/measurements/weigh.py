@@ -8,12 +8,13 @@ import numpy as np
 
 import bartizan as bz
 from bartizan._util import machine
-from bartizan.measure.geometry import Geometry, gram_stats_of
+from bartizan.measure.geometry import Geometry, gram_about
+from bartizan.measure.measurements import Measurements
 from studies.options import add_command
 
 SKETCH_SIZE = 4096
 RULES = {
-    "Geometry.from_stats": lambda f: lambda geometry: geometry.squared_distances,
+    "Geometry.measured": lambda f: lambda geometry: geometry.squared_distances,
     "Krum": bz.Krum,
     "MultiKrum": bz.MultiKrum,
     "Bulyan": bz.Bulyan,
@@ -53,14 +54,15 @@ def weigh(
 def stats_of(M, f):
     x = np.random.default_rng(0).normal(size=(M, SKETCH_SIZE))
     x[:f] += 1
-    return gram_stats_of(x, has_trusted=False)
+    gram = gram_about(x, None)
+    return Measurements(tuple(range(M)), np.diag(gram).copy(), gram=gram)
 
 
 def fastest(rule, stats, seconds):
     """Return the seconds of the fastest call of a rule, the geometry included."""
     least, end = np.inf, time.perf_counter() + seconds
     while True:
-        call = machine.timed(lambda: rule(Geometry.from_stats(stats, len(stats.gram), seed=0)))
+        call = machine.timed(lambda: rule(Geometry.measured(stats, lambda row: stats.gram, seed=0)))
         least = min(least, call[1])
         if time.perf_counter() > end:
             return least

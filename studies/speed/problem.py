@@ -13,7 +13,8 @@ from bartizan._util import machine
 from bartizan._util.types import Floats
 from bartizan.judge.judge import weigh
 from bartizan.kernels import reference
-from bartizan.measure.geometry import Geometry, GramStats
+from bartizan.measure.geometry import Geometry
+from bartizan.measure.measurements import Measurements
 from bartizan.rules.base import CoordinateStage, CoordinateWise, Rule
 from bartizan.updates import Updates, parse_updates
 
@@ -100,8 +101,8 @@ class Problem:
 
     def defined(self, rule: Rule | CoordinateWise) -> Floats:
         """Return the rule's answer, on exact float64 inner products and coordinates."""
-        stats = GramStats(self.gram, np.diag(self.gram).copy(), self._gram)
-        decision = weigh(rule, Geometry.from_stats(stats, self.clients, seed=0))
+        measured = Measurements(tuple(range(self.clients)), np.diag(self.gram).copy(), gram=self.gram)
+        decision = weigh(rule, Geometry.measured(measured, self._gram, seed=0))
         stage = decision.coordinate_stage
         return self.combined(decision.weights) if stage is None else self._reduced(stage)
 

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from bartizan._util.types import Floats
+from bartizan.judge.second_look import geometry_by
 from bartizan.measure.exact import Exact
-from bartizan.measure.geometry import Geometry
+from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates
 from bartizan.updates.layout import FLOATS, as_numpy_matrix, dtype_name, is_tensor, on_gpu, widen_bfloat16
 
@@ -139,5 +140,4 @@ def repeat_row(row: Vector, count: int) -> Matrix:
 
 def squared_distances(honest: Matrix) -> Floats:
     """Return the squared distances of all pairs, (H, H), in float64 in host memory."""
-    stats = Exact().gram_stats(parse_updates(honest), seed=0)
-    return Geometry.from_stats(stats, len(honest)).squared_distances
+    return geometry_by(Exact(), LocalUpdates(parse_updates(honest))).squared_distances

@@ -12,7 +12,7 @@ from flwr.app import RecordDict
 
 from bartizan._util.types import Floats
 from bartizan.flower.replies import Model
-from bartizan.judge.judge import lowered
+from bartizan.judge.byzantine_budget import lowered
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise

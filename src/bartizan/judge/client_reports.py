@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bartizan._util.text import quoted
-from bartizan.measure.geometry import LARGEST_SIZE, LEAST_SIZE, SIZE_RANGE
+from bartizan.measure.client_sizes import SIZE_RANGE, is_size, sizes_of
 
 NUMBERS = (int, float, np.integer, np.floating)
 
@@ -59,24 +59,6 @@ class SizePolicy:
         if self.sizes == "reported" and self.cap is not None:
             return f"as reported, {float(self.cap)} at most"
         return "one a node" if self.sizes is None else "as given"
-
-
-def sizes_of(clients: Iterable[Any], sizes: Mapping[Any, Any]) -> list[Any]:
-    """Return the sizes of these clients; raise ValueError where one has none."""
-    for client in clients:
-        if not is_size(sizes.get(client)):
-            given = quoted(sizes.get(client), 60)
-            raise ValueError(f"sizes must give each client {SIZE_RANGE}; client {quoted(client, 60)} has {given}.")
-    return [sizes[client] for client in clients]
-
-
-def is_size(size: Any) -> bool:
-    """Whether this is a number in the range of data sizes."""
-    try:
-        in_range = math.isfinite(size) and LEAST_SIZE <= float(size) <= LARGEST_SIZE
-        return in_range and not isinstance(size, (bool, np.bool_))
-    except (TypeError, ValueError, ArithmeticError):  # no number, or an integer beyond floats
-        return False
 
 
 def median_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from bartizan._util import schema
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Floats
-from bartizan.judge.client_reports import sizes_of
+from bartizan.measure.client_sizes import sizes_of
 
 LITTLE = 0.1  # a node with a weight below this part of its share was left out of the round
 

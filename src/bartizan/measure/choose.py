@@ -1,12 +1,13 @@
-"""Choose between exact distances and a projection by a small table of measured costs."""
+"""What sketch="auto" means: a choice between exact distances and a projection, by a small table of measured costs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from bartizan.measure.exact import Exact
+from bartizan.measure.base import Sketch
+from bartizan.measure.exact import Exact, Norms
 from bartizan.measure.rotated import Rotated
-from bartizan.updates import Updates
 
 USUAL_K = 4096  # the dimension of a sketch that is named or chosen without one
 
@@ -58,20 +59,25 @@ def costs_of(device: str) -> StageCosts:
     return COSTS[device]
 
 
-def choose(n_clients: int, dim: int, device: str = "cpu", k: int = USUAL_K) -> Exact | Rotated:
-    """The faster of `Exact()` and `Rotated(k)` for this number of clients and coordinates.
+def exact_is_faster(n_clients: int, dim: int, device: str = "cpu", k: int = USUAL_K) -> bool:
+    """Whether exact distances of this number of clients and coordinates cost less than those of `Rotated(k)`.
 
-    >>> choose(8, 10_000), choose(200, 1_000_000)
-    (Exact(), Rotated(k=4096, mixing=32))
+    >>> exact_is_faster(8, 10_000), exact_is_faster(200, 1_000_000)
+    (True, False)
     """
     costs = costs_of(device)
-    if k < dim and costs.projected(n_clients, dim, k) < costs.exact(n_clients, dim):
-        return Rotated(k=k, mixing=min(32, k))
-    return Exact()
+    return k >= dim or costs.exact(n_clients, dim) <= costs.projected(n_clients, dim, k)
 
 
-def sketch_for(clients: Updates, needs_distances: bool, dim: int | None = None) -> Exact | Rotated:
-    """The meaning of `sketch="auto"` for these updates, or for such updates of `dim` coordinates."""
+def settled(
+    sketch: Sketch | str, needs_distances: bool, exact: Callable[[], bool], projection: Sketch = Rotated()
+) -> Sketch:
+    """The sketch that a source measures by: norms alone if the rule needs no distances, else the one given.
+
+    This is the one meaning of "auto": exact distances where the source says that they cost no more, else a projection.
+    """
     if not needs_distances:
-        return Exact()
-    return choose(len(clients), dim or clients.layout.dim, "cuda" if clients.on_gpu else "cpu")
+        return Norms()
+    if isinstance(sketch, Sketch):
+        return sketch
+    return Exact() if exact() else projection

@@ -9,9 +9,9 @@ mean: one client can move it, and never a mere sample: one spike can hide from i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +19,13 @@ import numpy.typing as npt
 from bartizan._util.text import quoted
 from bartizan._util.types import Floats
 from bartizan.kernels import reference
+from bartizan.measure.client_sizes import checked_sizes, client_sizes
+from bartizan.measure.measurements import Measurements
 
 Distances: TypeAlias = tuple[Floats, int, float]
 """Squared distances of all pairs, the medoid, and its median squared distance to the clients."""
 
 SMALL_MATRIX = 64  # rows up to which a product with a vector is one call of BLAS in one thread
-
-# Below this ratio of squared distance to squared norm a Gram matrix about the origin has too few digits left.
-SHORT_OF_DIGITS = 1e-9
-# The same where float32 differences from a reference are mixed, and where their products are summed in float32.
-SHORT_OF_FLOAT32_DIGITS, SHORT_OF_FLOAT32_SUMS = 1e-4, 0.04
 
 # Squared norms below this, of the client in the middle, may have lost the digits in which clients differ.
 SQUARES_UNDERFLOW = 1e-240
@@ -38,11 +35,6 @@ FLOAT32_SQUARES_UNDERFLOW = 1e-24
 ENLARGED = 2.0**800
 # The norm that the client in the middle then gets: there is room for larger ones, and for the squares of digits.
 MIDDLE = 2.0**-250
-
-# Data sizes: all counts of 64 bits, and their reciprocals. Shares of them are above 0, and so are products of several.
-LEAST_SIZE, LARGEST_SIZE = 2.0**-64, 2.0**64
-SIZE_RANGE = "a positive number from 2^-64 to 2^64"
-NO_SIZES = {bool, str, bytes, np.bool_, np.str_, np.bytes_}  # of which NumPy would make numbers
 
 
 def enlargement(squared_norms: Floats, n_clients: int, enlarged: Callable[[], Floats]) -> float:
@@ -68,39 +60,6 @@ def mostly_below(limit: float, squared_norms: Floats) -> bool:
 def norm_limit(dtype: np.dtype) -> float:
     """Squared norms above this are not representable where the update came from, or would overflow in sums here."""
     return float(np.finfo(np.float32).max) if dtype == np.float32 else 1e300
-
-
-@dataclass(frozen=True)
-class GramStats:
-    """Gram matrix about the origin and exact squared norms of the updates, from one pass over the p coordinates.
-
-    `about(i)` gives the inner products once more, about row i; both are symmetric to the last bit. A trusted update is
-    the last row, and `trusted_dots` are the exact inner products with it, its own the last. `about` is asked where the
-    clients' squared distances are less than `short_of_digits` of their squared norms. All lengths are in multiples of
-    `unit`, which is 1 but for tiny updates. If `norms_only`, the Gram matrix was not measured: a view of one zero.
-    Squared norms up to `negligible` have lost their digits to the reference that they were taken from.
-    """
-
-    gram: Floats
-    squared_norms: Floats
-    about: Callable[[int], Floats]
-    trusted_dots: Floats | None = None
-    short_of_digits: float = SHORT_OF_DIGITS
-    unit: float = 1.0
-    norms_only: bool = False
-    negligible: float = 0.0
-
-    def keep(self, rows: npt.NDArray[np.intp]) -> GramStats:
-        return GramStats(
-            self.gram[: len(rows), : len(rows)] if self.norms_only else self.gram[np.ix_(rows, rows)],
-            self.squared_norms[rows],
-            lambda i: self.about(int(rows[i]))[np.ix_(rows, rows)],
-            None if self.trusted_dots is None else self.trusted_dots[rows],
-            self.short_of_digits,
-            self.unit,
-            self.norms_only,
-            self.negligible,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,41 +177,50 @@ class Geometry:
         n_clients = len(x)
         if trusted is not None:
             x = np.vstack([x, np.asarray(trusted, dtype=np.float64)])
-        stats = gram_stats_of(x, trusted is not None)
+        gram, scale = gram_about(x, None), None
         with np.errstate(over="ignore"):
-            scale = enlargement(stats.squared_norms, n_clients, lambda: np.square(ENLARGED * x[:n_clients]).sum(axis=1))
-            if scale != 1:
-                stats = replace(gram_stats_of(scale * x, trusted is not None), unit=1 / scale)
-        return cls.from_stats(stats, n_clients, sizes=sizes, seed=seed, history=history)
+            norms = np.diag(gram)
+            factor = enlargement(norms, n_clients, lambda: np.square(ENLARGED * x[:n_clients]).sum(axis=1))
+            if factor != 1:
+                x, scale = factor * x, factor
+                gram = gram_about(x, None)
+        dots = None if trusted is None else gram[-1]
+        measured = Measurements(tuple(range(n_clients)), gram.diagonal().copy(), None, gram, dots, scale=scale)
+        return cls.measured(measured, partial(gram_about, x), sizes=sizes, seed=seed, history=history)
 
     @classmethod
-    def from_stats(
+    def measured(
         cls,
-        stats: GramStats,
-        n_clients: int,
+        measured: Measurements,
+        gram_about: Callable[[int], Floats],
         *,
         sizes: npt.ArrayLike | None = None,
         seed: int | None = None,
         history: tuple[float, ...] = (),
     ) -> Geometry:
-        """The geometry of measured clients, recentred at the medoid; by a second pass where digits are short."""
+        """The geometry of measured clients, recentred at the medoid.
+
+        Where digits are short, `gram_about` is asked for the inner products of all rows about that of the medoid.
+        """
         from bartizan.kernels import weigh
 
-        nothing = stats.gram[:n_clients, :n_clients], 0, 0.0
-        G = stats.gram if stats.norms_only else np.ascontiguousarray(stats.gram)
-        _, medoid, median = distances = nothing if stats.norms_only else weigh.distances(G, n_clients)
+        measured = measured.on_host()
+        gram, n_clients, norms_only = measured.gram, len(measured.clients), measured.norms_only
+        nothing = gram[:n_clients, :n_clients], 0, 0.0
+        G = gram if norms_only else np.ascontiguousarray(gram)
+        _, medoid, median = distances = nothing if norms_only else weigh.distances(G, n_clients)
         points = MeasuredPoints(G, distances, medoid)
-        if n_clients > 1 and median < stats.short_of_digits * G[medoid, medoid]:
-            again = np.ascontiguousarray(stats.about(medoid))
+        if n_clients > 1 and median < measured.short_of_digits * G[medoid, medoid]:
+            again = np.ascontiguousarray(gram_about(medoid))
             points = MeasuredPoints(G, weigh.distances(again, n_clients), medoid, again)
         return cls(
             points,
-            np.ones(n_clients) if sizes is None else _checked_sizes(client_sizes(sizes, n_clients)),
-            stats.squared_norms[:n_clients],
-            stats.trusted_dots,
+            np.ones(n_clients) if sizes is None else checked_sizes(client_sizes(sizes, n_clients)),
+            measured.squared_norms[:n_clients],
+            measured.trusted_dots,
             seed,
             history=_past(history),
-            unit=stats.unit,
+            unit=measured.unit,
         )
 
     @property
@@ -370,31 +338,11 @@ class Geometry:
         )
 
 
-def gram_stats_of(x: Floats, has_trusted: bool) -> GramStats:
-    """Gram matrix and norms of the rows of an array; the last may be a trusted update."""
-
-    def about(row: int | None) -> Floats:
-        gram = np.zeros((len(x), len(x)))
-        reference.gram(x, None if row is None else x[row], gram)
-        return (gram + gram.T) / 2
-
-    gram = about(None)
-    return GramStats(gram, np.diag(gram).copy(), about, gram[-1] if has_trusted else None)
-
-
-def client_sizes(sizes: Any, n_clients: int) -> Floats:
-    """The clients' data sizes as an array, ones if not given; values are checked later, of clients that take part."""
-    try:
-        given = np.ones(n_clients) if sizes is None else np.asarray(sizes, dtype=np.float64)
-        kind = "f" if sizes is None else "O" if isinstance(sizes, (list, tuple)) else np.asarray(sizes).dtype.kind
-        numbers = NO_SIZES.isdisjoint(map(type, sizes)) if kind == "O" else kind in "iuf"
-        if not numbers:
-            raise TypeError
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got {quoted(sizes)}.") from None
-    if given.shape != (n_clients,):
-        raise ValueError(f"sizes must be {n_clients} positive numbers, one a client; got shape {given.shape}.")
-    return given
+def gram_about(x: Floats, row: int | None) -> Floats:
+    """The inner products of the rows of an array about zero or one of them, symmetric to the last bit."""
+    gram = np.zeros((len(x), len(x)))
+    reference.gram(x, None if row is None else x[row], gram)
+    return (gram + gram.T) / 2
 
 
 def _past(history: Iterable[float]) -> tuple[float, ...]:
@@ -402,11 +350,3 @@ def _past(history: Iterable[float]) -> tuple[float, ...]:
         return tuple(history)
     except TypeError:
         raise TypeError(f"history must be what the last round's result held, a tuple; got {quoted(history)}.") from None
-
-
-def _checked_sizes(sizes: Floats) -> Floats:
-    largest = sizes.max()
-    if not (sizes.min() >= LEAST_SIZE and largest <= LARGEST_SIZE):  # False for NaN too
-        wrong = sizes[~((sizes >= LEAST_SIZE) & (sizes <= LARGEST_SIZE))][0]
-        raise ValueError(f"sizes must be {SIZE_RANGE} for each client, got {wrong}.")
-    return sizes / largest

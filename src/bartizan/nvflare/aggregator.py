@@ -24,8 +24,8 @@ from bartizan import registry
 from bartizan._util.text import quoted, short
 from bartizan.aggregate import Aggregator
 from bartizan.errors import TooFewClientsError, server_problem
+from bartizan.judge.byzantine_budget import lowered
 from bartizan.judge.client_reports import SizePolicy, median_metrics
-from bartizan.judge.judge import lowered
 from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.nvflare.job_record import write_record
 from bartizan.nvflare.running_job import RunningJob

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bartizan._util.types import Array, Floats
-from bartizan.judge.quarantine import ODDS
-from bartizan.judge.recheck import TRUSTED, Recheck
+from bartizan.errors import LostClients
 from bartizan.kernels.rows import Rows
-from bartizan.measure.base import Projection, Sketch, SketchedRows, StreamingSketch
+from bartizan.measure.base import PROBABILITY_OF_ERROR, ColumnSketch, Projection, Sketch, StreamingSketch
 from bartizan.measure.exact import Exact, Norms
-from bartizan.measure.geometry import GramStats, norm_limit
+from bartizan.measure.geometry import norm_limit
+from bartizan.measure.measurements import Measurements
 from bartizan.measure.probes import PROBES, Probes
 from bartizan.rules.base import Decision
 from bartizan.updates import ColumnPass, Noise, UpdateRows, Updates, combine
 from bartizan.updates.columns import GRANULE, HostRows, Row
-from bartizan.updates.files import open_paths
-from bartizan.updates.layout import Layout, is_array
-from bartizan.updates.lazy import LostUpdatesError
+from bartizan.updates.layout import Layout
 from bartizan.updates.updates import Blocks
 
 REWRITTEN = "its file changed between measuring and summing"
@@ -36,8 +34,8 @@ COPIED = 2**21  # bytes of a block of copies
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """What one sketch showed of the clients when they were read first: linear in their updates, about the reference.
+class Witness:
+    """What one sketch showed of clients when they were read first: linear in their updates, about the reference.
 
     Exact rules take secret `Probes` in the same reading. Projections need none: the sketch of the result must be the
     weighted sum of the clients' sketches. Who knows the seed of a projection can change a file in its null space. That
@@ -46,31 +44,23 @@ class Measured:
     """
 
     sketch: StreamingSketch
-    seed: int
-    place: Mapping[int, int]
-    """The row of each client."""
-    sketches: Floats
-    squared_norms: Floats
+    measured: Measurements
 
-    @classmethod
-    def again(cls, recheck: Recheck | None) -> list[Measured]:
-        """What the second sketch of a round showed, whose seed nobody could know."""
-        # Tiny updates were read times a power of two, which not all of their digits survive.
-        if recheck is None or not recheck.readings or any(stats.unit != 1 for stats in recheck.stats.values()):
-            return []
-        clients = [client for client in recheck.readings if client != TRUSTED]
-        read = [recheck.readings[client] for client in clients]
-        sketches = np.array([part.sketches[at] for part, at in read])
-        squared_norms = np.array([part.squared_norms[at] for part, at in read])
-        return [cls.of(recheck.sketch, recheck.seed, clients, SketchedRows(sketches, squared_norms))]
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """The row of each client."""
+        return {client: row for row, client in enumerate(self.measured.clients)}
 
-    @classmethod
-    def of(cls, sketch: StreamingSketch, seed: int, clients: Sequence[int], read: SketchedRows) -> Measured:
-        place = {client: row for row, client in enumerate(clients)}
-        return cls(sketch, seed, place, read.sketches, read.squared_norms)
+    @property
+    def seed(self) -> int:
+        return self.measured.seed
+
+    def with_more(self, other: Witness) -> Witness:
+        """The same with the clients of another one, of the same sketch and seed."""
+        return replace(self, measured=Measurements.joined([self.measured, other.measured]))
 
     def agrees(
-        self, clients: Sequence[int], factors: Floats, found: SketchedRows, rounding: float, layout: Layout
+        self, clients: Sequence[int], factors: Floats, found: Measurements, rounding: float, layout: Layout
     ) -> bool:
         """Whether these are the sketch and the squared norm of the clients' sum with these factors, up to rounding.
 
@@ -80,8 +70,8 @@ class Measured:
         """
         rows = [self.place[client] for client in clients]
         with np.errstate(over="ignore", invalid="ignore"):
-            wanted = factors @ self.sketches[rows]
-            lengths = np.abs(factors) @ np.sqrt(self.squared_norms[rows])
+            wanted = factors @ self.measured.sketches[rows]
+            lengths = np.abs(factors) @ np.sqrt(self.measured.squared_norms[rows])
             off = float(_distance(self.sketch, found.sketches[0] - wanted))
             length = float(np.sqrt(found.squared_norms[0]))
             # A projection keeps the norm of rounding errors, which are half of `rounding` at most.
@@ -91,88 +81,98 @@ class Measured:
                 return False
         if not isinstance(self.sketch, Projection) or length <= 64 * slack:
             return length < np.inf
-        least, most = self.sketch.norm_ratio_range(ODDS)
+        least, most = self.sketch.norm_ratio_range(PROBABILITY_OF_ERROR)
         shown = float(found.sketches[0] @ found.sketches[0]) / length**2
         return 0.99 * least <= shown <= 1.01 * most
 
+    def moved(self, layout: Layout, client: int, about: Measurements) -> list[int]:
+        """Clients whose sketches about one of them are not what they were, up to the digits that are short.
 
-def measure(sketch: Sketch, clients: Updates, seed: int) -> tuple[GramStats, list[Measured]]:
-    """The Gram statistics of the clients, and what the files among them must still show when they are summed."""
-    if not clients.rewritable:
-        return sketch.gram_stats(clients, seed), []
-    if isinstance(sketch, Exact):
-        gram_of = sketch.gram
-        probes, found = Probes(wide=True), np.zeros((len(clients.all_rows), PROBES))
-        stats = sketch.gram_stats(clients, seed, partial(probes.add_gram, found))
-        read = SketchedRows(found, stats.squared_norms)
-
-        def gram_about(row: int) -> tuple[Floats, Floats]:
-            again = np.zeros_like(found)
-            return gram_of(clients, row, partial(probes.add_gram, again)), again
-
-        stats = replace(stats, about=_compared(clients, probes, read, gram_about))
-        return stats, [Measured.of(probes, seed, clients.clients, read)]
-    sketch = probed(sketch)
-    assert isinstance(sketch, StreamingSketch)
-    return stats_and_measured(sketch, clients, sketch.sketch_rows(clients, seed), seed)
+        Sketches about a client are those about the reference minus its own. Where most differ, the file that has
+        changed is that client's.
+        """
+        rows, row = [self.place[one] for one in about.clients], self.place[client]
+        sketches, norms = self.measured.sketches, self.measured.squared_norms
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.sqrt(norms[rows])
+            off = _distance(self.sketch, about.sketches[: len(rows)] - (sketches[rows] - sketches[row]))
+            slack = DEVIATIONS * _accuracy(layout) * (lengths + np.sqrt(norms[row])) + NO_SQUARE
+            usable = norms[rows] <= norm_limit(layout.widest)
+            moved = usable & ~(off <= slack)
+        if (client in about.clients and moved[about.clients.index(client)]) or 2 * moved.sum() > usable.sum():
+            return [client]
+        return [about.clients[at] for at in np.flatnonzero(moved)]
 
 
-def stats_and_measured(
-    sketch: StreamingSketch, clients: Updates, read: SketchedRows, seed: int
-) -> tuple[GramStats, list[Measured]]:
-    """The same from sketches that were taken before."""
-    stats = sketch.stats_from(clients, read, seed)
-    if not clients.rewritable:
-        return stats, []
+class Witnesses:
+    """What the clients of one round showed at each reading, kept where some of them may rewrite their files."""
 
-    def gram_about(row: int) -> tuple[Floats, Floats]:
-        again: Floats = sketch.sketch_rows(clients, seed, clients.all_rows.take([row])).sketches
-        return clients.all_rows.inner_products(again), again
+    def __init__(self, clients: Updates) -> None:
+        self.clients = clients
+        self.seen: dict[tuple[Any, int], Witness] = {}
+        self.probes: dict[Any, Probes] = {}
+        self.told: set[int] = set()
 
-    if not stats.norms_only:
-        stats = replace(stats, about=_compared(clients, sketch, read, gram_about))
-    return stats, [Measured.of(sketch, seed, clients.clients, read)]
+    def probing(self, sketch: Sketch) -> StreamingSketch:
+        """The sketch that is compared: the same if it projects, else secret probes."""
+        if isinstance(sketch, Projection):
+            return sketch
+        wide = not isinstance(sketch, StreamingSketch)
+        return self.probes.setdefault(sketch, Probes(wide=wide))
 
+    def keep(self, sketch: Sketch, shown: Measurements, measured: Measurements | None = None) -> Measurements:
+        """Keep what clients showed to the probing sketch; return their measurements, its norms if not given."""
+        new, key = Witness(self.probing(sketch), shown), (sketch, shown.seed)
+        self.seen[key] = self.seen[key].with_more(new) if key in self.seen else new
+        if measured is not None or isinstance(sketch, Projection):
+            return measured or shown
+        return replace(shown, sketches=shown.sketches[:, :0], sketch=sketch)
 
-def _compared(
-    clients: Updates, sketch: Sketch, read: SketchedRows, gram_about: Callable[[int], tuple[Floats, Floats]]
-) -> Callable[[int], Floats]:
-    """`about` for `GramStats`, which raises LostUpdatesError for files that show something else there than before.
+    def measure(self, sketch: ColumnSketch, clients: Updates, seed: int) -> Measurements:
+        """Measure clients, and keep what they showed."""
+        return self.keep(sketch, *self._measured(sketch, clients, seed))
 
-    Sketches about row m are those about the reference minus that of m, up to the digits for which clients are read
-    again. Where most differ, the file that has changed is that of m.
-    """
-    M, lengths = len(clients), np.sqrt(read.squared_norms[: len(clients)])
-    usable = read.squared_norms[:M] <= norm_limit(clients.layout.widest)
-    told: set[int] = set()
+    def measure_about(self, sketch: ColumnSketch, clients: Updates, seed: int, client: int) -> Measurements:
+        """Measure clients about one of them; LostClients for those whose files show something else than before."""
+        rows = self.clients.rows.take([self.clients.clients.index(client)])
+        shown, measured = self._measured(sketch, clients, seed, rows)
+        moved = self.seen[sketch, seed].moved(clients.layout, client, shown)
+        found = clients.rewritable.intersection(moved) - self.told
+        if found:
+            self.told.update(found)
+            raise LostClients(dict.fromkeys(sorted(found), REWRITTEN))
+        return measured or shown  # norms alone are never asked for about a client
 
-    @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
-    def about(row: int) -> Floats:
-        with clients.reading():
-            gram, again = gram_about(row)
-        if row < M:
-            with np.errstate(over="ignore", invalid="ignore"):
-                off = _distance(sketch, again - (read.sketches - read.sketches[row]))[:M]
-                slack = DEVIATIONS * _accuracy(clients.layout) * (lengths + lengths[row]) + NO_SQUARE
-                moved = usable & ~(off <= slack)
-            blamed = [row] if moved[row] or 2 * moved.sum() > usable.sum() else np.flatnonzero(moved).tolist()
-            found = clients.rewritable.intersection(clients.clients[at] for at in blamed) - told
-            if found:
-                told.update(found)
-                raise LostUpdatesError(dict.fromkeys(sorted(found), REWRITTEN))
-        return gram
+    def _measured(
+        self, sketch: ColumnSketch, clients: Updates, seed: int, about: UpdateRows | None = None
+    ) -> tuple[Measurements, Measurements | None]:
+        """What clients show to the probing sketch, and if that is another one their measurements."""
+        probing = self.probing(sketch)
+        if not isinstance(sketch, Exact):
+            return probing.measure(clients, seed, about), None
+        assert isinstance(probing, Probes)
+        found = np.zeros((len(clients.all_rows), PROBES))
+        measured = sketch.measure(clients, seed, about, partial(probing.add_gram, found))
+        return replace(measured, sketches=found, gram=None, trusted_dots=None), measured
 
-    return about
+    def combine(self, clients: Updates, decision: Decision, noise: Noise) -> Any:
+        """Combine the clients; raise LostClients for those whose files are not what was measured.
 
-
-def opened_paths(updates: Any) -> tuple[Any, frozenset[int]]:
-    """The updates, each path or address opened, and which of them are local files, which clients may still rewrite."""
-    if is_array(updates):
-        return updates, frozenset()
-    if isinstance(updates, (Iterator, ValuesView)):
-        updates = list(updates)
-    files = enumerate(updates) if isinstance(updates, (list, tuple)) else ()
-    return open_paths(updates), frozenset(at for at, update in files if may_be_rewritten(update))
+        A result that could have come from other numbers is discarded, and each client is read again, in copies, which
+        are both measured and summed: whatever is written meanwhile, the second result is made of what was measured.
+        """
+        weights, stage = decision.weights, decision.coordinate_stage
+        used = np.flatnonzero(weights) if stage is None else stage.used(len(clients))
+        used = used if len(used) < len(clients) else np.arange(len(clients))
+        seen = [one for one in self.seen.values() if all(clients.clients[row] in one.place for row in used)]
+        try:
+            if stage is None:
+                return combine(clients, weights, stage, noise, partial(_check_sum, clients, weights, seen))
+            combination = Combination(clients, seen, used)
+            return combine(replace(clients, watch=combination.watch), weights, stage, noise, combination.check)
+        except NotMeasuredError:
+            copies = MeasuredCopies(clients, seen, used if len(used) else np.array([0]))
+            return combine(replace(clients, watch=copies.watch), weights, stage, noise, copies.check)
 
 
 def may_be_rewritten(update: Any) -> bool:
@@ -180,38 +180,17 @@ def may_be_rewritten(update: Any) -> bool:
     return issubclass(type(update), Path)  # not isinstance, which a class can override
 
 
-def probed(sketch: Sketch) -> Sketch:
-    """The sketch itself, or norms with probes where it only takes norms."""
-    return Probes() if isinstance(sketch, Norms) else sketch
-
-
-def combine_measured(clients: Updates, decision: Decision, noise: Noise, measured: Sequence[Measured]) -> Any:
-    """Combine the clients; raise LostUpdatesError for those whose files are not what was measured.
-
-    A result that could have come from other numbers is discarded, and each client is read again, in copies, which are
-    both measured and summed: whatever is written meanwhile, the second result is made of what was measured.
-    """
-    weights, stage = decision.weights, decision.coordinate_stage
-    if not (clients.rewritable and clients.rewritable.intersection(clients.clients)):
-        return combine(clients, weights, stage, noise)
-    used = np.flatnonzero(weights) if stage is None else stage.used(len(clients))
-    used = used if len(used) < len(clients) else np.arange(len(clients))
-    measured = [one for one in measured if all(clients.clients[row] in one.place for row in used)]
-    try:
-        if stage is None:
-            return combine(clients, weights, stage, noise, partial(_check_sum, clients, weights, measured))
-        combination = Combination(clients, measured, used)
-        return combine(replace(clients, watch=combination.watch), weights, stage, noise, combination.check)
-    except NotMeasuredError:
-        copies = MeasuredCopies(clients, measured, used if len(used) else np.array([0]))
-        return combine(replace(clients, watch=copies.watch), weights, stage, noise, copies.check)
+def _nothing(witness: Witness, rows: int) -> Measurements:
+    """Sums of no numbers, for a witness's sketch to add to."""
+    k = witness.measured.sketches.shape[1]
+    return Measurements(tuple(range(rows)), np.zeros(rows), np.zeros((rows, k)))
 
 
 class NotMeasuredError(Exception):
     """The result is not made of the numbers that were measured."""
 
 
-def _check_sum(clients: Updates, weights: Floats, measured: Sequence[Measured], floats: Sequence[Any]) -> None:
+def _check_sum(clients: Updates, weights: Floats, measured: Sequence[Witness], floats: Sequence[Any]) -> None:
     """Raise NotMeasuredError unless the result shows what the clients' weighted sum must show."""
     rows = np.flatnonzero(weights)
     used = [clients.clients[row] for row in rows]
@@ -220,11 +199,11 @@ def _check_sum(clients: Updates, weights: Floats, measured: Sequence[Measured], 
     result = replace(clients, rows=own, clients=(0,), integers=((),), trusted=None, column_pass=quiet)
     about_zero = None
     for one in measured:
-        found = one.sketch.sketch_part(result, one.seed)
+        found = one.sketch.measure(result, one.seed)
         if about_zero is None:
             centred = result.reference is not None
             bare = replace(result, reference=None, origin=None)
-            squares = Norms().sketch_part(bare, 0) if centred else found
+            squares = Norms().measure(bare, 0) if centred else found
             about_zero = float(np.sqrt(squares.squared_norms[0]))
         if not one.agrees(used, weights[rows], found, _rounding(clients, about_zero), clients.layout):
             raise NotMeasuredError
@@ -257,13 +236,13 @@ def _rounding(clients: Updates, length: float) -> float:
 class Combination:
     """A secret combination of the rows that a coordinate-wise stage is made of, taken from the copies that it sorts."""
 
-    def __init__(self, clients: Updates, measured: Sequence[Measured], used: Array) -> None:
+    def __init__(self, clients: Updates, measured: Sequence[Witness], used: Array) -> None:
         self.clients, self.measured = clients, measured
         self.used = [clients.clients[row] for row in used]
         generator = np.random.default_rng()  # fresh entropy: nobody could know the factors
         factors = generator.uniform(1, 2, len(used)) * generator.choice([-1.0, 1.0], len(used))
         self.factors = factors.astype(clients.layout.widest)
-        self.found = [SketchedRows(np.zeros((1, one.sketches.shape[1])), np.zeros(1)) for one in measured]
+        self.found = [_nothing(one, 1) for one in measured]
         self.complete, self.origin = True, 0.0
 
     def watch(self, _: UpdateRows, blocks: Blocks) -> Blocks:
@@ -308,22 +287,20 @@ class MeasuredCopies:
     the same digest.
     """
 
-    def __init__(self, clients: Updates, measured: Sequence[Measured], used: Array) -> None:
+    def __init__(self, clients: Updates, measured: Sequence[Witness], used: Array) -> None:
         self.clients, self.measured = clients, measured
         self.used = [clients.clients[row] for row in used]
         self.changed: set[int] = set()
 
     def check(self, _: Sequence[Any]) -> None:
         if self.changed:
-            raise LostUpdatesError(dict.fromkeys(sorted(self.changed), REWRITTEN))
+            raise LostClients(dict.fromkeys(sorted(self.changed), REWRITTEN))
 
     def watch(self, rows: UpdateRows, _: Blocks) -> Blocks:
         assert isinstance(rows, HostRows)
         clients = self.used
         every = range(len(rows))
-        found = [
-            SketchedRows(np.zeros((len(rows), one.sketches.shape[1])), np.zeros(len(rows))) for one in self.measured
-        ]
+        found = [_nothing(one, len(rows)) for one in self.measured]
         unit = max(one.sketch.unit for one in self.measured)
         narrow = max(GRANULE, COPIED // (rows.dtype.itemsize * len(rows)) // GRANULE * GRANULE)
         dim = self.clients.layout.dim
@@ -342,14 +319,14 @@ class MeasuredCopies:
                 first = one.place.get(client)
                 if first is None:  # read, at a weight of 0
                     continue
-                same = np.array_equal(one.sketches[first], again.sketches[row])
+                same = np.array_equal(one.measured.sketches[first], again.sketches[row])
                 if isinstance(one.sketch, Projection):
-                    same = same and one.squared_norms[first] == again.squared_norms[row]
+                    same = same and one.measured.squared_norms[first] == again.squared_norms[row]
                 if not same:
                     self._blame(client)
 
     def _measure(
-        self, row: HostRows, at: int, begin: int, end: int, narrow: int, found: Sequence[SketchedRows]
+        self, row: HostRows, at: int, begin: int, end: int, narrow: int, found: Sequence[Measurements]
     ) -> list[bytes]:
         """Add a copy of these columns of a row to its sketches; return the digests of its narrow blocks."""
         copy = np.empty((1, end - begin), row.dtype)

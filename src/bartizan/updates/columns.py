@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -86,40 +85,23 @@ class UpdateRows(Protocol):
     def zeros(self, *shape: int) -> Any:
         """A float64 array for the kernels' sums."""
 
-    def inner_products(self, sketches: Any) -> Any:
-        """The Gram matrix of these sketches."""
-
-    def host(self, *arrays: Any) -> tuple[Any, ...]:
-        """These sums as NumPy arrays."""
-
 
 def on_device(rows: UpdateRows) -> TypeGuard[GpuRows]:
     return rows.on_gpu
 
 
-class HostSums:
-    """Sums of the kernels in host memory."""
-
-    on_gpu: ClassVar[bool] = False
-
-    def zeros(self, *shape: int) -> Floats:
-        return np.zeros(shape)
-
-    def inner_products(self, sketches: Floats) -> Floats:
-        return inner_products(sketches)
-
-    def host(self, *arrays: Any) -> tuple[Any, ...]:
-        return arrays
-
-
 @dataclass(frozen=True, eq=False)
-class HostRows(HostSums):
+class HostRows:
     """Rows in host memory; arrays that kernels can't read in place (step 0) are copied a block at a time."""
 
     table: Table
     dtype: np.dtype
     arrays: Sequence[Sequence[Array]]  # of row m and entry e: arrays[m][e]
     needs_copy: bool = False
+    on_gpu: ClassVar[bool] = False
+
+    def zeros(self, *shape: int) -> Floats:
+        return np.zeros(shape)
 
     @classmethod
     def of(cls, rows: Sequence[Row], layout: Layout) -> HostRows:
@@ -224,28 +206,6 @@ class HostRows(HostSums):
             if isinstance(array, LazyArray)
         ]
         return Fetch(cuts)
-
-
-class RowsElsewhere(HostSums, ABC):
-    """Rows whose numbers other processes hold: their sketches are computed there, and combined here."""
-
-    needs_copy: ClassVar[bool] = False
-
-    @abstractmethod
-    def sketched(self, sketch: Any, clients: Any, seed: int, about: Any) -> Any:
-        """Sketch the rows of these clients, about the reference or the one row of `about`."""
-
-    @abstractmethod
-    def fault(self, row: int) -> str | None:
-        """Why the numbers of a row can't be used, as the process that holds them found."""
-
-    def row(self, index: int, start: int, stop: int) -> Any:
-        raise NotImplementedError("The numbers of these rows are in other processes.")
-
-    def blocks(
-        self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
-    ) -> Iterable[tuple[int, ColumnBlock]]:
-        raise NotImplementedError("The numbers of these rows are in other processes.")
 
 
 class MatrixRows(Sequence[tuple[Any, ...]]):

@@ -92,22 +92,6 @@ class GpuRows:
     def zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
-    def inner_products(self, sketches: torch.Tensor) -> torch.Tensor:
-        return sketches @ sketches.T
-
-    def host(self, *arrays: Any) -> tuple[Any, ...]:
-        """These arrays as NumPy's, by one transfer: the only time that the host waits for the device.
-
-        Gram matrices come out the same both ways, to the last bit.
-        """
-        there = [mirrored(array) for array in arrays if array is not None]
-        here = [torch.empty(array.shape, dtype=array.dtype, pin_memory=array.is_cuda) for array in there]
-        for array, copy in zip(there, here, strict=True):
-            copy.copy_(array, non_blocking=array is not there[-1])  # in order: when the last is here, all are
-        copies = (copy.numpy() for copy in here)
-        out = (None if array is None else next(copies) for array in arrays)
-        return tuple((a + a.T) / 2 if a is not None and is_gram(a) and a.size < MANY else a for a in out)
-
     def weighted_sum(self, weights: Floats, rest: float, reference: UpdateRows | None) -> tuple[torch.Tensor, ...]:
         """sum_m w_m x_m + rest * reference, an array an entry; rows of weight 0 are not read."""
         out = torch.empty(int(self.ends[-1]), dtype=self._common, device=self.device)
@@ -165,6 +149,20 @@ class GpuRows:
         """The dtype of all entries, or one that holds them all."""
         dtypes = {array.dtype for array in self.first}
         return dtypes.pop() if len(dtypes) == 1 else self.wide
+
+
+def host(*arrays: Any) -> tuple[Any, ...]:
+    """These tensors as NumPy arrays, by one transfer: the only time that the host waits for the device.
+
+    Gram matrices come out the same both ways, to the last bit.
+    """
+    there = [mirrored(array) for array in arrays if array is not None]
+    here = [torch.empty(array.shape, dtype=array.dtype, pin_memory=array.is_cuda) for array in there]
+    for array, copy in zip(there, here, strict=True):
+        copy.copy_(array, non_blocking=array is not there[-1])  # in order: when the last is here, all are
+    copies = (copy.numpy() for copy in here)
+    out = (None if array is None else next(copies) for array in arrays)
+    return tuple((a + a.T) / 2 if a is not None and is_gram(a) and a.size < MANY else a for a in out)
 
 
 def mirrored(array: Any) -> Any:

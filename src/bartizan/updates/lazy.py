@@ -39,14 +39,6 @@ BFLOAT16_NAN = 0x7FC0
 NOT_IN_ORDER = "its array is in Fortran order, which can't be read by ranges; save it in C order"
 
 
-class LostUpdatesError(Exception):
-    """Updates could not be read again: they are gone, have changed, or came too slowly. Maps clients to reasons."""
-
-    def __init__(self, reasons: Mapping[int, str]) -> None:
-        super().__init__(f"{len(reasons)} updates were lost")
-        self.reasons = dict(reasons)
-
-
 class StoredObject(ABC):
     """One object of a store; `shown` is its address without secrets."""
 

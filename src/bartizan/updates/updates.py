@@ -12,13 +12,13 @@ import numpy as np
 
 from bartizan._util.text import short
 from bartizan._util.types import Array, Floats
-from bartizan.errors import TooFewClientsError, nobody_left
+from bartizan.errors import LostClients
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
 from bartizan.updates.column_pass import FETCHED, UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
-from bartizan.updates.columns import GRANULE, HostRows, Row, RowsElsewhere, UpdateRows, numbers, stack
+from bartizan.updates.columns import GRANULE, HostRows, Row, UpdateRows, numbers, stack
 from bartizan.updates.layout import Layout, itemsize_of, usual_container
-from bartizan.updates.lazy import LazyArray, LostUpdatesError, check_updates
+from bartizan.updates.lazy import LazyArray, check_updates
 from bartizan.updates.server_inputs import Target
 
 Blocks = Iterable[tuple[int, ColumnBlock]]
@@ -47,50 +47,44 @@ class Updates:
     first: int = 0  # coordinate of the whole update that column 0 is: these may be a shard
     watch: Watch | None = field(default=None, repr=False)  # sees the blocks that are combined, or replaces them
     rewritable: frozenset[int] = frozenset()  # clients whose numbers are in files that may be rewritten in place
-    scale: float = 1.0  # what passes over the columns multiply all numbers by, in copies of float64
+    scale: float | None = None  # what passes over the columns multiply all numbers by, in copies of float64
 
-    def prepared(
-        self, out: Any, points: Mapping[str, Any], sketch_size: int, unit: int | None, *, distances: bool = True
-    ) -> Updates:
-        """The same updates with `out` as checked target, and blocks that fit the memory budget.
+    def with_target(self, out: Any, points: Mapping[str, Any]) -> Updates:
+        """The same updates with `out` as checked target; it must not overlap `points`, the server's own updates."""
+        if out is None:
+            return self
+        self._refuse_on_gpu("out")
+        return replace(self, target=Target.of(out, self.layout, self._arrays(), points))
 
-        `points` are the reference and the trusted update as they were given: `out` must not overlap them.
+    def limit_memory(self, sketch_size: int, unit: int | None, *, distances: bool = True) -> None:
+        """Take the memory that is needed besides blocks from the budget; MemoryBudgetError if too little is left.
+
         `sketch_size` numbers are kept of each client, and those for the `distances` if the rule needs any. A sketch
         that reads rows in place reads `unit` columns at a time.
         """
-        column_pass = self.column_pass
-        if self.on_gpu and (out is not None or column_pass.spare is not None):
-            given = "memory" if out is None else "out"
+        if self.column_pass.spare is None:
+            return
+        self._refuse_on_gpu("memory")
+        M, itemsize = len(self.all_rows), self.layout.widest.itemsize
+        least = gathered_bytes(M + FETCHED * self._in_flight, GRANULE, itemsize)
+        if unit is not None:
+            least = max(least, in_place_bytes(1 if self.trusted is None else 2, unit, itemsize))
+        widened = [a for row in (self.reference, self.trusted) if row for a in row.floats if a.base is None]
+        needs = {
+            "sketches": 2 * 8 * M * sketch_size,
+            "distances": 16 * 8 * M * M if distances else 0,
+            "result": 0 if self.target else sum(e.size * itemsize_of(e.dtype) for e in self.layout.entries),
+            "widened reference and trusted update": sum(array.nbytes for array in widened),
+        }
+        self.column_pass.limit(needs, least)
+
+    def _refuse_on_gpu(self, given: str) -> None:
+        if self.on_gpu:
             raise ValueError(f"{given} is for updates in host memory; these are on {self.layout.entries[0].device}.")
-        target = None if out is None else Target.of(out, self.layout, self._arrays(), points)
-        if column_pass.spare is not None:
-            M, itemsize = len(self.all_rows), self.layout.widest.itemsize
-            least = gathered_bytes(M + FETCHED * self._in_flight, GRANULE, itemsize)
-            if unit is not None:
-                least = max(least, in_place_bytes(1 if self.trusted is None else 2, unit, itemsize))
-            widened = [a for row in (self.reference, self.trusted) if row for a in row.floats if a.base is None]
-            needs = {
-                "sketches": 2 * 8 * M * sketch_size,
-                "distances": 16 * 8 * M * M if distances else 0,
-                "result": 0 if target else sum(e.size * itemsize_of(e.dtype) for e in self.layout.entries),
-                "widened reference and trusted update": sum(array.nbytes for array in widened),
-            }
-            column_pass.limit(needs, least)
-        return self if target is None else replace(self, target=target)
 
     def _arrays(self) -> Iterator[Array | LazyArray]:
         for m in range(len(self)):
             yield from (*self.rows.arrays[m], *self.integers[m])
-
-    def without(self, quarantined: Mapping[int, str]) -> Updates:
-        """The same round with these clients quarantined for these reasons."""
-        if not quarantined:
-            return self
-        reasons = dict(sorted({**self.quarantined, **quarantined}.items()))
-        fit = self.only([row for row, client in enumerate(self.clients) if client not in quarantined])
-        if not len(fit):
-            raise TooFewClientsError(nobody_left(len(reasons)), reasons)
-        return replace(fit, quarantined=reasons)
 
     def only(self, rows: Sequence[int]) -> Updates:
         """The same round with only these rows."""
@@ -137,11 +131,11 @@ class Updates:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Raise LostUpdatesError at the end of the block if updates were lost in it."""
+        """Raise LostClients at the end of the block if updates were lost in it."""
         before = self.lost()
         yield
         if new := {client: reason for client, reason in self.lost().items() if client not in before}:
-            raise LostUpdatesError(new)
+            raise LostClients(new)
 
     @cached_property
     def all_rows(self) -> UpdateRows:
@@ -203,7 +197,7 @@ class Updates:
         return replace(self, rows=stacked, reference=wide(self.reference), trusted=wide(self.trusted), scale=scale)
 
     def _scaled(self, block: ColumnBlock, origin: Array | None) -> tuple[ColumnBlock, Array | None]:
-        if self.scale == 1 or self.on_gpu:
+        if self.scale is None or self.on_gpu:
             return block, origin
         with np.errstate(over="ignore"):  # clients that are too large beside the others are quarantined
             rows = Rows.of(np.asarray(block, np.float64) * self.scale)
@@ -232,8 +226,6 @@ class Updates:
 
     def fault(self, row: int) -> str:
         """Why the numbers of a row can't be used, whose squared norm is not finite or too large."""
-        if isinstance(self.rows, RowsElsewhere):
-            return self.rows.fault(row) or self._overflow
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
             if isinstance(array, LazyArray) and array.update.lost is not None:
                 return array.update.lost

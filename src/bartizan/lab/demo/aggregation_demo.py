@@ -15,10 +15,11 @@ from bartizan._util.console import ProgressLine, has_colour
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
+from bartizan.judge.second_look import geometry_by
 from bartizan.measure import Exact, Rotated, Sketch
 from bartizan.measure.exact import Norms
-from bartizan.measure.geometry import Geometry
 from bartizan.rules import MCA, Bulyan, GeometricMedian, Krum, Mean, Rule
+from bartizan.sources.local import LocalUpdates
 from bartizan.updates import Updates, combine, parse_updates
 
 RESNET18 = 11_173_962  # parameters of a ResNet18 for CIFAR-10
@@ -57,7 +58,7 @@ def honest_updates(n_clients: int, dim: int) -> Array:
 
 def one_read(updates: Updates) -> float:
     """Return the seconds of one read of all updates, the fastest of three."""
-    return min(machine.timed(partial(Norms().gram_stats, updates, 0))[1] for _ in range(3))
+    return min(machine.timed(partial(Norms().measure, updates, 0))[1] for _ in range(3))
 
 
 def scores(x: Array, f: int, rules: list[Rule]) -> Iterator[tuple[str, str, list[str]]]:
@@ -68,8 +69,8 @@ def scores(x: Array, f: int, rules: list[Rule]) -> Iterator[tuple[str, str, list
         x[:f] = attack(x[f:], f, rng)
         updates = parse_updates(x)
         read = one_read(updates)
-        sketched = [machine.timed(partial(sketch.gram_stats, updates, fresh_seed())) for sketch in SKETCHES]
-        geometries = [(Geometry.from_stats(stats, len(x)), seconds) for stats, seconds in sketched]
+        source = LocalUpdates(updates)
+        geometries = [machine.timed(partial(geometry_by, sketch, source, fresh_seed())) for sketch in SKETCHES]
         for rule in rules:
             line = []
             for geometry, sketching in geometries:

@@ -291,7 +291,7 @@ class Training:
     def _compare(self, aggregator: Aggregator, rows: Sequence[Tensor], given: dict[str, Any]) -> dict[str, Any]:
         """Return the time of one read of the updates, and the rule's weights by exact distances."""
         updates = parse_updates(rows)
-        found: dict[str, Any] = {"read": machine.timed(lambda: Norms().gram_stats(updates, 0), self.device)[1]}
+        found: dict[str, Any] = {"read": machine.timed(lambda: Norms().measure(updates, 0), self.device)[1]}
         rule = aggregator.rule
         projected = isinstance(rule, Rule) and rule.needs_distances and not isinstance(self.sketch, Exact)
         if projected and self.experiment.evaluation.exact_weights:
@@ -319,7 +319,7 @@ class Training:
         given: dict[str, Any] = {"seed": 0, "trusted": rows[0] if rule.needs_trusted else None}
         for sketch in {self.sketch, Exact()} if isinstance(rule, Rule) else {Exact()}:
             self.aggregate(Aggregator(rule, sketch), rows, **given)
-        Norms().gram_stats(parse_updates(rows), 0)
+        Norms().measure(parse_updates(rows), 0)
 
 
 def step_size_of(experiment: Experiment) -> float:

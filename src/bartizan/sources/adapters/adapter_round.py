@@ -2,56 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.seeds import checked_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted, short
-from bartizan._util.types import Floats
-from bartizan.aggregate import Aggregator
-from bartizan.errors import ServerResourceError, TooFewClientsError
-from bartizan.judge.judge import decide
-from bartizan.judge.quarantine import quarantine
+from bartizan.aggregate import Aggregator, run
+from bartizan.errors import NamedErrors, ServerResourceError, TooFewClientsError
 from bartizan.measure import Exact, Sketch
-from bartizan.measure.geometry import (
-    SHORT_OF_DIGITS,
-    SHORT_OF_FLOAT32_DIGITS,
-    SHORT_OF_FLOAT32_SUMS,
-    GramStats,
-    client_sizes,
-)
+from bartizan.measure.client_sizes import client_sizes
 from bartizan.result import Aggregation
-from bartizan.round import NamedErrors, in_order
+from bartizan.round import in_order
 from bartizan.rules.base import Rule
-from bartizan.sources.adapters import two_sided
-from bartizan.sources.adapters.adapters import (
-    ADDS_NOISE,
-    Adapter,
-    Adapters,
-    Form,
-    LoRA,
-    parse_adapter,
-    parse_adapters,
-    refusal_of,
-)
-from bartizan.sources.adapters.factor_stacks import Measured, exact, sums_in_float32
-from bartizan.sources.adapters.merge import combined
+from bartizan.sources.adapters.adapter_updates import AdapterUpdates
+from bartizan.sources.adapters.adapters import Form, LoRA, parse_adapter, parse_adapters, refusal_of
 from bartizan.sources.adapters.peft_folders import open_adapter
 from bartizan.sources.adapters.two_sided import TwoSided
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import LONGEST_REASON, as_list, reason_of
-
-ROUNDING = 1e-9  # of the reference's squared norm: float32 sketches are not compared with what differs less from it
-LEAST_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r
-MANY_ROWS = 1024  # of all clients' factors in a module, from which on `sketch="auto"` projects
-Measure = Callable[[Sequence[Adapter], Sequence[int], Adapter | None], Measured]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -191,9 +165,7 @@ class AdapterRound:
         if not self._stored:
             raise TooFewClientsError("No client's adapter was added to this round.", failed=self.failed)
         ids = in_order(list(self._stored))
-        rule, settings, seed = self._aggregator.rule, self._settings, self._seed
-        seed = fresh_seed() if seed is None else seed
-        assert isinstance(rule, Rule)
+        settings = self._settings
         with NamedErrors(ids, self.failed):
             clients = parse_adapters([self._stored[one][0] for one in ids], settings, strict=strict, **self._points)
             # Files may be rewritten while they are read several times: adapters are small, and are copied once.
@@ -201,38 +173,12 @@ class AdapterRound:
             pairs = zip(clients.clients, clients.adapters, strict=True)
             adapters = tuple(one.copied() if client in in_files else one for client, one in pairs)
             clients = replace(clients, adapters=adapters)
-            sketch = self._sketch(clients)
-            stats, kept = _stats(clients, _measure(rule, sketch, seed), _short_of_digits(clients, sketch))
-            hidden = {clients.clients[row]: _cancelled(kept[row]) for row in np.flatnonzero(kept < LEAST_KEPT)}
-            clients, stats = quarantine(clients, stats, hidden, strict)  # type: ignore[arg-type, assignment]
-            verdict = decide(
-                rule,
-                clients,  # type: ignore[arg-type]
-                stats,
-                sketch=sketch,
-                sizes=np.array([self._stored[one][1] for one in ids], dtype=np.float64),
-                seed=seed,
-                history=self._history,
-                strict=strict,
-                watch=watch,
-                n_failed=len(self.failed),
-                find_faults=lambda some, rows: [some.fault(row) for row in rows],
-            )
-            decision = verdict.decision
-            if decision.coordinate_stage is not None:
-                raise ValueError(f"{rule!r} ends with single coordinates, which the products of adapters do not have.")
-            if decision.noise:
-                raise ValueError(f"{rule!r} {ADDS_NOISE}.")
-            update, alpha, lost = combined(clients.without(verdict.quarantined), decision.weights, settings, seed)
-        watch.lap("combine")
-        result = AdapterAggregation.of(update, verdict, ids, watch.laps, self.failed)
-        return replace(result, truncation=lost, alpha=alpha)
-
-    def _sketch(self, clients: Adapters) -> Sketch:
-        if isinstance(self._aggregator.sketch, Sketch):
-            return self._aggregator.sketch
-        rows = sum(max(one.form.ranks) for one in clients.adapters)
-        return TwoSided() if rows > MANY_ROWS and clients.adapters[0].form.device == "cpu" else Exact()
+            sizes = np.array([self._stored[one][1] for one in ids], dtype=np.float64)
+            source = AdapterUpdates(clients, settings, ids=ids, sizes=sizes, failed=dict(self.failed), strict=strict)
+            own, kind = self._aggregator, AdapterAggregation
+            result = run(source, own, self._seed, history=self._history, watch=watch, result=kind)
+        assert isinstance(result, kind)
+        return result
 
 
 def check_adapters(aggregator: Aggregator, settings: LoRA, **unused: Any) -> None:
@@ -249,65 +195,5 @@ def check_adapters(aggregator: Aggregator, settings: LoRA, **unused: Any) -> Non
         raise ValueError("The global adapter keeps its rank: leave LoRA's rank out.")
 
 
-def _cancelled(part: float) -> str:
-    return (
-        f"its factors cancel each other: their product has {part:.1e} of the squared norm that factors of such lengths "
-        "can make, and too few digits to be compared"
-    )
-
-
 def _opened(update: Any) -> Any:
     return open_adapter(update) if issubclass(type(update), Path) else update
-
-
-def _measure(rule: Rule, sketch: Sketch, seed: int) -> Measure:
-    if not rule.needs_distances:
-        return two_sided.norms
-    if isinstance(sketch, TwoSided):
-        return lambda adapters, fixed, about: sketch.measure(adapters, fixed, about, seed)
-    return exact
-
-
-def _short_of_digits(clients: Adapters, sketch: Sketch) -> float:
-    if isinstance(sketch, TwoSided):
-        return SHORT_OF_FLOAT32_DIGITS
-    return SHORT_OF_FLOAT32_SUMS if sums_in_float32(clients.rows) else SHORT_OF_DIGITS
-
-
-def _stats(clients: Adapters, measure: Measure, short_of_digits: float) -> tuple[GramStats, Floats]:
-    """Inner products about the reference of all clients, a trusted adapter last; and what cancels in each client."""
-    rows, reference, M = clients.rows, clients.reference, len(clients)
-    trusted = [] if clients.trusted is None else [M]
-    origin = [] if reference is None else [len(rows)]
-    found = measure([*rows, *([] if reference is None else [reference])], [*trusted, *origin], None)
-    kept, negligible = found.kept[:M], 0.0
-    if reference is not None:
-        scale = found.squared_norms[-1]
-        negligible = ROUNDING * float(scale)
-        found = _recentred(found)
-        usable = found.squared_norms[:M][np.isfinite(found.squared_norms[:M])]
-        if len(usable) and np.median(usable) < short_of_digits * scale:
-            found = measure(rows, trusted, reference)
-
-    @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
-    def about(row: int) -> Floats:
-        return measure(rows, (), rows[row]).gram
-
-    norms_only = not found.gram.any() and found.gram.strides == (0, 0)
-    dots = found.dots[:, 0] if trusted else None
-    stats = GramStats(found.gram, found.squared_norms, about, dots, short_of_digits, 1.0, norms_only, negligible)
-    return stats, kept
-
-
-def _recentred(found: Measured) -> Measured:
-    """The same about the last adapter, without it; one that is not finite spoils its own row and column only."""
-    G, dots, to_last = found.gram, found.dots[:, :-1], found.dots[:, -1]
-    square = found.squared_norms[-1]
-    with np.errstate(invalid="ignore"):
-        gram = G[:-1, :-1]
-        if G.strides != (0, 0):
-            gram = gram - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
-            gram = (gram + gram.T) / 2  # above and below the diagonal the order of subtractions differs
-        squares = np.maximum(found.squared_norms[:-1] - 2 * to_last[:-1] + square, 0)
-        products = dots[:-1] - to_last[:-1, None] - dots[-1] + square
-    return Measured(gram, squares, products, found.kept[:-1])

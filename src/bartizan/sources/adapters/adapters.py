@@ -134,6 +134,10 @@ class Adapter:
         B, A = (tuple(x.clone() if is_tensor(x) else np.array(x) for x in factors) for factors in (self.B, self.A))
         return replace(self, B=B, A=A)
 
+    def scaled(self, scale: float) -> Adapter:
+        """The same with B in float64 and times `scale`."""
+        return replace(self, B=tuple(scale * (x.double() if is_tensor(x) else x.astype(np.float64)) for x in self.B))
+
 
 def shape_of_rank(name: str, shape: tuple[int, ...], came: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of this factor with the rank of the one that came, where nothing but the rank differs."""
@@ -228,20 +232,18 @@ class Adapters:
         """The clients' adapters, and after them the trusted one if there is one."""
         return [*self.adapters, *([] if self.trusted is None else [self.trusted])]
 
-    def without(self, quarantined: Mapping[int, str]) -> Adapters:
-        """The same round with these clients quarantined for these reasons."""
-        if not quarantined:
+    def of(self, clients: Sequence[int]) -> Adapters:
+        """The same with these clients only."""
+        if len(clients) == len(self):
             return self
-        reasons = dict(sorted({**self.quarantined, **quarantined}.items()))
-        rows = [row for row, client in enumerate(self.clients) if client not in quarantined]
-        if not rows:
-            raise TooFewClientsError(nobody_left(len(reasons)), reasons)
-        kept = tuple(self.adapters[row] for row in rows)
-        return replace(self, adapters=kept, clients=tuple(self.clients[row] for row in rows), quarantined=reasons)
+        kept = tuple(self.adapters[self.clients.index(client)] for client in clients)
+        return replace(self, adapters=kept, clients=tuple(clients))
 
-    def lost(self) -> dict[int, str]:
-        """None: adapters are in memory."""
-        return {}
+    def scaled(self, scale: float) -> Adapters:
+        """The same with all products times `scale`, in float64."""
+        reference, trusted = (one and one.scaled(scale) for one in (self.reference, self.trusted))
+        adapters = tuple(one.scaled(scale) for one in self.adapters)
+        return replace(self, adapters=adapters, reference=reference, trusted=trusted)
 
     def fault(self, row: int) -> str:
         """What is wrong with the numbers of a client whose squared norm is not finite, or too large."""

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.types import Array, Floats
 from bartizan.measure.base import Sketch
-from bartizan.measure.geometry import GramStats
 from bartizan.sources.adapters.adapters import Adapter, Form, LoRA, parse_adapter
 from bartizan.sources.adapters.factor_stacks import (
     LEAST_STEP,
@@ -27,7 +26,6 @@ from bartizan.sources.adapters.factor_stacks import (
     widened,
 )
 from bartizan.sources.adapters.two_sided_range import two_sided_range
-from bartizan.updates import Updates
 from bartizan.updates.layout import is_tensor
 
 
@@ -72,9 +70,6 @@ class TwoSided(Sketch):
         adapters = [parse_adapter(update, settings or LoRA(), forms) for update in updates]
         seed = fresh_seed() if seed is None else checked_seed(seed)
         return _sums(adapters, (), None, self, seed)[0]
-
-    def gram_stats(self, clients: Updates, seed: int) -> GramStats:
-        raise TypeError("TwoSided sketches adapters: call bartizan.lora.aggregate, or pass adapters=LoRA(...).")
 
     def measure(self, adapters: Sequence[Adapter], fixed: Sequence[int], about: Adapter | None, seed: int) -> Measured:
         """Sketched inner products of all pairs; norms, and products with the `fixed` ones, are exact."""

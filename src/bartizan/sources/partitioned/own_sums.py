@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array, Floats
+from bartizan.errors import LostClients
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
 from bartizan.rules.base import CoordinateStage
@@ -28,7 +29,6 @@ from bartizan.updates.build import finish_sum, reduce_columns
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.columns import HostRows, Row, stack
 from bartizan.updates.layout import Entry, Layout
-from bartizan.updates.lazy import LostUpdatesError
 from bartizan.updates.parse import InspectedUpdates
 from bartizan.updates.server_inputs import Target, server_row
 
@@ -151,7 +151,7 @@ def _read_again(
                         use_part(updates, start, block)
                 for row, at in enumerate(updates.clients):
                     integers[chosen.first + clients[at]] = tuple(map(whole, updates.integers[row]))
-        except LostUpdatesError as lost:
+        except LostClients as lost:
             changed.update({clients[at]: reason for at, reason in lost.reasons.items()})
 
     first = 0

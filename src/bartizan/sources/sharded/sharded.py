@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.seeds import checked_seed
 from bartizan._util.stopwatch import Stopwatch
-from bartizan.aggregate import Aggregator
-from bartizan.errors import BadClientError
-from bartizan.judge.judge import Verdict, effective_sketch
-from bartizan.measure import Exact, Sketch
-from bartizan.measure.geometry import client_sizes
+from bartizan.aggregate import Aggregator, run
+from bartizan.measure import Sketch
+from bartizan.measure.client_sizes import client_sizes
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.sources.sharded.agreement import ShardInfo, agree, describe
 from bartizan.sources.sharded.collectives import Failure, RankGrid, raising_failures
-from bartizan.sources.sharded.rank import PartialSums, Rank
 from bartizan.sources.sharded.shard import Shard, groups_of
+from bartizan.sources.sharded.sharded_updates import ShardedUpdates
+from bartizan.sources.source import Roster
 from bartizan.updates import Updates
 
 
@@ -36,7 +35,7 @@ class ShardedAggregator:
     """
 
     rule: Rule | CoordinateWise
-    sketch: Sketch | str = Exact()
+    sketch: Sketch | str = "auto"
 
     if TYPE_CHECKING:
 
@@ -89,47 +88,44 @@ class ShardedAggregator:
             place = (mine.dtypes, mine.first, mine.width, None if mine.columns is None else mine.columns.dim)
             return mine, ShardInfo(ranks.global_rank, same, *place, mine.device, mine.clients.quarantined)
 
-        own = ranks.attempt(read)
-        infos = ranks.gather(own if isinstance(own, Failure) else own[1], ShardInfo)
-        assert not isinstance(own, Failure)
+        read_here = ranks.attempt(read)
+        infos = ranks.gather(read_here if isinstance(read_here, Failure) else read_here[1], ShardInfo)
+        assert not isinstance(read_here, Failure)
         agreement = agree(infos, ranks.n_shards, strict)
-        mine = own[0].with_dtypes(agreement.dtypes)
-        clients = mine.clients.without(agreement.quarantined)
+        mine = read_here[0].with_dtypes(agreement.dtypes)
+        own = mine.clients
+        clients = replace(
+            own.only([row for row, client in enumerate(own.clients) if client not in agreement.quarantined]),
+            quarantined=agreement.quarantined,
+        )
         ranks.choose_sum_device([each.device for each in infos])
 
-        def choose() -> tuple[int, Sketch]:
-            sketch = self._alone.sketch_for(clients, max(each.width for each in infos))
-            return fresh_seed() if seed is None else seed, sketch
-
-        # By the first rank, once all updates have arrived.
-        chosen = ranks.attempt(choose, of_all_ranks=True) if ranks.is_leader else None
-        seed, sketch = ranks.broadcast(chosen, tuple)
         watch.lap("agree")
-
-        S, effective = client_sizes(sizes, clients.n_sent), effective_sketch(self.rule, sketch)
-
-        def combined(rank: Rank, verdict: Verdict) -> Any:
-            update = rank.combined(verdict)
-            return None if rank.lost else mine.result(update)
-
-        while True:
-            partial_sums = PartialSums(effective, clients, agreement.firsts[ranks.rank], seed)
-            rank = Rank(ranks, partial_sums, mine.width, watch)
-            verdict = rank.verdict(self.rule, sketch, S, tuple(history), strict)
-            update = ranks.attempt(partial(combined, rank, verdict))
-            lost = ranks.gather(update if isinstance(update, Failure) else rank.lost, dict)
-            if not any(lost):
-                break
-            # Clients whose updates could not be read again on some rank are out, and the others are weighed anew.
-            reasons = {client: reason for of_a_rank in reversed(lost) for client, reason in of_a_rank.items()}
-            if strict:
-                raise BadClientError(*min(reasons.items()))
-            clients = clients.without(reasons)
-        watch.lap("combine")
+        layout, S = clients.layout, None if sizes is None else client_sizes(sizes, clients.n_sent)
+        roster = Roster(
+            clients.n_sent,
+            mine.width,
+            layout.widest,
+            clients.quarantined,
+            sizes=S,
+            strict=strict,
+            on_gpu=clients.on_gpu,
+        )
+        source = ShardedUpdates(ranks, clients, agreement.firsts[ranks.rank], max(each.width for each in infos), roster)
+        if ranks.is_leader:
+            result = ranks.attempt(
+                lambda: run(source, self._alone, seed, history=tuple(history), watch=watch), of_all_ranks=True
+            )
+            if isinstance(result, Failure):
+                ranks.broadcast(result, Failure)
+            assert not isinstance(result, Failure)
+        else:
+            result = Aggregation.of(*source.follow(watch), roster, watch.laps)
+        update = mine.result(result.update)
         if (placements := mine.placements) is not None:
             counted = ranks.attempt(lambda: placements.counted(update)) if ranks.is_leader else None
             update = placements.completed(update, ranks.broadcast(counted, dict))
-        return Aggregation.of(update, verdict, range(clients.n_sent), watch.laps)
+        return replace(result, update=update)
 
     def _arguments(
         self, clients: Updates, sizes: Any, seed: int | None, history: tuple[float, ...], strict: bool

@@ -1,0 +1,198 @@
+"""Updates that arrive one by one: each is measured on arrival, and kept until all are judged."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan._util.text import short
+from bartizan.errors import server_error
+from bartizan.measure import Projection, Sketch
+from bartizan.measure.base import StreamingSketch
+from bartizan.measure.choose import settled
+from bartizan.measure.exact import Norms
+from bartizan.measure.geometry import norm_limit
+from bartizan.measure.measurements import Measurements
+from bartizan.measure.probes import Probes
+from bartizan.sources.local import LocalUpdates, roster_of
+from bartizan.sources.source import AnyRule, Roster
+from bartizan.updates import ColumnPass, Progress, Updates, parse_updates
+from bartizan.updates.column_pass import as_bytes
+from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
+from bartizan.updates.parse import parse_one, reason_of
+
+MOST_LAYOUTS = 64  # that are kept for the next client: each may send another
+
+
+@dataclass(frozen=True)
+class StoredUpdate:
+    """One client's update as a round keeps it, in memory or mapped, with its sketch."""
+
+    update: Any
+    """As it was parsed; where that must be done again at close, the update."""
+    size: float
+    layout: Layout | None = None
+    measured: Measurements | None = None
+    rewritable: bool = False
+    """Whether it stays in files that its client may rewrite."""
+    reason: str | None = None
+    """Why the client is quarantined, as far as its update alone shows it."""
+
+
+class Arrivals:
+    """Measures the updates of one round as they come, in any thread, by one sketch and seed."""
+
+    def __init__(
+        self,
+        rule: AnyRule,
+        sketch: Sketch | str,
+        seed: int | None,
+        points: Mapping[str, Any],
+        strict: bool,
+        memory: int | str | None,
+    ) -> None:
+        for name, point in points.items():
+            if point is not None:  # report its faults now, not with the first client
+                parse_updates([point], **{name: point})
+        self.rule, self.points, self.strict = rule, dict(points), strict
+        # The number of clients is not known yet, and sketching while other updates arrive costs next to no time.
+        self.sketch = settled(sketch, rule.needs_distances, lambda: False)
+        self.seed = fresh_seed() if seed is None else checked_seed(seed)
+        self.probing = Probes() if isinstance(self.sketch, Norms) else self.sketch
+        self._memory = None if memory is None else as_bytes(memory)
+        self._server_rows: tuple[Layout, dict[str, Any]] | None = None
+        self._layouts: dict[Any, Layout] = {}
+
+    def forget(self) -> None:
+        """Drop the server's own updates."""
+        self.points, self._server_rows = {}, None
+
+    def measured(self, update: Any, size: float, rewritable: bool) -> StoredUpdate:
+        """Measure one update in its own layout; whether that is the round's is known when the round is closed."""
+        if len(self._layouts) > MOST_LAYOUTS:
+            self._layouts = {}
+        try:
+            # Parsed only once: the client's own container may answer differently the next time.
+            parsed = parse_one(update, self._layouts)
+        except Exception as error:  # a client's container may raise anything
+            return StoredUpdate(None, size, reason=reason_of(error))
+        unread = StoredUpdate(parsed, size, parsed.layout, rewritable=rewritable)
+        try:
+            alone = parse_updates([parsed])
+        except ValueError:  # it holds no floats: other clients' updates may
+            return unread
+        sketch = self.probing if rewritable else self.sketch
+        if not isinstance(sketch, StreamingSketch):
+            return unread
+        alone = replace(alone, column_pass=ColumnPass.of(self._memory))
+        try:
+            alone = self._with_server_rows(alone)
+        except ValueError:  # the reference and the trusted update were checked when the round was opened
+            reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
+            return replace(unread, reason=reason)
+        measured = sketch.measure(alone, self.seed)
+        if lost := alone.lost():
+            return replace(unread, measured=measured, reason=lost[0])
+        fit = (alone.on_gpu and not self.strict) or measured.squared_norms[0] <= norm_limit(alone.layout.widest)
+        return replace(unread, measured=measured, reason=None if fit else alone.fault(0))
+
+    def _with_server_rows(self, alone: Updates) -> Updates:
+        """With the reference and the trusted update in the update's layout, kept for the next client of that layout."""
+        if all(point is None for point in self.points.values()):
+            return alone
+        known = self._server_rows
+        if known is None or known[0] != alone.layout:
+            column_pass = alone.column_pass
+            parsed = parse_updates([alone.like], **self.points, column_pass=column_pass).with_contiguous_reference()
+            # Nothing of the client's update is kept.
+            known = alone.layout, {"reference": parsed.reference, "trusted": parsed.trusted, "origin": parsed.origin}
+            self._server_rows = known
+        return replace(alone, **known[1])
+
+    def source(
+        self,
+        stored: Sequence[StoredUpdate],
+        ids: Sequence[Any],
+        failed: Mapping[Any, str],
+        recheck: Projection | None = None,
+        out: Any = None,
+        progress: Progress | None = None,
+    ) -> ArrivedUpdates:
+        """The updates that came, in this order, to be judged."""
+        column_pass = ColumnPass.of(self._memory, progress)
+        updates = [one.update for one in stored]
+        clients = parse_updates(updates, **self.points, strict=self.strict, column_pass=column_pass)
+        clients = replace(clients, rewritable=frozenset(at for at, one in enumerate(stored) if one.rewritable))
+        sizes = np.array([one.size for one in stored])
+        roster = roster_of(clients, ids=ids, sizes=sizes, failed=dict(failed), strict=self.strict)
+        size, unit = self.sketch.working_set()
+        if size and recheck is not None:
+            size += recheck.k
+        clients = clients.with_target(out, self.points)
+        clients.limit_memory(size, unit, distances=self.rule.needs_distances)
+        return ArrivedUpdates(clients, roster, self, stored)
+
+
+class ArrivedUpdates(LocalUpdates):
+    """Updates of this process that were measured when they arrived."""
+
+    def __init__(self, updates: Updates, roster: Roster, arrivals: Arrivals, stored: Sequence[StoredUpdate]) -> None:
+        super().__init__(updates, roster)
+        self.arrivals, self.stored = arrivals, stored
+        if self.witnesses is not None and isinstance(arrivals.probing, Probes):
+            self.witnesses.probes[arrivals.sketch] = arrivals.probing
+
+    def settle(self, rule: AnyRule, sketch: Sketch | str, seed: int | None) -> tuple[Sketch, int]:
+        """What was settled before the first update came."""
+        return self.arrivals.sketch, self.arrivals.seed
+
+    def measure(
+        self,
+        sketch: Sketch,
+        seed: int,
+        *,
+        clients: Sequence[int] | None = None,
+        about: int | None = None,
+        scale: float | None = None,
+    ) -> Measurements:
+        probing = self.arrivals.sketch if self.witnesses is None else self.arrivals.probing
+        if clients is not None or not isinstance(probing, StreamingSketch):
+            return super().measure(sketch, seed, clients=clients, about=about, scale=scale)
+        self._begin(seed)
+        own, (k, _) = self.updates, probing.working_set()
+        parts = []
+        for row, client in enumerate(own.clients):
+            measured = self.stored[client].measured
+            # Entries may be in another order; and beside files, norms in memory were not probed.
+            if measured is None or self.stored[client].layout != own.layout or measured.sketches.shape[1] != k:
+                measured = probing.measure(own.only([row]), seed)
+            parts.append(replace(measured, clients=(client,)))
+        shown = Measurements.joined(parts)
+        if self.witnesses is None:
+            return shown
+        return self.witnesses.keep(sketch, shown)
+
+
+def copied(update: Any) -> Any:
+    """A copy in plain containers, taken before any number is read; the reason for quarantine if there can't be one."""
+    try:
+        plain, leaves = plain_and_leaves(update)
+        Layout.of(leaves)
+        arrays = {path: leaf.clone() if on_gpu(leaf) else np.asarray(as_numpy(leaf)) for path, leaf in leaves.items()}
+    except Exception as error:  # a client's container may raise anything
+        return Unreadable(reason_of(error))
+    try:
+        copies = {path: array.copy() if type(array) is np.ndarray else array for path, array in arrays.items()}
+    except MemoryError as full:
+        size = sum(leaf.nbytes for leaf in leaves.values())
+        what = f"There is no memory for a copy of an update of {size:,} bytes"
+        raise server_error(OSError(errno.ENOMEM, short(full)), what) from full
+    try:
+        return rebuild(plain, lambda path, leaf: like_leaf(copies[path], leaf))
+    except Exception as error:  # and so may its tensors
+        return Unreadable(reason_of(error))

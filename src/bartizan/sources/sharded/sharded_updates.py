@@ -1,0 +1,205 @@
+"""Columns on the ranks of a group as one source: the first rank judges, and asks the others for their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from bartizan._util.seeds import fresh_seed
+from bartizan._util.stopwatch import Stopwatch
+from bartizan.errors import LostClients
+from bartizan.measure import Exact, Sketch
+from bartizan.measure.base import ColumnSketch, Projection, StreamingSketch
+from bartizan.measure.choose import exact_is_faster, settled
+from bartizan.measure.geometry import norm_limit
+from bartizan.measure.measurements import Measurements
+from bartizan.sources.sharded.collectives import Failure, RankGrid
+from bartizan.sources.sharded.shard import padded_to_block
+from bartizan.sources.source import AnyRule, Combined, Judgement, Roster
+from bartizan.updates import Noise, Updates, combine
+from bartizan.updates.layout import on_host
+
+OVERFLOW = "its values are so large that their squares, summed over all ranks, overflow"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the first rank asks all ranks to do, itself included: one of the methods below, and its arguments."""
+
+    verb: str
+    arguments: tuple[Any, ...] = ()
+
+
+class ShardedUpdates:
+    """Updates whose columns are on the ranks of a group, copies of them perhaps on further ranks.
+
+    The first rank calls the methods of a `Source`, the others `follow`. A rank that fails tells all, and all raise.
+    """
+
+    def __init__(self, ranks: RankGrid, clients: Updates, first: int, widest: int, roster: Roster) -> None:
+        self.ranks, self.clients, self.first, self.roster = ranks, clients, first, roster
+        self._widest = widest  # columns of the rank that has most
+        self._where = f"rank {ranks.global_rank}, columns {first} to {first + roster.dim}"
+        self._norms: dict[int, float] = {}
+        self._failure: Failure | None = None
+
+    def refuses(self, rule: AnyRule, sketch: Sketch) -> str | None:
+        if isinstance(sketch, (Exact, StreamingSketch)):
+            return None
+        return f"{sketch!r} can't read columns by themselves: wanted Exact() or a projection such as Rotated(k=4096)."
+
+    def settle(self, rule: AnyRule, sketch: Sketch | str, seed: int | None) -> tuple[Sketch, int]:
+        size = len(self.clients), self._widest, "cuda" if self.clients.on_gpu else "cpu"
+        chosen = settled(sketch, rule.needs_distances, lambda: exact_is_faster(*size))
+        return chosen, fresh_seed() if seed is None else seed
+
+    def measure(
+        self,
+        sketch: Sketch,
+        seed: int,
+        *,
+        clients: Sequence[int] | None = None,
+        about: int | None = None,
+        scale: float | None = None,
+    ) -> Measurements:
+        some = None if clients is None or len(clients) == len(self.clients) else tuple(clients)
+        total: Measurements = self._ask("_measure", sketch, seed, some, about, scale)
+        return total
+
+    def explain(self, clients: Sequence[int]) -> dict[int, str]:
+        faults = zip(*self._ask("_explain", tuple(clients)), strict=True)
+        reasons = (next((fault for fault in of_a_client if fault), OVERFLOW) for of_a_client in faults)
+        return dict(zip(clients, reasons, strict=True))
+
+    def combine(self, judgement: Judgement) -> Combined:
+        combined: Combined = self._ask("_combine", judgement)
+        return combined
+
+    def follow(self, watch: Stopwatch) -> tuple[Combined, Judgement]:
+        """Answer the first rank's requests, until a result is combined."""
+        while True:
+            request = self.ranks.broadcast(None, Request)
+            try:
+                answer = getattr(self, request.verb)(*request.arguments)
+            except LostClients:
+                continue  # the first rank has raised it too, and judges anew
+            watch.lap(
+                "weigh" if request.verb == "_explain" else request.verb.removeprefix("_").replace("measure", "sketch")
+            )
+            if isinstance(answer, Combined):
+                return answer, request.arguments[0]
+
+    def _ask(self, verb: str, *arguments: Any) -> Any:
+        self.ranks.broadcast(Request(verb, arguments), Request)
+        return getattr(self, verb)(*arguments)
+
+    # What every rank does.
+
+    def _measure(
+        self, sketch: ColumnSketch, seed: int, clients: Sequence[int] | None, about: int | None, scale: float | None
+    ) -> Measurements | None:
+        """Measure these columns, and add up all ranks' on the first one, in the dtypes and shapes that all know.
+
+        A rank that fails sends zeros, and counts as failed. Copies do not take part: their sums would be the same.
+        """
+        if not self.ranks.in_first_copy:
+            return None
+        own = self.ranks.attempt(lambda: self._own(sketch, seed, clients, about, scale))
+        self._failure = own if isinstance(own, Failure) else None
+        arrays = self._zeros(sketch, clients) if isinstance(own, Failure) else _arrays(own)
+        *totals, failed = self.ranks.sum_to_leader([*arrays, np.array([float(self._failure is not None)])])
+        if not self.ranks.is_leader:
+            return None
+        if float(failed[0]):
+            self._ask("_raise_failure")
+        assert isinstance(own, Measurements)
+        return _with_arrays(own, totals)
+
+    def _own(
+        self, sketch: ColumnSketch, seed: int, clients: Sequence[int] | None, about: int | None, scale: float | None
+    ) -> Measurements:
+        own = self.clients if clients is None else self._only(clients)
+        every = self.clients
+        if isinstance(sketch, Projection):
+            own, every = (padded_to_block(one, self.first, sketch.multiple_of) for one in (own, every))
+        if scale is not None:
+            own, every = own.scaled(scale), every.scaled(scale)
+        if about is not None:
+            return sketch.measure(own, seed, every.rows.take([every.clients.index(about)]))
+        measured = sketch.measure(own, seed)
+        self._norms = dict(zip(own.clients, np.array(on_host(measured.squared_norms)).tolist(), strict=False))
+        return measured
+
+    def _zeros(self, sketch: Sketch, clients: Sequence[int] | None) -> list[Any]:
+        trusted = self.clients.trusted is not None
+        M = len(self.clients if clients is None else clients) + trusted
+        if not isinstance(sketch, StreamingSketch):
+            return [np.zeros((M, M))]
+        return [np.zeros((M, sketch.working_set()[0])), np.zeros(M), np.zeros(M if trusted else 0)]
+
+    def _raise_failure(self) -> None:
+        self.ranks.gather(self._failure, NoneType)
+
+    def _explain(self, clients: Sequence[int]) -> list[list[str | None]]:
+        """Of each rank, and each of these clients, what is wrong with these columns."""
+        limit = norm_limit(self.roster.dtype)
+
+        def own() -> list[str | None]:
+            faults = {
+                c: None if self._norms.get(c, 0.0) <= limit else f"{self._where}: {self._fault(c)}" for c in clients
+            }
+            return list(faults.values())
+
+        return self.ranks.gather(self.ranks.attempt(own), list)
+
+    def _fault(self, client: int) -> str:
+        return self.clients.fault(self.clients.clients.index(client))
+
+    def _combine(self, judgement: Judgement) -> Combined:
+        """This rank's columns of the result; LostClients on all ranks if one can't read some clients again."""
+        own = self.ranks.attempt(lambda: self._combined(judgement))
+        lost = self.ranks.gather(own if isinstance(own, Failure) else own[1], dict)
+        reasons = {client: reason for of_a_rank in reversed(lost) for client, reason in of_a_rank.items()}
+        if reasons:
+            raise LostClients(reasons)
+        assert not isinstance(own, Failure)
+        return Combined(own[0])
+
+    def _combined(self, judgement: Judgement) -> tuple[Any, dict[int, str]]:
+        decision, own = judgement.decision, self._only(judgement.clients)
+        noise, lost, update = Noise(decision.noise, judgement.seed, self.first), own.lost(), None
+        try:
+            if not lost:
+                update = combine(own, decision.weights, decision.coordinate_stage, noise)
+        except LostClients as gone:
+            lost = gone.reasons
+        return update, {client: f"{self._where}: {reason}" for client, reason in lost.items()}
+
+    def _only(self, clients: Sequence[int]) -> Updates:
+        own = self.clients
+        return own if len(clients) == len(own) else own.only([own.clients.index(client) for client in clients])
+
+
+def _arrays(measured: Measurements) -> list[Any]:
+    """The sums that measurements are made of."""
+    if measured.sketches is None:
+        return [measured.gram]
+    dots = measured.trusted_dots
+    return [measured.sketches, measured.squared_norms, measured.squared_norms[:0] if dots is None else dots]
+
+
+def _with_arrays(measured: Measurements, sums: Sequence[Any]) -> Measurements:
+    """The measurements with these sums in place of their own."""
+    trusted = measured.trusted_dots is not None
+    if measured.sketches is None:
+        gram = on_host(sums[0])
+        gram = (gram + gram.T) / 2  # symmetric to the last bit, which sums of several ranks need not be
+        return replace(
+            measured, gram=gram, squared_norms=np.diag(gram).copy(), trusted_dots=gram[-1] if trusted else None
+        )
+    sketches, norms, dots = sums
+    return replace(measured, sketches=sketches, squared_norms=norms, trusted_dots=dots if trusted else None)
