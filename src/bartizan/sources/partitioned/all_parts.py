@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -14,34 +12,24 @@ import numpy as np
 from bartizan import __version__
 from bartizan._util.types import Array
 from bartizan.errors import BadClientError
-from bartizan.judge.judge import Verdict
 from bartizan.kernels.rows import FLOAT32
 from bartizan.measure.base import SketchedRows, StreamingSketch
-from bartizan.rules.base import CoordinateStage
-from bartizan.sources.partitioned.own_clients import (
+from bartizan.rules.base import Decision
+from bartizan.sources.partitioned.steps import (
     CHANGED,
     FirstReading,
+    PartialSum,
     PartReport,
-    Reading,
-    filled,
+    ReadPlan,
     inspect_part,
     send_row,
-    shells_of,
-)
-from bartizan.sources.partitioned.own_sums import (
-    Chosen,
-    PartialSum,
-    changed_of,
-    cut_columns,
-    finished,
-    reduced_columns,
     weighted_sum,
 )
-from bartizan.sources.partitioned.workers import Workers, failed
+from bartizan.sources.partitioned.workers import WorkerError, Workers, failed
 from bartizan.updates import Noise, Updates
-from bartizan.updates.build import rest_of
-from bartizan.updates.columns import Row, RowsElsewhere
-from bartizan.updates.layout import Layout
+from bartizan.updates.build import finish_sum, rest_of
+from bartizan.updates.columns import Row, RowsElsewhere, stack
+from bartizan.updates.layout import Layout, rebuild
 from bartizan.updates.lazy import LostUpdatesError
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate
 
@@ -77,8 +65,8 @@ class RemoteRows(RowsElsewhere):
 class AllParts:
     """Asks the workers, checks what they answer, and numbers the clients of all parts in their order."""
 
-    def __init__(self, workers: Workers, reading: Reading, points: Mapping[str, Any]) -> None:
-        self.workers, self.reading, self.points = workers, reading, points
+    def __init__(self, workers: Workers, plan: ReadPlan, points: Mapping[str, Any]) -> None:
+        self.workers, self.plan, self.points = workers, plan, points
         given = any(point is not None for point in points.values())
         self.shared = workers.share(points) if given else points
         self.firsts: list[int] = []  # the first client of each part, and the number of all
@@ -90,7 +78,7 @@ class AllParts:
     def inspect(self, strict: bool) -> tuple[Updates, SketchedRows]:
         """The clients that fit the common layout, and their sketches; the others are quarantined."""
         every = range(self.workers.n_parts)
-        reports = self._reports(self.reading, dict.fromkeys(every, (None, None)))
+        reports = self._reports(self.plan, dict.fromkeys(every, (None, None)))
         self.firsts = np.cumsum([0, *(reports[part].n_sent for part in every)]).tolist()
         inspected = self._inspected(reports)
         layout = inspected.common_layout(self.points["reference"])
@@ -99,16 +87,16 @@ class AllParts:
         for client, one in inspected.parsed.items():
             if client not in misfits:
                 if id(one.plain) not in containers:
-                    containers[id(one.plain)] = filled(one.plain)
+                    containers[id(one.plain)] = rebuild(one.plain, lambda _, shell: shell.array())
                 self.parsed[client] = one._replace(plain=containers[id(one.plain)])
         inspected.parsed.update(self.parsed)
         rows = RemoteRows(self, tuple(range(self.firsts[-1])))
         clients = inspected.fitted(layout, **self.points, strict=strict, elsewhere=rows)
-        self.reading = replace(self.reading, layout=layout)
+        self.plan = replace(self.plan, layout=layout)
         wanted = self._by_part(clients.clients)
         # A part most of whose clients sent another layout, or the same in another order, has guessed wrongly.
         again = {part: (own, None) for part, own in wanted.items() if reports[part].layout != layout}
-        reports |= self._reports(self.reading, again)
+        reports |= self._reports(self.plan, again)
         if missing := self._missing(reports, wanted):  # they changed before they were sketched
             if strict:
                 raise BadClientError(*min(missing.items()))
@@ -122,12 +110,12 @@ class AllParts:
 
     def sketched(self, sketch: StreamingSketch, clients: Updates, seed: int, about: RemoteRows | None) -> SketchedRows:
         """Have these clients sketched again: another sketch, another seed or scale, or about one of them."""
-        reading = replace(self.reading, sketch=sketch, seed=seed, scale=clients.scale)
+        plan = replace(self.plan, sketch=sketch, seed=seed, scale=clients.scale)
         centre = None if about is None else self._row(about.clients[0])
         rows = [row for row, client in enumerate(clients.clients) if client not in self.gone]
         wanted = self._by_part([clients.clients[row] for row in rows])
         asked = {part: (own, centre, self._first_reading(part, own)) for part, own in wanted.items()}
-        reports = self._reports(reading, asked)
+        reports = self._reports(plan, asked)
         self._check_changed(self._missing(reports, wanted))
         sketched = self._sketches(reports, wanted)
         if clients.trusted is None:  # the workers sketched it all the same
@@ -145,69 +133,43 @@ class AllParts:
             dots[rows] = sketched.trusted_dots
         return SketchedRows(every, norms, dots)
 
-    def combined(self, clients: Updates, verdict: Verdict, out: Any) -> Any:
-        """The result of these clients: in the caller's process, or left on a worker."""
-        weights, stage, stays = verdict.decision.weights, verdict.decision.coordinate_stage, isinstance(out, str)
-        if stage is None:
-            rows = np.flatnonzero(weights) if weights.any() else np.arange(len(clients))
-        else:
-            rows = np.sort(stage.used(len(clients)))
-        weight_of = {clients.clients[row]: float(weights[row]) for row in rows.tolist()}
-        rest, noise = rest_of(weights) if stage is None else 0.0, Noise(verdict.decision.noise, verdict.seed)
-        plan = clients.layout, shells_of(clients.like_of(weights)), weight_of, rest, noise
-        chosen = self._chosen(weight_of)
-        if stage is not None:
-            partial_sums = [self._reduced(clients.layout, rows, stage, chosen)]
-        else:
-            sums = self.workers.sum(weighted_sum, chosen)
-            if stays:
-                changed = self.workers.then(changed_of, sums)
-                update = self.workers.then(finished, sums, *plan, self.shared, None)
-                self._check_changed(self.workers.get(changed)[0])
-                return self.workers.left(update)
-            partial_sums = self.workers.get(sums)
-            self._check_changed(changed_of(*partial_sums))
-        update = finished(*plan, self.points, None if stays else out, *partial_sums)
-        return self.workers.left(self.workers.hold(update)) if stays else update
-
-    def _reduced(
-        self, layout: Layout, rows: Array, stage: CoordinateStage, chosen: Mapping[int, tuple[Any, ...]]
-    ) -> PartialSum:
-        """A coordinate-wise stage: each worker takes some of the coordinates of all clients."""
-        if stage.mixing is not None:
-            stage = replace(stage, mixing=stage.mixing[:, rows])
-        elif stage.selected is not None:
-            stage = replace(stage, selected=np.searchsorted(rows, stage.selected))
-        n = min(self.workers.n_parts, layout.dim)
-        ends = [layout.dim * (at + 1) // n for at in range(n)]
-        ranges = [(stage, layout, self.shared, low, high) for low, high in zip([0, *ends], ends, strict=False)]
-        cuts = {part: (*given, ends) for part, given in chosen.items()}
-        rests, columns = self.workers.exchange(cut_columns, cuts, reduced_columns, ranges)
-        total = reduce(add, rests)
-        self._check_changed(total.changed)
-        return replace(total, floats=np.concatenate(columns))
-
-    def _chosen(self, weight_of: Mapping[int, float]) -> dict[int, tuple[Any, ...]]:
-        """What each part that has some of these clients is told of them."""
-        arguments = {}
-        for part, own in self._by_part(list(weight_of)).items():
-            first, digests = self.firsts[part], self._first_reading(part, own).digests
-            chosen = Chosen(first, {client: weight_of[first + client] for client in own}, digests)
-            arguments[part] = self.reading, self.shared, chosen
-        return arguments
+    def combined(self, clients: Updates, decision: Decision, seed: int) -> Any:
+        """Return the weighted sum of these clients, from one sum per worker."""
+        weights = decision.weights
+        rows = np.flatnonzero(weights) if weights.any() else np.arange(len(clients))
+        clients, layout = clients.only(rows.tolist()), clients.layout
+        weight_of = dict(zip(clients.clients, weights[rows].tolist(), strict=True))
+        asked = {}
+        for part, own in self._by_part(clients.clients).items():
+            offset = self.firsts[part]
+            asked[part] = self._first_reading(part, own), self.shared, offset, {m: weight_of[offset + m] for m in own}
+        sums: list[PartialSum] = self.workers.sum(weighted_sum, asked)
+        self._check_changed({client: reason for each in sums for client, reason in each.changed.items()})
+        integers = {client: arrays for each in sums for client, arrays in each.integers.items()}
+        sizes = [each.floats.size for each in sums]
+        if set(sizes) != {layout.dim} or integers.keys() != weight_of.keys():
+            raise WorkerError(
+                f"The workers' sum is wrongly shaped: wanted {len(clients)} clients and {layout.dim} numbers, "
+                f"got {len(integers)} and {sizes}."
+            )
+        # Dask's arrays begin at any byte of a message, and kernels read aligned numbers only.
+        aligned = [np.require(each.floats, requirements="A") for each in sums]
+        summed = stack([Row(tuple(np.split(floats, layout.ends[:-1])), ()) for floats in aligned], layout)
+        clients = replace(clients, rows=summed, integers=tuple(integers[client] for client in clients.clients))
+        return finish_sum(clients, weights[rows], rest_of(weights), Noise(decision.noise, seed))
 
     def _first_reading(self, part: int, own: Sequence[int]) -> FirstReading:
         """What these clients of a part were when they were sketched first."""
         first = self.firsts[part]
         digests = {client: self.digests[first + client] for client in own if first + client in self.digests}
-        return FirstReading(self.reading, digests)
+        return FirstReading(self.plan, digests)
 
-    def _reports(self, reading: Reading, wanted: Mapping[int, tuple[Any, ...]]) -> dict[int, PartReport]:
+    def _reports(self, plan: ReadPlan, wanted: Mapping[int, tuple[Any, ...]]) -> dict[int, PartReport]:
         if not wanted:
             return {}  # at the cost of no step
-        reports = self.workers.map(inspect_part, {part: (reading, self.shared, *each) for part, each in wanted.items()})
+        reports = self.workers.map(inspect_part, {part: (plan, self.shared, *each) for part, each in wanted.items()})
         for part, report in reports.items():
-            problem = _problem(report, reading, self.points["trusted"] is not None, wanted[part][0] is None)
+            problem = _problem(report, plan, self.points["trusted"] is not None, wanted[part][0] is None)
             if problem:
                 failed(f"part {part}", f"its worker answered wrongly: {problem}")
         return reports
@@ -241,7 +203,7 @@ class AllParts:
     def _row(self, client: int) -> Any:
         """The numbers of one client, from its worker; sent to all workers once."""
         ((part, (own,)),) = self._by_part([client]).items()
-        asked = self.reading, self.shared, own, self.digests.get(client)
+        asked = self._first_reading(part, [own]), self.shared, own
         arrays = self.workers.map(send_row, {part: asked})[part]
         if isinstance(arrays, str):
             self._check_changed({client: arrays})
@@ -268,7 +230,7 @@ class AllParts:
             raise LostUpdatesError(dict(sorted(reasons.items())))
 
 
-def _problem(report: Any, reading: Reading, trusted: bool, of_all: bool) -> str | None:
+def _problem(report: Any, plan: ReadPlan, trusted: bool, of_all: bool) -> str | None:
     """What is wrong with a worker's answer; a worker may run another version of this library."""
     if not isinstance(report, PartReport):
         return f"wanted a PartReport, got {type(report).__name__}"
@@ -279,7 +241,7 @@ def _problem(report: Any, reading: Reading, trusted: bool, of_all: bool) -> str 
         return f"wanted {report.n_sent} clients, got {counts}"
     if report.sketched is None:
         return "no sketches came" if report.clients else None
-    M, (k, _) = len(report.clients) + trusted, reading.sketch.working_set()
+    M, (k, _) = len(report.clients) + trusted, plan.sketch.working_set()
     for name, array, shape in (
         ("sketches", report.sketched.sketches, (M, k)),
         ("squared norms", report.sketched.squared_norms, (M,)),
