@@ -109,7 +109,7 @@ def check(rule: Any, kept: TookPart, out: np.ndarray, weights: Any) -> None:
             weights.min() >= 0 and weights.sum() < 1 + 1e-9, f"weights {weights} are negative or sum to more than 1"
         )
         require(kept.agrees(rule, weights, out), f"{type(rule).__name__}: not the weights of the clients' geometry")
-        if not finishes_by_coordinate(rule):
+        if not rule.ends_coordinate_wise():
             rest = 0.0 if kept.reference is None else (1 - weights.sum()) * kept.reference
             gap = np.abs(weights @ x + rest - out)
             require((gap <= tolerance).all(), "the update is not the weighted sum of the clients")
@@ -135,11 +135,6 @@ def check(rule: Any, kept: TookPart, out: np.ndarray, weights: Any) -> None:
         require(norms[chosen].max() <= shortest + 1e-5 * norms.max(), "CGE selected a client that is too long")
     elif exact and isinstance(rule, bz.GeometricMedian):
         require(is_minimum(x, sizes / sizes.sum(), weights), "there is a better geometric median than the result")
-
-
-def finishes_by_coordinate(rule: Any) -> bool:
-    """Return whether the result is not a weighted sum of the clients."""
-    return bool(getattr(rule, "trim", False)) or isinstance(getattr(rule, "rule", None), CoordinateWise)
 
 
 def slack(x: np.ndarray) -> float:

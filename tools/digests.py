@@ -111,6 +111,7 @@ def cases(bz: Any, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         reference, trusted = form(0.5 * x[M]), form(x[M])
         for rule in rules(bz):
             coordinatewise = isinstance(rule, CoordinateWise)
+            by_coordinate = isinstance(getattr(rule, "rule", rule), CoordinateWise)  # refused by `partitioned`
             for sketch in sketches(bz) if not coordinatewise else [bz.Exact()]:
                 projected = sketch != bz.Exact()
                 if name not in ("matrix float32", "dicts") and repr(sketch) not in ("Exact()", "Rotated(k=256)"):
@@ -136,7 +137,7 @@ def cases(bz: Any, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
                 yield f"aggregate / {mark}", flat_call
                 yield f"Round / {mark}", round_call
-                if (projected and not coordinatewise) or not rule.needs_distances:
+                if (projected or not rule.needs_distances) and not by_coordinate:
                     yield f"partitioned / {mark}", partitioned_call
     yield from hard_cases(bz, x)
     yield from sharded_cases(bz, x)

@@ -60,8 +60,8 @@ class Aggregator:
         def __init__(self, rule: AnyRule | str, sketch: Sketch | str = ...) -> None: ...
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rule", _rule(self.rule))
-        object.__setattr__(self, "sketch", _resolved(self.sketch))
+        object.__setattr__(self, "rule", rule_of(self.rule))
+        object.__setattr__(self, "sketch", sketch_of(self.sketch))
         if isinstance(self.rule, CoordinateWise) and not (self.sketch == "auto" or isinstance(self.sketch, Exact)):
             raise ValueError(
                 f"{self.rule!r} can't be projected: it judges each coordinate by itself, and a random projection mixes "
@@ -265,7 +265,7 @@ class Options(TypedDict, total=False):
     progress: Progress | None
 
 
-def _rule(rule: Any) -> AnyRule:
+def rule_of(rule: Any) -> AnyRule:
     """A rule as it is, or one by its name."""
     if isinstance(rule, (Rule, CoordinateWise)):
         return rule
@@ -280,7 +280,7 @@ def _rule(rule: Any) -> AnyRule:
         raise TypeError(f"rule={name} needs settings: pass bartizan.rule({name}, ...). {missing}") from None
 
 
-def _resolved(sketch: Any) -> Sketch | str:
+def sketch_of(sketch: Any) -> Sketch | str:
     """A sketch as it is, one by its name, or "auto"."""
     if isinstance(sketch, Sketch) or (isinstance(sketch, str) and sketch == "auto"):
         return sketch

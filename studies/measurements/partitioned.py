@@ -81,7 +81,7 @@ def engine_alone(parts, engine, share, dim, k):
 
     workers = workers_of(engine, parts, 60)
     workers.map(wait_and_return, dict.fromkeys(range(workers.n_parts), (share * k, "float64")))
-    workers.get(workers.sum(wait_and_return, dict.fromkeys(range(workers.n_parts), (dim, "float32"))))
+    workers.sum(wait_and_return, dict.fromkeys(range(workers.n_parts), (dim, "float32")))
 
 
 def measure(parts, engine, *, clients, dim, n_workers, repeats, name, is_caller=True):

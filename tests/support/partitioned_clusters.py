@@ -20,11 +20,10 @@ import numpy as np
 
 import bartizan as bz
 from bartizan import partitioned
-from bartizan.rules.coordinatewise import Median
 
 M, P, WORKERS, PATIENCE = 18, 20_000, 3, 60
 SHARES = [(0, 7), (7, 8), (8, M)]
-RULES = {"weights": bz.NNM(3) >> bz.GeometricMedian(), "columns": Median(), "bulyan": bz.Bulyan(2)}
+RULE = bz.NNM(3) >> bz.GeometricMedian()
 
 
 def update_of(client):
@@ -88,12 +87,12 @@ def parts_of(scenario, folder):
     return opened(update_of) if scenario == "opened" else [held(*share) for share in SHARES]
 
 
-def compared(out, rule, update, made, given):
+def compared(out, made, given):
     updates = [made(client) for client in range(M)]
-    flat = bz.aggregate(updates, rule, sketch=out.sketch, seed=out.seed, **given)
-    gap = max(float(np.abs(update[name] - flat.update[name]).max()) for name in flat.update)
+    flat = bz.aggregate(updates, RULE, sketch=out.sketch, seed=out.seed, **given)
+    gap = max(float(np.abs(out.update[name] - flat.update[name]).max()) for name in flat.update)
     same = np.array_equal(np.array(out.weights), np.array(flat.weights)) and out.quarantined == flat.quarantined
-    return {"same": bool(same), "gap": gap, "quarantined": sorted(out.quarantined), "names": list(update)}
+    return {"same": bool(same), "gap": gap, "quarantined": sorted(out.quarantined), "names": list(out.update)}
 
 
 def told(call):
@@ -105,17 +104,13 @@ def told(call):
     print(json.dumps(answer | {"seconds": time.perf_counter() - start}), flush=True)
 
 
-def called(parts, scenario, engine, fetch=None):
-    rule = RULES.get(scenario, RULES["weights"])
-    sketch = bz.Rotated(k=1024) if rule.needs_distances else bz.Exact()
+def called(parts, scenario, engine):
     timeout = {"silent": 20, "stopped": 5}.get(scenario, PATIENCE)
     given = {"trusted": {"w": np.ones((100, P // 200))}} if scenario == "tiny" else {}
-    kept = "workers" if scenario == "left" else None
-    out = partitioned.aggregate(parts, rule, sketch=sketch, engine=engine, timeout=timeout, out=kept, **given)
+    out = partitioned.aggregate(parts, RULE, sketch=bz.Rotated(k=1024), engine=engine, timeout=timeout, **given)
     if scenario == "changing":
         return {"quarantined": out.quarantined}
-    update = fetch(out.update) if fetch and scenario == "left" else out.update
-    return compared(out, rule, update, tiny if scenario == "tiny" else update_of, given)
+    return compared(out, tiny if scenario == "tiny" else update_of, given)
 
 
 def on_dask(scenario, folder):
@@ -139,7 +134,7 @@ def on_dask(scenario, folder):
             os.kill(stopped, signal.SIGSTOP)
             # An endless wait ends when the worker goes on; its result is then no error of that wait.
             threading.Timer(PATIENCE, os.kill, (stopped, signal.SIGCONT)).start()
-        told(lambda: called(parts, scenario, client, lambda future: future.result()))
+        told(lambda: called(parts, scenario, client))
         if scenario == "stopped":
             os.kill(stopped, signal.SIGKILL)
             os._exit(0)
@@ -153,7 +148,7 @@ def on_ray(scenario, folder):
     if scenario == "futures":
         one, some = ray.remote(update_of), ray.remote(held)
         parts = [some.remote(*SHARES[0]), [one.remote(client) for client in range(*SHARES[1])], held(*SHARES[2])]
-    told(lambda: called(parts, scenario, "ray", ray.get))
+    told(lambda: called(parts, scenario, "ray"))
 
 
 def on_torch(scenario, folder, rank):
@@ -171,11 +166,10 @@ def on_torch(scenario, folder, rank):
             sizes = np.ones(high - low + {"0": 1, "1": -1}.get(rank, 0))  # together as many as there are clients
             partitioned.aggregate(held(low, high), bz.Mean(), sizes=sizes, engine=dist.group.WORLD)
             return {"error": None}
-        if rank == "0" or scenario == "left":
+        if rank == "0":
             return called(parts_of(scenario, folder)[int(rank)], scenario, dist.group.WORLD)
-        rule = RULES.get(scenario, RULES["weights"])
         given = {"trusted": {"w": np.ones((100, P // 200))}} if scenario == "tiny" else {}
-        out = partitioned.aggregate(parts_of(scenario, folder)[int(rank)], rule, engine=dist.group.WORLD, **given)
+        out = partitioned.aggregate(parts_of(scenario, folder)[int(rank)], RULE, engine=dist.group.WORLD, **given)
         return {"quarantined": sorted(out.quarantined), "has": out.update is not None}
 
     told(call)

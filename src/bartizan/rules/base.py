@@ -62,6 +62,10 @@ class Robust:
         """The breakdown condition: the least number of clients among which `n_byzantine` are tolerated."""
         return 2 * n_byzantine + 1
 
+    def ends_coordinate_wise(self) -> bool:
+        """Return whether the last stage reduces each coordinate by itself: the result is then no weighted sum."""
+        return False
+
     def admits(self, n_clients: int) -> bool:
         """Whether the breakdown condition holds."""
         try:
@@ -100,6 +104,9 @@ class CoordinateWise(Robust, ABC):
     """A rule that reduces the M values of each coordinate to one; there is no single weight a client."""
 
     needs_distances = False
+
+    def ends_coordinate_wise(self) -> bool:
+        return True
 
     def __call__(self, columns: Array, sizes: Floats) -> Floats:
         """Reduce (M, w) finite values to (w,)."""

@@ -38,6 +38,9 @@ class Bulyan(Bounded, Rule):
     def least_clients(n_byzantine: int) -> int:
         return 4 * n_byzantine + 3
 
+    def ends_coordinate_wise(self) -> bool:
+        return self.trim
+
     def weigh(self, geometry: Geometry) -> Floats:
         from bartizan.kernels import weigh
 

@@ -109,6 +109,9 @@ class Mixed(Rule):
     def with_fewer_byzantine(self, fewer: int) -> Mixed:
         return Mixed(self.pre.with_fewer_byzantine(fewer), self.rule.with_fewer_byzantine(fewer))
 
+    def ends_coordinate_wise(self) -> bool:
+        return self.rule.ends_coordinate_wise()
+
     def check(self, n_clients: int) -> None:
         self.pre.check(n_clients)
         self.rule.check(self.pre.n_mixed(n_clients))

@@ -15,7 +15,6 @@ import numpy as np
 from bartizan._util.text import quoted, short
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
 from bartizan.rules.base import Rule
-from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.updates.layout import FLOATS, Entry, Layout, is_tensor, place_of, plain_and_leaves
 from bartizan.updates.parse import LONGEST_REASON, reason_of
 
@@ -76,11 +75,11 @@ class LoRA:
 
 
 def refusal_of(rule: Any) -> str:
-    """Why adapters do not admit a rule whose last stage is no weighted sum of the clients; empty if they do."""
-    while isinstance(getattr(rule, "rule", None), (Rule, CoordinateWise)):
-        rule = rule.rule
-    if isinstance(rule, CoordinateWise) or getattr(rule, "trim", False):
+    """Return why adapters do not admit a rule whose result is no weighted sum of the clients; empty if they do."""
+    if rule.ends_coordinate_wise():
         return "judges single coordinates, and a client's products B A are never formed"
+    while isinstance(getattr(rule, "rule", None), Rule):
+        rule = rule.rule
     return ADDS_NOISE if getattr(rule, "noise", False) else ""
 
 

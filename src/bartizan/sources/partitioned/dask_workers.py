@@ -13,7 +13,7 @@ from dask.distributed import Future, TimeoutError, as_completed, futures_of
 
 from bartizan.sources.partitioned.workers import Step, TaskWorkers, failed, late
 
-CANCEL = 5.0  # seconds in which the scheduler must take note that tasks are not wanted any more
+CANCEL_SECONDS = 5.0  # in which the scheduler must take note that tasks are not wanted any more
 
 
 class DaskWorkers(TaskWorkers):
@@ -39,7 +39,7 @@ class DaskWorkers(TaskWorkers):
             failed("the workers", lost)
 
     def _within(self, seconds: float, method: Callable[..., Any], *given: Any, **options: Any) -> Any:
-        """What a method of the client returns, or TimeoutError: by themselves they wait for a worker that hangs."""
+        """Return what a method of the client returns; raise TimeoutError if a worker hangs, where it would wait."""
         options |= {"asynchronous": True}
         return self._client.sync(lambda: method(*given, **options), callback_timeout=max(seconds, 0.001))
 
@@ -66,16 +66,16 @@ class DaskWorkers(TaskWorkers):
         finally:
             if names:
                 with suppress(TimeoutError, OSError):
-                    self._within(CANCEL, self._client.cancel, list(tasks.values()))
+                    self._within(CANCEL_SECONDS, self._client.cancel, list(tasks.values()))
 
     def _lost_parts(self) -> str:
-        """The parts that no worker has any more: Dask cancels all tasks of a message that names one of them."""
+        """Return the parts that no worker has any more: Dask cancels all tasks of a message that names one of them."""
         lost = [any(each.status in ("lost", "cancelled") for each in futures_of(part)) for part in self.parts]
         return ", ".join(f"part {n}" for n, is_lost in enumerate(lost) if is_lost)
 
 
 def _is_small(part: Any) -> bool:
-    """Whether a part holds no numbers itself: a future, or a list of futures and of what workers open."""
+    """Return whether a part holds no numbers itself: a future, or a list of futures and of what workers open."""
     opened = (Future, str, os.PathLike)
     items = part if isinstance(part, (list, tuple)) else [part]
     return all(isinstance(item, opened) or callable(item) for item in items)

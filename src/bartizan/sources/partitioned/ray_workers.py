@@ -52,7 +52,7 @@ class RayWorkers(TaskWorkers):
 
 
 def _run(step: Step, *arguments: Any) -> Any:
-    """On a worker: a part may be a list of references, one a client."""
+    """Run a step on a worker, of a part that may be a list of references, one per client."""
     part, *rest = arguments
     if isinstance(part, (list, tuple)) and any(isinstance(item, ray.ObjectRef) for item in part):
         part = [ray.get(item) if isinstance(item, ray.ObjectRef) else item for item in part]

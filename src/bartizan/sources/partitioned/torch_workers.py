@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bartizan.measure.geometry import client_sizes
+from bartizan.measure.client_sizes import client_sizes
 from bartizan.result import Aggregation
-from bartizan.sources.partitioned.own_clients import clients_of
-from bartizan.sources.partitioned.workers import FEW, Step, WorkerError, Workers
+from bartizan.sources.partitioned.opening import clients_of
+from bartizan.sources.partitioned.workers import MAX_SUMS, Step, WorkerError, Workers
 from bartizan.sources.sharded.collectives import Failure, RankError, RankGrid
 
 
@@ -24,13 +24,11 @@ class Shared:
 
 @dataclass(frozen=True)
 class Request:
-    """What the first rank asks of all: to keep a value, or to run a step on their part."""
+    """A request of the first rank to all: to keep a value, or to run a step on their part."""
 
-    wanted: Literal["share", "map", "sum", "exchange"]
+    wanted: Literal["share", "map", "sum"]
     step: Any
     arguments: Mapping[int, Sequence[Any]] = field(default_factory=dict)
-    join: Step | None = None
-    joins: Sequence[Sequence[Any]] = ()
 
 
 class RankWorkers:
@@ -54,26 +52,8 @@ class RankWorkers:
         answers = self._ask(Request("map", step, arguments))
         return {part: answers[part] for part in arguments}
 
-    def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> Any:
+    def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> list[Any]:
         return [each for each in self._ask(Request("sum", step, arguments)) if each is not None]
-
-    def exchange(
-        self, cut: Step, cuts: Mapping[int, Sequence[Any]], join: Step, joins: Sequence[Sequence[Any]]
-    ) -> tuple[list[Any], list[Any]]:
-        answers = self._ask(Request("exchange", cut, cuts, join, joins))
-        return [answers[part][0] for part in cuts], [answers[n][1] for n in range(len(joins))]
-
-    def hold(self, value: Any) -> Any:
-        return [value]
-
-    def then(self, step: Step, sums: Any, *arguments: Any) -> Any:
-        return [step(*self._resolved(arguments), *sums)]
-
-    def get(self, sums: Any) -> list[Any]:
-        return sums
-
-    def left(self, made: Any) -> Any:
-        return made[0]
 
     def _ask(self, request: Request) -> Any:
         return self._answer(self._ranks.broadcast(request, Request))
@@ -84,37 +64,16 @@ class RankWorkers:
         given, own = request.arguments.get(self._ranks.rank), None
         if given is not None:
             own = self._ranks.attempt(lambda: request.step(self._part, *self._resolved(given)))
-        if request.wanted == "exchange":
-            own = self._exchanged(request, own)
-        if request.wanted == "sum" and self.n_parts > FEW:
+        if request.wanted == "sum" and self.n_parts > MAX_SUMS:
             return [self._ranks.sum_by_tree(own)]
         return self._ranks.gather_to_leader(own)
-
-    def _exchanged(self, request: Request, own: Any) -> Any:
-        """What is left of this rank's pieces, and what it made of those of all ranks; a failure if any rank failed."""
-        pieces: list[Any] = []
-        for n in range(len(request.joins)):
-            piece = own[n] if isinstance(own, list) else own
-            gathered = self._ranks.gather_to(n, (piece,))
-            pieces = gathered if n == self._ranks.rank else pieces
-        sent = [pieces[part][0] for part in request.arguments if pieces]
-        failures = [each for each in (own, *sent) if isinstance(each, Failure)]
-        if failures:
-            return failures[0]
-        joined = None
-        if pieces and request.join is not None:
-            given, join = self._resolved(request.joins[self._ranks.rank]), request.join
-            joined = self._ranks.attempt(lambda: join(*given, *sent))
-        return joined if isinstance(joined, Failure) else (None if own is None else own[-1], joined)
 
     def _resolved(self, arguments: Sequence[Any]) -> list[Any]:
         return [self._shared[given.number] if isinstance(given, Shared) else given for given in arguments]
 
 
-def on_ranks(
-    group: Any, part: Any, sizes: Any, caller: Callable[[Workers, Any], Aggregation[Any]], everywhere: bool
-) -> Aggregation[Any]:
-    """The result of `caller`, which runs on the first rank; the others get it without the update unless `everywhere`.
+def on_ranks(group: Any, part: Any, sizes: Any, caller: Callable[[Workers, Any], Aggregation[Any]]) -> Aggregation[Any]:
+    """Return the result of `caller`, which runs on the first rank; the others get it without the update.
 
     An error of one rank is raised on all; a rank that dies or is silent is a WorkerError within the group's timeout.
     """
@@ -129,7 +88,7 @@ def on_ranks(
             out = ranks.attempt(lambda: caller(workers, _joined(ranks.gather_to_leader(own))), of_all_ranks=True)
         except Failure as failure:  # of another rank
             out = failure
-        ranks.broadcast(out if isinstance(out, Failure) or everywhere else replace(out, update=None), Aggregation)
+        ranks.broadcast(out if isinstance(out, Failure) else replace(out, update=None), Aggregation)
         assert not isinstance(out, Failure)
         return out
     except RankError as lost:

@@ -1,19 +1,18 @@
-"""What runs the steps on workers: the interface of the engines, and the engine of this process alone."""
+"""The interface of the engines that run steps on workers, and the engine of this process alone."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from operator import add, getitem
+from operator import add
 from typing import Any, NoReturn, Protocol
 
 from bartizan._util.text import quoted, short
 
 Step = Callable[..., Any]
-FEW = 4
-"""Sums of workers that the caller adds up itself: a further step of a cluster takes longer."""
+MAX_SUMS = 4  # that the caller adds up itself: a further step of a cluster takes longer
 ENGINES = {"distributed": ("Dask futures", "client, the Dask Client"), "ray": ("Ray object references", "'ray'")}
-"""By the package of a part's type: what the part is called, and the engine that reads it."""
+"""The name of a kind of part and the engine that reads it, by the package of the part's type."""
 
 
 class WorkerError(RuntimeError):
@@ -21,43 +20,22 @@ class WorkerError(RuntimeError):
 
 
 class Workers(Protocol):
-    """Runs a step on the worker of each part."""
+    """An engine, which runs a step on the worker of each part."""
 
     n_parts: int
 
     def share(self, value: Any) -> Any:
-        """A value that every step takes as an argument: it is sent to each worker once."""
+        """Send a value to each worker once; return what steps then take as an argument in its place."""
 
     def map(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
-        """step(part, *arguments), of each of these parts."""
+        """Return step(part, *arguments) of each of these parts."""
 
-    def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> Any:
-        """What the step gives, added up in a tree of workers to `FEW` sums, which stay there until `get` or `then`."""
-
-    def exchange(
-        self, cut: Step, cuts: Mapping[int, Sequence[Any]], join: Step, joins: Sequence[Sequence[Any]]
-    ) -> tuple[list[Any], list[Any]]:
-        """All to all: cut(part, *cuts[part]) gives a list with a piece for each of `joins`, and one thing more.
-
-        join(*joins[n], *pieces), of the n-th pieces of all parts in order, runs on some worker. Returned are the
-        further things, and what the joins gave.
-        """
-
-    def hold(self, value: Any) -> Any:
-        """A value of this process in the place of one on a worker."""
-
-    def then(self, step: Step, sums: Any, *arguments: Any) -> Any:
-        """step(*arguments, *sums), which stays on a worker as well."""
-
-    def get(self, sums: Any) -> list[Any]:
-        """Sums, or what was made of them, in this process."""
-
-    def left(self, made: Any) -> Any:
-        """What the engine gives its users in place of a value on a worker."""
+    def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> list[Any]:
+        """Return what the step gives, added up in a tree of workers to at most `MAX_SUMS` sums."""
 
 
 class TaskWorkers(ABC):
-    """Engines that run functions as tasks, and take the results of tasks as arguments of others."""
+    """Base of the engines that run functions as tasks, and take the results of tasks as arguments of others."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self.parts = parts
@@ -77,36 +55,13 @@ class TaskWorkers(ABC):
     def map(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
         return dict(zip(arguments, self.results(self._on_parts(step, arguments)), strict=True))
 
-    def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> Any:
+    def sum(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> list[Any]:
         sums = self._on_parts(step, arguments)
-        while len(sums) > FEW:
+        while len(sums) > MAX_SUMS:
             names, odd = list(sums), dict(list(sums.items())[len(sums) // 2 * 2 :])
             pairs = list(zip(names[::2], names[1::2], strict=False))
             added = self.submit(add, [(sums[a], sums[b]) for a, b in pairs])
             sums = dict(zip(map(" and ".join, pairs), added, strict=True)) | odd
-        return sums
-
-    def exchange(
-        self, cut: Step, cuts: Mapping[int, Sequence[Any]], join: Step, joins: Sequence[Sequence[Any]]
-    ) -> tuple[list[Any], list[Any]]:
-        tasks = self._on_parts(cut, cuts)
-        rests = self.submit(getitem, [(task, -1) for task in tasks.values()])
-        pieces = [self.submit(getitem, [(task, n) for task in tasks.values()]) for n in range(len(joins))]
-        joined = self.submit(join, [(*given, *own) for given, own in zip(joins, pieces, strict=True)])
-        names = [f"coordinates {n + 1} of {len(joins)}" for n in range(len(joins))]
-        results = self.results(dict(zip([*tasks, *names], [*rests, *joined], strict=True)))
-        return results[: len(rests)], results[len(rests) :]
-
-    def hold(self, value: Any) -> Any:
-        return {"the update": self.share(value)}
-
-    def then(self, step: Step, sums: Any, *arguments: Any) -> Any:
-        return {"the sum": self.submit(step, [(*arguments, *sums.values())])[0]}
-
-    def left(self, made: Any) -> Any:
-        return next(iter(made.values()))
-
-    def get(self, sums: Any) -> list[Any]:
         return self.results(sums)
 
     def _on_parts(self, step: Step, arguments: Mapping[int, Sequence[Any]]) -> dict[str, Any]:
@@ -140,9 +95,9 @@ def late(names: Sequence[str], timeout: float) -> NoReturn:
 
 
 def workers_of(engine: Any, parts: Any, timeout: float) -> Workers:
-    """The workers of an engine: None, a Dask client or "ray"."""
+    """Return the workers of an engine: None, a Dask client or "ray"."""
     if isinstance(parts, (str, bytes, Mapping)) or not isinstance(parts, Sequence):
-        raise TypeError(f"parts must be a list with one part a worker; got {quoted(parts)}.")
+        raise TypeError(f"parts must be a list with one part per worker; got {quoted(parts)}.")
     if engine is None:
         for item in (item for part in parts for item in (part if isinstance(part, (list, tuple)) else [part])):
             if found := ENGINES.get(_package_of(item)):
@@ -162,5 +117,5 @@ def workers_of(engine: Any, parts: Any, timeout: float) -> Workers:
 
 
 def _package_of(thing: Any) -> str:
-    """The package that defines the type of an object; imports nothing."""
+    """Return the package that defines the type of an object, without an import."""
     return type(thing).__module__.partition(".")[0]

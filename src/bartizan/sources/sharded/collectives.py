@@ -119,16 +119,12 @@ class RankGrid:
 
     def gather_to_leader(self, own: Any) -> list[Any]:
         """The objects of all ranks of one copy, on its first; the others get nothing. A `Failure` is raised there."""
-        gathered = self.gather_to(0, own)
+        if not self.is_leader:
+            self._send(own, 0)
+            return []
+        gathered = [own if rank == 0 else self._receive(rank) for rank in range(self.n_shards)]
         self._check(gathered, object)
         return gathered
-
-    def gather_to(self, place: int, own: Any) -> list[Any]:
-        """The objects of all ranks of one copy, on the rank at this place of it; the others get nothing."""
-        if self.rank != place:
-            self._send(own, place)
-            return []
-        return [own if rank == place else self._receive(rank) for rank in range(self.n_shards)]
 
     def sum_by_tree(self, own: Any) -> Any:
         """The sum of the objects of all ranks of one copy that are not None, on its first; a `Failure` is raised there.
