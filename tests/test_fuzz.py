@@ -145,7 +145,7 @@ def without_reference(parse=parse_updates):
     return lambda *args, **settings: parse(*args, **{**settings, "reference": None})
 
 
-def by_another_seed(read=bz.Rotated.sketch_rows):
+def by_another_seed(read=bz.Rotated.measure):
     return lambda self, clients, seed, about=None: read(self, clients, seed + len(clients.clients), about)
 
 
@@ -201,7 +201,7 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
     "a projection by another seed": (
         "aggregate",
         bz.Rotated,
-        "sketch_rows",
+        "measure",
         by_another_seed(),
         "the clients' geometry",
     ),

@@ -16,7 +16,7 @@ BASE = {"_util", "errors"}
 MEASURES = BASE | {"kernels", "updates"}
 DECISION = MEASURES | {"rules", "measure"}
 CALLS = DECISION | {"judge", "registry", "result", "records"}
-LIBRARY = CALLS | {"aggregate", "round", "sources", "sketch"}
+LIBRARY = CALLS | {"source", "aggregate", "round", "sources", "sketch"}
 # What the modules of each folder, or file, at the top of the package may import from the rest of it.
 MAY_IMPORT = {
     "_util": set(),
@@ -28,8 +28,9 @@ MAY_IMPORT = {
     "measure": MEASURES,
     "rules": BASE | {"kernels", "measure"},
     "registry": DECISION,
-    "judge": DECISION,
-    "result": DECISION | {"judge"},
+    "source": DECISION,
+    "judge": DECISION | {"source"},
+    "result": DECISION | {"source"},
     "sources": LIBRARY,
     "aggregate": LIBRARY,
     "round": LIBRARY,

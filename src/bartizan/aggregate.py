@@ -26,8 +26,8 @@ from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.rules.preaggregators import PreAggregator
+from bartizan.source import AnyRule, Source
 from bartizan.sources.local import open_updates
-from bartizan.sources.source import AnyRule, Source
 from bartizan.updates import Progress
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.measure import Exact, Sketch
-from bartizan.sources.source import Combined, Judgement, Roster
+from bartizan.source import Combined, Judgement, Roster
 
 U = TypeVar("U")
 

@@ -15,9 +15,10 @@ from bartizan import attacks
 from bartizan._util.seeds import fresh_seed
 from bartizan.attacks.nullspace import Maps, hidden_part
 from bartizan.judge.recheck import Recheck, rows_to_recheck
-from bartizan.measure.geometry import Geometry
+from bartizan.judge.second_look import geometry_of
 from bartizan.rules.base import Decision
 from bartizan.sketch import pairwise_distortion
+from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates
 from bartizan.updates.column_pass import ColumnPass
 
@@ -56,7 +57,7 @@ def error(update, x: np.ndarray) -> float:
 
 def undefended(rule, sketch, sent: np.ndarray, seed: int) -> np.ndarray:
     """The paper's pipeline and nothing more."""
-    return rule(Geometry.of(sketch(sent, seed=seed))) @ sent.astype(np.float64)
+    return rule(bz.Geometry.of(sketch(sent, seed=seed))) @ sent.astype(np.float64)
 
 
 def streamed(rule, sketch, sent, **settings) -> bz.Aggregation:
@@ -224,8 +225,9 @@ def test_a_sketch_without_mixing_leaves_the_range_of_one_that_mixes():
 def test_where_a_sketch_promises_nothing_nobody_is_accused():
     assert bz.Rotated(k=4096, mixing=1).norm_ratio_range(1e-9)[0] == 0
     assert bz.Achlioptas(k=16).norm_ratio_range(1e-9)[0] == 0
-    assert Recheck.of(bz.Achlioptas(k=16)) is None
-    assert Recheck.of(bz.Exact()) is None
+    source = LocalUpdates(parse_updates(np.eye(4)))
+    for sketch in (bz.Achlioptas(k=16), bz.Exact()):
+        assert Recheck.of(source, source.measure(sketch, 1), bz.Rotated()) is None
 
 
 def test_without_mixing_nobody_is_accused_of_two_numbers_that_cancel():
@@ -275,13 +277,14 @@ def test_where_digits_are_short_a_row_is_read_about_once_however_many_leave():
     rng, read = np.random.default_rng(0), []
     near = rng.normal(size=P) + 1e-6 * rng.normal(size=(9, P))
     clients = parse_updates(near, column_pass=ColumnPass.of(None, lambda stage, done, total: read.append(done)))
-    look = bz.Rotated(k=512).gram_stats(clients, 1)
-    middle = Geometry.from_stats(look, 9).medoid
+    source, looks = LocalUpdates(clients), {}
+    measured = source.measure(bz.Rotated(k=512), 1).on_host()
+    whole = geometry_of(source, measured, looks)
     once = len(read)
     for n in (8, 7, 6):
-        rows = np.array([middle, *[row for row in range(9) if row != middle]][:n])
-        left = look.keep(rows)
-        np.testing.assert_array_equal(left.about(0), look.about(middle)[np.ix_(rows, rows)])
+        rows = sorted([whole.medoid, *[row for row in range(9) if row != whole.medoid]][:n])
+        left = geometry_of(source, measured.of(rows), looks)
+        np.testing.assert_array_equal(left.squared_distances, whole.squared_distances[np.ix_(rows, rows)])
     assert len(read) == once
 
 
@@ -353,7 +356,7 @@ def test_too_many_who_hide_end_the_round_as_too_many_broken_ones_do():
 
 def test_few_are_read_again_where_few_have_weight():
     x = np.random.default_rng(0).normal(size=(50, 64))
-    geometry, one = Geometry.of(x), np.eye(50)[7]
+    geometry, one = bz.Geometry.of(x), np.eye(50)[7]
     assert len(rows_to_recheck(Decision(one), geometry, 5)) == 12
     assert 7 in rows_to_recheck(Decision(one), geometry, 5)
     assert len(rows_to_recheck(Decision(one), geometry, 0)) == 3
@@ -405,7 +408,7 @@ def test_one_call_draws_its_seed_after_the_last_arrival(monkeypatch):
         happened.append("seed")
         return fresh_seed()
 
-    monkeypatch.setattr(sys.modules["bartizan.aggregate"], "fresh_seed", drawn)
+    monkeypatch.setattr(sys.modules["bartizan.sources.local"], "fresh_seed", drawn)
     bz.aggregate(arriving(), bz.Krum(1), sketch=bz.Rotated(k=64))
     assert happened == ["arrival"] * 5 + ["seed"]
 

@@ -830,7 +830,7 @@ def test_the_callers_mistakes_are_clear_exceptions(rule, mistake):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"sizes": "many"}, "sizes must be 11 positive numbers, one a client; got 'many'"),
+        ({"sizes": "many"}, "sizes must be 11 positive numbers, one per client; got 'many'"),
         ({"sizes": [[1], [1, 2]]}, "sizes must be 11 positive numbers"),
         ({"sizes": [10**400] * M}, "sizes must be 11 positive numbers"),
         ({"memory": "9" * 400 + " MiB"}, "memory must be a number of bytes"),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import bartizan as bz
 import oracle
-from bartizan.measure.geometry import Geometry, gram_stats_of
+from bartizan.judge.second_look import geometry_by
+from bartizan.measure.geometry import Geometry, gram_about
+from bartizan.measure.measurements import Measurements
 from bartizan.rules.clipped_clustering import cosine_distances
+from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates
 
 SKETCHES = [bz.Exact(), bz.Rotated(k=1024), bz.Rotated(k=64), bz.Achlioptas(k=256), bz.Gaussian(k=200)]
@@ -29,8 +30,7 @@ def hostile_round(dtype, offset):
 
 
 def seen(sketch, x, **more):
-    clients = parse_updates(x, **more)
-    return Geometry.from_stats(sketch.gram_stats(clients, 5), M)
+    return geometry_by(sketch, LocalUpdates(parse_updates(x, **more)), 5)
 
 
 def true_squared_distances(sketch, x):
@@ -110,7 +110,7 @@ def test_exact_norms_are_right_to_the_stated_digits(sketch, dtype, kind):
     if kind == "heavy tails":
         x /= np.maximum(np.abs(rng.normal(size=x.shape)), 1e-3)
     x = x.astype(dtype)
-    found = sketch.gram_stats(parse_updates(x), 5).squared_norms
+    found = sketch.measure(parse_updates(x), 5).squared_norms
     in_float32 = isinstance(sketch, bz.Rotated) and dtype != np.float64
     np.testing.assert_allclose(found, np.square(x.astype(np.float64)).sum(axis=1), rtol=1e-6 if in_float32 else 1e-14)
 
@@ -243,9 +243,10 @@ def test_a_second_look_is_taken_only_where_digits_are_short():
     rng = np.random.default_rng(0)
     for offset, looks in [(0.0, 0), (1e3, 0), (1e7, 1)]:
         calls = []
-        look = gram_stats_of(rng.normal(size=(9, 40)) + offset, has_trusted=False)
-        counted = replace(look, about=lambda row, look=look, calls=calls: calls.append(row) or look.about(row))
-        Geometry.from_stats(counted, 9)
+        x = rng.normal(size=(9, 40)) + offset
+        gram = gram_about(x, None)
+        measured = Measurements(tuple(range(9)), np.diag(gram).copy(), gram=gram)
+        Geometry.measured(measured, lambda row, x=x, calls=calls: calls.append(row) or gram_about(x, row))
         assert len(calls) == looks
 
 

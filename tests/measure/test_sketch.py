@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from bartizan import Achlioptas, Exact, Gaussian, Geometry, Rotated
+from bartizan import Achlioptas, Exact, Gaussian, Rotated
 from bartizan._util.seeds import key_of
+from bartizan.judge.second_look import geometry_by
 from bartizan.kernels import cpu, reference
 from bartizan.kernels.random_matrices import fill_words
 from bartizan.kernels.rows import Rows
+from bartizan.sources.local import LocalUpdates
 from bartizan.updates import columns, parse_updates
 
 PROJECTIONS = [
@@ -170,9 +172,9 @@ def test_the_number_of_threads_does_not_matter(sketch, threads, monkeypatch):
 def test_the_width_of_blocks_does_not_matter(sketch, monkeypatch):
     """Of many clients fewer columns are read at a time than of one: a sketch is the same to the bit."""
     clients = parse_updates(normal(1, 2**20 + 5000).astype(np.float32))
-    wide = sketch.sketch_rows(clients, 5)
+    wide = sketch.measure(clients, 5)
     monkeypatch.setattr(columns, "MANY", 1)
-    narrow = sketch.sketch_rows(clients, 5)
+    narrow = sketch.measure(clients, 5)
     np.testing.assert_array_equal(narrow.sketches, wide.sketches)
     np.testing.assert_array_equal(narrow.squared_norms, wide.squared_norms)
 
@@ -363,7 +365,7 @@ def test_giants_and_a_common_offset_eat_no_digits(sketch, dtype):
     # Rotated mixes float32 in float32: about 1e-7 of the offset is lost, far less than what a projection loses anyway.
     error = 1e-2 if dtype == np.float32 and isinstance(sketch, Rotated) else 1e-5
     np.testing.assert_allclose(squared_distances(sketch(x, seed=11)[:6]), want, rtol=error)
-    seen = Geometry.from_stats(sketch.gram_stats(parse_updates(x), 11), 8)
+    seen = geometry_by(sketch, LocalUpdates(parse_updates(x)), 11)
     np.testing.assert_allclose(seen.squared_distances[:6, :6], want, rtol=error)
 
 
@@ -371,5 +373,5 @@ def test_giants_and_a_common_offset_eat_no_digits(sketch, dtype):
 def test_norms_stay_exact_beside_the_sketch(sketch):
     """A vector that the sketch cannot see still shows its length."""
     x = normal(3, 3000)
-    look = sketch.gram_stats(parse_updates(x), 1)
+    look = sketch.measure(parse_updates(x), 1)
     np.testing.assert_allclose(look.squared_norms, (x**2).sum(axis=1), rtol=1e-12)

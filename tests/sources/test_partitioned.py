@@ -15,12 +15,12 @@ import pytest
 
 import bartizan as bz
 from bartizan import attacks, partitioned
+from bartizan.errors import LostClients
 from bartizan.partitioned import WorkerError
 from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
 from bartizan.sources.partitioned import opening, steps, workers
 from bartizan.updates.files import create_update, open_update
 from bartizan.updates.layout import leaves_of
-from bartizan.updates.lazy import LostUpdatesError
 from range_server import RangeServer
 from rule_cases import CASES
 
@@ -398,7 +398,7 @@ class Raising(dict):
 
 @pytest.mark.parametrize(
     "error",
-    [WorkerError("no"), LostUpdatesError({0: "no"}), ValueError("no"), MemoryError("no"), OSError(errno.EMFILE, "no")],
+    [WorkerError("no"), LostClients({0: "no"}), ValueError("no"), MemoryError("no"), OSError(errno.EMFILE, "no")],
     ids=type,
 )
 def test_what_a_clients_container_raises_is_the_clients_fault_and_what_opening_lacks_the_workers(error):
@@ -513,7 +513,7 @@ def test_wrong_answers_of_workers_are_named(monkeypatch, step, spoil, message):
 
 
 def cropped(report):
-    return replace(report, sketched=replace(report.sketched, sketches=report.sketched.sketches[:, 1:]))
+    return replace(report, measured=replace(report.measured, sketches=report.measured.sketches[:, 1:]))
 
 
 def shorter(total):

@@ -26,7 +26,7 @@ from bartizan._util.seeds import fresh_seed
 from bartizan.distributed import ShardedAggregator
 from bartizan.rules import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
-from bartizan.sources.sharded import sharded
+from bartizan.sources.sharded import sharded_updates
 from bartizan.updates import Updates
 
 PATIENCE = 200  # seconds until a rank that hangs is a failed test: with cold caches all of them compile first
@@ -251,11 +251,11 @@ def when_it_happened(group, arguments, shard, late, **call):
         happened["drawn"] = time.monotonic_ns()
         return fresh_seed()
 
-    sharded.fresh_seed = drawn
+    sharded_updates.fresh_seed = drawn
     try:
         out = ShardedAggregator(*arguments)(arriving(), group=group, **call)
     finally:
-        sharded.fresh_seed = fresh_seed
+        sharded_updates.fresh_seed = fresh_seed
     return *happened.values(), out.seed
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import bartizan as bz
+from bartizan.judge.second_look import geometry_by
+from bartizan.sources.local import LocalUpdates
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -88,7 +90,7 @@ def test_neither_an_offset_nor_a_far_reference_takes_digits_of_distances(sketch,
     clients = parse.parse_updates(
         there(torch.from_numpy(x)), reference=there(torch.from_numpy(far)) if reference else None
     )
-    D = bz.Geometry.from_stats(sketch.gram_stats(clients, SEED), M).squared_distances
+    D = geometry_by(sketch, LocalUpdates(clients), SEED).squared_distances
     i, j = np.triu_indices(M, 1)
     truth = np.sum(np.square(sketch(x[i].astype(np.float64) - x[j], seed=SEED)), axis=1)
     np.testing.assert_allclose(D[i, j], truth, rtol=1e-5)

@@ -14,7 +14,7 @@ from bartizan.measure.exact import Exact
 from bartizan.measure.geometry import Geometry
 from bartizan.measure.measurements import Measurements
 from bartizan.rules.base import CoordinateStage, Decision, Rule
-from bartizan.sources.source import AnyRule, Judgement, Source
+from bartizan.source import AnyRule, Judgement, Source
 
 
 def judge(

@@ -16,7 +16,7 @@ from bartizan.measure.geometry import (
     norm_limit,
 )
 from bartizan.measure.measurements import Measurements
-from bartizan.sources.source import Roster, Source
+from bartizan.source import Roster, Source
 
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 

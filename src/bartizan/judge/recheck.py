@@ -15,7 +15,7 @@ from bartizan.measure.geometry import Geometry, MeasuredPoints, norm_limit
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.rotated import Rotated
 from bartizan.rules.base import Decision
-from bartizan.sources.source import AnyRule, Source
+from bartizan.source import AnyRule, Source
 
 # It costs one read: with a smaller k the kernels take longer, not less (`python -m studies adaptive cost`).
 RECHECK_SKETCH = Rotated()

@@ -6,7 +6,7 @@ from bartizan._util.types import Floats
 from bartizan.measure import Sketch
 from bartizan.measure.geometry import Geometry
 from bartizan.measure.measurements import Measurements
-from bartizan.sources.source import Roster, Source
+from bartizan.source import Roster, Source
 
 
 def geometry_of(

@@ -19,8 +19,8 @@ from bartizan.measure.exact import Norms
 from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.probes import Probes
+from bartizan.source import AnyRule, Roster
 from bartizan.sources.local import LocalUpdates, roster_of
-from bartizan.sources.source import AnyRule, Roster
 from bartizan.updates import ColumnPass, Progress, Updates, parse_updates
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild

@@ -13,8 +13,8 @@ from bartizan.measure.base import ColumnSketch
 from bartizan.measure.choose import exact_is_faster, settled
 from bartizan.measure.client_sizes import client_sizes, sizes_of
 from bartizan.measure.measurements import Measurements
+from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.rewritten import Witnesses, may_be_rewritten
-from bartizan.sources.source import AnyRule, Combined, Judgement, Roster
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.by_id import clients_by_id
 from bartizan.updates.files import open_paths, open_point
@@ -33,7 +33,10 @@ class LocalUpdates:
     def refuses(self, rule: AnyRule, sketch: Sketch) -> str | None:
         if isinstance(sketch, ColumnSketch):
             return None
-        return f"{sketch!r} does not sketch whole updates: use Exact() or a projection such as Rotated(k=4096)."
+        return (
+            f"{sketch!r} does not sketch whole updates: use Exact() or a projection such as Rotated(k=4096); adapters "
+            "go to bartizan.lora.aggregate, or with adapters=LoRA(...) to a strategy."
+        )
 
     def settle(self, rule: AnyRule, sketch: Sketch | str, seed: int | None) -> tuple[Sketch, int]:
         own = self.updates

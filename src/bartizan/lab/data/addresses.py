@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan._util.types import Array
-from bartizan.lab.data.base import Dataset, Images, Source, embedded
+from bartizan.lab.data.base import Archive, Dataset, Images, embedded
 
 VOCABULARY = 96  # printable ASCII, 32 to 126, and one sign for all else
 CONTEXT = 64
@@ -72,13 +72,13 @@ def load_embedded(name: str, folder: Path | None) -> Dataset:
 
 def load_sotu(name: str, folder: Path | None) -> Dataset:
     """Load all addresses, from files such as 1790_george_washington_n.txt."""
-    texts = addresses(Source(name, FILES, "stdlib"), folder)
+    texts = addresses(Archive(name, FILES, "stdlib"), folder)
     cuts = {author: round((1 - TEST_FRACTION) * len(text)) for author, text in texts.items()}
     train, test = [text[: cuts[a]] for a, text in texts.items()], [text[cuts[a] :] for a, text in texts.items()]
     return _dataset(name, tuple(texts), train, test)
 
 
-def addresses(source: Source, given: Path | None) -> dict[str, npt.NDArray[np.uint8]]:
+def addresses(source: Archive, given: Path | None) -> dict[str, npt.NDArray[np.uint8]]:
     """Read the addresses of each president one after the other, presidents in the order of their first one."""
     folder = source.folder(given)
     folder = next((folder / inner for inner in ("data", "package/data") if (folder / inner).is_dir()), folder)

@@ -147,7 +147,7 @@ def embedded(name: str, folder: Path | None) -> dict[str, npt.NDArray[Any]]:
 
 
 @dataclass(frozen=True)
-class Source:
+class Archive:
     """The archive of a data set and the project that publishes it."""
 
     name: str

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bartizan.lab.data import safe_pickle
-from bartizan.lab.data.base import Dataset, Images, Source
+from bartizan.lab.data.base import Archive, Dataset, Images
 
 PIXELS = 3 * 32 * 32
 MAX_FILE_BYTES = 2**30  # bytes of one file
@@ -73,19 +73,19 @@ def load100(name: str, folder: Path | None) -> Dataset:
 
 def _load(name: str, given: Path | None, project: str, forms: tuple[ArchiveForm, ...], n_classes: int) -> Dataset:
     for form in forms:
-        source = Source(name, form.archive, project)
+        source = Archive(name, form.archive, project)
         if (folder := form.below(source.folder(given))) is not None:
             parts = [_images(source, form, folder / file, n_classes) for file in (*form.train, form.test)]
             pixels, labels = ([getattr(part, which) for part in parts[:-1]] for which in ("pixels", "labels"))
             train = Images(np.concatenate(pixels), np.concatenate(labels))
             return Dataset(name, _classes(source, form, folder, n_classes), train, parts[-1])
     first = forms[0]
-    source = Source(name, first.archive, project)
+    source = Archive(name, first.archive, project)
     files = ", ".join((*first.train, first.test))
     raise source.missing(source.folder(given) / first.folder, f"a folder with {files}")
 
 
-def _images(source: Source, form: ArchiveForm, path: Path, n_classes: int) -> Images:
+def _images(source: Archive, form: ArchiveForm, path: Path, n_classes: int) -> Images:
     n = 10_000 if len(form.train) > 1 or path.name.startswith("test") else 50_000
     data = source.bytes_of(path, form.size(n), MAX_FILE_BYTES)
     if form.key:
@@ -97,7 +97,7 @@ def _images(source: Source, form: ArchiveForm, path: Path, n_classes: int) -> Im
     return Images(pixels.reshape(-1, 3, 32, 32), labels)
 
 
-def _classes(source: Source, form: ArchiveForm, folder: Path, n_classes: int) -> tuple[str, ...]:
+def _classes(source: Archive, form: ArchiveForm, folder: Path, n_classes: int) -> tuple[str, ...]:
     if not form.names:
         return NAMES10
     path = folder / form.names
@@ -112,7 +112,7 @@ def _classes(source: Source, form: ArchiveForm, folder: Path, n_classes: int) ->
     return tuple(names)
 
 
-def _from_pickle(source: Source, form: ArchiveForm, path: Path, data: bytes, n_classes: int) -> Parsed:
+def _from_pickle(source: Archive, form: ArchiveForm, path: Path, data: bytes, n_classes: int) -> Parsed:
     """Read a dict with an array of pixels and a list of labels."""
     read = _unpickled(source, path, data)
     pixels, labels = _safely(source, path, safe_pickle.array, read.get("data")), read.get(form.key)
@@ -124,7 +124,7 @@ def _from_pickle(source: Source, form: ArchiveForm, path: Path, data: bytes, n_c
     return pixels, np.array([one if type(one) is int and 0 <= one < n_classes else -1 for one in labels], np.int64)
 
 
-def _from_binary(source: Source, form: ArchiveForm, path: Path, data: bytes) -> Parsed:
+def _from_binary(source: Archive, form: ArchiveForm, path: Path, data: bytes) -> Parsed:
     """Read rows of a few labels and 3,072 pixels."""
     width = form.n_labels + PIXELS
     if len(data) % width:
@@ -133,7 +133,7 @@ def _from_binary(source: Source, form: ArchiveForm, path: Path, data: bytes) -> 
     return np.ascontiguousarray(rows[:, form.n_labels :]), rows[:, form.n_labels - 1].astype(np.int64)
 
 
-def _unpickled(source: Source, path: Path, data: bytes) -> dict[str, Any]:
+def _unpickled(source: Archive, path: Path, data: bytes) -> dict[str, Any]:
     """Read the dict in a pickle without executing the pickle."""
     read = _safely(source, path, safe_pickle.loads, data)
     if type(read) is not dict:
@@ -141,7 +141,7 @@ def _unpickled(source: Source, path: Path, data: bytes) -> dict[str, Any]:
     return {safe_pickle.text(key): value for key, value in read.items() if type(key) in (str, bytes)}
 
 
-def _safely(source: Source, path: Path, read: Callable[[Any], Any], value: Any) -> Any:
+def _safely(source: Archive, path: Path, read: Callable[[Any], Any], value: Any) -> Any:
     try:
         return read(value)
     except safe_pickle.NotDataError as broken:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bartizan.lab.data.base import Dataset, Images, Source, embedded
+from bartizan.lab.data.base import Archive, Dataset, Images, embedded
 
 FASHION = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
@@ -26,12 +26,12 @@ MAX_FILE_BYTES = MAX_IMAGES * SIDE**2 + 16  # bytes of one file
 
 
 def load_fashion_mnist(name: str, folder: Path | None) -> Dataset:
-    source = Source(name, FILES, "Fashion-MNIST")
+    source = Archive(name, FILES, "Fashion-MNIST")
     return _load(source, folder, ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"), FASHION, flip=True)
 
 
 def load_mnist(name: str, folder: Path | None) -> Dataset:
-    source = Source(name, FILES, "MNIST")
+    source = Archive(name, FILES, "MNIST")
     return _load(source, folder, ("mnist", "MNIST/raw", "MNIST"), DIGITS, flip=False)
 
 
@@ -43,7 +43,7 @@ def load_embedded(name: str, folder: Path | None) -> Dataset:
 
 
 def _load(
-    source: Source, given: Path | None, below: tuple[str, ...], classes: tuple[str, ...], *, flip: bool
+    source: Archive, given: Path | None, below: tuple[str, ...], classes: tuple[str, ...], *, flip: bool
 ) -> Dataset:
     folder = source.folder(given)
     folder = next((folder / inner for inner in below if (folder / inner).is_dir()), folder)
@@ -51,7 +51,7 @@ def _load(
     return Dataset(source.name, classes, train, test, flip)
 
 
-def _images(source: Source, folder: Path, part: str, count: int) -> Images:
+def _images(source: Archive, folder: Path, part: str, count: int) -> Images:
     pixels = _read(source, _find_file(source, folder, f"{part}-images", 3, count * SIDE**2 + 16), 3)
     path = _find_file(source, folder, f"{part}-labels", 1, count + 8)
     labels = _read(source, path, 1)
@@ -62,7 +62,7 @@ def _images(source: Source, folder: Path, part: str, count: int) -> Images:
     return Images(pixels[:, None], labels)
 
 
-def _find_file(source: Source, folder: Path, stem: str, axes: int, size: int) -> Path:
+def _find_file(source: Archive, folder: Path, stem: str, axes: int, size: int) -> Path:
     names = [f"{stem}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz")]
     for name in names:
         if (folder / name).is_file():
@@ -70,7 +70,7 @@ def _find_file(source: Source, folder: Path, stem: str, axes: int, size: int) ->
     raise source.missing(folder / f"{names[0]}[.gz]", f"{size:,} bytes, unpacked")
 
 
-def _read(source: Source, path: Path, axes: int) -> npt.NDArray[np.uint8]:
+def _read(source: Archive, path: Path, axes: int) -> npt.NDArray[np.uint8]:
     """Read the array in an idx file; the file, not its header, decides how much memory is taken."""
     take = _reader(source.bytes_of(path, "an idx file", MAX_FILE_BYTES), packed=path.suffix == ".gz")
     length = 4 + 4 * axes

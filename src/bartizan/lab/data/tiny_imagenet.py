@@ -17,7 +17,7 @@ import numpy.typing as npt
 from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
 from bartizan._util.regular_files import open_regular
-from bartizan.lab.data.base import DataError, Dataset, Images, Source
+from bartizan.lab.data.base import Archive, DataError, Dataset, Images
 from bartizan.updates.files import open_update
 
 FOLDER = "tiny-imagenet-200"
@@ -30,7 +30,7 @@ Pixels = npt.NDArray[np.uint8]
 
 def load(name: str, folder: Path | None) -> Dataset:
     """Load all images in the folder; classes in the order of `wnids.txt`, each named by the first of its words."""
-    source = Source(name, "tiny-imagenet-200.zip", "Tiny ImageNet (Stanford CS231n)")
+    source = Archive(name, "tiny-imagenet-200.zip", "Tiny ImageNet (Stanford CS231n)")
     root = source.folder(folder)
     root = root / FOLDER if (root / FOLDER).is_dir() else root
     ids = source.lines(root / "wnids.txt", "2,000 bytes: 200 names of classes")
@@ -42,7 +42,7 @@ def load(name: str, folder: Path | None) -> Dataset:
     return Dataset(name, _words(source, root, ids), train, test)
 
 
-def _train(source: Source, root: Path, classes: dict[str, int]) -> Listed:
+def _train(source: Archive, root: Path, classes: dict[str, int]) -> Listed:
     """List `train/n01443537/images/n01443537_0.JPEG` and so on, with their labels."""
     files, labels = [], []
     for one, label in classes.items():
@@ -54,7 +54,7 @@ def _train(source: Source, root: Path, classes: dict[str, int]) -> Listed:
     return files, labels
 
 
-def _validation(source: Source, root: Path, classes: dict[str, int]) -> Listed:
+def _validation(source: Archive, root: Path, classes: dict[str, int]) -> Listed:
     """List `val/images/val_0.JPEG` and so on, with their labels from `val/val_annotations.txt`."""
     notes = root / "val" / "val_annotations.txt"
     label_of = {}
@@ -73,7 +73,7 @@ def _validation(source: Source, root: Path, classes: dict[str, int]) -> Listed:
     return files, [label_of[path.name] for path in files]
 
 
-def _words(source: Source, root: Path, ids: Sequence[str]) -> tuple[str, ...]:
+def _words(source: Archive, root: Path, ids: Sequence[str]) -> tuple[str, ...]:
     """Return the first word for each class, or its id if there is none."""
     if not (root / "words.txt").exists():
         return tuple(ids)
@@ -88,7 +88,7 @@ def _jpegs(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
-def _images(source: Source, name: str, files: list[Path], labels: list[int]) -> Images:
+def _images(source: Archive, name: str, files: list[Path], labels: list[int]) -> Images:
     shape = (len(files), 3, SIDE, SIDE)
     try:
         digest = _digest(files)
@@ -97,7 +97,7 @@ def _images(source: Source, name: str, files: list[Path], labels: list[int]) -> 
     return Images(_cached(f"{name}-{digest}", shape, partial(_decoded, source, files)), labels)
 
 
-def _decoded(source: Source, files: Sequence[Path]) -> Pixels:
+def _decoded(source: Archive, files: Sequence[Path]) -> Pixels:
     """Decode on all cores, since Pillow releases Python's lock."""
     try:
         from PIL import Image
@@ -123,7 +123,7 @@ def _decoded(source: Source, files: Sequence[Path]) -> Pixels:
     return pixels
 
 
-def _one(source: Source, path: Path, image_module: Any) -> Pixels:
+def _one(source: Archive, path: Path, image_module: Any) -> Pixels:
     """Decode one image after its size is checked; grey images become three equal channels."""
     try:
         with open_regular(path) as file, image_module.open(file, formats=["JPEG"]) as image:

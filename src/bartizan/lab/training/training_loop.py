@@ -28,9 +28,9 @@ from bartizan.lab.models.trained_adapters import lowered_ranks, with_adapters
 from bartizan.lab.models.weights import FirstWeights
 from bartizan.lab.torch_import import Tensor, torch
 from bartizan.lab.training import reproducible
-from bartizan.lab.training.adapter_updates import AdapterUpdates
 from bartizan.lab.training.clients import Clients
 from bartizan.lab.training.evaluation import backdoor_rate, evaluate
+from bartizan.lab.training.flat_adapters import FlatAdapters
 from bartizan.lab.training.population import Population
 from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
@@ -100,7 +100,7 @@ class Training:
         )
         step = self.server.step_size if experiment.clients.work == "gradient" else 1.0
         self.aggregate: Callable[..., Aggregation[Tensor]]
-        self.aggregate = AdapterUpdates(self.server, flat, step) if network.adapters else Aggregator.__call__
+        self.aggregate = FlatAdapters(self.server, flat, step) if network.adapters else Aggregator.__call__
         published = self.attack is not None and "published" in needs(self.attack)
         self.initial = self.server.weights.clone() if published else None
         self.history: tuple[float, ...] = ()

@@ -18,12 +18,12 @@ from bartizan.measure.measurements import (
     SHORT_OF_FLOAT32_SUMS,
     Measurements,
 )
+from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.adapters import two_sided
 from bartizan.sources.adapters.adapters import ADDS_NOISE, Adapter, Adapters, LoRA
 from bartizan.sources.adapters.factor_stacks import Measured, exact, sums_in_float32
 from bartizan.sources.adapters.merge import combined
 from bartizan.sources.adapters.two_sided import TwoSided
-from bartizan.sources.source import AnyRule, Combined, Judgement, Roster
 
 ROUNDING = 1e-9  # of the reference's squared norm: float32 sketches are not compared with what differs less from it
 LEAST_KEPT = 1e-5  # of the squared norm that factors could make; independent components of rank r keep 1 / r

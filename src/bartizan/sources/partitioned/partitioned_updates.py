@@ -14,6 +14,7 @@ from bartizan.errors import LostClients
 from bartizan.measure import Sketch
 from bartizan.measure.base import StreamingSketch
 from bartizan.measure.measurements import Measurements
+from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.partitioned.steps import (
     CHANGED,
     FirstReading,
@@ -25,7 +26,6 @@ from bartizan.sources.partitioned.steps import (
     weighted_sum,
 )
 from bartizan.sources.partitioned.workers import WorkerError, Workers, failed
-from bartizan.sources.source import AnyRule, Combined, Judgement, Roster
 from bartizan.updates import Noise, Updates
 from bartizan.updates.build import finish_sum, rest_of
 from bartizan.updates.column_pass import UNLIMITED

@@ -16,11 +16,11 @@ from bartizan.measure.client_sizes import client_sizes
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.source import Roster
 from bartizan.sources.sharded.agreement import ShardInfo, agree, describe
 from bartizan.sources.sharded.collectives import Failure, RankGrid, raising_failures
 from bartizan.sources.sharded.shard import Shard, groups_of
 from bartizan.sources.sharded.sharded_updates import ShardedUpdates
-from bartizan.sources.source import Roster
 from bartizan.updates import Updates
 
 

@@ -17,9 +17,9 @@ from bartizan.measure.base import ColumnSketch, Projection, StreamingSketch
 from bartizan.measure.choose import exact_is_faster, settled
 from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements
+from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.sharded.collectives import Failure, RankGrid
 from bartizan.sources.sharded.shard import padded_to_block
-from bartizan.sources.source import AnyRule, Combined, Judgement, Roster
 from bartizan.updates import Noise, Updates, combine
 from bartizan.updates.layout import on_host
 
@@ -83,13 +83,13 @@ class ShardedUpdates:
         """Answer the first rank's requests, until a result is combined."""
         while True:
             request = self.ranks.broadcast(None, Request)
+            if request.verb == "_combine":
+                watch.lap("weigh")
             try:
                 answer = getattr(self, request.verb)(*request.arguments)
             except LostClients:
                 continue  # the first rank has raised it too, and judges anew
-            watch.lap(
-                "weigh" if request.verb == "_explain" else request.verb.removeprefix("_").replace("measure", "sketch")
-            )
+            watch.lap("combine" if request.verb == "_combine" else "sketch")
             if isinstance(answer, Combined):
                 return answer, request.arguments[0]
 
@@ -110,7 +110,7 @@ class ShardedUpdates:
             return None
         own = self.ranks.attempt(lambda: self._own(sketch, seed, clients, about, scale))
         self._failure = own if isinstance(own, Failure) else None
-        arrays = self._zeros(sketch, clients) if isinstance(own, Failure) else _arrays(own)
+        arrays = self._zeros(sketch, clients) if isinstance(own, Failure) else summands(own)
         *totals, failed = self.ranks.sum_to_leader([*arrays, np.array([float(self._failure is not None)])])
         if not self.ranks.is_leader:
             return None
@@ -184,7 +184,7 @@ class ShardedUpdates:
         return own if len(clients) == len(own) else own.only([own.clients.index(client) for client in clients])
 
 
-def _arrays(measured: Measurements) -> list[Any]:
+def summands(measured: Measurements) -> list[Any]:
     """The sums that measurements are made of."""
     if measured.sketches is None:
         return [measured.gram]

@@ -18,7 +18,7 @@ from bartizan.sources.adapters.adapters import Adapter, Form
 
 
 @dataclass(frozen=True)
-class AdapterUpdates:
+class FlatAdapters:
     """The aggregation of vectors that are changes of a LoRA adapter, by the products B A, to another such vector.
 
     A client's adapter is the server's minus `step` times its update. After local steps `step` is 1, and this is the
