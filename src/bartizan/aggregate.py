@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 import numpy as np
 import numpy.typing as npt
 
-from bartizan._util.seeds import checked_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan._util.text import quoted
 from bartizan._util.types import Array
@@ -207,7 +206,6 @@ def aggregate(
     ([1.0, 2.0], [3])
     """
     watch, aggregator = Stopwatch(), Aggregator(rule, sketch)
-    seed = None if seed is None else checked_seed(seed)
     if isinstance(aggregator.rule, Rule):
         aggregator.rule.check_trusted(trusted is not None)
     with NamedErrors(list(updates), {}) if isinstance(updates, Mapping) else nullcontext():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Container, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -127,7 +127,7 @@ class Round(Generic[U]):
         """
         _check_id(client)
         with self._changed:
-            self._check_new(client, self._stored)
+            self._check_new(client, failing=True)
             self._adding.discard(client)
             self._failed[client] = short(reason)
             self._changed.notify_all()
@@ -247,7 +247,7 @@ class Round(Generic[U]):
         """While a client is added, it can't be added again, and the round can't be closed before a deadline."""
         _check_id(client)
         with self._changed:
-            self._check_new(client, self._stored, self._adding)
+            self._check_new(client)
             self._adding.add(client)
             self._running += 1
         try:
@@ -259,10 +259,10 @@ class Round(Generic[U]):
                 self._changed.notify_all()
             self._clear_spill()
 
-    def _check_new(self, client: Any, *sent: Container[Any]) -> None:
+    def _check_new(self, client: Any, *, failing: bool = False) -> None:
         if self._state != "open":
             raise RuntimeError(f"client {quoted(client, 60)} came too late: the round is {self._state}.")
-        if any(client in one for one in sent):
+        if client in self._stored or (client in self._adding and not failing):
             raise ValueError(f"client {quoted(client, 60)} has sent an update in this round already; each counts once.")
         if client in self._failed:
             raise ValueError(f"client {quoted(client, 60)} has failed in this round already ({self._failed[client]}).")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -82,17 +83,19 @@ class Measurements:
             return parts[0]
         if any(part.sketches is None for part in parts):
             raise ValueError("Gram matrices of separate clients can't be joined: wanted sketches.")
-        ends = [len(part.clients) for part in parts[:-1]] + [None]
-        trusted = parts[0].trusted_dots is not None
+        ends = [len(part.clients) for part in parts]
+        ends[-1] += parts[-1].has_trusted
+
+        def joined(name: str) -> Any:
+            return _joined([getattr(part, name)[:end] for part, end in zip(parts, ends, strict=True)])
+
         return replace(
             parts[0],
-            clients=tuple(client for part in parts for client in part.clients),
-            squared_norms=_joined([part.squared_norms[:end] for part, end in zip(parts, ends, strict=True)]),
-            sketches=_joined([part.sketches[:end] for part, end in zip(parts, ends, strict=True)]),
+            clients=tuple(chain.from_iterable([part.clients for part in parts])),
+            squared_norms=joined("squared_norms"),
+            sketches=joined("sketches"),
             gram=None,
-            trusted_dots=_joined([part.trusted_dots[:end] for part, end in zip(parts, ends, strict=True)])
-            if trusted
-            else None,
+            trusted_dots=None if parts[0].trusted_dots is None else joined("trusted_dots"),
         )
 
     def of(self, clients: Collection[int]) -> Measurements:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class Rotated(Projection):
     def multiple_of(self) -> int:  # type: ignore[override]
         return self.k
 
-    @property
+    @cached_property
     def unit(self) -> int:  # type: ignore[override]
         return unit_of(self.k)
 

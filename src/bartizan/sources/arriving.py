@@ -24,7 +24,7 @@ from bartizan.sources.local import LocalUpdates, roster_of
 from bartizan.updates import ColumnPass, Progress, Updates, parse_updates
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
-from bartizan.updates.parse import parse_one, reason_of
+from bartizan.updates.parse import alone, parse_one, reason_of
 
 MOST_LAYOUTS = 64  # that are kept for the next client: each may send another
 
@@ -60,6 +60,7 @@ class Arrivals:
             if point is not None:  # report its faults now, not with the first client
                 parse_updates([point], **{name: point})
         self.rule, self.points, self.strict = rule, dict(points), strict
+        self._has_points = any(point is not None for point in points.values())
         # The number of clients is not known yet, and sketching while other updates arrive costs next to no time.
         self.sketch = settled(sketch, rule.needs_distances, lambda: False)
         self.seed = fresh_seed() if seed is None else checked_seed(seed)
@@ -82,37 +83,32 @@ class Arrivals:
         except Exception as error:  # a client's container may raise anything
             return StoredUpdate(None, size, reason=reason_of(error))
         unread = StoredUpdate(parsed, size, parsed.layout, rewritable=rewritable)
-        try:
-            alone = parse_updates([parsed])
-        except ValueError:  # it holds no floats: other clients' updates may
-            return unread
         sketch = self.probing if rewritable else self.sketch
-        if not isinstance(sketch, StreamingSketch):
+        if not (parsed.layout.dim and isinstance(sketch, StreamingSketch)):  # other clients' updates may hold floats
             return unread
-        alone = replace(alone, column_pass=ColumnPass.of(self._memory))
+        own = alone(parsed, ColumnPass.of(self._memory))
         try:
-            alone = self._with_server_rows(alone)
+            own = self._with_server_rows(own)
         except ValueError:  # the reference and the trusted update were checked when the round was opened
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return replace(unread, reason=reason)
-        measured = sketch.measure(alone, self.seed)
-        if lost := alone.lost():
+        measured = sketch.measure(own, self.seed)
+        if lost := own.lost():
             return replace(unread, measured=measured, reason=lost[0])
-        fit = (alone.on_gpu and not self.strict) or measured.squared_norms[0] <= norm_limit(alone.layout.widest)
-        return replace(unread, measured=measured, reason=None if fit else alone.fault(0))
+        fit = (own.on_gpu and not self.strict) or measured.squared_norms[0] <= norm_limit(own.layout.widest)
+        return replace(unread, measured=measured, reason=None if fit else own.fault(0))
 
-    def _with_server_rows(self, alone: Updates) -> Updates:
+    def _with_server_rows(self, own: Updates) -> Updates:
         """With the reference and the trusted update in the update's layout, kept for the next client of that layout."""
-        if all(point is None for point in self.points.values()):
-            return alone
+        if not self._has_points:
+            return own
         known = self._server_rows
-        if known is None or known[0] != alone.layout:
-            column_pass = alone.column_pass
-            parsed = parse_updates([alone.like], **self.points, column_pass=column_pass).with_contiguous_reference()
+        if known is None or known[0] != own.layout:
+            parsed = parse_updates([own.like], **self.points, column_pass=own.column_pass).with_contiguous_reference()
             # Nothing of the client's update is kept.
-            known = alone.layout, {"reference": parsed.reference, "trusted": parsed.trusted, "origin": parsed.origin}
+            known = own.layout, {"reference": parsed.reference, "trusted": parsed.trusted, "origin": parsed.origin}
             self._server_rows = known
-        return replace(alone, **known[1])
+        return replace(own, **known[1])
 
     def source(
         self,

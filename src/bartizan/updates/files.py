@@ -202,6 +202,8 @@ def _unread(place: Any, error: Exception) -> str:
 
 def open_point(point: Any) -> Any:
     """The server's own update, opened if it is a path or address; arrays in a store are read into memory."""
+    if point is None:
+        return None
     if is_place(point):
         point = open_update(point)
     leaves = point.values() if isinstance(point, dict) else [point]

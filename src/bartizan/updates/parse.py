@@ -215,6 +215,22 @@ def parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
     return ParsedUpdate(plain, leaves, layout, _row(leaves, layout))
 
 
+def alone(parsed: ParsedUpdate, column_pass: ColumnPass) -> Updates:
+    """One update as those of a round; ValueError if it holds no floats."""
+    if not parsed.layout.dim:
+        raise ValueError(NO_FLOATS)
+    return Updates(
+        layout=parsed.layout,
+        rows=stack([parsed.row], parsed.layout),
+        integers=(parsed.row.integers,),
+        clients=(0,),
+        n_sent=1,
+        quarantined={},
+        containers=(parsed.plain,),
+        column_pass=column_pass,
+    )
+
+
 def _misfit(layout: Layout, own: Layout) -> str | None:
     """Why a client's layout is not the round's; comparing a client's keys may raise anything."""
     try:
