@@ -60,11 +60,18 @@ class StreamingSketch(ColumnSketch):
     they arrive keeps the same numbers, to the bit, as one call that has them all.
     """
 
-    unit: ClassVar[int] = UNIT  # columns of a row that are summed separately
-
-    # Widths of the blocks of columns that `add` takes: a multiple of `multiple_of`, at most `most` (None: by memory).
-    multiple_of: ClassVar[int] = 1
     most: ClassVar[int | None] = None
+    """The most columns of a block that `add` takes; None: as many as memory admits."""
+
+    @property
+    def unit(self) -> int:
+        """Columns of a row that are summed separately."""
+        return UNIT
+
+    @property
+    def multiple_of(self) -> int:
+        """What the width of a block that `add` takes is a multiple of, but at the last columns."""
+        return 1
 
     @abstractmethod
     def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:

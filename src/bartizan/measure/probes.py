@@ -10,7 +10,7 @@ import numpy as np
 from bartizan._util.seeds import fresh_seed, generator_of
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import ColumnBlock, Vector
-from bartizan.kernels.rows import UNIT
+from bartizan.kernels.rows import UNIT, Rows
 from bartizan.measure.exact import Norms
 
 PROBES = 4  # numbers per update
@@ -31,12 +31,15 @@ class Probes(Norms):
     orthogonal to all four.
     """
 
-    multiple_of = UNIT
     most = UNIT
 
     wide: bool = False
     """Whether float32 updates are summed in float64, as in a Gram matrix, and not in float32."""
     key: int = field(default_factory=fresh_seed, repr=False)
+
+    @property
+    def multiple_of(self) -> int:
+        return UNIT
 
     def working_set(self) -> tuple[int, int | None]:
         return PROBES, self.unit
@@ -44,17 +47,19 @@ class Probes(Norms):
     def add(self, rows: ColumnBlock, origin: Vector | None, start: int, seed: int, out: Vector, norms: Vector) -> None:
         from bartizan.kernels import cpu
 
+        assert isinstance(rows, Rows)
         products = self.products(rows)
-        weights = self._within if self.wide else self._within.astype(rows.dtype)  # type: ignore[attr-defined]
-        cpu.probed_norms(rows, origin, norms, (weights, products))  # type: ignore[arg-type]
+        weights = self._within if self.wide else self._within.astype(rows.dtype)
+        cpu.probed_norms(rows, origin, norms, (weights, products))
         self._add_products(products, start, out)
 
     def add_gram(self, out: Vector, rows: ColumnBlock, origin: Vector | None, start: int, gram: Vector) -> None:
         """Add the rows' inner products to `gram`, to the bit as without probes, and their probes to `out`."""
         from bartizan.kernels import cpu
 
+        assert isinstance(rows, Rows)
         products = self.products(rows)
-        cpu.gram(rows, origin, gram, (self._within, products))  # type: ignore[arg-type]
+        cpu.gram(rows, origin, gram, (self._within, products))
         self._add_products(products, start, out)
 
     def products(self, rows: ColumnBlock) -> Floats:

@@ -51,11 +51,11 @@ class Rotated(Projection):
             raise ValueError(f"Rotated needs mixing, a power of two from 1 to k = {self.k}; got {n!r}.")
 
     @property
-    def multiple_of(self) -> int:  # type: ignore[override]
+    def multiple_of(self) -> int:
         return self.k
 
     @cached_property
-    def unit(self) -> int:  # type: ignore[override]
+    def unit(self) -> int:
         return unit_of(self.k)
 
     def norm_ratio_range(self, odds: float) -> tuple[float, float]:
