@@ -31,7 +31,7 @@ from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
 from bartizan.rules.krum import Krum
 from bartizan.sources.adapters import result_template, two_sided
-from bartizan.updates import Updates, layout, lazy, parse_updates
+from bartizan.updates import Updates, fetch, layout, parse_updates
 from bartizan.updates import build as combining
 from fuzz import monitor, search
 from fuzz.draw import Draw
@@ -39,6 +39,7 @@ from fuzz.monitor import Monitor
 from fuzz.rules import RULES
 from fuzz.shrink import shrunk
 from fuzz.surfaces import CLIENT_MEMORY_ERROR, HOME, SURFACES, RefusedError, Surface, build, documented, fair, missing
+from fuzz.updates.stores import Answers
 from round_machine import RoundMachine
 
 ROOT = Path(__file__).parent.parent
@@ -165,13 +166,13 @@ def hadamard_rows(self, modules, side, low, x):
     return signs.reshape(1, -1, self.rows)[:, : x.shape[2]].astype(x.dtype)
 
 
-async def unchecked(update):
-    update.unchecked = False
+async def unchanged(folder, path):
+    return len(Answers.content[folder.fs._strip_protocol(path)]), ()
 
 
 BROKEN = {  # what is broken: the surface, where, the thing put there, what the campaign says
     "a reader that refuses every file": ("update-files", files, "npy_dtype", refusing, "a sound input was refused"),
-    "objects that are never checked": ("stores", lazy.RemoteUpdate, "check", unchecked, "request "),
+    "objects that are never checked": ("stores", fetch.StoredFolder, "_state", unchanged, "request "),
     "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than the independent reader"),
     "checkpoints of another round": (
         "checkpoints",

@@ -243,8 +243,8 @@ def aggregate(
     rule = aggregator.rule
     if isinstance(rule, Rule):
         rule.check_trusted(trusted is not None)
-    updates, rewritable = opened_paths(updates)
     reference, trusted = open_point(reference), open_point(trusted)
+    updates, rewritable = opened_paths(updates, reference)
     column_pass = ColumnPass.of(memory, progress)
     clients = parse_updates(updates, reference=reference, trusted=trusted, strict=strict, column_pass=column_pass)
     S = None if sizes is None else client_sizes(sizes, clients.n_sent)

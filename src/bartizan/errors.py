@@ -51,8 +51,18 @@ def server_error(error: OSError, what: str) -> ServerResourceError:
 
 def raise_if_exhausted(error: BaseException, what: str) -> None:
     """Raise an error of opening or reading as one of the server if no file or store of a client can cause it."""
+    if isinstance(error, ServerResourceError):
+        raise error
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
         raise server_error(error, what) from error
+
+
+class LostUpdatesError(Exception):
+    """Updates are not what was measured when they are read again, or can't be. Maps clients to reasons."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(f"{len(reasons)} updates were lost")
+        self.reasons = dict(reasons)
 
 
 class TooFewClientsError(ValueError):

@@ -32,7 +32,7 @@ from bartizan.rules.base import Rule
 from bartizan.sources.rewritten import Measured, combine_measured, may_be_rewritten, measure, probed, stats_and_measured
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, parse_updates
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.files import is_place, open_point, opened
+from bartizan.updates.files import is_place, max_bytes_like, open_point, opened
 from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
 from bartizan.updates.parse import parse_one, reason_of
 from bartizan.updates.spill import Spill
@@ -110,6 +110,7 @@ class Round(Generic[U]):
             if point is not None:  # report its faults now, not with the first client
                 parse_updates([point], **{name: point})
         self._aggregator = aggregator
+        self._max_bytes = max_bytes_like(reference)
         # The number of clients is not known yet, and sketching while other updates arrive costs next to no time.
         self._sketch = aggregator.sketch if isinstance(aggregator.sketch, Sketch) else Rotated()
         self._effective_sketch = effective_sketch(aggregator.rule, self._sketch)
@@ -141,7 +142,7 @@ class Round(Generic[U]):
             raise ValueError(f"client {quoted(client, 60)}: size must be {SIZE_RANGE}, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = is_place(update)
-            held = opened(update) if on_disk else _copied(update) if self._copy else update
+            held = opened(update, max_bytes=self._max_bytes) if on_disk else _copied(update) if self._copy else update
             stored = self._sketched(held, float(size), may_be_rewritten(update))
             if stored.reason is not None and self._strict:
                 raise BadClientError(client, stored.reason)
@@ -327,8 +328,6 @@ class Round(Generic[U]):
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return StoredUpdate(parsed, size, parsed.layout, reason=reason)
         reading = sketch.sketch_part(alone, self._seed)
-        if lost := alone.lost():
-            return StoredUpdate(parsed, size, parsed.layout, reading, reason=lost[0])
         fit = (alone.on_gpu and not self._strict) or reading.squared_norms[0] <= norm_limit(alone.layout.widest)
         return StoredUpdate(parsed, size, parsed.layout, reading, rewritable, None if fit else alone.fault(0))
 

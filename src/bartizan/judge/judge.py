@@ -82,7 +82,6 @@ def decide(
     norms are not finite, and `recheck_sketch`, if any, reads clients once more with a seed that is drawn here.
     """
     effective = effective_sketch(rule, sketch)
-    clients, stats = quarantine(clients, stats, clients.lost(), strict)
     if not is_ordinary(clients, stats, effective):
         if find_faults is local_faults:  # all columns are in this process
             again = enlarged(clients, stats.squared_norms)

@@ -7,11 +7,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from bartizan.errors import BadClientError
+from bartizan.errors import BadClientError, LostUpdatesError
 from bartizan.measure.base import Sketch
 from bartizan.measure.geometry import FLOAT32_SQUARES_UNDERFLOW, MIDDLE, GramStats, norm_limit
 from bartizan.updates import Updates
-from bartizan.updates.lazy import LostUpdatesError
 
 T = TypeVar("T")
 
@@ -37,7 +36,7 @@ def quarantine(clients: Updates, stats: GramStats, reasons: dict[int, str], stri
 def until_read(
     clients: Updates, stats: GramStats, strict: bool, decide_and_combine: Callable[[Updates, GramStats], T]
 ) -> T:
-    """Decide and combine; where that loses updates in a store, quarantine their clients and do it again."""
+    """Decide and combine; where that loses updates, quarantine their clients and do it again."""
     while True:
         try:
             return decide_and_combine(clients, stats)

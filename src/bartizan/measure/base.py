@@ -189,8 +189,7 @@ class Projection(StreamingSketch):
         @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
         def about(row: int) -> Floats:
             # Read once more about that row: the sketches may have lost the digits in which the clients differ.
-            with clients.reading():
-                again = self.sketch_rows(clients, seed, every.take([row])).sketches
+            again = self.sketch_rows(clients, seed, every.take([row])).sketches
             return every.host(every.inner_products(again))[0]
 
         every = clients.all_rows

@@ -36,8 +36,7 @@ class Exact(Sketch):
         """`probe`, if any, adds the blocks' inner products to the Gram matrix, and takes something more of them."""
 
         def about(row: int) -> Floats:
-            with clients.reading():
-                return clients.all_rows.host(self.gram(clients, row))[0]
+            return clients.all_rows.host(self.gram(clients, row))[0]
 
         gram = clients.all_rows.host(self.gram(clients, probe=probe))[0]
         dots = gram[-1] if clients.trusted is not None else None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bartizan._util.types import Array, Floats
+from bartizan.errors import LostUpdatesError
 from bartizan.judge.quarantine import ODDS
 from bartizan.judge.recheck import TRUSTED, Recheck
 from bartizan.kernels.rows import Rows
@@ -23,9 +24,8 @@ from bartizan.measure.probes import PROBES, Probes
 from bartizan.rules.base import Decision
 from bartizan.updates import ColumnPass, Noise, UpdateRows, Updates, combine
 from bartizan.updates.columns import GRANULE, HostRows, Row
-from bartizan.updates.files import open_paths
+from bartizan.updates.files import max_bytes_like, open_paths
 from bartizan.updates.layout import Layout, is_array
-from bartizan.updates.lazy import LostUpdatesError
 from bartizan.updates.updates import Blocks
 
 REWRITTEN = "its file changed between measuring and summing"
@@ -148,8 +148,7 @@ def _compared(
 
     @lru_cache(maxsize=4)  # as clients leave the round, the same row is asked for again
     def about(row: int) -> Floats:
-        with clients.reading():
-            gram, again = gram_about(row)
+        gram, again = gram_about(row)
         if row < M:
             with np.errstate(over="ignore", invalid="ignore"):
                 off = _distance(sketch, again - (read.sketches - read.sketches[row]))[:M]
@@ -165,18 +164,19 @@ def _compared(
     return about
 
 
-def opened_paths(updates: Any) -> tuple[Any, frozenset[int]]:
+def opened_paths(updates: Any, reference: Any) -> tuple[Any, frozenset[int]]:
     """The updates, each path or address opened, and which of them are local files, which clients may still rewrite."""
     if is_array(updates):
         return updates, frozenset()
     if isinstance(updates, (Iterator, ValuesView)):
         updates = list(updates)
     files = enumerate(updates) if isinstance(updates, (list, tuple)) else ()
-    return open_paths(updates), frozenset(at for at, update in files if may_be_rewritten(update))
+    rewritable = frozenset(at for at, update in files if may_be_rewritten(update))
+    return open_paths(updates, max_bytes=max_bytes_like(reference)), rewritable
 
 
 def may_be_rewritten(update: Any) -> bool:
-    """Whether an update, as it was passed, is read from files in place; objects in a store have versions."""
+    """Whether an update, as it was passed, is read from files in place, not from copies."""
     return issubclass(type(update), Path)  # not isinstance, which a class can override
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from bartizan import __version__
 from bartizan._util.types import Array
-from bartizan.errors import BadClientError
+from bartizan.errors import BadClientError, LostUpdatesError
 from bartizan.judge.judge import Verdict
 from bartizan.kernels.rows import FLOAT32
 from bartizan.measure.base import SketchedRows, StreamingSketch
@@ -42,7 +42,6 @@ from bartizan.updates import Noise, Updates
 from bartizan.updates.build import rest_of
 from bartizan.updates.columns import Row, RowsElsewhere
 from bartizan.updates.layout import Layout
-from bartizan.updates.lazy import LostUpdatesError
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate
 
 

@@ -22,7 +22,7 @@ from bartizan.measure.geometry import norm_limit
 from bartizan.sources.partitioned.workers import WorkerError
 from bartizan.updates import ColumnPass, Updates
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.columns import Row, slices, stack
+from bartizan.updates.columns import Row, stack
 from bartizan.updates.files import open_paths
 from bartizan.updates.layout import (
     Layout,
@@ -35,7 +35,6 @@ from bartizan.updates.layout import (
     plain_and_leaves,
     rebuild,
 )
-from bartizan.updates.lazy import LazyArray, bfloat16_array
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate, as_list, reason_of
 
 HELD = 2**27  # bytes of updates that a worker opens at a time, if no memory limit is given
@@ -51,6 +50,8 @@ class Reading:
     seed: int = field(repr=False)
     memory: int | str | None
     request_timeout: float
+    max_bytes: int
+    """Bytes that an update in a store may have."""
     layout: Layout | None = None
     """None as long as it is not agreed: each part then takes what most of its own clients sent."""
     scale: float = 1.0
@@ -71,11 +72,7 @@ class Shell:
 
     @classmethod
     def of(cls, leaf: Any) -> Shell:
-        like = leaf
-        if isinstance(leaf, LazyArray):
-            like = np.empty(0, leaf.dtype)
-            like = bfloat16_array(like) if leaf.dtype_name == "bfloat16" else like
-        return cls(like.dtype, tuple(leaf.shape), is_tensor(like))
+        return cls(leaf.dtype, tuple(leaf.shape), is_tensor(leaf))
 
     def array(self) -> Any:
         """An array of this dtype and shape; its memory is never written to, and so takes no RAM."""
@@ -203,12 +200,10 @@ def _inspect_held(
     rows = None if about is None else stack([Row(tuple(about), ())], layout)
     sketched = reading.sketch.sketch_rows(updates, reading.seed, rows)
     fitting = [clients[row] for row in updates.clients]
-    lost = {clients[row]: reason for row, reason in updates.lost().items()}
-    sketched.squared_norms[[row for row, client in enumerate(fitting) if client in lost]] = np.nan
     fit = sketched.squared_norms[: len(fitting)] <= norm_limit(layout.widest)  # False for NaN
     report.clients += fitting
     unfit = np.flatnonzero(~fit).tolist()
-    report.faults |= {fitting[row]: lost.get(fitting[row]) or updates.fault(row) for row in unfit}
+    report.faults |= {fitting[row]: updates.fault(row) for row in unfit}
     report.digests |= {client: digest_of(sketched, row) for row, client in enumerate(fitting) if client in held.opened}
     return sketched
 
@@ -223,18 +218,13 @@ def send_row(
     updates = fitted(inspected, layout, points)
     if updates is None:
         return inspected.quarantined(layout)[0]
-    arrays = [whole(array) for array in updates.rows.arrays[0]]
+    arrays = [np.array(array) for array in updates.rows.arrays[0]]
     if digest is not None:
         # Of the copy: it is what the others will be measured from.
         copy = reading.prepared(replace(updates, rows=stack([Row(tuple(arrays), ())], layout), trusted=None))
         if digest_of(reading.sketch.sketch_rows(copy, reading.seed), 0) != digest:
-            return updates.lost().get(0, CHANGED)
+            return CHANGED
     return arrays
-
-
-def whole(array: Any) -> Array:
-    """A copy of an array that may be in a store."""
-    return slices([array], 0, array.size)[0] if isinstance(array, LazyArray) else np.array(array)
 
 
 def fitted(inspected: InspectedUpdates, layout: Layout, points: Mapping[str, Any]) -> Updates | None:
@@ -270,13 +260,14 @@ class Held:
 
 def opened(items: Sequence[Any], wanted: Iterable[int] | None, reading: Reading) -> Iterator[Held]:
     """Updates of these clients, as many at a time as may be in memory."""
-    limit, timeout = HELD if reading.memory is None else as_bytes(reading.memory) // 2, reading.request_timeout
+    limit = HELD if reading.memory is None else as_bytes(reading.memory) // 2
+    limits = {"timeout": reading.request_timeout, "max_bytes": reading.max_bytes}
     held, clients = Held(), list(range(len(items)) if wanted is None else wanted)
     # What is in files is mapped, and takes no memory: all at once.
-    mapped = iter(open_paths([items[client] for client in clients if not callable(items[client])], timeout=timeout))
+    mapped = iter(open_paths([items[client] for client in clients if not callable(items[client])], **limits))
     for client in clients:
         item, size = items[client], 0
-        update = open_paths([_called(item, client)], timeout=timeout)[0] if callable(item) else next(mapped)
+        update = open_paths([_called(item, client)], **limits)[0] if callable(item) else next(mapped)
         try:
             given, update = update, _in_host_memory(update)
             if callable(item) or update is not given:

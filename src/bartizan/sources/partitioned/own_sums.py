@@ -20,7 +20,6 @@ from bartizan.sources.partitioned.own_clients import (
     filled,
     fitted,
     opened,
-    whole,
 )
 from bartizan.sources.partitioned.workers import WorkerError
 from bartizan.updates import Noise, Updates
@@ -28,7 +27,6 @@ from bartizan.updates.build import finish_sum, reduce_columns
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.columns import HostRows, Row, stack
 from bartizan.updates.layout import Entry, Layout
-from bartizan.updates.lazy import LostUpdatesError
 from bartizan.updates.parse import InspectedUpdates
 from bartizan.updates.server_inputs import Target, server_row
 
@@ -140,19 +138,15 @@ def _read_again(
             at = first + some.clients[0]
             use(slice(at, at + len(some)), start, block)
 
-        try:
-            with updates.reading():
-                if chosen.digests.keys() & set(clients):
-                    sketched = reading.sketch.sketch_rows(updates, reading.seed, use=use_part)
-                    first_reading = FirstReading(reading, chosen.digests)
-                    changed.update(first_reading.changed(sketched, [clients[at] for at in updates.clients]))
-                else:
-                    for start, block, _ in updates.blocks(updates.rows):
-                        use_part(updates, start, block)
-                for row, at in enumerate(updates.clients):
-                    integers[chosen.first + clients[at]] = tuple(map(whole, updates.integers[row]))
-        except LostUpdatesError as lost:
-            changed.update({clients[at]: reason for at, reason in lost.reasons.items()})
+        if chosen.digests.keys() & set(clients):
+            sketched = reading.sketch.sketch_rows(updates, reading.seed, use=use_part)
+            first_reading = FirstReading(reading, chosen.digests)
+            changed.update(first_reading.changed(sketched, [clients[at] for at in updates.clients]))
+        else:
+            for start, block, _ in updates.blocks(updates.rows):
+                use_part(updates, start, block)
+        for row, at in enumerate(updates.clients):
+            integers[chosen.first + clients[at]] = tuple(map(np.array, updates.integers[row]))
 
     first = 0
     for held in opened(clients_of(part), list(chosen.weights), reading):

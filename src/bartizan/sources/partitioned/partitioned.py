@@ -31,8 +31,8 @@ from bartizan.sources.partitioned.own_clients import Reading
 from bartizan.sources.partitioned.workers import Workers, workers_of
 from bartizan.updates import Updates, parse_updates
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.files import create_update, open_update
-from bartizan.updates.lazy import TIMEOUT
+from bartizan.updates.files import create_update, max_bytes_like, open_update
+from bartizan.updates.stores import TIMEOUT
 
 
 def aggregate(
@@ -105,7 +105,8 @@ def aggregate(
 
     def caller(workers: Workers, sizes: npt.ArrayLike | None) -> Aggregation[Any]:
         watch = Stopwatch()
-        every = AllParts(workers, Reading(effective, seed, memory, min(timeout, TIMEOUT)), points)
+        reading = Reading(effective, seed, memory, min(timeout, TIMEOUT), max_bytes_like(reference))
+        every = AllParts(workers, reading, points)
         clients, sketched = every.inspect(strict)
         S = client_sizes(sizes, clients.n_sent)
         stats = effective.stats_from(clients, sketched, seed)

@@ -23,7 +23,6 @@ from bartizan.sources.sharded.shard import padded_to_block
 from bartizan.updates import Noise, Updates, combine
 from bartizan.updates.columns import inner_products
 from bartizan.updates.layout import on_host
-from bartizan.updates.lazy import LostUpdatesError
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,6 @@ class Rank:
         self._where = f"rank {ranks.global_rank}, columns {partial.first} to {partial.first + width}"
         self._norms = np.zeros(len(partial.clients))
         self._failure: Failure | None = None
-        self.lost: dict[int, str] = {}
 
     def verdict(
         self, rule: Rule | CoordinateWise, sketch: Sketch, sizes: Floats, history: tuple[float, ...], strict: bool
@@ -132,17 +130,10 @@ class Rank:
         return verdict
 
     def combined(self, verdict: Verdict) -> Any:
-        """This rank's columns of the result; of no use where `lost` then names clients that can't be read again."""
+        """This rank's columns of the result."""
         decision, clients = verdict.decision, self._partial.clients.without(verdict.quarantined)
-        noise, lost = Noise(decision.noise, verdict.seed, self._partial.first), clients.lost()
-        update = None
-        try:
-            if not lost:
-                update = combine(clients, decision.weights, decision.coordinate_stage, noise)
-        except LostUpdatesError as error:
-            lost = error.reasons
-        self.lost = {client: f"{self._where}: {reason}" for client, reason in lost.items()}
-        return update
+        noise = Noise(decision.noise, verdict.seed, self._partial.first)
+        return combine(clients, decision.weights, decision.coordinate_stage, noise)
 
     def _request(self, request: Request | Verdict | Failure | None = None) -> Any:
         """Send a request or the verdict, on the first rank; receive it, on the others."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -11,8 +12,7 @@ import numpy.typing as npt
 from bartizan._util.seeds import checked_seed, fresh_seed
 from bartizan._util.stopwatch import Stopwatch
 from bartizan.aggregate import Aggregator
-from bartizan.errors import BadClientError
-from bartizan.judge.judge import Verdict, effective_sketch
+from bartizan.judge.judge import effective_sketch
 from bartizan.measure import Exact, Sketch
 from bartizan.measure.geometry import client_sizes
 from bartizan.result import Aggregation
@@ -108,23 +108,11 @@ class ShardedAggregator:
 
         S, effective = client_sizes(sizes, clients.n_sent), effective_sketch(self.rule, sketch)
 
-        def combined(rank: Rank, verdict: Verdict) -> Any:
-            update = rank.combined(verdict)
-            return None if rank.lost else mine.result(update)
-
-        while True:
-            partial_sums = PartialSums(effective, clients, agreement.firsts[ranks.rank], seed)
-            rank = Rank(ranks, partial_sums, mine.width, watch)
-            verdict = rank.verdict(self.rule, sketch, S, tuple(history), strict)
-            update = ranks.attempt(partial(combined, rank, verdict))
-            lost = ranks.gather(update if isinstance(update, Failure) else rank.lost, dict)
-            if not any(lost):
-                break
-            # Clients whose updates could not be read again on some rank are out, and the others are weighed anew.
-            reasons = {client: reason for of_a_rank in reversed(lost) for client, reason in of_a_rank.items()}
-            if strict:
-                raise BadClientError(*min(reasons.items()))
-            clients = clients.without(reasons)
+        partial_sums = PartialSums(effective, clients, agreement.firsts[ranks.rank], seed)
+        rank = Rank(ranks, partial_sums, mine.width, watch)
+        verdict = rank.verdict(self.rule, sketch, S, tuple(history), strict)
+        update = ranks.attempt(lambda: mine.result(rank.combined(verdict)))
+        ranks.gather(update if isinstance(update, Failure) else None, NoneType)
         watch.lap("combine")
         if (placements := mine.placements) is not None:
             counted = ranks.attempt(lambda: placements.counted(update)) if ranks.is_leader else None
