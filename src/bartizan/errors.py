@@ -39,7 +39,7 @@ ADVICE = {
     errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
     errno.EIO: "Check that disk",
 }
-EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of opening and reading that a client's file can't cause."""
 
 

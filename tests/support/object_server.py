@@ -53,6 +53,9 @@ class ObjectServer:
             daemon_threads = True
             request_queue_size = 128
 
+            def handle_error(self, *about: object) -> None:
+                """A client that has left is none."""
+
         self.http = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
 

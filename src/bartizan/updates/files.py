@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Collection, Iterator, Mapping, ValuesView
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,7 +21,7 @@ from bartizan._util.regular_files import NotRegularError, open_regular, read_reg
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
 from bartizan.errors import ADVICE, ServerResourceError, raise_if_exhausted, server_error
-from bartizan.updates.fetch import MAX_UPDATE_BYTES, Limits, open_stored
+from bartizan.updates.fetch import open_stored
 from bartizan.updates.folders import INDEX, KNOWN, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
     LONGEST_HEADER,
@@ -36,7 +37,7 @@ from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of
 from bartizan.updates.mapping import MOST_MAPPED, MappedFile, n_mapped
 from bartizan.updates.places import StoredPlace
 from bartizan.updates.server_inputs import server_leaves
-from bartizan.updates.stores import TIMEOUT, Requests, uploaded
+from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, Limits, uploaded
 from bartizan.updates.unnamed_files import copied
 
 UPDATES_AT_A_TIME = 16  # that are fetched from stores
@@ -59,9 +60,8 @@ def open_update(
     file that is not sound is a ValueError that names it.
 
     A file must not be cut short while the update is in use. What is at an address such as ``s3://bucket/client/`` (any
-    of fsspec, ``pip install 'bartizan[remote]'``) is fetched once, at most `max_bytes`, into files without names in the
-    folder for temporary files (TMPDIR), and mapped there. `storage_options` go to fsspec; each answer may take
-    `timeout` seconds.
+    of fsspec, ``pip install 'bartizan[remote]'``) is fetched once, at most `max_bytes`, into the folder for temporary
+    files (TMPDIR), and mapped there. `storage_options` go to fsspec; no bytes may come for `timeout` seconds.
     """
     if (dtype is None) != (shape is None):
         raise ValueError("dtype and shape belong together: pass both, or neither.")
@@ -69,7 +69,7 @@ def open_update(
     if isinstance(path, StoredPlace) or is_address(path):
         place = path if isinstance(path, StoredPlace) else str(path)
         limits = Limits(timeout, max_bytes)
-        return open_stored(place, files, limits, Requests(), dtype=dtype, shape=shape, options=storage_options)
+        return open_stored(place, files, limits, dtype=dtype, shape=shape, options=storage_options)
     return _open_local(Path(path), files, dtype, shape)
 
 
@@ -159,13 +159,13 @@ def open_paths(updates: Any, **options: Any) -> Any:
         return updates
     if not any(is_place(one) and not isinstance(one, Path) for one in updates):
         return [opened(update) for update in updates]
-    requests = Requests()
+    stopped = threading.Event()
     with ThreadPoolExecutor(UPDATES_AT_A_TIME) as pool:
         try:
-            return list(pool.map(partial(opened, requests=requests, **options), updates))
+            return list(pool.map(partial(opened, stopped=stopped, **options), updates))
         except BaseException:  # Ctrl-C waits for no store
             pool.shutdown(wait=False, cancel_futures=True)
-            requests.stop()
+            stopped.set()
             raise
 
 
@@ -174,7 +174,7 @@ def opened(
     *,
     timeout: float = TIMEOUT,
     max_bytes: int | None = MAX_UPDATE_BYTES,
-    requests: Requests | None = None,
+    stopped: threading.Event | None = None,
 ) -> Any:
     """The update at a path or address, or an `Unreadable` if it can't be opened; anything else as it is.
 
@@ -192,7 +192,7 @@ def opened(
         files = LocalFiles(exposed=False)
         if local:
             return _open_local(place, files)
-        return open_stored(place, files, Limits(timeout, max_bytes), requests or Requests())
+        return open_stored(place, files, Limits(timeout, max_bytes, stopped))
     except ServerResourceError:
         raise
     except (OSError, ValueError, ImportError) as unread:

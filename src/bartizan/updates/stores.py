@@ -7,10 +7,12 @@ import posixpath
 import re
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +25,10 @@ from bartizan.updates.places import StoredPlace
 T = TypeVar("T")
 
 ATTEMPTS = 3
-TIMEOUT = 60.0  # seconds that one request may take, with its repetitions
+TIMEOUT = 60.0  # seconds without any bytes
+MIN_BYTES_PER_SECOND = 2**16  # that an update must come with, after the first two `timeout`
+MAX_UPDATE_BYTES = 2**34
+POLL_SECONDS = 0.1
 ABANDONED_AFTER = timedelta(days=1)  # stores have no locks, and between an upload and its move are minutes at most
 PERMANENT = (
     ValueError,
@@ -32,6 +37,7 @@ PERMANENT = (
     IsADirectoryError,
     NotImplementedError,
     TimeoutError,
+    CancelledError,
     ServerResourceError,
 )
 """Errors after which a request is not repeated."""
@@ -74,11 +80,11 @@ def matching(pattern: str, timeout: float) -> tuple[str, list[StoredPlace]]:
     """The path of a glob in its store, and what it matches, sorted; an error of the store is an OSError."""
     with explained(pattern, "listed", timeout=timeout):
         fs, path = filesystem(pattern)
-        found = Requests().run(limited(lambda: call(fs, "glob", path), timeout))
+        (found,) = Limits(timeout).run(lambda: repeated(partial(fs.glob, path)))
         if not found:  # fsspec leaves out folders that can't be listed: ask for the one without wildcards
             folder = re.split(r"[*?\[]", path)[0].rpartition("/")[0]
             with suppress(FileNotFoundError):
-                Requests().run(limited(lambda: call(fs, "ls", folder), timeout))
+                Limits(timeout).run(partial(fs.ls, folder))
         return path, [StoredPlace(fs, one, _misread(fs, one, timeout)) for one in sorted(found)]
 
 
@@ -87,75 +93,89 @@ def _misread(fs: Any, path: str, timeout: float) -> str:
     if "?" not in path:
         return ""
     with suppress(FileNotFoundError):
-        if Requests().run(limited(lambda: call(fs, "info", path), timeout))["name"] == path:
+        (about,) = Limits(timeout).run(lambda: repeated(partial(fs.info, path)))
+        if about["name"] == path:
             return ""
     return "its name would be read as that of another object; rename it"
 
 
-class Requests:
-    """The requests of one call to stores, on fsspec's thread, until they are answered or `stop` is called."""
+class Limits:
+    """The limits on what is asked of a store about one update: bytes in all, seconds without any, and seconds in all.
 
-    def __init__(self) -> None:
-        self._running: set[Future[Any]] = set()
-        self._stopped = False
+    Calls run in threads, which are left behind where a limit is reached: after `close` they end when the next bytes
+    come. `stopped` ends the calls of several updates at once.
+    """
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what the work returns; Ctrl-C cancels it."""
-        import asyncio
+    def __init__(
+        self, timeout: float = TIMEOUT, max_bytes: int | None = None, stopped: threading.Event | None = None
+    ) -> None:
+        self.timeout, self.max_bytes = timeout, max_bytes
+        self._stopped = stopped or threading.Event()
+        self._ended = False
+        self._came: dict[str, int] = {}
+        self._begun = self._last = time.monotonic()
 
-        from fsspec.asyn import get_loop
+    def close(self) -> None:
+        """Stop the calls that were left behind."""
+        self._ended = True
 
-        future = asyncio.run_coroutine_threadsafe(work, get_loop())
-        self._running.add(future)
+    def run(self, *calls: Callable[[], T]) -> list[T]:
+        """Return what these calls return, which are made side by side; the first error is raised at once."""
+        self._last = time.monotonic()
+        futures = [_in_thread(call) for call in calls]
+        while True:
+            done, running = wait(futures, POLL_SECONDS, FIRST_EXCEPTION)
+            for one in done:
+                one.result()
+            if not running:
+                return [one.result() for one in futures]
+            self.check()
+
+    def see(self, name: str, size: int | None, came: int, **_: Any) -> None:
+        """Record how many bytes of an object have come, of `size` if the store states it; ValueError if too many."""
+        if self._ended or self._stopped.is_set():
+            raise CancelledError
+        if came > self._came.get(name, 0):
+            self._last = time.monotonic()
+        self._came[name] = came
+        if self.max_bytes is not None and sum(self._came.values()) + max(0, (size or 0) - came) > self.max_bytes:
+            raise ValueError(f"it is too large: an update may have {self.max_bytes:,} bytes")
+
+    def check(self) -> None:
+        """Raise an error if no bytes have come for too long, or too few in all, or all calls were stopped."""
+        now, came = time.monotonic(), sum(self._came.values())
+        if self._stopped.is_set():
+            raise CancelledError
+        if now - self._last > self.timeout:
+            raise TimeoutError
+        if now - self._begun > 2 * self.timeout + came / MIN_BYTES_PER_SECOND:
+            raise ValueError(f"it came too slowly: {came:,} bytes in {now - self._begun:.0f} s")
+
+
+def _in_thread(call: Callable[[], T]) -> Future[T]:
+    """Begin a call in a thread of its own, not of a pool: one that never returns delays nothing, nor the exit."""
+    future = Future[T]()
+
+    def work() -> None:
         try:
-            if self._stopped:
-                raise CancelledError
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-        finally:
-            self._running.discard(future)
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
 
-    def stop(self) -> None:
-        """Cancel all requests, from another thread, and those that would be made."""
-        self._stopped = True
-        for future in list(self._running):
-            future.cancel()
+    threading.Thread(target=work, daemon=True).start()
+    return future
 
 
-async def limited(request: Callable[[], Awaitable[T]], timeout: float) -> T:
-    """Await request(), again after an error that may pass, all in this many seconds."""
-    import asyncio
-
-    async with asyncio.timeout(timeout):
-        return await repeated(request)
-
-
-async def repeated(request: Callable[[], Awaitable[T]]) -> T:
-    """Await request(), again after an error that may pass."""
-    import asyncio
-
+def repeated(request: Callable[[], T]) -> T:
+    """Return request(), made again after an error that may pass."""
     for attempt in range(ATTEMPTS - 1):
         try:
-            return await request()
+            return request()
         except PERMANENT:
             raise
         except Exception:
-            await asyncio.sleep(0.1 * 4**attempt)
-    return await request()
-
-
-async def together(requests: Sequence[Coroutine[Any, Any, Any]]) -> None:
-    """Await all requests; the first error cancels the others."""
-    import asyncio
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for request in requests:
-                group.create_task(request)
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+            time.sleep(0.1 * 4**attempt)
+    return request()
 
 
 def reason_of_failure(
@@ -166,35 +186,12 @@ def reason_of_failure(
         return "there is no such object"
     if isinstance(error, TimeoutError):
         return f"no answer in {timeout:g} s"
+    if isinstance(status := getattr(error, "status", None), int):  # of aiohttp, which shows the whole URL
+        return f"HTTP status {status}"
     said = without_addresses_secrets(short(error))
     if mentions_secret(str(error), address, options):
         return f"{type(error).__name__}, whose message holds a part of a secret of the address and is not shown"
     return said if isinstance(error, ValueError) else f"{type(error).__name__}{': ' if said else ''}{said}"
-
-
-async def call(fs: Any, method: str, *arguments: Any, **options: Any) -> Any:
-    """Call a method of a filesystem: its coroutine where it has one, else in a thread."""
-    if fs.async_impl:
-        return await getattr(fs, f"_{method}")(*arguments, **options)
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Any] = loop.create_future()
-
-    def tell(result: Any, error: Exception | None) -> None:
-        if not answer.done():  # else it came too late
-            answer.set_result(result) if error is None else answer.set_exception(error)
-
-    def work() -> None:
-        try:
-            result, error = getattr(fs, method)(*arguments, **options), None
-        except Exception as raised:
-            result, error = None, raised
-        loop.call_soon_threadsafe(tell, result, error)
-
-    # A thread for each, not of a pool: calls that never return must delay neither others nor the end of the process.
-    threading.Thread(target=work, daemon=True).start()
-    return await answer
 
 
 @contextmanager

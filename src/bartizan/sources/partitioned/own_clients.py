@@ -5,7 +5,6 @@ Steps are functions of a part and of plain arguments, and keep nothing: an engin
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 from bartizan import __version__
 from bartizan._util.text import short
 from bartizan._util.types import Array
+from bartizan.errors import EXHAUSTED
 from bartizan.measure.base import SketchedRows, StreamingSketch
 from bartizan.measure.geometry import norm_limit
 from bartizan.sources.partitioned.workers import WorkerError
@@ -39,7 +39,6 @@ from bartizan.updates.parse import InspectedUpdates, ParsedUpdate, as_list, reas
 
 HELD = 2**27  # bytes of updates that a worker opens at a time, if no memory limit is given
 CHANGED = "its update changed between sketching and summing"
-WORKER_FAULTS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True)
@@ -291,7 +290,7 @@ def _called(item: Callable[[], Any], client: int) -> Any:
     try:
         return item()
     except Exception as error:
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in WORKER_FAULTS):
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED):
             raise WorkerError(
                 f"client {client} of the part can't be opened: {type(error).__name__}: {short(error)}. Give this "
                 "worker more memory, file descriptors or disk, or fewer clients at a time by memory=. A path needs "
