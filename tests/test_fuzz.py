@@ -165,8 +165,8 @@ def hadamard_rows(self, modules, side, low, x):
     return signs.reshape(1, -1, self.rows)[:, : x.shape[2]].astype(x.dtype)
 
 
-async def sizes_only(folder, path, state=fetch.StoredFolder._state):
-    return (await state(folder, path))[0], ()
+def sizes_only(folder, path, state=fetch.StoredFolder._state):
+    return state(folder, path)[:1]
 
 
 BROKEN = {  # what is broken: the surface, where, the thing put there, what the campaign says

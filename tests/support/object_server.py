@@ -1,12 +1,8 @@
-"""An HTTP server whose objects may be computed as they are read, and which misbehaves where a test says so.
-
-As a program it serves clients that are made from seeds: `python -m tests.support.object_server CLIENTS SHARDS NUMBERS`.
-"""
+"""An HTTP server whose objects may be computed as they are read, and which misbehaves where a test says so."""
 
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections import Counter
@@ -76,9 +72,6 @@ class ObjectServer:
             self.requests[path] += 1
             kind, begins = self.faults.get(path, ("", 0))
             fault = kind if self.requests[path] >= begins else ""
-        if path == "/counts":
-            body = json.dumps({"sent": self.sent.total(), "most_in_flight": self.most_in_flight}).encode()
-            return self._send(request, 200, body, {})
         if path not in self.objects or fault == "gone":
             return self._send(request, 404, b"", {})
         if fault == "broken":
@@ -164,17 +157,3 @@ def _block() -> memoryview:
 
 
 BLOCK = _block()
-
-
-def main() -> None:
-    n_clients, n_shards, numbers = map(int, sys.argv[1:])
-    with ObjectServer() as server:
-        for client in range(n_clients):
-            for name, made in made_shards(client, n_shards, numbers).items():
-                server.objects[f"/{client}/{name}"] = made
-        print(server.url, flush=True)
-        sys.stdin.read()  # until the parent ends
-
-
-if __name__ == "__main__":
-    main()

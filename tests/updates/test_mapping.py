@@ -16,7 +16,7 @@ import torch
 
 import bartizan as bz
 from bartizan.errors import MemoryBudgetError, ServerResourceError
-from bartizan.updates import files, mapping, unnamed_files
+from bartizan.updates import copies, files, mapping
 from bartizan.updates.files import create_update, open_update
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and mappings are tested as Linux has them")
@@ -98,7 +98,9 @@ def test_five_thousand_spilled_updates_share_a_file(tmp_path):
 
 
 EXHAUSTED = """
-import http.server
+import http.server, tempfile
+(folder / "temporary").mkdir()
+tempfile.tempdir = str(folder / "temporary")
 from bartizan import lora
 rule = bz.Mean()
 warm(rule)
@@ -148,13 +150,14 @@ with bz.Aggregator(rule).round() as r, bz.Aggregator(rule).round(spill=folder / 
         os.close(one)
     r.add(paths[1], 1)
     spilled.add(np.ones(5), 1)
-    print(r.quarantined, r.close().clients, spilled.close().clients)
+    left = list(Path(tempfile.gettempdir()).glob("bartizan-*"))
+    print(r.quarantined, r.close().clients, spilled.close().clients, left)
 """
 
 
 @linux
 def test_a_server_without_descriptors_is_named_and_quarantines_nobody(tmp_path):
-    assert run(EXHAUSTED, tmp_path) == "{} (0, 1) (1,)"
+    assert run(EXHAUSTED, tmp_path) == "{} (0, 1) (1,) []"
 
 
 CROWDED = """
@@ -248,7 +251,7 @@ def test_copies_share_a_mapping_that_is_gone_with_them(tmp_path, monkeypatch):
     gc.collect()
     before = mapping.n_mapped()
     monkeypatch.setattr(files, "MOST_MAPPED", 0)
-    monkeypatch.setattr(unnamed_files, "PIECE_BYTES", 200_000)  # room for two
+    monkeypatch.setattr(copies, "PIECE_BYTES", 200_000)  # room for two
     with bz.Aggregator(bz.Mean()).round() as r:
         for client, path in enumerate(paths):
             assert r.add(path, client) is None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import tempfile
 from collections.abc import Collection, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bartizan.updates.files import LocalFiles
 
 OBJECTS_AT_A_TIME = 4  # of one update
+PART_BYTES = 2**21  # of an object, in memory at a time
 VERSIONS = ("size", "ETag", "etag", "generation", "LastModified", "last_modified", "mtime", "created")
 """What stores call the things that change when an object is replaced."""
 
@@ -69,6 +70,9 @@ def open_stored(
             raise_if_exhausted(error, f"{shown(str(place))} can't be fetched into {tempfile.gettempdir()} (TMPDIR)")
             reason = reason_of_failure(error, limits.timeout, str(place), options)
             raise ValueError(f"{shown(str(place))} can't be opened as an update: {reason}.") from None
+        finally:
+            with suppress(OSError):
+                Path(local).rmdir()  # if it is empty: without the descriptors that its removal needs
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,6 @@ class StoredFolder:
     def _get(self, name: str, local: Path) -> None:
         """Download one object; ValueError if it is too large, or another one when it has come."""
         from fsspec.callbacks import Callback
-        from fsspec.spec import AbstractFileSystem
 
         path = f"{self.path}/{name}" if self.path else name
         watch = Callback(hooks={"": partial(self.limits.see, name)})
@@ -138,13 +141,14 @@ class StoredFolder:
             return
         before = self._state(path)
         watch.set_size(before[0])
-        if self.fs.async_impl:
-            self.fs.get_file(path, str(local), callback=watch)
-        else:
-            with open(local, "wb") as file:
-                AbstractFileSystem.get_file(self.fs, path, file, callback=watch)
-        if (came := local.stat().st_size) != before[0]:
-            raise ValueError(f"{came:,} bytes came where {before[0]:,} were stated")
+        with open(local, "wb") as file:
+            for start in range(0, before[0], PART_BYTES):
+                stop = min(start + PART_BYTES, before[0])
+                part = self.fs.cat_file(path, start=start, end=stop)
+                if len(part) != stop - start:
+                    raise ValueError(f"{len(part):,} bytes came where {stop - start:,} were asked for")
+                file.write(part)
+                watch.relative_update(len(part))
         if self._state(path) != before:
             raise ValueError("it was changed while it was being fetched")
 

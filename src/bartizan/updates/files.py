@@ -21,6 +21,7 @@ from bartizan._util.regular_files import NotRegularError, open_regular, read_reg
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
 from bartizan.errors import ADVICE, ServerResourceError, raise_if_exhausted, server_error
+from bartizan.updates.copies import copied
 from bartizan.updates.fetch import open_stored
 from bartizan.updates.folders import INDEX, KNOWN, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
@@ -38,7 +39,6 @@ from bartizan.updates.mapping import MOST_MAPPED, MappedFile, n_mapped
 from bartizan.updates.places import StoredPlace
 from bartizan.updates.server_inputs import server_leaves
 from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, Limits, uploaded
-from bartizan.updates.unnamed_files import copied
 
 UPDATES_AT_A_TIME = 16  # that are fetched from stores
 

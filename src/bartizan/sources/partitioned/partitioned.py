@@ -79,8 +79,8 @@ def aggregate(
             in .npy or .safetensors: into that file of the caller. "workers": it stays on a worker, and the result's
             `update` is a Dask future or a Ray reference; in a process group every rank gets it.
         memory: The most memory for the updates that a worker opens at a time.
-        timeout: Seconds in which all workers must answer a step (a process group has its own). A worker's request to a
-            store may take as long, and at most 60 s.
+        timeout: Seconds in which all workers must answer a step (a process group has its own). A store may
+            send a worker no bytes for as long, and at most 60 s.
 
     >>> import bartizan as bz
     >>> parts = [[[1.0, 2.0], [1.1, 2.1]], [[0.9, 1.9], [float("nan"), 0.0], [70.0, -70.0]]]
