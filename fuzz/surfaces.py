@@ -54,8 +54,8 @@ SURFACES = {
     "round": Entry("round:surface", 5, ("bartizan.round", *_under("updates", "parse", "spill"))),
     "sizes": Entry("sizes:surface", 2, _under("judge", "client_reports") + _under("rules", "base"), "hypothesis"),
     "update-files": Entry("updates.files:surface", 2, _under("updates", "files", "headers"), "safetensors"),
-    "shards": Entry("updates.stores:folders", 2, _under("updates", "folders", "headers", "remote"), "safetensors"),
-    "stores": Entry("updates.stores:store", 1, _under("updates", "remote", "lazy"), "fsspec"),
+    "shards": Entry("updates.stores:folders", 2, _under("updates", "folders", "headers", "fetch"), "safetensors"),
+    "stores": Entry("updates.stores:store", 1, _under("updates", "fetch", "stores"), "fsspec"),
     "adapters": Entry(
         "adapters:surface", 2, _under("sources.adapters", "adapters", "peft_folders", "adapter_round"), "safetensors"
     ),

@@ -22,8 +22,8 @@ import bartizan as bz
 from bartizan import cli
 from bartizan.aggregate_command import _StageLines
 from bartizan.aggregate_places import Pattern, client_names
-from bartizan.updates import lazy
-from range_server import RangeServer
+from bartizan.updates import stores
+from object_server import ObjectServer
 
 M = 9
 RULE = ["--rule", "nnm >> geometric-median", "--byzantine", "2", "--seed", "7"]
@@ -387,7 +387,7 @@ MARKS = st.lists(st.sampled_from("/@?#:%&= !~"), max_size=3)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_secret_of_an_address_is_shown(scheme, marks, where, signed, closed, tmp_path, monkeypatch, capsys):
     """Of 40 addresses, most of them wrong; the password or the signature holds the marks that end it by the rules."""
-    monkeypatch.setattr(lazy, "ATTEMPTS", 1)
+    monkeypatch.setattr(stores, "ATTEMPTS", 1)
     for name, value in {"AWS_ENDPOINT_URL": f"http://{closed}", "AWS_MAX_ATTEMPTS": "1"}.items():
         monkeypatch.setenv(name, value)
     secret = "qjvault" + "".join(f"{mark}zxkeep" for mark in marks)
@@ -448,7 +448,7 @@ def test_dask_workers_share_the_clients(clients, tmp_path):
 @pytest.mark.parametrize("engine", ["dask", "ray"])
 def test_the_timeout_of_a_request_holds_on_workers(engine, clients, tmp_path):
     options = [*RULE, "--sketch", "rotated", "--out", tmp_path / "next.npy", "--report", tmp_path / "round.json"]
-    with RangeServer() as server:
+    with ObjectServer() as server:
         places = [server.put(f"/{path.name}", path.read_bytes()) for path in clients]
         server.faults["/client-5.npy"] = "slow", 1
         if engine == "dask":

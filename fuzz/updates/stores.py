@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 import bartizan as bz
 from bartizan import files
-from bartizan.updates import lazy
+from bartizan.updates import stores
 from fuzz.draw import Draw
 from fuzz.mutate import mutated_bytes, mutated_json
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, fair, require
@@ -190,7 +190,7 @@ class Store:
 
         Answers.wrong = staticmethod(wrong)
         updates = [f"hostile://{m}.safetensors" for m in range(4)]
-        with patch.object(lazy, "ATTEMPTS", 1):  # the time between attempts is not tested here
+        with patch.object(stores, "ATTEMPTS", 1):  # the time between attempts is not tested here
             out = bz.aggregate(updates, rule, sketch=sketch, seed=1, memory=memory)
         require(set(out.quarantined) == ({0} if done[0] else set()), f"request {at}: {out.quarantined}")
         require(all(map(fair, out.quarantined.values())), f"reasons: {out.quarantined}")

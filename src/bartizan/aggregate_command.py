@@ -26,11 +26,11 @@ from bartizan.aggregate_places import Pattern, Place, client_names, folder_hint,
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.judge.byzantine_budget import lowered
 from bartizan.result import Aggregation
-from bartizan.updates.files import create_update, is_address, open_paths, open_point, open_update
+from bartizan.updates.files import create_update, is_address, max_bytes_like, open_paths, open_point
 from bartizan.updates.layout import Unreadable
-from bartizan.updates.lazy import TIMEOUT
 from bartizan.updates.parse import parse_updates
 from bartizan.updates.places import StoredPlace
+from bartizan.updates.stores import TIMEOUT, explained, filesystem, uploaded
 
 TOO_FEW = 3  # exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail
 READ = ("--reference", "--trusted", "--sizes")
@@ -125,7 +125,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _in_this_process(options: argparse.Namespace, places: list[Any], rule: Any, shared: dict[str, Any]) -> Any:
-    updates = open_paths(places, timeout=options.timeout)
+    updates = open_paths(places, timeout=options.timeout, max_bytes=max_bytes_like(shared["reference"]))
     like = parse_updates(updates, reference=shared["reference"], strict=options.strict).like
     # Local files as paths, so that `aggregate` knows what may still be rewritten.
     updates = [place if isinstance(place, Path) else update for place, update in zip(places, updates, strict=True)]
@@ -171,8 +171,6 @@ def _absolute(place: Place) -> Place:
 def _with_timeout(update: Any, timeout: float) -> Any:
     """An update in a store with the time for a request, which workers that open it must know."""
     if isinstance(update, str):
-        from bartizan.updates.remote import explained, filesystem
-
         with explained(update, "used"):
             update = StoredPlace(*filesystem(update))
     return replace(update, timeout=timeout) if isinstance(update, StoredPlace) else update
@@ -181,7 +179,7 @@ def _with_timeout(update: Any, timeout: float) -> Any:
 def _point(text: str | None, timeout: float) -> Any:
     if text is None:
         return None
-    return open_point(open_update(text if is_address(text) else Path(text), timeout=timeout))
+    return open_point(text if is_address(text) else Path(text), timeout)
 
 
 def _rule(name: str, n_byzantine: int | None) -> Any:
@@ -221,8 +219,6 @@ def _written(place: str) -> AbstractContextManager[Path]:
     """A local path to write to; the file is uploaded at the end if the place is an address."""
     if not is_address(place):
         return nullcontext(Path(place))
-    from bartizan.updates.remote import uploaded
-
     return uploaded(place)
 
 

@@ -22,6 +22,7 @@ from bartizan.updates.files import is_address
 from bartizan.updates.headers import read_json_object
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.places import StoredPlace
+from bartizan.updates.stores import explained, filesystem, matching
 
 Place: TypeAlias = Path | StoredPlace | str
 """A path, an object that a store listed, or an address that the caller wrote."""
@@ -47,8 +48,6 @@ class Pattern:
         if is_address(text):
             if not is_wild(text) or text.startswith("http"):
                 return cls(text, _parts(without_secrets(text)), (text,))
-            from bartizan.updates.remote import matching
-
             path, stored = matching(text, timeout)
             return cls(text, _parts(path), tuple(stored))
         found = set(glob.glob(text)) if is_wild(text) else {text}
@@ -187,8 +186,6 @@ def _location(place: Place, links: bool = True) -> tuple[Any, str]:
     if isinstance(place, StoredPlace):
         fs = place.fs
     elif isinstance(place, str) and is_address(place):
-        from bartizan.updates.remote import explained, filesystem
-
         with explained(place, "used"):
             fs, path = filesystem(place)
     if fs is not None and "file" not in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):

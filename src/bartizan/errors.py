@@ -40,7 +40,7 @@ ADVICE = {
     errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
     errno.EIO: "Check that disk",
 }
-EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of opening and reading that a client's file can't cause."""
 
 
@@ -52,12 +52,14 @@ def server_error(error: OSError, what: str) -> ServerResourceError:
 
 def raise_if_exhausted(error: BaseException, what: str) -> None:
     """Raise an error of opening or reading as one of the server if no file or store of a client can cause it."""
+    if isinstance(error, ServerResourceError):
+        raise error
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
         raise server_error(error, what) from error
 
 
 class LostClients(Exception):
-    """Updates vanished or changed since they were measured. Maps clients to reasons."""
+    """Updates are gone, or not what was measured, when they are read again. Maps clients to reasons."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(f"{len(reasons)} clients were lost")

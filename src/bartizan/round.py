@@ -26,7 +26,7 @@ from bartizan.rules.base import Rule
 from bartizan.sources.arriving import Arrivals, StoredUpdate, copied
 from bartizan.sources.rewritten import may_be_rewritten
 from bartizan.updates import Progress
-from bartizan.updates.files import is_place, open_point, opened
+from bartizan.updates.files import is_place, max_bytes_like, open_point, opened
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.spill import Spill
 
@@ -83,6 +83,7 @@ class Round(Generic[U]):
             aggregator.rule.check_trusted(trusted is not None)
         self._aggregator, self._history, self._strict, self._copy = aggregator, history, strict, copy
         points = {"reference": open_point(reference), "trusted": open_point(trusted)}
+        self._max_bytes = max_bytes_like(points["reference"])
         self._arrivals = Arrivals(aggregator.rule, aggregator.sketch, seed, points, strict, memory)
         self._recheck = recheck
         self._stored: dict[Any, StoredUpdate] = {}
@@ -105,7 +106,7 @@ class Round(Generic[U]):
             raise ValueError(f"client {quoted(client, 60)}: size must be {SIZE_RANGE}, got {quoted(size, 60)}.")
         with self._begin_add(client):
             on_disk = is_place(update)
-            held = opened(update) if on_disk else copied(update) if self._copy else update
+            held = opened(update, max_bytes=self._max_bytes) if on_disk else copied(update) if self._copy else update
             stored = self._arrivals.measured(held, float(size), may_be_rewritten(update))
             if stored.reason is not None and self._strict:
                 raise BadClientError(client, stored.reason)

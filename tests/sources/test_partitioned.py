@@ -21,7 +21,7 @@ from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
 from bartizan.sources.partitioned import opening, steps, workers
 from bartizan.updates.files import create_update, open_update
 from bartizan.updates.layout import leaves_of
-from range_server import RangeServer
+from object_server import ObjectServer
 from rule_cases import CASES
 
 SEED, M, P = 11, 17, 1003
@@ -246,7 +246,7 @@ def test_a_request_of_a_worker_to_a_store_has_a_time_limit(pickling):
     pytest.importorskip("aiohttp")
     x, buffer = numbers(), io.BytesIO()
     np.save(buffer, x[6])
-    with RangeServer() as server:
+    with ObjectServer() as server:
         slow = server.put("/slow.npy", buffer.getvalue())
         server.faults["/slow.npy"] = "slow", 0  # each answer stops half way
         out = partitioned.aggregate([list(x[:6]), [slow, *x[7:]]], bz.GeometricMedian(), sketch=SMALL, timeout=0.5)

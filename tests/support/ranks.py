@@ -109,18 +109,6 @@ class Blind(bz.Rotated):
 
 
 @dataclass(frozen=True)
-class Replacing(bz.Rotated):
-    """Replaces a client's file by another one as soon as a rank without the first columns has read it."""
-
-    file: str = ""
-
-    def add(self, rows, origin, start, seed, out, norms):
-        super().add(rows, origin, start, seed, out, norms)
-        if start and os.path.exists(self.file + ".new"):
-            os.replace(self.file + ".new", self.file)
-
-
-@dataclass(frozen=True)
 class Unexplained(bz.Rotated):
     """On the ranks that do not hold the first columns, what is wrong with a client can't be found out, once."""
 

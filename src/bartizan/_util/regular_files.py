@@ -30,7 +30,7 @@ def read_regular(path: str | os.PathLike[str], most: int = 2**32) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise NotRegularError(errno.EFBIG, f"it has {size:,} bytes, and up to {most:,} are read", os.fspath(path))
+            raise NotRegularError(errno.EINVAL, f"it has {size:,} bytes, and up to {most:,} are read", os.fspath(path))
         content: bytes = file.read()
         return content
 

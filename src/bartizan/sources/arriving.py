@@ -93,8 +93,6 @@ class Arrivals:
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return replace(unread, reason=reason)
         measured = sketch.measure(own, self.seed)
-        if lost := own.lost():
-            return replace(unread, measured=measured, reason=lost[0])
         fit = (own.on_gpu and not self.strict) or measured.squared_norms[0] <= norm_limit(own.layout.widest)
         return replace(unread, measured=measured, reason=None if fit else own.fault(0))
 

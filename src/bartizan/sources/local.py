@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, ValuesView
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.rewritten import Witnesses, may_be_rewritten
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
 from bartizan.updates.by_id import clients_by_id
-from bartizan.updates.files import open_paths, open_point
+from bartizan.updates.files import max_bytes_like, open_paths, open_point
 from bartizan.updates.layout import is_array
 
 
@@ -56,25 +55,22 @@ class LocalUpdates:
     ) -> Measurements:
         assert isinstance(sketch, ColumnSketch)
         updates = self._updates(clients, scale)
-        first = self._begin(seed)
+        self._begin(seed)
         witnesses = self.witnesses if scale is None else None
-        if about is not None:
-            with updates.reading():
-                if witnesses is not None:
-                    return witnesses.measure_about(sketch, updates, seed, about)
-                every = self._updates(None, scale)
-                return sketch.measure(updates, seed, every.rows.take([every.clients.index(about)]))
-        with nullcontext() if first else updates.reading():  # at first, lost updates show as NaN
+        if about is None:
             return sketch.measure(updates, seed) if witnesses is None else witnesses.measure(sketch, updates, seed)
+        if witnesses is not None:
+            return witnesses.measure_about(sketch, updates, seed, about)
+        every = self._updates(None, scale)
+        return sketch.measure(updates, seed, every.rows.take([every.clients.index(about)]))
 
-    def _begin(self, seed: int) -> bool:
-        """Tell the progress of a reading; whether it is by the first seed."""
+    def _begin(self, seed: int) -> None:
+        """Tell the progress of a reading, which is a recheck if it is by another seed than the first."""
         if self._first_seed is None:
             self.updates.column_pass.begin("sketch")
             self._first_seed = seed
         elif seed != self._first_seed:
             self.updates.column_pass.begin("recheck")
-        return seed == self._first_seed
 
     def explain(self, clients: Sequence[int]) -> dict[int, str]:
         rows = {client: row for row, client in enumerate(self.updates.clients)}
@@ -112,8 +108,8 @@ def open_updates(
     if ids is not None:
         updates = clients_by_id(updates)
         sizes = sizes_of(ids, sizes) if isinstance(sizes, Mapping) else sizes
-    updates, rewritable = opened_paths(updates)
     points = {"reference": open_point(reference), "trusted": open_point(trusted)}
+    updates, rewritable = opened_paths(updates, points["reference"])
     clients = parse_updates(updates, **points, strict=strict, column_pass=ColumnPass.of(memory, progress))
     if rewritable:
         clients = replace(clients, rewritable=rewritable)
@@ -127,11 +123,12 @@ def roster_of(updates: Updates, **more: Any) -> Roster:
     return Roster(updates.n_sent, layout.dim, layout.widest, updates.quarantined, on_gpu=updates.on_gpu, **more)
 
 
-def opened_paths(updates: Any) -> tuple[Any, frozenset[int]]:
+def opened_paths(updates: Any, reference: Any) -> tuple[Any, frozenset[int]]:
     """The updates, each path or address opened, and which of them are local files, which clients may still rewrite."""
     if is_array(updates):
         return updates, frozenset()
     if isinstance(updates, (Iterator, ValuesView)):
         updates = list(updates)
     files = enumerate(updates) if isinstance(updates, (list, tuple)) else ()
-    return open_paths(updates), frozenset(at for at, update in files if may_be_rewritten(update))
+    rewritable = frozenset(at for at, update in files if may_be_rewritten(update))
+    return open_paths(updates, max_bytes=max_bytes_like(reference)), rewritable

@@ -176,7 +176,7 @@ class Witnesses:
 
 
 def may_be_rewritten(update: Any) -> bool:
-    """Whether an update, as it was passed, is read from files in place; objects in a store have versions."""
+    """Whether an update, as it was passed, is read from files in place, not from copies."""
     return issubclass(type(update), Path)  # not isinstance, which a class can override
 
 

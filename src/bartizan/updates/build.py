@@ -10,10 +10,9 @@ import numpy as np
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
-from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device, slices
+from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
 from bartizan.updates.dlpack import in_own_type
 from bartizan.updates.layout import Layout, Path, is_array, leaves_of, like_leaf, on_host, rebuild
-from bartizan.updates.lazy import LazyArray
 from bartizan.updates.result_noise import Noise
 from bartizan.updates.updates import Updates
 
@@ -46,11 +45,10 @@ def combine(
     `check` takes the floats, and may raise an exception; noise is added to them after it.
     """
     clients.column_pass.begin("combine")
-    with clients.reading():
-        floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
-        if check is not None:
-            check(floats)
-        return _built(clients, floats, weights, noise)
+    floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
+    if check is not None:
+        check(floats)
+    return _built(clients, floats, weights, noise)
 
 
 def finish_sum(clients: Updates, weights: Floats, rest: float, noise: Noise | None = None) -> Any:
@@ -174,10 +172,10 @@ def _integers(clients: Updates, weights: Floats) -> dict[Path, Array]:
     step = max(GRANULE, SCRATCH // (8 * len(rows)))
     out = {}
     for i, entry in enumerate(entry for entry in clients.layout.entries if not entry.is_float):
-        arrays = [row[i] if isinstance(row[i], LazyArray) else np.asarray(on_host(row[i])).reshape(-1) for row in rows]
+        arrays = [np.asarray(on_host(row[i])).reshape(-1) for row in rows]
         out[entry.path] = np.empty(entry.size, arrays[0].dtype)
         for low in range(0, entry.size, step):
-            columns = np.stack(slices(arrays, low, low + step))
+            columns = np.stack([array[low : low + step] for array in arrays])
             out[entry.path][low : low + step] = weighted_median(columns, weights)
     return out
 

@@ -12,14 +12,12 @@ from bartizan._util.text import quoted
 from bartizan._util.types import Array
 from bartizan.errors import MemoryBudgetError
 from bartizan.kernels.rows import UNIT, Rows
-from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, slices
+from bartizan.updates.columns import GRANULE, SCRATCH, HostRows
 from bartizan.updates.layout import Layout, is_tensor
-from bartizan.updates.lazy import LazyArray
 from bartizan.updates.mapping import NEIGHBOURS, release, span
 
 Progress = Callable[[str, int, int], None]
 
-FETCHED = 2  # copies of what comes from a store, at most: the answer, and the block's own
 SUMS = 32  # bytes a column besides the rows: the reference's part, the sum, what is added to it, and its narrow copy
 UNITS = {"": 1, "B": 1}
 UNITS |= {f"{letter}iB": 2 ** (10 * (i + 1)) for i, letter in enumerate("KMGT")}
@@ -80,9 +78,9 @@ class ColumnPass:
         """Add to the count of numbers that this stage will read."""
         self.total += numbers
 
-    def rows_at_a_time(self, unit: int, itemsize: int, *, copied: bool, in_flight: int = 0) -> int | None:
+    def rows_at_a_time(self, unit: int, itemsize: int, *, copied: bool) -> int | None:
         """How many rows may be read side by side, in place or copied, in whole units; None: all."""
-        few = max(1, in_flight, SCRATCH // (unit * itemsize)) if copied else None
+        few = max(1, SCRATCH // (unit * itemsize)) if copied else None
         if self.spare is None:
             return few
         none, one = (in_place_bytes(n, unit, itemsize) for n in (0, 1))
@@ -100,18 +98,16 @@ class ColumnPass:
         self, layout: Layout, rows: HostRows, multiple_of: int, most: int | None
     ) -> Iterator[tuple[int, Rows]]:
         """Blocks within the budget, copied row by row into one buffer, so that few pages are mapped at a time."""
-        in_memory = len(rows) + FETCHED * rows.rows_in_flight
-        width = self.most(in_memory, layout.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
+        width = self.most(len(rows), layout.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
         p = int(layout.ends[-1])
         buffer = np.empty((len(rows), min(width, p)), layout.widest)
-        few = max(1, rows.rows_in_flight)
-        groups = [(r, rows.take(range(r, min(r + few, len(rows))))) for r in range(0, len(rows), few)]
+        singles = [rows.take([row]) for row in range(len(rows))]
         for start in range(0, p, width):
             stop = min(start + width, p)
             block = buffer[:, : stop - start]
-            for r, group in groups:
-                group.part(start, stop).copy_into(block[r : r + len(group)])
-                self.release(layout, group.arrays, start, stop)
+            for row, single in enumerate(singles):
+                single.part(start, stop).copy_into(block[row : row + 1])
+                self.release(layout, single.arrays, start, stop)
             yield start, Rows.of(block)
 
     def advance(self, layout: Layout, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
@@ -129,8 +125,7 @@ class ColumnPass:
         for e in range(first, last + 1):
             begin = int(layout.ends[e]) - layout.float_entries[e].size
             for arrays in rows:
-                if not isinstance(arrays[e], LazyArray):
-                    release(arrays[e], *_part(arrays[e], max(start - begin, 0), stop - begin))
+                release(arrays[e], *_part(arrays[e], max(start - begin, 0), stop - begin))
 
     def pieces(self, array: Any, size: int = 2**20) -> Iterator[tuple[int, Array]]:
         """(first index, numbers) of an array that is read from end to end."""
@@ -138,9 +133,6 @@ class ColumnPass:
             yield 0, array
             return
         for low in range(0, array.size, size):
-            if isinstance(array, LazyArray):
-                yield low, slices([array], low, low + size)[0]
-                continue
             yield low, (array if array.ndim == 1 else array.flat)[low : low + size]
             if self.spare is not None:
                 release(array, *_part(array, low, low + size))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard
 
 import numpy as np
@@ -13,14 +12,12 @@ from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import CODES, DOUBLE, FLOAT32, FLOAT64, Rows, Table, address_of, table_of, working
 from bartizan.updates.layout import Entry, Layout, is_tensor, widen_bfloat16
-from bartizan.updates.lazy import IN_FLIGHT, Fetch, LazyArray
 
 if TYPE_CHECKING:
     from bartizan.updates.gpu_rows import GpuRows
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
-SCRATCH = 8 * 2**20  # bytes that copies of a block may take ...
-REMOTE_SCRATCH = 128 * 2**20  # ... and where each part of a row is a request
+SCRATCH = 8 * 2**20  # bytes that copies of a block may take
 WIDE = 2**19  # columns of a block that is read in place: few, so that threads seldom wait for each other ...
 MANY = 2**25  # ... or, of few rows, as many as make this many numbers, but not above WIDEST
 WIDEST = 2**23
@@ -141,71 +138,35 @@ class HostRows:
     ) -> Iterator[tuple[int, Rows]]:
         granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
         copied = self.needs_copy and narrow
-        scratch = REMOTE_SCRATCH if self.in_store else SCRATCH
-        width = scratch // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
-        width = min(width, WIDE) if self.in_store else width
+        width = SCRATCH // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
         width = max(granule, min(most or width, width) // granule * granule)
-        ahead = self._fetch(0, min(width, p)) if self.in_store else None
         for start in range(0, p, width):
-            stop, now = min(start + width, p), ahead
-            if self.in_store and stop < p:  # read the next block while kernels work on this one
-                ahead = self._fetch(stop, min(stop + width, p))
-            yield start, self.part(start, stop, now)
+            yield start, self.part(start, min(start + width, p))
 
     def row(self, index: int, start: int, stop: int) -> Array:
         if self.needs_copy:  # of this row only
             return self.take([index]).part(start, stop)[0]
         return self.part(start, stop)[index]
 
-    @cached_property
-    def in_store(self) -> bool:
-        """Whether some arrays are in a store, and each part of them is a request."""
-        return self.needs_copy and any(isinstance(array, LazyArray) for row in self.arrays for array in row)
-
-    @property
-    def rows_in_flight(self) -> int:
-        """Rows whose parts of a block are read from a store side by side."""
-        return min(IN_FLIGHT, len(self)) if self.in_store else 0
-
-    def part(self, start: int, stop: int, fetch: Fetch | None = None) -> Rows:
-        """These columns of the rows; `fetch` is the read of the parts in a store, if it was begun before."""
+    def part(self, start: int, stop: int) -> Rows:
+        """These columns of the rows."""
         pointers, steps, ends, codes, *_ = self.table
         if stop - start == ends[-1] and not self.needs_copy:
             return Rows(self.table, self.dtype, self.arrays)
-        pieces, begins, skipped, stops = self._pieces(start, stop)
+        first, last = np.searchsorted(ends, [start, stop - 1], side="right")
+        pieces = slice(int(first), int(last) + 1)
+        begins, stops = np.append(0, ends)[pieces], np.minimum(ends[pieces], stop)
+        skipped = np.maximum(start - begins, 0)
         pointers = pointers[:, pieces] + skipped * steps[:, pieces]
         steps = steps[:, pieces]
         owner: list[object] = [self.arrays]
         if self.needs_copy:
             pointers, steps = pointers.copy(), steps.copy()
-            fetched = iter((fetch or self._fetch(start, stop)).arrays())
             for m, e in zip(*np.nonzero(steps == 0), strict=True):
-                array, low, high = self.arrays[m][pieces.start + e], int(skipped[e]), int(stops[e] - begins[e])
-                copy = _native(next(fetched) if isinstance(array, LazyArray) else array.flat[low:high])
+                copy = _native(self.arrays[m][pieces.start + e].flat[int(skipped[e]) : int(stops[e] - begins[e])])
                 pointers[m, e], steps[m, e] = address_of(copy), copy.itemsize
                 owner.append(copy)
         return Rows(Table(pointers, steps, stops - start, codes[:, pieces]), self.dtype, owner)
-
-    def _pieces(self, start: int, stop: int) -> tuple[slice, Array, Array, Array]:
-        """The entries with these columns, and for each its first coordinate, the numbers to skip and the end."""
-        ends = self.table.ends
-        first, last = np.searchsorted(ends, [start, stop - 1], side="right")
-        pieces = slice(int(first), int(last) + 1)
-        begins = np.append(0, ends)[pieces]
-        return pieces, begins, np.maximum(start - begins, 0), np.minimum(ends[pieces], stop)
-
-    def _fetch(self, start: int, stop: int) -> Fetch:
-        """Begin to read those of these columns that are in a store."""
-        if not self.in_store:
-            return Fetch([])
-        pieces, begins, skipped, stops = self._pieces(start, stop)
-        cuts: list[Any] = [
-            (array, int(skipped[e]), int(stops[e] - begins[e]))
-            for row in self.arrays
-            for e, array in enumerate(row[pieces])
-            if isinstance(array, LazyArray)
-        ]
-        return Fetch(cuts)
 
 
 class MatrixRows(Sequence[tuple[Any, ...]]):
@@ -237,19 +198,11 @@ def numbers(array: Array, entry: Entry) -> Array:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def _place(array: Array | LazyArray) -> tuple[int, int]:
+def _place(array: Array) -> tuple[int, int]:
     """Address and step of an array that a kernel can read in place; a step of 0 where it can't."""
-    if isinstance(array, LazyArray):
-        return 0, 0
     if array.ndim == 1 and array.flags.aligned and array.dtype.isnative and (array.strides[0] or array.size == 1):
         return address_of(array), array.strides[0] or array.itemsize
     return 0, 0
-
-
-def slices(arrays: Sequence[Any], low: int, high: int) -> list[Array]:
-    """These numbers of flat arrays, some of which may be in a store."""
-    fetched = iter(Fetch([(a, low, min(high, a.size)) for a in arrays if isinstance(a, LazyArray)]).arrays())
-    return [next(fetched) if isinstance(array, LazyArray) else array[low:high] for array in arrays]
 
 
 def _native(array: Array) -> Array:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Collection, Iterator, Mapping, ValuesView
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,10 @@ from bartizan._util.redact import without_addresses_secrets, without_secrets
 from bartizan._util.regular_files import NotRegularError, open_regular, read_regular
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
-from bartizan.errors import ADVICE, EXHAUSTED, ServerResourceError, raise_if_exhausted, server_error
-from bartizan.updates.folders import INDEX, longest_header, naming, open_folder, open_index
+from bartizan.errors import ADVICE, ServerResourceError, raise_if_exhausted, server_error
+from bartizan.updates.copies import copied
+from bartizan.updates.fetch import open_stored
+from bartizan.updates.folders import INDEX, KNOWN, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
     LONGEST_HEADER,
     MOST_HEADER,
@@ -31,12 +34,13 @@ from bartizan.updates.headers import (
     write_npy_header,
     write_safetensors_header,
 )
-from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf, rebuild
-from bartizan.updates.lazy import IN_FLIGHT, NOT_IN_ORDER, TIMEOUT, LazyArray, LocalFile, RemoteUpdate, bfloat16_array
+from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf
 from bartizan.updates.mapping import MOST_MAPPED, MappedFile, n_mapped
 from bartizan.updates.places import StoredPlace
+from bartizan.updates.server_inputs import server_leaves
+from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, Limits, uploaded
 
-KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
+UPDATES_AT_A_TIME = 16  # that are fetched from stores
 
 
 def open_update(
@@ -46,24 +50,27 @@ def open_update(
     shape: tuple[int, ...] | int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     timeout: float = TIMEOUT,
+    max_bytes: int | None = MAX_UPDATE_BYTES,
 ) -> Any:
-    """The update in a file, a folder or a store: nothing is read until it is used, and it is never written to.
+    """The update in a file, a folder or a store, mapped: nothing is read until it is used, and it is never written to.
 
     A `.npy` file is one array, a `.safetensors` file a dict of arrays. So is a `.safetensors.index.json` file with the
     shards beside it, and a folder with an index, an `adapter_model.safetensors` (peft), a `model.safetensors` or
     shards alone. Any other file is one array of the `dtype` and `shape` given. bfloat16 needs torch or ml_dtypes. A
     file that is not sound is a ValueError that names it.
 
-    A file is mapped; it must not be cut short while the update is in use. At an address such as ``s3://bucket/client/``
-    (any of fsspec, ``pip install 'bartizan[remote]'``) the arrays are `LazyArray`, which are read by byte ranges.
-    `storage_options` go to fsspec; a request may take `timeout` seconds.
+    A file must not be cut short while the update is in use. What is at an address such as ``s3://bucket/client/`` (any
+    of fsspec, ``pip install 'bartizan[remote]'``) is fetched once, at most `max_bytes`, into the folder for temporary
+    files (TMPDIR), and mapped there. `storage_options` go to fsspec; no bytes may come for `timeout` seconds.
     """
+    if (dtype is None) != (shape is None):
+        raise ValueError("dtype and shape belong together: pass both, or neither.")
+    files = LocalFiles(exposed=True)
     if isinstance(path, StoredPlace) or is_address(path):
-        from bartizan.updates.remote import open_remote
-
         place = path if isinstance(path, StoredPlace) else str(path)
-        return open_remote(place, dtype=dtype, shape=shape, options=storage_options, timeout=timeout)
-    return _open_local(Path(path), LocalFiles(exposed=True), dtype, shape)
+        limits = Limits(timeout, max_bytes)
+        return open_stored(place, files, limits, dtype=dtype, shape=shape, options=storage_options)
+    return _open_local(Path(path), files, dtype, shape)
 
 
 def _open_local(
@@ -74,21 +81,12 @@ def _open_local(
 ) -> Any:
     """The update in a file or folder of this machine; ValueError if it is not sound."""
     try:
-        if (dtype is None) != (shape is None):
-            raise ValueError("dtype and shape belong together: pass both, or neither")
         if dtype is None and path.is_dir():
             return open_folder(LocalFolder(path, files))
-        if path.name.endswith(INDEX):
+        if dtype is None and path.name.endswith(INDEX):
             return open_index(LocalFolder(path.parent, files), path.name)
         with open_regular(path) as file:
-            if dtype is not None and shape is not None:
-                return files.array(file, np.dtype(dtype), as_shape(shape))
-            if path.suffix == ".npy":
-                header = read_npy_header(file.read(LONGEST_HEADER + 12))
-                return files.array(file, npy_dtype(header), header.shape, header.start, header.order)
-            if path.suffix == ".safetensors":
-                return files.tensors(file)
-        raise ValueError(f"known are {KNOWN}; pass dtype and shape to read it as one plain array")
+            return files.one(file, path.name, dtype, shape)
     except (ValueError, NotRegularError) as unsound:
         said = unsound.strerror if isinstance(unsound, NotRegularError) else unsound
         raise ValueError(f"{short(path)} can't be opened as an update: {said}.") from None
@@ -116,8 +114,6 @@ def create_update(
     [2.0, 2.0, 2.0]
     """
     if is_address(path):
-        from bartizan.updates.remote import uploaded
-
         with uploaded(str(path), storage_options) as local, create_update(local, like) as built:
             yield built
         return
@@ -161,30 +157,42 @@ def open_paths(updates: Any, **options: Any) -> Any:
         updates = list(updates)
     if not isinstance(updates, (list, tuple)) or not any(map(is_place, updates)):
         return updates
-    if any(is_place(one) and not isinstance(one, Path) for one in updates):  # several are asked for at a time
-        pool = ThreadPoolExecutor(IN_FLIGHT)
+    if not any(is_place(one) and not isinstance(one, Path) for one in updates):
+        return [opened(update) for update in updates]
+    stopped = threading.Event()
+    with ThreadPoolExecutor(UPDATES_AT_A_TIME) as pool:
         try:
-            return list(pool.map(partial(opened, **options), updates))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C waits for no store
-    return [opened(update, **options) for update in updates]
+            return list(pool.map(partial(opened, stopped=stopped, **options), updates))
+        except BaseException:  # Ctrl-C waits for no store
+            pool.shutdown(wait=False, cancel_futures=True)
+            stopped.set()
+            raise
 
 
-def opened(update: Any, **options: Any) -> Any:
+def opened(
+    update: Any,
+    *,
+    timeout: float = TIMEOUT,
+    max_bytes: int | None = MAX_UPDATE_BYTES,
+    stopped: threading.Event | None = None,
+) -> Any:
     """The update at a path or address, or an `Unreadable` if it can't be opened; anything else as it is.
 
     A `ServerResourceError` is the server's own: a path is made a plain one first, so no class of a client raises it.
     """
     try:
         local = isinstance(update, Path)
-        place = Path(update) if local else update
+        place: Any = Path(update) if local else update
         in_store = isinstance(place, StoredPlace) or is_address(place)
     except Exception as error:  # a path may be of any class, which may raise anything
         return Unreadable(_unread(update, error))
     if not (local or in_store):
         return update
     try:
-        return _open_local(place, LocalFiles(exposed=False)) if local else open_update(place, **options)
+        files = LocalFiles(exposed=False)
+        if local:
+            return _open_local(place, files)
+        return open_stored(place, files, Limits(timeout, max_bytes, stopped))
     except ServerResourceError:
         raise
     except (OSError, ValueError, ImportError) as unread:
@@ -200,16 +208,17 @@ def _unread(place: Any, error: Exception) -> str:
     return f"{where} can't be opened as an update: {why}."
 
 
-def open_point(point: Any) -> Any:
-    """The server's own update, opened if it is a path or address; arrays in a store are read into memory."""
-    if point is None:
-        return None
-    if is_place(point):
-        point = open_update(point)
-    leaves = point.values() if isinstance(point, dict) else [point]
-    if not any(isinstance(leaf, LazyArray) for leaf in leaves):
-        return point
-    return rebuild(point, lambda _, leaf: leaf.load() if isinstance(leaf, LazyArray) else leaf)
+def open_point(point: Any, timeout: float = TIMEOUT) -> Any:
+    """The server's own update, opened if it is a path or address."""
+    return open_update(point, timeout=timeout, max_bytes=None) if is_place(point) else point
+
+
+def max_bytes_like(reference: Any) -> int:
+    """Bytes that a client's update in a store may have: room for the numbers of the reference in 64 bits, if any."""
+    if reference is None:
+        return MAX_UPDATE_BYTES
+    numbers = sum(math.prod(leaf.shape) for leaf in server_leaves("reference", reference).values())
+    return 8 * numbers + 2 * MOST_HEADER
 
 
 def is_place(update: Any) -> bool:
@@ -244,57 +253,53 @@ def npy_dtype(header: NpyHeader) -> np.dtype:
 
 
 class LocalFiles:
-    """Open the arrays in files of this machine: mapped, and read when they are used where no more can be mapped.
+    """Open the arrays in files of this machine: mapped, or copied and mapped together where no more can be mapped.
 
     If they are `exposed` a user gets them: all are mapped, and writing to a tensor changes this process's memory only.
     """
 
     def __init__(self, *, exposed: bool) -> None:
         self.exposed = exposed
-        self.update = RemoteUpdate()
+
+    def one(self, file: IO[bytes], name: str, dtype: npt.DTypeLike | None, shape: Any) -> Any:
+        """The update in one file of this name."""
+        if dtype is not None:
+            return self.array(file, np.dtype(dtype), as_shape(shape))
+        if name.endswith(".npy"):
+            header = read_npy_header(file.read(LONGEST_HEADER + 12))
+            return self.array(file, npy_dtype(header), header.shape, header.start, header.order)
+        if name.endswith(".safetensors"):
+            return self.tensors(file)
+        raise ValueError(f"known are {KNOWN}; pass dtype and shape to read it as one plain array")
 
     def array(
-        self, file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
+        self, file: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], start: int = 0, order: Literal["C", "F"] = "C"
     ) -> Any:
         """The one array of a file, whose numbers begin at byte `start`."""
         size = os.fstat(file.fileno()).st_size
         check_array(dtype, shape, start, size)
-        if not size:
-            return np.empty(shape, dtype)
-        in_order = order == "C" or len(shape) < 2
-        memory = self._mapped(file, size, keep_trying=not in_order)
-        if memory is None and not in_order:
-            raise ValueError(NOT_IN_ORDER)
-        if memory is None:
-            return self._unmapped(file, Tensor("", dtype.name, shape, start, size), dtype)
-        return _view(memory, dtype, shape, start, order)
+        return _view(self._mapped(file, size), dtype, shape, start, order) if size else np.empty(shape, dtype)
 
-    def tensors(self, file: BinaryIO, most: int = MOST_HEADER) -> dict[str, Any]:
+    def tensors(self, file: IO[bytes], most: int = MOST_HEADER) -> dict[str, Any]:
+        """The arrays of a `.safetensors` file."""
         size = os.fstat(file.fileno()).st_size
         tensors = read_safetensors_header(file, size, most)
         brain = any(tensor.dtype == "bfloat16" for tensor in tensors)
         if brain:
             bfloat16_array(np.empty(0, np.uint16))  # a library that is missing is told now
         memory = self._mapped(file, size, tensors=brain)
-        if memory is None:
-            return {tensor.name: self._unmapped(file, tensor, tensor.stored) for tensor in tensors}
         return {tensor.name: _entry(memory, tensor) for tensor in tensors}
 
-    def _mapped(self, file: BinaryIO, size: int, *, tensors: bool = False, keep_trying: bool = False) -> Array | None:
-        """The file's bytes; None if it can't be mapped, which is no client's fault."""
-        if n_mapped() >= MOST_MAPPED and not (self.exposed or keep_trying):
-            return None
-        try:
-            mapped = MappedFile(file.fileno(), size, "private" if self.exposed and tensors else "read")
-        except OSError as unmapped:
-            if self.exposed or (keep_trying and unmapped.errno in EXHAUSTED):
-                raise
-            return None
-        return mapped.memory(writable=tensors)  # torch wants to hear that it may write
-
-    def _unmapped(self, file: BinaryIO, place: Tensor, dtype: np.dtype) -> LazyArray:
-        stored = LocalFile(Path(file.name), os.fstat(file.fileno()))
-        return LazyArray(self.update, stored, dtype, place.shape, place.start, place.dtype)
+    def _mapped(self, file: IO[bytes], size: int, *, tensors: bool = False) -> Array:
+        """The file's bytes; ServerResourceError if they can be neither mapped nor copied: that is no client's fault."""
+        if self.exposed or n_mapped() < MOST_MAPPED:
+            try:
+                mapped = MappedFile(file.fileno(), size, "private" if self.exposed and tensors else "read")
+                return mapped.memory(writable=tensors)  # torch wants to hear that it may write
+            except OSError:
+                if self.exposed:
+                    raise
+        return copied(file, size)
 
 
 class LocalFolder:
@@ -307,7 +312,8 @@ class LocalFolder:
         return sorted(one.name for one in self.path.iterdir())
 
     def read(self, name: str, most: int) -> bytes:
-        return read_regular(self.path / name, most)
+        with naming(name):
+            return read_regular(self.path / name, most)
 
     def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
         found = []
@@ -341,3 +347,16 @@ def _as_leaf(memory: Array, place: Tensor, like: Any) -> Any:
 
 def _is_name(key: tuple[Any, ...]) -> bool:
     return len(key) == 1 and isinstance(key[0], str) and key[0] not in ("", "__metadata__")
+
+
+def bfloat16_array(bits: Array) -> Any:
+    """These bits as a bfloat16 array of torch, or of ml_dtypes."""
+    with contextlib.suppress(ModuleNotFoundError):
+        import torch
+
+        return torch.from_numpy(bits).view(torch.bfloat16)
+    with contextlib.suppress(ModuleNotFoundError):
+        import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
+
+        return bits.view(ml_dtypes.bfloat16)
+    raise ModuleNotFoundError("bfloat16 needs torch: pip install 'bartizan[torch]' (or ml_dtypes).")

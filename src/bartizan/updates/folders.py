@@ -16,6 +16,7 @@ from bartizan.updates.headers import MOST_HEADER, read_json_object
 from bartizan.updates.layout import MOST_NODES
 
 INDEX = ".index.json"
+KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
 USUAL = ("adapter_model.safetensors", "model.safetensors")
 """Files that are the whole update where a folder holds them; the first is written by peft."""
 MOST_SHARDS = 1024
@@ -23,7 +24,7 @@ SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 
 
 class Folder(Protocol):
-    """A folder of files, on this machine or in a store."""
+    """A folder of files, on this machine or in a store; its errors name the file that they are about."""
 
     def names(self) -> list[str]:
         """Names of the files in the folder."""
@@ -32,7 +33,7 @@ class Folder(Protocol):
         """The content of a file; ValueError if it has more than `most` bytes."""
 
     def tensors(self, names: Collection[str]) -> list[dict[str, Any]]:
-        """The arrays of these `.safetensors` files, not read yet; ValueError if one is not sound."""
+        """The arrays of these `.safetensors` files, mapped; ValueError if one is not sound."""
 
 
 def open_folder(folder: Folder) -> dict[str, Any]:
@@ -53,8 +54,9 @@ def open_folder(folder: Folder) -> dict[str, Any]:
 
 def open_index(folder: Folder, name: str) -> dict[str, Any]:
     """The arrays of the shards that an index file names; each must be in the shard that the index gives for it."""
+    text = folder.read(name, MOST_HEADER)
     with naming(name):
-        places = _read_index(folder.read(name, MOST_HEADER))
+        places = _read_index(text)
     arrays = _joined(folder, list(dict.fromkeys(places.values())), places)
     missing = next((name for name in places if name not in arrays), None)
     if missing is not None:

@@ -15,7 +15,6 @@ import numpy as np
 
 from bartizan._util.types import Array, Floats
 from bartizan.updates.dlpack import DLPackArray, borrowed, speaks_dlpack
-from bartizan.updates.lazy import LazyArray
 
 Path = tuple[Any, ...]
 MOST_NODES = 100_000  # of one update's container: a client may nest it without end
@@ -149,7 +148,7 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
     if next(nodes) > MOST_NODES:
         raise TypeError(f"the update has more than {MOST_NODES:,} parts")
     kind = type(node)
-    if kind is np.ndarray or kind is LazyArray or kind is DLPackArray or is_tensor(node):
+    if kind is np.ndarray or kind is DLPackArray or is_tensor(node):
         leaves[path] = node
         return node
     if kind is Unreadable:
@@ -205,8 +204,6 @@ def _span(leaf: Any) -> tuple[str, int, int]:
         if leaf.is_contiguous():
             return _device_name(leaf.device), leaf.data_ptr(), leaf.data_ptr() + leaf.nbytes
         first, steps = leaf.data_ptr(), [step * leaf.element_size() for step in leaf.stride()]
-    elif type(leaf) is LazyArray:
-        return "", 0, leaf.nbytes  # no two of them share bytes
     else:
         first, steps = leaf.__array_interface__["data"][0], leaf.strides
     ends = [(n - 1) * step for n, step in zip(leaf.shape, steps, strict=True)]
@@ -302,9 +299,7 @@ def is_tensor(value: Any) -> TypeGuard[Any]:
 
 
 def place_of(leaf: Any) -> Any:
-    """Device and memory layout of a tensor, dtype of an array in a store; None for a NumPy array."""
-    if type(leaf) is LazyArray:
-        return leaf.dtype_name
+    """Device and memory layout of a tensor; None for a NumPy array."""
     return (leaf.device, leaf.layout) if is_tensor(leaf) else None
 
 
@@ -324,8 +319,6 @@ def on_gpu(leaf: Any) -> bool:
 
 def dtype_name(leaf: Any, path: Path = ()) -> str:
     """The dtype's name without byte order or library: float32 is float32 in NumPy and torch alike."""
-    if type(leaf) is LazyArray:
-        return leaf.dtype_name
     if is_tensor(leaf):
         name, known = _tensor_kind(leaf.dtype, leaf.layout, leaf.device)
     else:
@@ -358,9 +351,7 @@ def _name(dtype: np.dtype) -> str:
 
 
 def flat_of(leaf: Any) -> Any:
-    """The leaf's numbers in place: `as_numpy` in host memory, a flat tensor on a GPU, an array in a store itself."""
-    if type(leaf) is LazyArray:
-        return leaf
+    """The leaf's numbers in place: `as_numpy` in host memory, a flat tensor on a GPU."""
     return leaf.detach().reshape(-1) if on_gpu(leaf) else as_numpy(leaf)
 
 
@@ -389,8 +380,6 @@ def as_numpy_matrix(leaf: Any) -> Array:
 
 
 def _viewed(leaf: Any) -> Array:
-    if type(leaf) is LazyArray:
-        return leaf.numbers().reshape(leaf.shape)
     if is_tensor(leaf):
         if leaf.requires_grad:
             leaf = leaf.detach()
@@ -408,8 +397,6 @@ def like_leaf(flat: Any, leaf: Any) -> Any:
     """`flat`, in the storage of `flat_of`, as an array of the leaf's library, dtype and shape."""
     if is_tensor(flat):
         return flat.view(leaf.shape)
-    if type(leaf) is LazyArray:
-        return leaf.like(flat)
     if is_tensor(leaf):
         torch = sys.modules["torch"]
         return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype).to(leaf.device)

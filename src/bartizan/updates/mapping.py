@@ -53,8 +53,9 @@ class MappedFile:
     The descriptor may be closed at once, which Python's `mmap` keeps. Arrays are made by `np.ndarray(..., memory)`.
     """
 
+    part: MappedPart | None = None
+
     def __init__(self, descriptor: int, size: int, access: Access, offset: int = 0) -> None:
-        self.part: MappedPart | None = None
         self._library = _library()
         protection = mmap.PROT_READ | (0 if access == "read" else mmap.PROT_WRITE)
         flags = mmap.MAP_SHARED if access == "shared" else mmap.MAP_PRIVATE | NORESERVE

@@ -26,7 +26,6 @@ from bartizan.updates.layout import (
     on_host,
     shown_path,
 )
-from bartizan.updates.lazy import LazyArray, LocalFile
 from bartizan.updates.mapping import part_of, span
 
 
@@ -75,7 +74,7 @@ class Target:
     row: Row
 
     @classmethod
-    def of(cls, out: Any, layout: Layout, updates: Iterable[Array | LazyArray], points: Mapping[str, Any]) -> Target:
+    def of(cls, out: Any, layout: Layout, updates: Iterable[Array], points: Mapping[str, Any]) -> Target:
         """Check that a result fits into `out`, and that writing it changes no client's update and none of `points`."""
         leaves = server_leaves("out", out)
         if misfit := layout.misfit(Layout.of(leaves)) if leaves else "it is empty":
@@ -147,7 +146,7 @@ class _OverlapCheck:
         ends = [(where, stop) for where, _, stop in places]
         return cls([(where, start) for where, start, _ in places], list(accumulate(ends, max)))
 
-    def __call__(self, array: Array | LazyArray) -> bool:
+    def __call__(self, array: Array) -> bool:
         in_memory = not self.starts or not self.starts[-1][0]
         for where, low, high in _places(array, in_memory=in_memory) if array.size else ():
             before = bisect_left(self.starts, (where, high))
@@ -156,17 +155,11 @@ class _OverlapCheck:
         return False
 
 
-def _places(
-    array: Array | LazyArray, *, written: bool = False, in_memory: bool = False
-) -> Iterator[tuple[str, int, int]]:
+def _places(array: Array, *, written: bool = False, in_memory: bool = False) -> Iterator[tuple[str, int, int]]:
     """The memory of an array as ("", start, stop), and unless only that is asked for its place in a mapped file.
 
     Where it is `written`, a file is named only if writing to the array changes it.
     """
-    if isinstance(array, LazyArray):
-        if isinstance(array.stored, LocalFile):
-            yield array.stored.file, array.start, array.start + array.nbytes
-        return
     low, high = span(array)
     yield "", low, high
     part = None if in_memory else part_of(array, low)

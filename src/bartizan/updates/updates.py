@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from bartizan._util.text import short
 from bartizan._util.types import Array, Floats
-from bartizan.errors import LostClients
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
-from bartizan.updates.column_pass import FETCHED, UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
+from bartizan.updates.column_pass import UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
 from bartizan.updates.columns import GRANULE, HostRows, Row, UpdateRows, numbers, stack
 from bartizan.updates.layout import Layout, itemsize_of, usual_container
-from bartizan.updates.lazy import LazyArray, check_updates
 from bartizan.updates.server_inputs import Target
 
 Blocks = Iterable[tuple[int, ColumnBlock]]
@@ -66,7 +62,7 @@ class Updates:
             return
         self._refuse_on_gpu("memory")
         M, itemsize = len(self.all_rows), self.layout.widest.itemsize
-        least = gathered_bytes(M + FETCHED * self._in_flight, GRANULE, itemsize)
+        least = gathered_bytes(M, GRANULE, itemsize)
         if unit is not None:
             least = max(least, in_place_bytes(1 if self.trusted is None else 2, unit, itemsize))
         widened = [a for row in (self.reference, self.trusted) if row for a in row.floats if a.base is None]
@@ -82,7 +78,7 @@ class Updates:
         if self.on_gpu:
             raise ValueError(f"{given} is for updates in host memory; these are on {self.layout.entries[0].device}.")
 
-    def _arrays(self) -> Iterator[Array | LazyArray]:
+    def _arrays(self) -> Iterator[Array]:
         for m in range(len(self)):
             yield from (*self.rows.arrays[m], *self.integers[m])
 
@@ -113,30 +109,6 @@ class Updates:
     def on_gpu(self) -> bool:
         return self.rows.on_gpu
 
-    @property
-    def _in_flight(self) -> int:
-        return self.rows.rows_in_flight if isinstance(self.rows, HostRows) else 0
-
-    def lost(self) -> dict[int, str]:
-        """Clients whose updates in a store could not be read to the end, or have changed since, and why."""
-        if not self._in_flight:
-            return {}
-        stored = {
-            client: {array.update for array in (*arrays, *integers) if isinstance(array, LazyArray)}
-            for client, arrays, integers in zip(self.clients, self.rows.arrays, self.integers, strict=True)
-        }
-        check_updates(update for updates in stored.values() for update in updates)
-        reasons = ((client, one.lost) for client, updates in stored.items() for one in updates)
-        return {client: short(reason, 300) for client, reason in reasons if reason is not None}
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Raise LostClients at the end of the block if updates were lost in it."""
-        before = self.lost()
-        yield
-        if new := {client: reason for client, reason in self.lost().items() if client not in before}:
-            raise LostClients(new)
-
     @cached_property
     def all_rows(self) -> UpdateRows:
         """The rows of the clients, and after them that of the trusted update if there is one."""
@@ -156,9 +128,7 @@ class Updates:
 
     def parts(self, unit: int) -> Iterator[Updates]:
         """These clients in groups that fit the memory budget in whole units, each group with the trusted update."""
-        few = self.column_pass.rows_at_a_time(
-            unit, self.layout.widest.itemsize, copied=self.rows.needs_copy, in_flight=self._in_flight
-        )
+        few = self.column_pass.rows_at_a_time(unit, self.layout.widest.itemsize, copied=self.rows.needs_copy)
         n_trusted = 0 if self.trusted is None else 1
         few = len(self) if few is None else max(1, few - n_trusted)
         starts = range(0, len(self), few)
@@ -227,8 +197,6 @@ class Updates:
     def fault(self, row: int) -> str:
         """Why the numbers of a row can't be used, whose squared norm is not finite or too large."""
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
-            if isinstance(array, LazyArray) and array.update.lost is not None:
-                return array.update.lost
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):
                 values = numbers(piece, entry)

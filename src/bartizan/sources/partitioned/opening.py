@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bartizan._util.text import short
+from bartizan.errors import EXHAUSTED
 from bartizan.sources.partitioned.workers import WorkerError
 from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.files import open_paths
@@ -16,7 +16,6 @@ from bartizan.updates.layout import Unreadable, is_array, leaves_of, on_gpu, pla
 from bartizan.updates.parse import as_list, reason_of
 
 HELD_BYTES = 2**27  # of updates that a worker opens at a time, if no memory limit is given
-WORKER_FAULTS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
 
 
 def clients_of(part: Any) -> Sequence[Any]:
@@ -44,19 +43,19 @@ class Held:
 
 
 def opened(
-    items: Sequence[Any], wanted: Iterable[int] | None, memory: int | str | None, timeout: float
+    items: Sequence[Any], wanted: Iterable[int] | None, memory: int | str | None, **limits: Any
 ) -> Iterator[Held]:
     """Yield the updates of these clients, or of all, as many at a time as may be in memory.
 
-    A request to a store may take `timeout` seconds.
+    `limits` on time and bytes hold for what is fetched from stores.
     """
     limit = HELD_BYTES if memory is None else as_bytes(memory) // 2
     held, clients = Held(), list(range(len(items)) if wanted is None else wanted)
     # What is in files is mapped, and takes no memory: all at once.
-    mapped = iter(open_paths([items[client] for client in clients if not callable(items[client])], timeout=timeout))
+    mapped = iter(open_paths([items[client] for client in clients if not callable(items[client])], **limits))
     for client in clients:
         item, size = items[client], 0
-        update = open_paths([_called(item, client)], timeout=timeout)[0] if callable(item) else next(mapped)
+        update = open_paths([_called(item, client)], **limits)[0] if callable(item) else next(mapped)
         try:
             given, update = update, _in_host_memory(update)
             if callable(item) or update is not given:
@@ -80,7 +79,7 @@ def _called(item: Callable[[], Any], client: int) -> Any:
     try:
         return item()
     except Exception as error:
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in WORKER_FAULTS):
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in EXHAUSTED):
             raise WorkerError(
                 f"client {client} of the part can't be opened: {type(error).__name__}: {short(error)}. Give this "
                 "worker more memory, file descriptors or disk, or fewer clients at a time by memory=. A path needs "

@@ -30,8 +30,8 @@ from bartizan.sources.partitioned.steps import ReadPlan
 from bartizan.sources.partitioned.workers import Workers, workers_of
 from bartizan.updates import parse_updates
 from bartizan.updates.column_pass import as_bytes
-from bartizan.updates.files import create_update, open_update
-from bartizan.updates.lazy import TIMEOUT
+from bartizan.updates.files import create_update, max_bytes_like, open_update
+from bartizan.updates.stores import TIMEOUT
 
 
 def aggregate(
@@ -77,8 +77,8 @@ def aggregate(
         out: Where the update goes. None: to the caller. A container of arrays: into these. A `pathlib.Path` that ends
             in .npy or .safetensors: into that file of the caller.
         memory: The most memory for the updates that a worker opens at a time.
-        timeout: Seconds in which all workers must answer a step (a process group has its own). A worker's request to a
-            store may take as long, and at most 60 s.
+        timeout: Seconds in which all workers must answer a step (a process group has its own). A store may
+            send a worker no bytes for as long, and at most 60 s.
 
     >>> import bartizan as bz
     >>> parts = [[[1.0, 2.0], [1.1, 2.1]], [[0.9, 1.9], [float("nan"), 0.0], [70.0, -70.0]]]
@@ -99,7 +99,8 @@ def aggregate(
     for name, point in points.items():
         if point is not None:  # report its faults before the workers begin
             parse_updates([point], **{name: point})
-    plan = ReadPlan(chosen, fresh_seed() if seed is None else checked_seed(seed), memory, min(timeout, TIMEOUT))
+    seed = fresh_seed() if seed is None else checked_seed(seed)
+    plan = ReadPlan(chosen, seed, memory, min(timeout, TIMEOUT), max_bytes_like(reference))
 
     def caller(workers: Workers, sizes: npt.ArrayLike | None) -> Aggregation[Any]:
         source = PartitionedUpdates(workers, plan, points, strict=strict)

@@ -14,7 +14,6 @@ import numpy as np
 
 from bartizan import __version__
 from bartizan._util.types import Array
-from bartizan.errors import LostClients
 from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
 from bartizan.measure.base import StreamingSketch
@@ -22,9 +21,8 @@ from bartizan.measure.geometry import norm_limit
 from bartizan.measure.measurements import Measurements
 from bartizan.sources.partitioned.opening import Held, clients_of, opened
 from bartizan.updates import ColumnPass, Updates
-from bartizan.updates.columns import Row, slices, stack
+from bartizan.updates.columns import Row, stack
 from bartizan.updates.layout import Layout, form_of, is_tensor, rebuild
-from bartizan.updates.lazy import LazyArray, bfloat16_array
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate, reason_of
 
 CHANGED = "its update changed between sketching and summing"
@@ -38,6 +36,8 @@ class ReadPlan:
     seed: int = field(repr=False)
     memory: int | str | None
     request_timeout: float
+    max_bytes: int
+    """Bytes that an update in a store may have."""
     layout: Layout | None = None
     """None as long as it is not agreed: each part then takes the layout of most of its own clients."""
     scale: float | None = None
@@ -49,7 +49,7 @@ class ReadPlan:
         return updates if self.scale is None else updates.scaled(self.scale)
 
     def opened(self, items: Sequence[Any], wanted: Iterable[int] | None) -> Iterator[Held]:
-        return opened(items, wanted, self.memory, self.request_timeout)
+        return opened(items, wanted, self.memory, timeout=self.request_timeout, max_bytes=self.max_bytes)
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,7 @@ class Shell:
 
     @classmethod
     def of(cls, leaf: Any) -> Shell:
-        like = leaf
-        if isinstance(leaf, LazyArray):
-            like = np.empty(0, leaf.dtype)
-            like = bfloat16_array(like) if leaf.dtype_name == "bfloat16" else like
-        return cls(like.dtype, tuple(leaf.shape), is_tensor(like))
+        return cls(leaf.dtype, tuple(leaf.shape), is_tensor(leaf))
 
     def array(self) -> Any:
         """Return an array of this dtype and shape; its memory is never written to, and so takes no RAM."""
@@ -189,12 +185,10 @@ def _inspect_held(
     rows = None if about is None else stack([Row(tuple(about), ())], layout)
     sketched = plan.sketch.measure(updates, plan.seed, rows)
     fitting = [clients[row] for row in updates.clients]
-    lost = {clients[row]: reason for row, reason in updates.lost().items()}
-    sketched.squared_norms[[row for row, client in enumerate(fitting) if client in lost]] = np.nan
     fit = sketched.squared_norms[: len(fitting)] <= norm_limit(layout.widest)  # False for NaN
     report.clients += fitting
     unfit = np.flatnonzero(~fit).tolist()
-    report.faults |= {fitting[row]: lost.get(fitting[row]) or updates.fault(row) for row in unfit}
+    report.faults |= {fitting[row]: updates.fault(row) for row in unfit}
     report.digests |= {client: digest_of(sketched, row) for row, client in enumerate(fitting) if client in held.opened}
     return replace(sketched, clients=tuple(fitting))
 
@@ -206,13 +200,13 @@ def send_row(part: Any, first: FirstReading, points: Mapping[str, Any], client: 
     updates = _fitted(inspected, first.layout, points)
     if updates is None:
         return inspected.quarantined(first.layout)[0]
-    arrays = [_copied(array) for array in updates.rows.arrays[0]]
+    arrays = [np.array(array) for array in updates.rows.arrays[0]]
     if client in first.digests:
         # Of the copy: the others are measured from it.
         copy = replace(updates, rows=stack([Row(tuple(arrays), ())], first.layout), trusted=None)
         sketched = first.plan.sketch.measure(first.plan.prepared(copy), first.plan.seed)
         if first.changed(sketched, [client]):
-            return updates.lost().get(0, CHANGED)
+            return CHANGED
     return arrays
 
 
@@ -257,18 +251,14 @@ def weighted_sum(
             block.kernels.weighted_sum(block, own[low : low + len(some)], 1.0, before, Rows.of(to[None]))
             summed = max(summed, start + block.width)
 
-        try:
-            with updates.reading():
-                if first.digests.keys() & set(clients):
-                    sketched = first.plan.sketch.measure(updates, first.plan.seed, use=add)
-                    changed.update(first.changed(sketched, [clients[row] for row in updates.clients]))
-                else:
-                    for start, block, _ in updates.blocks(updates.rows):
-                        add(updates, start, block)
-                for at, row in enumerate(updates.clients):
-                    integers[offset + clients[row]] = tuple(map(_copied, updates.integers[at]))
-        except LostClients as lost:
-            changed.update({clients[row]: reason for row, reason in lost.reasons.items()})
+        if first.digests.keys() & set(clients):
+            sketched = first.plan.sketch.measure(updates, first.plan.seed, use=add)
+            changed.update(first.changed(sketched, [clients[row] for row in updates.clients]))
+        else:
+            for start, block, _ in updates.blocks(updates.rows):
+                add(updates, start, block)
+        for at, row in enumerate(updates.clients):
+            integers[offset + clients[row]] = tuple(map(np.array, updates.integers[at]))
 
     for held in first.plan.opened(clients_of(part), list(weights)):
         add_held(held)
@@ -281,11 +271,6 @@ def _fitted(inspected: InspectedUpdates, layout: Layout, points: Mapping[str, An
     if len(inspected.quarantined(layout)) == len(inspected.parsed) + len(inspected.unreadable):
         return None
     return inspected.fitted(layout, **points)
-
-
-def _copied(array: Any) -> Array:
-    """Return a copy of an array that may be in a store."""
-    return slices([array], 0, array.size)[0] if isinstance(array, LazyArray) else np.array(array)
 
 
 def digest_of(sketched: Measurements, row: int) -> bytes:

@@ -11,7 +11,6 @@ import numpy as np
 
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.stopwatch import Stopwatch
-from bartizan.errors import LostClients
 from bartizan.measure import Exact, Sketch
 from bartizan.measure.base import ColumnSketch, Projection, StreamingSketch
 from bartizan.measure.choose import exact_is_faster, settled
@@ -85,10 +84,7 @@ class ShardedUpdates:
             request = self.ranks.broadcast(None, Request)
             if request.verb == "_combine":
                 watch.lap("weigh")
-            try:
-                answer = getattr(self, request.verb)(*request.arguments)
-            except LostClients:
-                continue  # the first rank has raised it too, and judges anew
+            answer = getattr(self, request.verb)(*request.arguments)
             watch.lap("combine" if request.verb == "_combine" else "sketch")
             if isinstance(answer, Combined):
                 return answer, request.arguments[0]
@@ -160,24 +156,12 @@ class ShardedUpdates:
         return self.clients.fault(self.clients.clients.index(client))
 
     def _combine(self, judgement: Judgement) -> Combined:
-        """This rank's columns of the result; LostClients on all ranks if one can't read some clients again."""
-        own = self.ranks.attempt(lambda: self._combined(judgement))
-        lost = self.ranks.gather(own if isinstance(own, Failure) else own[1], dict)
-        reasons = {client: reason for of_a_rank in reversed(lost) for client, reason in of_a_rank.items()}
-        if reasons:
-            raise LostClients(reasons)
-        assert not isinstance(own, Failure)
-        return Combined(own[0])
-
-    def _combined(self, judgement: Judgement) -> tuple[Any, dict[int, str]]:
+        """Combine this rank's columns."""
         decision, own = judgement.decision, self._only(judgement.clients)
-        noise, lost, update = Noise(decision.noise, judgement.seed, self.first), own.lost(), None
-        try:
-            if not lost:
-                update = combine(own, decision.weights, decision.coordinate_stage, noise)
-        except LostClients as gone:
-            lost = gone.reasons
-        return update, {client: f"{self._where}: {reason}" for client, reason in lost.items()}
+        noise = Noise(decision.noise, judgement.seed, self.first)
+        update = self.ranks.attempt(lambda: combine(own, decision.weights, decision.coordinate_stage, noise))
+        self.ranks.gather(update if isinstance(update, Failure) else None, NoneType)
+        return Combined(update)
 
     def _only(self, clients: Sequence[int]) -> Updates:
         own = self.clients

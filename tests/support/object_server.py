@@ -1,12 +1,8 @@
-"""An HTTP server with byte ranges, whose objects may be computed as they are read, and misbehave.
-
-As a program it serves clients that are made from seeds: `python -m tests.support.range_server CLIENTS SHARDS NUMBERS`.
-"""
+"""An HTTP server whose objects may be computed as they are read, and which misbehaves where a test says so."""
 
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections import Counter
@@ -15,10 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-FAULTS = ("truncated", "slow", "endless", "no ranges", "wrong range", "changed", "gone", "broken", "longer", "unsized")
+FAULTS = ("truncated", "slow", "endless", "unsized", "gone", "broken", "forbidden")
+PIECE_BYTES = 2**22  # that are sent at a time
 
 
-class RangeServer:
+class ObjectServer:
     """Serves `objects`, bytes or functions (start, stop) -> bytes with a size; counts the bytes that it sends."""
 
     def __init__(self) -> None:
@@ -52,10 +49,13 @@ class RangeServer:
             daemon_threads = True
             request_queue_size = 128
 
+            def handle_error(self, *about: object) -> None:
+                """A client that has left is none."""
+
         self.http = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
 
-    def __enter__(self) -> RangeServer:
+    def __enter__(self) -> ObjectServer:
         threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
@@ -72,36 +72,28 @@ class RangeServer:
             self.requests[path] += 1
             kind, begins = self.faults.get(path, ("", 0))
             fault = kind if self.requests[path] >= begins else ""
-        if path == "/counts":
-            body = json.dumps({"sent": self.sent.total(), "most_in_flight": self.most_in_flight}).encode()
-            return self._send(request, 200, body, {})
         if path not in self.objects or fault == "gone":
             return self._send(request, 404, b"", {})
         if fault == "broken":
             return self._send(request, 500, b"", {})
+        if fault == "forbidden":
+            return self._send(request, 403, b"", {})
         size, read = self.objects[path]
-        first, last = (int(n) for n in request.headers["Range"].removeprefix("bytes=").split("-"))
-        if first >= size:
-            return self._send(request, 416, b"", {})
-        body = read(first, min(last + 1, size))
-        if fault == "no ranges":
-            return self._send(request, 200, body, {})
-        shift = 1 if fault == "wrong range" else 0
-        told = "*" if fault == "unsized" else size + (1 if fault == "longer" else 0)
-        version = f'"{fault or "first"}"' if fault == "changed" else '"first"'
-        headers = {"Content-Range": f"bytes {first + shift}-{last + shift}/{told}", "ETag": version}
-        if fault == "endless":
-            return self._endless(request, headers)
+        if fault in ("endless", "unsized"):
+            return self._chunked(request, read(0, size), endless=fault == "endless")
         if fault in ("truncated", "slow"):
             request.close_connection = True
-            self._send(request, 206, body[: len(body) // 2], headers, length=len(body))
+            self._send(request, 200, read(0, size // 2), {}, length=size)
             request.wfile.flush()
             if fault == "slow":
                 time.sleep(3)
             return None
         with self._lock:
-            self.sent[path] += len(body)
-        return self._send(request, 206, body, headers)
+            self.sent[path] += size
+        self._send(request, 200, b"", {}, length=size)
+        for start in range(0, size, PIECE_BYTES):
+            request.wfile.write(read(start, min(start + PIECE_BYTES, size)))
+        return None
 
     @staticmethod
     def _send(
@@ -114,14 +106,14 @@ class RangeServer:
         request.wfile.write(body)
 
     @staticmethod
-    def _endless(request: BaseHTTPRequestHandler, headers: dict[str, str]) -> None:
-        request.close_connection = True
-        request.send_response(206)
-        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
-            request.send_header(name, value)
+    def _chunked(request: BaseHTTPRequestHandler, body: bytes, *, endless: bool) -> None:
+        """Send a body without saying how long it is, or zeros until the reader closes the connection."""
+        request.send_response(200)
+        request.send_header("Transfer-Encoding", "chunked")
         request.end_headers()
-        while True:  # until the reader closes the connection
+        while endless:
             request.wfile.write(b"10000\r\n" + bytes(2**16) + b"\r\n")
+        request.wfile.write(f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
 
 
 def made_shards(client: int, n_shards: int, numbers: int) -> dict[str, tuple[int, Callable[[int, int], bytes]]]:
@@ -165,17 +157,3 @@ def _block() -> memoryview:
 
 
 BLOCK = _block()
-
-
-def main() -> None:
-    n_clients, n_shards, numbers = map(int, sys.argv[1:])
-    with RangeServer() as server:
-        for client in range(n_clients):
-            for name, made in made_shards(client, n_shards, numbers).items():
-                server.objects[f"/{client}/{name}"] = made
-        print(server.url, flush=True)
-        sys.stdin.read()  # until the parent ends
-
-
-if __name__ == "__main__":
-    main()

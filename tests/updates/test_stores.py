@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,9 +24,10 @@ import torch
 
 import bartizan as bz
 from bartizan import partitioned
-from bartizan.updates import lazy
-from bartizan.updates.files import create_update, open_update
-from range_server import RangeServer, made_shards
+from bartizan.errors import ServerResourceError
+from bartizan.updates import mapping, stores
+from bartizan.updates.files import create_update, max_bytes_like, open_paths, open_update
+from object_server import ObjectServer, made_shards
 
 M = 8
 RULE = bz.NNM(2) >> bz.GeometricMedian()
@@ -76,7 +78,7 @@ def memory(folders):
 
 @pytest.fixture
 def server(folders):
-    with RangeServer() as server:
+    with ObjectServer() as server:
         for folder in folders:
             for file in folder.iterdir():
                 server.put(f"/{folder.name}/{file.name}", file.read_bytes())
@@ -150,8 +152,7 @@ def test_plain_arrays_are_read_where_they_are(memory):
         assert np.asarray(found).dtype == x.dtype
     with memory.open("/x.npy", "wb") as file:
         np.save(file, np.asfortranarray(x))
-    with pytest.raises(ValueError, match="Fortran order"):
-        open_update("memory://x.npy")
+    assert np.array_equal(open_update("memory://x.npy"), x)
 
 
 def index(**places: str) -> bytes:
@@ -209,65 +210,60 @@ def test_an_unsound_folder_is_refused_and_its_client_quarantined(case, tmp_path,
         assert list(out.quarantined) == [0]
 
 
-# The request at which each begins: the index takes two, a shard one to be opened and one for its header.
-FIRST, SECOND_PASS = 3, 4
 FAULTS = {
-    "truncated": "20,00[0-9]|Payload|bytes came where",
+    "truncated": "Payload",
     "slow": "no answer in 0.5 s",
-    "endless": "more than the [0-9,]+ bytes came",
-    "no ranges": "HTTP status 200 came where 206",
-    "wrong range": "another range came than bytes",
-    "unsized": "another range came than bytes",
-    "changed": "changed while it was being read",
-    "longer": "changed while it was being read",
-    "gone": "there is no such object",
+    "endless": "it is too large: an update may have 1,000,000 bytes",
+    "gone": "there is no such object as 'model-00002",
     "broken": "HTTP status 500",
+    "forbidden": "HTTP status 403",
 }
+SHARD = "/c3/model-00002-of-00002.safetensors"
 
 
-@pytest.mark.parametrize("begins", [FIRST, SECOND_PASS], ids=["while it is sketched", "while it is combined"])
+def opened_with(places: list[str], **limits: float) -> list[object]:
+    """The updates, of which client 3 has these limits."""
+    updates = open_paths([*places[:3], *places[4:]])
+    return [*updates[:3], *open_paths(places[3:4], **limits), *updates[3:]]
+
+
+def without_3(folders: list[Path]) -> bz.Aggregation:
+    return bz.aggregate([*folders[:3], Path("nowhere.npy"), *folders[4:]], RULE, sketch="rotated", seed=7)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_store_that_fails_costs_one_client(fault, begins, folders, server, monkeypatch):
-    monkeypatch.setattr(lazy, "ATTEMPTS", 2)
-    path = "/c3/model-00002-of-00002.safetensors"
-    updates = [open_update(address) for address in addresses(server.url)]
-    if fault == "slow":
-        updates[3]["head"].update.timeout = 0.5
-    assert server.requests[path] == FIRST - 1
-    server.faults[path] = fault, begins
+def test_a_store_that_fails_costs_one_client(fault, folders, server, monkeypatch):
+    monkeypatch.setattr(stores, "ATTEMPTS", 2)
+    server.faults[SHARD] = fault, 1
+    updates = opened_with(addresses(server.url), timeout=0.5 if fault == "slow" else 60, max_bytes=10**6)
     out = bz.aggregate(updates, RULE, sketch="rotated", seed=7)
     assert list(out.quarantined) == [3]
-    assert f"{server.url}{path}" in out.quarantined[3]
+    assert f"{server.url}/c3/" in out.quarantined[3]
     assert re.search(FAULTS[fault], out.quarantined[3]), out.quarantined[3]
     assert "secret" not in out.quarantined[3]
-    without = bz.aggregate([*folders[:3], Path("nowhere.npy"), *folders[4:]], RULE, sketch="rotated", seed=7)
-    assert bits(out.update["head"]) == bits(without.update["head"])
+    assert bits(out.update["head"]) == bits(without_3(folders).update["head"])
 
 
-@pytest.mark.parametrize("begins", [FIRST, SECOND_PASS], ids=["while it is sketched", "while it is read again"])
-def test_so_does_one_that_fails_workers(begins, folders, server, monkeypatch):
-    monkeypatch.setattr(lazy, "ATTEMPTS", 2)
-    server.faults["/c3/model-00002-of-00002.safetensors"] = "gone", begins
+@pytest.mark.parametrize("begins", [1, 2], ids=["while it is sketched", "while it is read again"])
+def test_so_does_one_that_fails_workers(begins, folders, server):
+    server.faults[SHARD] = "gone", begins
     places = addresses(server.url)
     out = partitioned.aggregate([places[:2], places[2:]], RULE, sketch="rotated", seed=7)
     assert list(out.quarantined) == [3]
     assert "no such object" in out.quarantined[3]
-    without = bz.aggregate([*folders[:3], Path("nowhere.npy"), *folders[4:]], RULE, sketch="rotated", seed=7)
-    np.testing.assert_array_equal(out.weights, without.weights)
+    np.testing.assert_array_equal(out.weights, without_3(folders).weights)
 
 
 @pytest.fixture(scope="module")
 def made():
     """24 clients of one shard of 1,000,000 numbers, and their addresses."""
-    with RangeServer() as server:
+    with ObjectServer() as server:
         for client in range(24):
             server.objects |= {f"/{client}/{name}": one for name, one in made_shards(client, 1, 1_000_000).items()}
         yield server, [f"{server.url}/{client}/model.safetensors.index.json" for client in range(24)]
 
 
-@pytest.mark.parametrize(
-    ("rule", "reads"), [(bz.GeometricMedian(), 2.2), (bz.Bulyan(2), 2.2), (bz.Krum(2), 1.1)], ids=repr
-)
+@pytest.mark.parametrize(("rule", "reads"), [(bz.GeometricMedian(), 2), (bz.Bulyan(2), 2), (bz.Krum(2), 1.1)], ids=repr)
 def test_workers_read_what_they_sketch_once_and_what_they_sum_once_more(rule, reads, made):
     server, places = made
     flat = bz.aggregate(places, rule, sketch="rotated", seed=7)
@@ -275,42 +271,15 @@ def test_workers_read_what_they_sketch_once_and_what_they_sum_once_more(rule, re
     out = partitioned.aggregate([places[:9], places[9:]], rule, sketch="rotated", seed=7)
     np.testing.assert_array_equal(out.weights, flat.weights)
     total = sum(size for size, _ in server.objects.values())
-    print(repr(rule), "reads:", server.sent.total() / total)
     assert total < server.sent.total() <= reads * total
 
 
-@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.Bulyan(2)], ids=repr)
-def test_workers_use_no_object_that_is_another_one_the_second_time(rule, made):
-    """It has the same size and ETag, and so only its numbers tell."""
-    server, places = made
-    path = "/5/model-00001-of-00001.safetensors"
-    size, read = server.objects[path]
-    server.sent.clear()
-
-    def replaced(start, stop):
-        body = bytearray(read(start, stop))
-        if server.sent[path] > size and stop == size:  # it was read to the end before
-            body[-2:] = b"\x00\x43"  # 128 in bfloat16
-        return bytes(body)
-
-    server.objects[path] = size, replaced
-    try:
-        out = partitioned.aggregate([places[:9], places[9:]], rule, sketch="rotated", seed=7)
-    finally:
-        server.objects[path] = size, read
-    assert list(out.quarantined) == [5]
-    assert "changed between sketching and summing" in out.quarantined[5]
-    without = bz.aggregate([*places[:5], Path("nowhere.npy"), *places[6:]], rule, sketch="rotated", seed=7)
-    np.testing.assert_array_equal(out.weights, without.weights)
-    (name,) = out.update
-    expected = without.update[name].float()
-    np.testing.assert_allclose(out.update[name].float(), expected, rtol=2**-7, atol=1e-5)  # a bit of bfloat16
-
-
-def test_a_store_that_fails_is_an_error_where_clients_must_not(server):
-    server.faults["/c3/model-00002-of-00002.safetensors"] = "gone", SECOND_PASS
-    with pytest.raises(bz.BadClientError, match=r"client 3: .*no such object"):
-        bz.aggregate(addresses(server.url), RULE, sketch="rotated", seed=7, strict=True)
+def test_an_object_may_come_without_its_size(server, folders):
+    server.faults[SHARD] = "unsized", 1
+    assert_same(
+        bz.aggregate(addresses(server.url), RULE, sketch="rotated", seed=7),
+        bz.aggregate(folders, RULE, sketch="rotated", seed=7),
+    )
 
 
 def test_calls_that_never_return_delay_no_other_client(memory, monkeypatch):
@@ -322,11 +291,9 @@ def test_calls_that_never_return_delay_no_other_client(memory, monkeypatch):
             over.wait()
         return cat(fs, path, start, end, **options)
 
-    updates = [open_update(address) for address in addresses("memory")]
-    updates[3]["head"].update.timeout = 0.3
     monkeypatch.setattr(type(memory), "cat_file", stuck)
     try:
-        out = bz.aggregate(updates, RULE, sketch="rotated", seed=7)
+        out = bz.aggregate(opened_with(addresses("memory"), timeout=0.3), RULE, sketch="rotated", seed=7)
     finally:
         over.set()
     assert list(out.quarantined) == [3]
@@ -334,11 +301,10 @@ def test_calls_that_never_return_delay_no_other_client(memory, monkeypatch):
 
 
 def test_a_fault_that_passes_costs_nobody(folders, server):
-    path = "/c3/model-00002-of-00002.safetensors"
     answer, failed = server.answer, []
 
     def first_fails(request, asked):
-        if asked == path and len(failed) < 2:
+        if asked == SHARD and len(failed) < 2:
             failed.append(asked)
             return server._send(request, 503, b"", {})
         return answer(request, asked)
@@ -349,59 +315,134 @@ def test_a_fault_that_passes_costs_nobody(folders, server):
     assert_same(out, bz.aggregate(folders, RULE, sketch="rotated", seed=7))
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["before the second pass", "inside the first pass"])
-def test_an_object_that_is_replaced_is_not_aggregated(seen, memory, monkeypatch):
-    """The store in memory answers no versions with ranges: they are asked for after each pass."""
-    path, cat = "/round/c3/model-00002-of-00002.safetensors", type(memory).cat_file
-    before, reads = memory.store[path].getvalue(), []
+def test_an_object_that_is_replaced_while_it_is_fetched_is_not_aggregated(memory, monkeypatch):
+    path, cat = f"/round{SHARD}", type(memory).cat_file
 
     def replaced(fs, asked, start=None, end=None, **options):
         answer = cat(fs, asked, start, end, **options)
         if asked == path:
-            reads.append(asked)
-            if len(reads) == (3 if seen else 2):
-                memory.pipe_file(path, before[:-4] + np.float32(1e4).tobytes())
+            memory.pipe_file(path, memory.store[path].getvalue())
         return answer
 
     monkeypatch.setattr(type(memory), "cat_file", replaced)
     out = bz.aggregate(addresses("memory"), bz.Mean(), seed=7)
     assert list(out.quarantined) == [3]
-    assert "changed while it was being read" in out.quarantined[3]
-    assert abs(np.asarray(out.update["head"])).max() < 10
+    assert "changed while it was being fetched" in out.quarantined[3]
 
 
-def test_a_round_says_at_once_what_it_can_not_read(memory):
-    with bz.Aggregator(RULE, sketch="rotated").round(seed=3) as r:
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_an_object_that_changes_after_it_was_fetched_has_no_influence(change, memory, folders):
+    with bz.Aggregator(RULE, sketch="rotated").round(seed=3, recheck=False) as r:
         for client, address in enumerate(addresses("memory")):
             assert r.add(address, client) is None
         assert "there is no such object" in r.add("memory://round/nowhere.safetensors", M)
-        memory.rm("/round/c5/model-00001-of-00002.safetensors")
+        if change == "replaced":
+            memory.pipe_file(f"/round{SHARD}", memory.cat_file(f"/round{SHARD}")[:-4] + np.float32(1e4).tobytes())
+        else:
+            memory.rm(f"/round{SHARD}")
         out = r.close()
-    assert sorted(out.quarantined) == [5, M]
-    assert "there is no such object" in out.quarantined[5]
+    assert list(out.quarantined) == [M]
+    with bz.Aggregator(RULE, sketch="rotated").round(seed=3, recheck=False) as r:
+        for client, folder in enumerate(folders):
+            r.add(folder, client)
+        r.add(Path("nowhere.npy"), M)
+        assert bits(r.close().update["head"]) == bits(out.update["head"])
+
+
+def test_an_update_that_is_too_large_is_not_fetched(server, monkeypatch):
+    """The reference tells how large an update may be; the store states how large it is."""
+    small = np.zeros(3)
+    assert max_bytes_like(small) == 8 * 3 + 2**24
+    server.objects["/huge.npy"] = 2**40, lambda start, stop: bytes(stop - start)
+    for limits in ({"reference": small}, {}):
+        out = bz.aggregate([f"{server.url}/huge.npy", small + 1, small + 1], bz.Mean(), **limits)
+        assert list(out.quarantined) == [0]
+        most = max_bytes_like(limits.get("reference"))
+        assert f"it is too large: an update may have {most:,} bytes" in out.quarantined[0]
+    with bz.Aggregator(bz.Mean()).round(reference=small) as r:
+        assert f"{2**24 + 24:,} bytes" in r.add(f"{server.url}/huge.npy", 0)
+
+
+def test_all_objects_of_an_update_count(server):
+    size = sum(size for path, (size, _) in server.objects.items() if path.startswith("/c3/"))
+    place = addresses(server.url)[3]
+    open_update(place, max_bytes=size)
+    with pytest.raises(ValueError, match=f"an update may have {size - 1:,} bytes"):
+        open_update(place, max_bytes=size - 1)
+
+
+def test_what_was_fetched_has_no_name_and_is_gone_with_its_arrays(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gc.collect()
+    before = mapping.n_mapped()
+    update = open_update(addresses(server.url)[0])
+    assert mapping.n_mapped() == before + 2
+    assert list(tmp_path.iterdir()) == []
+    part = update["head"][5:]
+    del update
+    gc.collect()
+    assert mapping.n_mapped() == before + 1
+    del part
+    gc.collect()
+    assert mapping.n_mapped() == before
+
+
+def test_a_disk_that_is_full_is_the_servers_fault(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(400_000, np.float32))
+    code = """
+import resource, sys
+import numpy as np, bartizan as bz
+from bartizan.errors import ServerResourceError
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+try:
+    bz.aggregate([sys.argv[1], np.zeros(400_000, np.float32)], bz.Mean())
+except ServerResourceError as full:
+    print("ulimit -f" in str(full), "TMPDIR" in str(full))
+"""
+    done = subprocess.run([sys.executable, "-c", code, f"file://{tmp_path}/x.npy"], capture_output=True, text=True)
+    assert done.stdout == "True True\n", done.stderr
+
+
+def test_no_folder_for_temporary_files_is_the_servers_fault(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(ServerResourceError, match="No temporary folder can be made"):
+        bz.aggregate(addresses(server.url), bz.Mean())
+
+
+def test_ctrl_c_waits_for_no_store(server):
+    over, ended, answer = threading.Event(), [], server.answer
+
+    def stuck(request, asked):
+        if asked == SHARD:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            ended.append(over.wait(30))
+        return answer(request, asked)
+
+    server.answer = stuck
+    with pytest.raises(KeyboardInterrupt):
+        bz.aggregate(addresses(server.url), bz.Mean())
+    assert not ended
+    over.set()
 
 
 def test_a_client_that_drips_is_left_behind(monkeypatch):
-    """Each request is answered in time, and the whole would take hours; the clock is the test's own."""
+    """Each answer comes in time, and the whole would take hours; the clock is the test's own."""
     now = [1000.0]
-    monkeypatch.setattr(lazy, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    one = lazy.RemoteUpdate(timeout=60)
-    assert one.time_to_open() == 60
-
-    class Slow:
-        shown, size = "slow://x", 100
-
-        async def read_into(self, start: int, out: memoryview) -> None:
-            now[0] += 29
-
-    for n in range(3):
-        assert one.lost is None, n
-        lazy.run(one.read(Slow(), 0, memoryview(bytearray(10))))
-    assert "slow://x came too slowly: 30 bytes in 87 s" in one.lost
-    now[0] += 200
-    assert one.time_to_open() == 13  # of five times 60 s
-    now[0] += 20
-    assert one.time_to_open() == 0
+    monkeypatch.setattr(stores, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    limits = stores.Limits(timeout=60)
+    for came in range(1, 5):
+        now[0] += 29
+        limits.see("x.npy", 10**9, came)
+        limits.check()
+    limits.see("x.npy", 10**9, 2**16 * 20)
+    now[0] += 21
+    limits.check()
+    now[0] += 10
+    with pytest.raises(ValueError, match=r"it came too slowly: 1,310,720 bytes in 147 s"):
+        limits.check()
+    now[0] += 30
+    with pytest.raises(TimeoutError):
+        limits.check()
 
 
 def test_results_appear_at_an_address_whole_or_not_at_all(memory, monkeypatch):
@@ -411,8 +452,8 @@ def test_results_appear_at_an_address_whole_or_not_at_all(memory, monkeypatch):
             place[name][...] = array
         assert not memory.exists("/out")
     found = open_update("memory://out/next.safetensors")
-    assert all(bits(found[name].load()) == bits(array.numpy() if array.dtype != torch.bfloat16 else array)
-               for name, array in like.items())  # fmt: skip
+    for name, array in like.items():
+        assert bits(found[name]) == bits(array if array.dtype == torch.bfloat16 else array.numpy())
     kept = memory.store["/out/next.safetensors"].getvalue()
     with pytest.raises(RuntimeError), create_update("memory://out/next.safetensors", like):
         raise RuntimeError
@@ -444,32 +485,21 @@ def test_what_killed_uploads_left_is_removed_after_a_day(memory):
     assert sorted(memory.find("/out")) == sorted([new, *others, "/out/next.npy"])
 
 
-@pytest.mark.parametrize(("rule", "reads"), [(RULE, 2.2), (bz.Krum(2), 1.3), (bz.Mean(), 2.2)], ids=repr)
-def test_each_byte_is_read_as_often_as_it_must_be(rule, reads, server):
-    """Counted at the server. Krum reads all updates once, and one of these eight a second time."""
+@pytest.mark.parametrize("rule", [RULE, bz.Krum(2), bz.Mean()], ids=repr)
+def test_each_object_is_fetched_once_several_at_a_time(rule, server):
+    """Counted at the server."""
     answer = server.answer
     server.answer = lambda *asked: (time.sleep(0.02), answer(*asked))  # as a network does: others are asked meanwhile
     out = bz.aggregate(addresses(server.url), rule, sketch="rotated" if rule.needs_distances else "exact", seed=7)
     assert not out.quarantined
-    total = sum(size for size, _ in server.objects.values())
-    # The headers of these tiny objects are read in pieces of lazy reads of up to 16 KiB: the shards are 80 kB.
-    headers = sum(min(size, 2**14) for size, _ in server.objects.values())
-    assert total < server.sent.total() <= (reads - 0.1) * total + headers
+    assert set(server.requests.values()) == {1}
+    assert server.sent.total() == sum(size for size, _ in server.objects.values())
     assert server.most_in_flight > 1
 
 
-def test_adjacent_entries_are_one_request(server):
-    content = safetensors.numpy.save({f"layer.{i:03}": np.full(10, i, np.float32) for i in range(300)})
-    url = server.put("/many.safetensors", content)
-    update = open_update(url)
-    before = server.requests["/many.safetensors"]
-    out = bz.aggregate([update, update], bz.Mean(), seed=1)
-    assert server.requests["/many.safetensors"] - before <= 4
-    assert out.update["layer.299"].tolist() == [299.0] * 10
-
-
 def test_no_secret_of_an_address_is_told():
-    assert lazy.reason_of_failure(OSError("URL('http://h/x?sig=1') is bad?"), 1) == "OSError: URL('http://h/x') is bad?"
+    said = stores.reason_of_failure(OSError("URL('http://h/x?sig=1') is bad?"), 1)
+    assert said == "OSError: URL('http://h/x') is bad?"
     out = bz.aggregate(["https://me:pw@127.0.0.1:9/b.npy?sig=1", np.ones(3), np.ones(3)], bz.Mean())
     assert "pw" not in out.quarantined[0]
     assert "sig" not in out.quarantined[0]
@@ -481,79 +511,3 @@ def test_without_fsspec_the_extra_is_named(monkeypatch):
         open_update("s3://bucket/x.npy")
     out = bz.aggregate(["s3://bucket/x.npy", np.ones(3), np.ones(3)], bz.Mean())
     assert "bartizan[remote]" in out.quarantined[0]
-
-
-MEASURED = """
-import json, sys
-import numpy as np, bartizan as bz
-from bartizan.updates.files import create_update, open_update
-url, n, rule, out, tiny = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:]
-updates = [f"{url}/{m}/model.safetensors.index.json" for m in range(n)]
-rule = bz.rule(rule, **({"n_byzantine": 3} if rule == "krum" else {}))
-bz.aggregate(tiny, rule, sketch="rotated")  # compiles and imports
-def resident(key):
-    return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1]) * 1024
-with open("/proc/self/clear_refs", "w") as clear:
-    clear.write("5")  # the peak is measured from here on
-before = resident("VmRSS")
-with create_update(out, open_update(updates[0])) as place:
-    result = bz.aggregate(updates, rule, sketch="rotated", seed=7, memory="512 MiB", out=place)
-print(json.dumps({"grown": resident("VmHWM") - before, "quarantined": len(result.quarantined),
-                  "weights": result.weights.tolist(), "seconds": result.seconds}))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak of memory in /proc")
-@pytest.mark.parametrize(("rule", "reads"), [("geometric-median", 2.2), ("krum", 1.1)])
-def test_12_gigabytes_are_aggregated_in_512_mebibytes(rule, reads, tmp_path):
-    """64 clients of 200 MB in 4 shards, computed by the server as they are read."""
-    n, n_shards, numbers = 64, 4, 25_000_000
-    serve = [sys.executable, "-m", "tests.support.range_server", str(n), str(n_shards), str(numbers)]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    tiny = []
-    fs = fsspec.filesystem("file")
-    for client in range(12):
-        for name, (size, read) in made_shards(client, 2, 1000).items():
-            fs.mkdirs(f"{tmp_path}/tiny/{client}", exist_ok=True)
-            (tmp_path / "tiny" / str(client) / name).write_bytes(read(0, size))
-        tiny.append(f"file://{tmp_path}/tiny/{client}/")
-    with subprocess.Popen(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
-        try:
-            url = server.stdout.readline().strip()
-            arguments = [url, str(n), rule, str(tmp_path / "next.safetensors"), *tiny]
-            begun = time.monotonic()
-            done = subprocess.run(
-                [sys.executable, "-c", MEASURED, *arguments],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            with urllib.request.urlopen(f"{url}/counts") as answer:
-                counts = json.load(answer)
-        finally:
-            server.stdin.close()
-    found, total = json.loads(done.stdout), n * n_shards * numbers * 2
-    print(rule, f"{time.monotonic() - begun:.0f} s", found["seconds"], found["grown"] / 2**20, counts["sent"] / total)
-    assert found["quarantined"] == 0
-    assert counts["sent"] <= reads * total
-    assert found["grown"] < 512 * 2**20
-
-
-def test_made_updates_are_the_same_in_files(tmp_path):
-    """The smaller instance of the test above: the same objects, from the server and in local files."""
-    folders = []
-    with RangeServer() as server:
-        for client in range(M):
-            folders.append(tmp_path / str(client))
-            folders[-1].mkdir()
-            for name, (size, read) in made_shards(client, 3, 600_000).items():
-                server.objects[f"/{client}/{name}"] = size, read
-                (folders[-1] / name).write_bytes(
-                    b"".join(read(a, min(a + 99_999, size)) for a in range(0, size, 99_999))
-                )
-        updates = [f"{server.url}/{client}/model.safetensors.index.json" for client in range(M)]
-        local = bz.aggregate(folders, RULE, sketch="rotated", seed=7, memory="128 MiB")
-        assert_same(bz.aggregate(updates, RULE, sketch="rotated", seed=7, memory="128 MiB"), local)
-        assert_same(bz.aggregate(updates, RULE, sketch="rotated", seed=7), local)
