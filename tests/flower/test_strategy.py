@@ -19,8 +19,8 @@ import bartizan as bz
 from bartizan import attacks
 from bartizan import records as results
 from bartizan.flower import RobustStrategy
+from bartizan.flower.grids import StreamingGrid
 from bartizan.flower.reply_limits import Limits
-from bartizan.flower.streaming_grid import StreamingGrid
 from bartizan.lab.report import load as report
 from bartizan.lab.report.finding import reputation_of
 from flower_nodes import (

@@ -12,8 +12,8 @@ from flwr.serverapp.strategy import FedAvg
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
+from bartizan.flower.grids import StreamingGrid
 from bartizan.flower.reply_limits import Limits
-from bartizan.flower.streaming_grid import StreamingGrid
 from flower_nodes import ATTACKERS, LocalGrid, arrays, as_record, fails, honest, raises, run, sends, train_message
 
 
