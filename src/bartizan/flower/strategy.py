@@ -19,6 +19,7 @@ from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
 from bartizan.errors import TooFewClientsError, server_problem
 from bartizan.flower.grids import MissingNodesError, StreamingGrid, UnusableReply, wait_for_nodes
+from bartizan.flower.nodes_outcome import NodesOutcome
 from bartizan.flower.replies import (
     MetricsFunction,
     Model,
@@ -31,7 +32,6 @@ from bartizan.flower.replies import (
     without_arrays,
 )
 from bartizan.flower.reply_limits import Limits
-from bartizan.flower.round_outcome import NodesOutcome
 from bartizan.flower.run_record import RunRecord, run_line
 from bartizan.flower.saved_state import Saved
 from bartizan.judge.client_reports import SizePolicy
