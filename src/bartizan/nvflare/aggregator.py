@@ -270,8 +270,8 @@ class RobustAggregator(ModelAggregator):
     def _record(self, now: SiteRound) -> None:
         """Log the round, add it to the reputation, and write both into the job's results."""
         self.info(str(now))
-        for line in now.warnings(self._aggregator.rule, "site"):
-            self.warning(line)
+        for warning in now.warnings(self._aggregator.rule, "site"):
+            self.warning(warning)
         now.add_to(self.reputation)
         sizes = None if self.sizes is None else now.sizes
         line: dict[str, Any] = {"round": now.round, "weights": now.weights, "sizes": sizes}
