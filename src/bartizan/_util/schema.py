@@ -87,13 +87,13 @@ def as_row(one: Any) -> dict[str, Any]:
 
 @cache
 def _typed(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """The hint of each field of a TypedDict, and whether the field is required."""
+    """Return the hint of each field of a TypedDict, and whether the field is required."""
     hints = get_type_hints(kind, include_extras=True).items()
     return {key: (get_args(one)[0], False) if get_origin(one) is NotRequired else (one, True) for key, one in hints}
 
 
 def _converted(value: Any, hint: Any, name: str) -> Any:
-    """The value, checked against the hint, with tuples for lists where the hint is a tuple."""
+    """Check a value against the hint and return it, with tuples for lists where the hint is a tuple."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or (hint in (None, types.NoneType) and value is None):
         return value
@@ -151,7 +151,7 @@ def _are_plain(values: list[Any], hint: Any) -> bool:
 
 
 def _wanted(hint: Any) -> str:
-    """A hint in words, for messages."""
+    """Return a hint as text for messages."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return f"{_wanted(inner[0])} from {inner[1].least:,} to {inner[1].most:,}"

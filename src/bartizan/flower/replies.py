@@ -25,7 +25,7 @@ from bartizan.updates.headers import read_npy_header
 from bartizan.updates.layout import FLOATS
 
 STYPE = "numpy.ndarray"
-MAX_BYTES = 2**20  # bytes of one node's metrics that are kept until the round is over
+MAX_METRIC_BYTES = 2**20  # of one node, that are kept until the round is over
 log = logging.getLogger("flwr")
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -139,13 +139,13 @@ def medians(contents: list[RecordDict], key: str) -> MetricRecord:
 
 
 def without_arrays(content: RecordDict, function: MetricsFunction) -> RecordDict:
-    """Return the part of a reply that the function needs; nothing if that is larger than `MAX_BYTES`."""
+    """Return the part of a reply that the function needs; nothing if that is larger than `MAX_METRIC_BYTES`."""
     if function is medians:
         kept = RecordDict({"metrics": MetricRecord(_numbers(content))})
     else:
         kept = RecordDict({name: record for name, record in content.items() if not isinstance(record, ArrayRecord)})
     size = sum(_size(name) + _size(value) for record in kept.values() for name, value in record.items())
-    return kept if size <= MAX_BYTES else RecordDict()
+    return kept if size <= MAX_METRIC_BYTES else RecordDict()
 
 
 def aggregate_metrics(contents: list[RecordDict], key: str, function: MetricsFunction) -> MetricRecord:

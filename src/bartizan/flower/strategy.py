@@ -365,7 +365,7 @@ class RobustStrategy(FedAvg):
 
     @property
     def _settings(self) -> dict[str, str]:
-        """How the run aggregates, in words that can be shown and compared."""
+        """The rule, sketch and sizes as text that is logged, recorded and compared at a restart."""
         rule, sketch = repr(self.aggregator.rule), str(self.aggregator.sketch)
         more = {} if self.adapters is None else {"adapters": repr(self.adapters)}
         return {"rule": rule, "sketch": sketch, "sizes": str(self._size_policy), **more}

@@ -45,8 +45,7 @@ ON_A_SITE = (
     "site would decide every round that it aggregates, and no rule prevents that. Use a recipe whose server "
     "aggregates, such as FedAvgRecipe."
 )
-BESIDE_MODEL = 192 * 2**20
-"""Bytes besides the result that a round may use where NVFlare keeps the tensors on disk."""
+EXTRA_BYTES = 192 * 2**20  # besides the result, that a round may use where NVFlare keeps the tensors on disk
 
 
 @dataclass
@@ -65,7 +64,7 @@ class SiteRound(RoundOutcome):
 
 
 class RobustAggregator(ModelAggregator):
-    """Aggregates the results of sites by any of bartizan's rules, exact or projected.
+    """Aggregate the results of sites by any of bartizan's rules, exact or projected.
 
     For the `aggregator=` of a recipe. All arguments are names, numbers and dicts of them, since NVFlare exports jobs
     as JSON. Each result is compared with the model that was sent and sketched when it arrives. One that can't be used
@@ -177,7 +176,7 @@ class RobustAggregator(ModelAggregator):
         return self.accept_model(model)
 
     def accept_model(self, model: FLModel) -> bool:
-        """Check and sketch one site's result; say whether it can take part."""
+        """Check and sketch one site's result; return whether it can take part."""
         now, site = self._round, str(model.meta.get("client_name", AppConstants.CLIENT_UNKNOWN))
         if now.closed or site in now.seen:  # controllers pass on one result at a time
             why = "came after its round was over" if now.closed else "is not its first one"
@@ -239,7 +238,7 @@ class RobustAggregator(ModelAggregator):
         self._round = SiteRound()
 
     def _sent(self) -> Any:
-        """The model that the sites were sent; None where NVFlare does not tell."""
+        """Return the model that the sites were sent; None where NVFlare does not tell."""
         if self._round.model is not None or self.fl_ctx is None:
             return self._round.model
         return (self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) or {}).get("weights")
@@ -252,7 +251,7 @@ class RobustAggregator(ModelAggregator):
         elif kind not in now.rounds:
             memory, reference = self.memory, self._sent() if n_bytes(self._sent()) else None
             if memory is None and self._job.tensors_on_disk():
-                memory = n_bytes(reference) + BESIDE_MODEL
+                memory = n_bytes(reference) + EXTRA_BYTES
             now.rounds[kind] = self._aggregator.round(
                 reference=reference if kind == ParamsType.FULL else None,
                 history=self._history,
@@ -289,7 +288,7 @@ class RobustAggregator(ModelAggregator):
 
 
 def load_kernels(aggregator: Aggregator) -> None:
-    """Run a small round, since compiling kernels on the first result would keep all sites waiting for the server."""
+    """Run a small round, so that no site waits while the server compiles kernels."""
     n_clients = 4 * (aggregator.rule.max_byzantine() or 1) + 3
     updates = np.random.default_rng(0).normal(size=(n_clients, 64)).astype(np.float32)
     with suppress(Exception), aggregator.round(reference=updates[0]) as opened:
@@ -299,7 +298,7 @@ def load_kernels(aggregator: Aggregator) -> None:
 
 
 def mapped_or_unreadable(params: Any, sent: Any) -> Any:
-    """The parameters, mapped where they are on disk; if they do not fit the model that was sent, why."""
+    """Return the parameters, mapped where they are on disk, or why they do not fit the model that was sent."""
     try:
         if is_place(params):  # a round would open it, with the rights of the server
             raise TypeError(f"its parameters are a {type(params).__name__}, not arrays")

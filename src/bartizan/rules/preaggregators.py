@@ -1,4 +1,4 @@
-"""Pre-aggregators: they replace clients by mixtures of clients before a rule is applied."""
+"""Pre-aggregators, which replace clients by mixtures of clients before a rule is applied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
 from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import (
-    LONGEST,
+    MAX_LENGTH,
     Bounded,
     CoordinateStage,
     CoordinateWise,
@@ -38,7 +38,7 @@ class PreAggregator(Robust, ABC):
         A = self.mixing(geometry)
         if not (are_parts(A) and A.ndim == 2 and len(A) and A.shape[1] == geometry.n_clients):
             wanted = f"{geometry.n_clients} columns, no entry negative or NaN, and rows with a sum of at most 1"
-            raise ValueError(f"{self!r} must give a mixing matrix with {wanted}; gave {A!r}.")
+            raise ValueError(f"{self!r} must give a mixing matrix with {wanted}; got {A!r}.")
         return A
 
     @abstractmethod
@@ -46,7 +46,7 @@ class PreAggregator(Robust, ABC):
         """Return the matrix; the breakdown condition was checked."""
 
     def n_mixed(self, n_clients: int) -> int:
-        """How many rows the matrix has."""
+        """Return how many rows the matrix has."""
         return n_clients
 
     @overload
@@ -94,7 +94,7 @@ class Chain(PreAggregator):
 
 @dataclass(frozen=True, repr=False)
 class Mixed(Rule):
-    """A rule after a pre-aggregator, with which coordinate-wise rules too can be used with a projection."""
+    """A rule applied to pre-aggregated clients; so a coordinate-wise rule, too, can follow a projection."""
 
     pre: PreAggregator
     rule: Rule | CoordinateWise
@@ -230,7 +230,7 @@ class NormFilter(PreAggregator):
 
     def __post_init__(self) -> None:
         between(self, "low", self.low, 0, 1, "a factor of the median norm")
-        between(self, "high", self.high, 1, LONGEST, "a factor of the median norm")
+        between(self, "high", self.high, 1, MAX_LENGTH, "a factor of the median norm")
 
     def mixing(self, geometry: Geometry) -> Floats:
         # The lower of two middle norms, so that a client with the median norm exists and is never left out.
