@@ -11,7 +11,6 @@ TypeError: round must be a whole number from 1 to 100, got 1000000000
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,17 +39,10 @@ WORDS = {float: "a number", int: "a whole number", str: "a text", bool: "true or
 
 @dataclass(frozen=True)
 class Between:
-    """Limits of a number, both included; NaN is within infinite ones only."""
+    """Limits of a number, both included; NaN is outside of all."""
 
     least: float
     most: float
-
-    def holds(self, number: float) -> bool:
-        return self.least <= number <= self.most or (self.most == math.inf and math.isnan(number))
-
-
-AnyFloat = Annotated[float, Between(-math.inf, math.inf)]
-"""A number that may be infinite or NaN; `float` is finite."""
 
 
 def check(kind: Any, row: Mapping[str, Any], name: str = "") -> None:
@@ -113,8 +105,7 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
         if type(value) is int and abs(value) <= LARGEST_INT:
             return value
     elif origin is Annotated:
-        number = value if inner[0] is float and type(value) is float else _converted(value, inner[0], name)
-        if inner[1].holds(number):
+        if inner[1].least <= _converted(value, inner[0], name) <= inner[1].most:
             return value
     elif origin is Literal:
         if type(value) in map(type, inner) and value in inner:
