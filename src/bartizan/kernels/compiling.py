@@ -33,12 +33,12 @@ def reported(name: str) -> Iterator[None]:
 
 
 def register() -> None:
-    """From now on, report every kernel of this package that numba has to compile."""
+    """Report every kernel of this package that numba has to compile from now on."""
     event.register("numba:compile", _Listener())
 
 
 class _Listener(event.Listener):
-    """Numba's events for kernels of this package; what a kernel calls is compiled between its start and end."""
+    """The listener to numba's events for this package; what a kernel calls is compiled between its start and end."""
 
     def on_start(self, event: Any) -> None:
         if _is_ours(event):
