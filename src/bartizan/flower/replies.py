@@ -150,19 +150,15 @@ def without_arrays(content: RecordDict, function: MetricsFunction) -> RecordDict
 
 def aggregate_metrics(contents: list[RecordDict], key: str, function: MetricsFunction) -> MetricRecord:
     """Call the function; an app's function that raises, or returns no MetricRecord, is logged and gives no metrics."""
-    if not contents:
-        return MetricRecord()
     try:
-        metrics = function(contents, key)
+        metrics = function(contents, key) if contents else None
+        if not isinstance(metrics, MetricRecord | None):
+            raise TypeError(f"it must return a MetricRecord, got {type(metrics).__name__}")
     except Exception as wrong:  # nodes choose its arguments
         reason = short(f"{type(wrong).__name__}: {wrong}")
         log.warning("The app's function for metrics raised %s; this round has none.", reason)
         return MetricRecord()
-    if isinstance(metrics, MetricRecord):
-        return metrics
-    if metrics is not None:
-        log.warning("The app's function for metrics gave a %s, not a MetricRecord: dropped.", type(metrics).__name__)
-    return MetricRecord()
+    return metrics or MetricRecord()
 
 
 def _numbers(content: RecordDict) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
-from bartizan.errors import TooFewClientsError, server_problem
+from bartizan.errors import server_problem
 from bartizan.flower.grids import MissingNodesError, StreamingGrid, UnusableReply, wait_for_nodes
 from bartizan.flower.nodes_outcome import NodesOutcome
 from bartizan.flower.replies import (
@@ -97,7 +97,8 @@ class RobustStrategy(FedAvg):
         **fedavg: Any,
     ) -> None:
         self.aggregator = Aggregator(rule, sketch)
-        asked = max(2, least_clients(self.aggregator.rule)) if min_train_nodes is None else min_train_nodes
+        least = next(n for n in count(2) if self.aggregator.rule.admits(n))
+        asked = least if min_train_nodes is None else min_train_nodes
         super().__init__(
             min_train_nodes=asked,
             min_available_nodes=asked if min_available_nodes is None else min_available_nodes,
@@ -369,17 +370,6 @@ class RobustStrategy(FedAvg):
         rule, sketch = repr(self.aggregator.rule), str(self.aggregator.sketch)
         more = {} if self.adapters is None else {"adapters": repr(self.adapters)}
         return {"rule": rule, "sketch": sketch, "sizes": str(self._size_policy), **more}
-
-
-def least_clients(rule: Rule | CoordinateWise) -> int:
-    """Return how many clients a rule needs at least."""
-    for n in count(1):
-        try:
-            rule.check(n)
-        except TooFewClientsError:
-            continue
-        return n
-    raise AssertionError
 
 
 def _keep(metrics: dict[int, M], server_round: int, of_round: M | None) -> M | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Generic, Self, TypeVar, overload
 
 import numpy as np
 
@@ -50,36 +50,48 @@ class PreAggregator(Robust, ABC):
         return n_clients
 
     @overload
-    def __rshift__(self, then: Rule | CoordinateWise) -> Mixed: ...
+    def __rshift__(self, then: Rule | CoordinateWise) -> PreAggregated: ...
     @overload
     def __rshift__(self, then: PreAggregator) -> Chain: ...
-    def __rshift__(self, then: Rule | CoordinateWise | PreAggregator) -> Mixed | Chain:
+    def __rshift__(self, then: Rule | CoordinateWise | PreAggregator) -> PreAggregated | Chain:
         if isinstance(self, Chain):
             # One step at a time: the sizes and norms of mixed clients can't be told from the product of two matrices.
             return self.first >> (self.then >> then)
         if isinstance(then, PreAggregator):
             return Chain(self, then)
         if isinstance(then, (Rule, CoordinateWise)):
-            return Mixed(self, then)
+            return PreAggregated(self, then)
         return NotImplemented
 
 
+T = TypeVar("T", PreAggregator, Rule | CoordinateWise)
+
+
 @dataclass(frozen=True, repr=False)
-class Chain(PreAggregator):
-    """Two pre-aggregators, one after the other."""
+class Composed(Robust, Generic[T]):
+    """A pre-aggregator and what is applied to the clients that it makes."""
 
     first: PreAggregator
-    then: PreAggregator
+    then: T
 
     def max_byzantine(self) -> int | None:
-        return _least(self.first, self.then)
+        parts = (self.first.max_byzantine(), self.then.max_byzantine())
+        return min((f for f in parts if f is not None), default=None)
 
-    def with_fewer_byzantine(self, fewer: int) -> Chain:
-        return Chain(self.first.with_fewer_byzantine(fewer), self.then.with_fewer_byzantine(fewer))
+    def with_fewer_byzantine(self, fewer: int) -> Self:
+        return type(self)(self.first.with_fewer_byzantine(fewer), self.then.with_fewer_byzantine(fewer))
 
     def check(self, n_clients: int) -> None:
         self.first.check(n_clients)
         self.then.check(self.first.n_mixed(n_clients))
+
+    def __repr__(self) -> str:
+        return f"{self.first!r} >> {self.then!r}"
+
+
+@dataclass(frozen=True, repr=False)
+class Chain(Composed[PreAggregator], PreAggregator):
+    """Two pre-aggregators, one after the other."""
 
     def n_mixed(self, n_clients: int) -> int:
         return self.then.n_mixed(self.first.n_mixed(n_clients))
@@ -88,50 +100,27 @@ class Chain(PreAggregator):
         A = self.first(geometry)
         return self.then(geometry.mix(A)) @ A
 
-    def __repr__(self) -> str:
-        return f"{self.first!r} >> {self.then!r}"
-
 
 @dataclass(frozen=True, repr=False)
-class Mixed(Rule):
+class PreAggregated(Composed[Rule | CoordinateWise], Rule):
     """A rule applied to pre-aggregated clients; so a coordinate-wise rule, too, can follow a projection."""
-
-    pre: PreAggregator
-    rule: Rule | CoordinateWise
 
     @property
     def needs_trusted(self) -> bool:  # type: ignore[override]
-        return isinstance(self.rule, Rule) and self.rule.needs_trusted
-
-    def max_byzantine(self) -> int | None:
-        return _least(self.pre, self.rule)
-
-    def with_fewer_byzantine(self, fewer: int) -> Mixed:
-        return Mixed(self.pre.with_fewer_byzantine(fewer), self.rule.with_fewer_byzantine(fewer))
-
-    def check(self, n_clients: int) -> None:
-        self.pre.check(n_clients)
-        self.rule.check(self.pre.n_mixed(n_clients))
+        return self.then.needs_trusted
 
     def weigh(self, geometry: Geometry) -> Floats:
         return self._decide(geometry).weights
 
     def _decide(self, geometry: Geometry) -> Decision:
-        A = self.pre(geometry)
+        A = self.first(geometry)
         mixed = geometry.mix(A)
-        if isinstance(self.rule, CoordinateWise):
-            self.rule.check(mixed.n_clients)
-            return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.rule, mixed.sizes, A))
-        inner = self.rule.decide(mixed)
+        if isinstance(self.then, CoordinateWise):
+            self.then.check(mixed.n_clients)
+            return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.then, mixed.sizes, A))
+        inner = self.then.decide(mixed)
         stage = inner.coordinate_stage
         return replace(inner, weights=A.T @ inner.weights, coordinate_stage=None if stage is None else stage.behind(A))
-
-    def __repr__(self) -> str:
-        return f"{self.pre!r} >> {self.rule!r}"
-
-
-def _least(*parts: Robust) -> int | None:
-    return min((n for n in (part.max_byzantine() for part in parts) if n is not None), default=None)
 
 
 @dataclass(frozen=True)
