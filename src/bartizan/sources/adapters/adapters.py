@@ -14,8 +14,8 @@ import numpy as np
 
 from bartizan._util.text import quoted, short
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
-from bartizan.rules.base import Rule
 from bartizan.rules.coordinatewise import CoordinateWise
+from bartizan.rules.preaggregators import Composed
 from bartizan.updates.layout import FLOATS, Entry, Layout, is_tensor, place_of, plain_and_leaves
 from bartizan.updates.parse import LONGEST_REASON, reason_of
 
@@ -77,8 +77,8 @@ class LoRA:
 
 def refusal_of(rule: Any) -> str:
     """Why adapters do not admit a rule whose last stage is no weighted sum of the clients; empty if they do."""
-    while isinstance(getattr(rule, "rule", None), (Rule, CoordinateWise)):
-        rule = rule.rule
+    while isinstance(rule, Composed):
+        rule = rule.then
     if isinstance(rule, CoordinateWise) or getattr(rule, "trim", False):
         return "judges single coordinates, and a client's products B A are never formed"
     return ADDS_NOISE if getattr(rule, "noise", False) else ""
