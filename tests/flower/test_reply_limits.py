@@ -122,13 +122,6 @@ def test_an_honest_reply_comes_through_the_limit():
     assert inflatable_utils.inflatable_class_registry["Array"] is Array
 
 
-def test_flowers_decoder_alone_makes_of_a_reply_as_much_as_it_says():
-    packed, link = repeating(100)
-    assert sum(map(len, packed.objects.values())) < 1.1 * MIB
-    peak, _ = peak_of(lambda: list(grid_of(link).pull_messages(["question"])))
-    assert peak > 100 * MIB
-
-
 @pytest.mark.parametrize(("times", "arrays"), [(1_000_000, 1), (3, 100)], ids=["one array", "many arrays"])
 def test_chunks_that_are_repeated_are_counted_before_they_are_put_together(times, arrays):
     """A terabyte in one array; arrays that are small each and large together."""
