@@ -209,6 +209,9 @@ class RobustStrategy(FedAvg):
                     log.error("The run ends: %d rounds in a row had too few nodes. %s", self._missed, self._missing)
                     break
             record.end(saved.seconds + time.monotonic() - began, status)
+        log.info("Final results:")
+        for line in str(result).splitlines():
+            log.info("\t%s", line)
         for suspect in self.suspects():
             log.warning("Suspect: %s", suspect)
         return result
