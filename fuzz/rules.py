@@ -7,7 +7,7 @@ from typing import Any
 
 import bartizan as bz
 from bartizan.rules.coordinatewise import MeaMed, Median, TrimmedMean
-from bartizan.rules.preaggregators import Mixed
+from bartizan.rules.preaggregators import PreAggregated
 from fuzz.draw import Draw
 from tests.support import oracle
 
@@ -68,6 +68,6 @@ def _left(rule: Any, M: int, gone: int) -> int | None:
 
 
 def _holds(rule: Any, M: int) -> bool:
-    if isinstance(rule, Mixed):
-        return _holds(rule.pre, M) and _holds(rule.rule, rule.pre.n_mixed(M))
+    if isinstance(rule, PreAggregated):
+        return _holds(rule.first, M) and _holds(rule.then, rule.first.n_mixed(M))
     return bool(rule.least_clients(rule.max_byzantine() or 0) <= M)

@@ -27,15 +27,11 @@ def deep(levels):
 
 FORGED = {
     "many threads": (1, RUN | {"threads": 10**9}, "threads must be a whole number from 1 to 1,024, got 1000000000"),
-    "no threads": (1, RUN | {"threads": 0}, "threads must be a whole number from 1"),
     "no clients": (1, {key: RUN[key] for key in RUN if key != "clients"}, "clients is missing"),
-    "a client twice": (1, RUN | {"clients": [0, 0, 1, 2]}, "clients names a client twice"),
     "a client as number and text": (1, RUN | {"clients": [0, "0", 1, 2]}, "clients names a client twice"),
     "a client that is a list": (1, RUN | {"clients": [[0]]}, r"clients\[0\] must be a text or a whole number"),
     "an unknown attacker": (1, RUN | {"byzantine": [7]}, "byzantine names 7, which is no client"),
-    "a config that is no object": (1, RUN | {"config": "none"}, "config must be an object, got 'none'"),
     "a deep config": (1, RUN | {"config": {"a": deep(100)}}, "nested more than 32 levels deep"),
-    "a deep field of nobody": (1, RUN | {"mine": deep(100)}, "nested more than 32 levels deep"),
     "a negative size": (1, RUN | {"sizes": [1, 1, -1]}, r"sizes\[2\] must be a whole number from 0"),
     "sizes of other clients": (1, RUN | {"sizes": [1]}, "sizes must have 3 entries, got 1"),
     "a split of unequal rows": (
@@ -44,26 +40,13 @@ FORGED = {
         "each list of split must have 1 entries, got 2",
     ),
     "other classes than the split": (1, RUN | {"split": [[1]] * 3, "classes": ["a", "b"]}, "classes must have 1"),
-    "a huge dimension": (1, RUN | {"dim": 10**400}, "dim must be a whole number"),
-    "an id that is a number": (1, RUN | {"id": 7}, "id must be a text, got 7"),
-    "a machine that is a list": (1, RUN | {"machine": []}, "machine must be a text"),
-    "no clients in a round": (2, {"kind": "round", "round": 1}, "clients is missing"),
     "a strange client": (2, ROUND | {"clients": [0, 1, 7]}, "clients names 7"),
     "weights of other clients": (2, ROUND | {"weights": [1.0]}, "weights must have 3 entries, got 1"),
-    "scores of other clients": (2, ROUND | {"scores": []}, "scores must have 3 entries, got 0"),
     "a weight that is a text": (2, ROUND | {"weights": [1, "x", 0]}, r"weights\[1\] must be a number, got 'x'"),
-    "a loss that is a list": (2, ROUND | {"loss": [1]}, r"loss must be a number, got \[1\]"),
-    "an infinite step": (2, ROUND | {"step": 10**400}, "step must be a number, got 1000"),
-    "seconds that are a number": (2, ROUND | {"seconds": 1}, "seconds must be an object, got 1"),
     "a stage that is a text": (2, ROUND | {"seconds": {"weigh": "x"}}, r"seconds\.weigh must be a number, got 'x'"),
     "a strange quarantined client": (2, ROUND | {"quarantined": {"7": "NaN"}}, "quarantined names '7'"),
-    "a reason that is an object": (2, ROUND | {"quarantined": {"2": {}}}, r"quarantined\.2 must be a text"),
-    "a note that is a number": (2, ROUND | {"note": 7}, "note must be a text, got 7"),
     "a second first line": (2, RUN, "must begin with a line of kind 'run' and have no other"),
     "a kind that is a list": (2, {"kind": ["round"]}, "kind must be one of run, round, end"),
-    "a best accuracy that is a text": (3, END | {"best": "high"}, "best must be a number, got 'high'"),
-    "a status that is an object": (3, END | {"status": {}}, "status must be a text"),
-    "converged by a number": (3, END | {"converged": 1}, "converged must be true or false, got 1"),
 }
 
 
@@ -76,16 +59,12 @@ def test_a_forged_field_is_named_with_its_file_and_line(name, tmp_path):
         records.read(written(tmp_path, *lines))
 
 
-@pytest.mark.parametrize("name", FORGED)
-def test_the_report_names_the_forged_run_and_shows_the_others(name, tmp_path, capsys):
-    number, line, _ = FORGED[name]
-    lines = [RUN, ROUND, END]
-    lines[number - 1] = line
-    written(tmp_path / "runs" / "forged", *lines)
+def test_the_report_names_the_forged_run_and_shows_the_others(tmp_path, capsys):
+    written(tmp_path / "runs" / "forged", RUN, ROUND | {"weights": [1.0]})
     write_run(tmp_path / "runs" / "sound", rounds=1, clients=4)
     assert cli.main(["report", str(tmp_path / "runs")]) == 0
     told = capsys.readouterr()
-    assert f"not shown: forged: {tmp_path / 'runs' / 'forged' / records.NAME}, line {number}" in told.err
+    assert f"not shown: forged: {tmp_path / 'runs' / 'forged' / records.NAME}, line 2" in told.err
     assert len(told.err) < 1000
 
 

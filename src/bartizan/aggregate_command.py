@@ -7,7 +7,7 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +34,11 @@ from bartizan.updates.stores import TIMEOUT, explained, filesystem, uploaded
 
 TOO_FEW = 3  # exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail
 READ = ("--reference", "--trusted", "--sizes")
-STEP_TIMEOUT = 3600.0  # seconds in which workers must answer a step, which is many requests
-LONGEST_REASON = 2000  # letters
-WIDEST_NAME = 60  # letters; a longer name moves the columns of its own line alone
-MOST_SHOWN = 50  # clients in the table that is printed; the report has all
+STEP_TIMEOUT_S = 3600.0  # in which workers must answer a step, which is many requests
+MAX_REASON_CHARS = 2000  # in the report
+MAX_PROBLEM_CHARS = 4000
+MAX_NAME_CHARS = 60  # that widen the column of names; a longer name moves the columns of its own line alone
+MAX_CLIENTS_SHOWN = 50  # in the table that is printed; the report has all
 EPILOG = """exit status: 0 the result is written; 2 a wrong argument, or a file that can't be read or written;
 3 too few clients can take part, or --strict and one can't: nothing but the report is written; 1 workers failed"""
 
@@ -46,7 +47,7 @@ def add_to(commands: Any) -> None:
     about = "one robust update from the updates in files, folders and object stores"
     parser = commands.add_parser("aggregate", help=about, description=f"Compute {about}.", epilog=EPILOG)
     option = parser.add_argument
-    option("updates", nargs="+", metavar="UPDATE", help="one a client: paths, addresses such as s3://..., or globs")
+    option("updates", nargs="+", metavar="UPDATE", help="one per client: paths, addresses such as s3://..., or globs")
     option("--rule", required=True, help="such as krum or 'nnm >> geometric-median' (`bartizan list` shows all)")
     option("--byzantine", type=int, metavar="F", help="the number of Byzantine clients that the rule withstands")
     option("--sketch", default="auto", help="auto, exact or a projection (default auto)")
@@ -76,13 +77,8 @@ def _run(options: argparse.Namespace) -> int:
     places, names = list(clients), list(clients.values())
     read = {option: getattr(options, option.removeprefix("--")) for option in READ}
     refuse_overwriting({"--out": options.out, "--report": options.report}, read, patterns)
-    settings = {
-        "rule": repr(rule),
-        "sketch": sketch if isinstance(sketch, str) else repr(sketch),
-        "byzantine": options.byzantine,
-        "out": without_secrets(options.out),
-    }
-    report: dict[str, Any] = {"version": 1, "bartizan": __version__, **settings, "clients": names}
+    report: dict[str, Any] = {"version": 1, "bartizan": __version__, "rule": repr(rule), "sketch": str(sketch)}
+    report |= {"byzantine": options.byzantine, "out": without_secrets(options.out), "clients": names}
     try:
         if not places:
             raise TooFewClientsError(f"Nothing matches {' '.join(map(told, options.updates))}.")
@@ -105,15 +101,17 @@ def _run(options: argparse.Namespace) -> int:
         else:
             out = _in_this_process(options, updates, rule, shared)
     except (TooFewClientsError, BadClientError) as refused:
-        known = refused.quarantined if isinstance(refused, TooFewClientsError) else {refused.client: refused.reason}
-        reasons = {names[client]: short(reason, LONGEST_REASON) for client, reason in known.items()}
-        problem = refused.problem if isinstance(refused, TooFewClientsError) else "A client can't take part (--strict)."
+        if isinstance(refused, BadClientError):
+            problem, reasons = "A client can't take part (--strict).", {refused.client: refused.reason}
+        else:
+            problem, reasons = refused.problem, refused.quarantined
         problem += folder_hint(patterns)
-        _write_report(options.report, report | {"status": "refused", "problem": problem, "quarantined": reasons})
-        _print_quarantined(reasons)
-        print(f"bartizan aggregate: {short(problem, 4000)}", file=sys.stderr)
+        quarantined = _by_name(reasons, names)
+        _write_report(options.report, report | {"status": "refused", "problem": problem, "quarantined": quarantined})
+        _print_quarantined(quarantined)
+        print(f"bartizan aggregate: {short(problem, MAX_PROBLEM_CHARS)}", file=sys.stderr)
         return TOO_FEW
-    quarantined = {names[client]: short(reason, LONGEST_REASON) for client, reason in out.quarantined.items()}
+    quarantined = _by_name(out.quarantined, names)
     report |= {"status": "ok", "quarantined": quarantined, "sketch": repr(out.sketch), "seed": str(out.seed)}
     report |= {"byzantine": out.n_byzantine, "seconds": out.seconds, "history": out.history}
     report |= {"weights": _numbers(out.weights), "scores": _numbers(out.scores)}
@@ -122,6 +120,10 @@ def _run(options: argparse.Namespace) -> int:
     if fewer := lowered(rule, out.n_byzantine, len(quarantined), 0):
         print(fewer)
     return 0
+
+
+def _by_name(reasons: Mapping[int, str], names: Sequence[str]) -> dict[str, str]:
+    return {names[client]: short(reason, MAX_REASON_CHARS) for client, reason in reasons.items()}
 
 
 def _in_this_process(options: argparse.Namespace, places: list[Any], rule: Any, shared: dict[str, Any]) -> Any:
@@ -139,17 +141,17 @@ def _partitioned(options: argparse.Namespace, updates: list[Any], rule: Any, sha
     with _engine(options) as (engine, n_workers), _written(options.out) as local:
         split = np.array_split(np.arange(len(clients)), min(n_workers, len(clients)))
         parts = [[clients[client] for client in part] for part in split]
-        step = max(STEP_TIMEOUT, options.timeout)
+        step = max(STEP_TIMEOUT_S, options.timeout)
         try:
             return partitioned.aggregate(parts, rule, **shared, engine=engine, out=local, timeout=step)
         except partitioned.WorkerError as failed:
-            print(f"bartizan aggregate: {without_addresses_secrets(short(failed, 4000))}", file=sys.stderr)
+            print(f"bartizan aggregate: {without_addresses_secrets(short(failed, MAX_PROBLEM_CHARS))}", file=sys.stderr)
             raise SystemExit(1) from None
 
 
 @contextmanager
 def _engine(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
-    """The engine of `bartizan.partitioned`, and the number of its workers."""
+    """Connect to the workers: the engine of `bartizan.partitioned`, and how many they are."""
     if options.dask:
         connect: Any = importlib.import_module("dask.distributed").Client  # whose types are not complete
         with connect(options.dask, timeout=options.timeout) as client:
@@ -169,7 +171,7 @@ def _absolute(place: Place) -> Place:
 
 
 def _with_timeout(update: Any, timeout: float) -> Any:
-    """An update in a store with the time for a request, which workers that open it must know."""
+    """Return an update in a store with the timeout of a request, which workers that open it must know."""
     if isinstance(update, str):
         with explained(update, "used"):
             update = StoredPlace(*filesystem(update))
@@ -199,7 +201,7 @@ def _sketch(name: str, k: int | None) -> Any:
 
 
 class _StageLines:
-    """A progress line for each stage, one after another."""
+    """A progress line per stage, one after another."""
 
     line: ProgressLine | None = None
 
@@ -216,7 +218,7 @@ class _StageLines:
 
 
 def _written(place: str) -> AbstractContextManager[Path]:
-    """A local path to write to; the file is uploaded at the end if the place is an address."""
+    """Return a local path to write to; if the place is an address, the file is uploaded at the end."""
     if not is_address(place):
         return nullcontext(Path(place))
     return uploaded(place)
@@ -238,19 +240,19 @@ def _print_result(out: Aggregation[Any], names: list[str], quarantined: dict[str
         distances = [math.nan] * len(names) if out.scores is None else out.scores
         rows = [row for row in zip(names, out.weights, distances, strict=True) if row[0] not in quarantined]
         rows.sort(key=lambda row: (-row[1], row[0]))
-        width = max([6, *(min(len(name), WIDEST_NAME) for name, _, _ in rows[:MOST_SHOWN])])
+        width = max([6, *(min(len(name), MAX_NAME_CHARS) for name, _, _ in rows[:MAX_CLIENTS_SHOWN])])
         print(f"{'client':<{width}}  {'weight':>8}  {'distance':>10}")
-        for name, weight, distance in rows[:MOST_SHOWN]:
+        for name, weight, distance in rows[:MAX_CLIENTS_SHOWN]:
             print(f"{name:<{width}}  {weight:>8.4f}  {'' if math.isnan(distance) else f'{distance:.4g}':>10}")
-        if len(rows) > MOST_SHOWN:
-            print(f"... and {len(rows) - MOST_SHOWN} more clients (--report has all)")
+        if len(rows) > MAX_CLIENTS_SHOWN:
+            print(f"... and {len(rows) - MAX_CLIENTS_SHOWN} more clients (--report has all)")
     _print_quarantined(quarantined)
     took = sum(out.seconds.values())
     print(f"{place}: {len(names) - len(quarantined)} of {len(names)} clients took part, {out.sketch!r}, {took:.1f} s")
 
 
 def _print_quarantined(reasons: dict[str, str]) -> None:
-    for name, reason in list(reasons.items())[:MOST_SHOWN]:
+    for name, reason in list(reasons.items())[:MAX_CLIENTS_SHOWN]:
         print(f"quarantined: {name}: {short(reason, 300)}")
-    if len(reasons) > MOST_SHOWN:
-        print(f"... and {len(reasons) - MOST_SHOWN} more quarantined")
+    if len(reasons) > MAX_CLIENTS_SHOWN:
+        print(f"... and {len(reasons) - MAX_CLIENTS_SHOWN} more quarantined")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +39,10 @@ class Pattern:
 
     @classmethod
     def of(cls, text: str, timeout: float) -> Pattern:
-        """List what a glob matches, sorted; a name without wildcards stands for itself.
+        """List the matches of a glob, sorted; a name without wildcards stands for itself.
 
-        Whether it is an address is decided by this text alone. A local file that is called like the glob is one of
-        those that it names: a shell may have put the name there.
+        This text alone decides whether it is an address. A local file that is called like the glob is one of its
+        matches: a shell may have put the name there.
         """
         if is_address(text):
             if not is_wild(text) or text.startswith("http"):
@@ -55,7 +54,7 @@ class Pattern:
         return cls(text, _parts(str(Path(text))), tuple(map(Path, sorted(found))))
 
     def whole_name(self, place: Place) -> str:
-        """The whole path or address of a place, without secrets."""
+        """Return the whole path or address of a place, without secrets."""
         if isinstance(place, Path) or (isinstance(place, StoredPlace) and without_secrets(self.text) == self.text):
             return visible(str(place))
         return visible(without_secrets(str(place)))
@@ -67,7 +66,7 @@ class Pattern:
 
 
 def client_names(patterns: Sequence[Pattern]) -> dict[Place, str]:
-    """The clients that patterns name, each with its name: the parts of its path where the patterns are wild or differ.
+    """Return the clients' places with their names: the parts of a path where the patterns are wild or differ.
 
     A suffix that all patterns end in is left out. No two names are the same.
 
@@ -91,9 +90,9 @@ def client_names(patterns: Sequence[Pattern]) -> dict[Place, str]:
 
 
 def sizes_in(path: str, names: Sequence[str], whole_names: Sequence[str]) -> tuple[list[float], dict[int, Unreadable]]:
-    """The sizes of the clients in a JSON file, and why those that it gives none can't take part.
+    """Return the clients' sizes from a JSON file, and why those without one can't take part.
 
-    A key is a client's name, its whole name, or its name without a suffix, if no other client has the same.
+    A key is a client's name, or its whole path or address if that is nobody's name.
     """
     content = read_regular(path, MAX_SIZES_BYTES)
     try:
@@ -103,25 +102,17 @@ def sizes_in(path: str, names: Sequence[str], whole_names: Sequence[str]) -> tup
     for name, size in sizes.items():
         if not is_size(size):
             raise ValueError(f"{path}: the size of {quoted(name)} must be a positive number, got {quoted(size, 60)}.")
-    stems = list(map(_stem, names))
-    sharing, taken = Counter(stems), set(names)
-    given, lacking = [1.0] * len(names), dict[int, Unreadable]()
-    for i, (name, whole, stem) in enumerate(zip(names, whole_names, stems, strict=True)):
-        keys = [name, *(key for key in (whole, stem) if key not in taken)]
-        key = next((key for key in keys if key in sizes), None)
-        if key is None:
-            lacking[i] = Unreadable(f"{path} gives no size for it")
-        elif key == stem and sharing[stem] > 1 and key != name:
-            lacking[i] = Unreadable(f"{path} gives a size for {quoted(stem)}, which {sharing[stem]} clients are called")
-        else:
-            given[i] = float(sizes[key])
-    return given, lacking
+    taken = set(names)
+    whole_sizes = {name: size for name, size in sizes.items() if name not in taken}
+    given = [sizes.get(name, whole_sizes.get(whole)) for name, whole in zip(names, whole_names, strict=True)]
+    lacking = {i: Unreadable(f"{path} gives no size for it") for i, size in enumerate(given) if size is None}
+    return [1.0 if size is None else float(size) for size in given], lacking
 
 
 def refuse_overwriting(
     outputs: Mapping[str, str | None], inputs: Mapping[str, str | None], patterns: Sequence[Pattern]
 ) -> None:
-    """Raise ValueError if an output would replace another output or what is read.
+    """Raise ValueError if an output would replace another output or an input.
 
     A link among the files that a glob finds is not followed: it is not the caller's, and outputs are renamed into
     place, so that what it leads to is read as it was.
@@ -142,7 +133,7 @@ def refuse_overwriting(
 
 
 def folder_hint(patterns: Sequence[Pattern]) -> str:
-    """A question that may end an error, where all that was given is one folder."""
+    """Return a question that ends an error if the only place given is a folder, else an empty string."""
     (only, *others) = patterns
     if others or is_wild(only.text) or only.text.endswith(SUFFIXES):
         return ""
@@ -152,7 +143,7 @@ def folder_hint(patterns: Sequence[Pattern]) -> str:
 
 
 def told(text: str) -> str:
-    """What the caller wrote as a path, an address or a glob, for messages."""
+    """Quote a path, an address or a glob for messages, without secrets."""
     return quoted(without_secrets(text))
 
 
@@ -165,7 +156,7 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 def _named_by(patterns: Sequence[tuple[str, ...]]) -> tuple[list[int], str]:
-    """Which parts of the paths are the clients' names, and the suffix that is left out; none if patterns do not fit."""
+    """Return which parts of a path are a client's name, and the suffix to leave out; nothing if patterns do not fit."""
     if len(set(map(len, patterns))) != 1 or any("**" in part for parts in patterns for part in parts):
         return [], ""
     columns = [set(column) for column in zip(*patterns, strict=True)]
@@ -174,13 +165,8 @@ def _named_by(patterns: Sequence[tuple[str, ...]]) -> tuple[list[int], str]:
     return kept, suffixes[0] if suffixes and kept and kept[-1] == len(columns) - 1 else ""
 
 
-def _stem(name: str) -> str:
-    suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
-    return name.removesuffix(suffix)
-
-
 def _location(place: Place, links: bool = True) -> tuple[Any, str]:
-    """The filesystem and the path of a place, the same for all ways to write it; a link at its end may be followed."""
+    """Return a place's filesystem and path, the same for all ways to write it; a final link is followed if `links`."""
     fs: Any = None
     path = place.path if isinstance(place, StoredPlace) else str(place)
     if isinstance(place, StoredPlace):

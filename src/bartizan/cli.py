@@ -30,15 +30,15 @@ COMMANDS = {
     "list": ("bartizan.cli", "show the rules, sketches, attacks, data sets and models, with plug-ins"),
     "warmup": ("bartizan.cli", "compile the kernels now, so that the first call does not"),
 }
-LONGEST = 4000  # characters of an error that are printed
-SHORT_COMMANDS = ("init", "report", "list", "warmup")  # whose reader may go away
+MAX_ERROR_CHARS = 4000  # that are printed
+SHORT_COMMANDS = ("init", "report", "list", "warmup")  # which end without an error if their output is closed
 ABOUT = "Byzantine-robust aggregation for federated learning."
 Commands = Mapping[str, tuple[str, str]]
-"""The module of each command, which has a function `add_to`, and what the command does."""
+"""The module of each command, with a function `add_to`, and what the command does."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose subcommands show their own usage and the nearest option for one that they do not know."""
+    """A parser whose subcommands show their own usage, and the nearest option for an unknown one."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         args = sys.argv[1:] if args is None else list(args)
@@ -92,7 +92,7 @@ def main(
         message = str(wrong)
         if isinstance(wrong, OSError) and wrong.filename is not None:
             message = f"{wrong.filename}: {wrong.strerror}"
-        print(f"{command}: {without_addresses_secrets(short(message, LONGEST))}{checkout}", file=sys.stderr)
+        print(f"{command}: {without_addresses_secrets(short(message, MAX_ERROR_CHARS))}{checkout}", file=sys.stderr)
         return 2
     return status or 0
 
@@ -103,7 +103,7 @@ def _interrupted() -> int:
 
 
 def _came_of_an_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: a library that is interrupted while it is imported may raise anything."""
+    """Return whether Ctrl-C caused an error: a library that is interrupted during its import may raise anything."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -186,7 +186,7 @@ def _list_plugins(known: Registry) -> None:
 
 
 def _describe(known: Registry, name: str, note: str) -> None:
-    """A name with its settings, `name` where one must be given and `name=default` otherwise, and a sentence."""
+    """Print a name with its settings, `name` where one must be given and `name=default` otherwise, and a sentence."""
     settings = [key if value is MISSING else f"{key}={value}" for key, value in known.settings(name).items()]
     print(f"  {name}{'(' + ', '.join(settings) + ')' if settings else ''}{note}")
     about = (known.find(name).__doc__ or "").strip()

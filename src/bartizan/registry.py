@@ -55,15 +55,15 @@ class Registry(Mapping[str, Any]):
         self.context = tuple(context)
 
     def __or__(self, other: Registry) -> Registry:
-        """The parts of both; plug-ins, check and messages are those of the first."""
+        """Join the parts of both; plug-ins, check and messages are those of the first."""
         return Registry(self.kind, self.built_in | other.built_in, self.group, check=self.check, context=self.context)
 
     def plugins(self) -> list[Plugin]:
-        """The entry points of installed packages, unusable ones included; nothing is imported."""
+        """Return the entry points of installed packages, unusable ones included; nothing is imported."""
         return list(_installed(self.group, tuple(sys.path))) if self.group else []
 
     def spelling(self, name: str) -> str:
-        """A name as it is recorded: lower case with dashes, or "package.module:Name" as it is; nothing is imported."""
+        """Return a name as it is recorded: lower case with dashes, or "package.module:Name"; nothing is imported."""
         if ":" in name:
             return name.strip()
         key = _spelt(name)
@@ -73,11 +73,11 @@ class Registry(Mapping[str, Any]):
         raise ValueError(f"Unknown {self.kind} {quoted(key)}.{meant} Known: {', '.join(sorted(self))}.")
 
     def is_built_in(self, name: str) -> bool:
-        """Whether a name is the package's own."""
+        """Return whether a name is the package's own."""
         return _spelt(name) in self.built_in
 
     def find(self, name: str) -> Any:
-        """The part with this name, of the package, of a plug-in or "package.module:Name"; ValueError if there is none.
+        """Return the part with this name: the package's, a plug-in's or "package.module:Name"; else raise ValueError.
 
         >>> RULES.find("Multi_Krum").__name__, RULES.find("bartizan.rules:MultiKrum").__name__
         ('MultiKrum', 'MultiKrum')
@@ -95,7 +95,7 @@ class Registry(Mapping[str, Any]):
         return self._loaded(plugins[0].target, f"{self.kind} {key!r} of the plug-in {plugins[0].source}")
 
     def problem(self, plugin: Plugin) -> str:
-        """Why a plug-in can't be used; empty if it can. Imports it."""
+        """Import a plug-in and return why it can't be used; empty if it can."""
         if self.is_built_in(plugin.name):
             return f"the name {plugin.name!r} belongs to bartizan; {plugin.target!r} still finds it"
         try:
@@ -105,7 +105,7 @@ class Registry(Mapping[str, Any]):
         return ""
 
     def name_of(self, part: Any) -> str:
-        """The name by which `find` gives this function or class back: the package's own, or "module:qualname"."""
+        """Return the name by which `find` returns this function or class: the package's own, or "module:qualname"."""
         path = f"{getattr(part, '__module__', None)}:{getattr(part, '__qualname__', None)}"
         own = [name for name, known in self.built_in.items() if known is part or known == path]
         if own:
@@ -122,7 +122,7 @@ class Registry(Mapping[str, Any]):
         return path
 
     def settings(self, name: str) -> dict[str, Any]:
-        """The settings of a part and their defaults, MISSING where one must be given."""
+        """Return the settings of a part with their defaults, MISSING where one must be given."""
         return {key: value for key, value in settings_of(self.find(name)).items() if key not in self.context}
 
     def _loaded(self, target: str, what: str) -> Any:
@@ -152,7 +152,7 @@ class Registry(Mapping[str, Any]):
 
 
 def imported(target: str) -> Any:
-    """The object that "package.module:Name" names."""
+    """Import the object that "package.module:Name" names."""
     module, _, path = target.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         raise ValueError(f"wanted package.module:Name, got {quoted(target)}")
@@ -160,7 +160,7 @@ def imported(target: str) -> Any:
 
 
 def settings_of(part: Any) -> dict[str, Any]:
-    """Fields of a dataclass or keyword-only arguments of a function, with their defaults; MISSING if none."""
+    """Return the fields of a dataclass, or keyword-only arguments of a function, with defaults; MISSING if none."""
     if is_dataclass(part):
         return {field.name: field.default for field in fields(part) if field.init}
     arguments = inspect.signature(part).parameters.values()
@@ -169,7 +169,7 @@ def settings_of(part: Any) -> dict[str, Any]:
 
 
 def only_known(name: str, settings: Iterable[str], known: Collection[str]) -> None:
-    """Raise on the first setting that a part does not have."""
+    """Raise TypeError on the first setting that a part does not have."""
     for setting in settings:
         if setting not in known:
             takes = ", ".join(sorted(known)) or "no settings"
@@ -177,7 +177,7 @@ def only_known(name: str, settings: Iterable[str], known: Collection[str]) -> No
 
 
 def build(kind: type[Any], settings: Mapping[str, Any]) -> Any:
-    """A dataclass from those of the settings that it has."""
+    """Make a dataclass from those of the settings that it has."""
     own = settings_of(kind)
     needed = [name for name, default in own.items() if default is MISSING and name not in settings]
     if needed:
@@ -186,7 +186,7 @@ def build(kind: type[Any], settings: Mapping[str, Any]) -> Any:
 
 
 def frozen_dataclass(*bases: type[Any]) -> Callable[[Any], None]:
-    """A check for `Registry`: a frozen dataclass that derives from one of these classes and is complete."""
+    """Return a check for `Registry`: a frozen dataclass that derives from one of these classes and is complete."""
     wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
 
     def check(part: Any) -> None:
@@ -201,7 +201,7 @@ def frozen_dataclass(*bases: type[Any]) -> Callable[[Any], None]:
 
 
 def callable_with(*arguments: Any, wanted: str) -> Callable[[Any], None]:
-    """A check for `Registry`: a function or class that can be called with such positional arguments."""
+    """Return a check for `Registry`: a function or class that can be called with such positional arguments."""
 
     def check(part: Any) -> None:
         try:
@@ -271,7 +271,7 @@ SKETCHES = Registry(
 
 
 def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
-    """A rule by its name, `pre >> rule` included; each part takes the settings that it has.
+    """Make a rule by its name, `pre >> rule` included; each part takes the settings that it has.
 
     A name is one of `bartizan list`, a plug-in's, or "package.module:Name".
 
@@ -286,13 +286,13 @@ def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
 
 
 def rule_classes(name: str) -> list[type[Any]]:
-    """The classes that `pre >> ... >> rule` names, in this order."""
+    """Return the classes that `pre >> ... >> rule` names, in this order."""
     *pres, last = str(name).split(">>")
     return [*map(PRE_AGGREGATORS.find, pres), (RULES | COORDINATEWISE).find(last)]
 
 
 def sketch(name: str, **settings: Any) -> Sketch:
-    """A sketch by its name, with k = 4096 where it needs one and none is given.
+    """Make a sketch by its name, with k = 4096 where it needs one and none is given.
 
     >>> sketch("rotated", k=1024), sketch("gaussian")
     (Rotated(k=1024, mixing=32), Gaussian(k=4096))
@@ -311,7 +311,7 @@ def _spelt(name: str) -> str:
 
 @lru_cache(maxsize=16)
 def _installed(group: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
-    """The plug-ins of a group; `path` is sys.path, which decides what is installed."""
+    """Return the plug-ins of a group; `path` is sys.path, which decides what is installed."""
     found = {
         Plugin(_spelt(one.name), one.value, f"{one.dist.name} {one.dist.version}" if one.dist else "an unknown package")
         for one in metadata.entry_points(group=group)

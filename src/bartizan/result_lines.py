@@ -13,7 +13,7 @@ from bartizan._util.schema import Between
 from bartizan._util.text import quoted
 
 VERSION = 1
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 
 Id = str | int | float
 Number = float | None
@@ -21,14 +21,14 @@ Count = Annotated[int, Between(0, 10**15)]
 
 
 class Ratio(TypedDict):
-    """Part of the attackers in the number of clients and in the data."""
+    """The attackers' share of the clients and of the data."""
 
     count: NotRequired[Number]
     data: NotRequired[Number]
 
 
 class Seconds(TypedDict):
-    """Time of the stages of a round."""
+    """The time of each stage of a round."""
 
     train: NotRequired[Number]
     sketch: NotRequired[Number]
@@ -57,7 +57,7 @@ class RunLine(TypedDict):
     bartizan: NotRequired[str | None]
     torch: NotRequired[str | None]
     machine: NotRequired[str | None]
-    threads: NotRequired[Annotated[int, Between(1, MOST_THREADS)] | None]
+    threads: NotRequired[Annotated[int, Between(1, MAX_THREADS)] | None]
 
 
 class RoundLine(TypedDict):

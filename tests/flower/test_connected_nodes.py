@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 
 import bartizan as bz
 from bartizan import records as results
@@ -158,16 +158,3 @@ def test_nodes_that_leave_while_a_round_is_configured_hold_nothing_up():
 def test_limits_that_are_none_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         RobustStrategy(bz.Mean(), **settings)
-
-
-def test_a_node_that_can_not_be_reached_has_failed():
-    class Unreachable(LocalGrid):
-        def push_messages(self, messages):
-            return [None if one.metadata.dst_node_id == 3 else super(Unreachable, self).push_messages([one])[0]
-                    for one in messages]  # fmt: skip
-
-    strategy = strategy_of(None)
-    result = strategy.start(Unreachable(dict.fromkeys(range(8), steps_by_one)), as_record(arrays()), num_rounds=1)
-    assert strategy.failed == {3: "it could not be reached"}
-    assert isinstance(result.arrays, ArrayRecord)
-    assert result.train_metrics_clientapp[1]["bartizan-n-byzantine"] == 2

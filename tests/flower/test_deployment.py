@@ -162,17 +162,6 @@ def test_with_tls_and_node_authentication_an_unregistered_node_is_refused(tmp_pa
     assert [path.read_text() for path in out.glob("node-*")] == ["honest"] * 3
 
 
-@pytest.mark.slow
-def test_without_a_key_a_supernode_that_connects_again_is_another_node(tmp_path):
-    with Deployment(tmp_path) as deployment:
-        for connected in (1, 2):
-            process = deployment.supernode(character="honest", number=0)
-            wait_for(lambda so_far=connected: len(deployment.node_ids(0)) == so_far, 60, "a SuperNode")
-            signal_all(process, signal.SIGTERM)
-            process.wait(20)
-        assert len(set(deployment.node_ids(0))) == 2
-
-
 @dataclass
 class RestartedNode:
     """A SuperNode that is killed and started again."""
@@ -267,52 +256,6 @@ def test_a_long_run_whose_nodes_come_and_go_loses_and_leaks_nothing(tmp_path, ou
     assert not list((out / "spill").iterdir())
     assert sorted(path.name for path in (out / "run").iterdir()) == ["checkpoint.npz", "results.jsonl"]
     assert not in_temporary
-
-
-@with_keys
-@pytest.mark.slow
-def test_of_ten_nodes_two_fail_two_leave_and_one_comes_back_and_every_round_is_accounted_for(tmp_path, out):
-    """Three are killed while the second round is open; the one that comes back is refused until it is missed."""
-    characters = [*["honest"] * 5, "error", "error", "leaves", "leaves", "returns"]
-    rounds, patience = 8, 45.0
-    with secured(tmp_path) as deployment:
-        keys = [node_keys(tmp_path, f"node-{number}") for number in range(len(characters))]
-        for _, public in keys:
-            deployment.register(public)
-        nodes = [RestartedNode(deployment, keys[n][0], n, character) for n, character in enumerate(characters)]
-        settings = {"rounds": rounds, "n_byzantine": 2, "nodes": 7, "available": 10, "patience": patience}
-        begin = time.monotonic()
-        running = deployment.start_run(APP, out=out, **settings)
-        wait_for(lambda: checkpoint(out), 240, "the first round")
-        for node in nodes[7:]:
-            signal_all(node.process, signal.SIGKILL)
-        while running.poll() is None:
-            assert time.monotonic() < begin + 900, "the run does not end"
-            if nodes[9].gone and time.monotonic() >= nodes[9].away_until:
-                nodes[9].away_until = time.monotonic() + 5
-                nodes[9].start()
-            time.sleep(0.2)
-        assert (out / "told.json").exists(), deployment.logs()
-        ids = [set(deployment.node_ids(number)) for number in range(len(characters))]
-    recorded = results.read(out / "run")
-    number = {str(*own): n for n, own in enumerate(ids)}
-    assert [line["round"] for line in recorded.rounds] == list(range(1, rounds + 1))
-    assert recorded.end["status"] == "finished"
-    told = json.loads((out / "told.json").read_text())["metrics"]
-    for line in recorded.rounds:
-        failed = {number[node]: reason for node, reason in line["failed"].items()}
-        took_part = {number[node] for node in line["clients"]}
-        print(f"round {line['round']}: {sorted(took_part)}, n_byzantine {line.get('n_byzantine')}, failed {failed}")
-        assert not line["quarantined"]
-        assert not took_part & set(failed)
-        assert took_part | set(failed) >= set(range(7))  # who stays is asked in every round
-        assert {5, 6} <= set(failed) <= {5, 6, 7, 8, 9}
-        assert told[str(line["round"])]["bartizan-failed"] == sorted(map(int, line["failed"]))
-        assert ("note" in line) == (line.get("n_byzantine") is None)
-    assert set(range(7, 10)) <= {number[node] for node in recorded.rounds[0]["clients"]}
-    assert max(line["seconds"]["train"] for line in recorded.rounds) < 3 * patience
-    assert {number[node] for node in recorded.rounds[-1]["clients"]} == {0, 1, 2, 3, 4, 9}
-    assert "note" not in recorded.rounds[-1]
 
 
 @pytest.mark.slow

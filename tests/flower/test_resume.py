@@ -49,21 +49,6 @@ def test_the_report_shows_a_run(tmp_path):
     assert made.returncode == 0, made.stderr
 
 
-def test_a_node_that_joins_late_is_in_the_record(tmp_path):
-    nodes = dict.fromkeys(range(7), steps_by_one)
-    desk = LocalGrid(nodes)
-    strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path, fraction_evaluate=0.0)
-    strategy.start(
-        desk,
-        as_record(arrays()),
-        num_rounds=3,
-        evaluate_fn=lambda server_round, model: desk.nodes.update({100 + server_round: steps_by_one}),
-    )
-    recorded = results.read(tmp_path)
-    assert [len(line["clients"]) for line in recorded.rounds] == [8, 9, 10]
-    assert len(recorded.run["clients"]) == 10
-
-
 def test_a_kill_between_the_record_and_the_checkpoint_loses_nothing(tmp_path, monkeypatch):
     """The last round's line is there, rewritten for a node that joined, and the checkpoint is the one before."""
 
@@ -91,45 +76,15 @@ def test_a_kill_between_the_record_and_the_checkpoint_loses_nothing(tmp_path, mo
     assert len(results.read(tmp_path).rounds) == 3
     result = go()
     np.testing.assert_allclose(result.arrays["w"].numpy(), 4, atol=0.05)
-    assert [line["round"] for line in results.read(tmp_path).rounds] == [1, 2, 3, 4]
+    recorded = results.read(tmp_path)
+    assert [line["round"] for line in recorded.rounds] == [1, 2, 3, 4]
+    assert [len(line["clients"]) for line in recorded.rounds] == [8, 9, 11, 11]
+    assert len(recorded.run["clients"]) == 11
     assert not report.load(tmp_path).broken
 
 
 class Killed(BaseException):
     pass
-
-
-def test_a_killed_run_continues_with_its_model_its_reputation_and_its_record(tmp_path):
-    def go(nodes, rounds=4, folder=tmp_path / "a", stop=None):
-        strategy = RobustStrategy(bz.MultiKrum(2), folder=folder, fraction_evaluate=0.0, min_train_nodes=8)
-        rounds_seen = []
-
-        def watch(server_round, model):
-            rounds_seen.append(server_round)
-            if server_round == stop:
-                raise Killed
-            return None
-
-        result = strategy.start(
-            LocalGrid(nodes), as_record(arrays()), num_rounds=rounds, timeout=0.2, evaluate_fn=watch
-        )
-        return strategy, result, rounds_seen
-
-    nodes = {**dict.fromkeys(range(7), steps_by_one), 50: ATTACKERS["NaN"]}
-    with pytest.raises(Killed):
-        go(nodes, stop=3)
-    strategy, result, rounds = go(nodes)
-    assert rounds == [2, 3, 4]
-    assert sorted(result.train_metrics_clientapp) == [3, 4]
-    np.testing.assert_allclose(result.arrays["w"].numpy(), 4, atol=0.05)
-    assert [(one.node, one.quarantined) for one in strategy.suspects()] == [(50, 4)]
-    recorded = results.read(tmp_path / "a")
-    assert [line["round"] for line in recorded.rounds] == [1, 2, 3, 4]
-    assert recorded.end["status"] == "finished"
-
-    _, again, _ = go(nodes)  # a finished run is not run again, and its lines stay
-    np.testing.assert_array_equal(again.arrays["w"].numpy(), result.arrays["w"].numpy())
-    assert results.read(tmp_path / "a").end == recorded.end
 
 
 KILLED = """
@@ -146,20 +101,31 @@ t.run(nodes, rounds=4, folder=sys.argv[1], spill=sys.argv[2])
 """
 
 
-def test_a_run_continues_after_kill_9_in_the_middle_of_a_round(tmp_path):
+def test_a_run_continues_after_kill_9_in_the_middle_of_a_round(tmp_path, caplog):
     folder, spill = tmp_path / "run", tmp_path / "spill"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])}
     command = [sys.executable, "-c", KILLED, str(folder), str(spill)]
     killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert list(spill.iterdir())
-    strategy, result = run(
-        {**dict.fromkeys(range(7), steps_by_one), 50: ATTACKERS["NaN"]}, rounds=4, folder=folder, spill=spill
-    )
+    nodes, evaluated = {**dict.fromkeys(range(7), steps_by_one), 50: ATTACKERS["NaN"]}, []
+    strategy = RobustStrategy(bz.MultiKrum(2), folder=folder, spill=spill, fraction_evaluate=0.0, min_train_nodes=8)
+    told = {"num_rounds": 4, "timeout": 0.2, "evaluate_fn": lambda t, model: evaluated.append(t)}
+    result = strategy.start(LocalGrid(nodes), as_record(arrays()), **told)
+    assert evaluated == [2, 3, 4]
     assert sorted(result.train_metrics_clientapp) == [3, 4]
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 4, atol=0.05)
     assert [(one.node, one.quarantined) for one in strategy.suspects()] == [(50, 4)]
-    assert [line["round"] for line in results.read(folder).rounds] == [1, 2, 3, 4]
+    recorded = results.read(folder)
+    assert [line["round"] for line in recorded.rounds] == [1, 2, 3, 4]
+    assert recorded.end["status"] == "finished"
     assert not list(spill.iterdir())  # what the killed process left is gone too
+
+    assert "nothing is trained" not in caplog.text  # a finished run is not run again, and its lines stay
+    again = strategy.start(LocalGrid(nodes), as_record(arrays()), **told)
+    assert "is done: nothing is trained" in caplog.text
+    np.testing.assert_array_equal(again.arrays["w"].numpy(), result.arrays["w"].numpy())
+    assert results.read(folder).end == recorded.end
 
 
 def test_a_resumed_run_has_the_rules_memory(tmp_path):
@@ -205,13 +171,6 @@ def test_a_folder_of_a_run_with_other_settings_is_an_error(tmp_path, setting):
     run(nodes, folder=tmp_path)
     with pytest.raises(ValueError, match=f"holds a run with {setting} .* Take another folder"):
         run(nodes, rounds=2, folder=tmp_path, **OTHERS[setting])
-
-
-def test_a_folder_of_a_finished_run_is_logged(tmp_path, caplog):
-    run(dict.fromkeys(range(7), steps_by_one), folder=tmp_path)
-    assert "nothing is trained" not in caplog.text
-    run(dict.fromkeys(range(7), steps_by_one), folder=tmp_path)
-    assert "is done: nothing is trained" in caplog.text
 
 
 def test_a_relative_folder_is_logged_and_a_tilde_is_home(tmp_path, caplog, monkeypatch):

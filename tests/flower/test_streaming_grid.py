@@ -8,22 +8,10 @@ import httpx
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message
-from flwr.serverapp.strategy import FedAvg
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
-from bartizan.flower.reply_limits import Limits
-from bartizan.flower.streaming_grid import StreamingGrid
-from flower_nodes import ATTACKERS, LocalGrid, arrays, as_record, fails, honest, raises, run, sends, train_message
-
-
-def test_flowers_own_strategy_ends_the_run_where_ours_goes_on():
-    nodes = {**honest(), 5: ATTACKERS["an extra name"]}
-    plain = FedAvg(fraction_evaluate=0.0, min_train_nodes=len(nodes))
-    from flwr.serverapp.exception import InconsistentMessageReplies
-
-    with pytest.raises(InconsistentMessageReplies):
-        plain.start(StreamingGrid(LocalGrid(nodes), Limits(2**20, 100)), as_record(arrays()), num_rounds=1)
+from flower_nodes import LocalGrid, arrays, as_record, fails, honest, raises, run, sends, train_message
 
 
 def test_a_node_that_fails_or_never_answers_has_failed():
@@ -127,12 +115,21 @@ class Small(LocalGrid):
         return super().push_messages(messages) if len(messages) == 1 else []
 
 
-@pytest.mark.parametrize(("desk", "absent"), [(Simulated, {2**63 + 2}), (Small, set())], ids=["left out", "too large"])
-def test_a_message_that_could_not_be_sent_quarantines_nobody(desk, absent):
+class Unreachable(LocalGrid):
+    """As Flower's grid where one message can't be stored."""
+
+    def push_messages(self, messages):
+        ids = super().push_messages(messages)
+        return [None if one.metadata.dst_node_id == 2**63 + 2 else key for key, one in zip(ids, messages, strict=True)]
+
+
+@pytest.mark.parametrize(("desk", "absent"), [(Simulated, True), (Small, False), (Unreachable, True)])
+def test_a_node_whose_message_can_not_be_sent_has_failed(desk, absent):
     strategy = RobustStrategy(bz.MultiKrum(1), fraction_evaluate=0.0, min_train_nodes=7)
     result = strategy.start(desk(honest()), as_record(arrays()), num_rounds=1, timeout=0.2)
     assert not strategy.quarantined
-    assert set(result.train_metrics_clientapp[1]["bartizan-nodes"]) == set(honest()) - absent
+    assert strategy.failed == ({2**63 + 2: "it could not be reached"} if absent else {})
+    assert {*result.train_metrics_clientapp[1]["bartizan-nodes"], *strategy.failed} == set(honest())
 
 
 FORGED = "bad\nWARNING :   Suspect: node 9223372036854775808: quarantined in 5 of 5 rounds\x1b[31m" + 10_000 * "x"

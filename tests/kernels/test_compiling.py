@@ -85,7 +85,7 @@ def test_elsewhere_the_log_has_it(tmp_path):
 def test_a_program_without_a_terminal_warns_once_after_a_while(monkeypatch, caplog):
     monkeypatch.setattr(compiling, "_reported", False)
     for patience, warnings in ((1e9, 0), (-1.0, 1), (-1.0, 1)):
-        monkeypatch.setattr(compiling, "PATIENCE", patience)
+        monkeypatch.setattr(compiling, "REPORT_AFTER_S", patience)
         with reported("a kernel"), reported("what it calls"):
             pass
         assert [record.getMessage() for record in caplog.records].count(compiling.LONG) == warnings

@@ -139,7 +139,7 @@ def layers(sizes, M, dtypes):
 )
 @pytest.mark.parametrize("scratch", [1, 2**30], ids=["one tile at a time", "all at once"])
 def test_layers_that_lie_anywhere_are_one_row(name, dtypes, scratch, monkeypatch):
-    monkeypatch.setattr(placed, "SCRATCH", scratch)
+    monkeypatch.setattr(placed, "SCRATCH_BYTES", scratch)
     rows, x = layers([5000, 3, 300, 9000, 701], 2, dtypes)
     dtype = torch.float64 if torch.float64 in dtypes else torch.float32
     arguments, shape = ((512, KEY, 64), (2, 256)) if name == "rotated" else ((), (2,))
@@ -186,7 +186,7 @@ def test_the_weighted_sum_of_layers_is_flat():
 def test_placed_rows_can_be_walked_over_again(monkeypatch):
     rows, x = layers([5000, 3, 300, 9000, 701], 2, [torch.float32] * 5)
     for scratch in (1, 2**30):
-        monkeypatch.setattr(placed, "SCRATCH", scratch)
+        monkeypatch.setattr(placed, "SCRATCH_BYTES", scratch)
         again = gpu.Placed.of(rows)
         for _ in range(2):
             agree("squared_norms", again, x.float(), None, (), (2,))
@@ -239,7 +239,7 @@ def test_a_missing_triton_names_the_extra():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_order_statistics_are_those_of_their_definitions_in_fresh_memory(dtype, sized):
     # The larger number of rows is more than fits the registers.
-    for M, w in [(1, 1), (6, 300), (columnwise.MOST_ROWS + 2, 130)]:
+    for M, w in [(1, 1), (6, 300), (columnwise.MAX_SORTED_ROWS + 2, 130)]:
         x = torch.round(2 * numbers((M, w), dtype)) / 2 if M == 6 else numbers((M, w), dtype)  # with ties
         sizes = np.random.default_rng(1).integers(1, 5, size=M) / 3 if sized else np.full(M, 0.3)
         for name, f in [("median", None), ("trimmed_mean", M // 5), ("meamed", M // 5), ("meamed", 3 * M // 4)]:
@@ -279,7 +279,7 @@ def test_mixtures_are_those_of_their_definition(dtype):
 
 @only_real
 @pytest.mark.parametrize(("name", "f"), [("median", None), ("trimmed_mean", 10), ("meamed", 10)])
-@pytest.mark.parametrize(("M", "w"), [(50, 1_000_003), (columnwise.MOST_ROWS, 70_001), (200, 100_001)])
+@pytest.mark.parametrize(("M", "w"), [(50, 1_000_003), (columnwise.MAX_SORTED_ROWS, 70_001), (200, 100_001)])
 def test_order_statistics_of_many_columns(name, f, M, w):
     x, settings = numbers((M, w)), {} if f is None else {"f": f}
     out, truth = torch.full((w,), torch.nan, device=DEVICE), np.empty((1, w))

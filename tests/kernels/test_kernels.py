@@ -39,7 +39,7 @@ KERNELS = [
 @pytest.mark.parametrize("with_origin", [False, True])
 @pytest.mark.parametrize("small", [0, 2**60], ids=["all threads", "one thread"])
 def test_a_kernel_adds_what_its_definition_adds(name, shape, arguments, dtype, with_origin, small, monkeypatch):
-    monkeypatch.setattr(cpu, "SMALL", small)
+    monkeypatch.setattr(cpu, "THREADS_FROM_ADDITIONS", small)
     rng = np.random.default_rng(0)
     for M, w in SHAPES:
         x = rng.normal(size=(M, w)).astype(dtype)
@@ -55,9 +55,9 @@ def test_a_kernel_adds_what_its_definition_adds(name, shape, arguments, dtype, w
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("M", [cpu.MANY + 1, 3 * cpu.STRIPE, 515])
+@pytest.mark.parametrize("M", [cpu.STRIPE_FROM_ROWS + 1, 3 * cpu.STRIPE_ROWS, 515])
 def test_the_products_of_many_rows_are_those_of_their_definition_and_symmetric(M, dtype, monkeypatch):
-    monkeypatch.setattr(cpu, "BAND", 2)  # so that there is more than one band
+    monkeypatch.setattr(cpu, "BAND_STRIPS", 2)  # so that there is more than one band
     x, origin = np.random.default_rng(0).normal(size=(2, M, 700)).astype(dtype)
     fast, slow = np.full((M, M), 0.25), np.full((M, M), 0.25)
     cpu.gram(Rows.of(x), origin[0], fast)
@@ -81,7 +81,7 @@ def test_the_products_of_sketches_are_the_same_to_the_bit_for_any_number_of_thre
 @pytest.mark.parametrize("with_origin", [False, True])
 @pytest.mark.parametrize("small", [0, 2**60], ids=["all threads", "one thread"])
 def test_the_weighted_sum_writes_what_its_definition_writes(dtype, with_origin, small, monkeypatch):
-    monkeypatch.setattr(cpu, "SMALL", small)
+    monkeypatch.setattr(cpu, "THREADS_FROM_ADDITIONS", small)
     rng = np.random.default_rng(1)
     for M, w in [*SHAPES, (3, 20_000)]:
         x, weights = rng.normal(size=(M, w)).astype(dtype), rng.normal(size=M)

@@ -231,7 +231,7 @@ def test_a_giant_takes_no_digits_from_the_mixtures_without_it():
 
 
 def test_sums_of_the_nearest_are_those_of_the_definition_for_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr(weigh, "MANY", 0)
+    monkeypatch.setattr(weigh, "THREADS_FROM_CLIENTS", 0)
     D = np.random.default_rng(0).uniform(size=(301, 301))
     for threads in (1, 4):
         monkeypatch.setattr(weigh, "n_threads", lambda threads=threads: threads)

@@ -221,7 +221,7 @@ def test_a_rule_is_told_the_truth_or_the_most_it_can_take():
     assert rule.n_byzantine == 11
     assert note == "bulyan has n_byzantine=11, not 15: with 50 clients it can take no more."
     rule, _ = rule_for(Experiment.of({"rule": {"name": "bucketing >> krum"}}).rule, 50, 15)
-    assert rule.rule.n_byzantine == 11, "25 buckets are left, and krum needs 2f + 3"
+    assert rule.then.n_byzantine == 11, "25 buckets are left, and krum needs 2f + 3"
 
 
 def test_a_rule_is_checked_for_many_clients_without_weighing_any():

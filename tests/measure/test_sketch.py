@@ -159,7 +159,7 @@ def test_an_origin_is_subtracted_first(sketch):
 
 @every_sketch
 def test_the_number_of_threads_does_not_matter(sketch, threads, monkeypatch):
-    monkeypatch.setattr(cpu, "SMALL", 0)
+    monkeypatch.setattr(cpu, "THREADS_FROM_ADDITIONS", 0)
     x = normal(5, 9001).astype(np.float32)
     threads(1)
     want = sketch(x, seed=5)

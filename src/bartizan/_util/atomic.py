@@ -16,7 +16,7 @@ from bartizan._util.regular_files import open_regular
 
 @contextmanager
 def atomic_file(path: Path, size: int = 0) -> Iterator[BinaryIO]:
-    """A binary file with room for `size` bytes, that gets its name when the block ends without an error.
+    """Open a binary file with room for `size` bytes, which gets its name when the block ends without an error.
 
     Until then it is hidden and locked, for `remove_abandoned`.
     """
@@ -37,12 +37,12 @@ def atomic_file(path: Path, size: int = 0) -> Iterator[BinaryIO]:
 
 
 def hidden_name(name: str) -> str:
-    """A new name for the file that will be called `name` once it is complete."""
+    """Return a new name for the file that will be called `name` once it is complete."""
     return f".{name}.{secrets.token_hex(8)}.part"
 
 
 def is_hidden(hidden: str, name: str) -> bool:
-    """Whether `hidden_name(name)` can have given this.
+    """Return whether `hidden_name(name)` can have returned this.
 
     >>> is_hidden(hidden_name("next.npy"), "next.npy"), is_hidden(hidden_name("next.npy"), "other.npy")
     (True, False)
@@ -51,7 +51,7 @@ def is_hidden(hidden: str, name: str) -> bool:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove the hidden files of writers of `path` that were killed: nobody holds their locks."""
+    """Remove the hidden files of killed writers of `path`: nobody holds their locks."""
     with suppress(OSError):
         with os.scandir(path.parent) as entries:
             found = [
@@ -64,7 +64,7 @@ def remove_abandoned(path: Path) -> None:
 
 
 def _locked_file(path: Path) -> tuple[Path, int]:
-    """A new hidden file for `path`, open and locked, which no other writer has removed before it was locked."""
+    """Make a hidden file for `path`, open and locked, which no other writer removed before it was locked."""
     while True:
         hidden = path.with_name(hidden_name(path.name))
         lock = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -1,4 +1,4 @@
-"""numba, imported and compiling without interruption.
+"""numba, imported and compiling without interruption by signals.
 
 A signal's handler may raise, as Ctrl-C does, anywhere in Python code. In the middle of numba's first import, or in
 LLVM's calls back to Python while a kernel is compiled or loaded, that loses the signal, makes numba unusable for the
@@ -16,9 +16,9 @@ from typing import Any
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Handle signals that come inside the block at its end.
+    """Defer the handling of signals to the end of the block.
 
-    Only those with a handler in Python wait: it would run in the main thread, between two lines of the block.
+    Only those with a handler in Python are deferred: it would run in the main thread, between two lines of the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -66,10 +66,10 @@ __all__ = [
 
 
 def njit(*, inner: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """As numba's, but signals wait while the function is compiled or loaded from the cache.
+    """Compile like numba's njit, with signals deferred while the function is compiled or loaded from the cache.
 
     An `inner` function is called by other compiled functions only. It gets no entry from Python, and none gets one from
-    C: numba takes a good part of its time to make them.
+    C: numba would take a good part of its time to make them.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:

@@ -20,7 +20,7 @@ from bartizan._util.text import short
 T = TypeVar("T")
 Row = dict[str, Any]
 
-DEEPEST = 32  # objects and lists within each other in one line: deeper ones could end a recursive function
+MAX_DEPTH = 32  # objects and lists within each other: deeper ones could exhaust the stack of a recursive function
 _CHECKSUM = b',"crc":"'
 
 
@@ -161,9 +161,9 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _check_depth(value: Any, deepest: int = DEEPEST) -> None:
+def _check_depth(value: Any, deepest: int = MAX_DEPTH) -> None:
     if not deepest:
-        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     for one in value.values() if isinstance(value, dict) else value:
         if isinstance(one, (dict, list)):
             _check_depth(one, deepest - 1)

@@ -1,4 +1,4 @@
-"""Advisory file locks, which the operating system releases when the process ends, however it ends."""
+"""Advisory file locks, which the operating system releases when the process ends or is killed."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def torch_for(what: str) -> Any:
 
 
 def name_of(device: str) -> str:
-    """The name of the GPU, or of the processor with the number of threads of the kernels."""
+    """Return the name of the GPU, or of the processor with the number of threads of the kernels."""
     if checked_device(device) == "cuda":
         return str(torch_for("device='cuda'").cuda.get_device_name())
     from bartizan._util.threads import n_threads
@@ -42,7 +42,7 @@ def name_of(device: str) -> str:
 
 
 def free_memory(device: str) -> int:
-    """Bytes of memory that are free."""
+    """Return the bytes of memory that are free."""
     if device == "cuda":
         cuda = torch_for("device='cuda'").cuda
         # torch can use the memory that it has reserved, which the driver counts as taken.
@@ -60,7 +60,7 @@ def synchronise(device: str) -> None:
 
 
 def timed(call: Callable[[], T], device: str = "cpu") -> tuple[T, float]:
-    """The result of a call, and its seconds until the device has finished."""
+    """Return the result of a call, and its seconds until the device has finished."""
     synchronise(device)
     start = time.perf_counter()
     result = call()

@@ -9,11 +9,11 @@ from urllib.parse import quote, unquote
 
 ADDRESS = re.compile(r"[\w+.:-]+://(?:\S*@)?[^\s'\")\]>]+")  # a password may hold what else ends an address
 SECRET_OPTION = re.compile(r"secret|password|passwd|token|key|auth|credential|signature|sas|headers|cookie", re.I)
-SHORTEST_PART = 4  # letters; shorter parts of a secret count only where they stand as words of their own
+MIN_PART_CHARS = 4  # shorter parts of a secret count only as words of their own
 
 
 def without_secrets(address: str) -> str:
-    """An address without user, password, query and fragment: a signed one is as good as a password.
+    """Return an address without user, password, query and fragment: a signed one is as good as a password.
 
     A password may hold any character, also those that end it by the rules. Where it can't be told from what
     follows it, only the scheme is left. Any other text is returned as it is.
@@ -26,7 +26,7 @@ def without_secrets(address: str) -> str:
 
 
 def without_addresses_secrets(text: str) -> str:
-    """A text with `without_secrets` of every address in it.
+    """Return a text with `without_secrets` of every address in it.
 
     >>> without_addresses_secrets("URL('http://h/x?sig=1') is bad?")
     "URL('http://h/x') is bad?"
@@ -35,7 +35,7 @@ def without_addresses_secrets(text: str) -> str:
 
 
 def mentions_secret(text: str, address: str, options: Mapping[str, Any] | None = None) -> bool:
-    """Whether a text holds a part of what `without_secrets` leaves out of an address, or of a secret option's value.
+    """Return whether a text holds a part of an address that `without_secrets` removes, or of a secret option's value.
 
     >>> mentions_secret("no port 'p'", "https://me:p/w@host/x"), mentions_secret("stopped", "https://me:p/w@host/x")
     (True, False)
@@ -46,13 +46,13 @@ def mentions_secret(text: str, address: str, options: Mapping[str, Any] | None =
         if secret in text or quote(secret, safe="") in text:
             return True
         for part in parts - {""}:
-            if part in text if len(part) >= SHORTEST_PART else re.search(rf"\b{re.escape(part)}\b", text):
+            if part in text if len(part) >= MIN_PART_CHARS else re.search(rf"\b{re.escape(part)}\b", text):
                 return True
     return False
 
 
 def _split(address: str) -> tuple[str, str, str, str]:
-    """Scheme, secrets in front, what may be shown, and secrets behind it; no scheme if this is no address."""
+    """Return scheme, leading secrets, the part to show, and trailing secrets; no scheme if this is no address."""
     scheme, mark, rest = address.partition("://")
     if not mark:
         return "", "", address, ""
@@ -67,7 +67,7 @@ def _split(address: str) -> tuple[str, str, str, str]:
 
 
 def _left_out(address: str) -> list[str]:
-    """The secrets of an address: user and password, and the values in its query."""
+    """Return the secrets of an address: user and password, and the values in its query."""
     _, before, _, behind = _split(address)
     values = [part.partition("=")[2] or part for part in re.split("[&;?#]", behind)]
     return [part for part in (before, *values) if part]

@@ -11,7 +11,6 @@ TypeError: round must be a whole number from 1 to 100, got 1000000000
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,17 +39,10 @@ WORDS = {float: "a number", int: "a whole number", str: "a text", bool: "true or
 
 @dataclass(frozen=True)
 class Between:
-    """Limits of a number, both included; NaN is within infinite ones only."""
+    """Limits of a number, both included; NaN is outside of all."""
 
     least: float
     most: float
-
-    def holds(self, number: float) -> bool:
-        return self.least <= number <= self.most or (self.most == math.inf and math.isnan(number))
-
-
-AnyFloat = Annotated[float, Between(-math.inf, math.inf)]
-"""A number that may be infinite or NaN; `float` is finite."""
 
 
 def check(kind: Any, row: Mapping[str, Any], name: str = "") -> None:
@@ -87,13 +79,13 @@ def as_row(one: Any) -> dict[str, Any]:
 
 @cache
 def _typed(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """The hint of each field of a TypedDict, and whether the field is required."""
+    """Return the hint of each field of a TypedDict, and whether the field is required."""
     hints = get_type_hints(kind, include_extras=True).items()
     return {key: (get_args(one)[0], False) if get_origin(one) is NotRequired else (one, True) for key, one in hints}
 
 
 def _converted(value: Any, hint: Any, name: str) -> Any:
-    """The value, checked against the hint, with tuples for lists where the hint is a tuple."""
+    """Check a value against the hint and return it, with tuples for lists where the hint is a tuple."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or (hint in (None, types.NoneType) and value is None):
         return value
@@ -113,8 +105,7 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
         if type(value) is int and abs(value) <= LARGEST_INT:
             return value
     elif origin is Annotated:
-        number = value if inner[0] is float and type(value) is float else _converted(value, inner[0], name)
-        if inner[1].holds(number):
+        if inner[1].least <= _converted(value, inner[0], name) <= inner[1].most:
             return value
     elif origin is Literal:
         if type(value) in map(type, inner) and value in inner:
@@ -151,7 +142,7 @@ def _are_plain(values: list[Any], hint: Any) -> bool:
 
 
 def _wanted(hint: Any) -> str:
-    """A hint in words, for messages."""
+    """Return a hint as text for messages."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return f"{_wanted(inner[0])} from {inner[1].least:,} to {inner[1].most:,}"

@@ -13,7 +13,7 @@ KEY_BITS = 256
 
 
 def fresh_seed() -> int:
-    """128 bits of entropy from the operating system, so that no client can guess the projection."""
+    """Draw 128 bits of entropy from the operating system, so that no client can guess the projection."""
     return secrets.randbits(128)
 
 
@@ -24,10 +24,10 @@ def checked_seed(seed: int) -> int:
 
 
 def key_of(seed: int) -> Array:
-    """The seed as the eight key words of ChaCha."""
+    """Return the seed as the eight key words of ChaCha."""
     return np.frombuffer(checked_seed(seed).to_bytes(KEY_BITS // 8, "little"), dtype="<u4").astype(np.uint32)
 
 
 def generator_of(seed: int, nth: int = 0) -> np.random.Generator:
-    """A NumPy generator for the nth small draw of a round (bucketing), independent of the projection's stream."""
+    """Return a generator for the nth small draw of a round (bucketing), independent of the projection's stream."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(checked_seed(seed), spawn_key=(1, nth))))

@@ -8,18 +8,18 @@ _compiled = 0.0
 
 
 def add_compile_time(seconds: float) -> None:
-    """Count seconds in which this process compiled kernels: every running stopwatch takes them out of its stage."""
+    """Count seconds of compiling in this process: every running stopwatch takes them out of its stage."""
     global _compiled
     _compiled += seconds
 
 
 def compile_seconds() -> float:
-    """How long this process has compiled kernels so far."""
+    """Return how many seconds this process has compiled kernels so far."""
     return _compiled
 
 
 class Stopwatch:
-    """Times stages one after another; `laps` holds seconds by name, with "compile" where kernels were compiled."""
+    """A stopwatch of consecutive stages; `laps` holds seconds by name, with "compile" where kernels were compiled."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def text(value: Any) -> str:
-    """Any value as one printable line.
+    """Return any value as one printable line.
 
     Invisible characters and those that change the direction of writing are replaced by a mark, not dropped: a client's
     name must not be able to look like another's.
@@ -22,7 +22,7 @@ def text(value: Any) -> str:
 
 
 def visible(name: str) -> str:
-    """A name as one printable line, such that two names are never the same one: what is not printable is escaped.
+    """Return a name as one printable line, distinct for distinct names: what is not printable is escaped.
 
     So are backslashes, and spaces at the ends or behind a space or a colon, which could pass for another column.
 
@@ -34,12 +34,12 @@ def visible(name: str) -> str:
 
 
 def short(value: Any, most: int = 500) -> str:
-    """The first `most` characters of `text(value)`."""
+    """Return the first `most` characters of `text(value)`."""
     return text(("" if value is None else _written(value, str))[: 4 * most])[:most]
 
 
 def quoted(value: Any, most: int = 200) -> str:
-    """The beginning of a value's repr, printable, for error messages.
+    """Return the beginning of a value's repr, printable, for error messages.
 
     >>> quoted("krum"), len(quoted(list(range(10_000)))), quoted(10**5000)
     ("'krum'", 203, '<an int that can not be shown>')
@@ -49,7 +49,7 @@ def quoted(value: Any, most: int = 200) -> str:
 
 
 def did_you_mean(given: str, known: Iterable[str], show: Callable[[str], str] = repr) -> str:
-    """The nearest known name as a question that ends an error message; empty if none is near.
+    """Return the nearest known name as a question that ends an error message; empty if none is near.
 
     >>> did_you_mean("krumm", ["krum", "mean"]), did_you_mean("x", ["krum"])
     (" Did you mean 'krum'?", '')
@@ -63,7 +63,7 @@ def _printable(line: str) -> str:
 
 
 def _written(value: Any, by: Callable[[Any], str]) -> str:
-    """The `str` or `repr` of a value, or a substitute: huge integers and faulty classes have neither."""
+    """Return the `str` or `repr` of a value, or a substitute: huge integers and faulty classes have neither."""
     try:
         return by(value)
     except Exception:

@@ -18,7 +18,7 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def n_threads() -> int:
-    """The number of threads: one a core, or the environment variable NUMBA_NUM_THREADS."""
+    """Return the number of threads: one per core, or the environment variable NUMBA_NUM_THREADS."""
     return config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 
 
@@ -66,7 +66,7 @@ def _helpers() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """A forked child has none of its parent's threads."""
+    """Drop the pool in a forked child, which has none of its parent's threads."""
     global _pool
     _pool = None
 

@@ -25,7 +25,7 @@ from bartizan.updates.headers import read_npy_header
 from bartizan.updates.layout import FLOATS
 
 STYPE = "numpy.ndarray"
-MAX_BYTES = 2**20  # bytes of one node's metrics that are kept until the round is over
+MAX_METRIC_BYTES = 2**20  # of one node, that are kept until the round is over
 log = logging.getLogger("flwr")
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -139,30 +139,26 @@ def medians(contents: list[RecordDict], key: str) -> MetricRecord:
 
 
 def without_arrays(content: RecordDict, function: MetricsFunction) -> RecordDict:
-    """Return the part of a reply that the function needs; nothing if that is larger than `MAX_BYTES`."""
+    """Return the part of a reply that the function needs; nothing if that is larger than `MAX_METRIC_BYTES`."""
     if function is medians:
         kept = RecordDict({"metrics": MetricRecord(_numbers(content))})
     else:
         kept = RecordDict({name: record for name, record in content.items() if not isinstance(record, ArrayRecord)})
     size = sum(_size(name) + _size(value) for record in kept.values() for name, value in record.items())
-    return kept if size <= MAX_BYTES else RecordDict()
+    return kept if size <= MAX_METRIC_BYTES else RecordDict()
 
 
 def aggregate_metrics(contents: list[RecordDict], key: str, function: MetricsFunction) -> MetricRecord:
     """Call the function; an app's function that raises, or returns no MetricRecord, is logged and gives no metrics."""
-    if not contents:
-        return MetricRecord()
     try:
-        metrics = function(contents, key)
+        metrics = function(contents, key) if contents else None
+        if not isinstance(metrics, MetricRecord | None):
+            raise TypeError(f"it must return a MetricRecord, got {type(metrics).__name__}")
     except Exception as wrong:  # nodes choose its arguments
         reason = short(f"{type(wrong).__name__}: {wrong}")
         log.warning("The app's function for metrics raised %s; this round has none.", reason)
         return MetricRecord()
-    if isinstance(metrics, MetricRecord):
-        return metrics
-    if metrics is not None:
-        log.warning("The app's function for metrics gave a %s, not a MetricRecord: dropped.", type(metrics).__name__)
-    return MetricRecord()
+    return metrics or MetricRecord()
 
 
 def _numbers(content: RecordDict) -> dict[str, Any]:

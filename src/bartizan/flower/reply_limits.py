@@ -29,12 +29,11 @@ try:  # these are private to Flower and may move
 except (ImportError, AttributeError, KeyError):
     SUPPORTED = False
 
-LONGEST_WAIT = 7200.0  # seconds that Flower waits for an object
-EXTRA_BYTES = 2**24  # bytes for metrics, headers and names, besides twice the model
-OBJECT_BYTES = 2**10  # bytes that an object counts for at least, since each is a request of its own
-EXTRA_OBJECTS = 500  # objects besides those of the model's arrays: records, and the message itself
-CHUNK = 2**20
-"""Bytes of a chunk of an array; Flower's chunks are five times as large, and a node may use smaller ones."""
+FLOWERS_WAIT_S = 7200.0  # for an object that was announced
+EXTRA_BYTES = 2**24  # for metrics, headers and names, besides twice the model
+MIN_OBJECT_BYTES = 2**10  # that an object counts for, since each is a request of its own
+EXTRA_OBJECTS = 500  # besides those of the model's arrays: records, and the message itself
+CHUNK_BYTES = 2**20  # of an array; Flower's chunks are five times as large, and a node may use smaller ones
 log = logging.getLogger("flwr")
 
 
@@ -48,7 +47,7 @@ class LateError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """The most bytes and objects that one reply may have."""
+    """The largest numbers of bytes and objects that one reply may have."""
 
     bytes: int
     objects: int
@@ -56,9 +55,9 @@ class Limits:
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> Limits:
         """Allow twice the bytes of the model and a constant, in as many objects as its arrays need."""
-        objects = EXTRA_OBJECTS + sum(2 + len(array.data) // CHUNK for array in model.values())
+        objects = EXTRA_OBJECTS + sum(2 + len(array.data) // CHUNK_BYTES for array in model.values())
         size = 2 * sum(len(array.data) for array in model.values())
-        return cls(size + EXTRA_BYTES + OBJECT_BYTES * objects, objects)
+        return cls(size + EXTRA_BYTES + MIN_OBJECT_BYTES * objects, objects)
 
 
 @dataclass
@@ -66,19 +65,19 @@ class _Pull:
     """The reply that this thread is pulling, and how much of it has come."""
 
     limits: Limits
-    end: float | None
-    deadline: float | None
+    end: float
+    deadline: float
     pulled: int = 0
     unpacked: int = 0
     lock: Any = field(default_factory=threading.Lock)
 
     def fetch(self, pull_object: Callable[[str], bytes], object_id: str) -> bytes:
         """Pull one object and count it; Flower calls this in several threads."""
-        if self.deadline is not None and time.monotonic() > self.deadline:
+        if time.monotonic() > self.deadline:
             raise LateError("it was still arriving when the round's time was over")
         content = pull_object(object_id)
         with self.lock:
-            self.pulled += max(len(content), OBJECT_BYTES)
+            self.pulled += max(len(content), MIN_OBJECT_BYTES)
             if self.pulled > self.limits.bytes:
                 raise TooLargeError(f"it has more than {self.limits.bytes:,} bytes")
         return content
@@ -95,28 +94,26 @@ _flower_pull_objects: Any = None
 
 
 @contextmanager
-def limited(limits: Limits, end: float | None, deadline: float | None = None) -> Iterator[None]:
+def limited(limits: Limits, end: float, deadline: float) -> Iterator[None]:
     """Apply the limits to the reply that this thread pulls; times are of the monotonic clock.
 
-    Missing objects are waited for until `end`; objects that keep arriving are taken until `deadline` (`end` if None).
+    Missing objects are waited for until `end`; objects that keep arriving are taken until `deadline`.
     """
     if not SUPPORTED:
         yield
         return
-    before, _here.pull = _here.pull, _Pull(limits, end, end if deadline is None else deadline)
+    _here.pull = _Pull(limits, end, deadline)
     _count_users(1)
     try:
         yield
     finally:
         _count_users(-1)
-        _here.pull = before
+        _here.pull = None
 
 
 def warn_if_unsupported() -> None:
     if not SUPPORTED:
-        log.warning(
-            "This version of Flower is neither 1.41 nor 1.42: a reply's size is not limited before it is unpacked."
-        )
+        log.warning("Expected Flower 1.41 or 1.42: with this one, replies are unpacked without a limit on their size.")
 
 
 def _count_users(step: int) -> None:
@@ -133,14 +130,13 @@ def _count_users(step: int) -> None:
 
 
 def _pull_objects(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any) -> dict[str, bytes]:
-    """Replaces Flower's function that pulls the objects of a reply."""
+    """Pull the objects of a reply within the limits, in place of Flower's function."""
     pull, pull_one = _here.pull, pull_object_fn
     if pull is not None:
         object_ids = list(dict.fromkeys(object_ids))  # a tree can name one object a million times
         if len(object_ids) > pull.limits.objects:
             raise TooLargeError(f"it has {len(object_ids):,} objects, and one of the model needs fewer")
-        if pull.end is not None:
-            options["max_time"] = min(options.get("max_time") or LONGEST_WAIT, max(0.0, pull.end - time.monotonic()))
+        options["max_time"] = min(options.get("max_time") or FLOWERS_WAIT_S, max(0.0, pull.end - time.monotonic()))
 
         def pull_one(object_id: str) -> bytes:
             return pull.fetch(pull_object_fn, object_id)
@@ -150,7 +146,7 @@ def _pull_objects(object_ids: list[str], pull_object_fn: Callable[[str], bytes],
 
 
 class _LimitedArray:
-    """Replaces Flower's class of arrays: unpacks them if all arrays of the reply are small enough together."""
+    """A class in place of Flower's arrays: unpacks them if all arrays of the reply are small enough together."""
 
     @staticmethod
     def inflate(content: bytes, children: dict[str, Any] | None = None) -> Array:

@@ -57,12 +57,12 @@ class Saved:
 
 def save(folder: Path, saved: Saved) -> None:
     """Write the checkpoint of a folder, all or nothing."""
-    history, reputation = tuple(map(float, saved.history)), saved.reputation.as_dict()
-    about = About(saved.round, saved.seconds, history, reputation, dict(saved.settings), tuple(saved.arrays))
+    about: dict[str, Any] = {"round": saved.round, "seconds": saved.seconds, "history": list(map(float, saved.history))}
+    about |= {"reputation": saved.reputation.as_dict(), "settings": dict(saved.settings), "names": list(saved.arrays)}
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w") as archive:  # it has a checksum of every entry
-            archive.writestr(ABOUT, json.dumps(schema.as_row(about)))
+            archive.writestr(ABOUT, json.dumps(about))
             for i, array in enumerate(saved.arrays.values()):
                 archive.writestr(f"{i}.npy", array.data)
 
@@ -79,17 +79,14 @@ def load(folder: Path, model: Model, settings: Mapping[str, str]) -> Saved:
         return Saved()
     except Exception as wrong:  # any content is possible
         why = (wrong.strerror if isinstance(wrong, OSError) else str(wrong)) or type(wrong).__name__
-        raise CorruptFileError(
-            f"{path} is not what RobustStrategy writes: {short(why).rstrip('.')}. {ADVICE}"
-        ) from None
+        why = short(why).rstrip(".")
+        raise CorruptFileError(f"{path} is not what RobustStrategy writes: {why}. {ADVICE}") from None
+    advice = "Take another folder, or delete that one."
     if model.layout != Model.of(saved.arrays).layout:
-        raise ValueError(f"{folder} holds a run of another model. Take another folder, or delete that one.")
+        raise ValueError(f"{folder} holds a run of another model. {advice}")
     for key, value in settings.items():
-        if saved.settings.get(key) != value:
-            raise ValueError(
-                f"{folder} holds a run with {key} {short(saved.settings.get(key), 200)}, not {value}. "
-                f"Take another folder, or delete that one."
-            )
+        if (given := saved.settings.get(key)) != value:
+            raise ValueError(f"{folder} holds a run with {key} {short(given, 200)}, not {value}. {advice}")
     return saved
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -17,8 +17,9 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from bartizan._util.text import short
 from bartizan.aggregate import Aggregator
-from bartizan.errors import TooFewClientsError, server_problem
-from bartizan.flower.connected_nodes import MissingNodesError, wait_for_nodes
+from bartizan.errors import server_problem
+from bartizan.flower.grids import MissingNodesError, StreamingGrid, UnusableReply, wait_for_nodes
+from bartizan.flower.nodes_outcome import NodesOutcome
 from bartizan.flower.replies import (
     MetricsFunction,
     Model,
@@ -31,10 +32,8 @@ from bartizan.flower.replies import (
     without_arrays,
 )
 from bartizan.flower.reply_limits import Limits
-from bartizan.flower.resume import Ended, RunRecord, resumed, run_line
-from bartizan.flower.round_outcome import RoundOutcome
+from bartizan.flower.run_record import RunRecord, run_line
 from bartizan.flower.saved_state import Saved
-from bartizan.flower.streaming_grid import StreamingGrid, UnusableReply
 from bartizan.judge.client_reports import SizePolicy
 from bartizan.judge.reputation import Reputation, Suspect
 from bartizan.measure import Sketch
@@ -45,6 +44,8 @@ from bartizan.sources.adapters.adapter_round import AdapterRound, check_adapters
 from bartizan.sources.adapters.adapters import LoRA, server_adapter
 from bartizan.updates.layout import Unreadable
 
+AnyRound = Round[Any] | AdapterRound
+M = TypeVar("M")
 log = logging.getLogger("flwr")
 
 
@@ -96,7 +97,8 @@ class RobustStrategy(FedAvg):
         **fedavg: Any,
     ) -> None:
         self.aggregator = Aggregator(rule, sketch)
-        asked = max(2, least_clients(self.aggregator.rule)) if min_train_nodes is None else min_train_nodes
+        least = next(n for n in count(2) if self.aggregator.rule.admits(n))
+        asked = least if min_train_nodes is None else min_train_nodes
         super().__init__(
             min_train_nodes=asked,
             min_available_nodes=asked if min_available_nodes is None else min_available_nodes,
@@ -159,58 +161,60 @@ class RobustStrategy(FedAvg):
         model = Model.of(initial_arrays)  # raises now if it can't be aggregated, not at the first reply
         if self.adapters is not None:
             server_adapter("The global model", model.arrays, self.adapters)
-        with RunRecord(self.folder, run_line(self.name, self.aggregator, model.dim)) as record:
+        with RunRecord(self.folder, run_line(self.name, self._settings, model.dim)) as record:
             saved = record.load(model, self._settings)
-            done = saved.round
-            if done:
-                log.info("Going on with the run in %s after round %d.", self.folder, done)
-                initial_arrays = ArrayRecord(dict(saved.arrays))
-            if done and done >= num_rounds:
+            arrays = initial_arrays
+            if saved.round:
+                log.info("Going on with the run in %s after round %d.", self.folder, saved.round)
+                arrays = ArrayRecord(dict(saved.arrays))
+            if saved.round and saved.round >= num_rounds:
                 log.warning("The run in %s is done: nothing is trained. For another, take another folder.", self.folder)
             elif self.folder is not None and num_rounds and not self.folder.is_absolute():
                 log.warning("The run is recorded in %s: give folder= as an absolute path.", self.folder.absolute())
             self.quarantined, self.failed, self._trusted, self._line = {}, {}, set(), None
             self.reputation, self._history, self._missed = saved.reputation, saved.history, 0
-            self._model = Model.of(initial_arrays)
-            loop = resumed(self, done, initial_arrays)
+            self._model = Model.of(arrays)
+            log.info("Starting %s strategy:", type(self).__name__)
+            self.summary()
+            streaming: Any = StreamingGrid(grid, Limits.of(arrays), self._on_send)
+            result, status = Result(arrays), "finished"
+            train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
 
-            def seconds() -> float:
-                return saved.seconds + time.monotonic() - began
+            def evaluate_globally(t: int) -> MetricRecord | None:
+                metrics = None if evaluate_fn is None else evaluate_fn(t, result.arrays)
+                return _keep(result.evaluate_metrics_serverapp, t, metrics)
 
-            def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-                metrics = None if evaluate_fn is None else evaluate_fn(done + server_round, arrays)
-                if metrics is not None:
-                    loop.result.evaluate_metrics_serverapp[done + server_round] = metrics
-                if server_round and self._line is not None:
+            evaluate_globally(saved.round)
+            for t in range(saved.round + 1, num_rounds + 1):
+                log.info("[ROUND %d/%d]", t, num_rounds)
+                asked = self.configure_train(t, result.arrays, train, streaming)
+                replies = streaming.send_and_receive(asked, timeout=timeout)
+                updated, metrics = self.aggregate_train(t, replies)
+                result.arrays = result.arrays if updated is None else updated
+                _keep(result.train_metrics_clientapp, t, metrics)
+                asked = self.configure_evaluate(t, result.arrays, evaluate, streaming)
+                replies = streaming.send_and_receive(asked, timeout=timeout)
+                _keep(result.evaluate_metrics_clientapp, t, self.aggregate_evaluate(t, replies))
+                metrics = evaluate_globally(t)
+                if self._line is not None:
                     line, self._line = self._line, None
                     for field, key in (("accuracy", "accuracy"), ("test_loss", "loss")):
                         if metrics is not None and isinstance(metrics.get(key), (int, float)):
                             line[field] = metrics[key]
-                    state = (self._history, self.reputation, self._settings, arrays)
-                    record.add(line, map(str, sorted(self._asked)), Saved(line["round"], seconds(), *state))
-                if server_round and self._missed >= self.max_missed_rounds:
-                    raise Ended
-                return metrics
-
-            streaming: Any = StreamingGrid(grid, Limits.of(initial_arrays), self._on_send)
-            status = "finished"
-            try:
-                loop.start(
-                    grid=streaming,
-                    initial_arrays=initial_arrays,
-                    num_rounds=max(0, num_rounds - done),
-                    timeout=timeout,
-                    train_config=train_config,
-                    evaluate_config=evaluate_config,
-                    evaluate_fn=evaluate,
-                )
-            except Ended:
-                status = "stopped"
-                log.error("The run ends: %d rounds in a row had too few nodes. %s", self._missed, self._missing)
-            record.end(seconds(), status)
+                    seconds = saved.seconds + time.monotonic() - began
+                    state = (self._history, self.reputation, self._settings, result.arrays)
+                    record.add(line, map(str, sorted(self._asked)), Saved(t, seconds, *state))
+                if self._missed >= self.max_missed_rounds:
+                    status = "stopped"
+                    log.error("The run ends: %d rounds in a row had too few nodes. %s", self._missed, self._missing)
+                    break
+            record.end(saved.seconds + time.monotonic() - began, status)
+        log.info("Final results:")
+        for line in str(result).splitlines():
+            log.info("\t%s", line)
         for suspect in self.suspects():
             log.warning("Suspect: %s", suspect)
-        return loop.result
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -237,16 +241,15 @@ class RobustStrategy(FedAvg):
         model = self._model
         if model is None:
             raise RuntimeError("aggregate_train was called before configure_train: there is no model to measure from.")
-        outcome = RoundOutcome(server_round)
-        if self._missing:
-            outcome.refuse(self._missing, {}, {})
-        else:
-            self._aggregate(replies, model, outcome)
-        outcome.log(self.aggregator.rule)
+        outcome = NodesOutcome(server_round, refused=self._missing)
+        if not self._missing:
+            self._aggregate(server_round, replies, model, outcome)
+        log.info("%s", outcome)
+        for line in outcome.warnings(self.aggregator.rule, "node"):
+            log.warning("%s", line)
+        outcome.add_to(self.reputation)
         self.quarantined, self.failed = outcome.quarantined, outcome.failed
-        took_part, sizes = outcome.nodes, outcome.sizes or None
-        self.reputation.add(outcome.weights, self.quarantined, self.failed, took_part=took_part, sizes=sizes)
-        self._trusted.difference_update(self._asked, outcome.nodes, outcome.failed)
+        self._trusted.difference_update(self._asked, outcome.clients, outcome.failed)
         self._trusted.update(outcome.trusted)
         if self.folder is not None:
             self._line = outcome.line(model)
@@ -300,52 +303,38 @@ class RobustStrategy(FedAvg):
         self._missed = 0 if counts else self._missed
         return nodes
 
-    def _aggregate(self, replies: Iterable[Message], model: Model, outcome: RoundOutcome) -> None:
+    def _aggregate(self, server_round: int, replies: Iterable[Message], model: Model, outcome: NodesOutcome) -> None:
         try:
-            opened = self._opened(outcome.round, model)
+            opened = self._opened(server_round, model)
         except Exception as wrong:  # of the app's trusted_fn, or of `spill`
             full = isinstance(wrong, OSError) and wrong.errno in (errno.ENOSPC, errno.EDQUOT)
-            why = f"there is no room to keep replies in {self.spill}." if full else server_problem(wrong)
-            outcome.refuse(why, {}, {})
-        else:
-            with opened:
-                self._read_replies(replies, opened, model, outcome)
+            outcome.refused = f"there is no room to keep replies in {self.spill}." if full else server_problem(wrong)
+            return
+        with opened:
+            seen: set[int] = set()
+            for reply in replies:
+                begin = time.monotonic()
+                node = reply.metadata.src_node_id
+                if node in seen:
+                    log.warning("Node %d replied again; its first reply counts.", node)
+                else:
+                    self._read_reply(node, reply, opened, model, outcome)
+                seen.add(node)
+                outcome.reading += time.monotonic() - begin
+                del reply  # frees the bytes of a reply that was refused or spilled
+            last = time.monotonic()
+            outcome.close(opened)
+            outcome.waiting = last - self._asked_at - outcome.reading
+            outcome.after = time.monotonic() - last
 
-    def _opened(self, server_round: int, model: Model) -> Round[Any] | AdapterRound:
+    def _opened(self, server_round: int, model: Model) -> AnyRound:
         trusted = None if self.trusted_fn is None else model.decode(self.trusted_fn(server_round, model.record))
         start: dict[str, Any] = {"reference": model.arrays, "trusted": trusted, "history": self._history}
         if self.adapters is None:
             return self.aggregator.round(**start, spill=self.spill)
         return AdapterRound(self.aggregator, self.adapters, **start)
 
-    def _read_replies(
-        self, replies: Iterable[Message], opened: Round[Any] | AdapterRound, model: Model, outcome: RoundOutcome
-    ) -> None:
-        seen: set[int] = set()
-        for reply in replies:
-            begin = time.monotonic()
-            node = reply.metadata.src_node_id
-            if node in seen:
-                log.warning("Node %d replied again; its first reply counts.", node)
-            else:
-                self._read_reply(node, reply, opened, model, outcome)
-            seen.add(node)
-            outcome.reading += time.monotonic() - begin
-            del reply  # frees the bytes of a reply that was refused or spilled
-        last = time.monotonic()
-        try:
-            outcome.accept(opened.close())
-        except TooFewClientsError as too_few:
-            outcome.refuse(too_few.problem, too_few.quarantined, too_few.failed)
-        except Exception as wrong:  # a rule, of a plug-in too, may raise anything
-            outcome.refuse(server_problem(wrong), opened.quarantined, opened.failed)
-        outcome.nodes = sorted(opened.clients)
-        outcome.waiting = last - self._asked_at - outcome.reading
-        outcome.after = time.monotonic() - last
-
-    def _read_reply(
-        self, node: int, reply: Message, opened: Round[Any] | AdapterRound, model: Model, outcome: RoundOutcome
-    ) -> None:
+    def _read_reply(self, node: int, reply: Message, opened: AnyRound, model: Model, outcome: NodesOutcome) -> None:
         if reply.has_error() and not isinstance(reply.error, UnusableReply):
             opened.fail(node, short(reply.error.reason))
             return
@@ -380,18 +369,15 @@ class RobustStrategy(FedAvg):
 
     @property
     def _settings(self) -> dict[str, str]:
-        """How the run aggregates, in words that can be shown and compared."""
+        """The rule, sketch and sizes as text that is logged, recorded and compared at a restart."""
         rule, sketch = repr(self.aggregator.rule), str(self.aggregator.sketch)
         more = {} if self.adapters is None else {"adapters": repr(self.adapters)}
         return {"rule": rule, "sketch": sketch, "sizes": str(self._size_policy), **more}
 
 
-def least_clients(rule: Rule | CoordinateWise) -> int:
-    """Return how many clients a rule needs at least."""
-    for n in count(1):
-        try:
-            rule.check(n)
-        except TooFewClientsError:
-            continue
-        return n
-    raise AssertionError
+def _keep(metrics: dict[int, M], server_round: int, of_round: M | None) -> M | None:
+    """Add the metrics of a round to those of the run, if there are any; log and return them."""
+    if of_round is not None:
+        log.info("\t└──> MetricRecord: %s", of_round)
+        metrics[server_round] = of_round
+    return of_round

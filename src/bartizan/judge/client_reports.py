@@ -18,13 +18,13 @@ NUMBERS = (int, float, np.integer, np.floating)
 
 @dataclass(frozen=True)
 class SizePolicy:
-    """How much each client counts.
+    """The data size by which each client counts.
 
     Args:
         sizes: None counts all alike; ``"reported"`` takes what the clients report; a mapping gives each id's size.
         cap: The largest size that a client can claim; needed with ``"reported"``.
 
-    All sizes are from 2^-64 to 2^64: of those no rule makes NaN.
+    All sizes are from 2^-64 to 2^64, with which no rule computes NaN.
     """
 
     sizes: Literal["reported"] | Mapping[Any, float] | None = None
@@ -77,7 +77,7 @@ def median_metrics(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def finite_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a report that are finite numbers, without integers that no float can hold."""
+    """Return the entries of a report that are finite numbers, without integers that no float can hold."""
     return {name: n for name, n in report.items() if isinstance(n, NUMBERS) and _finite(n)}
 
 

@@ -13,7 +13,7 @@ from bartizan._util.text import quoted, short
 from bartizan._util.types import Floats
 from bartizan.measure.client_sizes import sizes_of
 
-LITTLE = 0.1  # a node with a weight below this part of its share was left out of the round
+LEFT_OUT_BELOW = 0.1  # of its share: the weight with which a node counts as left out of a round
 
 
 @dataclass
@@ -27,18 +27,18 @@ class Standing:
     """Sum of its weights relative to its share of the data; 0 for a quarantined reply."""
     left_out: int = 0
     expected: float = 0.0
-    """How often it would be left out by chance: the sum over rounds of the fraction of nodes that were."""
+    """Expected number by chance: the sum over rounds of the fraction of nodes that were left out."""
     quarantined: int = 0
     failed: int = 0
     """Rounds in which it was asked and sent no update."""
     expected_failures: float = 0.0
-    """How often it would have failed by chance: the sum over rounds of the fraction of nodes that did."""
+    """Expected number by chance: the sum over rounds of the fraction of nodes that failed."""
     reason: str = ""
     """The last reason for quarantine or failure."""
 
     @property
     def mean_share(self) -> float:
-        """Over the rounds in which it was weighed or quarantined; NaN where there are none."""
+        """Mean over the rounds in which it was weighed or quarantined; NaN where there are none."""
         rounds = self.judged + self.quarantined
         return self.share / rounds if rounds else math.nan
 
@@ -66,9 +66,9 @@ class Standing:
 
 
 def chernoff(n: int, observed: int, expected: float) -> float:
-    r"""Upper bound on the probability of as many events in n trials: :math:`e^{-n D(o/n \| e/n)}`.
+    r"""Bound the probability of as many events in n trials from above: :math:`e^{-n D(o/n \| e/n)}`.
 
-    It holds for chances that differ from trial to trial (Hoeffding, 1956).
+    It holds for probabilities that differ from trial to trial (Hoeffding, 1956).
     """
     if observed <= expected:
         return 1.0
@@ -99,7 +99,7 @@ class Suspect:
 
     @property
     def record(self) -> str:
-        """How often it was left out, quarantined, and failed."""
+        """Text on how often it was left out, quarantined, and failed."""
         said = [f"left out of {self.left_out}"] if self.left_out else []
         said += [f"quarantined in {self.quarantined}"] if self.quarantined else []
         said += [f"failed in {self.failed}"] if self.failed else []
@@ -120,7 +120,7 @@ class JudgedRound(Protocol):
 
 
 class Reputation:
-    """Sums over the rounds by client id, a number or a text, in Flower, NVFlare or a loop of your own.
+    """The record of all clients over the rounds, by id (a number or a text), in Flower, NVFlare or your own loop.
 
     >>> import bartizan as bz
     >>> reputation = bz.Reputation()
@@ -146,8 +146,8 @@ class Reputation:
         """Add one round by its result: of a `Round`, or of `aggregate` with a dict of clients.
 
         Clients that were passed as a list are known by their positions, which must then be the same in every round.
-        `sizes` are the data sizes that the rule used. Of a round that was refused, pass what its TooFewClientsError
-        knows: ``add(None, error.quarantined, error.failed)``.
+        `sizes` are the data sizes that the rule used. For a round that was refused, pass what its TooFewClientsError
+        holds: ``add(None, error.quarantined, error.failed)``.
         """
         weights = result.weights
         if sizes is not None:
@@ -179,7 +179,7 @@ class Reputation:
         parts = {node: w / total if total else 0.0 for node, w in judged.items()}
         # A node may report a size of next to nothing.
         shares = {node: part / max(data[node] / all_data, 1e-12) for node, part in parts.items()}
-        out = {node for node, part in parts.items() if max(shares[node], part * len(parts)) < LITTLE}
+        out = {node for node, part in parts.items() if max(shares[node], part * len(parts)) < LEFT_OUT_BELOW}
         for node, share in shares.items():
             standing = self._of(node)
             standing.judged += 1
@@ -197,11 +197,11 @@ class Reputation:
             standing.reason = quarantined.get(node) or failed.get(node) or standing.reason
 
     def shares(self) -> dict[Any, float]:
-        """Each node's mean weight over its rounds, relative to its share of the data; without nodes never weighed."""
+        """Return each node's mean weight over its rounds, relative to its share of the data; of nodes ever weighed."""
         return {node: one.mean_share for node, one in self.nodes.items() if one.judged + one.quarantined}
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
-        """Nodes that were quarantined, or left out or failed more often than chance explains, the worst first.
+        """Return nodes that were quarantined, or left out or failed more often than chance explains, the worst first.
 
         A hint, not a proof: a node whose data are unlike all others' is left out too, quarantine may be a bug, and a
         failure may be the network's.
@@ -220,10 +220,7 @@ class Reputation:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any], node: Callable[[str], Any] = int) -> Reputation:
-        """Read what `as_dict` gave; raise ValueError or TypeError if that is something else.
-
-        `node` makes an id of its text.
-        """
+        """Read the output of `as_dict`, with `node` to turn a text into an id; else raise ValueError or TypeError."""
         reputation = cls()
         reputation.nodes = {node(name): schema.parse(Standing, sums).checked() for name, sums in saved.items()}
         return reputation

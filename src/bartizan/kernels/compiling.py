@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from bartizan._util import stopwatch
+from bartizan._util.console import is_terminal
 from bartizan._util.jit import event
 
 LINE = "bartizan: compiling {} (once on this machine, then cached) ..."
 LONG = "bartizan: compiling kernels that are not cached yet; `bartizan warmup` compiles the usual ones ahead."
-PATIENCE = 2.0  # seconds of compiling after which a program without a terminal reports it
+REPORT_AFTER_S = 2.0  # of compiling, in a program without a terminal
 
 _log = logging.getLogger("bartizan")
 _running: list[tuple[str, float]] = []  # what is compiled now, the outermost kernel first, and since when
@@ -32,12 +33,12 @@ def reported(name: str) -> Iterator[None]:
 
 
 def register() -> None:
-    """From now on, report every kernel of this package that numba has to compile."""
+    """Report every kernel of this package that numba has to compile from now on."""
     event.register("numba:compile", _Listener())
 
 
 class _Listener(event.Listener):
-    """Numba's events for kernels of this package; what a kernel calls is compiled between its start and end."""
+    """The listener to numba's events for this package; what a kernel calls is compiled between its start and end."""
 
     def on_start(self, event: Any) -> None:
         if _is_ours(event):
@@ -56,7 +57,7 @@ def _start(name: str) -> None:
     _running.append((name, time.perf_counter()))
     if len(_running) > 1:
         _report_if_long()
-    elif _on_terminal():
+    elif is_terminal(sys.stderr):
         print(f"\r\x1b[K{LINE.format(name)}", end="", file=sys.stderr, flush=True)
     else:
         _log.info(LINE.format(name))
@@ -68,21 +69,14 @@ def _end() -> None:
     if _running:
         return
     stopwatch.add_compile_time(time.perf_counter() - since)
-    if _on_terminal():
+    if is_terminal(sys.stderr):
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _report_if_long() -> None:
-    """Without a terminal: one warning, in the log or by Python's default on stderr."""
+    """Warn once if there is no terminal, in the log or by Python's default on stderr."""
     global _reported
     spent = stopwatch.compile_seconds() + time.perf_counter() - _running[0][1]
-    if spent > PATIENCE and not _reported and not _on_terminal():
+    if spent > REPORT_AFTER_S and not _reported and not is_terminal(sys.stderr):
         _reported = True
         _log.warning(LONG)
-
-
-def _on_terminal() -> bool:
-    try:
-        return sys.stderr is not None and sys.stderr.isatty()
-    except (AttributeError, ValueError):  # something that only writes, or is closed
-        return False

@@ -29,20 +29,17 @@ compiling.register()
 
 # Reordering sums is all we allow: NaN and Inf must come through.
 SUMS = {"reassoc", "contract", "nsz"}
-SMALL = 2**20  # numbers to be added up below which waking a second thread costs more than it saves
-CUT = 2**17  # numbers from which on a Gram matrix is summed in parts
-TILE = 4096
-AHEAD = 1024  # numbers of a row by which a weighted sum asks for them before it reads them
-STRIP = 256
-SIDE = 4
-STRIPE = 128  # rows whose products with others are summed in cache
-FEW = 16  # rows of a stripe that stay in the first cache
-MANY = 256  # rows from which on that is worth it
-BAND = 256  # strips of rows that are walked together
-SMALL_SORTED = 2**15  # numbers to be sorted below which one thread is enough
-LINE, LINES_AHEAD = 64, 64  # bytes of a cache line, and how many lines of other rows are asked for ahead
-STRIP_BYTES, WIDEST_STRIP, MOST_STRIP_BYTES = 2**20, 2**13, 2**25  # of strips that are sorted: one, and all threads'
-PART, FEWEST, MOST = 32, 4, 64  # strips of a part of few rows; how many parts there are at least and at most
+TILE, STRIP, SIDE = 4096, 256, 4  # columns that are read at once, and multiplied at once; rows of a square of products
+THREADS_FROM_ADDITIONS = 2**20  # below it, waking a second thread costs more than it saves
+THREADS_FROM_SORTED = 2**15  # numbers; below it one thread is enough
+GRAM_PARTS_FROM_NUMBERS = 2**17  # from which on a Gram matrix is summed in parts
+STRIPS_PER_TASK, MIN_TASKS, MAX_TASKS = 32, 4, 64  # of such a sum
+STRIPE_FROM_ROWS = 256  # above it a strip of all rows is larger than the caches, and rows are multiplied by stripes
+STRIPE_ROWS, CACHED_ROWS = 128, 16  # of a stripe, and those of it that stay in the first cache
+BAND_STRIPS = 256  # that are walked together
+PREFETCH_NUMBERS = 1024  # by which a weighted sum asks for a row's numbers before it reads them
+LINE_BYTES, PREFETCH_LINES = 64, 64  # of a cache line; lines of other rows that are asked for ahead
+STRIP_BYTES, MAX_STRIP_COLUMNS, MAX_STRIPS_BYTES = 2**20, 2**13, 2**25  # of strips that are sorted: one; all threads'
 
 
 Probe = tuple[Array, Array]
@@ -55,12 +52,13 @@ IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 
 @IGNORE_OVERFLOW
 def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE) -> None:
-    if len(rows) > MANY:
+    if len(rows) > STRIPE_FROM_ROWS:
         return _gram_of_many(rows, origin, out, probe)
     threads, about = _threads(rows, len(rows) / 16), _only_read(origin)  # 16 products cost what one addition does
     n_strips = -(-rows.width // STRIP)
     # Rows are cut alike for any number of threads, so that their products are the same to the bit.
-    parts = max(FEWEST, min(MOST, n_strips // PART)) if rows.width * len(rows) >= CUT else 1
+    in_parts = rows.width * len(rows) >= GRAM_PARTS_FROM_NUMBERS
+    parts = max(MIN_TASKS, min(MAX_TASKS, n_strips // STRIPS_PER_TASK)) if in_parts else 1
     sums = np.zeros((parts, *[len(rows) + -len(rows) % SIDE] * 2))
 
     def task(part: int) -> None:
@@ -72,17 +70,17 @@ def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE)
 
 
 def _gram_of_many(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
-    """A stripe of rows with all before them is one task: of so many rows a strip is larger than the caches.
+    """Add the Gram matrix of many rows; one task multiplies a stripe of rows with all rows before it.
 
-    Rows are read once a stripe. Long ones are walked a band at a time, so that a band comes from memory or disk once.
+    Rows are read once per stripe, and long ones band by band, so that a band comes from memory or disk once.
     """
-    about, n_stripes, band = _only_read(origin), -(-len(rows) // STRIPE), STRIP * BAND
+    about, n_stripes, band = _only_read(origin), -(-len(rows) // STRIPE_ROWS), STRIP * BAND_STRIPS
 
     @IGNORE_OVERFLOW
     def add(low: int, i: int) -> None:
-        top = STRIPE * (n_stripes - 1 - i)  # the last ones are the longest
-        high, bottom = min(low + band, rows.width), min(top + STRIPE, len(rows))
-        sums = np.zeros((STRIPE, top + STRIPE))
+        top = STRIPE_ROWS * (n_stripes - 1 - i)  # the last ones are the longest
+        high, bottom = min(low + band, rows.width), min(top + STRIPE_ROWS, len(rows))
+        sums = np.zeros((STRIPE_ROWS, top + STRIPE_ROWS))
         _gram_stripe(rows.table, np.empty(STRIP, rows.dtype), about, low, high, top, bottom, sums, *probe)
         sums = sums[: bottom - top, :bottom]
         out[top:bottom, :bottom] += sums
@@ -112,7 +110,7 @@ def _dots(rows: Rows, others: Array, origin: Array | None, out: Floats) -> None:
 
 @IGNORE_OVERFLOW
 def probed_norms(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
-    """Add what `squared_norms` adds, to the bit; the same reading of each number goes into `probe`."""
+    """Add the squared norms as `squared_norms` does, to the bit, and write the probe's products in the same pass."""
     threads, about = _threads(rows), _only_read(origin)
     sums, like = np.empty((len(rows), -(-rows.width // UNIT))), np.empty(0, rows.dtype)
     share_range(partial(_probe_parts, rows.table, like, about, *probe, sums), sums.size, threads)
@@ -181,16 +179,17 @@ def mixed(rows: Rows, mixing: Floats, rest: Floats, origin: Array | None, start:
 def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, np.dtype]) -> None:
     """Call task(first column, columns of a strip, *buffers) for strips that cover the columns.
 
-    A buffer of so many rows of a strip is flat. A strip fits the second cache, a tile of it the first. Threads have
-    buffers of their own.
+    A buffer holds as many rows of a strip as it says, flat. A strip fits the second cache, a tile of it the first.
+    Threads have buffers of their own.
     """
     numbers = sum(rows for rows, _ in buffers)
     size = sum(rows * dtype.itemsize for rows, dtype in buffers)
     # An odd number of tiles: the rows of one tile then lie in different sets of the first cache.
-    tiles = min(WIDEST_STRIP, STRIP_BYTES // size, columns + order.TILE) // order.TILE
+    tiles = min(MAX_STRIP_COLUMNS, STRIP_BYTES // size, columns + order.TILE) // order.TILE
     width = order.TILE * (max(0, tiles - 1) // 2 * 2 + 1)
     n_strips = -(-columns // width)
-    threads = min(n_threads(), max(1, MOST_STRIP_BYTES // (size * width))) if columns * numbers >= SMALL_SORTED else 1
+    few = columns * numbers < THREADS_FROM_SORTED
+    threads = 1 if few else min(n_threads(), max(1, MAX_STRIPS_BYTES // (size * width)))
     parts = min(n_strips, 8 * threads) if threads > 1 else 1  # so that all threads are busy to the end
 
     def run(part: int) -> None:
@@ -202,7 +201,7 @@ def _share_strips(task: Callable[..., None], columns: int, *buffers: tuple[int, 
 
 
 def _aligned(count: int, dtype: np.dtype) -> Array:
-    """Uninitialised numbers from a multiple of 64 bytes on: a vector in two cache lines would take twice as long."""
+    """Return uninitialised numbers, aligned to 64 bytes: a vector in two cache lines would take twice as long."""
     memory = np.empty(count * dtype.itemsize + 64, np.uint8)
     skip = -address_of(memory) % 64
     return memory[skip : skip + count * dtype.itemsize].view(dtype)
@@ -230,7 +229,7 @@ def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: in
 
 
 def rotation_words(key: Array, block: int, n_blocks: int, k: int, mixing: int) -> Array:
-    """The random words of these blocks, (n_blocks, words a block)."""
+    """Return the random words of these blocks, (n_blocks, words per block)."""
     count = reference.rotation_words(k, mixing)
     words = np.empty((n_blocks, count), dtype=np.uint32)
     dense.fill_words(key, u64(reference.ROTATED), u64(block * count), words.reshape(-1))
@@ -258,17 +257,17 @@ def gaussian(rows: Rows, origin: Array | None, start: int, key: Array, out: Floa
 
 
 def _columns(rows: Rows, origin: Array | None) -> Floats:
-    """The block turned on its side, (w, M): the dense sketches add one coordinate of all clients at a time."""
+    """Return the transposed block, (w, M): the dense sketches add one coordinate of all clients at a time."""
     return np.ascontiguousarray(reference.centred(rows, origin).T)
 
 
 def _threads(rows: Rows, cost: float = 1) -> int:
-    """How many threads pay off; the cost of a number is that of adding it up."""
-    return n_threads() if rows.width * len(rows) * cost >= SMALL else 1
+    """Return how many threads pay off; `cost` is that of a number, in additions."""
+    return n_threads() if rows.width * len(rows) * cost >= THREADS_FROM_ADDITIONS else 1
 
 
 def _only_read(origin: Array | None) -> Array | None:
-    """The origin as numba sees it: of one type, whether or not its owner may write to it."""
+    """Return a read-only view of the origin, so that numba sees one type, whether or not its owner may write to it."""
     if origin is not None:
         origin = origin.view()
         origin.flags.writeable = False
@@ -284,7 +283,7 @@ def _pointer(typing_context, address):
 
 
 def emit_prefetch(builder, pointer):
-    """Ask for a number that is read soon, in the second cache: the first one is full of sums."""
+    """Prefetch a number into the second cache: the first one is full of sums."""
     i32 = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
     function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
@@ -293,7 +292,7 @@ def emit_prefetch(builder, pointer):
 
 @intrinsic
 def _prefetch(typing_context, address):
-    """Ask for the number at this address, which need not be one that may be read."""
+    """Prefetch the number at this address, which need not be readable."""
 
     def generate(context, builder, signature, arguments):
         emit_prefetch(builder, builder.inttoptr(arguments[0], cgutils.voidptr_t))
@@ -304,14 +303,14 @@ def _prefetch(typing_context, address):
 
 @cache
 def has_half_conversion(triple: str, cpu: str, features: str) -> bool:
-    """Whether LLVM has an instruction of this target for float16, or would call a function that need not be there."""
+    """Return whether LLVM has an instruction of this target for float16, rather than a call of a missing function."""
     code = "define float @f(half %x) {\n %y = fpext half %x to float\n ret float %y\n}"
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=features)
     return "hfsf2" not in (text := machine.emit_assembly(llvm.parse_assembly(code))) and "h2f" not in text
 
 
 def half_to_float(bits):
-    """A float16 as float32, by integer operations."""
+    """Return a float16 as float32, by integer operations."""
     size = np.uint32(bits) & np.uint32(0x7FFF)
     sign = (np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16)
     wide = np.uint32((size << np.uint32(13)) + np.uint32(112 << 23))
@@ -323,7 +322,7 @@ def half_to_float(bits):
 
 
 def float_to_half(number):
-    """The nearest float16, ties to even, by integer operations."""
+    """Return the nearest float16, ties to even, by integer operations."""
     bits = np.float32(number).view(np.uint32)
     size, sign = bits & np.uint32(0x7FFFFFFF), (bits >> np.uint32(16)) & np.uint32(0x8000)
     odd = (size >> np.uint32(13)) & np.uint32(1)
@@ -363,7 +362,7 @@ def _from_brain(bits):
 
 @njit(inner=True, cache=True)
 def _to_brain(number):
-    """The nearest bfloat16, ties to even."""
+    """Return the nearest bfloat16, ties to even."""
     bits = np.float32(number).view(np.uint32)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
@@ -371,8 +370,8 @@ def _to_brain(number):
 
 
 @njit(inner=True, cache=True)
-def _odd(number):
-    """A float32 next to this float64, its last bit set if it is not the same: to be rounded once more as if at once."""
+def _round_to_odd(number):
+    """Round to odd, so that a second rounding to 16 bits is correct."""
     near = np.float32(number)
     if np.float64(near) == number or not np.isfinite(near):
         return near
@@ -394,7 +393,7 @@ def _number(address, code):
 
 @njit(inner=True, cache=True)
 def _read(address, step, code, out, at, count):
-    """out[at : at + count] = the numbers from this address on."""
+    """Read `count` numbers from this address on into out[at : at + count]."""
     if (code == 0 and step != 4) or (code == 1 and step != 8) or (code > 1 and step != 2):
         for i in range(count):
             out[at + i] = _number(address + np.int64(i) * step, code)
@@ -418,7 +417,7 @@ def _read(address, step, code, out, at, count):
 
 @njit(inner=True, cache=True)
 def _piece(ends, column):
-    """The piece that holds this column."""
+    """Return the piece that holds this column."""
     low, high = 0, len(ends) - 1
     while low < high:
         middle = (low + high) // 2
@@ -431,7 +430,7 @@ def _piece(ends, column):
 
 @njit(cache=True, nogil=True)
 def _fill(rows, m, low, out):
-    """Put the numbers of row m from column `low` on together, with zeros behind the last column."""
+    """Copy the numbers of row m from column `low` on, with zeros behind the last column."""
     ends = rows.ends
     count = max(0, min(out.size, ends[-1] - low))
     done, e = 0, _piece(ends, low)
@@ -447,7 +446,7 @@ def _fill(rows, m, low, out):
 
 @njit(inner=True, cache=True)
 def _write(address, code, values, at, count):
-    """The numbers from this address on = values[at : at + count]."""
+    """Write values[at : at + count] from this address on."""
     if code == 0:
         single = carray(_pointer(address), (count,), np.float32)
         for i in range(count):
@@ -459,7 +458,7 @@ def _write(address, code, values, at, count):
     else:
         bits = carray(_pointer(address), (count,), np.uint16)
         for i in range(count):
-            near = _odd(values[at + i])
+            near = _round_to_odd(values[at + i])
             bits[i] = _to_half(near) if code == 2 else _to_brain(near)
 
 
@@ -483,7 +482,7 @@ def _store(rows, low, values):
 
 @cache
 def addresses(dtype: np.dtype) -> tuple[int, int]:
-    """Where `_fill` and `_store` are, for kernels that read rows as this dtype."""
+    """Return the addresses of `_fill` and `_store` for kernels that read rows as this dtype."""
     places = np.empty((1, 1), np.int64)
     table = typeof(Table(places, places, places[0], places.astype(np.uint8)))
     fill = _address_of(_fill, table, types.int64, types.int64, types.Array(from_dtype(dtype), 1, "C"))
@@ -511,8 +510,10 @@ def _call(typing_context, address, arguments):
 
 @njit(inner=True, cache=True)
 def tile(rows, m, low, origin, scratch):
-    """As many numbers of row m as the scratch holds, from column `low` on and about the origin: in place, or put
-    together there with zeros behind the last column. numba compiles one version with an origin and one without.
+    """Return numbers of row m from column `low` on, about the origin, as many as the scratch holds.
+
+    They are read in place, or copied to the scratch with zeros behind the last column. numba compiles one version with
+    an origin and one without.
     """
     e, last = 0, len(rows.ends) - 1
     if last > 0:
@@ -573,7 +574,7 @@ def _square(x):
 
 @intrinsic
 def _strip_product(typing_context, x, at, weights, first):
-    """The inner product of the strip that begins at x[at] with the weights from `first` on, in the weights' precision.
+    """Return the inner product of the strip x[at:] with the weights from `first` on, in the weights' precision.
 
     In LLVM's vectors, so that numbers are added in one order wherever this is inlined.
     """
@@ -604,7 +605,7 @@ def _strip_product(typing_context, x, at, weights, first):
 
 @njit(cache=True, nogil=True)
 def _probe_parts(rows, like, origin, weights, strips, out, first, last):
-    """The squared norms of rows over units of columns, and the products of their strips: each number is read once."""
+    """Compute squared norms of rows over units of columns, and the products of their strips, in one pass."""
     scratch, own, wide = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype), np.empty(TILE, weights.dtype)
     width = rows.ends[-1]
     for i in range(first, last):
@@ -633,7 +634,7 @@ def _probe_parts(rows, like, origin, weights, strips, out, first, last):
 
 @njit(cache=True, nogil=True)
 def add_probes(strips, across, out):
-    """Add the strips' products to each row's probes, tile by tile, each tile times its own weights."""
+    """Add the strips' products to each row's probes; each tile has weights of its own."""
     per_tile = TILE // STRIP
     for m in range(len(strips)):
         for t in range(len(across)):
@@ -646,7 +647,7 @@ def add_probes(strips, across, out):
 
 @njit(cache=True, nogil=True)
 def _dot_parts(rows, others, like, origin, out, first, last):
-    """The inner products of rows with others over units of columns: these of `out`, counted row by row."""
+    """Compute entries `first` to `last` of `out`: inner products of rows with others over units of columns."""
     left, right = np.empty(TILE, like.dtype), np.empty(TILE, like.dtype)
     width = rows.ends[-1]
     for i in range(first, last):
@@ -668,8 +669,8 @@ def _axpy(weight, x, out):
 def _add_tiles(typing_context, tiles, weights, m, total):
     """Add some rows' tiles to the sum, by their weights from the m-th on.
 
-    CPUs foresee what comes in a tile only after its first numbers, so each is asked for 4 or 8 KiB before: at the end
-    of a tile, for the next one's first numbers.
+    CPUs predict the reads of a tile only after its first numbers, so each number is prefetched 4 or 8 KiB ahead: at the
+    end of a tile, the next one's first numbers.
     """
 
     def generate(context, builder, signature, arguments):
@@ -689,7 +690,7 @@ def _add_tiles(typing_context, tiles, weights, m, total):
         size = context.get_abi_sizeof(rows[0].type.pointee)
         with cgutils.for_range_slice(b, i64(0), i64(TILE), i64(64 // size), i64) as (line, _):
             for row in rows:
-                emit_prefetch(b, b.gep(row, [b.add(line, i64(AHEAD))]))
+                emit_prefetch(b, b.gep(row, [b.add(line, i64(PREFETCH_NUMBERS))]))
             for i in (b.add(line, i64(at)) for at in range(0, 64 // size, 8)):
                 place = vector(out, i)
                 added = b.load(place, align=8)
@@ -710,16 +711,16 @@ def _put_strip(rows, low, values):
 
 @njit(cache=True, nogil=True)
 def _fill_strip(rows, low, width, own, out):
-    """Put `width` columns of all rows together, from column `low` on, with zeros behind the last column and row."""
+    """Copy `width` columns of all rows from column `low` on, with zeros behind the last column and row."""
     M, e = len(rows.pointers), _piece(rows.ends, low)
     begin = rows.ends[e - 1] if e > 0 else 0
-    lines = min(LINES_AHEAD, width * own.itemsize // LINE)
+    lines = min(PREFETCH_LINES, width * own.itemsize // LINE_BYTES)
     for m in range(M):
         # Rows lie far from each other: without this, each would begin with a wait for memory.
-        later = min(m + LINES_AHEAD // lines, M - 1)
+        later = min(m + PREFETCH_LINES // lines, M - 1)
         address = rows.pointers[later, e] + (low - begin) * rows.steps[later, e]
         for i in range(lines):
-            _prefetch(address + LINE * i)
+            _prefetch(address + LINE_BYTES * i)
         x, to = tile(rows, m, low, None, own), out[m * width : (m + 1) * width]
         for i in range(u64(width)):
             to[i] = x[i]
@@ -728,7 +729,7 @@ def _fill_strip(rows, low, width, own, out):
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def add_strip(values, factors, out):
-    """out += the sum of the strip's rows times their factors."""
+    """Add the strip's rows, times their factors, to `out`."""
     M, width = len(factors), u64(len(values) // len(factors))
     for low in range(u64(0), u64(len(out)), u64(STRIP)):
         count = min(u64(STRIP), u64(len(out)) - low)
@@ -783,9 +784,9 @@ def _square_of_products(x, y, out, i, j):
 
 @njit(inner=True, cache=True)
 def _gather(rows, first, last, low, origin, own, to):
-    """A strip of these rows in float64, about the origin: in float32 a far one would leave few digits of small numbers.
+    """Copy a strip of these rows to float64, about the origin: in float32 a far one would leave few digits.
 
-    All rows in one call, since numba counts references to the arrays of `rows` in each: that took longer than to copy.
+    All rows in one call: numba counts references to the arrays of `rows` per call, which took longer than copying.
     """
     ends, pointers, steps = rows.ends, rows.pointers, rows.steps
     e = _piece(ends, low)
@@ -795,7 +796,7 @@ def _gather(rows, first, last, low, origin, own, to):
         step, line = steps[m, e], to[m - first]
         address = pointers[m, e] + (low - begin) * step
         after = address + STRIP * step  # the next strip, which comes after all other rows'
-        for i in range(0, STRIP * min(step, 8), LINE):
+        for i in range(0, STRIP * min(step, 8), LINE_BYTES):
             _prefetch(after + i)
         if in_place:
             x = carray(_pointer(address), (STRIP,), own.dtype)
@@ -830,19 +831,19 @@ def _gram(rows, own, origin, first, last, out, weights, products):
 
 @njit(cache=True, nogil=True)
 def _gram_stripe(rows, own, origin, first, last, top, bottom, out, weights, products):
-    """The inner products of rows `top` to `bottom` with these and all before them, over columns `first` to `last`."""
+    """Add the inner products of rows `top` to `bottom` with all rows up to `bottom`, over columns `first` to `last`."""
     side = bottom - top
-    mine, others = np.zeros((STRIPE, STRIP)), np.zeros((STRIPE, STRIP))
+    mine, others = np.zeros((STRIPE_ROWS, STRIP)), np.zeros((STRIPE_ROWS, STRIP))
     flat = mine.reshape(-1)
     for low in range(first, last, STRIP):
         _gather(rows, top, bottom, low, origin, own, mine)
         for m in range(top, min(bottom, len(products))):
             products[m, low // STRIP] = _strip_product(flat, (m - top) * STRIP, weights, low % TILE)
-        for left in range(0, top, STRIPE):
-            _gather(rows, left, left + STRIPE, low, origin, own, others)
-            for few in range(0, STRIPE, FEW):
+        for left in range(0, top, STRIPE_ROWS):
+            _gather(rows, left, left + STRIPE_ROWS, low, origin, own, others)
+            for few in range(0, STRIPE_ROWS, CACHED_ROWS):
                 for i in range(0, side, SIDE):
-                    for j in range(few, few + FEW, SIDE):
+                    for j in range(few, few + CACHED_ROWS, SIDE):
                         _square_of_products(mine[i : i + SIDE], others[j : j + SIDE], out, i, left + j)
         for i in range(0, side, SIDE):
             for j in range(0, i + 1, SIDE):
@@ -852,18 +853,18 @@ def _gram_stripe(rows, own, origin, first, last, top, bottom, out, weights, prod
             out[j, top + i] = out[i, top + j]
 
 
-FAINT = 1e-27  # a block's sum of float32 squares below which some of them may be lost
-PAD = 16  # cells behind each sub-block's own, so that no vector wraps; they are folded now and then
+MIN_FLOAT32_SQUARE = 1e-27  # of a block: below it, some of its float32 squares may have underflowed
+PAD_CELLS = 16  # behind each sub-block's own, so that no vector wraps; they are folded now and then
 
 
 @cache
 def rotation_of(k: int, mixing: int) -> Any:
-    """The kernel that adds what units of blocks contribute to clients' sketches, and gives their squared norms."""
+    """Return the kernel that adds units of blocks to clients' sketches and computes their squared norms."""
     n, L = mixing, k // mixing
 
     @njit(cache=True, nogil=True)
     def rotate(rows, unit, like, origin, words, out, norms, first, last):
-        scratch, cells = np.empty(k, like.dtype), np.zeros(n * (L + PAD), like.dtype)
+        scratch, cells = np.empty(k, like.dtype), np.zeros(n * (L + PAD_CELLS), like.dtype)
         for i in range(first, last):
             m, part = divmod(i, norms.shape[1])
             begin, end, norm = unit * part, min(unit * (part + 1), len(words)), 0.0
@@ -875,7 +876,7 @@ def rotation_of(k: int, mixing: int) -> Any:
                     last_one[: origin.size - low] = origin[low:]
                     about, low = last_one, 0
                 square: float = _add_block(row, about, low, words[block], n, L, cells)
-                if square < FAINT and like.itemsize == 4:
+                if square < MIN_FLOAT32_SQUARE and like.itemsize == 4:
                     square = _square(tile(rows, m, block * k, origin, scratch))
                 norm += square
                 if block + 1 == end or (block + 1 - begin) % FOLD == 0:
@@ -887,15 +888,14 @@ def rotation_of(k: int, mixing: int) -> Any:
 
 @njit(inner=True, cache=True)
 def _fold(cells, n, L, out):
-    """Add the cells to the sketch, and clear them: one addition to each number, whatever it is, so that sums of folds
-    do not depend on where blocks are cut."""
+    """Add the cells to the sketch and clear them: one addition per number, whatever the width of blocks."""
     scale = 1.0 / np.sqrt(n)
-    padded = min(u64(PAD), L)
+    padded = min(u64(PAD_CELLS), L)
     for c in range(n):
-        to, at = c * L, c * (L + u64(PAD))
+        to, at = c * L, c * (L + u64(PAD_CELLS))
         for i in range(padded):
             total = np.float64(cells[at + i])
-            for j in range(i, u64(PAD), L):
+            for j in range(i, u64(PAD_CELLS), L):
                 total += np.float64(cells[at + L + j])
             out[to + i] += scale * total
         for i in range(padded, L):
@@ -910,7 +910,7 @@ def _signed(x, word, bit):
 
 
 def _add_block_plainly(row, origin, low, words, n, L, cells):
-    """Signs, all butterfly stages in place, signs again, and the rotated addition; gives the block's squared norm."""
+    """Sign, mix by butterflies in place, sign again and add rotated; return the block's squared norm."""
     n, L = u64(n), u64(L)
     x, planes = np.empty(row.size, row.dtype), (u64(2) * n + u64(31)) // u64(32)
     if origin is None:
@@ -931,7 +931,7 @@ def _add_block_plainly(row, origin, low, words, n, L, cells):
         h *= u64(2)
     for c in range(n):
         offset, plane = u64(words[planes * L + c]) % L, ((n + c) >> u64(5)) * L
-        at, bit = c * (L + u64(PAD)) + offset, (n + c) & u64(31)
+        at, bit = c * (L + u64(PAD_CELLS)) + offset, (n + c) & u64(31)
         for i in range(L - offset):
             cells[at + i] += _signed(x[c * L + i], words[plane + i], bit)
         for i in range(L - offset, L):
@@ -941,10 +941,10 @@ def _add_block_plainly(row, origin, low, words, n, L, cells):
 
 @intrinsic(prefer_literal=True)
 def _add_block(typing_context, row, origin, low, words, n, L, cells):
-    """Add what a block contributes to the cells, and give its squared norm about the origin.
+    """Add a block to the cells, and return its squared norm about the origin.
 
-    Of 32 sub-blocks in vectors: three of five butterfly stages on the way in, and two on the way out. The loads are so
-    far apart that no CPU foresees them: each asks for the numbers that the next block needs there.
+    For 32 sub-blocks in vectors: three of five butterfly stages on the way in, and two on the way out. No CPU predicts
+    loads that are so far apart: each prefetches the numbers that the next block needs there.
     """
     signature, L = types.float64(row, origin, low, words, n, L, cells), L.literal_value
 
@@ -1020,7 +1020,7 @@ def _add_block(typing_context, row, origin, low, words, n, L, cells):
                 rows = [b.add(first, i64(c)) for c in range(4)]
                 for bit, (c, a) in enumerate(zip(rows, mixed([b.load(b.gep(half, [c])) for c in rows]), strict=True)):
                     offset = b.zext(b.load(b.gep(w, [b.add(c, i64(2 * L))])), i64)
-                    cell = b.add(b.and_(b.add(offset, lane), i64(L - 1)), b.mul(c, i64(L + PAD)))
+                    cell = b.add(b.and_(b.add(offset, lane), i64(L - 1)), b.mul(c, i64(L + PAD_CELLS)))
                     place = at(to, cell, vector)
                     b.store(b.fadd(b.load(place, align=size), signed(a, word, bit)), place, align=size)
         total, squares = ir.Constant(ir.DoubleType(), 0.0), b.load(squares)

@@ -14,9 +14,9 @@ from bartizan.kernels.sorting_networks import BOTH, LEAST, MEAMED, MEDIAN, TRIMM
 
 LANES = 16  # columns of one vector of LLVM's, which splits it where the CPU has narrower ones
 TILE = 64  # columns that a comparator is applied to at a time
-AVERAGED = 64  # columns whose ranks are averaged at a time, after the sort
-MIXED = 256  # columns that are mixed at a time
-HALF = 1e-12  # shares of the sizes that differ from one half by less are one half
+AVERAGED_COLUMNS = 64  # whose ranks are averaged at a time, after the sort
+MIXED_COLUMNS = 256  # at a time
+HALF_WITHIN = 1e-12  # shares of the sizes that differ from one half by less are one half
 # No division here is by zero, and none is checked for it.
 loop = njit(cache=True, nogil=True, error_model="numpy")
 
@@ -117,11 +117,11 @@ def _middle(values, M, width, start, stop, out):
 @loop
 def _weighted_middle(values, weights, M, width, start, stop, half, below, upper, out):
     """The value with half of the sizes on either side, or the mean of two such values."""
-    least, most = half * (1.0 - 2.0 * HALF), half * (1.0 + 2.0 * HALF)
+    least, most = half * (1.0 - 2.0 * HALF_WITHIN), half * (1.0 + 2.0 * HALF_WITHIN)
     for i in range(stop - start):
         below[i] = 0.0
     for m in range(u64(M)):
-        row, own = m * width + start, m * u64(AVERAGED)
+        row, own = m * width + start, m * u64(AVERAGED_COLUMNS)
         for i in range(stop - start):
             value = np.float64(values[row + i])
             out[start + i] = value if below[i] < least else out[start + i]
@@ -133,7 +133,7 @@ def _weighted_middle(values, weights, M, width, start, stop, half, below, upper,
 
 @loop
 def _first_kept(values, M, width, start, stop, kind, f, centre, first):
-    """The first rank that is kept in each column. MeaMed keeps M - f in a row: rank s is out if M - f + s is closer."""
+    """Find the first rank that is kept per column. MeaMed keeps M - f ranks: rank s is out if M - f + s is closer."""
     for i in range(stop - start):
         first[i] = f if kind == TRIMMED_MEAN else 0
     if kind == MEAMED:
@@ -146,13 +146,13 @@ def _first_kept(values, M, width, start, stop, kind, f, centre, first):
 
 @loop
 def reduce(values, width, comparators, kind, f, out):
-    """out = the median, trimmed mean or MeaMed of each column; the values are moved. Rows have equal sizes."""
+    """Write the median, trimmed mean or MeaMed of each column to `out`; the values are moved. Rows have equal sizes."""
     M, width = values.size // width, u64(width)
     n = np.int32(M - 2 * f if kind == TRIMMED_MEAN else M - f)
-    first, total = np.empty(AVERAGED, np.int32), np.empty(AVERAGED)
+    first, total = np.empty(AVERAGED_COLUMNS, np.int32), np.empty(AVERAGED_COLUMNS)
     _sort(values, width, comparators)
-    for start in range(u64(0), width, u64(AVERAGED)):
-        stop = min(start + u64(AVERAGED), width)
+    for start in range(u64(0), width, u64(AVERAGED_COLUMNS)):
+        stop = min(start + u64(AVERAGED_COLUMNS), width)
         if kind != TRIMMED_MEAN:
             _middle(values, M, width, start, stop, out)
         if kind != MEDIAN:
@@ -169,19 +169,19 @@ def reduce(values, width, comparators, kind, f, out):
 
 @loop
 def reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, out):
-    """As `reduce`, with one size a row; rows are in the order of their sizes, and `owners` is scratch."""
+    """Reduce like `reduce` with one size per row; rows are in the order of their sizes, and `owners` is scratch."""
     M, width, half = len(sizes), u64(width), 0.5 * sizes.sum()
     n = np.int32(M - 2 * f if kind == TRIMMED_MEAN else M - f)
-    first, total = np.empty(AVERAGED, np.int32), np.empty(AVERAGED)
-    weight, weights = np.empty(AVERAGED), np.empty(u64(M) * u64(AVERAGED))
+    first, total = np.empty(AVERAGED_COLUMNS, np.int32), np.empty(AVERAGED_COLUMNS)
+    weight, weights = np.empty(AVERAGED_COLUMNS), np.empty(u64(M) * u64(AVERAGED_COLUMNS))
     for m in range(u64(M)):
         for c in range(m * width, (m + u64(1)) * width):
             owners[c] = m
     _sort_pairs(values, owners, width, comparators)
-    for start in range(u64(0), width, u64(AVERAGED)):
-        stop = min(start + u64(AVERAGED), width)
+    for start in range(u64(0), width, u64(AVERAGED_COLUMNS)):
+        stop = min(start + u64(AVERAGED_COLUMNS), width)
         for m in range(u64(M)):
-            row, own = m * width + start, m * u64(AVERAGED)
+            row, own = m * width + start, m * u64(AVERAGED_COLUMNS)
             for i in range(stop - start):
                 weights[own + i] = sizes[u64(owners[row + i])]
         if kind != TRIMMED_MEAN:
@@ -191,7 +191,7 @@ def reduce_by_sizes(values, owners, sizes, width, comparators, kind, f, out):
             for i in range(stop - start):
                 total[i] = weight[i] = 0.0
             for m in range(M):
-                row, own = u64(m) * width + start, u64(m) * u64(AVERAGED)
+                row, own = u64(m) * width + start, u64(m) * u64(AVERAGED_COLUMNS)
                 for i in range(stop - start):
                     own_weight = weights[own + i] if 0 <= m - first[i] < n else 0.0
                     total[i] += own_weight * np.float64(values[row + i])
@@ -230,7 +230,7 @@ def _add_products(typing_context, factors, values, at, width, out, to):
 
 @loop
 def _four(A, r, m):
-    """Four numbers of row r from column m on, zeros behind the last."""
+    """Load four numbers of row r from column m on, with zeros behind the last."""
     R, M = A.shape
     return (
         A[r, m] if r < R else 0.0,
@@ -242,12 +242,12 @@ def _four(A, r, m):
 
 @loop
 def mix(A, values, width, out):
-    """out = A values, both strips of float64 whose rows are filled up to a multiple of four."""
+    """Write A @ values to `out`, both strips of float64 whose rows are filled up to a multiple of four."""
     width = u64(width)
     for i in range(u64(out.size)):
         out[i] = 0.0
-    for tile in range(u64(0), width, u64(MIXED)):
-        stop = min(tile + u64(MIXED), width)
+    for tile in range(u64(0), width, u64(MIXED_COLUMNS)):
+        stop = min(tile + u64(MIXED_COLUMNS), width)
         for r in range(0, A.shape[0], 4):
             for m in range(0, A.shape[1], 4):
                 factors = _four(A, r, m) + _four(A, r + 1, m) + _four(A, r + 2, m) + _four(A, r + 3, m)

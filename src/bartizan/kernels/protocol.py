@@ -13,7 +13,7 @@ class Kernels(Protocol):
 
     `rows` is a block of columns, `origin` the point that is subtracted first (None for zero), `start` the index of the
     block's first coordinate among all. Results are added to `out` and `norms`, which are float64; weighted sums, order
-    statistics and mixtures are written. `sizes` is a float64 array in host memory, one positive number a row.
+    statistics and mixtures are written. `sizes` is a float64 array in host memory, one positive number per row.
     """
 
     def gram(self, rows: Any, origin: Vector | None, out: Vector) -> None: ...

@@ -7,7 +7,7 @@ import numpy as np
 from bartizan._util.jit import njit, u64
 from bartizan.kernels.reference import ACHLIOPTAS, GAUSSIAN
 
-BLOCKS = 16  # ChaCha blocks drawn side by side, one a vector lane
+BLOCKS = 16  # ChaCha blocks drawn side by side, one per vector lane
 
 
 @njit(inner=True, cache=True)
@@ -26,7 +26,7 @@ def _quarter(x, a, b, c, d):
 
 @njit(inner=True, cache=True)
 def chacha(key, stream, counter, start, x):
-    """x[:, i] = ChaCha8's block of counter + i; `start` is scratch of the same shape, (16, BLOCKS)."""
+    """Write ChaCha8's block of counter + i to x[:, i]; `start` is scratch of the same shape, (16, BLOCKS)."""
     for i in range(u64(BLOCKS)):
         start[0, i], start[1, i] = np.uint32(0x61707865), np.uint32(0x3320646E)
         start[2, i], start[3, i] = np.uint32(0x79622D32), np.uint32(0x6B206574)

@@ -21,7 +21,7 @@ ROTATED, ACHLIOPTAS, GAUSSIAN = 1, 2, 3
 
 
 def chacha(key: Array, counters: Array, stream: int, rounds: int = 8) -> Array:
-    """ChaCha's block function (Bernstein, 2008): 16 words for each 64-bit counter, (len(counters), 16) uint32."""
+    """Return ChaCha's blocks (Bernstein, 2008): 16 words per 64-bit counter, (len(counters), 16) uint32."""
     counters = np.asarray(counters, dtype=np.uint64)
     x = np.empty((16, len(counters)), dtype=np.uint32)
     x[:4] = np.frombuffer(b"expand 32-byte k", dtype="<u4")[:, None]
@@ -45,7 +45,7 @@ def chacha(key: Array, counters: Array, stream: int, rounds: int = 8) -> Array:
 
 
 def words(key: Array, stream: int, first: int, count: int) -> Array:
-    """Words `first` to `first + count` of an endless random stream that belongs to (key, stream)."""
+    """Return words `first` to `first + count` of the endless random stream of (key, stream)."""
     low, high = first // 16, (first + count + 15) // 16
     return chacha(key, np.arange(low, high, dtype=np.uint64), stream).ravel()[first - 16 * low :][:count]
 
@@ -56,7 +56,7 @@ def centred(rows: npt.ArrayLike, origin: Floats | None) -> Floats:
 
 
 def gram(rows: npt.ArrayLike, origin: Floats | None, out: Floats) -> None:
-    """Inner products of all pairs, about the origin."""
+    """Add the inner products of all pairs, about the origin."""
     x = centred(rows, origin)
     out += x @ x.T
 
@@ -66,18 +66,18 @@ def squared_norms(rows: npt.ArrayLike, origin: Floats | None, out: Floats) -> No
 
 
 def dots(rows: npt.ArrayLike, origin: Floats | None, out: Floats) -> None:
-    """Inner products of all rows with the last one, about the origin."""
+    """Add the inner products of all rows with the last one, about the origin."""
     x = centred(rows, origin)
     out += x @ x[-1]
 
 
 def weighted_sum(rows: npt.ArrayLike, weights: Floats, rest: float, origin: Floats | None, out: Array) -> None:
-    """Written, not added, and rounded once to the dtype of `out`, (1, w)."""
+    """Write the weighted sum, rounded once to the dtype of `out`, (1, w)."""
     out[0] = weights @ np.asarray(rows, dtype=np.float64) + (0 if origin is None else rest * origin)
 
 
 def mixed(rows: npt.ArrayLike, mixing: Floats, rest: Floats, origin: Floats | None, start: int, out: Floats) -> None:
-    """Mixtures of the rows and, by `rest`, of the origin, in as many columns as `out` has, from column `start` on."""
+    """Write mixtures of the rows and, by `rest`, of the origin: the columns of `out`, from column `start` on."""
     columns = slice(start, start + out.shape[1])
     out[:] = mixing @ np.asarray(rows, dtype=np.float64)[:, columns]
     if origin is not None:
@@ -85,14 +85,14 @@ def mixed(rows: npt.ArrayLike, mixing: Floats, rest: Floats, origin: Floats | No
 
 
 def ordered(rows: npt.ArrayLike, sizes: Floats) -> tuple[Floats, Floats]:
-    """Each column in ascending order, equal values by their sizes; and the sizes in that order."""
+    """Sort each column, equal values by their sizes; return it with the sizes in that order."""
     x = np.asarray(rows, dtype=np.float64)
     order = np.lexsort((np.broadcast_to(sizes[:, None], x.shape), x), axis=0)
     return np.take_along_axis(x, order, axis=0), sizes[order]
 
 
 def median(rows: npt.ArrayLike, sizes: Floats, out: Array) -> None:
-    """The value of each column with half of the sizes on either side, or the mean of two such values."""
+    """Write the value of each column with half of the sizes on either side, or the mean of two such values."""
     out[0] = _median(*ordered(rows, sizes))
 
 
@@ -104,13 +104,13 @@ def _median(x: Floats, sizes: Floats) -> Floats:
 
 
 def trimmed_mean(rows: npt.ArrayLike, sizes: Floats, f: int, out: Array) -> None:
-    """The mean of each column by sizes, without the f smallest and the f largest values."""
+    """Write the mean of each column by sizes, without the f smallest and the f largest values."""
     x, sizes = (ranked[f : len(ranked) - f] for ranked in ordered(rows, sizes))
     out[0] = (sizes * x).sum(axis=0) / sizes.sum(axis=0)
 
 
 def meamed(rows: npt.ArrayLike, sizes: Floats, f: int, out: Array) -> None:
-    """The mean of each column by sizes, of the M - f values closest to its median; ties go to the smaller value.
+    """Write the mean of each column by sizes, of the M - f values closest to its median; ties go to the smaller value.
 
     In order (equal values by their sizes) they are consecutive: rank s is out if rank M - f + s is closer.
     """
@@ -123,24 +123,24 @@ def meamed(rows: npt.ArrayLike, sizes: Floats, f: int, out: Array) -> None:
 
 
 def rotation_words(k: int, mixing: int) -> int:
-    """How many random words a block of k coordinates uses, in whole ChaCha blocks."""
+    """Return how many random words a block of k coordinates uses, in whole ChaCha blocks."""
     lanes = k // mixing
     return 16 * -(-(lanes * sign_planes(mixing) + mixing) // 16)
 
 
 def sign_planes(mixing: int) -> int:
-    """Words a lane needs for the two signs of each of its `mixing` coordinates."""
+    """Return how many words a lane needs for the two signs of each of its `mixing` coordinates."""
     return -(-2 * mixing // 32)
 
 
 def rotation(key: Array, block: int, k: int, mixing: int) -> tuple[Array, Array, Array]:
-    """The randomness of one block: signs before mixing and after, (n, L) of +-1, and n offsets below L."""
+    """Return the randomness of one block: signs before mixing and after, (n, L) of +-1, and n offsets below L."""
     count = rotation_words(k, mixing)
     return unpacked(words(key, ROTATED, block * count, count), k, mixing)
 
 
 def unpacked(w: Array, k: int, mixing: int) -> tuple[Array, Array, Array]:
-    """What the words of a block say: its signs and offsets."""
+    """Return the signs and offsets that the words of a block encode."""
     n, L = mixing, k // mixing
     planes = w[: L * sign_planes(n)].reshape(sign_planes(n), L)
     bit = np.arange(2 * n)
@@ -150,7 +150,7 @@ def unpacked(w: Array, k: int, mixing: int) -> tuple[Array, Array, Array]:
 
 
 def hadamard(n: int) -> Floats:
-    """Sylvester's n x n matrix of +-1."""
+    """Return Sylvester's n x n matrix of +-1."""
     H = np.ones((1, 1))
     while len(H) < n:
         H = np.block([[H, H], [H, -H]])
@@ -175,7 +175,7 @@ def rotated(
 
 
 def dense_words(key: Array, stream: int, start: int, width: int, per_column: int) -> Array:
-    """`per_column` words for each of `width` coordinates; a coordinate's words fill whole ChaCha blocks."""
+    """Return `per_column` words for each of `width` coordinates; a coordinate's words fill whole ChaCha blocks."""
     aligned = 16 * -(-per_column // 16)
     return words(key, stream, start * aligned, width * aligned).reshape(width, aligned)[:, :per_column]
 
@@ -183,27 +183,27 @@ def dense_words(key: Array, stream: int, start: int, width: int, per_column: int
 def achlioptas(
     rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, s: int, out: Floats, norms: Floats
 ) -> None:
-    """An entry is +sqrt(s/k) if its word is in the lowest 1/2s of all words, -sqrt(s/k) in the next, zero above."""
+    """Add products with Achlioptas' matrix: +sqrt(s/k) for the lowest 1/2s of all words, -sqrt(s/k) for the next."""
     x = centred(rows, origin)
     out += x @ achlioptas_columns(dense_words(key, ACHLIOPTAS, start, x.shape[1], out.shape[1]), s)
     squared_norms(rows, origin, norms)
 
 
 def achlioptas_columns(u: Array, s: int) -> Floats:
-    """The matrix's columns, one a row, from their words, (w, k)."""
+    """Return the matrix's columns, one per row, from their words, (w, k)."""
     half = np.uint64(2**32 // (2 * s))
     return np.where(u < half, 1.0, np.where(u < 2 * half, -1.0, 0.0)) * np.sqrt(s / u.shape[1])
 
 
 def gaussian(rows: npt.ArrayLike, origin: Floats | None, start: int, key: Array, out: Floats, norms: Floats) -> None:
-    """Entries are N(0, 1/k), each by Box and Muller from two words."""
+    """Add the products with a matrix of entries N(0, 1/k), each by Box and Muller from two words."""
     x = centred(rows, origin)
     out += x @ gaussian_columns(dense_words(key, GAUSSIAN, start, x.shape[1], 2 * out.shape[1]))
     squared_norms(rows, origin, norms)
 
 
 def gaussian_columns(words: Array) -> Floats:
-    """The matrix's columns, one a row, from their words, (w, 2k)."""
+    """Return the matrix's columns, one per row, from their words, (w, 2k)."""
     k = words.shape[1] // 2
     u = (words.reshape(-1, k, 2) + 0.5) / 2**32
     normal: Floats = np.sqrt(-2 * np.log(u[..., 0])) * np.cos(2 * np.pi * u[..., 1]) / np.sqrt(k)
@@ -241,7 +241,7 @@ def nearest_sums(D: Floats, n: int) -> Floats:
 
 
 def distance_sums(C: Floats, D: Floats, shares: Floats, pivot: int) -> Floats:
-    """sum_j s_j (d_ij - d_pj) for all i and the pivot p, each difference as (d_ij^2 - d_pj^2) / (d_ij + d_pj).
+    """Return sum_j s_j (d_ij - d_pj) for all i and the pivot p, each difference as (d_ij^2 - d_pj^2) / (d_ij + d_pj).
 
     Summed as they are, distances to one giant would leave no digits of the others'.
     """
@@ -253,7 +253,7 @@ def distance_sums(C: Floats, D: Floats, shares: Floats, pivot: int) -> Floats:
 def weiszfeld(
     inner: Floats, D: Floats, pivot: int, shares: Floats, tolerance: float, max_steps: int
 ) -> tuple[Floats, bool]:
-    """Weiszfeld's iteration, with a search along the line through its last two images.
+    """Run Weiszfeld's iteration, with a search along the line through its last two images.
 
     A step multiplies the error by a matrix of trace 1 and no negative eigenvalue, so at most one direction converges
     more slowly than by halves. The difference of two images soon points along it, and the least sum of distances there
@@ -293,7 +293,7 @@ def weiszfeld(
 
 
 def _least_along(K: Floats, point: Floats, direction: Floats, shares: Floats, scale: float, a: float) -> float:
-    """Where the sum of distances to `point + a direction` is least: Newton's method, in a bracket as it is convex."""
+    """Return the a at which the sum of distances to `point + a direction` is least: Newton's method in a bracket."""
     squares, along = squared_distances_to(K, point), K @ direction
     along, length = along - point @ along, float(direction @ along)
     low, high, unit = -np.inf, np.inf, scale / math.sqrt(length)
@@ -333,13 +333,13 @@ def correntropy(
 
 
 def squared_distances_to(C: Floats, weights: Floats) -> Floats:
-    """|x_i - sum_j w_j x_j|^2 for all i, from inner products about any point (about zero, unless sum w = 1)."""
+    """Return |x_i - sum_j w_j x_j|^2 for all i, from inner products about any point (about zero, unless sum w = 1)."""
     Cw = C @ weights
     return np.maximum(np.diag(C) - 2 * Cw + weights @ Cw, 0)
 
 
 def _length(C: Floats, difference: Floats) -> float:
-    """|sum_i d_i x_i| for differences that sum to 0."""
+    """Return |sum_i d_i x_i| for differences that sum to 0."""
     return math.sqrt(max(float(difference @ C @ difference), 0.0))
 
 
@@ -348,7 +348,7 @@ def by_distance(D: Floats) -> Array:
 
 
 def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
-    """Scores are exact sums, rounded once; ties go to the lower index."""
+    """Select by scores that are exact sums, rounded once; ties go to the lower index."""
     M = len(D)
     others = D + np.diag(np.full(M, np.inf))
     order = np.argsort(others, axis=1, kind="stable")
@@ -366,7 +366,7 @@ def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
 
 
 def vertex_cover(far: Array, most: int) -> Array | None:
-    """The first of the smallest sets of vertices that touch every edge, if one has at most `most`."""
+    """Return the first of the smallest sets of vertices that touch every edge, if one has at most `most`."""
     for size in range(most + 1):
         for cover in combinations(range(len(far)), size):
             if not np.delete(np.delete(far, cover, axis=0), cover, axis=1).any():

@@ -19,23 +19,23 @@ CODES |= {dtype.newbyteorder(): code for dtype, code in CODES.items()}
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 DOUBLE = CODES[FLOAT64]
 
-# A row is summed a unit of columns at a time, and units are added up in their order: what comes out depends neither on
+# A row is summed one unit of columns at a time, and units are added up in their order: the sum depends neither on
 # the other rows, nor on the threads, nor on how wide the blocks are, if they are cut between units.
-UNIT = 2**19
-FOLD = 128  # blocks of k whose sketches are summed in the rows' precision before they are widened
+UNIT = 2**19  # columns
+FOLD = 128  # blocks of k columns whose sketches are summed in the rows' precision before they are widened
 
 
 def unit_of(k: int) -> int:
-    """The unit of a rotated sketch: whole folds."""
+    """Return the unit of a rotated sketch, in columns: whole folds."""
     return max(UNIT, FOLD * k)
 
 
 Seen = Callable[[int, Array, int, Array | None], None]
-"""Takes a strip's first column, its numbers row after row, how many columns are used at most, and the rows' order."""
+"""A function of a strip's first column, its numbers by row, how many columns are used at most, and the rows' order."""
 
 
 class Table(NamedTuple):
-    """Addresses of a block of columns that is cut into pieces, one an entry of the layout.
+    """Addresses of a block of columns that is cut into pieces, one per entry of the layout.
 
     Piece e of row m holds the columns from `ends[e - 1]` to `ends[e]`; its numbers have format `codes[m, e]`, the
     first lies at `pointers[m, e]` and the next ones `steps[m, e]` bytes further each.
@@ -51,13 +51,13 @@ class Table(NamedTuple):
     store: int = -1
 
     def take(self, rows: Sequence[int] | Array) -> Table:
-        """Some of the rows."""
+        """Return some of the rows."""
         return self._replace(pointers=self.pointers[rows], steps=self.steps[rows], codes=self.codes[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of `width` numbers, one a client, anywhere in host memory; kernels read them as `dtype`."""
+    """Rows of `width` numbers, one per client, anywhere in host memory; kernels read them as `dtype`."""
 
     pieces: Table
     dtype: np.dtype
@@ -81,7 +81,7 @@ class Rows:
 
     @cached_property
     def table(self) -> Table:
-        """The table as kernels take it: always of the same types, so that numba compiles them once."""
+        """The table with always the same types, so that numba compiles the kernels once."""
         pointers, steps, ends, codes, fill, _ = self.pieces
         if fill == 0:
             return self.pieces
@@ -109,7 +109,7 @@ class Rows:
         return len(self.pieces.pointers)
 
     def __getitem__(self, row: int) -> Array:
-        """One row, copied."""
+        """Return one row, copied."""
         return np.asarray(Rows(self.pieces.take([row]), self.dtype, self.owner))[0]
 
     def show(self, low: int, values: Array, columns: int, order: Array | None = None) -> None:
@@ -124,7 +124,7 @@ class Rows:
         cpu.copied(self, out)
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> Array:
-        """All rows, copied."""
+        """Return all rows, copied."""
         out = np.empty((len(self), self.width), self.dtype)
         self.copy_into(out)
         self.show(0, out.reshape(-1), self.width)
@@ -132,7 +132,7 @@ class Rows:
 
 
 def table_of(x: Array) -> Table:
-    """The rows of a 2-D array."""
+    """Return the table of the rows of a 2-D array."""
     M, p = x.shape
     # A few simple calls: this is most of what a call on small updates costs before its kernels run.
     pointers, steps, codes = np.arange(M)[:, None], np.empty((M, 1), np.int64), np.empty((M, 1), np.uint8)
@@ -145,7 +145,7 @@ def table_of(x: Array) -> Table:
 
 
 def working(dtype: np.dtype) -> np.dtype:
-    """The dtype in which numbers of this dtype are summed."""
+    """Return the dtype in which numbers of this dtype are summed."""
     return FLOAT64 if dtype == FLOAT64 else FLOAT32
 
 

@@ -12,14 +12,14 @@ MEDIAN, TRIMMED_MEAN, MEAMED = 0, 1, 2
 """Reductions of the values of a column."""
 BOTH, LEAST, LARGEST = 0, 1, 2
 """What a comparator (i, j, kind) writes: the smaller of its two values to row i, the larger to row j, or only one."""
-GROUP = 128  # rows that are sorted by themselves before they are merged with others: they fit the first cache
+GROUP_ROWS = 128  # that are sorted by themselves before they are merged with others: they fit the first cache
 
 _EXACT, _SUMMED, _UNUSED = 0, 1, 2  # how a rank is used: as it is; as one of a set that is added up; not at all
 
 
 @lru_cache(maxsize=32)
 def comparators(kind: int, M: int, f: int, by_sizes: bool = False) -> Array:
-    """Comparators (i, j, which outputs are needed), (n, 3), that bring what a reduction reads into its rows.
+    """Return comparators (i, j, which outputs are needed), (n, 3), that sort the ranks which a reduction reads.
 
     The median reads the one or two middle ranks; the trimmed mean adds up ranks f to M - f; MeaMed too, and reads the
     others and the middle ones. By sizes, the middle may be anywhere, and the median and MeaMed read all ranks.
@@ -35,7 +35,7 @@ def comparators(kind: int, M: int, f: int, by_sizes: bool = False) -> Array:
 
 
 def _needed(M: int, summed: range, *exact: range) -> Array:
-    """The comparators of Batcher's network that matter if these ranks are added up, and the `exact` ones read.
+    """Return the comparators of Batcher's network that matter if these ranks are added up, and the `exact` ones read.
 
     From the last to the first: one that orders two unused values, or two that are added up anyway, is left out.
     """
@@ -49,7 +49,7 @@ def _needed(M: int, summed: range, *exact: range) -> Array:
         i, j = i[matters], j[matters]
         kind = np.where(use[j] == _UNUSED, LEAST, np.where(use[i] == _UNUSED, LARGEST, BOTH))
         use[i] = use[j] = _EXACT
-        size = max(merged, GROUP)
+        size = max(merged, GROUP_ROWS)
         kept.append(np.stack([i, j, kind, i // size * size + size], axis=1).astype(np.int32))
     comparators = np.concatenate(kept[::-1])
     # Merges of different rows commute. One that ends further up comes later, so each follows those of its own rows.
@@ -59,7 +59,7 @@ def _needed(M: int, summed: range, *exact: range) -> Array:
 
 
 def _batcher(M: int) -> list[tuple[Array, Array, int]]:
-    """Batcher's odd-even merge sort (Knuth, volume 3, section 5.2.2): steps of comparators that share no row.
+    """Return Batcher's odd-even merge sort (Knuth, volume 3, section 5.2.2): steps of comparators that share no row.
 
     A step is part of a merge of `merged` rows. The network of the next power of two, without comparators beyond row M:
     the rows there would hold infinity, which stays where it is.

@@ -17,19 +17,13 @@ from bartizan._util.types import Array, Floats
 
 # Reordering sums is all we allow.
 SUMS = {"reassoc", "contract", "nsz"}
-# Clients from which on it pays to wake other threads.
-MANY = 512
-# Rows that a thread multiplies at once: they stay in its cache.
-STRIPE = 64
-# Up to so many multiplications BLAS too stays on one thread.
-FEW = 2**18
-# Numbers that differ by no more than this part of themselves are taken for equal, and what part of a matrix may differ
-# from most of its rows so that a product of what differs is faster than one of all.
-SAME, SPARSE = 2.0**-49, 0.2
-# Columns of such a product that are summed at once, and rows that are then written at once.
-PANEL, SIDE = 128, 8
-# More than any degree: subtracted from the degree of a vertex that is taken out of a graph.
-OUT = 2**30
+THREADS_FROM_CLIENTS = 512  # below it, waking other threads costs more than it saves
+STRIPE_ROWS = 64  # that a thread multiplies at once: they stay in its cache
+MAX_BLAS_PRODUCTS = 2**18  # up to which BLAS too stays on one thread
+EQUAL_WITHIN = 2.0**-49  # relative difference of two numbers that are taken for equal
+MAX_SPARSE_SHARE = 0.2  # of a matrix's entries that differ from the common row, for the sparse product to be faster
+PANEL_COLUMNS, PANEL_ROWS = 128, 8  # of such a product: summed at once, and then written at once
+OUT_OF_GRAPH = 2**30  # more than any degree: subtracted from that of a vertex which is taken out of the graph
 # No division here is by zero, and none is checked for it.
 loop = njit(cache=True, nogil=True, error_model="numpy")
 summing = njit(cache=True, nogil=True, error_model="numpy", fastmath=SUMS)
@@ -40,13 +34,13 @@ summing_part = njit(inner=True, cache=True, error_model="numpy", fastmath=SUMS)
 
 def _share_rows(n: int, task: Callable[[int, int], None]) -> None:
     """Call task(first, last) for stripes of n rows, on all cores if there are many."""
-    threads = n_threads() if n >= MANY else 1
-    share(lambda i: task(STRIPE * i, min(STRIPE * (i + 1), n)), -(-n // STRIPE), threads)
+    threads = n_threads() if n >= THREADS_FROM_CLIENTS else 1
+    share(lambda i: task(STRIPE_ROWS * i, min(STRIPE_ROWS * (i + 1), n)), -(-n // STRIPE_ROWS), threads)
 
 
 @part
 def _median(values, x):
-    """NumPy's median, by Hoare's selection in the scratch x; numba's own takes a second to compile."""
+    """Return NumPy's median, by Hoare's selection in the scratch x; numba's own takes a second to compile."""
     for i in range(u64(len(x))):
         x[i] = values[i]
     middle, low, high = len(x) // 2, 0, len(x) - 1
@@ -74,8 +68,9 @@ def _median(values, x):
 
 @loop
 def _distances(inner, first, last, out):
-    """One pass over rows for their distances and the medoid among them: a row's median is sought only if enough of it
-    lies below the least so far.
+    """Compute the distances of some rows and the medoid among them.
+
+    A row's median is computed only if at least half of the row lies below the least median so far.
     """
     M = len(out)
     squares, row = np.empty(M), np.empty(M)
@@ -98,9 +93,9 @@ def _distances(inner, first, last, out):
 
 
 def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:
-    """Squared distances of the first `n_clients` points, the medoid among them, and its median squared distance."""
+    """Return squared distances of the first `n_clients` points, their medoid, and its median squared distance."""
     out = np.empty((n_clients, n_clients))
-    if n_clients < MANY:
+    if n_clients < THREADS_FROM_CLIENTS:
         return out, *_distances(inner, 0, n_clients, out)
     parts = n_threads()
     found = [(0, np.inf)] * parts
@@ -115,7 +110,7 @@ def distances(inner: Floats, n_clients: int) -> tuple[Floats, int, float]:
 
 @loop
 def ordinary(gram, squared_norms, least_norm, most_norm, least_ratio, most_ratio):
-    """Whether all squared norms, and what the Gram matrix shows of them, are inside these limits; False for NaN."""
+    """Return whether all squared norms, exact and in the Gram matrix, are inside these limits; False for NaN."""
     for i in range(u64(len(squared_norms))):
         norm, shown = squared_norms[i], gram[i, i]
         if not (least_norm <= norm <= most_norm and least_ratio * norm <= shown <= most_ratio * norm):
@@ -140,7 +135,7 @@ def _recentred(gram, centre, n_clients, first, last, out):
 
 
 def recentred(gram: Floats, centre: int, n_clients: int) -> Floats:
-    """Inner products about row `centre`, with the origin as the row after the clients."""
+    """Return inner products about row `centre`, with the origin as the row after the clients."""
     out = np.empty((len(gram) + 1, len(gram) + 1))
     _share_rows(len(gram), lambda first, last: _recentred(gram, centre, n_clients, first, last, out))
     out[n_clients, n_clients] = gram[centre, centre]
@@ -157,7 +152,7 @@ def _capped_sums(D, cap, out):
 
 
 def capped_sums(D: Floats, cap: float) -> Floats:
-    """Each row's sum of min(d, cap)."""
+    """Return each row's sum of min(d, cap)."""
     out = np.empty(len(D))
     _capped_sums(D, cap, out)
     return out
@@ -186,7 +181,7 @@ def _nearest(D, border, n, sizes, first, out):
 
 
 def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
-    """The shares of each client's n nearest by their sizes: itself first, then by distance, ties to the lower index."""
+    """Return, per client, the shares by size of its n nearest: itself, then by distance, ties to the lower index."""
     out = np.empty_like(D)
 
     def task(first: int, last: int) -> None:
@@ -197,8 +192,8 @@ def nearest(D: Floats, n: int, sizes: Floats) -> Floats:
 
 
 def nearest_sums(D: Floats, n: int) -> Floats:
-    """Each row's sum of its n least numbers, from the least on: the same to the last bit if the numbers are."""
-    if len(D) <= STRIPE:
+    """Return each row's sum of its n least numbers, added in ascending order: equal rows have equal sums to the bit."""
+    if len(D) <= STRIPE_ROWS:
         return np.sort(D, axis=1)[:, :n].sum(axis=1)
     out = np.empty(len(D))
 
@@ -225,7 +220,7 @@ def _times(C, w, out):
 
 @part
 def _moved(C, w, Cw, step, Cstep):
-    """The distance between the centres of weights w and `step`; Cstep = C step comes out too."""
+    """Return the distance between the means of weights w and `step`; write C step into `Cstep`."""
     _times(C, step, Cstep)
     square = 0.0
     for i in range(len(w)):
@@ -235,10 +230,10 @@ def _moved(C, w, Cw, step, Cstep):
 
 @summing
 def _distance_sums(C, D, shares, pivot, out):
-    """Each client's distances to all, by shares, less those of the pivot; of a pair the root is taken once.
+    """Sum each client's distances to all, by shares, less those of the pivot; one square root per pair.
 
-    The difference of two distances is that of their squares over their sum: no client's own length is left in it, so a
-    giant takes no digits from the others.
+    The difference of two distances is that of their squares over their sum. It does not contain a client's own length,
+    so a giant takes no digits from the others.
     """
     M, about = len(shares), C[pivot]
     squares, roots = np.empty(M), np.empty(M)
@@ -258,7 +253,7 @@ def _distance_sums(C, D, shares, pivot, out):
 
 @summing_part
 def _slope(squares, along, length, shares, floor, a):
-    """First and second derivative by a of the sum of distances along a line."""
+    """Return the first and second derivative by a of the sum of distances along a line."""
     first = second = 0.0
     for i in range(u64(len(shares))):
         d = np.sqrt(max(squares[i] - a * (2.0 * along[i] - a * length), 0.0) + floor)
@@ -367,7 +362,7 @@ def _weiszfeld(C, D, pivot, shares, tolerance, max_steps):
 def weiszfeld(
     inner: Floats, D: Floats, pivot: int, shares: Floats, tolerance: float, max_steps: int
 ) -> tuple[Floats, bool]:
-    """Weights of the geometric median, and whether it was reached; `pivot` is any client that is not far from most.
+    """Return the weights of the geometric median, and whether it was reached; `pivot` is a client near most others.
 
     About the start K v = C v - (C v)_start for a v of sum 0, so no other matrix is formed.
     """
@@ -402,14 +397,14 @@ def _correntropy(C, start, shares, width, tolerance, max_steps):
 def correntropy(
     inner: Floats, start: Floats, shares: Floats, width: float, tolerance: float, max_steps: int
 ) -> tuple[Floats, bool]:
-    """Weights of the fixed point that the Gaussian kernel leads to from weights `start`, and whether it was reached."""
+    """Return the weights of the Gaussian kernel's fixed point from weights `start`, and whether it was reached."""
     weights, reached = _correntropy(inner, start, shares, width, tolerance, max_steps)
     return weights, bool(reached)
 
 
 @part
 def _plus(high, low, x):
-    """A sum in twice the digits, `high` + `low`, and x: `high` is the sum rounded once, whatever the order."""
+    """Add x to the sum `high` + `low` in twice the digits: `high` is the sum rounded once, in whatever order."""
     s = high + x
     part = s - high
     low += (high - (s - part)) + (x - part)
@@ -427,7 +422,7 @@ def _pack(D, mask, keys):
 
 @loop
 def _unpack(D, keys, mask, unsure):
-    """From keys to clients, and whose distances the keys had too few digits to tell apart."""
+    """Turn keys into clients, and mark rows whose keys had too few digits to tell two distances apart."""
     for i in range(u64(len(D))):
         row, order, before = D[i], keys[i], -1.0
         for at in range(u64(len(row))):
@@ -438,10 +433,10 @@ def _unpack(D, keys, mask, unsure):
 
 
 def by_distance(D: Floats) -> Array:
-    """Each row's clients by their distance, ties to the lower index.
+    """Sort each row's clients by distance, ties to the lower index.
 
-    Sorted by keys, the distance's bits with the index in the last of them: NumPy sorts numbers much faster than it
-    sorts indices. Where those last bits mattered, it sorts indices.
+    A key holds a distance's bits, the last of them replaced by the index: NumPy sorts numbers much faster than indices.
+    Rows in which those last bits matter are sorted by indices.
     """
     mask = (1 << len(D).bit_length()) - 1
     keys, unsure = np.empty(D.shape, np.int64), np.zeros(len(D), np.bool_)
@@ -460,13 +455,13 @@ def by_distance(D: Floats) -> Array:
 
 @part
 def _counted(remaining, f):
-    """How many neighbours count in Bulyan's Krum among those that remain, and the client itself."""
+    """Return how many neighbours count in Bulyan's Krum when `remaining` clients are left, plus the client itself."""
     return min(max(remaining - f - 2, f, 1), remaining - 1) + 1
 
 
 @loop
 def _repeated_krum(D, order, f, selected):
-    """When one leaves, each other's sum loses it if it counted, and the farthest that counted if it did not."""
+    """Remove the selected client and update every remaining score in O(1)."""
     M = len(D)
     alive, left = np.arange(M), np.ones(M, np.bool_)
     high, low, most = np.zeros(M), np.zeros(M), np.empty(M)
@@ -532,9 +527,9 @@ def _repeated_krum(D, order, f, selected):
 
 
 def repeated_krum(D: Floats, f: int, n_selected: int) -> Array:
-    """Who is selected, in turn: scores are running sums in twice the digits, so O(M^2) once each row is sorted.
+    """Return the selected clients in turn, in O(M^2) once each row is sorted: scores are sums in twice the digits.
 
-    A giant that was once in a sum took digits from it: a sum that has shrunk by 2^30 is taken anew.
+    A giant that was once in a sum took digits from it: a sum that has shrunk by 2^30 is computed anew.
     """
     selected = np.empty(n_selected, np.int64)
     _repeated_krum(D, by_distance(D), f, selected)
@@ -547,12 +542,12 @@ def _change_degrees(degrees, far, vertex, step):
     neighbours = far[vertex]
     for i in range(u64(len(degrees))):
         degrees[i] += step * neighbours[i]
-    degrees[vertex] += step * OUT
+    degrees[vertex] += step * OUT_OF_GRAPH
 
 
 @loop
 def _vertex_cover(far, most, max_passes, cover):
-    """Depth first, with the vertices that are out as the only state: `branches` and `sizes` say where to go back to."""
+    """Search depth first; the removed vertices are the state, `branches` and `sizes` the points to return to."""
     M = len(far)
     degrees = np.zeros(M, np.int32)
     for i in range(M):
@@ -609,10 +604,10 @@ def _vertex_cover(far, most, max_passes, cover):
 
 
 def vertex_cover(far: Array, most: int, max_passes: int) -> tuple[Array | None, int]:
-    """At most `most` vertices that touch every edge of the graph `far`, or None, and the passes over all vertices that
-    the search took: more than `max_passes` where it was given up.
+    """Return at most `most` vertices that touch every edge of the graph `far`, or None; and the passes over vertices.
 
-    Branches on the vertex of highest degree: the cover holds it or all its neighbours.
+    The passes are more than `max_passes` if the search was given up. It branches on the vertex of highest degree: the
+    cover holds it or all its neighbours.
     """
     cover = np.empty(most, np.int64)
     size, passes = _vertex_cover(far.view(np.uint8), most, max_passes, cover)
@@ -621,7 +616,7 @@ def vertex_cover(far: Array, most: int, max_passes: int) -> tuple[Array | None, 
 
 @summing_part
 def _tile(X, Y, i, j, out):
-    """The 4 x 4 inner products of four rows of X and four of Y."""
+    """Compute the 4 x 4 inner products of four rows of X and four of Y."""
     x0, x1, x2, x3 = X[i], X[i + 1], X[i + 2], X[i + 3]
     y0, y1, y2, y3 = Y[j], Y[j + 1], Y[j + 2], Y[j + 3]
     a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = 0.0
@@ -641,7 +636,7 @@ def _tile(X, Y, i, j, out):
 
 @loop
 def _row_products(X, Y, first, last, lower, out):
-    """Rows `first` to `last` of X Y'; of a symmetric product only what lies below the diagonal, tile by tile."""
+    """Compute rows `first` to `last` of X Y', of a symmetric product only the tiles below the diagonal."""
     n, m = len(X), len(Y)
     if n < 4 or m < 4:
         for i in range(first, last):
@@ -669,19 +664,19 @@ def _mirror(out):
 
 
 def _multiplied(X: Floats, Y: Floats, lower: bool = False) -> Floats:
-    """X Y', on all cores where it is worth waking them.
+    """Return X Y', computed on all cores if the product is large.
 
-    Not by BLAS: where other processes use the cores, its threads spin while they wait for each other, which took 100
-    times longer. Ours share nothing, and take stripes of rows as they come.
+    BLAS is not used then: its threads spin while they wait for each other, which took 100 times longer where other
+    processes used the cores. Ours share nothing, and take stripes of rows as they come.
     """
-    if X.size * len(Y) <= FEW:
+    if X.size * len(Y) <= MAX_BLAS_PRODUCTS:
         return X @ Y.T
     out = np.empty((len(X), len(Y)))
-    n_stripes = -(-len(X) // STRIPE)
+    n_stripes = -(-len(X) // STRIPE_ROWS)
 
     def task(i: int) -> None:
-        first = STRIPE * (n_stripes - 1 - i)  # of a symmetric product the last ones are the longest
-        _row_products(X, Y, first, min(first + STRIPE, len(X)), lower, out)
+        first = STRIPE_ROWS * (n_stripes - 1 - i)  # of a symmetric product the last ones are the longest
+        _row_products(X, Y, first, min(first + STRIPE_ROWS, len(X)), lower, out)
 
     share(task, n_stripes, n_threads() if n_stripes > 5 else 1)
     return out
@@ -689,16 +684,16 @@ def _multiplied(X: Floats, Y: Floats, lower: bool = False) -> Floats:
 
 @loop
 def _common_row(B, scale, row, votes):
-    """In each column the number that more than half of the rows have, times their scales; 0 if there is none.
+    """Find, per column, the number that more than half of the scaled rows have; 0 if there is none.
 
-    The majority vote of Boyer and Moore, then scales by which rows agree with it, and a count of those that do.
+    First the majority vote of Boyer and Moore, then scales by which rows agree with it, then a count of those that do.
     """
     n, m = len(B), u64(B.shape[1])
     for i in range(n):
         numbers, to = B[i], scale[i]
         for j in range(m):
             x = numbers[j] * to
-            same = abs(x - row[j]) <= SAME * row[j]
+            same = abs(x - row[j]) <= EQUAL_WITHIN * row[j]
             row[j] = x if votes[j] == 0 else row[j]
             votes[j] += 1 if same or votes[j] == 0 else -1
     for j in range(m):
@@ -712,20 +707,20 @@ def _common_row(B, scale, row, votes):
             scale[i] = row[at] / most
         to = scale[i]
         for j in range(m):
-            votes[j] += abs(numbers[j] * to - row[j]) <= SAME * row[j]
+            votes[j] += abs(numbers[j] * to - row[j]) <= EQUAL_WITHIN * row[j]
     for j in range(m):
         row[j] = row[j] if 2 * votes[j] > n else 0.0
 
 
 @loop
 def _differences(B, scale, row, starts, columns, values):
-    """Where scaled rows differ from the common one, as compressed rows; only their lengths if there is no room."""
+    """Store the differences of scaled rows from the common one, compressed; only their lengths if there is no room."""
     n, m, at = len(B), u64(B.shape[1]), 0
     for i in range(n):
         starts[i] = at
         for j in range(m):
             x = B[i, j] * scale[i]
-            if abs(x - row[j]) > SAME * row[j]:
+            if abs(x - row[j]) > EQUAL_WITHIN * row[j]:
                 if at < len(columns):
                     columns[at], values[at] = j, x - row[j]
                 at += 1
@@ -734,13 +729,13 @@ def _differences(B, scale, row, starts, columns, values):
 
 @summing
 def _sparse_products(starts, columns, values, X, low, high, first, out):
-    """Columns `low` to `high` of V X, for the compressed rows V from `first` on, as rows of `out`."""
-    n, width, sums = len(starts) - 1, u64(high - low), np.empty((SIDE, PANEL))
-    for top in range(first, n, SIDE):
-        rows = min(SIDE, n - top)
+    """Compute columns `low` to `high` of V X, for the compressed rows V from `first` on, as rows of `out`."""
+    n, width, sums = len(starts) - 1, u64(high - low), np.empty((PANEL_ROWS, PANEL_COLUMNS))
+    for top in range(first, n, PANEL_ROWS):
+        rows = min(PANEL_ROWS, n - top)
         for r in range(rows):
             total = sums[r]
-            for c in range(u64(PANEL)):
+            for c in range(u64(PANEL_COLUMNS)):
                 total[c] = 0.0
             at, end = starts[top + r], starts[top + r + 1]
             while at + 4 <= end:
@@ -763,9 +758,7 @@ def _sparse_products(starts, columns, values, X, low, high, first, out):
 
 @loop
 def _framed(P, scale, framed, out):
-    """P, of which the upper half is given, with what the common row adds to its entries, times the scales of both rows;
-    in squares that fit the cache.
-    """
+    """Add the common row's part to P, whose upper half is given, and scale by rows, in squares that fit the cache."""
     M = len(out)
     for top in range(0, M, 32):
         for left in range(0, top + 1, 32):
@@ -778,10 +771,10 @@ def _framed(P, scale, framed, out):
 
 
 def _sparse_sandwich(B: Floats, S: Floats) -> Floats | None:
-    """B S B' where most entries of B are zero, or equal in most rows up to a factor a row; else None.
+    """Return B S B' if most entries of B are zero, or equal in most rows up to one factor per row; else None.
 
     B = R (1 b' + V) for a diagonal R, a common row b and a sparse V. A client that most rows leave out is not in b, so
-    that a giant takes no digits from the rows without it.
+    a giant takes no digits from the rows without it.
     """
     n, largest = len(B), B.max(axis=1)
     scale = 1 / np.where(largest > 0, largest, 1.0)
@@ -789,7 +782,7 @@ def _sparse_sandwich(B: Floats, S: Floats) -> Floats | None:
     _common_row(B, scale, row, np.zeros(B.shape[1], np.int64))
     _differences(B, scale, row, starts[:-1], np.empty(0, np.int64), np.empty(0))
     count, common = int(starts[n]), np.flatnonzero(row)
-    if count > SPARSE * B.size:
+    if count > MAX_SPARSE_SHARE * B.size:
         return None
     columns, values = np.empty(count + len(common), np.int64), np.empty(count + len(common))
     _differences(B, scale, row, starts[:-1], columns, values)
@@ -803,11 +796,11 @@ def _sparse_sandwich(B: Floats, S: Floats) -> Floats | None:
         out = np.empty((X.shape[1], rows))
 
         def task(i: int) -> None:
-            low = PANEL * i
-            high = min(low + PANEL, X.shape[1])
+            low = PANEL_COLUMNS * i
+            high = min(low + PANEL_COLUMNS, X.shape[1])
             _sparse_products(starts, columns, values, X, low, high, low if lower else 0, out)
 
-        share(task, -(-X.shape[1] // PANEL), n_threads())
+        share(task, -(-X.shape[1] // PANEL_COLUMNS), n_threads())
         return out
 
     out = np.empty((n, n))
@@ -816,8 +809,8 @@ def _sparse_sandwich(B: Floats, S: Floats) -> Floats | None:
 
 
 def sandwich(B: Floats, S: Floats) -> Floats:
-    """B S B' for a symmetric S, and symmetric to the last bit."""
-    if B.size * len(S) > FEW:
+    """Return B S B' for a symmetric S, symmetric to the last bit."""
+    if B.size * len(S) > MAX_BLAS_PRODUCTS:
         sparse = _sparse_sandwich(B, S)
         if sparse is not None:
             return sparse

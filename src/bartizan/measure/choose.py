@@ -9,7 +9,7 @@ from bartizan.measure.base import Sketch
 from bartizan.measure.exact import Exact, Norms
 from bartizan.measure.rotated import Rotated
 
-USUAL_K = 4096  # the dimension of a sketch that is named or chosen without one
+USUAL_K = 4096  # of a sketch that is named or chosen without a dimension
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class StageCosts:
     combine: float  # a number of a client with positive weight: p for each
 
     def exact(self, M: int, p: int) -> float:
-        """The Gram matrix of all coordinates."""
+        """Return the cost of the Gram matrix of all coordinates."""
         return self.gram * M * p + self.gram_pair * M * M * p
 
     def projected(self, M: int, p: int, k: int) -> float:
-        """The sketches of `Rotated(k)` and their Gram matrix."""
+        """Return the cost of the sketches of `Rotated(k)` and their Gram matrix."""
         return self.draw * p + self.rotate * M * p + self.cell * M * k + self.sketch_pair * M * M * k
 
     def combined(self, n_weighted: int, p: int) -> float:
-        """The weighted sum of `n_weighted` clients."""
+        """Return the cost of the weighted sum of `n_weighted` clients."""
         return self.write * p + self.combine * n_weighted * p
 
 
@@ -53,14 +53,14 @@ COSTS = {
 
 
 def costs_of(device: str) -> StageCosts:
-    """The costs on "cpu" or "cuda"."""
+    """Return the costs on "cpu" or "cuda"."""
     if device not in COSTS:
         raise ValueError(f"device must be 'cpu' or 'cuda', got {device!r}.")
     return COSTS[device]
 
 
 def exact_is_faster(n_clients: int, dim: int, device: str = "cpu", k: int = USUAL_K) -> bool:
-    """Whether exact distances of this number of clients and coordinates cost less than those of `Rotated(k)`.
+    """Return whether exact distances of this number of clients and coordinates cost less than those of `Rotated(k)`.
 
     >>> exact_is_faster(8, 10_000), exact_is_faster(200, 1_000_000)
     (True, False)

@@ -1,4 +1,4 @@
-"""Guarantees of the projections as functions: embedding dimensions, ranges of squared norms, odds of collisions.
+"""Guarantees of the projections as functions: embedding dimensions, ranges of squared norms, collisions.
 
 The proofs, and what is measured where there is none, are in the documentation of sketches and of adaptive attackers.
 """
@@ -14,11 +14,11 @@ import numpy as np
 
 from bartizan._util.types import Floats
 
-MOST_BLOCKS = 6  # that a vector is put into; with more of them the tails come close to Gaussian's
+MAX_BLOCKS = 6  # that a vector is put into; with more of them the tails come close to Gaussian's
 
 
 def embedding_dimension(n_clients: int, eps: float, delta: float, rounds: int = 1) -> int:
-    r"""The k at which all of span{g_1 .. g_M} keeps its squared norms to 1 +- eps, in all rounds, but for odds delta.
+    r"""Return the k for which span{g_1 .. g_M} keeps squared norms to 1 +- eps, with probability 1 - delta in T rounds.
 
     .. math:: k = \lceil 18 / \epsilon^2 \, (M + 2 \ln(2T / \delta)) \rceil
 
@@ -29,18 +29,18 @@ def embedding_dimension(n_clients: int, eps: float, delta: float, rounds: int = 
     4795
     """
     _check(n_clients=n_clients, rounds=rounds)
-    _check_odds(eps=eps, delta=delta)
+    _check_probabilities(eps=eps, delta=delta)
     return math.ceil(18 / eps**2 * (n_clients + 2 * math.log(2 * rounds / delta)))
 
 
 def distortion(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
-    """The eps of `embedding_dimension` for this k; ValueError if it would not be below 1.
+    """Return the eps of `embedding_dimension` for this k; raise ValueError if it would not be below 1.
 
     >>> round(distortion(4096, n_clients=50, delta=0.05, rounds=100), 2)
     0.54
     """
     _check(k=k, n_clients=n_clients, rounds=rounds)
-    _check_odds(delta=delta)
+    _check_probabilities(delta=delta)
     needed = 18 * (n_clients + 2 * math.log(2 * rounds / delta))
     if k <= needed:
         raise ValueError(
@@ -52,7 +52,7 @@ def distortion(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
 
 
 def pairwise_dimension(n_clients: int, eps: float, delta: float, rounds: int = 1) -> int:
-    r"""The k at which the M(M-1)/2 pairwise distances and M norms alone are kept to 1 +- eps: Johnson-Lindenstrauss.
+    r"""Return the k for which the M(M-1)/2 pairwise distances and M norms are kept to 1 +- eps: Johnson-Lindenstrauss.
 
     .. math:: k = \lceil 2 \ln(M (M+1) T / \delta) \, / \, (\epsilon^2/2 - \epsilon^3/3) \rceil
 
@@ -64,18 +64,18 @@ def pairwise_dimension(n_clients: int, eps: float, delta: float, rounds: int = 1
     2472
     """
     _check(n_clients=n_clients, rounds=rounds)
-    _check_odds(eps=eps, delta=delta)
+    _check_probabilities(eps=eps, delta=delta)
     return math.ceil(_pairs(n_clients, delta, rounds) / _exponent(eps))
 
 
 def pairwise_distortion(k: int, n_clients: int, delta: float, rounds: int = 1) -> float:
-    """The eps of `pairwise_dimension` for this k; ValueError if it would not be below 1.
+    """Return the eps of `pairwise_dimension` for this k; raise ValueError if it would not be below 1.
 
     >>> round(pairwise_distortion(4096, n_clients=1000, delta=0.05, rounds=100), 3)
     0.153
     """
     _check(k=k, n_clients=n_clients, rounds=rounds)
-    _check_odds(delta=delta)
+    _check_probabilities(delta=delta)
     wanted = _pairs(n_clients, delta, rounds) / k
     if wanted >= _exponent(1.0):
         least = math.floor(_pairs(n_clients, delta, rounds) / _exponent(1.0)) + 1
@@ -100,8 +100,8 @@ def _check(**counts: int) -> None:
             raise ValueError(f"{name} must be a positive whole number, got {value!r}.")
 
 
-def _check_odds(**odds: float) -> None:
-    for name, value in odds.items():
+def _check_probabilities(**given: float) -> None:
+    for name, value in given.items():
         least = 1e-6 if name == "eps" else 0  # below it k would be beyond any memory
         if not least < value < 1:
             raise ValueError(f"{name} must be between {least:g} and 1, got {value!r}.")
@@ -109,7 +109,7 @@ def _check_odds(**odds: float) -> None:
 
 @lru_cache
 def gaussian_range(k: int, odds: float) -> tuple[float, float]:
-    r"""Chernoff's bound for a chi-square of k degrees: :math:`k (r - 1 - \ln r) / 2 = \ln(1 / odds)`.
+    r"""Return Chernoff's range for a chi-square of k degrees: :math:`k (r - 1 - \ln r) / 2 = \ln(1 / odds)`.
 
     >>> [round(part, 3) for part in gaussian_range(4096, 1e-9)]
     [0.864, 1.149]
@@ -122,12 +122,12 @@ def gaussian_range(k: int, odds: float) -> tuple[float, float]:
 
 @lru_cache
 def achlioptas_range(k: int, s: int, odds: float) -> tuple[float, float]:
-    r"""For every vector: a single coordinate is the worst below, its k/s non-zeros are a binomial number.
+    r"""Return the range for every vector; below, a single coordinate is the worst: it has Binomial(k, 1/s) cells.
 
     A cell's square has mean 1/k and a second moment of at most v = max(3, s) times 1/k^2. Of all such variables that
-    are not negative, one that is v with odds 1/v and else 0 has the largest moment generating function to the left, so
-    the lower tail is the binomial one, :math:`k \, KL(r/v \,\|\, 1/v) = \ln(1 / odds)`. Above, an entry is
-    sub-Gaussian, and Gaussian's bound holds times its variance factor. Least is 0 where k/s is too small.
+    are not negative, one that is v with probability 1/v and else 0 has the largest moment generating function to the
+    left, so the lower tail is the binomial one, :math:`k \, KL(r/v \,\|\, 1/v) = \ln(1 / odds)`. Above, an entry is
+    sub-Gaussian, and Gaussian's bound holds times its variance factor. The lower end is 0 where k/s is too small.
 
     >>> [round(part, 3) for part in achlioptas_range(4096, 8, 1e-9)]
     [0.744, 1.705]
@@ -145,12 +145,12 @@ def achlioptas_range(k: int, s: int, odds: float) -> tuple[float, float]:
 
 @lru_cache
 def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
-    r"""Gaussian's, or worse where the vector is one of those that `collision_odds` is about.
+    r"""Return Gaussian's range, or a worse one where the vectors of `collision_odds` are worse.
 
     Those are flat, on m rows of one lane in each of B blocks, the rows a coset. The hidden signs make all B the same
-    character with odds :math:`(2m/2^m)^B m^{1-B}`; then each of n/m rows of L cells holds B equal numbers of random
-    signs at random places, and what they leave of their squares is counted here. Of two blocks those too whose signs
-    are some flips away from a character (`_loss_of_two`). Worst known, not proven.
+    character with probability :math:`(2m/2^m)^B m^{1-B}`; then each of n/m rows of L cells holds B equal numbers of
+    random signs at random places, and the part of their squares that is left is counted. For two blocks, signs that are
+    a few flips away from a character count too (`_loss_of_two`). The worst known, not proven.
 
     >>> [round(part, 3) for part in rotated_range(4096, 32, 1e-9)]
     [0.344, 1.656]
@@ -159,11 +159,11 @@ def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
     """
     least, most = gaussian_range(k, odds)
     n, L = mixing, k // mixing
-    odds /= 2  # for what is not counted: numbers that are not flat, rows beside the largest coefficient
+    odds /= 2  # for vectors that are not counted: not flat, or in rows beside the largest coefficient
     for m in (2**j for j in range(n.bit_length())):
         loss = _loss_of_two(m, n // m, L, odds)
         least, most = min(least, 1 - loss), max(most, 1 + loss)
-        for B in range(3, MOST_BLOCKS + 1):
+        for B in range(3, MAX_BLOCKS + 1):
             alike = (2 * m / 2**m) ** B / m ** (B - 1) if m > 1 else 1.0
             if alike <= odds:
                 continue
@@ -178,12 +178,12 @@ def rotated_range(k: int, mixing: int, odds: float) -> tuple[float, float]:
 
 
 def _loss_of_two(m: int, rows: int, L: int, odds: float) -> float:
-    """The part of their squares that two blocks lose with these odds, where the largest coefficients of both cancel.
+    """Return the part of their squares that two blocks lose with this probability if their largest coefficients cancel.
 
     d flips away from a character, less than m/4 of them, m signs have one coefficient of m - 2d, and with it the part
     (1 - 2d/m)^2 of their squares in `rows` rows. There are 2m C(m, d) such signs.
     """
-    if m > 64:  # what is left is rarer than any odds that are asked for
+    if m > 64:  # the rest is rarer than any probability that is asked for
         return 0.0
     parts = [(min(1.0, 2 * m * math.comb(m, d) / 2**m), 1 - 2 * d / m) for d in range((m + 3) // 4)]
     meet = [_binomial(rows, j, 1 / (2 * L)) for j in range(rows + 1)]
@@ -198,7 +198,7 @@ def _loss_of_two(m: int, rows: int, L: int, odds: float) -> float:
 
 @lru_cache
 def _squares_of_a_row(B: int, L: int) -> Floats:
-    """The distribution of the sum of the cells' squares, when B numbers +-1 fall into L cells at random."""
+    """Return the distribution of the sum of the cells' squares when B numbers +-1 fall into L cells at random."""
     cell = np.zeros((B + 1, B * B + 1))  # [how many are in it, square]: a generating function in their number
     for count in range(B + 1):
         for plus in range(count + 1):
@@ -227,12 +227,12 @@ def _binomial(n: int, j: int, p: float) -> float:
 
 
 def _divergence(q: float, p: float) -> float:
-    """Kullback and Leibler's, of two coins."""
+    """Return the Kullback-Leibler divergence of two Bernoulli variables."""
     return (q * math.log(q / p) if q else 0.0) + (1 - q) * math.log((1 - q) / (1 - p))
 
 
 def _crossing(before: Callable[[float], bool], low: float, high: float) -> float:
-    """Where a condition that holds from `low` on ends."""
+    """Bisect for the point where `before` turns false."""
     for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if before(middle) else (low, middle)
@@ -240,12 +240,12 @@ def _crossing(before: Callable[[float], bool], low: float, high: float) -> float
 
 
 def collision_odds(k: int, mixing: int) -> float:
-    r"""The odds of the best blind collision known against `Rotated(k, mixing)`.
+    r"""Return the probability of the best blind collision known against `Rotated(k, mixing)`.
 
     Put +-1 on m coordinates of one lane in each of two blocks, m a power of two and the places a coset of
-    :math:`Z_2^{\log n}`. Hidden signs make each half a character of that coset with odds 2m/2^m, both the same one up
-    to sign with odds 1/m; then only n/m cells a half are not zero, each of which must meet its twin (odds 1/L) with
-    the opposite sign (1/2):
+    :math:`Z_2^{\log n}`. Hidden signs make each half a character of that coset with probability 2m/2^m, both the
+    same one up to sign with probability 1/m; then only n/m cells per half are not zero, each of which must meet its
+    twin (probability 1/L) with the opposite sign (1/2):
 
     .. math:: \max_m \; (2m / 2^m)^2 \cdot (1/m) \cdot (2L)^{-n/m}
 
@@ -259,7 +259,7 @@ def collision_odds(k: int, mixing: int) -> float:
 
 
 def collision_bound(k: int, mixing: int) -> float:
-    r"""Odds that no blind collision beats, of any support, any amplitudes and any number of blocks.
+    r"""Bound the probability of every blind collision, of any support, any amplitudes and any number of blocks.
 
     .. math:: \Pr[Pz = 0] \le E\, 2^{1 - \lceil n/N \rceil} (2L)^{-N}
 
@@ -276,7 +276,7 @@ def collision_bound(k: int, mixing: int) -> float:
 
 
 def few_rows_odds(mixing: int) -> list[float]:
-    """Bounds of the odds that mixing leaves exactly 1, 2, 3 or 4 of a lane's rows."""
+    """Bound the probabilities that mixing leaves exactly 1, 2, 3 or 4 of a lane's rows."""
     n = mixing
     planes = math.comb(n, 3) / 4
     others = math.comb(n, 4) - planes

@@ -23,14 +23,13 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from bartizan import registry
 from bartizan._util.text import quoted, short
 from bartizan.aggregate import Aggregator
-from bartizan.errors import TooFewClientsError, server_problem
-from bartizan.judge.byzantine_budget import lowered
+from bartizan.errors import server_problem
 from bartizan.judge.client_reports import SizePolicy, median_metrics
 from bartizan.judge.reputation import Reputation, Suspect
+from bartizan.judge.round_outcome import RoundOutcome
 from bartizan.nvflare.job_record import write_record
 from bartizan.nvflare.running_job import RunningJob
 from bartizan.nvflare.site_results import check_layout, in_library_of, mapped, n_bytes, zeros_like
-from bartizan.result import Aggregation
 from bartizan.round import Round
 from bartizan.rules.base import Rule
 from bartizan.sources.adapters.adapter_round import AdapterRound, check_adapters
@@ -46,20 +45,16 @@ ON_A_SITE = (
     "site would decide every round that it aggregates, and no rule prevents that. Use a recipe whose server "
     "aggregates, such as FedAvgRecipe."
 )
-BESIDE_MODEL = 192 * 2**20
-"""Bytes besides the result that a round may use where NVFlare keeps the tensors on disk."""
+EXTRA_BYTES = 192 * 2**20  # besides the result, that a round may use where NVFlare keeps the tensors on disk
 
 
 @dataclass
-class SiteRound:
+class SiteRound(RoundOutcome):
     """The results of one round: a `Round` for whole models, one for differences; most sites use one of them only."""
 
-    number: int | None = None
     model: Any = None  # the parameters that were sent
     asked: set[str] = field(default_factory=set)
     rounds: dict[ParamsType, AnyRound] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    sizes: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     closed: bool = False
 
@@ -69,7 +64,7 @@ class SiteRound:
 
 
 class RobustAggregator(ModelAggregator):
-    """Aggregates the results of sites by any of bartizan's rules, exact or projected.
+    """Aggregate the results of sites by any of bartizan's rules, exact or projected.
 
     For the `aggregator=` of a recipe. All arguments are names, numbers and dicts of them, since NVFlare exports jobs
     as JSON. Each result is compared with the model that was sent and sketched when it arrives. One that can't be used
@@ -156,7 +151,7 @@ class RobustAggregator(ModelAggregator):
         elif event_type == AppEventType.BEFORE_TRAIN_TASK:
             if self._job.attach(self, fl_ctx) and self._round.model is None:
                 sent = FLModelUtils.from_shareable(fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE))
-                self._round.model, self._round.number = sent.params, sent.current_round
+                self._round.model, self._round.round = sent.params, sent.current_round
                 self._job.start_clock()
             self._round.asked |= self._job.targets()
         elif event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
@@ -181,13 +176,13 @@ class RobustAggregator(ModelAggregator):
         return self.accept_model(model)
 
     def accept_model(self, model: FLModel) -> bool:
-        """Check and sketch one site's result; say whether it can take part."""
+        """Check and sketch one site's result; return whether it can take part."""
         now, site = self._round, str(model.meta.get("client_name", AppConstants.CLIENT_UNKNOWN))
         if now.closed or site in now.seen:  # controllers pass on one result at a time
             why = "came after its round was over" if now.closed else "is not its first one"
             self.warning(f"A result of site {short(site)} {why}, and is not used.")
             return False
-        if None not in (now.number, model.current_round) and now.number != model.current_round:
+        if None not in (now.round, model.current_round) and now.round != model.current_round:
             now.failed[site] = f"its result is of round {quoted(model.current_round, 60)}"
             return False
         size, kind = 1.0, model.params_type or ParamsType.FULL
@@ -206,7 +201,8 @@ class RobustAggregator(ModelAggregator):
         except Exception as wrong:  # no room in `spill`, no memory: the site has failed, and the round goes on
             now.failed[site] = short(wrong) if isinstance(wrong, OSError) else server_problem(wrong)
             return False
-        now.sizes[site] = size
+        if self.sizes is not None:
+            now.sizes[site] = size
         now.metrics[site] = model.metrics if isinstance(model.metrics, dict) else {}
         return reason is None
 
@@ -223,30 +219,16 @@ class RobustAggregator(ModelAggregator):
             opened.add(Unreadable(f"it did not send {kind.value} parameters, as most sites did"), site)
         for site in sorted((now.asked | set(now.failed)) - now.seen):
             opened.fail(site, now.failed.get(site, "it sent no result"))
-        result, problem = None, ""
-        try:
-            result = opened.close()
-            quarantined = result.quarantined
-        except TooFewClientsError as few:
-            problem, quarantined = few.problem, few.quarantined
-        except Exception as wrong:  # a limit on memory that is too low, or anything that a rule raises
-            problem, quarantined = server_problem(wrong), opened.quarantined
-        weights = None
-        if result is not None and result.weights is not None:
-            weights = dict(zip(result.clients, result.weights.tolist(), strict=True))
-        f = None if result is None else result.n_byzantine
-        fewer = lowered(self._aggregator.rule, f, len(quarantined), len(opened.failed))
-        self._log(now, opened, quarantined, problem, fewer)
-        self._record(now, opened, result, weights, quarantined, problem)
-        trusted = [s for s in opened.clients if s not in quarantined and (weights is None or weights[s] > 0)]
-        metrics = median_metrics([now.metrics[site] for site in trusted])
+        now.close(opened)
+        self._record(now)
+        metrics = median_metrics([now.metrics[site] for site in now.trusted])
         self._kind = kind
         self._discard(now)
-        if result is not None:
-            self._history = result.history
-            return FLModel(kind, in_library_of(sent, result.update), metrics=metrics or None)
+        if now.result is not None:
+            self._history = now.result.history
+            return FLModel(kind, in_library_of(sent, now.result.update), metrics=metrics or None)
         if sent is None:
-            raise RuntimeError(f"The round was refused, and there is no global model to keep: {problem}")
+            raise RuntimeError(f"The round was refused, and there is no global model to keep: {now.refused}")
         return FLModel(kind, sent if kind == ParamsType.FULL else zeros_like(sent))
 
     def reset_stats(self) -> None:
@@ -256,7 +238,7 @@ class RobustAggregator(ModelAggregator):
         self._round = SiteRound()
 
     def _sent(self) -> Any:
-        """The model that the sites were sent; None where NVFlare does not tell."""
+        """Return the model that the sites were sent; None where NVFlare does not tell."""
         if self._round.model is not None or self.fl_ctx is None:
             return self._round.model
         return (self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) or {}).get("weights")
@@ -269,7 +251,7 @@ class RobustAggregator(ModelAggregator):
         elif kind not in now.rounds:
             memory, reference = self.memory, self._sent() if n_bytes(self._sent()) else None
             if memory is None and self._job.tensors_on_disk():
-                memory = n_bytes(reference) + BESIDE_MODEL
+                memory = n_bytes(reference) + EXTRA_BYTES
             now.rounds[kind] = self._aggregator.round(
                 reference=reference if kind == ParamsType.FULL else None,
                 history=self._history,
@@ -284,32 +266,16 @@ class RobustAggregator(ModelAggregator):
             opened.__exit__()
         now.rounds, now.model = {}, None
 
-    def _log(self, now: SiteRound, opened: AnyRound, quarantined: Mapping[str, str], problem: str, fewer: str) -> None:
-        counts = f"judged {len(opened) - len(quarantined)} results, quarantined {len(quarantined)}"
-        self.info(f"Round {now.number}: {counts}; {len(opened.failed)} sites failed")
-        for what, sites in (("Quarantined", quarantined), ("Failed", opened.failed)):
-            for site, reason in sites.items():
-                self.warning(f"{what}: site {short(site)}: {reason}")
-        if fewer:
-            self.warning(f"Round {now.number}: {fewer}")
-        if problem:
-            self.warning(f"Round {now.number} was refused and the model kept: {problem}")
-
-    def _record(
-        self,
-        now: SiteRound,
-        opened: AnyRound,
-        result: Aggregation[Any] | None,
-        weights: dict[str, float] | None,
-        quarantined: Mapping[str, str],
-        problem: str,
-    ) -> None:
-        """Add the round to the reputation, and write both into the job's results."""
-        sizes = None if self.sizes is None else {site: now.sizes.get(site, 1.0) for site in opened.clients}
-        self.reputation.add(weights, quarantined, opened.failed, took_part=opened.clients, sizes=sizes)
-        line: dict[str, Any] = {"round": now.number, "weights": weights, "sizes": sizes}
-        line |= {"quarantined": dict(quarantined), "failed": opened.failed, "refused": problem or None}
-        if result is not None:
+    def _record(self, now: SiteRound) -> None:
+        """Log the round, add it to the reputation, and write both into the job's results."""
+        self.info(str(now))
+        for warning in now.warnings(self._aggregator.rule, "site"):
+            self.warning(warning)
+        now.add_to(self.reputation)
+        sizes = None if self.sizes is None else now.sizes
+        line: dict[str, Any] = {"round": now.round, "weights": now.weights, "sizes": sizes}
+        line |= {"quarantined": now.quarantined, "failed": now.failed, "refused": now.refused or None}
+        if (result := now.result) is not None:
             line |= {"n_byzantine": result.n_byzantine, "sketch": repr(result.sketch), "seed": str(result.seed)}
         self._rounds.append(line)
         folder = self._job.result_folder(self.fl_ctx)
@@ -322,7 +288,7 @@ class RobustAggregator(ModelAggregator):
 
 
 def load_kernels(aggregator: Aggregator) -> None:
-    """Run a small round, since compiling kernels on the first result would keep all sites waiting for the server."""
+    """Run a small round, so that no site waits while the server compiles kernels."""
     n_clients = 4 * (aggregator.rule.max_byzantine() or 1) + 3
     updates = np.random.default_rng(0).normal(size=(n_clients, 64)).astype(np.float32)
     with suppress(Exception), aggregator.round(reference=updates[0]) as opened:
@@ -332,7 +298,7 @@ def load_kernels(aggregator: Aggregator) -> None:
 
 
 def mapped_or_unreadable(params: Any, sent: Any) -> Any:
-    """The parameters, mapped where they are on disk; if they do not fit the model that was sent, why."""
+    """Return the parameters, mapped where they are on disk, or why they do not fit the model that was sent."""
     try:
         if is_place(params):  # a round would open it, with the rights of the server
             raise TypeError(f"its parameters are a {type(params).__name__}, not arrays")

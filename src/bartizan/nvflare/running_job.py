@@ -1,4 +1,4 @@
-"""The job that an aggregator is part of: its controller, the sites and time limit of a round, the folder of results."""
+"""The job of an aggregator: its controller, the sites and time limit of a round, the folder of results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nvflare.apis.fl_context import FLContext
 
 
 class RunningJob:
-    """Reads the sites, the sender and the folder of a job from NVFlare, and changes two things in it.
+    """The running job, from which the sites, the sender and the folder are read, with two settings changed.
 
     A controller with default settings ends the job when a site answers with an error; it is set to ignore such
     results. And a round ends after `timeout` seconds, for which FedAvg has no setting.
@@ -23,7 +23,7 @@ class RunningJob:
         self.clock: threading.Timer | None = None
 
     def attach(self, aggregator: Any, fl_ctx: FLContext) -> bool:
-        """Find the controller that uses this aggregator and is running now; say whether there is one."""
+        """Find the running controller that uses this aggregator; return whether there is one."""
         workflow = getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "current_wf", None)
         controller = getattr(workflow, "controller", None)
         if getattr(controller, "aggregator", None) is not aggregator:
@@ -35,12 +35,12 @@ class RunningJob:
         return True
 
     def targets(self) -> set[str]:
-        """The sites that the standing tasks were sent to."""
+        """Return the sites that the standing tasks were sent to."""
         tasks = getattr(getattr(self.controller, "communicator", None), "_tasks", ())
         return {site for task in tasks for site in task.targets or ()}
 
     def sender(self, fl_ctx: FLContext) -> str | None:
-        """The site that was given the task whose result is being processed; None if that task is over."""
+        """Return the site whose task's result is being processed; None if that task is over."""
         communicator = getattr(self.controller, "communicator", None)
         if communicator is None:
             return None
@@ -66,12 +66,12 @@ class RunningJob:
 
     @staticmethod
     def on_a_site(fl_ctx: FLContext) -> bool:
-        """Whether this process is a site's and not the server's."""
+        """Return whether this process is a site's and not the server's."""
         return fl_ctx.get_prop(FLContextKey.PROCESS_TYPE) in (ProcessType.CLIENT_JOB, ProcessType.CLIENT_PARENT)
 
     @staticmethod
     def result_folder(fl_ctx: FLContext | None) -> str | None:
-        """The folder that NVFlare keeps the job's results in; None outside of a job."""
+        """Return the folder that NVFlare keeps the job's results in; None outside of a job."""
         if fl_ctx is None or fl_ctx.get_engine() is None:
             return None
         folder: str = fl_ctx.get_engine().get_workspace().get_result_root(fl_ctx.get_job_id())

@@ -14,7 +14,7 @@ from bartizan.updates.layout import Layout, is_tensor, leaves_of, plain_and_leav
 
 
 def mapped(params: Any) -> Any:
-    """The parameters, with tensors that NVFlare keeps on disk mapped into memory instead of loaded."""
+    """Return the parameters, with tensors that NVFlare keeps on disk mapped into memory instead of loaded."""
     # NVFlare makes these references itself; while their module is not imported there are none.
     lazy = getattr(sys.modules.get("nvflare.app_opt.pt.lazy_tensor_dict"), "_LazyRef", None)
     if lazy is None or not isinstance(params, Mapping):
@@ -33,7 +33,7 @@ def check_layout(params: Any, model: Any) -> None:
 
 
 def in_library_of(model: Any, params: Any) -> Any:
-    """The parameters as torch tensors where the model has tensors, and as NumPy arrays where it has arrays."""
+    """Return the parameters as torch tensors where the model has tensors, and as NumPy arrays where it has arrays."""
     if not isinstance(model, Mapping) or not isinstance(params, Mapping):
         return params
     return {name: _converted(array, is_tensor(model.get(name, array))) for name, array in params.items()}
@@ -48,11 +48,11 @@ def _converted(array: Any, to_tensor: bool) -> Any:
 
 
 def n_bytes(model: Any) -> int:
-    """Bytes of a model's numbers; 0 where there is no model, or an empty one."""
+    """Return the bytes of a model's numbers; 0 where there is no model, or an empty one."""
     return 0 if model is None else sum(leaf.nbytes for leaf in leaves_of(model).values())
 
 
 def zeros_like(model: Any) -> Any:
-    """The difference that leaves the model as it is."""
+    """Return a difference of zero, which leaves the model unchanged."""
     plain, _ = plain_and_leaves(model)
     return rebuild(plain, lambda _, leaf: leaf.new_zeros(leaf.shape) if is_tensor(leaf) else np.zeros_like(leaf))

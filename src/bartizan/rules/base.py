@@ -19,8 +19,7 @@ from bartizan.measure.geometry import Geometry
 ColumnKernel: TypeAlias = Callable[..., None]
 """A kernel that reduces a block of columns, and writes the result into `out`."""
 R = TypeVar("R", bound="Robust")
-LONGEST = 1e150
-"""The longest length and the largest factor that a rule can be set to: no update has a larger norm."""
+MAX_LENGTH = 1e150  # also the largest factor that a rule can be set to: no update has a larger norm
 
 
 def whole_number(of: object, name: str, value: object, least: int = 1) -> None:
@@ -29,8 +28,10 @@ def whole_number(of: object, name: str, value: object, least: int = 1) -> None:
 
 
 def positive(of: object, name: str, value: float, what: str) -> None:
-    if not (_is_number(value) and 0 < value <= LONGEST):
-        raise ValueError(f"{type(of).__name__} needs {name}, a positive {what} of at most {LONGEST:g}; got {value!r}.")
+    if not (_is_number(value) and 0 < value <= MAX_LENGTH):
+        raise ValueError(
+            f"{type(of).__name__} needs {name}, a positive {what} of at most {MAX_LENGTH:g}; got {value!r}."
+        )
 
 
 def between(of: object, name: str, value: float, low: float, high: float, what: str) -> None:
@@ -49,17 +50,17 @@ class Robust:
     needs_distances = True  # False where norms are enough, which cost one read of the updates
 
     def max_byzantine(self) -> int | None:
-        """How many Byzantine clients are tolerated; None where no number is fixed beforehand."""
+        """Return how many Byzantine clients are tolerated; None where no number is fixed beforehand."""
         return getattr(self, "n_byzantine", None)
 
     def with_fewer_byzantine(self: R, fewer: int) -> R:
-        """The same rule with `n_byzantine` lowered by `fewer`."""
+        """Return the same rule with `n_byzantine` lowered by `fewer`."""
         n_byzantine = self.max_byzantine()
         return self if n_byzantine is None or not fewer else replace(self, n_byzantine=n_byzantine - fewer)  # type: ignore[type-var]
 
     @staticmethod
     def least_clients(n_byzantine: int) -> int:
-        """The breakdown condition: the least number of clients among which `n_byzantine` are tolerated."""
+        """Return the least number of clients among which `n_byzantine` are tolerated: the breakdown condition."""
         return 2 * n_byzantine + 1
 
     def ends_coordinate_wise(self) -> bool:
@@ -67,7 +68,7 @@ class Robust:
         return False
 
     def admits(self, n_clients: int) -> bool:
-        """Whether the breakdown condition holds."""
+        """Return whether the breakdown condition holds."""
         try:
             self.check(n_clients)
         except TooFewClientsError:
@@ -80,9 +81,8 @@ class Robust:
         least = self.least_clients(f or 0)
         if n_clients >= least:
             return
-        name = type(self).__name__
-        asked = name if f is None else f"{name} with n_byzantine={f}"
-        message = f"{asked} needs at least {least} clients, got {n_clients}."
+        message = type(self).__name__ + ("" if f is None else f" with n_byzantine={f}")
+        message += f" needs at least {least} clients, got {n_clients}."
         if f:
             most = max((g for g in range(f) if self.least_clients(g) <= n_clients), default=None)
             advice = "no n_byzantine will do" if most is None else f"n_byzantine can be at most {most}"
@@ -92,7 +92,7 @@ class Robust:
 
 @dataclass(frozen=True)
 class Bounded(Robust):
-    """Base of what takes the number of Byzantine clients as `n_byzantine`."""
+    """Base of the rules and pre-aggregators that take the number of Byzantine clients as `n_byzantine`."""
 
     n_byzantine: int
 
@@ -101,7 +101,7 @@ class Bounded(Robust):
 
 
 class CoordinateWise(Robust, ABC):
-    """A rule that reduces the M values of each coordinate to one; there is no single weight a client."""
+    """A rule that reduces the M values of each coordinate to one; there is no single weight per client."""
 
     needs_distances = False
 
@@ -118,7 +118,7 @@ class CoordinateWise(Robust, ABC):
         """Reduce (M, w) values to (w,); the breakdown condition was checked."""
 
     def kernel(self, kernels: Kernels) -> ColumnKernel | None:
-        """The kernel of this module that does what `reduce` does, called as kernel(rows, sizes=..., out=...).
+        """Return the kernel of this module that computes `reduce`, called as kernel(rows, sizes=..., out=...).
 
         It reads the clients where they are. Without one (None), `reduce` gets copies of blocks in host memory.
         """
@@ -127,9 +127,9 @@ class CoordinateWise(Robust, ABC):
 
 @dataclass(frozen=True)
 class CoordinateStage:
-    """A coordinate-wise rule to finish with, instead of the clients' weighted sum.
+    """A coordinate-wise rule that replaces the clients' weighted sum.
 
-    It is applied to the mixtures of clients that `mixing` gives, to the clients `selected`, or to all as they are; then
+    It is applied to the mixtures of clients by `mixing`, to the clients `selected`, or to all clients as they are; then
     there are no weights.
     """
 
@@ -143,12 +143,12 @@ class CoordinateStage:
         return self.mixing is not None or self.selected is not None
 
     def behind(self, mixing: Floats) -> CoordinateStage:
-        """The same stage, on clients that are mixtures of others."""
+        """Return the same stage on clients that are mixtures of others."""
         mixing = mixing if self.selected is None else mixing[self.selected]
         return replace(self, mixing=mixing if self.mixing is None else self.mixing @ mixing, selected=None)
 
     def used(self, n_clients: int) -> Array:
-        """Indices of the clients that enter the result."""
+        """Return the indices of the clients that enter the result."""
         if self.mixing is not None:
             return np.flatnonzero(self.mixing.any(axis=0))
         return np.arange(n_clients) if self.selected is None else self.selected
@@ -157,7 +157,7 @@ class CoordinateStage:
         return self.rule.reduce(columns, self.sizes)
 
     def kernel(self, kernels: Kernels) -> ColumnKernel | None:
-        """The rule's kernel, called as kernel(rows, out=...)."""
+        """Return the rule's kernel, called as kernel(rows, out=...)."""
         kernel = self.rule.kernel(kernels)
         return None if kernel is None else partial(kernel, sizes=self.sizes)
 
@@ -174,7 +174,7 @@ class Decision:
 
 
 class Rule(Robust, ABC):
-    """Compute one weight a client from a geometry: w >= 0; what the weights lack of sum 1 stays at the origin.
+    """Compute one weight per client from a geometry: w >= 0; what the weights lack of sum 1 stays at the origin.
 
     Data sizes are prior weights: sums and averages over clients are weighted by them, counts of clients are not.
     """
@@ -189,7 +189,7 @@ class Rule(Robust, ABC):
         weights = decision.weights
         if not (are_parts(weights) and weights.shape == (geometry.n_clients,)):
             wanted = f"{geometry.n_clients} weights, an array of floats, none negative or NaN, with a sum of at most 1"
-            raise ValueError(f"{self!r} must give {wanted}; gave {weights!r}.")
+            raise ValueError(f"{self!r} must give {wanted}; got {weights!r}.")
         return decision
 
     def check_trusted(self, given: bool) -> None:
@@ -197,7 +197,7 @@ class Rule(Robust, ABC):
             raise ValueError(f"{self!r} needs an update that the server trusts: pass trusted=...")
 
     def _decide(self, geometry: Geometry) -> Decision:
-        """Override this to return a history or a coordinate-wise stage too; the breakdown condition was checked."""
+        """Return weights, history and stage; a rule overrides this to return more than weights."""
         return Decision(self.weigh(geometry), geometry.history)
 
     @abstractmethod
@@ -206,7 +206,7 @@ class Rule(Robust, ABC):
 
 
 def are_parts(values: object) -> bool:
-    """Whether this is an array of floats, none negative or NaN, each row with a sum of at most 1 up to rounding."""
+    """Return whether this is an array of floats >= 0, not NaN, whose rows have sums of at most 1 up to rounding."""
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or not values.ndim or not values.size:
         return False
     sums = values.sum() if values.ndim == 1 else values.sum(axis=-1).max()
@@ -214,25 +214,25 @@ def are_parts(values: object) -> bool:
 
 
 def warn_unless(reached: bool, rule: Rule) -> None:
-    """Warn of weights from an iteration that ended before it reached its tolerance."""
+    """Warn that an iteration ended before it reached its tolerance."""
     if not reached:
         message = f"{rule!r} did not reach its tolerance within max_steps: the result is approximate. Raise max_steps."
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def averaged(chosen: Array, geometry: Geometry) -> Floats:
-    """Weights of the average of these clients, by their data sizes."""
+    """Return the weights of the average of these clients, by their data sizes."""
     weights = np.zeros(geometry.n_clients)
     weights[chosen] = geometry.sizes[chosen]
     return weights / weights.sum()
 
 
 def shortening(norms: Floats, radius: float) -> Floats:
-    """Factors that clip vectors of these norms to the radius."""
+    """Return the factors that clip vectors of these norms to the radius."""
     with np.errstate(over="ignore"):  # of a client so short that it is not clipped
         return np.minimum(1, np.divide(radius, norms, out=np.ones_like(norms), where=norms > 0))
 
 
 def smallest(values: Array, count: int) -> Array:
-    """Indices of the `count` smallest values, ties to the lower index."""
+    """Return the indices of the `count` smallest values, ties to the lower index."""
     return np.argsort(values, kind="stable")[:count]

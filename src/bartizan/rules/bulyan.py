@@ -17,9 +17,9 @@ class Bulyan(Bounded, Rule):
     """Average the M - 2f clients that repeated Krum selects, by their sizes.
 
     Each time the client of least Krum score among those left is taken out and selected (El Mhamdi et al., 2018,
-    section 4); of R clients left, R - f - 2 neighbours count, and at least f (and one) to the end: with f - 1, as the
-    formula has it for the last selection, f attackers who send the same vector are each other's neighbours at distance
-    0 and one of them gets in. Withstands f attackers among M >= 4f + 3 clients.
+    section 4). Of R clients left, R - f - 2 neighbours count, but at least max(f, 1): with the formula's f - 1 in the
+    last selection, f attackers who send the same vector would be each other's neighbours at distance 0, and one would
+    be selected. Withstands f attackers among M >= 4f + 3 clients.
 
     Of clients with equal scores the first in the list is taken. With n_byzantine=1 that decides most rounds: when few
     clients are left only the nearest neighbour counts, and two clients that are each other's nearest have the same

@@ -14,7 +14,7 @@ class CGE(Bounded, Rule):
     """Average, by sizes, the M - f clients closest to the origin.
 
     Gupta, Liu and Vaidya, 2021 (theirs is the sum). Norms are exact also under a projection. Withstands f attackers
-    among M >= 2f + 1 clients as far as it does: an attacker shorter than the honest is never dropped.
+    among M >= 2f + 1 clients, but for those shorter than the honest, which are never dropped.
 
     >>> CGE(n_byzantine=1)(Geometry.of([[1.0], [-2.0], [90.0]])).tolist()
     [0.5, 0.5, 0.0]

@@ -47,7 +47,7 @@ def cosine_distances(geometry: Geometry) -> Floats:
 
 
 def larger_cluster(distances: Floats) -> Array:
-    """Average linkage by chains of nearest neighbours, O(M^2): the last two clusters to meet, the larger of them."""
+    """Return the larger of the last two clusters of average linkage, by chains of nearest neighbours in O(M^2)."""
     M = len(distances)
     D = distances.copy()
     np.fill_diagonal(D, np.inf)
@@ -57,7 +57,7 @@ def larger_cluster(distances: Floats) -> Array:
         if not chain:
             chain.append(next(iter(members)))
         nearest = int(D[chain[-1]].argmin())
-        # Distances shrink along the chain; where rounding would let them not, it ends all the same.
+        # Distances shrink along the chain, but for rounding: then it ends too.
         if len(chain) > 1 and (D[chain[-1], chain[-2]] <= D[chain[-1], nearest] or nearest in chain):
             a, b = chain.pop(), chain.pop()
             na, nb = len(members[a]), len(members[b])

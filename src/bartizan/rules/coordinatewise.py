@@ -1,4 +1,4 @@
-"""Rules that treat each coordinate separately: a random projection mixes coordinates, so none can be projected."""
+"""Rules that treat each coordinate separately; none can be projected, since a projection mixes coordinates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CoordinateWise", "MeaMed", "Median", "TrimmedMean"]
 
 
 class OrderStatistic(CoordinateWise):
-    """A coordinate-wise rule that has a kernel, which sorts each column."""
+    """A coordinate-wise rule with a kernel that sorts each column."""
 
     @abstractmethod
     def kernel(self, kernels: Kernels) -> ColumnKernel: ...
@@ -47,7 +47,7 @@ class Median(OrderStatistic):
 
 @dataclass(frozen=True)
 class TrimmedMean(Bounded, OrderStatistic):
-    """In each coordinate, the mean, by sizes, without the f smallest and the f largest values (Yin et al., 2018).
+    """The mean of each coordinate, by sizes, without the f smallest and the f largest values (Yin et al., 2018).
 
     Of equal values those of smaller clients count as smaller. Withstands f attackers among M >= 2f + 1 clients.
 
@@ -61,7 +61,7 @@ class TrimmedMean(Bounded, OrderStatistic):
 
 @dataclass(frozen=True)
 class MeaMed(Bounded, OrderStatistic):
-    """In each coordinate, the mean, by sizes, of the M - f values closest to the median (Xie et al., 2018).
+    """The mean of each coordinate, by sizes, of the M - f values closest to its median (Xie et al., 2018).
 
     Of two values equally far from the median the smaller one is kept, so the clients' order does not matter. Withstands
     f attackers among M >= 2f + 1 clients.

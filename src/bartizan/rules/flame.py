@@ -42,10 +42,10 @@ class FLAME(Rule):
 
 
 def majority_cluster(distances: Floats) -> Array:
-    """The first cluster of more than half of the points that single linkage makes, by Prim's algorithm in O(M^2).
+    """Return the first cluster of more than half of the points in single linkage, by Prim's algorithm in O(M^2).
 
-    The edges of the minimum spanning tree that are no longer than some length connect what single linkage joins up to
-    it. Points that join at the same length as the last one are in the cluster, too.
+    The edges of the minimum spanning tree up to some length connect the points that single linkage joins up to it.
+    Points that join at the same length as the last one are in the cluster, too.
     """
     M = len(distances)
     nearest, links = distances[0].copy(), np.zeros(M, dtype=np.intp)

@@ -11,11 +11,11 @@ from bartizan.errors import TooFewClientsError
 from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged, smallest, whole_number
 
-MANY = 128
+PRUNE_FROM_CLIENTS = 128  # below it, all scores are computed
 
 
 def krum_scores(squared_distances: Floats, n_neighbours: int) -> Floats:
-    """Sums of each client's squared distances to its nearest neighbours; its own, which is 0, comes first in the row.
+    """Return each client's sum of squared distances to its nearest neighbours and to itself, which is 0.
 
     Summed in sorted order, so that clients with the same distances have the same score to the last bit.
     """
@@ -25,7 +25,7 @@ def krum_scores(squared_distances: Floats, n_neighbours: int) -> Floats:
 
 
 def least_krum_score(squared_distances: Floats, n_neighbours: int, typical: int) -> int:
-    r"""The client of least Krum score, the first of several; `typical` is a client with a score close to that.
+    r"""Return the client of least Krum score, the first of several; `typical` is a client with a score close to that.
 
     The sum of the n least of N distances is :math:`\max_t \sum_j \min(d_j, t) - (N - n) t`. With one t for all, the
     typical client's n-th distance, one pass gives a lower bound, and only few rows have to be sorted.
@@ -33,7 +33,7 @@ def least_krum_score(squared_distances: Floats, n_neighbours: int, typical: int)
     from bartizan.kernels import weigh
 
     D, n = squared_distances, n_neighbours + 1
-    if len(D) < MANY:
+    if len(D) < PRUNE_FROM_CLIENTS:
         return int(krum_scores(D, n_neighbours).argmin())
     t = np.partition(D[typical], n - 1)[n - 1]
     sums, beyond = weigh.capped_sums(D, t), (len(D) - n) * t

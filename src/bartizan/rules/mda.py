@@ -17,8 +17,8 @@ class MDA(Bounded, Rule):
 
     El Mhamdi et al., 2021 (and Rousseeuw's minimal diameter). All M - f clients lie within a diameter exactly when f
     clients cover every pair farther apart, so a bisection over the distances with a bounded search for a vertex cover
-    finds the exact optimum, in time that grows with f and not with the number of subsets. Refuses beyond `max_work`
-    steps of that search. Several sets may share the least diameter: which is taken depends on the clients' order.
+    finds the exact optimum, in time that grows with f and not with the number of subsets; more than `max_work` steps
+    are refused. Several sets may share the least diameter: which is taken depends on the clients' order.
     Withstands f attackers among M >= 2f + 1 clients.
 
     >>> MDA(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()

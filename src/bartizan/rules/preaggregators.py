@@ -1,10 +1,10 @@
-"""Pre-aggregators: they replace clients by mixtures of clients before a rule is applied."""
+"""Pre-aggregators, which replace clients by mixtures of clients before a rule is applied."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Generic, Self, TypeVar, overload
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from bartizan._util.seeds import generator_of
 from bartizan._util.types import Floats
 from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import (
-    LONGEST,
+    MAX_LENGTH,
     Bounded,
     CoordinateStage,
     CoordinateWise,
@@ -38,7 +38,7 @@ class PreAggregator(Robust, ABC):
         A = self.mixing(geometry)
         if not (are_parts(A) and A.ndim == 2 and len(A) and A.shape[1] == geometry.n_clients):
             wanted = f"{geometry.n_clients} columns, no entry negative or NaN, and rows with a sum of at most 1"
-            raise ValueError(f"{self!r} must give a mixing matrix with {wanted}; gave {A!r}.")
+            raise ValueError(f"{self!r} must give a mixing matrix with {wanted}; got {A!r}.")
         return A
 
     @abstractmethod
@@ -46,40 +46,52 @@ class PreAggregator(Robust, ABC):
         """Return the matrix; the breakdown condition was checked."""
 
     def n_mixed(self, n_clients: int) -> int:
-        """How many rows the matrix has."""
+        """Return how many rows the matrix has."""
         return n_clients
 
     @overload
-    def __rshift__(self, then: Rule | CoordinateWise) -> Mixed: ...
+    def __rshift__(self, then: Rule | CoordinateWise) -> PreAggregated: ...
     @overload
     def __rshift__(self, then: PreAggregator) -> Chain: ...
-    def __rshift__(self, then: Rule | CoordinateWise | PreAggregator) -> Mixed | Chain:
+    def __rshift__(self, then: Rule | CoordinateWise | PreAggregator) -> PreAggregated | Chain:
         if isinstance(self, Chain):
             # One step at a time: the sizes and norms of mixed clients can't be told from the product of two matrices.
             return self.first >> (self.then >> then)
         if isinstance(then, PreAggregator):
             return Chain(self, then)
         if isinstance(then, (Rule, CoordinateWise)):
-            return Mixed(self, then)
+            return PreAggregated(self, then)
         return NotImplemented
 
 
+T = TypeVar("T", PreAggregator, Rule | CoordinateWise)
+
+
 @dataclass(frozen=True, repr=False)
-class Chain(PreAggregator):
-    """Two pre-aggregators, one after the other."""
+class Composed(Robust, Generic[T]):
+    """A pre-aggregator and what is applied to the clients that it makes."""
 
     first: PreAggregator
-    then: PreAggregator
+    then: T
 
     def max_byzantine(self) -> int | None:
-        return _least(self.first, self.then)
+        parts = (self.first.max_byzantine(), self.then.max_byzantine())
+        return min((f for f in parts if f is not None), default=None)
 
-    def with_fewer_byzantine(self, fewer: int) -> Chain:
-        return Chain(self.first.with_fewer_byzantine(fewer), self.then.with_fewer_byzantine(fewer))
+    def with_fewer_byzantine(self, fewer: int) -> Self:
+        return type(self)(self.first.with_fewer_byzantine(fewer), self.then.with_fewer_byzantine(fewer))
 
     def check(self, n_clients: int) -> None:
         self.first.check(n_clients)
         self.then.check(self.first.n_mixed(n_clients))
+
+    def __repr__(self) -> str:
+        return f"{self.first!r} >> {self.then!r}"
+
+
+@dataclass(frozen=True, repr=False)
+class Chain(Composed[PreAggregator], PreAggregator):
+    """Two pre-aggregators, one after the other."""
 
     def n_mixed(self, n_clients: int) -> int:
         return self.then.n_mixed(self.first.n_mixed(n_clients))
@@ -88,53 +100,30 @@ class Chain(PreAggregator):
         A = self.first(geometry)
         return self.then(geometry.mix(A)) @ A
 
-    def __repr__(self) -> str:
-        return f"{self.first!r} >> {self.then!r}"
-
 
 @dataclass(frozen=True, repr=False)
-class Mixed(Rule):
-    """A rule after a pre-aggregator, with which coordinate-wise rules too can be used with a projection."""
-
-    pre: PreAggregator
-    rule: Rule | CoordinateWise
+class PreAggregated(Composed[Rule | CoordinateWise], Rule):
+    """A rule applied to pre-aggregated clients; so a coordinate-wise rule, too, can follow a projection."""
 
     @property
     def needs_trusted(self) -> bool:  # type: ignore[override]
-        return isinstance(self.rule, Rule) and self.rule.needs_trusted
-
-    def max_byzantine(self) -> int | None:
-        return _least(self.pre, self.rule)
-
-    def with_fewer_byzantine(self, fewer: int) -> Mixed:
-        return Mixed(self.pre.with_fewer_byzantine(fewer), self.rule.with_fewer_byzantine(fewer))
+        return self.then.needs_trusted
 
     def ends_coordinate_wise(self) -> bool:
-        return self.rule.ends_coordinate_wise()
-
-    def check(self, n_clients: int) -> None:
-        self.pre.check(n_clients)
-        self.rule.check(self.pre.n_mixed(n_clients))
+        return self.then.ends_coordinate_wise()
 
     def weigh(self, geometry: Geometry) -> Floats:
         return self._decide(geometry).weights
 
     def _decide(self, geometry: Geometry) -> Decision:
-        A = self.pre(geometry)
+        A = self.first(geometry)
         mixed = geometry.mix(A)
-        if isinstance(self.rule, CoordinateWise):
-            self.rule.check(mixed.n_clients)
-            return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.rule, mixed.sizes, A))
-        inner = self.rule.decide(mixed)
+        if isinstance(self.then, CoordinateWise):
+            self.then.check(mixed.n_clients)
+            return Decision(A.T @ mixed.shares, geometry.history, CoordinateStage(self.then, mixed.sizes, A))
+        inner = self.then.decide(mixed)
         stage = inner.coordinate_stage
         return replace(inner, weights=A.T @ inner.weights, coordinate_stage=None if stage is None else stage.behind(A))
-
-    def __repr__(self) -> str:
-        return f"{self.pre!r} >> {self.rule!r}"
-
-
-def _least(*parts: Robust) -> int | None:
-    return min((n for n in (part.max_byzantine() for part in parts) if n is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -233,7 +222,7 @@ class NormFilter(PreAggregator):
 
     def __post_init__(self) -> None:
         between(self, "low", self.low, 0, 1, "a factor of the median norm")
-        between(self, "high", self.high, 1, LONGEST, "a factor of the median norm")
+        between(self, "high", self.high, 1, MAX_LENGTH, "a factor of the median norm")
 
     def mixing(self, geometry: Geometry) -> Floats:
         # The lower of two middle norms, so that a client with the median norm exists and is never left out.

@@ -12,7 +12,7 @@ from bartizan._util.types import Array, Floats
 from bartizan.measure.geometry import Geometry
 from bartizan.rules.base import Bounded, Rule, averaged
 
-BATCH = 2**20  # entries of the matrices whose eigenvalues are computed at once
+BATCH_ENTRIES = 2**20  # of the matrices whose eigenvalues are computed at once
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SMEA(Bounded, Rule):
         M = len(C)
         sets = combinations(range(M), M - f)
         best, least = np.arange(M - f), np.inf
-        while batch := list(islice(sets, max(1, BATCH // (M - f) ** 2))):
+        while batch := list(islice(sets, max(1, BATCH_ENTRIES // (M - f) ** 2))):
             spreads = _spreads(C, np.array(batch))
             if spreads.min() < least:
                 best, least = np.array(batch[spreads.argmin()]), spreads.min()
@@ -51,7 +51,7 @@ class SMEA(Bounded, Rule):
 
 
 def _spreads(C: Floats, sets: Array) -> Floats:
-    """The largest eigenvalue of each set's scatter, from inner products centred on the set's mean."""
+    """Return the largest eigenvalue of each set's scatter, from inner products about the set's mean."""
     inner = C[sets[:, :, None], sets[:, None, :]]
     inner = (
         inner

@@ -12,7 +12,7 @@ from bartizan.rules.base import Bounded, Rule, averaged, positive
 
 
 def principal_direction(inner: Floats, weights: Floats) -> tuple[float, Floats]:
-    """The top eigenvalue of the weighted covariance, and each client's coordinate along its eigenvector.
+    """Return the top eigenvalue of the weighted covariance, and each client's coordinate along its eigenvector.
 
     With y_i = x_i - sum_j w_j x_j, the covariance sum_i w_i y_i y_i' shares its spectrum with the M x M matrix
     sqrt(w_i w_j) <y_i, y_j>, and <y_i, v> follows from that matrix's eigenvector.

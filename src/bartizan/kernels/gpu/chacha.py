@@ -18,7 +18,7 @@ def key_words(key: Array) -> list[int]:
 
 
 def words(key: Array, stream: int, first: int, count: int, device: torch.device) -> torch.Tensor:
-    """Words `first` to `first + count` of the stream, both multiples of 16, as int32."""
+    """Return words `first` to `first + count` of the stream, both multiples of 16, as int32."""
     out = torch.empty(count, dtype=torch.int32, device=device)
     _fill[(triton.cdiv(count, 16 * COUNTERS),)](out, first // 16, count // 16, stream, *key_words(key), COUNTERS)
     return out

@@ -21,9 +21,9 @@ from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, tile_at, wide
 from bartizan.kernels.gpu.fallback import copied, copy_columns
 from bartizan.kernels.gpu.launch import Launcher
 
-MOST_ROWS = 64  # that are sorted in registers: compiling takes 3 s for 64 rows, and 20 for 128
-COLUMNS = 128  # of one program, one a thread
-SORTED = 2**20  # numbers that torch sorts at a time: with its own copies and indices less than 64 MiB
+MAX_SORTED_ROWS = 64  # that are sorted in registers: compiling takes 3 s for 64 rows, and 20 for 128
+COLUMNS = 128  # of one program, one per thread
+TORCH_SORTED = 2**20  # numbers that torch sorts at a time: with its copies and indices less than 64 MiB
 
 _MEDIAN, _TRIMMED_MEAN = tl.constexpr(networks.MEDIAN), tl.constexpr(networks.TRIMMED_MEAN)
 
@@ -41,7 +41,7 @@ def meamed(rows: DeviceRows, sizes: Floats, f: int, out: Tensor) -> None:
 
 
 def mixed(rows: DeviceRows, mixing: Tensor, rest: Tensor, origin: Tensor | None, start: int, out: Tensor) -> None:
-    """As `reference.mixed`, all tensors in float64."""
+    """Write what `reference.mixed` does, all tensors in float64."""
     x = torch.empty((len(rows), out.shape[1]), dtype=torch.float64, device=rows.device)
     copy_columns(rows, None, start, x)
     torch.matmul(mixing, x, out=out)
@@ -52,7 +52,7 @@ def mixed(rows: DeviceRows, mixing: Tensor, rest: Tensor, origin: Tensor | None,
 def _order_statistic(rows: DeviceRows, sizes: Floats, kind: int, f: int, out: Tensor) -> None:
     M = len(rows)
     if (sizes == sizes[0]).all():
-        if M <= MOST_ROWS and rows.dtype != torch.float64:
+        if M <= MAX_SORTED_ROWS and rows.dtype != torch.float64:
             launch = _launcher(kind, M, f, rows.dtype, rows.tile, rows.align, COLUMNS)
             return launch((-(-rows.width // COLUMNS), 1, 1), *rows.place, out, rows.width)
         weights = by_size = None
@@ -60,12 +60,12 @@ def _order_statistic(rows: DeviceRows, sizes: Floats, kind: int, f: int, out: Te
         by_size = torch.from_numpy(np.argsort(sizes, kind="stable")).to(rows.device)
         weights = torch.from_numpy(sizes).to(rows.device)[by_size]
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
-    for start, x in copied(rows, None, most=SORTED, dtype=dtype):
+    for start, x in copied(rows, None, most=TORCH_SORTED, dtype=dtype):
         out[start : start + x.shape[1]] = _by_torch(x if by_size is None else x[by_size], weights, kind, f)
 
 
 def _by_torch(x: Tensor, sizes: Tensor | None, kind: int, f: int) -> Tensor:
-    """The same by torch's operations, in float64; rows are in the order of their sizes."""
+    """Return the order statistic by torch's operations, in float64; rows are in the order of their sizes."""
     M = len(x)
     if sizes is None:
         x = x.sort(dim=0).values.double()
@@ -113,7 +113,7 @@ def _sorted(
     COMPARATORS: tl.constexpr,
     COUNT: tl.constexpr,
 ):
-    """A column a thread, its M values in registers. Comparators write both outputs: the compiler drops unused ones."""
+    """Reduce one column per thread, its M values in registers; the compiler drops unused outputs of comparators."""
     rows = (table, base, step, n_tiles)
     first = tl.program_id(0).to(tl.int64) * COLUMNS
     i = tl.arange(0, COLUMNS)

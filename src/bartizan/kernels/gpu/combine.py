@@ -19,7 +19,7 @@ AT_ONCE = 8  # rows that it reads before it adds
 
 
 def weighted_sum(rows: DeviceRows, weights: Floats, rest: float, origin: Tensor | None, out: Tensor) -> None:
-    """out = sum_m weights[m] rows[m], + rest * origin if given, in the dtype of `out`, a flat tensor of `rows.width`.
+    """Write sum_m weights[m] rows[m], plus rest * origin if given, to `out`, a flat tensor of `rows.width` numbers.
 
     Rows of weight 0 are not read, whatever they hold. `weights` is in host memory.
     """
@@ -59,7 +59,7 @@ def _combine(
     AT_ONCE: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """One range of columns; only the last needs a mask, which would make all loads narrow.
+    """Sum one range of columns; only the last needs a mask, which would make all loads narrow.
 
     `chosen` holds the rest, the weights of `count` rows, and which rows they are.
     """

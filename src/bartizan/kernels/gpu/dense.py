@@ -26,9 +26,9 @@ from bartizan.kernels.gpu.squared_norms import squared_norms
 ROWS = 64  # of a program
 GROUPS = 16  # draws of a program for one coordinate: 256 cells
 COLUMNS = 32  # drawn at a time
-PROGRAMS = 2  # a multiprocessor
-PARTS = 2**23  # most numbers of partial sums: 32 MiB
-MATRIX = 2**21  # numbers of P written out at a time: 16 MiB
+PROGRAMS = 2  # per multiprocessor
+MAX_PARTIAL_SUMS = 2**23  # numbers: 32 MiB
+MATRIX_NUMBERS = 2**21  # of P, written out at a time: 16 MiB
 
 
 def achlioptas(
@@ -40,7 +40,7 @@ def achlioptas(
         return _written_out(rows, origin, start, key, reference.ACHLIOPTAS, 2**32 // (2 * s), math.sqrt(s / k), out)
     groups, sides = triton.cdiv(k, 16 * GROUPS), triton.cdiv(M, ROWS)
     steps = triton.cdiv(rows.width, COLUMNS)
-    parts = max(1, min(PROGRAMS * multiprocessors(rows.device) // (groups * sides), steps, PARTS // (M * k)))
+    parts = max(1, min(PROGRAMS * multiprocessors(rows.device) // (groups * sides), steps, MAX_PARTIAL_SUMS // (M * k)))
     each = triton.cdiv(steps, parts)
     sums = torch.empty((parts, M, k), dtype=torch.float32, device=rows.device)
     drawn = (start, k, 2**32 // (2 * s), reference.ACHLIOPTAS, *key_words(key))
@@ -60,9 +60,9 @@ def gaussian(rows: DeviceRows, origin: Tensor | None, start: int, key: Array, ou
 def _written_out(
     rows: DeviceRows, origin: Tensor | None, start: int, key: Array, stream: int, half: int, scale: float, out: Tensor
 ) -> None:
-    """out += scale * rows @ P in float64, with P written out for a few columns at a time."""
+    """Add scale * rows @ P in float64 to `out`, with P written out for a few columns at a time."""
     k = out.shape[1]
-    for first, x in copied(rows, origin, most=len(rows) * max(1, MATRIX // k)):
+    for first, x in copied(rows, origin, most=len(rows) * max(1, MATRIX_NUMBERS // k)):
         P = torch.empty((x.shape[1], k), dtype=torch.float64, device=rows.device)
         groups = triton.cdiv(k, 8 if stream == reference.GAUSSIAN else 16)
         grid = (triton.cdiv(x.shape[1], 64), triton.cdiv(groups, 16))
@@ -101,7 +101,7 @@ def _signs(
     GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """256 cells of 64 rows over one part of the columns."""
+    """Compute 256 cells of 64 rows over one part of the columns."""
     rows = (table, base, step, n_tiles)
     group, part = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[None, :], tl.program_id(2)
     m = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -149,7 +149,7 @@ def _matrix(
     key3: tl.int64,
     NORMAL: tl.constexpr,
 ):
-    """64 coordinates of P, 16 draws each: normal numbers by Box and Muller from two words, or signs from one."""
+    """Write 64 coordinates of P, 16 draws each: normal numbers by Box and Muller from two words, or signs from one."""
     i = tl.program_id(0).to(tl.int64) * 64 + tl.arange(0, 64)[:, None]
     group = tl.program_id(1) * 16 + tl.arange(0, 16)[None, :]
     drawn = draw((start + i) * groups + group, stream, key0, key1, key2, key3)

@@ -24,7 +24,7 @@ FLOATS = {
 
 @dataclass(frozen=True, eq=False)
 class DeviceRows:
-    """`n_rows` rows of `width` floating-point numbers: one matrix, or tiles anywhere on the device.
+    """Rows of `width` floating-point numbers: one matrix, or tiles anywhere on the device.
 
     Coordinate i of row m of a matrix is at base + m * step + i * itemsize. Tile t of row m of scattered entries is at
     places[m, entry[t]] + offset[t]: `table` begins with places, `step` numbers a row; entry[t] is its number
@@ -93,13 +93,13 @@ def aligned(*addresses: int) -> int:
 
 @lru_cache
 def multiprocessors(device: torch.device) -> int:
-    """How many programs can run side by side, at least; few where Triton is interpreted."""
+    """Return how many programs can run side by side, at least; few where Triton is interpreted."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @triton.jit
 def wide(i):
-    """An index in 64 bits; interpreted loops count in Python's numbers."""
+    """Return an index in 64 bits; interpreted loops count in Python's numbers."""
     return tl.zeros((), tl.int64) + i
 
 

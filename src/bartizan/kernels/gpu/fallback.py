@@ -16,7 +16,7 @@ from bartizan.kernels.gpu.chacha import words
 from bartizan.kernels.gpu.device_rows import DeviceRows, tile_at
 from bartizan.kernels.gpu.launch import on_device
 
-COPIED = 2**22  # numbers of a block that is copied
+COPIED_NUMBERS = 2**22  # of a block
 BLOCK = 4096
 
 
@@ -24,10 +24,10 @@ def copied(
     rows: DeviceRows,
     origin: Tensor | None,
     multiple_of: int = 1,
-    most: int = COPIED,
+    most: int = COPIED_NUMBERS,
     dtype: torch.dtype = torch.float64,
 ) -> Iterator[tuple[int, Tensor]]:
-    """(first coordinate, the rows about the origin, filled up with zeros to a multiple of `multiple_of`)."""
+    """Yield first coordinates and the rows about the origin, filled with zeros to a multiple of `multiple_of`."""
     step = max(multiple_of, most // len(rows) // multiple_of * multiple_of)
     for start in range(0, rows.width, step):
         width = min(step, rows.width - start)
@@ -37,7 +37,7 @@ def copied(
 
 
 def copy_columns(rows: DeviceRows, origin: Tensor | None, start: int, out: Tensor) -> None:
-    """As many columns as `out` has, from coordinate `start` on, about the origin; zeros behind the last one."""
+    """Copy as many columns as `out` has, from coordinate `start` on, about the origin; zeros behind the last one."""
     grid = (triton.cdiv(out.shape[1], BLOCK), len(rows))
     with on_device(out.get_device()):
         _copy[grid](*rows.place, origin, out, start, rows.width, out.shape[1], **rows.form, BLOCK=BLOCK)
@@ -46,7 +46,7 @@ def copy_columns(rows: DeviceRows, origin: Tensor | None, start: int, out: Tenso
 def rotated_by_torch(
     rows: DeviceRows, origin: Tensor | None, start: int, key: Array, mixing: int, out: Tensor, norms: Tensor
 ) -> None:
-    """`reference.rotated`, many blocks at a time."""
+    """Add what `reference.rotated` does, many blocks at a time."""
     (M, k), n = out.shape, mixing
     L, count, planes = k // n, reference.rotation_words(k, n), reference.sign_planes(n)
     lanes, bits = torch.arange(L, device=rows.device), torch.arange(2 * n, device=rows.device)

@@ -24,7 +24,7 @@ def on_device(device: int) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Launcher:
-    """`kernel` with these constants, its last parameters in their order. Its integers must not be specialised."""
+    """A kernel with its constants, the last parameters in their order; its integers must not be specialised."""
 
     kernel: Any
     constants: tuple[Any, ...]

@@ -18,10 +18,10 @@ from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, multiprocessors
 from bartizan.kernels.gpu.fallback import copied
 from bartizan.kernels.gpu.launch import Launcher
 
-SIDE, COLUMNS, PROGRAMS = 64, 64, 8  # rows of a block of pairs, columns read at a time, programs a multiprocessor
+SIDE, COLUMNS, PROGRAMS = 64, 64, 8  # rows of a block of pairs, columns read at a time, programs per multiprocessor
 LARGE_SIDE, LARGE_COLUMNS, LARGE_PROGRAMS = 128, 32, 3  # the same where there are more rows than fit into one block
 SHORT = 4  # times that columns are read until the sum of the tensor cores is taken away
-PARTS = 2**23  # most numbers of partial sums: 32 MiB
+MAX_PARTIAL_SUMS = 2**23  # numbers: 32 MiB
 
 
 def gram(rows: DeviceRows, origin: Tensor | None, out: Tensor) -> None:
@@ -33,7 +33,8 @@ def gram(rows: DeviceRows, origin: Tensor | None, out: Tensor) -> None:
     size, columns, programs = (SIDE, COLUMNS, PROGRAMS) if M <= SIDE else (LARGE_SIDE, LARGE_COLUMNS, LARGE_PROGRAMS)
     side, steps = -(-M // size), -(-rows.width // (columns * SHORT))
     pairs = side * (side + 1) // 2
-    parts = max(1, min(programs * multiprocessors(rows.device) // pairs, steps, PARTS // (pairs * size * size)))
+    most = min(steps, MAX_PARTIAL_SUMS // (pairs * size * size))
+    parts = max(1, min(programs * multiprocessors(rows.device) // pairs, most))
     each = -(-steps // parts)
     sums = torch.empty((parts, pairs, size, size), dtype=torch.float32, device=rows.device)
     terms = 1 if rows.dtype != torch.float32 and origin is None else 3
@@ -65,7 +66,7 @@ def _read(
     COLUMNS: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """[SIDE, COLUMNS] of these rows about the origin; a mask, which makes loads narrow, puts zeros behind the last."""
+    """Load [SIDE, COLUMNS] of rows about the origin; a mask puts zeros behind the last but makes loads narrow."""
     i = tl.arange(0, COLUMNS)[None, :]
     if MASKED:
         here = at + i < width
@@ -83,7 +84,7 @@ def _read(
 
 @triton.jit
 def _high(x):
-    """What tf32 holds of x."""
+    """Return x cut to the digits of tf32."""
     return (x.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
 
 
@@ -108,7 +109,7 @@ def _pairs(
     TERMS: tl.constexpr,
     ONE: tl.constexpr,
 ):
-    """One part of the columns of one block of pairs; where all rows are in one block (ONE) they are read once.
+    """Multiply one part of the columns of one block of pairs; if all rows are in one block (ONE) they are read once.
 
     `short` are short sums of the tensor cores; `mixed` multiplies what tf32 holds of a number with the rest of another.
     """
@@ -151,7 +152,7 @@ def _pairs(
 
 @triton.jit(do_not_specialize=["n_rows", "stride", "parts"])
 def _add(sums, out, n_rows: tl.int32, stride: tl.int64, parts: tl.int32, SIDE: tl.constexpr):
-    """out += the sums of the parts, on both sides of the diagonal."""
+    """Add the sums of the parts to `out`, on both sides of the diagonal."""
     i, j = tl.program_id(0), tl.program_id(1)
     if j <= i:
         a, b = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]

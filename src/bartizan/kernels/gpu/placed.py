@@ -18,8 +18,8 @@ from bartizan.kernels.gpu.launch import Launcher
 
 Entries: TypeAlias = Sequence[torch.Tensor]
 
-SCRATCH = 24 * 2**20  # bytes of tiles that may be gathered at a time
-PIECE = 4096  # numbers that one program gathers
+SCRATCH_BYTES = 24 * 2**20  # of tiles that may be gathered at a time
+PIECE_NUMBERS = 4096  # that one program gathers
 CODES = {dtype: code for code, dtype in enumerate(FLOATS)}  # what `_gather` calls them
 
 
@@ -34,9 +34,9 @@ class _Range:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """(first coordinate, rows) for column ranges that cover the rows, as often as it is walked over.
+    """An iterable of (first coordinate, rows) for column ranges that cover the rows.
 
-    Tiles that lie inside one contiguous entry are used in place. The others are gathered, no more than `SCRATCH` bytes
+    Tiles that lie inside one contiguous entry are used in place. The others are gathered, at most `SCRATCH_BYTES`
     at a time: once if that is enough for all of them, so make a new one when the numbers have changed.
     """
 
@@ -45,7 +45,7 @@ class Placed:
 
     @classmethod
     def of(cls, rows: torch.Tensor | Sequence[Entries], tile: int = TILE) -> Placed:
-        """A matrix, or one list of entries a row."""
+        """A matrix, or one list of entries per row."""
         if isinstance(rows, torch.Tensor):
             if rows.ndim == 2 and (rows.stride(1) == 1 or rows.shape[1] <= 1):
                 return cls((_Range(0, DeviceRows.of(rows, tile), (0, 0)),))
@@ -74,7 +74,7 @@ class Placed:
             )
         kinds = set(dtypes[:E])
         dtype = kinds.pop() if len(kinds) == 1 else torch.float64 if torch.float64 in kinds else torch.float32
-        layout = _layout(tuple(sizes[:E]), tuple(dtypes[:E]), dtype, M, tile, SCRATCH)
+        layout = _layout(tuple(sizes[:E]), tuple(dtypes[:E]), dtype, M, tile, SCRATCH_BYTES)
         device = entries[0].device
         scratch = torch.empty((M, layout.slots * tile), dtype=dtype, device=device)
         places = np.empty((M, E + 1), dtype=np.int64)
@@ -116,7 +116,7 @@ class Placed:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """What follows from the sizes alone: tiles' entries and offsets, then pieces; (first tile, width, ...) a range."""
+    """The layout by sizes alone: tiles' entries and offsets, then pieces; (first tile, width, ...) per range."""
 
     n_tiles: int
     slots: int
@@ -128,7 +128,7 @@ class _Layout:
 def _layout(
     sizes: tuple[int, ...], dtypes: tuple[torch.dtype, ...], dtype: torch.dtype, M: int, tile: int, most: int
 ) -> _Layout:
-    """Federated rounds have the same sizes again and again: this is done once for all of them."""
+    """Compute the layout, once for all rounds of the same sizes."""
     ends = np.cumsum(np.array(sizes, dtype=np.int64))
     begins, p = ends - sizes, int(ends[-1])
     starts = np.arange(0, p, tile, dtype=np.int64)
@@ -141,7 +141,7 @@ def _layout(
     slot = (number - 1) % max(1, slots)
     entry = np.where(inside, first, len(sizes))
     offset = np.where(inside, starts - begins[first], slot * tile) * dtype.itemsize
-    cuts = np.unique(np.concatenate([np.arange(0, p, min(tile, PIECE), dtype=np.int64), ends]))
+    cuts = np.unique(np.concatenate([np.arange(0, p, min(tile, PIECE_NUMBERS), dtype=np.int64), ends]))
     low, high = np.concatenate([[0], cuts[cuts < p][1:]]), cuts[cuts > 0]
     gathered = ~inside[low // tile]
     low, high = low[gathered], high[gathered]
@@ -161,22 +161,22 @@ def _layout(
 
 @lru_cache(maxsize=1)
 def _gatherer() -> Launcher:
-    return Launcher(_gather, (PIECE,))
+    return Launcher(_gather, (PIECE_NUMBERS,))
 
 
 @triton.jit(do_not_specialize=["begin", "step", "row_size"])
-def _gather(table, scratch, begin: tl.int64, step: tl.int64, row_size: tl.int64, PIECE: tl.constexpr):
+def _gather(table, scratch, begin: tl.int64, step: tl.int64, row_size: tl.int64, PIECE_NUMBERS: tl.constexpr):
     """Copy one piece of one row into its scratch tile, from whatever dtype it has."""
     m = tl.program_id(1).to(tl.int64)
     piece = table + begin + 5 * tl.program_id(0)
-    i = tl.arange(0, PIECE)
+    i = tl.arange(0, PIECE_NUMBERS)
     here = i < tl.load(piece + 3)
     place = tl.load(table + m * step + tl.load(piece + 1))
     at, code = tl.load(piece + 2) + i, tl.load(piece + 4)
     if scratch.dtype.element_ty == tl.float64:
-        x = tl.zeros((PIECE,), tl.float64)
+        x = tl.zeros((PIECE_NUMBERS,), tl.float64)
     else:
-        x = tl.zeros((PIECE,), tl.float32)
+        x = tl.zeros((PIECE_NUMBERS,), tl.float32)
     x += tl.load(place.to(tl.pointer_type(tl.float32)) + at, mask=here & (code == 0), other=0.0)
     if scratch.dtype.element_ty == tl.float64:
         x += tl.load(place.to(tl.pointer_type(tl.float64)) + at, mask=here & (code == 1), other=0.0)

@@ -21,13 +21,13 @@ from bartizan.kernels.gpu.device_rows import tile_at, wide
 
 @triton.jit
 def flipped(x, word):
-    """x, its sign flipped where the top bit of the word is set."""
+    """Flip the sign of x where the top bit of the word is set."""
     return (x.to(tl.uint32, bitcast=True) ^ (word & 0x80000000)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def neighbours(x, G: tl.constexpr, VEC: tl.constexpr):
-    """[G, 32 VEC] as VEC tensors [G, 32]: the first of each thread's neighbours, the second, ..."""
+    """Split [G, 32 VEC] into VEC tensors [G, 32]: the first of each thread's neighbours, the second, ..."""
     if VEC == 1:
         return (x,)
     elif VEC == 2:
@@ -54,7 +54,7 @@ def joined(x, FIRST: tl.constexpr, G: tl.constexpr, VEC: tl.constexpr):
 
 @triton.jit
 def mixed(x, LOG: tl.constexpr, REP: tl.constexpr):
-    """Sylvester's transform of 2^LOG sub-blocks of REP tensors."""
+    """Apply a Walsh-Hadamard transform across 2**LOG sub-blocks of REP tensors, in registers."""
     for stage in tl.static_range(LOG):
         y = ()
         for i in tl.static_range(REP << LOG):
@@ -68,7 +68,7 @@ def mixed(x, LOG: tl.constexpr, REP: tl.constexpr):
 
 @triton.jit
 def rolled(x, r, G: tl.constexpr, VEC: tl.constexpr, REP: tl.constexpr, LOGV: tl.constexpr, LOGR: tl.constexpr):
-    """One sub-block, REP tensors [G, 32 VEC], rotated by r lanes: REP x VEC tensors [G, 32].
+    """Rotate one sub-block, REP tensors [G, 32 VEC], by r lanes: REP x VEC tensors [G, 32].
 
     r counts neighbours, then threads, then whole warps; what passes the end of one carries to the next.
     """
@@ -102,7 +102,7 @@ def rolled(x, r, G: tl.constexpr, VEC: tl.constexpr, REP: tl.constexpr, LOGV: tl
 
 @triton.jit
 def _words(words, bit, lane, L: tl.constexpr, VEC: tl.constexpr, REP: tl.constexpr):
-    """Each lane's word, with this bit as its lowest."""
+    """Load each lane's word, with this bit as its lowest."""
     w = ()
     for rep in tl.static_range(REP):
         word = tl.load(words + bit // 32 * L + (lane + rep * 32 * VEC)).to(tl.uint32, bitcast=True)
@@ -112,7 +112,7 @@ def _words(words, bit, lane, L: tl.constexpr, VEC: tl.constexpr, REP: tl.constex
 
 @triton.jit
 def _odd(bits):
-    """Whether three bits have an odd number of ones: the sign in Sylvester's matrix."""
+    """Return whether three bits have an odd number of ones: the sign in Sylvester's matrix."""
     return (bits ^ (bits >> 1) ^ (bits >> 2)) & 1
 
 
@@ -128,7 +128,7 @@ def _read(
     DTYPE: tl.constexpr,
     ALIGN: tl.constexpr,
 ):
-    """NC sub-blocks, from part * NC on."""
+    """Load NC sub-blocks, from part * NC on."""
     row = place.to(tl.pointer_type(DTYPE))
     if part.shape[0] == 1:
         row = tl.multiple_of(row, ALIGN)
@@ -157,7 +157,7 @@ def _signed(
     ORIGIN: tl.constexpr,
     ORIGIN_ALIGN: tl.constexpr,
 ):
-    """Part g ^ a of the block about the origin, with its random signs and those it has in the outputs of part g."""
+    """Load part g ^ a of the block about the origin, with its random signs and those in the outputs of part g."""
     part = g ^ a
     negative = (0 - _odd(g & part)).to(tl.uint32)
     y = ()
@@ -212,7 +212,7 @@ def sketch_kernel(
     R: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Rows `row` to `row + n_rows` in groups of R, blocks `first` to `first + n_blocks`: this program's run of these.
+    """Sketch rows `row` to `row + n_rows` in groups of R, and this program's run of `n_blocks` blocks from `first` on.
 
     The runs of program p and group i are part p + i: each group and each program begins a new part. The warps of a
     program read the same blocks of its R rows, so that words and origin come from L1 for all but one of them.

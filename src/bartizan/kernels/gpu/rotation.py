@@ -25,19 +25,19 @@ from bartizan.kernels.gpu.fallback import rotated_by_torch
 from bartizan.kernels.gpu.launch import Launcher
 from bartizan.kernels.gpu.registers import sketch_kernel
 
-WORDS = 10 * 2**20  # random words held at a time: 40 MiB, for 149 million coordinates
-PARTS = 2**23  # numbers of partial sketches held at a time: 32 MiB
-HELD = 2048  # numbers that a warp holds, 64 a thread, and as many sums
+MAX_WORDS = 10 * 2**20  # random words held at a time: 40 MiB, for 149 million coordinates
+MAX_PARTIAL_SUMS = 2**23  # numbers of partial sketches held at a time: 32 MiB
+WARP_NUMBERS = 2048  # that a warp holds, 64 per thread, and as many sums
 WARPS, REGISTERS = 8, 0  # that a multiprocessor has room for, with all registers that a thread can have ...
 NARROW_WARPS, NARROW_REGISTERS = 12, 168  # ... or with fewer, where rows are not aligned for wide loads
 NARROW_K = 4096  # up to which these are enough: above, numbers would be kept in memory
-TOGETHER = 2  # rows that a program reads about an origin, which then comes from memory once for them all
-EARLY = 2**22  # up to so many random words, which then stay in L2, half of the next block is read before this one's end
-REDUCED = 1024  # cells of a row that one program sums up
+ROWS_PER_ORIGIN = 2  # that a program reads about an origin, which then comes from memory once for them all
+MAX_EARLY_WORDS = 2**22  # random words that stay in L2: half of the next block is then read before this one's end
+REDUCED_CELLS = 1024  # of a row, that one program sums up
 
 
 class _Step(NamedTuple):
-    """Rows and blocks that are sketched by one launch of each kernel, and where their scratch memory begins."""
+    """The rows and blocks that one launch of each kernel sketches, and the place of their scratch memory."""
 
     first: int
     part: tuple[int, int, int, int, int]
@@ -52,7 +52,7 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """How blocks of one kind of rows are mapped to programs and warps, and the kernels for them."""
+    """The mapping of blocks of one kind of rows to programs and warps, and the kernels for them."""
 
     together: int
     words_a_block: int
@@ -79,7 +79,7 @@ def rotated(
         aligned(origin_at),
         _together(len(rows)) if origin is not None else 1,
         rows.device,
-        origin is None and -(-rows.width // k) * reference.rotation_words(k, mixing) <= EARLY,
+        origin is None and -(-rows.width // k) * reference.rotation_words(k, mixing) <= MAX_EARLY_WORDS,
         (WARPS, REGISTERS) if rows.align == 16 or k > NARROW_K else (NARROW_WARPS, NARROW_REGISTERS),
     )
     M, width, count, place, words = len(rows), rows.width, plan.words_a_block, rows.place, key_words(key)
@@ -93,15 +93,16 @@ def rotated(
         plan.prepare(grid, *place, words_at, *drawn, *padded, M, width, step.drawers)
         plan.sketch((step.programs, 1, 1), *place, words_at, *padded, parts_at, norms_at, *step.part)
         row, some, *_ = step.part
-        plan.reduce((some, -(-k // REDUCED), 1), parts_at, norms_at, out, norms, row, out.stride(0), *step.run)
+        plan.reduce((some, -(-k // REDUCED_CELLS), 1), parts_at, norms_at, out, norms, row, out.stride(0), *step.run)
     return None
 
 
 @lru_cache(maxsize=64)
 def _steps(plan: _Plan, M: int, width: int, k: int, itemsize: int, has_origin: bool) -> tuple[_Step, ...]:
-    """What is launched for rows of these sizes, known again in the next round."""
+    """Return the launches for rows of these sizes, kept for the next round."""
     R, count, rest = plan.together, plan.words_a_block, width % k
-    n_blocks, most_blocks, most_groups = -(-width // k), WORDS // count, max(1, PARTS // k // R - plan.crew)
+    n_blocks, most_blocks = -(-width // k), MAX_WORDS // count
+    most_groups = max(1, MAX_PARTIAL_SUMS // k // R - plan.crew)
     steps = []
     for first in range(0, n_blocks, most_blocks):
         blocks = min(most_blocks, n_blocks - first)
@@ -130,18 +131,18 @@ def _steps(plan: _Plan, M: int, width: int, k: int, itemsize: int, has_origin: b
 
 
 def shape_of(k: int, n: int) -> tuple[int, int] | None:
-    """How many sub-blocks a warp makes and how many warps make them all; None where registers are too few."""
+    """Return how many sub-blocks a warp makes and how many warps make them all; None where registers are too few."""
     L = k // n
-    own = min(n, 32, max(1, HELD // L))
+    own = min(n, 32, max(1, WARP_NUMBERS // L))
     return (own, n // own) if 32 <= L <= 512 and n // own <= 8 else None
 
 
 def _together(n_rows: int) -> int:
-    return min(TOGETHER, 1 << (n_rows - 1).bit_length())
+    return min(ROWS_PER_ORIGIN, 1 << (n_rows - 1).bit_length())
 
 
 def _programs(crew: int, groups: int, together: int) -> int:
-    """About an origin the same share of all rows, if there are enough programs: then they meet its columns together."""
+    """Return how many programs share the rows: about an origin equal shares, so that they read its columns together."""
     return crew if together == 1 or groups > crew else crew // groups * groups
 
 
@@ -165,7 +166,7 @@ def _plan(
     L, count = k // n, reference.rotation_words(k, n)
     vec = max(1, min(4, L // 32, align // dtype.itemsize))
     rep = L // 32 // vec
-    most = room[0] * HELD // (own * L)
+    most = room[0] * WARP_NUMBERS // (own * L)
     R = max(1, min(together, most // warps))
     form = (FLOATS[dtype], dtype.itemsize, tile)
     about = None if origin is None else FLOATS[origin]
@@ -174,7 +175,7 @@ def _plan(
     return _Plan(
         together=R,
         words_a_block=count,
-        crew=max(1, min(multiprocessors(device) * max(1, most // (warps * R)), PARTS // k // R // 2)),
+        crew=max(1, min(multiprocessors(device) * max(1, most // (warps * R)), MAX_PARTIAL_SUMS // k // R // 2)),
         prepare=Launcher(_prepare, (k, COUNTERS, about, *form)),
         sketch=Launcher(
             sketch_kernel,
@@ -182,7 +183,7 @@ def _plan(
             + (0 if origin is None else origin.itemsize, origin_align, R, early and align == 16 and warps <= 2),
             {"num_warps": warps * R, **cap},
         ),
-        reduce=Launcher(_reduce, (R, k, min(k, REDUCED), 1 / math.sqrt(n))),
+        reduce=Launcher(_reduce, (R, k, min(k, REDUCED_CELLS), 1 / math.sqrt(n))),
     )
 
 
@@ -216,7 +217,7 @@ def _prepare(
     BYTES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One launch for all that has to be there before the blocks: every launch costs as much as 2% of a read."""
+    """Prepare all that the blocks need in one launch: every launch costs as much as 2% of a read."""
     rows = (table, base, step, n_tiles)
     program = tl.program_id(0)
     if program < drawers:

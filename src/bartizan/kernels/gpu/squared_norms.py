@@ -13,7 +13,7 @@ from bartizan.kernels.gpu.device_rows import FLOATS, DeviceRows, multiprocessors
 from bartizan.kernels.gpu.launch import Launcher
 
 BLOCK = 4096  # numbers that a program reads at a time
-PROGRAMS = 32  # a multiprocessor: many, so that the last ones leave it idle only for a moment
+PROGRAMS = 32  # per multiprocessor: many, so that the last ones leave it idle only for a moment
 
 
 def squared_norms(rows: DeviceRows, origin: Tensor | None, out: Tensor) -> None:
@@ -58,7 +58,7 @@ def _dots(
     ALIGN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Blocks `each * program` to `each * (program + 1)` of a row: whole ones, then the last of the row."""
+    """Sum blocks `each * program` to `each * (program + 1)` of a row: whole ones, then the last of the row."""
     rows = (table, base, step, n_tiles)
     WIDE: tl.constexpr = tl.float64 if BYTES == 8 else tl.float32
     part, m = tl.program_id(0), tl.program_id(1)
@@ -98,7 +98,7 @@ def _dots(
 
 @triton.jit(do_not_specialize=["n_rows", "parts"])
 def _add(sums, out, n_rows: tl.int32, parts: tl.int32, ROWS: tl.constexpr, PARTS: tl.constexpr):
-    """out += the sums of each row's parts."""
+    """Add the sums of each row's parts to `out`."""
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     total = tl.zeros((ROWS, PARTS), tl.float64)
     for first in range(0, parts, PARTS):

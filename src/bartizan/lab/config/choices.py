@@ -11,7 +11,7 @@ from bartizan.attacks.by_name import ATTACKS, POISONS
 from bartizan.lab.config.keys import ConfigError, full, name_in, number_like, refuse_unknown, shown
 from bartizan.lab.data.partition import SPLITS
 from bartizan.registry import COORDINATEWISE, PRE_AGGREGATORS, RULES, SKETCHES, Registry, settings_of
-from bartizan.rules.preaggregators import Chain, Mixed
+from bartizan.rules.preaggregators import Composed
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,7 @@ class Choice:
 
 def _links(part: Any) -> list[Any]:
     """Return the parts that `>>` has combined."""
-    if isinstance(part, Mixed):
-        return [*_links(part.pre), *_links(part.rule)]
-    return [*_links(part.first), *_links(part.then)] if isinstance(part, Chain) else [part]
+    return [*_links(part.first), *_links(part.then)] if isinstance(part, Composed) else [part]
 
 
 def _class_and_settings(part: Any) -> tuple[Any, dict[str, Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bartizan._util.text import quoted, short
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
-from bartizan.rules.base import Rule
+from bartizan.rules.preaggregators import Composed
 from bartizan.updates.layout import FLOATS, Entry, Layout, is_tensor, place_of, plain_and_leaves
 from bartizan.updates.parse import LONGEST_REASON, reason_of
 
@@ -78,8 +78,8 @@ def refusal_of(rule: Any) -> str:
     """Return why adapters do not admit a rule whose result is no weighted sum of the clients; empty if they do."""
     if rule.ends_coordinate_wise():
         return "judges single coordinates, and a client's products B A are never formed"
-    while isinstance(getattr(rule, "rule", None), Rule):
-        rule = rule.rule
+    while isinstance(rule, Composed):
+        rule = rule.then
     return ADDS_NOISE if getattr(rule, "noise", False) else ""
 
 

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
-from bartizan.flower.connected_nodes import wait_for_nodes
+from bartizan.flower.grids import wait_for_nodes
 
 app = ServerApp()
 DEFAULTS = {"rounds": 2, "n-byzantine": 1, "nodes": 9, "patience": 60.0, "ballast": 0, "available": 0}

@@ -1,7 +1,9 @@
-"""A Flower grid that yields replies one by one as they arrive, where Flower's own waits for the last."""
+"""Flower grids: one that yields replies one by one as they arrive, and one that waits for nodes for a limited time."""
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -13,11 +15,13 @@ from flwr.serverapp import Grid
 from bartizan._util.text import short
 from bartizan.flower.reply_limits import LateError, Limits, limited, warn_if_unsupported
 
-SHORTEST_WAIT, LONGEST_WAIT = 0.05, 2.0  # seconds between two requests
-GRACE = 10.0
-"""Seconds, or a tenth of the timeout if that is more, for a reply that waited behind others at the round's end."""
+MIN_WAIT_S, MAX_WAIT_S = 0.05, 2.0  # between two requests
+MIN_GRACE_S = 10.0
+"""For a reply that waited behind others at the round's end; a tenth of the timeout if that is more."""
+NETWORK_LIBRARIES = ("httpx", "httpcore", "grpc")
 TRIES = 3  # requests for a reply whose connection breaks while the SuperLink answers other requests
 UNKNOWN = 0  # Flower's code for an unknown error
+log = logging.getLogger("flwr")
 
 
 class UnusableReply(Error):
@@ -27,22 +31,33 @@ class UnusableReply(Error):
         super().__init__(UNKNOWN, short(reason))
 
 
-class StreamingGrid:
+class WrappedGrid:
+    """A grid that leaves everything it does not define to another one."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+Grid.register(WrappedGrid)
+
+
+class StreamingGrid(WrappedGrid):
     """A grid whose `send_and_receive` yields each reply when it arrives, under the id of the node that was asked.
 
     A reply that Flower can't unpack, that exceeds the limits, or that names another sender becomes an error of the node
     that was asked; so does one that the SuperLink can't deliver, a message that can't be sent, and a reply that is not
     there in time. So every node that is asked answers once. A broken network raises. `on_send` is called with the
-    messages before they are sent. Everything else is left to the wrapped grid.
+    messages before they are sent.
     """
 
     def __init__(self, grid: Grid, limits: Limits, on_send: Callable[[list[Message]], None] | None = None) -> None:
-        self._grid, self._limits, self._on_send = grid, limits, on_send
+        super().__init__(grid)
+        self._limits, self._on_send = limits, on_send
         self._tries: dict[str, int] = {}
         warn_if_unsupported()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Send now; the returned iterator waits for the replies."""
@@ -53,7 +68,8 @@ class StreamingGrid:
         pushed = self._pushed(sent)
         reached = {id(message) for message in pushed.values()}
         lost = [message for message in sent if id(message) not in reached]
-        return chain((_failed("it could not be reached", one) for one in lost), self._replies(pushed, timeout))
+        replies = self._replies(pushed, math.inf if timeout is None else timeout)
+        return chain((_failed("it could not be reached", one) for one in lost), replies)
 
     def _pushed(self, sent: list[Message]) -> dict[str, Message]:
         """Send messages and return them by the ids of their replies, without those that could not be sent."""
@@ -66,13 +82,11 @@ class StreamingGrid:
         known = {message.metadata.message_id: message for message in sent}
         return {key: known[key] for key in ids if key in known}
 
-    def _replies(self, asked: dict[str, Message], timeout: float | None) -> Iterator[Message]:
-        end = None if timeout is None else time.monotonic() + timeout
-        grace = 0.0 if timeout is None else max(GRACE, timeout / 10)
-        wait = SHORTEST_WAIT
+    def _replies(self, asked: dict[str, Message], timeout: float) -> Iterator[Message]:
+        end, grace, wait = time.monotonic() + timeout, max(MIN_GRACE_S, timeout / 10), MIN_WAIT_S
         while asked:
             # After the end every node is asked once more: its reply may have waited behind a large one.
-            last = end is not None and time.monotonic() >= end
+            last = time.monotonic() >= end
             before = len(asked)
             for key in list(asked):
                 # One request for each, so that replies at the SuperLink are not in memory all at once.
@@ -84,14 +98,13 @@ class StreamingGrid:
             if last:
                 yield from (_failed(f"no reply within {timeout:g} s", question) for question in asked.values())
                 return
-            wait = SHORTEST_WAIT if len(asked) < before else min(1.5 * wait, LONGEST_WAIT)
+            wait = MIN_WAIT_S if len(asked) < before else min(1.5 * wait, MAX_WAIT_S)
             if asked:
-                time.sleep(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
+                time.sleep(max(0.0, min(wait, end - time.monotonic())))
 
-    def _pulled(self, key: str, question: Message, end: float | None, grace: float = 0.0) -> Message | None:
-        deadline = None if end is None else max(end, time.monotonic() + grace)
+    def _pulled(self, key: str, question: Message, end: float, grace: float = 0.0) -> Message | None:
         try:
-            with limited(self._limits, end, deadline):
+            with limited(self._limits, end, max(end, time.monotonic() + grace)):
                 replies = list(self._grid.pull_messages([key]))
         except Exception as broken:  # hostile bytes can raise anything in Flower's decoder
             return self._reply_for(key, question, broken)
@@ -107,9 +120,10 @@ class StreamingGrid:
     def _reply_for(self, key: str, question: Message, broken: Exception) -> Message | None:
         """Return the error of a node for an exception, or None to ask again; raise it if the network is broken."""
         reason = f"{type(broken).__name__}: {broken}"
-        if isinstance(broken, LateError) or _out_of_resources(broken):
+        no_thread = type(broken) is RuntimeError and "start new thread" in str(broken)
+        if isinstance(broken, (LateError, MemoryError)) or no_thread:  # this machine's fault, or nobody's
             return _failed(reason, question)
-        if not _from_network(broken):
+        if not (isinstance(broken, OSError) or type(broken).__module__.partition(".")[0] in NETWORK_LIBRARIES):
             return Message(UnusableReply(f"the reply can't be unpacked: {reason}"), reply_to=question)
         try:
             list(self._grid.get_node_ids())
@@ -124,18 +138,41 @@ class StreamingGrid:
         return None
 
 
-Grid.register(StreamingGrid)
+class ConnectedNodes(WrappedGrid):
+    """A grid with the nodes that were connected at one moment, on which Flower's sampling need not wait.
+
+    Flower's sampling waits without end until enough nodes are connected; this grid has enough, also if some leave.
+    """
+
+    def __init__(self, grid: Grid, nodes: list[int]) -> None:
+        super().__init__(grid)
+        self._nodes = nodes
+
+    def get_node_ids(self) -> list[int]:
+        return self._nodes
+
+
+class MissingNodesError(Exception):
+    """Fewer nodes are connected than are wanted, and the time to wait for them is over."""
+
+
+def wait_for_nodes(grid: Grid, fraction: float, n_least: int, timeout: float) -> ConnectedNodes:
+    """Wait until `n_least` nodes are connected, and as many as `fraction` asks for, for `timeout` seconds at most."""
+    until, wait, n_before = time.monotonic() + timeout, MIN_WAIT_S, -1
+    while True:
+        nodes = list(grid.get_node_ids())
+        wanted = max(n_least, int(len(nodes) * fraction))
+        if len(nodes) >= wanted:
+            return ConnectedNodes(grid, nodes)
+        left = until - time.monotonic()
+        if left <= 0:
+            raise MissingNodesError(f"{len(nodes)} nodes were connected after {timeout:g} s, and {wanted} are wanted.")
+        if len(nodes) != n_before:
+            log.info("Waiting for nodes to connect: %d of %d, %.0f s more at most.", len(nodes), wanted, left)
+            n_before = len(nodes)
+        wait = min(2 * wait, MAX_WAIT_S / 2)
+        time.sleep(min(wait, left))
 
 
 def _failed(reason: str | None, question: Message) -> Message:
     return Message(Error(UNKNOWN, short(reason)), reply_to=question)
-
-
-def _from_network(broken: Exception) -> bool:
-    module = type(broken).__module__.partition(".")[0]
-    return isinstance(broken, OSError) or module in ("httpx", "httpcore", "grpc")
-
-
-def _out_of_resources(broken: Exception) -> bool:
-    """Return whether this machine ran out of memory or threads, which is no node's fault."""
-    return isinstance(broken, MemoryError) or (type(broken) is RuntimeError and "start new thread" in str(broken))

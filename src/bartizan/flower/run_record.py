@@ -8,13 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from flwr.app import ArrayRecord, Message
-from flwr.serverapp.strategy import Result, Strategy
-
 from bartizan import __version__, records
 from bartizan._util import jsonl, machine
 from bartizan._util.locks import is_at
-from bartizan.aggregate import Aggregator
 from bartizan.flower import saved_state
 from bartizan.flower.replies import Model
 from bartizan.flower.saved_state import ADVICE, Saved
@@ -23,10 +19,9 @@ from bartizan.records import AnotherRunError, CorruptFileError
 log = logging.getLogger("flwr")
 
 
-def run_line(name: str, aggregator: Aggregator, dim: int) -> dict[str, Any]:
+def run_line(name: str, settings: Mapping[str, str], dim: int) -> dict[str, Any]:
     """Return the first line of a run's record; clients are added to it when they are asked."""
-    sketch = aggregator.sketch
-    config = {"rule": {"name": repr(aggregator.rule)}, "sketch": {"name": sketch if sketch == "auto" else repr(sketch)}}
+    config = {key: {"name": settings[key]} for key in ("rule", "sketch")}
     unknown = dict.fromkeys(("byzantine", "ratio", "sizes", "split", "classes"))
     about = {"version": records.VERSION, "id": name, "name": name, "config": config, "dim": dim}
     return {"kind": "run", **about, **unknown, "bartizan": __version__, "machine": machine.name_of("cpu")}
@@ -64,22 +59,21 @@ class RunRecord:
             recorded = records.read(self.folder)
         except FileNotFoundError:
             if saved.round:
-                raise CorruptFileError(
-                    f"{self.folder} has a {saved_state.NAME} but no {records.NAME}. {ADVICE}"
-                ) from None
+                why = f"{self.folder} has a {saved_state.NAME} but no {records.NAME}. {ADVICE}"
+                raise CorruptFileError(why) from None
             return saved
+        n_rounds = len(recorded.rounds)
+        if n_rounds < saved.round:
+            raise CorruptFileError(
+                f"{self.folder / saved_state.NAME} is of round {saved.round}, and {records.NAME} beside it has "
+                f"{n_rounds} rounds: one of them was changed or cut. {ADVICE}"
+            )
         if saved.round:
-            if len(recorded.rounds) < saved.round:
-                raise CorruptFileError(
-                    f"{self.folder / saved_state.NAME} is of round {saved.round}, and {records.NAME} beside it has "
-                    f"{len(recorded.rounds)} rounds: one of them was changed or cut. {ADVICE}"
-                )
             # Rounds after the checkpoint are run again. They are counted, since their bytes move when a client joins.
             self._lines = [recorded.run, *recorded.rounds[: saved.round]]
-        elif len(recorded.rounds) > 1:  # of one, its process may have been killed before it wrote the checkpoint
-            raise AnotherRunError(
-                f"{self.folder} holds {len(recorded.rounds)} rounds and no {saved_state.NAME} to go on from. {ADVICE}"
-            )
+        elif n_rounds > 1:  # of one, its process may have been killed before it wrote the checkpoint
+            why = f"{self.folder} holds {n_rounds} rounds and no {saved_state.NAME} to go on from. {ADVICE}"
+            raise AnotherRunError(why)
         return saved
 
     def add(self, line: Mapping[str, Any], clients: Iterable[str], saved: Saved) -> None:
@@ -142,46 +136,3 @@ class RunRecord:
         except OSError as full:
             self._close()
             log.error("The run can't be recorded (%s): after a crash it would go on from an earlier round.", full)
-
-
-class Ended(Exception):
-    """Raised inside Flower's loop of rounds to end it."""
-
-
-class ResumedStrategy(Strategy):
-    """A strategy in Flower's loop, which counts rounds from 1, called with the rounds of the whole run.
-
-    `result` is Flower's, by the rounds of the whole run; it is there also if the loop is ended early.
-    """
-
-    def __init__(self, strategy: Strategy, done: int, arrays: ArrayRecord) -> None:
-        self.strategy, self.done, self.result = strategy, done, Result(arrays)
-
-    def summary(self) -> None:
-        self.strategy.summary()
-
-    def configure_train(self, server_round: int, *arguments: Any) -> Any:
-        return self.strategy.configure_train(self.done + server_round, *arguments)
-
-    def configure_evaluate(self, server_round: int, *arguments: Any) -> Any:
-        return self.strategy.configure_evaluate(self.done + server_round, *arguments)
-
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        arrays, metrics = self.strategy.aggregate_train(self.done + server_round, replies)
-        if arrays is not None:
-            self.result.arrays = arrays
-        if metrics is not None:
-            self.result.train_metrics_clientapp[self.done + server_round] = metrics
-        return arrays, metrics
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
-        metrics = self.strategy.aggregate_evaluate(self.done + server_round, replies)
-        if metrics is not None:
-            self.result.evaluate_metrics_clientapp[self.done + server_round] = metrics
-        return metrics
-
-
-def resumed(strategy: Strategy, done: int, arrays: ArrayRecord) -> ResumedStrategy:
-    """Return the strategy continued after `done` rounds, under its own class name, which Flower logs."""
-    named: type[ResumedStrategy] = type(type(strategy).__name__, (ResumedStrategy,), {})
-    return named(strategy, done, arrays)

@@ -1,0 +1,98 @@
+"""The outcome of a round on a platform of federated learning, where no error may end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bartizan._util.text import short
+from bartizan._util.types import Floats
+from bartizan.errors import TooFewClientsError, server_problem
+from bartizan.judge.byzantine_budget import lowered
+from bartizan.judge.reputation import JudgedRound, Reputation
+from bartizan.rules.base import Rule
+from bartizan.rules.coordinatewise import CoordinateWise
+
+
+class OpenRound(Protocol):
+    """The parts of a `Round` that its closing needs."""
+
+    @property
+    def clients(self) -> tuple[Any, ...]: ...
+    @property
+    def quarantined(self) -> Mapping[Any, str]: ...
+    @property
+    def failed(self) -> Mapping[Any, str]: ...
+    def close(self) -> Any: ...
+
+
+@dataclass
+class RoundOutcome:
+    """The rule's result of one round, or the reason that there is none."""
+
+    round: int | None = None
+    result: Any = None
+    """The `Aggregation`; None where the round was refused."""
+    refused: str = ""
+    """Why there is no result; empty where there is one."""
+    clients: list[Any] = field(default_factory=list)
+    """Clients whose updates were read, in ascending order."""
+    quarantined: dict[Any, str] = field(default_factory=dict)
+    failed: dict[Any, str] = field(default_factory=dict)
+    sizes: dict[Any, float] = field(default_factory=dict)
+    """The data size of each client; empty where all count alike."""
+
+    def close(self, opened: OpenRound) -> None:
+        """Close a round; whatever that raises is the reason for a refusal."""
+        self.clients = sorted(opened.clients)
+        judged: Any = opened
+        try:
+            self.result = judged = opened.close()
+        except TooFewClientsError as too_few:
+            self.refused, judged = too_few.problem, too_few
+        except Exception as wrong:  # a rule, of a plug-in too, may raise anything
+            self.refused = server_problem(wrong)
+        self.quarantined, self.failed = dict(judged.quarantined), dict(judged.failed)
+
+    @property
+    def weights(self) -> dict[Any, float] | None:
+        """Weights by client; None for a coordinate-wise rule, and where the round was refused."""
+        return None if self.result is None else by_client(self.result, self.result.weights)
+
+    @property
+    def scores(self) -> dict[Any, float] | None:
+        """Distances to the weighted centre by client; None where the rule took no distances."""
+        return None if self.result is None else by_client(self.result, self.result.scores)
+
+    @property
+    def trusted(self) -> list[Any]:
+        """Clients that are neither quarantined nor without weight; none if the round was refused."""
+        if self.result is None:
+            return []
+        quarantined, weights = self.quarantined, self.weights
+        return [one for one in self.clients if one not in quarantined and (weights is None or weights[one] > 0)]
+
+    def add_to(self, reputation: Reputation) -> None:
+        sizes = self.sizes or None
+        reputation.add(self.weights, self.quarantined, self.failed, took_part=self.clients, sizes=sizes)
+
+    def warnings(self, rule: Rule | CoordinateWise, client: str) -> list[str]:
+        """Return one line per client that is out, and what became of the rule; `client` is the platform's word."""
+        lines = [f"Quarantined {client} {short(one)}: {reason}" for one, reason in self.quarantined.items()]
+        lines += [f"{client.capitalize()} {short(one)} failed: {reason}" for one, reason in self.failed.items()]
+        f = None if self.result is None else self.result.n_byzantine
+        if fewer := lowered(rule, f, len(self.quarantined), len(self.failed)):
+            lines.append(f"Round {self.round}: {fewer}")
+        if self.refused:
+            lines.append(f"Round {self.round} was refused and the model kept: {self.refused}")
+        return lines
+
+    def __str__(self) -> str:
+        counts = f"judged {len(self.clients) - len(self.quarantined)} updates, quarantined {len(self.quarantined)}"
+        return f"Round {self.round}: {counts}; {len(self.failed)} failed"
+
+
+def by_client(result: JudgedRound, values: Floats | None) -> dict[Any, float] | None:
+    """Return one value per client of a result; None where there are none."""
+    return None if values is None else dict(zip(result.clients, values.tolist(), strict=True))
