@@ -12,6 +12,7 @@ from bartizan import lora
 from bartizan.sources.adapters.peft_folders import CONFIG, TENSORS
 from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, fair, require
 from fuzz.values import changed_json, edited, files, pick
+from tests.support.made_adapters import adapter, dense
 
 MODULES = {"q": (5, 6), "v": (3, 4)}
 SETTINGS = lora.LoRA(alpha=4.0, rank=6, max_rank=8)
@@ -23,32 +24,17 @@ NUMBERS = (0.0, 1.0, -3.0, 1e-30, 1e20, 3e38, 1e-45, np.nan, np.inf)
 RULES = (bz.Mean(), bz.GeometricMedian(), bz.NNM(1) >> bz.CGE(1), bz.MultiKrum(1))
 
 
-def _adapter(rank, seed):
-    rng = np.random.default_rng(seed)
-    shapes = {f"{name}.lora_{side}.weight": (d, rank)[:: 1 if side == "B" else -1]
-              for name, dims in MODULES.items() for side, d in zip("BA", dims, strict=True)}  # fmt: skip
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+def small_adapter(rank, seed):
+    return adapter(np.random.default_rng(seed), rank, modules=MODULES)
 
 
-HONEST = [_adapter(rank, rank) for rank in (1, 2, 2, 3)]
-
-
-def _dense(update):
-    """The definition: s B A of all modules in one vector."""
-    found = []
-    for module in MODULES:
-        A, B = (
-            np.asarray(next(array for name, array in update.items() if name.startswith(f"{module}.lora_{side}")), "f8")
-            for side in "AB"
-        )
-        found.append((4.0 / len(A) * B @ A).ravel())
-    return np.concatenate(found)
+HONEST = [small_adapter(rank, rank) for rank in (1, 2, 2, 3)]
 
 
 @st.composite
 def _changed(draw, rank):
     """Draw an adapter with a few entries removed, renamed, replaced or of a special number."""
-    made = dict(_adapter(rank, draw(st.integers(0, 255))))
+    made = dict(small_adapter(rank, draw(st.integers(0, 255))))
     for name in draw(st.lists(st.sampled_from(list(made)), min_size=1, max_size=3, unique=True)):
         how = draw(st.integers(0, 5))
         if how == 0:
@@ -67,7 +53,7 @@ def _changed(draw, rank):
 @lru_cache
 def _peft_folder(rank):
     """Return a strategy of the two files of a peft folder, of which one may be damaged."""
-    config, tensors = PEFT | {"r": rank}, save_safetensors(_adapter(rank, rank))
+    config, tensors = PEFT | {"r": rank}, save_safetensors(small_adapter(rank, rank))
     text = json.dumps(config).encode()
     configs = st.one_of(st.just(text), st.just(text), changed_json(config), edited(text))
     return st.fixed_dictionaries({CONFIG: configs, TENSORS: st.one_of(st.just(tensors), files(tensors))})
@@ -76,7 +62,8 @@ def _peft_folder(rank):
 RANKS = st.integers(1, 9)
 OTHERS = st.one_of(RANKS.flatmap(_changed), RANKS.flatmap(_peft_folder))
 GIVEN = st.one_of(
-    st.builds(_adapter, RANKS, st.integers(0, 255)).map(lambda one: (one, True)), OTHERS.map(lambda one: (one, False))
+    st.builds(small_adapter, RANKS, st.integers(0, 255)).map(lambda one: (one, True)),
+    OTHERS.map(lambda one: (one, False)),
 )
 
 
@@ -98,11 +85,11 @@ def check(folder, given, rule, sketch, refer, seed):
         rank = len(content["q.lora_A.weight"])
         require(bool(out.quarantined) == (rank > SETTINGS.max_rank), f"rank {rank}: {out.quarantined}")
     own = HONEST[0] if out.quarantined else lora.open_adapter(one).arrays if one is folder else one
-    parts = [(w, _dense(update)) for w, update in zip(out.weights, [own, *HONEST], strict=True) if w]
+    parts = [(w, dense(update, 4.0)) for w, update in zip(out.weights, [own, *HONEST], strict=True) if w]
     if reference is not None:
-        parts.append((1 - out.weights.sum(), _dense(reference)))
+        parts.append((1 - out.weights.sum(), dense(reference, 4.0)))
     # Rank 6 holds every product here; factors are float32.
-    gap = np.abs(_dense(out.update) - sum(w * x for w, x in parts)).max()
+    gap = np.abs(dense(out.update, 4.0) - sum(w * x for w, x in parts)).max()
     largest = max((np.abs(x).max() for _, x in parts), default=0.0)
     require(gap <= 1e-4 * largest + 1e-30, f"the result is not the weighted sum of products: {gap} of {largest}")
     if out.quarantined:

@@ -19,7 +19,6 @@ from fuzz.surfaces import (
     WrongError,
     documented,
     fair,
-    on_purpose,
     require,
     surface_of_calls,
 )
@@ -67,17 +66,15 @@ def right(sent, rule, seen, settings):
     """Aggregate and compare; with a majority of clean clients it is known who must be quarantined."""
     known, M = sent.majority, len(sent.known)
     try:
-        out = bz.aggregate(sent.sent[0] if sent.form == "matrix" else sent.sent, rule, **settings)
-    except bz.TooFewClientsError as error:
+        with documented(ValueError):
+            out = bz.aggregate(sent.sent[0] if sent.form == "matrix" else sent.sent, rule, **settings)
+    except RefusedError as refused:
         if known:
-            check_quarantined(sent, set(error.quarantined))
-            require(not enough(rule, M, len(error.quarantined)), f"{rule!r} refused: {error}")
-        require(on_purpose(error), f"a message of {len(str(error))} letters")
-        raise RefusedError from error
-    except ValueError as error:
-        if known or not on_purpose(error):
-            raise
-        raise RefusedError from error
+            few = refused.__cause__
+            require(isinstance(few, bz.TooFewClientsError), f"a call with a clean majority was refused: {few}")
+            check_quarantined(sent, set(few.quarantined))
+            require(not enough(rule, M, len(few.quarantined)), f"{rule!r} refused: {few}")
+        raise
     gone = set(out.quarantined)
     require(all(map(fair, out.quarantined.values())), f"reasons: {out.quarantined}")
     require(out.weights is None or not out.weights[list(gone)].any(), "a quarantined client has weight")

@@ -36,40 +36,34 @@ from fuzz.values import ARRAYS, NUMBERS, changed, edited, files, pick, rarely
 GLOBAL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3)}
 MODEL = Model.of(ArrayRecord({name: Array(one) for name, one in GLOBAL.items()}))
 NAMES = ("w", "n", "extra", "", "w\0", "x" * 3000)
-HEADER = st.builds(
-    "{{'descr': '{}', 'fortran_order': {}, 'shape': {}, }}{}\n".format,
+SHAPES = ["(2, 3)", "()", "(6,)", "(2, 3, )", "(99999999999999999999,)", "(-1,)", "(2, 3), **{}"]
+HEADERS = st.builds(
+    "{{'descr': '{}', 'fortran_order': {}, 'shape': {}, }} \n".format,
     st.sampled_from(["<f4", ">f4", "<f8", "|O", "<c8", "f4", "<f44444444444444", "|V9"]),
-    st.sampled_from(["False", "True", "None"]),
-    st.sampled_from(["(2, 3)", "()", "(6,)", "(2, 3, )", "(99999999999999999999,)", "(-1,)", "(2, 3), **{}"]),
-    st.integers(0, 63).map(lambda n: " " * n),
+    *(st.sampled_from(["False", "True", "None"]), st.sampled_from(SHAPES)),
 )
 FORGED = st.builds(
     lambda text, n: b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode() + bytes(n),
-    HEADER,
-    st.sampled_from([24, 0, 48, 23]),
+    *(HEADERS, st.sampled_from([24, 0, 48, 23])),
 )
-"""A .npy file with a header of its own."""
-BYTES = {
-    name: st.one_of(files(npy(one)), FORGED, st.sampled_from(NPY), ARRAYS.map(npy)) for name, one in GLOBAL.items()
-}
+"""Files with a header of their own."""
+BYTES = st.one_of(*[files(npy(one)) for one in GLOBAL.values()], FORGED, st.sampled_from(NPY), ARRAYS.map(npy))
 
 
-@st.composite
-def _honest(draw):
-    arrays = {"w": GLOBAL["w"] + np.float32(draw(st.integers(0, 255))), "n": np.array(draw(st.integers(0, 999)))}
-    return RecordDict(
-        {
-            "arrays": ArrayRecord({name: Array(one) for name, one in arrays.items()}),
-            "metrics": MetricRecord({"num-examples": draw(st.integers(1, 500)), "loss": draw(st.floats(0, 30))}),
-        }
-    )
+def _record(w, n, size, loss):
+    arrays = {"w": Array(GLOBAL["w"] + np.float32(w)), "n": Array(np.array(n))}
+    metrics = MetricRecord({"num-examples": size, "loss": loss})
+    return RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
+
+
+HONEST = st.builds(_record, st.integers(0, 255), st.integers(0, 999), st.integers(1, 500), st.floats(0, 30))
 
 
 @st.composite
 def _hostile(draw):
     arrays = {}
     for name in ("w", "n") if not draw(rarely(4)) else draw(st.lists(st.sampled_from(NAMES), max_size=3)):
-        data, shape = draw(BYTES.get(name, BYTES["w"])), pick(draw, [(2, 3), (), (9,), (2**40,)])
+        data, shape = draw(BYTES), pick(draw, [(2, 3), (), (9,), (2**40,)])
         stype = pick(draw, [*["numpy.ndarray"] * 8, "torch", "", "numpy.ndarray "])
         arrays[name] = Array(dtype=pick(draw, ["float32", "object", ""]), shape=shape, stype=stype, data=data)
     found = RecordDict({"arrays": ArrayRecord(arrays)})
@@ -100,7 +94,7 @@ def _reply(content, sound):
 
 
 def replies(folder):
-    sound, hostile = _honest().map(lambda one: (one, True)), _hostile().map(lambda one: (one, False))
+    sound, hostile = HONEST.map(lambda one: (one, True)), _hostile().map(lambda one: (one, False))
     return Surface(lambda reply: _reply(*reply), {"reply": st.one_of(hostile, hostile, hostile, sound)})
 
 

@@ -26,13 +26,18 @@ ROUNDING = {"float64": (1e-9, 1e-322), "float32": (1e-5, 1e-44), "float16": (0.0
 """Relative and smallest absolute error of a mean in each dtype."""
 CLAIMS = [*NUMBERS, 2**70, "7", None, True]
 KINDS = [ParamsType.FULL, ParamsType.FULL, ParamsType.DIFF]
+ODD = {
+    "metrics": JUNK,
+    "current_round": st.sampled_from([0, 2, 10**400, "1", None]),
+    "params_type": st.sampled_from([ParamsType.FULL, ParamsType.DIFF, None]),
+}
 NAMES = ["\x1b[31m", "y" * 5000, "", "\ud800"]
 
 
 @st.composite
 def rounds(draw):
     """Draw what each site sends and whether it must be left out, and the settings of the aggregator."""
-    sent, settings, kind = draw(clients(most=9)), pick(draw, RULES), pick(draw, KINDS)
+    sent, settings, kind, messy = draw(clients(most=9)), pick(draw, RULES), pick(draw, KINDS), draw(st.booleans())
     form = sent.form if sent.form in ("dict", "state dict") else "dict"
     sites = []
     for m, (update, state) in enumerate(zip(sent.sent, sent.known, strict=True)):
@@ -43,31 +48,29 @@ def rounds(draw):
         if draw(rarely(12)):
             sites.append((name, None, BAD))  # it never answers
         else:
-            sites.append((name, *_answer(draw, name, update, state, kind, settings)))
+            sites.append((name, *_answer(draw, name, update, state, kind, settings, messy)))
     return {"sent": sent, "settings": settings, "kind": kind, "form": form, "sites": sites}
 
 
-def _answer(draw, site, update, state, kind, settings):
+def _answer(draw, site, update, state, kind, settings, messy):
     """Draw the result that a site sends, or the content of its message, and whether it must be left out."""
     meta = {"client_name": site, "NUM_STEPS_CURRENT_ROUND": 3}
-    if draw(rarely(6)):
-        meta["NUM_STEPS_CURRENT_ROUND"] = pick(draw, CLAIMS)
-        state = state if "sizes" not in settings else "either"
     result = FLModel(kind, {"w": np.zeros(1)}, metrics={"loss": 0.5}, meta=meta, current_round=1)
     result.params = update
-    if draw(rarely(8)):
-        result.metrics, state = draw(JUNK), "either"
-    if draw(rarely(12)):
-        result.current_round, state = pick(draw, [0, 2, 10**400, "1", None]), "either"
-    if draw(rarely(12)):
-        result.params_type, state = pick(draw, [ParamsType.FULL, ParamsType.DIFF, None]), "either"
+    if messy and draw(rarely(4)):
+        meta["NUM_STEPS_CURRENT_ROUND"] = pick(draw, CLAIMS)
+        state = state if "sizes" not in settings else "either"
+    if messy and draw(rarely(4)):
+        name, values = pick(draw, list(ODD.items()))
+        state = "either"
+        setattr(result, name, draw(values))
     if not draw(rarely(3)):
         return result, state
     if result.params is None and result.metrics is None:
         result.metrics = {}  # NVFlare sends no result without both
     with patch.object(DXO, "validate", return_value=""):  # a site need not
         content = dict(FLModelUtils.to_shareable(result))
-    return (draw(changed(content)), "either") if draw(st.booleans()) else (content, state)
+    return (draw(changed(content)), "either") if messy and draw(st.booleans()) else (content, state)
 
 
 def check(sent, settings, kind, form, sites):

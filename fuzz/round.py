@@ -10,14 +10,14 @@ import bartizan as bz
 from fuzz.aggregate import checked, flat, judged
 from fuzz.aggregate import warm as warm_aggregate
 from fuzz.rules import enough
-from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, fair, on_purpose, require
+from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, fair, require
 from fuzz.updates.clients import CLEAN, DTYPES, POOL, clients, leaf, stored
 from fuzz.updates.malformed import EITHER
 from fuzz.values import rarely
 
 SKETCHES = (bz.Rotated(k=64), bz.Exact(), bz.Gaussian(k=16))
-WRONG_IDS = ([], float("nan"), {}, [1], np.zeros(2))
-WRONG_SIZES = (0, -1, float("nan"), float("inf"), True)
+WRONG = [("wrong", client, 1.0) for client in ([], float("nan"), {}, [1], np.zeros(2))]
+WRONG += [("wrong", "amy", size) for size in (0, -1, float("nan"), float("inf"), True)]
 
 
 @st.composite
@@ -25,18 +25,10 @@ def rounds(draw):
     """Draw the clients, how the round is opened, and its steps: each client's update, and others, in any order."""
     sent = draw(clients(most=16))
     adds = st.tuples(st.just("add"), st.integers(0, len(sent.x) - 1), st.sampled_from([1.0, 2.0, 3.0]))
-    wrong = st.tuples(st.just("wrong"), st.sampled_from(WRONG_IDS), st.just(1.0)) | st.tuples(
-        st.just("wrong"), st.just("amy"), st.sampled_from(WRONG_SIZES)
-    )
-    others = draw(st.lists(st.one_of(adds, wrong, st.sampled_from([("close",), ("abandon",)])), max_size=5))
+    others = draw(st.lists(adds | st.sampled_from([*WRONG, ("close",), ("abandon",)]), max_size=5))
     steps = draw(st.permutations([*(("add", m, 1.0 + m % 3) for m in range(len(sent.x))), *others]))
     rule, seen, own = judged(draw, sent, np.ones(len(sent.x)), SKETCHES)
-    flags = {
-        "strict": draw(rarely(6)),
-        "copy": draw(rarely(3)),
-        "spill": draw(rarely(3)),
-        "recheck": draw(st.booleans()),
-    }
+    flags = {name: draw(rarely(one_in)) for name, one_in in {"strict": 6, "copy": 3, "spill": 3, "recheck": 2}.items()}
     return {"sent": sent, "rule": rule, "seen": seen, "own": own, "flags": flags, "steps": steps}
 
 
@@ -71,14 +63,9 @@ class Model:
         """Add an update, perhaps of a client that was added before, perhaps after the round was closed."""
         known, fresh = self.sent.known[client], client not in self.came and self.state == "open"
         try:
-            reason = self.round.add(self.sent.sent[client], client, size)
-        except bz.BadClientError as bad:
-            require(self.strict and fresh and known != CLEAN, f"refused by strict: {bad}")
-            return
-        except (ValueError, RuntimeError) as refused:
-            if not on_purpose(refused):
-                raise
-            require(not fresh, f"a new client was refused: {refused}")
+            with documented(ValueError, RuntimeError, sound=fresh and (known == CLEAN or not self.strict)):
+                reason = self.round.add(self.sent.sent[client], client, size)
+        except RefusedError:
             return
         require(fresh, "a client was added twice, or too late")
         require(reason is None or known != CLEAN, f"a clean update was refused: {reason}")
@@ -88,10 +75,9 @@ class Model:
     def wrong(self, client, size):
         """Add with a wrong argument of the caller, which must raise and change nothing."""
         try:
-            self.round.add([1.0], client, size)
-        except (TypeError, ValueError, RuntimeError) as refused:
-            if not on_purpose(refused):
-                raise
+            with documented(TypeError, ValueError, RuntimeError):
+                self.round.add([1.0], client, size)
+        except RefusedError:
             return
         raise AssertionError("a wrong argument was accepted")
 
@@ -100,15 +86,14 @@ class Model:
         came = replace(self.sent, x=self.sent.x[ids])
         came.sent, came.known = ([of[m] for m in ids] for of in (self.sent.sent, self.sent.known))
         try:
-            out = self.round.close()
-        except (bz.TooFewClientsError, bz.BadClientError) as refused:
-            require(self.state == "open" and on_purpose(refused), f"a {self.state} round: {refused}")
-            if isinstance(refused, bz.TooFewClientsError) and ids and came.majority:
-                require(not enough(self.rule, len(ids), len(refused.quarantined)), f"{self.rule!r} refused: {refused}")
-            return
-        except (ValueError, RuntimeError) as refused:
-            if not on_purpose(refused) or (self.state == "open" and came.majority):
-                raise
+            with documented(ValueError, RuntimeError):
+                out = self.round.close()
+        except RefusedError as refused:
+            few = refused.__cause__
+            if not isinstance(few, (bz.TooFewClientsError, bz.BadClientError)):
+                require(self.state != "open" or not came.majority, f"an open round refused: {few}")
+            elif isinstance(few, bz.TooFewClientsError) and ids and came.majority:
+                require(not enough(self.rule, len(ids), len(few.quarantined)), f"{self.rule!r} refused: {few}")
             return
         require(self.state != "abandoned", "an abandoned round gave a result")
         require(self.result is None or out is self.result, "the second close gave another result")
@@ -124,9 +109,8 @@ class Model:
         self.compared = True
         if not came.indices(EITHER):
             one = bz.aggregate(came.sent, self.rule, sketch=out.sketch, seed=out.seed, sizes=sizes, **self.own)
-            require(
-                np.array_equal(flat(one.update, came.form), flat(out.update, came.form)), "not the result of one call"
-            )
+            same = np.array_equal(flat(one.update, came.form), flat(out.update, came.form))
+            require(same, "not the result of one call")
             require(np.array_equal(one.weights, out.weights), "not the weights of one call")
 
     def abandon(self):

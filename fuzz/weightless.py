@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import bartizan as bz
 from bartizan import lora
 from bartizan.sources.adapters.adapters import Configured
-from fuzz.adapters import _adapter
+from fuzz.adapters import small_adapter
 from fuzz.aggregate import entered, warm
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, require
 from fuzz.updates.clients import LAYOUTS, POOL, leaf, pack, stored
@@ -139,7 +139,7 @@ def check_adapters(rule, sketch, seed, named_alpha, refer, which, rank, ranks, d
 
     def made(m, rank):
         # The rows of a common adapter first: clients of other ranks are near it too.
-        common, own = _adapter(rank, 1), _adapter(rank, 2 + m + seed)
+        common, own = small_adapter(rank, 1), small_adapter(rank, 2 + m + seed)
         return {name: common[name] + (2.0 if m < 2 else 0.1) * own[name] for name in common}
 
     def other(m):

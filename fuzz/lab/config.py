@@ -1,7 +1,7 @@
 """Surface: experiments from TOML files and from settings on the command line."""
 
 import tomllib
-from functools import partial
+from functools import partial, reduce
 
 from hypothesis import strategies as st
 
@@ -19,12 +19,10 @@ NAMES = st.sampled_from(
     [*registry.RULES, "nnm >> krum", "rotated", "exact", "label-flip", "alie", "shards", "a >> b", ""]
 )
 NAMED = st.sampled_from([("rule", "name"), ("attack", "name"), ("sketch", "name"), ("split", "kind")])
-RENAMED = st.builds(lambda key, name: {key[0]: {key[1]: name}}, NAMED, NAMES)
-CONTENTS = st.builds(lambda content, more: content | more if isinstance(content, dict) else content,
-                     changed(WHOLE), st.just({}) | RENAMED)  # fmt: skip
+RENAMED = st.builds(lambda key, name: WHOLE | {key[0]: {key[1]: name}}, NAMED, NAMES)
 KEYS = ["rounds", "seed", "clients.count", "clients.byzantine", "rule.name", "grid.seed", "data.folder", "x"]
 SETTINGS = st.one_of(
-    st.builds("{}={}".format, st.sampled_from(KEYS), st.one_of(JUNK, NAMES, st.integers(), st.floats())),
+    st.builds("{}={}".format, st.sampled_from(KEYS), JUNK | NAMES | st.integers() | st.floats()),
     st.sampled_from(["rounds=7", "rule.name=nnm >> krum", "grid.seed=[0, 1]", "data.folder=/tmp"]),
     st.text(max_size=40),
 )
@@ -35,18 +33,15 @@ VALID = st.fixed_dictionaries(
 
 
 def _file(path, content):
-    path.write_bytes(content)
+    """Read an experiment from a file of these bytes, or of a table with these values."""
+    try:
+        text = content if isinstance(content, bytes) else toml.document(content).encode("utf-8", "surrogatepass")
+    except (TypeError, AttributeError, RecursionError):  # TOML has no None, and no experiment nests so deeply
+        raise RefusedError from None
+    path.write_bytes(text)
     with documented(ConfigError):
         found = Experiment.from_toml(path)
     return _round_trip(found)
-
-
-def _table(path, content):
-    try:
-        text = toml.document(content).encode("utf-8", "surrogatepass")
-    except (TypeError, AttributeError, RecursionError):  # TOML has no None, and no experiment nests so deeply
-        raise RefusedError from None
-    return _file(path, text)
 
 
 def _setting(text):
@@ -59,9 +54,7 @@ def _valid(given):
     """Require that valid settings are what the experiment has afterwards."""
     found = Experiment().with_settings([f"{key}={value}" for key, value in given.items()])
     for key, value in given.items():
-        has = found.as_dict()
-        for part in key.split("."):
-            has = has[part]
+        has = reduce(dict.__getitem__, key.split("."), found.as_dict())
         require(has == value, f"{key} is {has!r} after it was set to {value!r}")
     return _round_trip(found)
 
@@ -75,11 +68,6 @@ def _round_trip(one):
 
 
 def surface(folder):
-    path, calls = folder / "case.toml", partial(st.builds, partial)
-    texts = files(toml.document(WHOLE).encode(), b'rounds = 3\n[rule]\nname = "mean"')
-    return surface_of_calls(
-        calls(st.just(_file), st.just(path), texts)
-        | calls(st.just(_table), st.just(path), CONTENTS)
-        | calls(st.just(_setting), SETTINGS)
-        | calls(st.just(_valid), VALID)
-    )
+    contents = files(toml.document(WHOLE).encode(), b'rounds = 3\n[rule]\nname = "mean"') | changed(WHOLE) | RENAMED
+    calls = {partial(_file, folder / "case.toml"): contents, _setting: SETTINGS, _valid: VALID}
+    return surface_of_calls(st.one_of([drawn.map(partial(partial, call)) for call, drawn in calls.items()]))

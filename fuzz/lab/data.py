@@ -126,8 +126,9 @@ def _cases(name, write, folder):
 def _surface(*sets):
     def surface(folder):
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        cases = [_cases(*one, folder / str(n)) for n, one in enumerate(sets)]
-        return surface_of_calls(st.one_of(sum(cases, [])))
+        return surface_of_calls(
+            st.one_of([case for n, one in enumerate(sets) for case in _cases(*one, folder / str(n))])
+        )
 
     return surface
 

@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import tempfile
 import zlib
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,24 +31,10 @@ from bartizan.lab.training.step_sizes import STEP_SIZES
 from bartizan.records import AnotherRunError, CorruptFileError
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require, surface_of_calls
 from fuzz.values import changed, files, pick, rarely
+from tests.support.report_runs import write_run
 
 EXPERIMENT = Experiment()
 M = 4
-RUN = {
-    **{"kind": "run", "version": 1, "id": "abc", "name": "n", "config": {"seed": 1, "rule": {"name": "krum"}}},
-    **{"clients": [0, 1, 2, 3], "byzantine": [3], "ratio": {"count": 0.25, "data": 0.2}, "sizes": [5, 5, 5, 5]},
-    **{"split": [[1, 4]] * M, "classes": ["a", "b"], "dim": 9, "bartizan": "0.1.0", "torch": "2", "machine": "m"},
-}
-ROUNDS = [
-    {
-        **{"kind": "round", "round": t, "clients": [0, 1, 2, 3], "weights": [0.5, 0.5, 0.0, 0.0], "accuracy": 0.1 * t},
-        **{"exact_weights": [0.25] * M, "quarantined": {"3": "NaN"}, "loss": 2.0, "norm": 1.0, "read": 1e-3},
-        **{"seconds": {"train": 1.0, "sketch": 0.1, "weigh": 0.1, "combine": 0.1}, "sketch": "Rotated(k=64)"},
-    }
-    for t in (1, 2, 3)
-]
-END = {"kind": "end", "status": "finished", "best": 0.3, "last": 0.3, "seconds": 3.0, "converged": True}
-LINES = [RUN, *ROUNDS, END]
 
 
 def line_of(value):
@@ -55,24 +43,34 @@ def line_of(value):
     return body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
-WHOLE = b"".join(map(line_of, LINES))
+with tempfile.TemporaryDirectory() as _folder:
+    WHOLE = (write_run(Path(_folder) / "abc", rounds=3, clients=M) / records.NAME).read_bytes()
+_LINES = map(json.loads, WHOLE.splitlines())
+RUN, *ROUNDS, END = ({key: value for key, value in line.items() if key != "crc"} for line in _LINES)
+CHANGED = list(map(changed, (RUN, *ROUNDS, END)))
 
 
 def _results(run, text, wanted=None):
     """Load a file with the report and whatever else reads it; `wanted` are the weights of a valid one."""
     (run / records.NAME).write_bytes(text)
     _read_by_all(run)
-    found = load(run.parent)
+    found = reported(run.parent, sound=wanted is not None)
+    if wanted is None:
+        return ACCEPTED
+    require(np.array_equal(found.weights, wanted), "other weights than were written")
+    return COMPARED
+
+
+def reported(folder, sound=False):
+    """Return the only run of a folder as the report loads it."""
+    found = load(folder)
     json.dumps(data(content(found)), allow_nan=False)
     require(len(found.runs) + len(found.broken) == 1, "the run is neither loaded nor listed as broken")
     if found.broken:
-        require(wanted is None, f"a valid run was refused: {found.broken[0][1][-100:]}")
+        require(not sound, f"a valid run was refused: {found.broken[0][1][-100:]}")
         require(10 < len(found.broken[0][1]) < 3000, "the message about a broken run is too long or too short")
         raise RefusedError
-    if wanted is None:
-        return ACCEPTED
-    require(np.array_equal(found.runs[0].weights, wanted), "other weights than were written")
-    return COMPARED
+    return found.runs[0]
 
 
 def _read_by_all(run):
@@ -102,15 +100,12 @@ def _valid_lines(draw):
 @st.composite
 def _wrong_lines(draw):
     """Draw lines with valid checksums, some with wrong values."""
-    lines = list(LINES)
+    lines = [RUN, *ROUNDS, END]
     for at in draw(st.lists(st.integers(0, len(lines) - 1), min_size=1, max_size=3)):
         value = draw(CHANGED[at])
         lines[at] = value if isinstance(value, dict) else {"kind": "round"}
     lines = lines[: draw(st.integers(0, len(lines)))] if draw(rarely(6)) else lines
     return b"".join(map(line_of, lines)) + draw(st.sampled_from([b"", b"", b"", b"{"]))
-
-
-CHANGED = list(map(changed, LINES))
 
 
 def results(folder):

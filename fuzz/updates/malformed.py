@@ -9,8 +9,8 @@ import torch
 from hypothesis import strategies as st
 
 from fuzz.surfaces import CLIENT_MEMORY_ERROR
-from fuzz.updates import hostile_objects as hostile
 from fuzz.values import nested, pick
+from tests.support import hostile_objects as hostile
 
 BAD, EITHER = "bad", "either"
 BITS = {"nan": 0x7FC0, "inf": 0x7F80, "-inf": 0xFF80, "max": 0x7F7F}  # of bfloat16
@@ -81,23 +81,18 @@ def with_another_object(draw, packed, leaf):
     return ([odd, *packed[1:]], known) if isinstance(packed, list) else (odd, BAD)
 
 
-def with_another_kind(draw, packed, leaf):
-    kind = pick(draw, ["complex64", "int64", "bool", "uint8", "complex128", "int16"])
+def with_another_dtype(draw, packed, leaf):
+    """Other kinds of numbers, another precision, and numbers as text, bytes or objects."""
+    kind = pick(draw, ["complex64", "int64", "bool", "uint8", "int16", "float64", "float32", "U", "S", object])
     if isinstance(leaf, torch.Tensor):
-        return _with_leaf(packed, leaf.float().to(getattr(torch, kind))), BAD
-    with np.errstate(invalid="ignore", over="ignore"):
-        return _with_leaf(packed, leaf.astype(kind)), BAD
-
-
-def with_another_precision(draw, packed, leaf):
-    if isinstance(leaf, torch.Tensor):
-        return _with_leaf(packed, leaf.to(torch.float64 if leaf.dtype != torch.float64 else torch.float32)), BAD
-    return _with_leaf(packed, leaf.astype(np.float64 if leaf.dtype != np.float64 else np.longdouble)), BAD
-
-
-def as_text_or_objects(draw, packed, leaf):
-    plain = leaf.float().numpy() if isinstance(leaf, torch.Tensor) else leaf
-    return _with_leaf(packed, plain.astype(pick(draw, ["U", "S", object]))), BAD
+        of_torch = getattr(torch, str(kind), None)
+        leaf = (
+            leaf.float().numpy() if of_torch is None else leaf.to(of_torch if leaf.dtype != of_torch else torch.float16)
+        )
+    if isinstance(leaf, np.ndarray):
+        with np.errstate(invalid="ignore", over="ignore"):
+            leaf = leaf.astype(kind if leaf.dtype != kind else np.longdouble)
+    return _with_leaf(packed, leaf), BAD
 
 
 def _with_leaf(packed, leaf):
@@ -146,6 +141,6 @@ def readable_times(draw, packed, leaf):
 
 
 MALFORMED = [
-    *(replaced, with_another_object, with_another_kind, with_another_precision, as_text_or_objects, longer),
+    *(replaced, with_another_object, with_another_dtype, with_another_dtype, with_another_dtype, longer),
     *(without_an_entry, with_another_entry, wrapped, with_overstated_shape, readable_times),
 ]

@@ -1,14 +1,11 @@
 """Objects that behave differently when they are inspected and when they are read."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 
 class RaisesOnConversion:
-    """An object that raises when it is converted to an array."""
-
     def __array__(self, *args, **kwargs):
         raise RuntimeError("no array today")
 
@@ -17,25 +14,17 @@ class PretendsArray:
     """An object that claims to be an array, with the attributes that are read first."""
 
     dtype, shape, ndim, size = np.dtype("f4"), (3,), 1, 3
-
-    @property
-    def __class__(self):
-        return np.ndarray
+    __class__ = property(lambda self: np.ndarray)
 
 
 class OverstatesShape(np.ndarray):
     """An array that claims a larger shape than it has."""
 
-    @property
-    def shape(self):
-        return (10**6, *np.asarray(self).shape)
-
-    @property
-    def size(self):
-        return 10**9
+    shape = property(lambda self: (10**6, *np.asarray(self).shape))
+    size = property(lambda self: 10**9)
 
 
-class HostileMapping(Mapping[Any, Any]):
+class HostileMapping(Mapping):
     """A mapping with any keys, which may raise an error for its values or after being iterated `reads` times."""
 
     def __init__(self, items=(("w", None),), error=None, reads=10**9):
@@ -57,8 +46,6 @@ class HostileMapping(Mapping[Any, Any]):
 
 
 class UnprintableError(Exception):
-    """An error that can't be printed."""
-
     def __str__(self):
         raise RuntimeError("nor this one")
 
@@ -85,7 +72,7 @@ class UnhashableKey(UnprintableKey):
         raise RuntimeError("no hash")
 
 
-class InconsistentList(list[Any]):
+class InconsistentList(list):
     """A list whose length and truth contradict what it holds."""
 
     def __iter__(self):
