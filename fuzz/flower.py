@@ -16,16 +16,8 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from hypothesis import strategies as st
 
 import bartizan as bz
+from bartizan.flower import replies as library
 from bartizan.flower import saved_state
-from bartizan.flower.replies import (
-    Model,
-    aggregate_metrics,
-    arrays_of,
-    medians,
-    records_of,
-    reported_size,
-    without_arrays,
-)
 from bartizan.flower.saved_state import Saved
 from bartizan.judge.reputation import Reputation
 from bartizan.records import CorruptFileError
@@ -34,7 +26,7 @@ from fuzz.updates.files import NPY, npy
 from fuzz.values import ARRAYS, NUMBERS, changed, edited, files, pick, rarely
 
 GLOBAL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3)}
-MODEL = Model.of(ArrayRecord({name: Array(one) for name, one in GLOBAL.items()}))
+MODEL = library.Model.of(ArrayRecord({name: Array(one) for name, one in GLOBAL.items()}))
 NAMES = ("w", "n", "extra", "", "w\0", "x" * 3000)
 SHAPES = ["(2, 3)", "()", "(6,)", "(2, 3, )", "(99999999999999999999,)", "(-1,)", "(2, 3), **{}"]
 HEADERS = st.builds(
@@ -78,14 +70,16 @@ def _hostile(draw):
 
 def _reply(content, sound):
     honest = [RecordDict({"m": MetricRecord({"loss": 0.1 * n, "num-examples": 3})}) for n in range(1, 4)]
-    found = aggregate_metrics([without_arrays(content, medians), *honest], "num-examples", medians)
+    found = library.aggregate_metrics(
+        [library.without_arrays(content, library.medians), *honest], "num-examples", library.medians
+    )
     require(set(found) <= {"loss"}, f"metrics {json.dumps(sorted(found))[:60]} that most nodes did not report")
     require(0.1 <= found["loss"] <= 0.3, "one node moved the median beyond all honest ones")
     with documented(ValueError, sound=sound):
-        arrays = MODEL.decode(arrays_of(content))
-        reported_size(content, "num-examples")
+        arrays = MODEL.decode(library.arrays_of(content))
+        library.reported_size(content, "num-examples")
     for name, one in arrays.items():
-        theirs = np.load(io.BytesIO(records_of(content, ArrayRecord)[0][name].data), allow_pickle=False)
+        theirs = np.load(io.BytesIO(library.records_of(content, ArrayRecord)[0][name].data), allow_pickle=False)
         require(np.array_equal(one, theirs, equal_nan=True), f"{name!r} has other numbers than NumPy reads")
     others = [{name: array + m for name, array in GLOBAL.items()} for m in range(3)]
     out = bz.aggregate([arrays, *others], bz.Mean(), reference=GLOBAL)
@@ -140,7 +134,7 @@ def _loaded(folder, written, content=None, forged=False):
     found.reputation.suspects()
     require(found.round >= 1 and found.seconds >= 0, "round and seconds of no run")
     require(all(map(math.isfinite, found.history)), "a history that is not finite")
-    require(np.isfinite(Model.of(found.arrays).arrays["w"]).all(), "a model that is not finite")
+    require(np.isfinite(library.Model.of(found.arrays).arrays["w"]).all(), "a model that is not finite")
     require(forged or _state(found) == _state(written), "another state than was written")
     return ACCEPTED if forged else COMPARED
 
