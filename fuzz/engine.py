@@ -36,7 +36,7 @@ BYTES_PER_PROCESS = 2**30
 """Memory that a process may allocate beyond what it has after warming up."""
 CASES_PER_TRACE = 64
 """One case in this many is run with every allocation counted."""
-CASES_PER_RUN = 250
+CASES_PER_RUN = 100
 """Cases that Hypothesis runs by one seed."""
 BYTES_PER_CASE = 4096
 """Largest number of bytes from which atheris lets a case be drawn."""

@@ -16,6 +16,16 @@ def nested(depth):
     return node
 
 
+def rebuilt(update, kinds=None, order=iter, of_leaf=lambda leaf: leaf):
+    """Return an update in other kinds of containers, with dicts in another order, or with other leaves."""
+    kind = (kinds or {}).get(type(update), type(update))
+    if isinstance(update, dict):
+        return kind(order([(key, rebuilt(child, kinds, order, of_leaf)) for key, child in update.items()]))
+    if isinstance(update, (list, tuple)):
+        return kind(rebuilt(child, kinds, order, of_leaf) for child in update)
+    return of_leaf(update)
+
+
 JUNK = st.sampled_from(
     [
         *(None, True, 0, -1, 1, 2**31, 2**63, 10**400, 100_001, 0.5, -0.0, 1e308, float("nan"), float("inf"), "", "x"),

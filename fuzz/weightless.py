@@ -14,6 +14,7 @@ from fuzz.adapters import small_adapter
 from fuzz.aggregate import entered, warm
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, require
 from fuzz.updates.clients import LAYOUTS, POOL, leaf, pack, stored
+from fuzz.values import rebuilt
 
 RULES = (
     bz.Krum(1), bz.MultiKrum(2), bz.NNM(1) >> bz.Krum(1), bz.MDA(2), bz.CGE(1), bz.Bulyan(1), bz.Bulyan(1, trim=True),
@@ -23,20 +24,9 @@ FORMS = ("array", "layers", "dict", "nested", "tensor", "state dict", "mixed", "
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-def _rebuilt(update, kinds, order=iter):
-    """Return an update in containers of other kinds, or with the entries of dicts in another order."""
-    if isinstance(update, dict):
-        items = [(key, _rebuilt(child, kinds, order)) for key, child in update.items()]
-        return kinds.get(type(update), type(update))(order(items))
-    if isinstance(update, (list, tuple)):
-        return kinds.get(type(update), type(update))(_rebuilt(child, kinds, order) for child in update)
-    return update
-
-
 CONTAINERS = [
-    partial(_rebuilt, kinds={}),
-    partial(_rebuilt, kinds={list: tuple, tuple: list, dict: OrderedDict, OrderedDict: dict}),
-    partial(_rebuilt, kinds={}, order=reversed),
+    *(rebuilt, partial(rebuilt, order=reversed)),
+    partial(rebuilt, kinds={list: tuple, tuple: list, dict: OrderedDict, OrderedDict: dict}),
     lambda update: UserDict(update) if isinstance(update, dict) else update,
 ]
 TWISTS = st.tuples(st.sampled_from([None, *LAYOUTS]), st.sampled_from(CONTAINERS))

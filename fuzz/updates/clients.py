@@ -60,9 +60,7 @@ def clients(draw, most=12):
     made = Clients(form, dtype, widened(x, dtype))
     for row in x:
         hostile = hostility and draw(st.integers(0, 8 + hostility)) > 8
-        sent, known = (
-            hostile_update(draw, row, form, dtype) if hostile else (clean_update(draw, row, form, dtype), CLEAN)
-        )
+        sent, known = (hostile_update if hostile else clean_update)(draw, row, form, dtype)
         made.sent.append(sent)
         made.known.append(known)
     return made
@@ -91,7 +89,9 @@ def numbers(draw, M, p):
         x[m] *= 1e3
     elif special == 4:
         x[m, draw(st.integers(0, p - 1))] = 3e4
-    return x * {5: 1e-42, 6: 1e-310}.get(special, 1.0) + (1e3 if special == 7 else 0.0)
+    elif special == 5:
+        x += 1e3
+    return x * {6: 1e-42, 7: 1e-310}.get(special, 1.0)
 
 
 def stored(x, dtype):
@@ -133,7 +133,7 @@ def clean_update(draw, row, form, dtype):
     packed = pack(pick(draw, [*[lambda a: a] * len(LAYOUTS), *LAYOUTS])(leaf(row, form, dtype)), form)
     if isinstance(packed, dict) and draw(rarely(8)):
         packed = type(packed)(reversed(packed.items()))
-    return packed
+    return packed, CLEAN
 
 
 def hostile_update(draw, row, form, dtype):

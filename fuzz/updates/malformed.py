@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from fuzz.surfaces import CLIENT_MEMORY_ERROR
-from fuzz.values import nested, pick
+from fuzz.values import nested, pick, rebuilt
 from tests.support import hostile_objects as hostile
 
 BAD, EITHER = "bad", "either"
@@ -92,16 +92,7 @@ def with_another_dtype(draw, packed, leaf):
     if isinstance(leaf, np.ndarray):
         with np.errstate(invalid="ignore", over="ignore"):
             leaf = leaf.astype(kind if leaf.dtype != kind else np.longdouble)
-    return _with_leaf(packed, leaf), BAD
-
-
-def _with_leaf(packed, leaf):
-    """Return the update with every array taken from this one: dtypes change, shapes stay."""
-    if isinstance(packed, dict):
-        return type(packed)((key, _with_leaf(child, leaf)) for key, child in packed.items())
-    if isinstance(packed, (list, tuple)):
-        return type(packed)(_with_leaf(child, leaf) for child in packed)
-    return leaf[: int(np.prod(packed.shape))].reshape(tuple(packed.shape))
+    return rebuilt(packed, of_leaf=lambda one: leaf[: int(np.prod(one.shape))].reshape(tuple(one.shape))), BAD
 
 
 def longer(draw, packed, leaf):
