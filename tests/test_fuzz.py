@@ -34,20 +34,9 @@ from bartizan.rules.krum import Krum
 from bartizan.sources.adapters import result_template, two_sided
 from bartizan.updates import Updates, layout, parse_updates
 from bartizan.updates import build as combining
-from fuzz import engine
+from fuzz import engine, surfaces
 from fuzz.engine import Monitor
-from fuzz.surfaces import (
-    CLIENT_MEMORY_ERROR,
-    HOME,
-    SURFACES,
-    RefusedError,
-    Surface,
-    build,
-    documented,
-    fair,
-    missing,
-    require,
-)
+from fuzz.surfaces import CLIENT_MEMORY_ERROR, SURFACES, RefusedError, Surface, documented, fair, missing
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,7 +53,7 @@ def alarm(monkeypatch):
 def monitor_of(name, folder):
     if missing(name):
         pytest.skip(f"{missing(name)} not installed")
-    return Monitor(name, build(name, folder))
+    return Monitor(name, surfaces.build(name, folder))
 
 
 def found(monitor, says, most=10):
@@ -95,30 +84,12 @@ def test_no_case_that_is_drawn_from_bytes_fails(name, tmp_path):
     assert monitor.cases > 20
 
 
-def test_a_campaign_finds_quarantine_switched_off(monkeypatch, tmp_path):
-    monkeypatch.setattr(judge, "unusable_numbers", lambda clients, stats, find_faults: {})
-    assert found(monitor_of("aggregate", tmp_path), "bad clients took part")
+def rolled(weighted_sum=combining._weighted_sum):
+    return lambda clients, weights: weighted_sum(clients, np.roll(weights, 1))
 
 
-def test_a_campaign_finds_weights_that_are_off_by_one(monkeypatch, tmp_path):
-    weighted_sum = combining._weighted_sum
-    monkeypatch.setattr(combining, "_weighted_sum", lambda clients, weights: weighted_sum(clients, np.roll(weights, 1)))
-    assert found(monitor_of("aggregate", tmp_path), "the update is not the weighted sum of the clients")
-
-
-def test_a_campaign_finds_a_rule_that_trusts_the_wrong_client(monkeypatch, tmp_path):
-    def worst(self, geometry):
-        weights = np.zeros(geometry.n_clients)
-        weights[geometry.squared_distances.sum(axis=1).argmax()] = 1.0
-        return weights
-
-    monkeypatch.setattr(Krum, "weigh", worst)
-    assert found(monitor_of("aggregate", tmp_path), "Krum selected a client of too large a score")
-
-
-def test_a_campaign_finds_a_loader_that_lets_errors_through(monkeypatch, tmp_path):
-    monkeypatch.setattr(cifar, "_safely", lambda source, path, read, value: read(value))
-    assert found(monitor_of("cifar", tmp_path), "NotDataError")
+def farthest(self, geometry):
+    return np.eye(geometry.n_clients)[geometry.squared_distances.sum(axis=1).argmax()]
 
 
 def refusing(path):
@@ -158,15 +129,33 @@ def by_another_name(read=files.open_update):
 
 
 BROKEN = {  # what is broken: the surface, where, the thing put there, what the campaign says
+    "quarantine switched off": (
+        *("aggregate", judge, "unusable_numbers"),
+        *(lambda clients, stats, find_faults: {}, "bad clients took part"),
+    ),
+    "weights that are off by one": (
+        "aggregate",
+        combining,
+        "_weighted_sum",
+        rolled(),
+        "the update is not the weighted sum",
+    ),
+    "a rule that trusts the wrong client": (
+        "aggregate",
+        Krum,
+        "weigh",
+        farthest,
+        "Krum selected a client of too large",
+    ),
+    "errors that a loader lets through": (
+        *("cifar", cifar, "_safely", lambda source, path, read, value: read(value), "NotDataError"),
+    ),
     "a reader that refuses every file": ("update-files", files, "npy_dtype", refusing, "a sound input was refused"),
     "an object in a store that is another one": ("stores", files, "open_update", by_another_name(), "in a store"),
     "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than were written"),
     "checkpoints of another round": (
-        "checkpoints",
-        checkpoint,
-        "schema",
-        SimpleNamespace(parse=of_another_round),
-        "'round' is not what torch reads",
+        *("checkpoints", checkpoint, "schema"),
+        *(SimpleNamespace(parse=of_another_round), "'round' is not what torch reads"),
     ),
     "a reference that is ignored": (
         *("aggregate", sys.modules["bartizan.aggregate"], "parse_updates"),
@@ -187,11 +176,7 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
     ),
     "a blind spot": ("blind-spots", two_sided.RandomSigns, "columns", hadamard_rows, "hides a vector"),
     "a projection by another seed": (
-        "aggregate",
-        bz.Rotated,
-        "sketch_rows",
-        by_another_seed(),
-        "the clients' geometry",
+        *("aggregate", bz.Rotated, "sketch_rows", by_another_seed(), "the clients' geometry"),
     ),
 }
 
@@ -214,7 +199,7 @@ def over(limit):
     """A surface that fails above a limit."""
 
     def check(n):
-        require(n <= limit, "too large")
+        surfaces.require(n <= limit, "too large")
         return "accepted"
 
     return Surface(check, {"n": st.integers(0, 2**16)})
@@ -253,7 +238,7 @@ ACCIDENTS = {
 
 def ours(code: str) -> None:
     """Run code as if it were a file of the library."""
-    where = str(Path(HOME) / "made_up.py")
+    where = str(Path(surfaces.HOME) / "made_up.py")
     exec(compile(code, where, "exec"), {"np": np, "json": json, "text": "no number"})
 
 
