@@ -92,6 +92,7 @@ def replay(name, blob, folder):
     monitor = Monitor(name, build(name, folder))
     monitor.replay(blob)
     show(name, monitor.failures)
+    print("It still fails." if monitor.failures else "It passes.")
     return 1 if monitor.failures else 0
 
 
