@@ -129,7 +129,7 @@ $(VENV)/release: pyproject.toml constraints.txt | $(VENV)
 	@touch $@
 
 $(VENV)/fuzz: $(VENV)/dev
-	@echo "Installing atheris, which looks for inputs by coverage; where it can't be had chance alone does ..."
+	@echo "Installing atheris, which looks for cases by coverage; where it can't be had, Hypothesis alone draws them ..."
 	-$(PIP) --editable ".[dev,fuzz]"
 	@touch $@
 

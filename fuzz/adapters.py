@@ -1,20 +1,19 @@
 """Surface: LoRA adapters in dicts and peft folders, compared with their dense products."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
+import re
+from functools import lru_cache, partial
 
 import numpy as np
+from hypothesis import strategies as st
 from safetensors.numpy import save as save_safetensors
 
 import bartizan as bz
 from bartizan import lora
 from bartizan.sources.adapters.peft_folders import CONFIG, TENSORS
-from fuzz.draw import Draw
-from fuzz.mutate import mutated_bytes, mutated_json
 from fuzz.surfaces import COMPARED, RefusedError, Surface, documented, fair, require
+from fuzz.values import changed_json, edited, files, pick
+from tests.support.made_adapters import adapter, dense
 
 MODULES = {"q": (5, 6), "v": (3, 4)}
 SETTINGS = lora.LoRA(alpha=4.0, rank=6, max_rank=8)
@@ -26,95 +25,85 @@ NUMBERS = (0.0, 1.0, -3.0, 1e-30, 1e20, 3e38, 1e-45, np.nan, np.inf)
 RULES = (bz.Mean(), bz.GeometricMedian(), bz.NNM(1) >> bz.CGE(1), bz.MultiKrum(1))
 
 
-def _adapter(rank: int, seed: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    shapes = {f"{name}.lora_{side}.weight": (d, rank)[:: 1 if side == "B" else -1]
-              for name, dims in MODULES.items() for side, d in zip("BA", dims, strict=True)}  # fmt: skip
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+def small_adapter(rank, seed):
+    return adapter(np.random.default_rng(seed), rank, modules=MODULES)
 
 
-HONEST = [_adapter(rank, rank) for rank in (1, 2, 2, 3)]
+HONEST = [small_adapter(rank, rank) for rank in (1, 2, 2, 3)]
 
 
-def _dense(update: Any) -> np.ndarray:
-    """The definition: s B A of all modules in one vector."""
-    found = []
-    for module in MODULES:
-        A, B = (
-            np.asarray(next(array for name, array in update.items() if name.startswith(f"{module}.lora_{side}")), "f8")
-            for side in "AB"
-        )
-        found.append((4.0 / len(A) * B @ A).ravel())
-    return np.concatenate(found)
+def _dense(update):
+    """Return the products of all modules, whatever follows "lora_A" and "lora_B" in the names."""
+    return dense({re.sub("(lora_[AB]).*", r"\1", name): array for name, array in update.items()}, 4.0)
 
 
-def _changed(update: dict[str, np.ndarray], draw: Draw) -> Any:
-    made: dict[Any, Any] = dict(update)
-    for _ in range(1 + draw.below(3)):
-        if not made:
-            break
-        name, how = draw.pick(list(made)), draw.below(6)
+@st.composite
+def _changed(draw, rank):
+    """Draw an adapter with a few entries removed, renamed, replaced or of a special number."""
+    made = dict(small_adapter(rank, draw(st.integers(0, 255))))
+    for name in draw(st.lists(st.sampled_from(list(made)), min_size=1, max_size=3, unique=True)):
+        how = draw(st.integers(0, 5))
         if how == 0:
             del made[name]
         elif how == 1:
-            made[draw.pick(["x.lora_A.weight", "", "q.lora_A.default.weight", 7, "q.weight"])] = made.pop(name)
+            made[pick(draw, ["x.lora_A.weight", "", "q.lora_A.default.weight", 7, "q.weight"])] = made.pop(name)
         elif how == 2:
-            made[name] = np.full(draw.pick([(2, 6), (5, 2), (0, 6), (3,), (1, 1, 1), (9, 9)]), draw.pick(NUMBERS))
+            made[name] = np.full(pick(draw, [(2, 6), (5, 2), (0, 6), (3,), (1, 1, 1), (9, 9)]), pick(draw, NUMBERS))
         elif how == 3:
-            made[name] = draw.pick([None, "text", 3, [1.0], np.ones((2, 6), int), np.ones((2, 6), complex)])
-        elif isinstance(made[name], np.ndarray) and made[name].size and made[name].dtype.kind == "f":
-            made[name] = made[name].copy()
-            made[name].flat[draw.below(made[name].size)] = draw.pick(NUMBERS)
+            made[name] = pick(draw, [None, "text", 3, [1.0], np.ones((2, 6), int), np.ones((2, 6), complex)])
+        else:
+            made[name].flat[draw(st.integers(0, made[name].size - 1))] = pick(draw, NUMBERS)
     return made
 
 
-class Adapters:
-    """Four honest adapters, and one that each case makes: a dict, or a peft folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def case(self, data: bytes) -> str:
-        draw = Draw(data)
-        kind, rule = draw.below(4), draw.pick(RULES)
-        sketch = draw.pick([bz.Exact(), lora.TwoSided(k=64, rows=16)])
-        reference = draw.pick([None, HONEST[1]])
-        rank = 1 + draw.below(9)
-        given: Any = _adapter(rank, draw.byte())
-        if kind < 3:
-            given = self._folder(given, draw) if kind < 2 else _changed(given, draw)
-        with documented(bz.TooFewClientsError):
-            out = lora.aggregate([given, *HONEST], rule, SETTINGS, sketch=sketch, reference=reference, seed=draw.byte())
-        require(set(out.quarantined) <= {0}, f"honest adapters were quarantined: {out.quarantined}")
-        require(all(map(fair, out.quarantined.values())), f"not a fair reason: {out.quarantined}")
-        require(all(np.isfinite(array).all() for array in out.update.values()), "the result is not finite")
-        if kind == 3:
-            require(bool(out.quarantined) == (rank > SETTINGS.max_rank), f"rank {rank}: {out.quarantined}")
-        own = HONEST[0] if out.quarantined else lora.open_adapter(given).arrays if kind < 2 else given
-        parts = [(w, _dense(one)) for w, one in zip(out.weights, [own, *HONEST], strict=True) if w]
-        if reference is not None:
-            parts.append((1 - out.weights.sum(), _dense(reference)))
-        # Rank 6 holds every product here; factors are float32.
-        gap = np.abs(_dense(out.update) - sum(w * x for w, x in parts)).max()
-        largest = max((np.abs(x).max() for _, x in parts), default=0.0)
-        require(gap <= 1e-4 * largest + 1e-30, f"the result is not the weighted sum of products: {gap} of {largest}")
-        if out.quarantined:
-            raise RefusedError
-        return COMPARED
-
-    def _folder(self, update: dict[str, np.ndarray], draw: Draw) -> Path:
-        path = self.folder / "case"
-        path.mkdir(exist_ok=True)
-        config = {**PEFT, "r": len(update["q.lora_A.weight"])}
-        text = mutated_json(config, draw) if draw.chance(2) else json.dumps(config).encode()
-        tensors = save_safetensors(update)
-        (path / CONFIG).write_bytes(mutated_bytes(text, draw) if draw.chance(4) else text)
-        (path / TENSORS).write_bytes(mutated_bytes(tensors, draw) if draw.chance(3) else tensors)
-        return path
+@lru_cache
+def _peft_folder(rank):
+    """Return a strategy of the two files of a peft folder, of which one may be damaged."""
+    config, tensors = PEFT | {"r": rank}, save_safetensors(small_adapter(rank, rank))
+    text = json.dumps(config).encode()
+    configs = st.one_of(st.just(text), st.just(text), changed_json(config), edited(text))
+    return st.fixed_dictionaries({CONFIG: configs, TENSORS: st.one_of(st.just(tensors), files(tensors))})
 
 
-def surface(folder: Path) -> Surface:
-    starts = [(kind, rule, at) for kind in range(4) for rule in range(len(RULES)) for at in (0, 1)]
-    seeds = [bytes([kind, rule, at, at, 1 + at, 7, *range(20)]) for kind, rule, at in starts]
-    return Surface(Adapters(folder).case, seeds)
+RANKS = st.integers(1, 9)
+OTHERS = st.one_of(RANKS.flatmap(_changed), RANKS.flatmap(_peft_folder))
+GIVEN = st.one_of(
+    st.builds(small_adapter, RANKS, st.integers(0, 255)).map(lambda one: (one, True)),
+    OTHERS.map(lambda one: (one, False)),
+)
+
+
+def check(folder, given, rule, sketch, refer, seed):
+    """Aggregate four honest adapters and the given one, a dict or the files of a peft folder."""
+    content, sound = given
+    one = content
+    if CONFIG in content:
+        one = folder
+        for name, data in content.items():
+            (folder / name).write_bytes(data)
+    reference = HONEST[1] if refer else None
+    with documented(bz.TooFewClientsError):
+        out = lora.aggregate([one, *HONEST], rule, SETTINGS, sketch=sketch, reference=reference, seed=seed)
+    require(set(out.quarantined) <= {0}, f"honest adapters were quarantined: {out.quarantined}")
+    require(all(map(fair, out.quarantined.values())), f"not a fair reason: {out.quarantined}")
+    require(all(np.isfinite(array).all() for array in out.update.values()), "the result is not finite")
+    if sound:
+        rank = len(content["q.lora_A.weight"])
+        require(bool(out.quarantined) == (rank > SETTINGS.max_rank), f"rank {rank}: {out.quarantined}")
+    own = HONEST[0] if out.quarantined else lora.open_adapter(one).arrays if one is folder else one
+    parts = [(w, _dense(update)) for w, update in zip(out.weights, [own, *HONEST], strict=True) if w]
+    if reference is not None:
+        parts.append((1 - out.weights.sum(), _dense(reference)))
+    # Rank 6 holds every product here; factors are float32.
+    gap = np.abs(_dense(out.update) - sum(w * x for w, x in parts)).max()
+    largest = max((np.abs(x).max() for _, x in parts), default=0.0)
+    require(gap <= 1e-4 * largest + 1e-30, f"the result is not the weighted sum of products: {gap} of {largest}")
+    if out.quarantined:
+        raise RefusedError
+    return COMPARED
+
+
+def surface(folder):
+    sketches = st.sampled_from([bz.Exact(), lora.TwoSided(k=64, rows=16)])
+    cases = {"given": GIVEN, "rule": st.sampled_from(RULES), "sketch": sketches, "refer": st.booleans()}
+    return Surface(partial(check, folder), {**cases, "seed": st.integers(0, 255)})

@@ -1,107 +1,115 @@
 """Surface: `bartizan.aggregate` on hostile clients, compared with the definitions on the clean ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan.updates.layout import leaves_of
 from fuzz import compare
-from fuzz.draw import Draw
-from fuzz.rules import RULES, enough, lowered, rule_of
-from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, WrongError, documented, fair, on_purpose, require
-from fuzz.updates.clients import CLEAN, DTYPES, POOL, Clients, draw_clients, leaf, numbers, pack, stored, widened
-from fuzz.updates.malformed import BAD, EITHER, VALUES
+from fuzz.rules import RULES, enough, lowered, rules
+from fuzz.surfaces import (
+    ACCEPTED,
+    COMPARED,
+    RefusedError,
+    WrongError,
+    documented,
+    fair,
+    require,
+    surface_of_calls,
+)
+from fuzz.updates.clients import CLEAN, DTYPES, POOL, clients, leaf, matrix, numbers, pack, stored, widened
+from fuzz.updates.malformed import BAD, EITHER
+from fuzz.values import pick, rarely
 
 SKETCHES = (bz.Exact(), bz.Exact(), bz.Rotated(k=64), bz.Gaussian(k=16))
-JUNK: list[Any] = [None, -1, 0, "x", 1.5, [], [1, 2], float("nan"), {}, object(), True, 2**200, b"", np.zeros(3), len]
+ARGUMENTS = ["updates", "rule", "sizes", "seed", "reference", "trusted", "history", "out", "memory", "sketch"]
+JUNK = [None, -1, 0, "x", 1.5, [], [1, 2], float("nan"), {}, object(), True, 2**200, b"", np.zeros(3), len]
 
 
-def case(data: bytes) -> str:
-    draw = Draw(data)
-    if draw.chance(24):
-        return wrong_argument(draw)
-    clients = draw_matrix(draw) if draw.chance(6) else draw_clients(draw)
-    M, p = len(clients.known), clients.x.shape[1]
-    rule, sketch = rule_of(draw, M), draw.pick(SKETCHES)
-    if isinstance(rule, bz.coordinatewise.CoordinateWise):
-        sketch = bz.Exact()
-    sizes = 1.0 + np.arange(M) % 3 if draw.chance(4) else np.ones(M)
-    settings: dict[str, Any] = {"sizes": sizes, "sketch": sketch, "seed": draw.below(1000)}
-    if draw.chance(256):  # slow: it reads the memory map of the process
+@st.composite
+def calls(draw):
+    """Draw a call with its comparison; one in 24 has a wrong argument of the caller."""
+    if draw(rarely(24)):
+        name = pick(draw, ARGUMENTS)
+        return partial(
+            wrong_argument, draw(clients(most=4)), name, pick(draw, JUNK), pick(draw, [bz.Mean(), bz.Krum(0)])
+        )
+    sent = draw(matrix() if draw(rarely(6)) else clients())
+    sizes = 1.0 + np.arange(len(sent.x)) % 3 if draw(rarely(4)) else np.ones(len(sent.x))
+    rule, seen, settings = judged(draw, sent, sizes, SKETCHES)
+    settings |= {"seed": seen.seed, "sizes": sizes, "sketch": seen.sketch}
+    if draw(rarely(256)):  # slow: it reads the memory map of the process
         settings["memory"] = "64 MiB"
-    seen = compare.TookPart(clients.x, sizes, clients.dtype, sketch, settings["seed"])
-    if rule.needs_trusted:
-        settings["trusted"], trusted = server_update(clients, POOL[7 : 7 + p])
-        seen = replace(seen, trusted=trusted)
-    if draw.chance(4):
-        settings["reference"], reference = server_update(clients, numbers(draw, 1, p)[0])
-        seen = replace(seen, reference=reference)
-    sent = clients.sent[0] if clients.form == "matrix" else clients.sent
-    outcome = compared(clients, rule, seen, lambda: bz.aggregate(sent, rule, **settings))
-    if clients.form != "matrix" and draw.chance(8):
-        for m in clients.indices(CLEAN):
-            require(np.array_equal(flat(clients.sent[m], clients.form), clients.x[m]), "an update was changed")
-    return outcome
+    return partial(right, sent, rule, seen, settings)
 
 
-def server_update(clients: Clients, row: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Return an update of the server in the clients' form, and its numbers in float64."""
-    own = stored(row, clients.dtype)
-    return pack(leaf(own, clients.form, clients.dtype), clients.form), widened(own, clients.dtype)
+def judged(draw, sent, sizes, sketches):
+    """Draw a rule and a sketch, and the server's own updates as arguments for the library and for the oracle."""
+    rule, p, settings = draw(rules(len(sent.x))), sent.x.shape[1], dict[str, Any]()
+    sketch = bz.Exact() if isinstance(rule, bz.coordinatewise.CoordinateWise) else pick(draw, sketches)
+    seen = compare.TookPart(sent.x, sizes, sent.dtype, sketch, draw(st.integers(0, 999)))
+    own = {"trusted": POOL[7 : 7 + p]} if rule.needs_trusted else {}
+    own |= {"reference": numbers(draw, 1, p)[0]} if draw(rarely(4)) else {}
+    for name, row in own.items():
+        kept = stored(row, sent.dtype)
+        settings[name] = pack(leaf(kept, sent.form, sent.dtype), sent.form)
+        seen = replace(seen, **{name: widened(kept, sent.dtype)})
+    return rule, seen, settings
 
 
-def compared(clients: Clients, rule: Any, seen: compare.TookPart, aggregate: Any) -> str:
+def right(sent, rule, seen, settings):
     """Aggregate and compare; with a majority of clean clients it is known who must be quarantined."""
-    known = clients.majority
+    known, M = sent.majority, len(sent.known)
     try:
-        out = aggregate()
-    except bz.TooFewClientsError as error:
+        with documented(ValueError):
+            out = bz.aggregate(sent.sent[0] if sent.form == "matrix" else sent.sent, rule, **settings)
+    except RefusedError as refused:
         if known:
-            _check_quarantined(clients, set(error.quarantined))
-            require(not enough(rule, len(clients.known), len(error.quarantined)), f"{rule!r} refused: {error}")
-        require(on_purpose(error), f"a message of {len(str(error))} letters")
-        raise RefusedError from error
-    except ValueError as error:
-        if known or not on_purpose(error):
-            raise
-        raise RefusedError from error
-    require(all(map(fair, out.quarantined.values())), f"reasons: {out.quarantined}")
+            few = refused.__cause__
+            require(isinstance(few, bz.TooFewClientsError), f"a call with a clean majority was refused: {few}")
+            check_quarantined(sent, set(few.quarantined))
+            require(not enough(rule, M, len(few.quarantined)), f"{rule!r} refused: {few}")
+        raise
     gone = set(out.quarantined)
-    kept = [m for m in range(len(clients.known)) if m not in gone]
-    if out.weights is not None:
-        require(not out.weights[list(gone)].any(), "a quarantined client has weight")
+    require(all(map(fair, out.quarantined.values())), f"reasons: {out.quarantined}")
+    require(out.weights is None or not out.weights[list(gone)].any(), "a quarantined client has weight")
     if not known:
-        for one in leaves_of(out.update).values():
-            require(np.isfinite(_array(one)).all(), "the result is not finite")
+        arrays = map(_array, leaves_of(out.update).values())
+        require(all(np.isfinite(one).all() for one in arrays), "the result is not finite")
         return ACCEPTED
-    _check_quarantined(clients, gone)
-    require(enough(rule, len(clients.known), len(gone)), f"{rule!r} answered with {len(kept)} of {len(clients.known)}")
-    rule = lowered(rule, len(clients.known), len(gone))
-    weights = None if out.weights is None else out.weights[kept]
-    update = flat(out.update, clients.form)
-    require(update.shape == clients.x.shape[1:], f"the result has shape {update.shape}")
-    seen = replace(seen, x=seen.x[kept], sizes=seen.sizes[kept], rolls=rolls(out.update, clients.form))
-    compare.check(rule, seen, update, weights)
+    require(enough(rule, M, len(gone)), f"{rule!r} answered with {M - len(gone)} of {M}")
+    checked(sent, out, gone, rule, seen)
+    if sent.form != "matrix":
+        same = all(np.array_equal(flat(sent.sent[m], sent.form), sent.x[m]) for m in sent.indices(CLEAN))
+        require(same, "an update was changed")
     return COMPARED
 
 
-def _check_quarantined(clients: Clients, gone: set[int]) -> None:
-    bad, either = clients.indices(BAD), clients.indices(EITHER)
+def checked(sent, out, gone, rule, seen):
+    """Compare a result with the oracle's for the clients that took part."""
+    check_quarantined(sent, gone)
+    kept = [m for m in range(len(sent.known)) if m not in gone]
+    update = flat(out.update, sent.form)
+    require(update.shape == sent.x.shape[1:], f"the result has shape {update.shape}")
+    # Entries have the order that most clients sent: "b" may come before "w".
+    rolls = (0, _array(out.update["b"]).size) if sent.form in ("dict", "state dict") else (0,)
+    seen = replace(seen, x=sent.x[kept], sizes=seen.sizes[kept], rolls=rolls)
+    weights = None if out.weights is None else out.weights[kept]
+    compare.check(lowered(rule, len(sent.known), len(gone)), seen, update, weights)
+
+
+def check_quarantined(sent, gone):
+    bad, either = sent.indices(BAD), sent.indices(EITHER)
     require(bad <= gone, f"bad clients took part: {len(bad - gone)} of {len(bad)}")
     require(gone <= bad | either, "clean clients were quarantined")
 
 
-def rolls(update: Any, form: str) -> tuple[int, ...]:
-    """Return how many columns may be read first: none, or those of the entry "b", which may come before "w"."""
-    return (0, _array(update["b"]).size) if form in ("dict", "state dict") else (0,)
-
-
-def flat(update: Any, form: str) -> np.ndarray:
+def flat(update, form):
     """Return the result's numbers in float64; raise if it is in another container than the clients' updates."""
     try:
         if form == "layers":
@@ -117,55 +125,35 @@ def flat(update: Any, form: str) -> np.ndarray:
         raise WrongError("the result is in another container than the updates") from error
 
 
-def _array(one: Any) -> np.ndarray:
+def _array(one):
     if isinstance(one, torch.Tensor):
         one = one.detach().resolve_neg()
         one = one.double().numpy() if one.dtype is torch.bfloat16 else one.numpy()
     return np.asarray(one).astype(np.float64)
 
 
-def draw_matrix(draw: Draw) -> Clients:
-    """Draw one array with a row for each client: only its numbers can be bad."""
-    made = draw_clients(Draw(draw.data[: draw.at] + draw.data[draw.at :][:7]))
-    x = made.x.copy()
-    dtype = made.dtype if made.dtype != "bfloat16" else "float32"
-    draw.below(256)
-    x, known = stored(x, dtype), [CLEAN] * len(x)
-    for m in range(len(x)):
-        if draw.chance(6) and (value := draw.pick(VALUES)(dtype)) is not None:
-            x[m, draw.below(x.shape[1])], known[m] = value, BAD
-    plain = x.astype(np.float64)
-    laid_out: Any = draw.pick(
-        [
-            lambda a: a,
-            np.asfortranarray,
-            lambda a: np.repeat(a, 2, axis=1)[:, ::2],
-            lambda a: a[::-1, ::-1].copy()[::-1, ::-1],
-            torch.from_numpy,
-            lambda a: a.astype(a.dtype.newbyteorder()),
-        ]
-    )(x)
-    return Clients("matrix", dtype, plain, [laid_out], known)
-
-
-def wrong_argument(draw: Draw) -> str:
-    """A wrong argument of the caller raises TypeError or ValueError, or is accepted."""
-    clients = draw_clients(draw, most=4)
-    settings: dict[str, Any] = {"sizes": None, "seed": 1}
-    name = draw.pick(["sizes", "seed", "reference", "trusted", "history", "out", "memory", "updates", "rule", "sketch"])
+def wrong_argument(sent, name, junk, rule):
+    """Require that a wrong argument of the caller raises TypeError or ValueError, or is accepted."""
+    settings = {"updates": sent.sent, "rule": rule, "sizes": None, "seed": 1, name: junk}
     # Objects that the caller passes may raise any error: only clients are untrusted.
-    junk = draw.pick([*JUNK, clients.sent if set(clients.known) == {CLEAN} else "array"])
     with documented(TypeError, ValueError):
-        if name == "updates":
-            bz.aggregate(junk, bz.Mean(), **settings)
-        elif name == "rule":
-            bz.aggregate(clients.sent, junk, **settings)
-        else:
-            bz.aggregate(clients.sent, draw.pick([bz.Mean(), bz.MoNNA(0), bz.Krum(0)]), **{**settings, name: junk})
+        bz.aggregate(settings.pop("updates"), settings.pop("rule"), **settings)
     return ACCEPTED
 
 
-def warm() -> None:
+def entered(entry, updates, aggregator, spill=None, sizes=None, **server):
+    """Aggregate by one call, of a list or by ids, or by a round that may spill."""
+    if entry in ("call", "by id"):
+        if entry == "by id":
+            updates, sizes = dict(enumerate(updates)), None if sizes is None else dict(enumerate(sizes))
+        return aggregator(updates, seed=1, sizes=sizes, **server)
+    with aggregator.round(1, spill=spill if entry == "spill" else None, recheck=False, **server) as opened:
+        for client, update in enumerate(updates):
+            opened.add(update, client, 1.0 if sizes is None else sizes[client])
+        return opened.close()
+
+
+def warm():
     """Compile every rule with every sketch on rows of every dtype."""
     x = POOL[:1100].reshape(11, 100)
     for dtype in DTYPES:
@@ -179,6 +167,5 @@ def warm() -> None:
                     bz.aggregate(own, rule, sketch=sketch, trusted=trusted, reference=reference)
 
 
-def surface(folder: Any) -> Surface:
-    seeds = [bytes([n]) * 40 for n in range(0, 256, 5)]
-    return Surface(case, seeds, warm=warm)
+def surface(folder):
+    return surface_of_calls(calls(), warm)

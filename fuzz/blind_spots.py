@@ -1,17 +1,12 @@
 """Surface: sums of Kronecker products, which sketches must not hide more often than they state."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 import bartizan as bz
 from bartizan.lora import LoRA, TwoSided
-from fuzz.strategies import surface_of
 from fuzz.surfaces import COMPARED, RefusedError, Surface, require
 from tests.support.blind_spots import HIDDEN, most_hidden, stated_odds
 
@@ -26,49 +21,37 @@ FACTORS = (*[[1.0, 0.0]] * 5, [0.0, 1.0], [1.0, 1.0], [1.0, -1.0])
 """Products of these are coordinates, pairs and planes at distances of powers of two, lanes, blocks and characters."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One vector for each side of a two-sided sketch; the first one is enough for others."""
-
-    sketch: Any
-    vectors: tuple[np.ndarray, np.ndarray]
-    first_seed: int
-
-
-def _vectors(sketch: Any) -> st.SearchStrategy[np.ndarray]:
+def _vectors(sketch):
     width = 2 * sketch.rows if isinstance(sketch, TwoSided) else 2 * sketch.k  # two blocks
     n = width.bit_length() - 1
     products = st.lists(st.sampled_from(FACTORS), min_size=n, max_size=n).map(lambda each: reduce(np.kron, each))
     return st.tuples(products, products, st.sampled_from([0.0, 1.0, -1.0, 0.5])).map(lambda v: v[0] + v[2] * v[1])
 
 
-CASES = st.sampled_from(SKETCHES).flatmap(
-    lambda sketch: st.builds(
-        Case, st.just(sketch), st.tuples(_vectors(sketch), _vectors(sketch)), st.integers(0, 2**20)
-    )
-)
+CASES = st.sampled_from(SKETCHES).flatmap(lambda sketch: st.tuples(st.just(sketch), _vectors(sketch), _vectors(sketch)))
+"""A sketch with a vector for each side of a two-sided one; the first one is enough for others."""
 
 
-def check(case: Case) -> str:
-    u, v = case.vectors
+def check(case, first_seed):
+    sketch, u, v = case
     squares = (u @ u, v @ v)
     if not all(squares):
         raise RefusedError
     shown = []
-    for seed in range(SEEDS * case.first_seed, SEEDS * (case.first_seed + 1)):
-        if isinstance(case.sketch, TwoSided):
+    for seed in range(SEEDS * first_seed, SEEDS * (first_seed + 1)):
+        if isinstance(sketch, TwoSided):
             adapter = {"m.lora_A.weight": v[None], "m.lora_B.weight": u[:, None]}
-            y = case.sketch([adapter], seed=seed, settings=LoRA(alpha=1)) / squares[1] ** 0.5
+            y = sketch([adapter], seed=seed, settings=LoRA(alpha=1)) / squares[1] ** 0.5
         else:
-            y = case.sketch(u[None], seed=seed)
+            y = sketch(u[None], seed=seed)
         shown.append((y**2).sum() / squares[0])
     hidden = int((np.array(shown) < HIDDEN).sum())
-    limit = most_hidden(SEEDS, stated_odds(case.sketch), SURPRISE)
-    require(hidden <= limit, f"{case.sketch!r} hides a vector in {hidden} of {SEEDS} seeds, where {limit} are expected")
+    limit = most_hidden(SEEDS, stated_odds(sketch), SURPRISE)
+    require(hidden <= limit, f"{sketch!r} hides a vector in {hidden} of {SEEDS} seeds, where {limit} are expected")
     return COMPARED
 
 
-def warm() -> None:
+def warm():
     """Compile what the cases need, and compute the stated odds."""
     for sketch in SKETCHES:
         stated_odds(sketch)
@@ -76,5 +59,5 @@ def warm() -> None:
             sketch(np.ones((1, 2 * sketch.k)), seed=1)
 
 
-def surface(folder: Any) -> Surface:
-    return surface_of(CASES, check, warm)
+def surface(folder):
+    return Surface(check, {"case": CASES, "first_seed": st.integers(0, 2**20)}, warm)

@@ -1,13 +1,10 @@
 """Surface: results of NVFlare sites, compared with the mean of those that are known to be sound."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from nvflare.apis.dxo import DXO
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
@@ -16,85 +13,84 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from bartizan.nvflare import RobustAggregator
 from fuzz.aggregate import flat
-from fuzz.draw import Draw
-from fuzz.mutate import JUNK, mutated_value
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, fair, require
-from fuzz.updates.clients import CLEAN, draw_clients, leaf, pack, stored
+from fuzz.updates.clients import CLEAN, clients, leaf, pack, stored
 from fuzz.updates.malformed import BAD
+from fuzz.values import JUNK, NUMBERS, changed, pick, rarely
 
-RULES: list[dict[str, Any]] = [
+RULES = [
     *({"rule": "mean"}, {"rule": "multi-krum", "n_byzantine": 1}, {"rule": "geometric-median"}, {"rule": "median"}),
     *({"rule": "nnm >> mean", "n_byzantine": 1}, {"rule": "mean", "sizes": "reported", "size_cap": 100.0}),
 ]
 ROUNDING = {"float64": (1e-9, 1e-322), "float32": (1e-5, 1e-44), "float16": (0.01, 1e-6), "bfloat16": (0.02, 1e-39)}
 """Relative and smallest absolute error of a mean in each dtype."""
-NUMBERS = [3, 0, -1, 2**70, 0.5, float("nan"), float("inf"), "7", None, True, [1], 1e-320]
+CLAIMS = [*NUMBERS, 2**70, "7", None, True]
+KINDS = [ParamsType.FULL, ParamsType.FULL, ParamsType.DIFF]
+ODD = {
+    "metrics": JUNK,
+    "current_round": st.sampled_from([0, 2, 10**400, "1", None]),
+    "params_type": st.sampled_from([ParamsType.FULL, ParamsType.DIFF, None]),
+}
+NAMES = ["\x1b[31m", "y" * 5000, "", "\ud800"]
 
 
-def case(data: bytes) -> str:
-    draw = Draw(data)
-    clients = draw_clients(draw, most=9)
-    form = clients.form if clients.form in ("dict", "state dict") else "dict"
-    own = stored(np.zeros(clients.x.shape[1]), clients.dtype)
-    model = pack(leaf(own, form, clients.dtype), form)
-    settings = draw.pick(RULES)
-    aggregator = RobustAggregator(**settings)
-    aggregator._round.model, aggregator._round.number = model, 1
-    kind = draw.pick([ParamsType.FULL, ParamsType.FULL, ParamsType.DIFF])
-    known: dict[str, str] = {}
-    for m, sent in enumerate(clients.sent):
-        site = f"site-{m}" if not draw.chance(20) else draw.pick(["\x1b[31m", "y" * 5000, "", "\ud800"]) + str(m)
-        aggregator._round.asked.add(site)
-        if form != clients.form:  # a site that sends no dict of arrays
-            sent, state = (sent, BAD) if draw.chance(6) else (pack(_row(clients, m), form), CLEAN)
+@st.composite
+def rounds(draw):
+    """Draw what each site sends and whether it must be left out, and the settings of the aggregator."""
+    sent, settings, kind, messy = draw(clients(most=9)), pick(draw, RULES), pick(draw, KINDS), draw(st.booleans())
+    form = sent.form if sent.form in ("dict", "state dict") else "dict"
+    sites = []
+    for m, (update, state) in enumerate(zip(sent.sent, sent.known, strict=True)):
+        name = f"site-{m}" if not draw(rarely(20)) else pick(draw, NAMES) + str(m)
+        if form != sent.form:  # a site that sends no dict of arrays
+            row = leaf(stored(sent.x[m], sent.dtype), "dict", sent.dtype)
+            update, state = (update, BAD) if draw(rarely(6)) else (pack(row, form), CLEAN)
+        if draw(rarely(12)):
+            sites.append((name, None, BAD))  # it never answers
         else:
-            state = clients.known[m]
-        if draw.chance(12):
-            known[site] = BAD
-            continue  # it never answers
-        known[site] = _answered(draw, aggregator, site, sent, state, kind, settings)
-    return _closed(aggregator, clients, known, form, kind, settings)
+            sites.append((name, *_answer(draw, name, update, state, kind, settings, messy)))
+    return {"sent": sent, "settings": settings, "kind": kind, "form": form, "sites": sites}
 
 
-def _row(clients: Any, m: int) -> Any:
-    return leaf(stored(clients.x[m], clients.dtype), "dict", clients.dtype)
-
-
-def _answered(
-    draw: Draw, aggregator: RobustAggregator, site: str, sent: Any, state: str, kind: ParamsType, settings: Any
-) -> str:
-    """Pass a site's result on as a controller does; return whether it must be left out."""
-    meta: dict[str, Any] = {"client_name": site, "NUM_STEPS_CURRENT_ROUND": 3}
-    if draw.chance(6):
-        meta["NUM_STEPS_CURRENT_ROUND"] = draw.pick(NUMBERS)
-        state = state if "sizes" not in settings else "either"
+def _answer(draw, site, update, state, kind, settings, messy):
+    """Draw the result that a site sends, or the content of its message, and whether it must be left out."""
+    meta = {"client_name": site, "NUM_STEPS_CURRENT_ROUND": 3}
     result = FLModel(kind, {"w": np.zeros(1)}, metrics={"loss": 0.5}, meta=meta, current_round=1)
-    result.params = sent
-    if draw.chance(8):
-        result.metrics, state = draw.pick(JUNK)(), "either"
-    if draw.chance(12):
-        result.current_round, state = draw.pick([0, 2, 10**400, "1", None]), "either"
-    if draw.chance(12):
-        result.params_type, state = draw.pick([ParamsType.FULL, ParamsType.DIFF, None]), "either"
-    if not draw.chance(3):
-        require(type(aggregator.accept_model(result)) is bool, "accept_model must return a bool")
-        return state
+    result.params = update
+    if messy and draw(rarely(4)):
+        meta["NUM_STEPS_CURRENT_ROUND"] = pick(draw, CLAIMS)
+        state = state if "sizes" not in settings else "either"
+    if messy and draw(rarely(4)):
+        name, values = pick(draw, list(ODD.items()))
+        state = "either"
+        setattr(result, name, draw(values))
+    if not draw(rarely(3)):
+        return result, state
     if result.params is None and result.metrics is None:
         result.metrics = {}  # NVFlare sends no result without both
     with patch.object(DXO, "validate", return_value=""):  # a site need not
-        content: Any = dict(FLModelUtils.to_shareable(result))
-    if draw.chance(2):
-        content, state = mutated_value(content, draw), "either"
-    shareable = Shareable()
-    shareable.update(content if isinstance(content, dict) else {"DXO": content})
-    with patch.object(aggregator._job, "sender", return_value=site):
-        require(type(aggregator.accept(shareable, FLContext())) is bool, "accept must return a bool")
-    return state
+        content = dict(FLModelUtils.to_shareable(result))
+    return (draw(changed(content)), "either") if messy and draw(st.booleans()) else (content, state)
 
 
-def _closed(
-    aggregator: RobustAggregator, clients: Any, known: dict[str, str], form: str, kind: ParamsType, settings: Any
-) -> str:
+def check(sent, settings, kind, form, sites):
+    """Pass the sites' results on as a controller does, and close the round."""
+    aggregator = RobustAggregator(**settings)
+    own = stored(np.zeros(sent.x.shape[1]), sent.dtype)
+    aggregator._round.model, aggregator._round.number = pack(leaf(own, form, sent.dtype), form), 1
+    for site, result, _ in sites:
+        aggregator._round.asked.add(site)
+        if isinstance(result, FLModel):
+            require(type(aggregator.accept_model(result)) is bool, "accept_model must return a bool")
+        elif result is not None:
+            shareable = Shareable()
+            shareable.update(result if isinstance(result, dict) else {"DXO": result})
+            with patch.object(aggregator._job, "sender", return_value=site):
+                require(type(aggregator.accept(shareable, FLContext())) is bool, "accept must return a bool")
+    return _closed(aggregator, sent, {site: state for site, _, state in sites}, form, kind, settings)
+
+
+def _closed(aggregator, clients, known, form, kind, settings):
     out = aggregator.aggregate_model()
     line = aggregator._rounds[-1]
     gone = {**line["quarantined"], **line["failed"]}
@@ -121,7 +117,6 @@ def _closed(
     return COMPARED
 
 
-def surface(folder: Path) -> Surface:
+def surface(folder):
     torch.set_num_threads(1)
-    seeds = [b"", *(bytes([n]) * 60 for n in range(1, 30)), bytes(range(120))]
-    return Surface(case, seeds)
+    return Surface(lambda case: check(**case), {"case": rounds()})

@@ -1,13 +1,9 @@
 """The figures of a campaign as Markdown, which `python -m studies pages` writes into its page."""
 
-from __future__ import annotations
-
-from typing import Any
-
 COUNTS = ("cases", "by coverage", "accepted", "compared", "refused", "crashes", "wrong")
 
 
-def summary(report: dict[str, Any]) -> str:
+def summary(report):
     """Return the run in two sentences."""
     compared = sum(one.get("compared", 0) for one in report["surfaces"].values())
     versions = ", ".join(f"{name} {one}" for name, one in report["versions"].items() if one)
@@ -18,7 +14,7 @@ def summary(report: dict[str, Any]) -> str:
     )
 
 
-def section(report: dict[str, Any]) -> str:
+def section(report):
     """Return a table with a row for each surface."""
     lines = [f"| surface | {' | '.join(COUNTS)} | slowest | memory |", "|---" * (len(COUNTS) + 3) + "|"]
     for name, one in report["surfaces"].items():

@@ -1,15 +1,10 @@
 """Surface: a server that runs out of descriptors or disk; nobody is quarantined for it, and nothing else changes."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
@@ -17,42 +12,22 @@ from safetensors.numpy import save_file
 
 import bartizan as bz
 from bartizan.errors import ServerResourceError
-from fuzz.aggregate import warm
-from fuzz.strategies import surface_of
+from fuzz.aggregate import entered, warm
 from fuzz.surfaces import COMPARED, RefusedError, Surface, require
 
 P = 7
 RULES = {"mean": bz.Mean(), "geometric median": bz.GeometricMedian(), "median": bz.Median()}
-JUNK = b"no update"
-
-
-@dataclass(frozen=True)
-class Case:
-    """Clients' files, of which some are malformed, what is done with them, and how little the server has."""
-
-    rule: str
-    kinds: list[str]
-    entry: str
-    descriptors: int
-    """More that may be opened."""
-    file_size: int
-    """Bytes that a file may have."""
-
-
-CASES = st.builds(
-    Case,
-    rule=st.sampled_from(sorted(RULES)),
-    kinds=st.lists(
-        st.sampled_from(["npy", "npy", "safetensors", "shards", "junk", "missing"]), min_size=1, max_size=12
-    ),
-    entry=st.sampled_from(["aggregate", "by id", "round", "spill"]),
-    descriptors=st.integers(0, 8),
-    file_size=st.sampled_from([0, 20, 4096, 2**20]),
-)
+KINDS = ["npy", "npy", "safetensors", "shards", "junk", "missing"]
+CASES = {
+    "rule": st.sampled_from(sorted(RULES)), "kinds": st.lists(st.sampled_from(KINDS), min_size=1, max_size=12),
+    "entry": st.sampled_from(["call", "by id", "round", "spill"]), "descriptors": st.integers(0, 8),
+    "file_size": st.sampled_from([0, 20, 4096, 2**20]),
+}  # fmt: skip
+"""Clients' files, some malformed, what is done with them, and how many may be opened and how large they may grow."""
 
 
 @contextmanager
-def limited(descriptors: int, file_size: int) -> Iterator[None]:
+def limited(descriptors, file_size):
     """Let this process open so many files more, and write so many bytes to one."""
     limits = {resource.RLIMIT_NOFILE: _highest() + 1 + descriptors, resource.RLIMIT_FSIZE: file_size}
     before = {name: resource.getrlimit(name) for name in limits}
@@ -69,64 +44,51 @@ def limited(descriptors: int, file_size: int) -> Iterator[None]:
             resource.setrlimit(name, limit)
 
 
-def _highest() -> int:
+def _highest():
     return max(map(int, os.listdir("/proc/self/fd")))
 
 
-def written(folder: Path, kinds: list[str]) -> list[Path]:
-    """The clients' files; names and shapes are those of their kind."""
+def written(folder, kinds):
+    """Write the clients' files, in names and shapes of their kind, and return their paths."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    paths = []
     for client, kind in enumerate(kinds):
-        path, row = folder / f"{client:02}", np.arange(P, dtype=np.float32) + client
+        row, path = np.arange(P, dtype=np.float32) + client, folder / f"{client:02}"
+        path.mkdir(parents=True)
         if kind == "shards":
-            path.mkdir()
             for part, numbers in enumerate((row[:3], row[3:])):
                 save_file({f"w{part}": numbers}, path / f"model-{part + 1:05}-of-00002.safetensors")
+            yield path
         elif kind == "safetensors":
-            path = path.with_suffix(".safetensors")
-            save_file({"w0": row[:3], "w1": row[3:]}, path)
+            save_file({"w0": row[:3], "w1": row[3:]}, path / "a.safetensors")
+            yield path / "a.safetensors"
         else:
-            path = path.with_suffix(".npy")
-            if kind == "npy":
-                np.save(path, row)
-            elif kind == "junk":
-                path.write_bytes(JUNK)
-        paths.append(path)
-    return paths
+            if kind != "missing":
+                np.save(path / "a.npy", row if kind == "npy" else np.array("no update"))
+            yield path / "a.npy"
 
 
-def answer(case: Case, paths: list[Path], folder: Path) -> tuple[bytes, dict[int, str]] | str:
-    """The result and who is quarantined, or why there is no result."""
-    rule = RULES[case.rule]
+def answer(rule, entry, paths, folder):
+    """Return the result and who is quarantined, or why there is no result."""
+    rows = [np.arange(P, dtype=np.float32) + client for client in range(len(paths))]
     try:
-        if case.entry in ("round", "spill"):
-            spill = folder / "spill" if case.entry == "spill" else None
-            with bz.Aggregator(rule, "auto").round(1, spill=spill, recheck=False) as opened:
-                for client, path in enumerate(paths):
-                    opened.add(path if spill is None else np.arange(P, dtype=np.float32) + client, client)
-                out = opened.close()
-        else:
-            updates = dict(enumerate(paths)) if case.entry == "by id" else paths
-            out = bz.aggregate(updates, rule, seed=1)
+        out = entered(entry, rows if entry == "spill" else paths, bz.Aggregator(rule, "auto"), folder / "spill")
     except bz.TooFewClientsError as few:
         return few.problem
     arrays = out.update.values() if isinstance(out.update, dict) else [out.update]
     return b"".join(array.tobytes() for array in arrays), out.quarantined
 
 
-def check(folder: Path, case: Case) -> str:
-    paths = written(folder / "clients", case.kinds)
-    wanted = answer(case, paths, folder)
+def check(folder, rule, kinds, entry, descriptors, file_size):
+    paths = list(written(folder / "clients", kinds))
+    wanted = answer(RULES[rule], entry, paths, folder)
     try:
-        with limited(case.descriptors, case.file_size):
-            got = answer(case, paths, folder)
+        with limited(descriptors, file_size):
+            got = answer(RULES[rule], entry, paths, folder)
     except ServerResourceError:
         raise RefusedError from None
     require(got == wanted, f"a server's fault changed {wanted!r} to {got!r}")
     return COMPARED
 
 
-def surface(folder: Path) -> Surface:
-    return surface_of(CASES, partial(check, folder), warm)
+def surface(folder):
+    return Surface(partial(check, folder), CASES, warm)

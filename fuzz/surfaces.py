@@ -1,14 +1,13 @@
 """Registry of the surfaces, and what counts as a refusal or a failure of a case."""
 
-from __future__ import annotations
-
 import dis
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 # The package is located, not imported: coverage is measured of what is imported later.
 _spec = find_spec("bartizan")
@@ -23,97 +22,67 @@ ACCEPTED, COMPARED, REFUSED = "accepted", "compared", "refused"
 
 @dataclass(frozen=True)
 class Surface:
-    """One way into the library: `case` runs the case that some bytes describe and returns its outcome."""
+    """One way into the library: `check` runs a case, which is drawn as its arguments, and returns the outcome."""
 
-    case: Callable[[bytes], str]
-    seeds: list[bytes] = field(default_factory=lambda: [b""])
-    """Cases that mutation starts from."""
-    length: int = 400
-    """Largest number of bytes of a case."""
+    check: Callable[..., str]
+    cases: Mapping[str, Any]
+    """A Hypothesis strategy for each argument."""
     warm: Callable[[], None] = lambda: None
     """Compiles the kernels that any case may need, so that no case is timed with compilation."""
 
 
+def surface_of_calls(calls, warm=lambda: None):
+    """Return the surface whose cases are functions without arguments, drawn with all that they need."""
+    return Surface(lambda call: call(), {"call": calls}, warm)
+
+
 @dataclass(frozen=True)
 class Entry:
-    """Where a surface is built, its share of the time, the modules that guide coverage, and the extra it needs."""
+    """Where a surface is built, its share of the time, the packages whose branches guide it, and the extra it needs."""
 
     build: str
     share: int
-    modules: tuple[str, ...]
+    packages: str
     needs: str = "torch"
 
 
-def _under(package: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"bartizan.{package}.{name}" for name in names)
-
-
-DATA, REPORT = "lab.data", "lab.report"
 SURFACES = {
-    "aggregate": Entry("aggregate:surface", 6, _under("updates", "parse", "layout") + _under("judge", "quarantine")),
-    "round": Entry("round:surface", 5, ("bartizan.round", *_under("updates", "parse", "spill"))),
-    "sizes": Entry("sizes:surface", 2, _under("judge", "client_reports") + _under("rules", "base"), "hypothesis"),
-    "update-files": Entry("updates.files:surface", 2, _under("updates", "files", "headers"), "safetensors"),
-    "shards": Entry("updates.stores:folders", 2, _under("updates", "folders", "headers", "fetch"), "safetensors"),
-    "stores": Entry("updates.stores:store", 1, _under("updates", "fetch", "stores"), "fsspec"),
-    "adapters": Entry(
-        "adapters:surface", 2, _under("sources.adapters", "adapters", "peft_folders", "adapter_round"), "safetensors"
-    ),
-    "server-faults": Entry("server_faults:surface", 1, _under("updates", "files", "mapping", "spill"), "safetensors"),
-    "weightless": Entry("weightless:containers", 2, _under("updates", "parse", "layout", "build"), "hypothesis"),
-    "weightless-adapters": Entry(
-        "weightless:adapters",
-        1,
-        _under("sources.adapters", "adapters", "adapter_round", "merge", "result_template"),
-        "hypothesis",
-    ),
-    "blind-spots": Entry(
-        "blind_spots:surface",
-        1,
-        (*_under("measure", "rotated"), *_under("sources.adapters", "two_sided")),
-        "hypothesis",
-    ),
-    "cifar": Entry("lab.data:cifar", 2, _under(DATA, "safe_pickle", "cifar", "base"), "PIL"),
-    "mnist": Entry("lab.data:mnist", 1, _under(DATA, "idx", "base"), "PIL"),
-    "sotu": Entry("lab.data:sotu", 1, _under(DATA, "addresses", "base"), "PIL"),
-    "tiny-imagenet": Entry("lab.data:tiny_imagenet", 1, _under(DATA, "tiny_imagenet", "base"), "PIL"),
-    "configs": Entry("lab.config:surface", 2, _under("lab.config", "experiment", "choices", "keys")),
-    "results": Entry(
-        "lab.runs:results",
-        2,
-        (
-            "bartizan.records",
-            "bartizan.result_lines",
-            "bartizan._util.schema",
-            "bartizan._util.jsonl",
-            *_under(REPORT, "load", "run_data", "content", "finding", "factors", "pack"),
-        ),
-    ),
-    "checkpoints": Entry(
-        "lab.runs:checkpoints", 1, _under("lab.runs", "checkpoint") + _under("lab.training", "server")
-    ),
-    "first-weights": Entry("lab.weights:surface", 1, _under("lab.models", "weights"), "safetensors"),
-    "file-kinds": Entry(
-        "file_kinds:surface",
-        1,
-        ("bartizan._util.regular_files", *_under("updates", "files"), *_under(DATA, "base")),
-        "PIL",
-    ),
-    "flower": Entry("flower:surface", 2, _under("flower", "replies"), "flwr"),
-    "flower-checkpoints": Entry("flower_checkpoints:surface", 1, _under("flower", "saved_state"), "flwr"),
-    "nvflare": Entry("nvflare:surface", 2, _under("nvflare", "aggregator", "site_results"), "nvflare"),
+    "aggregate": Entry("aggregate", 6, "updates judge"),
+    "round": Entry("round", 5, "updates judge round"),
+    "sizes": Entry("sizes", 2, "judge rules.base"),
+    "update-files": Entry("updates.files", 2, "updates", "safetensors"),
+    "shards": Entry("updates.files:shards", 2, "updates", "safetensors"),
+    "stores": Entry("updates.files:stores", 1, "updates", "fsspec"),
+    "adapters": Entry("adapters", 2, "sources.adapters", "safetensors"),
+    "server-faults": Entry("server_faults", 1, "updates", "safetensors"),
+    "weightless": Entry("weightless:containers", 2, "updates"),
+    "weightless-adapters": Entry("weightless:adapters", 1, "sources.adapters"),
+    "blind-spots": Entry("blind_spots", 1, "measure.rotated sources.adapters"),
+    "cifar": Entry("lab.data:cifar", 2, "lab.data", "PIL"),
+    "mnist": Entry("lab.data:mnist", 1, "lab.data", "PIL"),
+    "sotu": Entry("lab.data:sotu", 1, "lab.data", "PIL"),
+    "tiny-imagenet": Entry("lab.data:tiny_imagenet", 1, "lab.data", "PIL"),
+    "configs": Entry("lab.config", 2, "lab.config"),
+    "results": Entry("lab.runs:results", 2, "records lab.report"),
+    "checkpoints": Entry("lab.runs:checkpoints", 1, "lab.runs lab.training.server"),
+    "first-weights": Entry("lab.runs:first_weights", 1, "lab.models.weights", "safetensors"),
+    "file-kinds": Entry("file_kinds", 1, "updates lab.data", "PIL"),
+    "flower": Entry("flower:replies", 2, "flower", "flwr"),
+    "flower-checkpoints": Entry("flower:checkpoints", 1, "flower", "flwr"),
+    "nvflare": Entry("nvflare", 2, "nvflare", "nvflare"),
 }
 
 
-def build(name: str, folder: Path) -> Surface:
+def build(name, folder):
+    """Return a surface that writes its files into this folder."""
     module, _, function = SURFACES[name].build.partition(":")
-    surface: Surface = getattr(import_module(f"fuzz.{module}"), function)(folder)
-    return surface
+    folder.mkdir(parents=True, exist_ok=True)
+    return getattr(import_module(f"fuzz.{module}"), function or "surface")(folder)
 
 
-def missing(name: str) -> list[str]:
+def missing(name):
     """Return the packages that a surface needs and that are not installed."""
-    return [package for package in ("torch", SURFACES[name].needs) if find_spec(package) is None]
+    return [package for package in ("torch", "hypothesis", SURFACES[name].needs) if find_spec(package) is None]
 
 
 class WrongError(AssertionError):
@@ -124,13 +93,13 @@ class RefusedError(Exception):
     """The library refused this case with a documented error."""
 
 
-def require(condition: object, message: str) -> None:
+def require(condition, message):
     if not condition:
         raise WrongError(message)
 
 
 @contextmanager
-def documented(*kinds: type[BaseException], sound: bool = False) -> Iterator[None]:
+def documented(*kinds, sound=False):
     """Turn an error of these kinds that the library raised itself, with a message, into a refusal.
 
     It is wrong to refuse a sound input.
@@ -144,7 +113,7 @@ def documented(*kinds: type[BaseException], sound: bool = False) -> Iterator[Non
         raise RefusedError from error
 
 
-def on_purpose(error: BaseException) -> bool:
+def on_purpose(error):
     """Return whether a `raise` statement of the library raised this, with a message of reasonable length."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
@@ -156,7 +125,7 @@ def on_purpose(error: BaseException) -> bool:
     return raised and 10 < len(str(error)) < LONGEST_MESSAGE and not out_of_memory(error)
 
 
-def out_of_memory(error: BaseException | None) -> bool:
+def out_of_memory(error):
     """Return whether a MemoryError that no client raised is among the causes of this error."""
     while error is not None:
         if isinstance(error, MemoryError) and str(error) != CLIENT_MEMORY_ERROR:
@@ -165,6 +134,6 @@ def out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def fair(reason: str) -> bool:
+def fair(reason):
     """Return whether a client's quarantine is explained in a few words, and not by a lack of memory."""
     return 10 < len(reason) < LONGEST_REASON and ("MemoryError" not in reason or CLIENT_MEMORY_ERROR in reason)

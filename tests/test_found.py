@@ -12,12 +12,12 @@ pytest.importorskip("torch")
 import torch
 
 import bartizan as bz
+import hostile_objects as hostile
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.records import CorruptFileError
 from fuzz.lab.runs import STATE
-from fuzz.updates import hostile_objects as hostile
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 FORMS = {"array": lambda row: row, "dict": lambda row: {"w": row[:3], "b": row[3:]}}

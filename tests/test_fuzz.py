@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
@@ -23,7 +24,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("PIL")
 
 import bartizan as bz
-from bartizan import files, registry
+from bartizan import files
 from bartizan._util import schema
 from bartizan.judge import judge
 from bartizan.kernels import reference
@@ -31,106 +32,64 @@ from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
 from bartizan.rules.krum import Krum
 from bartizan.sources.adapters import result_template, two_sided
-from bartizan.updates import Updates, fetch, layout, parse_updates
+from bartizan.updates import Updates, layout, parse_updates
 from bartizan.updates import build as combining
-from fuzz import monitor, search
-from fuzz.draw import Draw
-from fuzz.monitor import Monitor
-from fuzz.rules import RULES
-from fuzz.shrink import shrunk
-from fuzz.surfaces import CLIENT_MEMORY_ERROR, HOME, SURFACES, RefusedError, Surface, build, documented, fair, missing
-from round_machine import RoundMachine
+from fuzz import engine, surfaces
+from fuzz.engine import Monitor
+from fuzz.surfaces import CLIENT_MEMORY_ERROR, SURFACES, RefusedError, Surface, documented, fair, missing
 
 ROOT = Path(__file__).parent.parent
-FEW = settings(max_examples=25, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
-@pytest.fixture(scope="module", params=SURFACES)
-def surface(request, tmp_path_factory):
-    if missing(request.param):
-        pytest.skip(f"{missing(request.param)} not installed")
-    return build(request.param, tmp_path_factory.mktemp("fuzz"))
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def alarm(monkeypatch):
     """Let a hang fail, and nothing that is only slow: kernels may be compiled, on a busy machine."""
-    monkeypatch.setattr(monitor, "TIME_LIMIT", 300.0)
-    before = signal.getsignal(signal.SIGALRM)
-    monitor.raise_on_alarm()
+    monkeypatch.setattr(engine, "SECONDS_PER_CASE", 300.0)
+    before = engine.raise_on_alarm()
     yield
     signal.signal(signal.SIGALRM, before)
 
 
-def first(surface: Surface, count: int) -> Monitor:
-    """Run this many cases."""
-    seen = Monitor(surface)
-    for data in itertools.islice(search.cases(surface, seed=0), count):
-        seen.run(data)
-    return seen
+def monitor_of(name, folder):
+    if missing(name):
+        pytest.skip(f"{missing(name)} not installed")
+    return Monitor(name, surfaces.build(name, folder))
 
 
-def found(surface: Surface, says: str, most: int = 2500) -> bool:
-    """Return whether one of `most` cases fails with this message."""
-    seen = Monitor(surface)
-    for data in itertools.islice(search.cases(surface, seed=0), most):
-        if not seen.run(data) and says in messages(seen):
+def found(monitor, says, most=10):
+    """Return whether one of so many runs, each until something new fails, fails with this message."""
+    for number in range(most):
+        monitor.search(number, max_examples=250, phases=[Phase.generate])
+        if any(says in f"{mark}: {failure['said']}" for mark, failure in monitor.failures.items()):
             return True
     return False
 
 
-def messages(seen: Monitor) -> str:
-    return "; ".join(failure["said"] for failure in seen.failures.values())
+@pytest.mark.parametrize("name", SURFACES)
+def test_no_case_of_a_short_campaign_fails(name, tmp_path):
+    monitor = monitor_of(name, tmp_path)
+    monitor.search(0, max_examples=100)
+    assert not monitor.failures
+    assert monitor.cases >= 100
+    assert monitor.outcomes["accepted"]
+    assert monitor.outcomes["refused"] or name.startswith("weightless")
 
 
-def test_no_case_of_a_short_campaign_fails(surface, alarm):
-    seen = first(surface, 100)
-    assert not seen.failures
-    assert seen.outcomes["accepted"]
-    assert seen.outcomes["refused"]
+@pytest.mark.parametrize("name", ["aggregate", "round", "nvflare", "checkpoints"])
+def test_no_case_that_is_drawn_from_bytes_fails(name, tmp_path):
+    monitor, draw = monitor_of(name, tmp_path), random.Random(0)
+    run = monitor.test().hypothesis.fuzz_one_input
+    for _ in range(40):
+        run(draw.randbytes(4096))
+    assert monitor.cases > 20
 
 
-@pytest.mark.parametrize("name", ["aggregate", "round"])
-def test_no_bytes_that_hypothesis_draws_make_a_case_that_fails(name, tmp_path, alarm):
-    seen = Monitor(build(name, tmp_path))
-
-    @FEW
-    @given(st.binary(max_size=300))
-    @example(bytes(range(256)))
-    def try_one(data):
-        assert seen.run(data), seen.failures
-
-    try_one()
+def rolled(weighted_sum=combining._weighted_sum):
+    return lambda clients, weights: weighted_sum(clients, np.roll(weights, 1))
 
 
-TestRoundMachine = RoundMachine.TestCase
-TestRoundMachine.settings = settings(FEW, max_examples=20, stateful_step_count=20)
-
-
-def test_a_campaign_finds_quarantine_switched_off(monkeypatch, tmp_path, alarm):
-    monkeypatch.setattr(judge, "unusable_numbers", lambda clients, stats, find_faults: {})
-    assert found(build("aggregate", tmp_path), "bad clients took part")
-
-
-def test_a_campaign_finds_weights_that_are_off_by_one(monkeypatch, tmp_path, alarm):
-    weighted_sum = combining._weighted_sum
-    monkeypatch.setattr(combining, "_weighted_sum", lambda clients, weights: weighted_sum(clients, np.roll(weights, 1)))
-    assert found(build("aggregate", tmp_path), "the update is not the weighted sum of the clients")
-
-
-def test_a_campaign_finds_a_rule_that_trusts_the_wrong_client(monkeypatch, tmp_path, alarm):
-    def worst(self, geometry):
-        weights = np.zeros(geometry.n_clients)
-        weights[geometry.squared_distances.sum(axis=1).argmax()] = 1.0
-        return weights
-
-    monkeypatch.setattr(Krum, "weigh", worst)
-    assert found(build("aggregate", tmp_path), "Krum selected a client of too large a score")
-
-
-def test_a_campaign_finds_a_loader_that_lets_errors_through(monkeypatch, tmp_path, alarm):
-    monkeypatch.setattr(cifar, "_safely", lambda source, path, read, value: read(value))
-    assert "NotDataError" in " ".join(first(build("cifar", tmp_path), 200).failures)
+def farthest(self, geometry):
+    return np.eye(geometry.n_clients)[geometry.squared_distances.sum(axis=1).argmax()]
 
 
 def refusing(path):
@@ -165,30 +124,48 @@ def hadamard_rows(self, modules, side, low, x):
     return signs.reshape(1, -1, self.rows)[:, : x.shape[2]].astype(x.dtype)
 
 
-def sizes_only(folder, path, state=fetch.StoredFolder._state):
-    return state(folder, path)[:1]
+def by_another_name(read=files.open_update):
+    return lambda place: read(str(place).replace("00002-of", "00001-of") if "://" in str(place) else place)
 
 
 BROKEN = {  # what is broken: the surface, where, the thing put there, what the campaign says
+    "quarantine switched off": (
+        *("aggregate", judge, "unusable_numbers"),
+        *(lambda source, measured: {}, "bad clients took part"),
+    ),
+    "weights that are off by one": (
+        "aggregate",
+        combining,
+        "_weighted_sum",
+        rolled(),
+        "the update is not the weighted sum",
+    ),
+    "a rule that trusts the wrong client": (
+        "aggregate",
+        Krum,
+        "weigh",
+        farthest,
+        "Krum selected a client of too large",
+    ),
+    "errors that a loader lets through": (
+        *("cifar", cifar, "_safely", lambda source, path, read, value: read(value), "NotDataError"),
+    ),
     "a reader that refuses every file": ("update-files", files, "npy_dtype", refusing, "a sound input was refused"),
-    "objects whose versions are not compared": ("stores", fetch.StoredFolder, "_state", sizes_only, "request "),
-    "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than the independent reader"),
+    "an object in a store that is another one": ("stores", files, "open_update", by_another_name(), "in a store"),
+    "pixels inverted": ("mnist", idx, "_read", inverted(), "other pixels than were written"),
     "checkpoints of another round": (
-        "checkpoints",
-        checkpoint,
-        "schema",
-        SimpleNamespace(parse=of_another_round),
-        "'round' is not what torch reads",
+        *("checkpoints", checkpoint, "schema"),
+        *(SimpleNamespace(parse=of_another_round), "'round' is not what torch reads"),
     ),
     "a reference that is ignored": (
-        *("aggregate", sys.modules["bartizan.aggregate"], "parse_updates"),
+        *("aggregate", sys.modules["bartizan.sources.local"], "parse_updates"),
         *(without_reference(), "the clients' geometry"),
     ),
     "a rule that trusts all alike": (
         *("aggregate", bz.MultiKrum, "weigh"),
         *(lambda self, geometry: geometry.shares, "MultiKrum did not select"),
     ),
-    "sizes of any ratio": ("sizes", sys.modules["bartizan.measure.geometry"], "LEAST_SIZE", 0.0, "were taken"),
+    "sizes of any ratio": ("sizes", sys.modules["bartizan.measure.client_sizes"], "LEAST_SIZE", 0.0, "were taken"),
     "a container chosen without the weights": (
         *("weightless", Updates, "like_of"),
         *(lambda self, weights: layout.usual_container(self.containers, np.ones(len(self))), "a client without weight"),
@@ -199,28 +176,55 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
     ),
     "a blind spot": ("blind-spots", two_sided.RandomSigns, "columns", hadamard_rows, "hides a vector"),
     "a projection by another seed": (
-        "aggregate",
-        bz.Rotated,
-        "measure",
-        by_another_seed(),
-        "the clients' geometry",
+        *("aggregate", bz.Rotated, "measure", by_another_seed(), "the clients' geometry"),
     ),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_campaign_finds(name, monkeypatch, tmp_path, alarm):
+def test_a_campaign_finds(name, monkeypatch, tmp_path):
     which, where, attribute, put, says = BROKEN[name]
-    surface = build(which, tmp_path)
+    monitor = monitor_of(which, tmp_path)
     monkeypatch.setattr(where, attribute, put)
-    assert found(surface, says)
+    assert found(monitor, says)
 
 
-def test_a_case_that_hangs_is_a_failure(monkeypatch, alarm):
-    monkeypatch.setattr(monitor, "TIME_LIMIT", 0.05)
-    seen = Monitor(Surface(lambda data: time.sleep(20) or "accepted"))
-    assert not seen.run(b"")
-    assert "HangError" in next(iter(seen.failures))
+def test_a_case_that_hangs_is_a_failure(monkeypatch):
+    monkeypatch.setattr(engine, "SECONDS_PER_CASE", 0.05)
+    monitor = Monitor("made_up", Surface(lambda n: time.sleep(20) or "accepted", {"n": st.just(0)}))
+    assert found(monitor, "TimeoutError")
+
+
+def over(limit):
+    """A surface that fails above a limit."""
+
+    def check(n):
+        surfaces.require(n <= limit, "too large")
+        return "accepted"
+
+    return Surface(check, {"n": st.integers(0, 2**16)})
+
+
+def test_a_failure_is_shrunk_and_replayed_until_it_is_mended():
+    monitor = Monitor("made_up", over(999))
+    monitor.search(0, max_examples=100)
+    said = monitor.failures["wrong: too large"]["case"]
+    assert "n=1000" in said
+    (blob,) = re.findall(r"b'(.*?)'", said)
+    again, mended = Monitor("made_up", over(999)), Monitor("made_up", over(2**16))
+    for one in (again, mended):
+        one.replay(blob.encode())
+    assert again.failures.keys() == monitor.failures.keys()
+    assert not mended.failures
+
+
+def test_a_known_failure_does_not_end_a_run_again():
+    monitor = Monitor("made_up", over(-1))
+    monitor.search(0, max_examples=100)
+    before = monitor.cases
+    monitor.search(1, max_examples=100)
+    assert monitor.cases == before + 100
+    assert monitor.report()["wrong"] == 1
 
 
 ACCIDENTS = {
@@ -234,7 +238,7 @@ ACCIDENTS = {
 
 def ours(code: str) -> None:
     """Run code as if it were a file of the library."""
-    where = str(Path(HOME) / "made_up.py")
+    where = str(Path(surfaces.HOME) / "made_up.py")
     exec(compile(code, where, "exec"), {"np": np, "json": json, "text": "no number"})
 
 
@@ -264,26 +268,9 @@ def test_a_memory_error_is_a_failure_unless_a_client_raised_it():
     assert fair(f"it can't be read: MemoryError: {CLIENT_MEMORY_ERROR}")
 
 
-def test_failures_are_shrunk():
-    assert shrunk(lambda data: b"\xff" in data, bytes(range(200, 256)) * 3) == b"\xff"
-
-
 @pytest.mark.parametrize("name", SURFACES)
-def test_the_modules_that_guide_the_search_exist(name):
-    assert [module for module in SURFACES[name].modules if find_spec(module) is None] == []
-
-
-def test_choices_end_where_the_bytes_do():
-    draw = Draw(b"\x05")
-    assert [draw.below(4), draw.below(1000), draw.chance(2)] == [1, 0, False]
-
-
-def test_every_rule_of_the_registry_is_drawn_and_six_behind_a_pre_aggregator():
-    known = {
-        cls.__name__ for each in (registry.RULES, registry.COORDINATEWISE) for cls in map(each.find, each.built_in)
-    }
-    assert known <= RULES.keys()
-    assert sum(" >> " in name for name in RULES) == 6
+def test_the_packages_that_guide_the_search_exist(name):
+    assert [one for one in SURFACES[name].packages.split() if find_spec(f"bartizan.{one}") is None] == []
 
 
 def test_the_campaign_writes_its_figures(tmp_path):

@@ -179,6 +179,7 @@ def hard_cases(bz: Any, x: np.ndarray) -> Iterator[tuple[str, Callable[[], Any]]
 def sharded_cases(bz: Any, x: np.ndarray) -> Iterator[tuple[str, Callable[[], Any]]]:
     """One rank that holds all columns."""
     import torch.distributed as dist
+
     from bartizan.distributed import ShardedAggregator
 
     if not dist.is_initialized():

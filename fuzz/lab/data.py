@@ -1,137 +1,155 @@
-"""Surfaces: the loaders of data sets, with one file replaced or changed."""
-
-from __future__ import annotations
+"""Surfaces: the loaders of data sets. Sound files are read as they were written, damaged ones do no harm."""
 
 import gzip
 import io
 import os
 import pickle
+import re
 import struct
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import numpy as np
+from hypothesis import strategies as st
 from PIL import Image
 
-from bartizan.lab.data.base import DataError, Dataset
+from bartizan.lab.data.base import DataError
 from bartizan.lab.data.loaders import load
-from fuzz.draw import Draw
-from fuzz.lab.data_readers import Files, Reader, addresses, binary, idx, jpegs, pickles
-from fuzz.mutate import mutated_bytes
-from fuzz.surfaces import ACCEPTED, COMPARED, Surface, documented, require
+from fuzz.surfaces import ACCEPTED, COMPARED, documented, require, surface_of_calls
+from fuzz.values import files
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (2, 3072), np.uint8)
-
-
-def _batch(key: str, protocol: int) -> bytes:
-    return pickle.dumps({b"data": PIXELS, key.encode(): [1, 3], b"batch_label": b"one"}, protocol)
+N_TRAIN, N = 5, 6
+"""Images to train on, and all: the last one is the test set."""
+NAMES = "\n".join(f"c{n}" for n in range(100)).encode()
 
 
-def _idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">{1 + array.ndim}I", 2048 + array.ndim, *array.shape) + array.tobytes()
+def _batches(key, protocol, x, y):
+    made = [pickle.dumps({b"data": x[n : n + 1], key: [int(y[n])], b"batch_label": b"one"}, protocol) for n in range(N)]
+    return {**{f"data_batch_{n + 1}": made[n] for n in range(N_TRAIN)}, "test_batch": made[-1]}, x
 
 
-def _jpeg() -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(PIXELS[0, :768].reshape(16, 16, 3)).resize((64, 64)).save(out, "JPEG", quality=40)
-    return out.getvalue()
+def _cifar100(x, y):
+    parts = {"train": slice(N_TRAIN), "test": slice(N_TRAIN, N)}
+    made = {name: pickle.dumps({b"data": x[at], b"fine_labels": y[at].tolist()}, 2) for name, at in parts.items()}
+    return made | {"meta": pickle.dumps({"fine_label_names": [f"c{n}" for n in range(100)]}, 2)}, x
 
 
-CIFAR10 = {f"data_batch_{n}": _batch("labels", 2) for n in range(1, 6)} | {"test_batch": _batch("labels", 4)}
-CIFAR100 = {
-    "train": _batch("fine_labels", 2),
-    "test": _batch("fine_labels", 3),
-    "meta": pickle.dumps({"fine_label_names": [f"c{n}" for n in range(100)]}, 2),
-}
-BINARY = {"train.bin": bytes([0, 5]) + PIXELS[0].tobytes(), "test.bin": bytes([1, 9]) + PIXELS[1].tobytes()} | {
-    "fine_label_names.txt": "\n".join(f"c{n}" for n in range(100)).encode()
-}
-IDX = {
-    **{f"{part}-images-idx3-ubyte": _idx(PIXELS[:, :784].reshape(2, 28, 28)) for part in ("train", "t10k")},
-    **{f"{part}-labels-idx1-ubyte": _idx(np.array([1, 9], np.uint8)) for part in ("train", "t10k")},
-}
-PACKED = {f"{name}.gz": gzip.compress(one, mtime=0) for name, one in IDX.items()}
-TINY = {
-    "wnids.txt": b"n01\nn02\n",
-    "words.txt": b"n01\tgoldfish, fish\nn02\tfrog\n",
-    "val/val_annotations.txt": b"val_0.JPEG\tn02\t0\t0\t9\t9\n",
-    "train/n01/images/n01_0.JPEG": _jpeg(),
-    "val/images/val_0.JPEG": _jpeg(),
-}
-ADAMS = "Gentlemen \u201cof\u201d the Senate \u2014 caf\u00e9.\n\tI was apprehensive. ".encode() * 16
-SOTU = {
-    "1790_george_washington_n.txt": b"Fellow-Citizens of the Senate and House of Representatives: I embrace. " * 14,
-    "1791_george_washington_n.txt": b"In vain may we expect peace with the Indians on our frontiers. " * 9,
-    "1797_john_adams_f.txt": ADAMS,
-}
+def _binary(x, y):
+    rows = [bytes([0, label]) + row.tobytes() for row, label in zip(x, y, strict=True)]
+    made = {"train.bin": b"".join(rows[:N_TRAIN]), "test.bin": rows[-1], "fine_label_names.txt": NAMES}
+    return made, x
 
 
-class Loader:
-    """A folder of one data set in which each case changes one file."""
+def _idx(pack, x, y):
+    x, made = x[:, :784].reshape(N, 28, 28), {}
+    for part, at in {"train": slice(N_TRAIN), "t10k": slice(N_TRAIN, N)}.items():
+        for name, a in (("images-idx3-ubyte", x[at]), ("labels-idx1-ubyte", y[at])):
+            whole = struct.pack(f">{1 + a.ndim}I", 2048 + a.ndim, *a.shape) + a.tobytes()
+            made[f"{part}-{name}" + ".gz" * pack] = gzip.compress(whole, mtime=0) if pack else whole
+    return made, x
 
-    def __init__(self, name: str, files: Files, read: Reader, folder: Path) -> None:
-        self.name, self.files, self.read, self.folder = name, files, read, folder
-        self.names = list(files)
-        for one, content in files.items():
+
+def _tiny_imagenet(x, y):
+    y[:] = [*range(N_TRAIN), y[-1] % N_TRAIN]
+    made = {"wnids.txt": b"n0\nn1\nn2\nn3\nn4\n", "words.txt": b"n0\tgoldfish, fish\nn1\tfrog\n"}
+    made["val/val_annotations.txt"] = f"val_0.JPEG\tn{y[-1]}\t0\t0\t9\t9\n".encode()
+    paths = [*(f"train/n{n}/images/n{n}_0.JPEG" for n in range(N_TRAIN)), "val/images/val_0.JPEG"]
+    for path, row in zip(paths, x, strict=True):
+        out = io.BytesIO()
+        Image.fromarray(row[:768].reshape(16, 16, 3)).resize((64, 64)).save(out, "JPEG", quality=40)
+        made[path] = out.getvalue()
+    return made, np.stack([np.asarray(Image.open(io.BytesIO(made[path]))).transpose(2, 0, 1) for path in paths])
+
+
+def _sotu(authors, x, y):
+    """Write addresses and read them by the definition: windows of 65, the last tenth of each author's to test."""
+    letters = [chr(c) for c in [*range(32, 127), 0x2018, 0x201D, 0x2014, 0xE9, 9, 10]]
+    plain = {0x2018: "'", 0x201D: '"', 0x2014: "-", 9: " ", 10: " "}
+    parts, made = ([], []), {}
+    for author, (name, row) in enumerate(zip(authors, x.reshape(2, -1), strict=False)):
+        text = "".join(letters[one % len(letters)] for one in row[: 2000 + 10 * int(y[0])])
+        made[name] = text.encode()
+        codes = re.sub(" +", " ", text.translate(plain))
+        codes = [0 if c == " " else ord(c) - 32 if ord(c) < 127 else 95 for c in codes]
+        cut = round(0.9 * len(codes))
+        for part, piece in zip(parts, (codes[:cut], codes[cut:]), strict=True):
+            part += [(piece[at : at + 65], author) for at in range(0, len(piece) - 64, 64)]
+    rows = [*parts[0], *parts[1]]
+    y.resize(len(rows), refcheck=False)
+    y[:] = [author for _, author in rows]
+    return made, np.array([row for row, _ in rows])
+
+
+ON_DISK = {}
+"""The files that were written last: most cases change one."""
+
+
+def _check(name, folder, content, *wanted):
+    """Load a folder of these files; `wanted` are the pixels and labels of sound ones."""
+    for one in content:
+        if ON_DISK.get(folder / one) is not content[one]:
             (folder / one).parent.mkdir(parents=True, exist_ok=True)
-            (folder / one).write_bytes(content)
-
-    def case(self, draw: Draw, whole: bool) -> str:
-        """Replace one file by the rest of the bytes, change it in a few places, or keep it."""
-        name = self.names[draw.below(len(self.names))]
-        path, valid = self.folder / name, self.files[name]
-        content = draw.rest() if whole else valid if draw.chance(8) else mutated_bytes(valid, draw)
-        path.write_bytes(content)
-        try:
-            with documented(DataError, sound=content == valid):
-                data = load(self.name, self.folder)
-        finally:
-            path.write_bytes(valid)
-        check(data)
-        try:
-            want = self.read({**self.files, name: content})
-        except Exception:  # the independent readers accept fewer files
-            require(content != valid, "the campaign can't read its own files")
-            return ACCEPTED
-        for images, (pixels, labels) in zip((data.train, data.test), want, strict=True):
-            require(
-                np.array_equal(images.pixels.reshape(len(pixels), -1), pixels),
-                "other pixels than the independent reader",
-            )
-            require(labels is None or np.array_equal(images.labels, labels), "other labels than the independent reader")
-        return COMPARED
-
-
-def check(data: Dataset) -> None:
-    """Require that an accepted data set is consistent."""
-    for images in (data.train, data.test):
-        require(
-            images.pixels.dtype == np.uint8 and len(images.pixels) == len(images.labels),
-            "images and labels differ in number or type",
-        )
-        require(images.labels.min() >= 0 and images.labels.max() < data.n_classes, "labels beyond the classes")
+            (folder / one).write_bytes(content[one])
+            ON_DISK[folder / one] = content[one]
+    with documented(DataError, sound=bool(wanted)):
+        found = load(name, folder)
+    for images in (found.train, found.test):
+        same = images.pixels.dtype == np.uint8 and len(images.pixels) == len(images.labels)
+        require(same, "images and labels differ in number or type")
+        require(images.labels.min() >= 0 and images.labels.max() < found.n_classes, "labels beyond the classes")
         require(images.pixels.size < 10**7, "more pixels than the files have bytes for")
+    if not wanted:
+        return ACCEPTED
+    pixels, labels = (
+        np.concatenate([getattr(found.train, of), getattr(found.test, of)]) for of in ("pixels", "labels")
+    )
+    same = np.array_equal(pixels.reshape(len(pixels), -1), wanted[0].reshape(len(wanted[0]), -1))
+    require(same, "other pixels than were written")
+    require(np.array_equal(labels, wanted[1]), "other labels than were written")
+    return COMPARED
 
 
-def _surface(*sets: tuple[str, Files, Reader]) -> Callable[[Path], Surface]:
-    def surface(folder: Path) -> Surface:
+def written(write, seed):
+    """Return the files of a data set, its pixels and its labels."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(0, 256, (N, 3072), np.uint8), rng.integers(0, 10, N, np.uint8)
+    return *write(x, y), y
+
+
+def _cases(name, write, folder):
+    """Return strategies of calls with a data set as it is written, and with one file replaced or changed."""
+    whole, *_ = written(write, 0)
+
+    def sound(seed):
+        return _check(name, folder, *written(write, seed))
+
+    def damaged(one, data):
+        return _check(name, folder, whole | {one: data})
+
+    seeds = st.integers(0, 2**32).map(partial(partial, sound))
+    return [seeds, seeds, *(files(whole[one]).map(partial(partial, damaged, one)) for one in whole)]
+
+
+def _surface(*sets):
+    def surface(folder):
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        loaders = [Loader(*one, folder / f"{one[0]}-{n}") for n, one in enumerate(sets)]
-
-        def case(data: bytes) -> str:
-            draw = Draw(data)
-            return draw.pick(loaders).case(draw, whole=draw.chance(2))
-
-        seeds = [bytes([n, 0, at]) + bytes(range(40)) for n in range(len(sets)) for at in range(3)]
-        for n, (_, files, _) in enumerate(sets):
-            seeds += [bytes([n, 1, at]) + one for at, one in enumerate(files.values()) if len(one) < 9000][:6]
-        return Surface(case, seeds, length=9000)
+        return surface_of_calls(
+            st.one_of([case for n, one in enumerate(sets) for case in _cases(*one, folder / str(n))])
+        )
 
     return surface
 
 
-cifar = _surface(("cifar10", CIFAR10, pickles), ("cifar100", CIFAR100, pickles), ("cifar100", BINARY, binary))
-mnist = _surface(("fashion-mnist", IDX, idx), ("mnist", PACKED, idx))
-# Any bytes are text: what is refused is a set without a whole window.
-sotu = _surface(("sotu", SOTU, addresses), ("sotu", {"1797_john_adams_f.txt": ADAMS}, addresses))
-tiny_imagenet = _surface(("tiny-imagenet", TINY, jpegs))
+FORMATS = {
+    "cifar10": partial(_batches, b"labels", 2), "cifar100": _cifar100, "binary": _binary, "idx": partial(_idx, False),
+    "packed": partial(_idx, True), "tiny-imagenet": _tiny_imagenet,
+}  # fmt: skip
+cifar = _surface(
+    ("cifar10", FORMATS["cifar10"]),
+    ("cifar10", partial(_batches, "labels", 4)),
+    ("cifar100", _cifar100),
+    ("cifar100", _binary),
+)
+mnist = _surface(("fashion-mnist", FORMATS["idx"]), ("mnist", FORMATS["packed"]))
+AUTHORS = ["1789_george_washington_n.txt", "1797_john_adams_f.txt"]
+sotu = _surface(("sotu", partial(_sotu, AUTHORS)), ("sotu", partial(_sotu, AUTHORS[1:])))
+tiny_imagenet = _surface(("tiny-imagenet", _tiny_imagenet))

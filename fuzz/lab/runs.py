@@ -1,22 +1,25 @@
-"""Surfaces: result files, up to the report's data, and checkpoints."""
-
-from __future__ import annotations
+"""Surfaces: result files, up to the report's data, checkpoints, and files of first weights."""
 
 import io
 import json
 import os
+import tempfile
 import zlib
 from contextlib import redirect_stdout, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from safetensors.torch import save as save_tensors
 
 from bartizan import records
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.sections import ServerSettings as Settings
+from bartizan.lab.models.weights import FirstWeights, WeightsError
 from bartizan.lab.report.content import content, data
 from bartizan.lab.report.load import load
 from bartizan.lab.runs.checkpoint import Checkpoint
@@ -26,72 +29,51 @@ from bartizan.lab.runs.run import lines_of
 from bartizan.lab.training.server import Server
 from bartizan.lab.training.step_sizes import STEP_SIZES
 from bartizan.records import AnotherRunError, CorruptFileError
-from fuzz.draw import Draw
-from fuzz.mutate import mutated_bytes, mutated_value
-from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
+from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require, surface_of_calls
+from fuzz.values import changed, files, pick, rarely
+from tests.support.report_runs import write_run
 
 EXPERIMENT = Experiment()
 M = 4
-RUN = {
-    **{"kind": "run", "version": 1, "id": "abc", "name": "n", "config": {"seed": 1, "rule": {"name": "krum"}}},
-    **{"clients": [0, 1, 2, 3], "byzantine": [3], "ratio": {"count": 0.25, "data": 0.2}, "sizes": [5, 5, 5, 5]},
-    **{"split": [[1, 4]] * M, "classes": ["a", "b"], "dim": 9, "bartizan": "0.1.0", "torch": "2", "machine": "m"},
-}
-ROUNDS = [
-    {
-        **{"kind": "round", "round": t, "clients": [0, 1, 2, 3], "weights": [0.5, 0.5, 0.0, 0.0], "accuracy": 0.1 * t},
-        **{"exact_weights": [0.25] * M, "quarantined": {"3": "NaN"}, "loss": 2.0, "norm": 1.0, "read": 1e-3},
-        **{"seconds": {"train": 1.0, "sketch": 0.1, "weigh": 0.1, "combine": 0.1}, "sketch": "Rotated(k=64)"},
-    }
-    for t in (1, 2, 3)
-]
-END = {"kind": "end", "status": "finished", "best": 0.3, "last": 0.3, "seconds": 3.0, "converged": True}
-LINES: list[Any] = [RUN, *ROUNDS, END]
 
 
-def line_of(value: Any) -> bytes:
+def line_of(value):
     """Return a value as a line with a valid checksum."""
     body = json.dumps(value, separators=(",", ":")).encode("utf-8", "surrogatepass")
     return body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
-WHOLE = b"".join(map(line_of, LINES))
+with tempfile.TemporaryDirectory() as _folder:
+    WHOLE = (write_run(Path(_folder) / "abc", rounds=3, clients=M) / records.NAME).read_bytes()
+_LINES = map(json.loads, WHOLE.splitlines())
+RUN, *ROUNDS, END = ({key: value for key, value in line.items() if key != "crc"} for line in _LINES)
+CHANGED = list(map(changed, (RUN, *ROUNDS, END)))
 
 
-def _results_case(folder: Path) -> Any:
-    run = folder / "runs" / "one"
-    run.mkdir(parents=True, exist_ok=True)
-
-    def case(data_: bytes) -> str:
-        draw = Draw(data_)
-        kind, wanted = draw.below(5), None
-        try:
-            if kind == 4:
-                text, wanted = _valid_results(draw)
-            else:
-                text = [draw.rest, lambda: mutated_bytes(WHOLE, draw), lambda: _lines(draw), lambda: _lines(draw)][
-                    kind
-                ]()
-        except (ValueError, RecursionError):  # JSON can't express the value
-            raise RefusedError from None
-        (run / records.NAME).write_bytes(text)
-        _read_by_all(run)
-        found = load(folder / "runs")
-        json.dumps(data(content(found)), allow_nan=False)
-        require(len(found.runs) + len(found.broken) == 1, "the run is neither loaded nor listed as broken")
-        if found.broken:
-            require(wanted is None, f"a valid run was refused: {found.broken[0][1][-100:]}")
-            require(10 < len(found.broken[0][1]) < 3000, "the message about a broken run is too long or too short")
-            raise RefusedError
-        if wanted is None:
-            return ACCEPTED
-        require(np.array_equal(found.runs[0].weights, wanted), "other weights than were written")
-        return COMPARED
-
-    return case
+def _results(run, text, wanted=None):
+    """Load a file with the report and whatever else reads it; `wanted` are the weights of a valid one."""
+    (run / records.NAME).write_bytes(text)
+    _read_by_all(run)
+    found = reported(run.parent, sound=wanted is not None)
+    if wanted is None:
+        return ACCEPTED
+    require(np.array_equal(found.weights, wanted), "other weights than were written")
+    return COMPARED
 
 
-def _read_by_all(run: Path) -> None:
+def reported(folder, sound=False):
+    """Return the only run of a folder as the report loads it."""
+    found = load(folder)
+    json.dumps(data(content(found)), allow_nan=False)
+    require(len(found.runs) + len(found.broken) == 1, "the run is neither loaded nor listed as broken")
+    if found.broken:
+        require(not sound, f"a valid run was refused: {found.broken[0][1][-100:]}")
+        require(10 < len(found.broken[0][1]) < 3000, "the message about a broken run is too long or too short")
+        raise RefusedError
+    return found.runs[0]
+
+
+def _read_by_all(run):
     """Pass a run's lines to whatever else reads them: `bartizan run`, which shows a finished run, and `paper`."""
     try:
         with documented(CorruptFileError):
@@ -107,34 +89,34 @@ def _read_by_all(run: Path) -> None:
         recorded_by(run, EXPERIMENT)
 
 
-def _valid_results(draw: Draw) -> tuple[bytes, np.ndarray]:
-    """Return a file as a run writes it, and its weights."""
-    weights = np.array([[draw.byte() / 256 for _ in range(M)] for _ in range(1 + draw.below(6))])
-    rounds = [
-        {**ROUNDS[0], "round": t, "weights": row.tolist(), "accuracy": draw.byte() / 256}
-        for t, row in enumerate(weights, start=1)
-    ]
-    return b"".join(map(line_of, [RUN, *rounds, *([END] if draw.chance(2) else [])])), weights
+@st.composite
+def _valid_lines(draw):
+    """Draw a file as a run writes it, and its weights."""
+    weights = draw(hnp.arrays("f8", (draw(st.integers(1, 6)), M), elements=st.floats(0, 1, width=32)))
+    rounds = [{**ROUNDS[0], "round": t, "weights": row.tolist()} for t, row in enumerate(weights, start=1)]
+    return b"".join(map(line_of, [RUN, *rounds, *([END] if draw(st.booleans()) else [])])), weights
 
 
-def _lines(draw: Draw) -> bytes:
-    """Return lines with valid checksums, some with wrong values."""
-    lines = list(LINES)
-    for _ in range(1 + draw.below(3)):
-        at = draw.below(len(lines))
-        changed = mutated_value(lines[at], draw)
-        lines[at] = changed if isinstance(changed, dict) else {"kind": "round"}
-    if draw.chance(6):
-        lines = lines[: draw.below(len(lines))]
-    return b"".join(map(line_of, lines)) + (draw.rest()[:20] if draw.chance(5) else b"")
+@st.composite
+def _wrong_lines(draw):
+    """Draw lines with valid checksums, some with wrong values."""
+    lines = [RUN, *ROUNDS, END]
+    for at in draw(st.lists(st.integers(0, len(lines) - 1), min_size=1, max_size=3)):
+        value = draw(CHANGED[at])
+        lines[at] = value if isinstance(value, dict) else {"kind": "round"}
+    lines = lines[: draw(st.integers(0, len(lines)))] if draw(rarely(6)) else lines
+    return b"".join(map(line_of, lines)) + draw(st.sampled_from([b"", b"", b"", b"{"]))
 
 
-def results(folder: Path) -> Surface:
-    seeds = [b"\0" + WHOLE, b"\0" + line_of(RUN), *(bytes([k]) + bytes(range(60)) for k in (1, 2, 3, 4))]
-    return Surface(_results_case(folder), seeds, length=4000)
+def results(folder):
+    run = folder / "runs" / "one"
+    run.mkdir(parents=True, exist_ok=True)
+    texts = st.one_of(files(WHOLE, line_of(RUN)), _wrong_lines(), _wrong_lines())
+    valid = _valid_lines().map(lambda one: partial(_results, run, *one))
+    return surface_of_calls(st.one_of(valid, texts.map(lambda text: partial(_results, run, text))))
 
 
-def saved(content: Any) -> bytes:
+def saved(content):
     out = io.BytesIO()
     torch.save(content, out)
     return out.getvalue()
@@ -146,56 +128,45 @@ OTHERS = [SAVED, saved({**STATE, "history": 7}), saved([1, 2]), saved({"x": np.f
 OTHERS += [saved({**STATE, name: junk}) for name in STATE for junk in (None, -1, "x", [None], torch.zeros(2))]
 
 
-def _checkpoint_case(folder: Path) -> Any:
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def case(data_: bytes) -> str:
-        draw = Draw(data_)
-        kind = draw.below(5)
-        if kind == 4:
-            return _restored(draw, folder)
-        if kind == 3:
-            body = _state(draw)
-        else:
-            body = (
-                draw.rest() if kind == 0 else mutated_bytes(draw.pick(OTHERS), draw) if kind == 1 else draw.pick(OTHERS)
-            )
-        (folder / "checkpoint.pt").write_bytes(body)
-        with documented(CorruptFileError, sound=kind == 3):
-            found = Checkpoint.load(folder)
-        require(found is not None and type(found.round) is type(found.lines) is int, "round and lines must be integers")
-        require(
-            found is not None and found.lines >= 0 and type(found.server) is dict,
-            "lines must not be negative, and server must be a dict",
-        )
-        theirs, again = (torch.load(io.BytesIO(body), map_location="cpu", weights_only=True) for _ in range(2))
-        if not _same(theirs, again):  # torch returns uninitialised memory for some broken archives
-            return ACCEPTED
-        for name, one in theirs.items():
-            own = getattr(found, name)
-            require(_same(own, tuple(one) if name == "history" else one), f"{name!r} is not what torch reads")
-        return COMPARED
-
-    return case
+def _loaded(folder, body, sound=False):
+    (folder / "checkpoint.pt").write_bytes(body)
+    with documented(CorruptFileError, sound=sound):
+        found = Checkpoint.load(folder)
+    require(found is not None and type(found.round) is type(found.lines) is int, "round and lines must be integers")
+    require(found.lines >= 0 and type(found.server) is dict, "lines must not be negative, and server must be a dict")
+    theirs, again = (torch.load(io.BytesIO(body), map_location="cpu", weights_only=True) for _ in range(2))
+    if saved(theirs) != saved(again):  # torch returns uninitialised memory for some broken archives
+        return ACCEPTED
+    for name, one in theirs.items():
+        same = saved(getattr(found, name)) == saved(tuple(one) if name == "history" else one)
+        require(same, f"{name!r} is not what torch reads")
+    return COMPARED
 
 
-TENSORS: list[Any] = [
+TENSORS = [
     *(torch.zeros(4), torch.ones(5), torch.zeros(4, dtype=torch.int64), torch.zeros(()), torch.tensor(float("nan"))),
     *(torch.zeros(1).expand(4), torch.zeros(1).expand(10**13), torch.zeros(4).to_sparse(), torch.zeros(2, 2)),
     *(torch.zeros(4, dtype=torch.complex64), torch.zeros(4, dtype=torch.float64), torch.zeros(8)[::2]),
 ]
 
 
-def _restored(draw: Draw, folder: Path) -> str:
-    """A server goes on from a forged state, or refuses it: it does not fail in a later round."""
-    optimiser = draw.pick(["sgd", "momentum", *(["prodigy"] if find_spec("prodigyopt") else []), *STEP_SIZES])
+@st.composite
+def _forged(draw):
+    """Draw a server after some steps, and its state, changed; not at all in a quarter of the cases."""
+    optimiser = pick(draw, ["sgd", "momentum", *(["prodigy"] if find_spec("prodigyopt") else []), *STEP_SIZES])
     one, other = (Server(torch.ones(6), 4, Settings(optimiser), step_size=0.1, rounds=5) for _ in range(2))
-    for _ in range(draw.below(3)):
+    for _ in range(draw(st.integers(0, 2))):
         one.step(torch.ones(6))
-    sound = draw.chance(4)
-    forged = one.state_dict() if sound else mutated_value(one.state_dict(), draw)
-    if not sound and isinstance(forged, dict) and forged and draw.chance(2):
-        forged = {**forged, draw.pick(list(forged)): draw.pick(TENSORS)}
+    if sound := draw(rarely(4)):
+        return one, other, one.state_dict(), sound
+    state = draw(changed(one.state_dict()))
+    if isinstance(state, dict) and state and draw(st.booleans()):
+        state = {**state, pick(draw, list(state)): pick(draw, TENSORS)}
+    return one, other, state, sound
+
+
+def _restored(folder, one, other, forged, sound):
+    """Let another server go on from a forged state; it may refuse it, but not fail in a later round."""
     lines = b"".join(map(line_of, [RUN, *ROUNDS[: one.round]]))
     (folder / records.NAME).write_bytes(lines)
     state = {**STATE, "id": EXPERIMENT.id, "round": one.round, "lines": len(lines)}
@@ -203,10 +174,9 @@ def _restored(draw: Draw, folder: Path) -> str:
         (folder / "checkpoint.pt").write_bytes(saved({**state, "server": forged}))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise RefusedError from None
-    with documented(CorruptFileError):
-        found = Checkpoint.load(folder)
-    assert found is not None
     with documented(CorruptFileError, sound=sound):
+        found = Checkpoint.load(folder)
+        assert found is not None
         lines_of(found, folder, EXPERIMENT)
     try:
         other.load_state_dict(found.server)
@@ -221,27 +191,53 @@ def _restored(draw: Draw, folder: Path) -> str:
     return COMPARED if sound else ACCEPTED
 
 
-def _state(draw: Draw) -> bytes:
-    """Return a checkpoint as a run writes it."""
-    weights = torch.tensor([float(draw.byte()) for _ in range(draw.below(9))])
-    counts = {"round": draw.below(500), "lines": draw.below(5000), "seconds": draw.byte() / 7}
-    past = tuple(draw.byte() / 9 for _ in range(draw.below(4)))
-    state = {"id": draw.pick(["a", "é", ""]), **counts, "server": {"weights": weights}, "history": past}
-    return saved({**state, "diverged": draw.chance(2)})
+WRITTEN = st.fixed_dictionaries(
+    {
+        **{"id": st.sampled_from(["a", "é", ""]), "round": st.integers(0, 500), "lines": st.integers(0, 5000)},
+        **{"seconds": st.floats(0, 40), "diverged": st.booleans(), "history": st.lists(st.floats(0, 28)).map(tuple)},
+        "server": st.fixed_dictionaries({"weights": st.lists(st.floats(0, 255, width=32)).map(torch.tensor)}),
+    }
+)
+"""The content of a checkpoint as a run writes it."""
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal, tensors and NaN included."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one.nan_to_num(7), other.nan_to_num(7))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return type(one) is type(other) and len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other or (one != one and other != other))
+def checkpoints(folder):
+    return surface_of_calls(
+        st.one_of(
+            WRITTEN.map(lambda one: partial(_loaded, folder, saved(one), True)),
+            files(*OTHERS).map(lambda body: partial(_loaded, folder, body)),
+            _forged().map(lambda one: partial(_restored, folder, *one)),
+        )
+    )
 
 
-def checkpoints(folder: Path) -> Surface:
-    seeds = [b"\2", b"\3" + bytes(range(30)), b"\2\1", b"\2\4", b"\0" + SAVED, b"\1" + bytes(range(40))]
-    seeds += [bytes([4, optimiser, 2, n]) + bytes(range(n, n + 30)) for optimiser in range(6) for n in (1, 2, 3)]
-    return Surface(_checkpoint_case(folder), seeds, length=3000)
+def _model():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+
+
+MODEL = {name: tensor.clone() for name, tensor in _model().state_dict().items()}
+WHOLE_MODELS = [(".pt", saved(MODEL)), (".pth", saved(MODEL)), (".safetensors", save_tensors(MODEL))]
+FORGED_MODELS = st.builds(
+    lambda name, tensor: (".pt", saved({**MODEL, name: tensor})), st.sampled_from([*MODEL]), st.sampled_from(TENSORS)
+)
+MODELS = files(saved(MODEL), save_tensors(MODEL), saved({"state_dict": MODEL}))
+MODEL_FILES = st.tuples(st.sampled_from([".pt", ".pth", ".safetensors"]), MODELS)
+
+
+def _loaded_weights(folder, file):
+    suffix, body = file
+    path, model = folder / f"first{suffix}", _model()
+    path.write_bytes(body)
+    with documented(WeightsError, sound=file in WHOLE_MODELS):
+        FirstWeights.read(str(path)).load_into(model)
+    loaded = model.state_dict()
+    require(all(bool(tensor.isfinite().all()) for tensor in loaded.values()), "the model has NaN or infinity")
+    same = all(torch.equal(loaded[name], MODEL[name]) for name in MODEL)
+    require(same or file not in WHOLE_MODELS, "other weights were loaded")
+    return COMPARED
+
+
+def first_weights(folder):
+    return Surface(
+        partial(_loaded_weights, folder), {"file": st.one_of(st.sampled_from(WHOLE_MODELS), FORGED_MODELS, MODEL_FILES)}
+    )

@@ -1,17 +1,15 @@
-"""Draw the clients of one round: clean updates in every container and memory layout, and malformed ones."""
-
-from __future__ import annotations
+"""Strategies of the clients of one round: clean updates in every container and memory layout, and malformed ones."""
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
-from fuzz.draw import Draw
-from fuzz.updates.malformed import BAD, MALFORMED, VALUES
+from fuzz.updates.malformed import BAD, BITS, MALFORMED, value_of
+from fuzz.values import pick, rarely
 
 POOL = np.random.default_rng(20260101).normal(size=70_000)
 """Numbers of all cases."""
@@ -31,75 +29,92 @@ class Clients:
     sent: list[Any] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
 
-    def indices(self, kind: str) -> set[int]:
+    def indices(self, kind):
         return {m for m, one in enumerate(self.known) if one == kind}
 
     @property
-    def majority(self) -> bool:
+    def majority(self):
         """Whether clean clients are a majority, so that it is known who must be quarantined."""
         return 2 * len(self.indices(CLEAN)) > len(self.known)
 
+    def _repr_pretty_(self, printer, cycle):
+        """Show hostile objects, too, in what Hypothesis prints."""
+        sent = "\n".join(f"  {known}: {shown(one)}" for known, one in zip(self.known, self.sent, strict=False))
+        printer.text(f"Clients of {self.x.shape[1]} numbers, {self.form}, {self.dtype}:\n{sent}")
 
-def draw_clients(draw: Draw, most: int = 12) -> Clients:
+
+def shown(thing):
+    """Return a short text of an object, which may not be printable."""
+    try:
+        return repr(thing).replace("\n", "")[:150]
+    except Exception as error:
+        return f"{type(thing).__name__}, which can't be printed: {type(error).__name__}"
+
+
+@st.composite
+def clients(draw, most=12):
     """Draw 1 to `most` clients; in most cases at most half of them are hostile."""
-    M, p = 1 + draw.below(most), 1 + draw.below(300)
-    dtype, form = draw.pick(DTYPES), draw.pick(FORMS)
+    M, p = draw(st.integers(1, most)), draw(st.integers(1, 300))
+    dtype, form, hostility = pick(draw, DTYPES), pick(draw, FORMS), draw(st.integers(0, 7))
     x = stored(numbers(draw, M, p), dtype)
     made = Clients(form, dtype, widened(x, dtype))
-    hostility = draw.below(8)
-    for m in range(M):
-        hostile = hostility and draw.below(9 + hostility) >= 9
-        sent, known = (
-            hostile_update(draw, x[m], form, dtype) if hostile else (clean_update(draw, x[m], form, dtype), CLEAN)
-        )
+    for row in x:
+        hostile = hostility and draw(st.integers(0, 8 + hostility)) > 8
+        sent, known = (hostile_update if hostile else clean_update)(draw, row, form, dtype)
         made.sent.append(sent)
         made.known.append(known)
     return made
 
 
-def numbers(draw: Draw, M: int, p: int) -> np.ndarray:
+@st.composite
+def matrix(draw):
+    """Draw one array with a row per client: only its numbers can be bad."""
+    M, p, dtype = draw(st.integers(1, 12)), draw(st.integers(1, 300)), pick(draw, DTYPES[:3])
+    x, known = stored(numbers(draw, M, p), dtype), [CLEAN] * M
+    for m in range(M):
+        if draw(rarely(6)) and (value := value_of(pick(draw, [*BITS]), dtype)) is not None:
+            x[m, draw(st.integers(0, p - 1))], known[m] = value, BAD
+    return Clients("matrix", dtype, x.astype(np.float64), [pick(draw, MATRIX_LAYOUTS)(x)], known)
+
+
+def numbers(draw, M, p):
     """Draw rows around a common point, at some scale; some may coincide, be zero or be far away."""
-    start = draw.below(65536)
+    start, special, m = draw(st.integers(0, 65535)), draw(st.integers(0, 11)), draw(st.integers(0, M - 1))
     x = POOL[np.arange(start, start + M * p) % len(POOL)].reshape(M, p) + 3 * POOL[start]
-    special = draw.below(12)
     if special == 1:
-        x = x * 1e-42
-    elif special == 2:
-        x = x * 1e-310
-    elif special == 3:
         x[:] = x[0]
-    elif special == 4:
+    elif special == 2:
         x = np.where(x > 3 * POOL[start], -0.0, 0.0)
+    elif special == 3:
+        x[m] *= 1e3
+    elif special == 4:
+        x[m, draw(st.integers(0, p - 1))] = 3e4
     elif special == 5:
-        x[draw.below(M)] *= 1e3
-    elif special == 6:
         x += 1e3
-    elif special == 7:
-        x[draw.below(M), draw.below(p)] = 3e4
-    return x
+    return x * {6: 1e-42, 7: 1e-310}.get(special, 1.0)
 
 
-def stored(x: np.ndarray, dtype: str) -> np.ndarray:
+def stored(x, dtype):
     """Return the numbers as the dtype stores them: bfloat16 as the upper half of float32."""
     if dtype == "bfloat16":
         return (np.ascontiguousarray(x, np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return x.astype(dtype)
 
 
-def widened(x: np.ndarray, dtype: str) -> np.ndarray:
+def widened(x, dtype):
     if dtype == "bfloat16":
         x = (x.astype(np.uint32) << 16).view(np.float32)
     return x.astype(np.float64)
 
 
-def leaf(row: np.ndarray, form: str, dtype: str) -> Any:
+def leaf(row, form, dtype):
     """Return the numbers as a NumPy array or a torch tensor, as the form requires."""
     if dtype == "bfloat16":
         return torch.from_numpy(row.copy()).view(torch.bfloat16)
     return torch.from_numpy(row.copy()) if form in ("tensor", "state dict") else row
 
 
-def pack(leaf: Any, form: str) -> Any:
+def pack(leaf, form):
     """Return one flat array as an update of this form."""
     cut = len(leaf) // 3
     if form == "layers":
@@ -113,72 +128,48 @@ def pack(leaf: Any, form: str) -> Any:
     return leaf
 
 
-def clean_update(draw: Draw, row: np.ndarray, form: str, dtype: str) -> Any:
+def clean_update(draw, row, form, dtype):
     """Return a valid update, in some memory layout."""
-    made = leaf(row, form, dtype)
-    layout = LAYOUTS[draw.below(4 * len(LAYOUTS)) % len(LAYOUTS)] if draw.chance(2) else None
-    if layout is not None:
-        made = layout(made)
-    packed = pack(made, form)
-    if isinstance(packed, dict) and draw.chance(8):
+    packed = pack(pick(draw, [*[lambda a: a] * len(LAYOUTS), *LAYOUTS])(leaf(row, form, dtype)), form)
+    if isinstance(packed, dict) and draw(rarely(8)):
         packed = type(packed)(reversed(packed.items()))
-    return packed
+    return packed, CLEAN
 
 
-def hostile_update(draw: Draw, row: np.ndarray, form: str, dtype: str) -> tuple[Any, str]:
+def hostile_update(draw, row, form, dtype):
     """Return an update that must be quarantined; in a few cases one that may be."""
-    if draw.chance(3):
-        value = draw.pick(VALUES)(dtype)
-        bad = row.copy()
-        if value is None:
-            return pack(leaf(bad, form, dtype), form), CLEAN
-        bad[draw.below(len(bad))] = value
-        return pack(leaf(bad, form, dtype), form), BAD
-    made, known = draw.pick(MALFORMED)(draw, pack(leaf(row, form, dtype), form), leaf(row, form, dtype))
-    return made, known
+    if draw(rarely(3)):
+        value, bad = value_of(pick(draw, [*BITS]), dtype), row.copy()
+        if value is not None:
+            bad[draw(st.integers(0, len(bad) - 1))] = value
+        return pack(leaf(bad, form, dtype), form), CLEAN if value is None else BAD
+    return pick(draw, MALFORMED)(draw, pack(leaf(row, form, dtype), form), leaf(row, form, dtype))
 
 
-def _subclassed(a: Any) -> Any:
-    return a.view(np.memmap) if isinstance(a, np.ndarray) else torch.nn.Parameter(a, requires_grad=True)
-
-
-def _strided(a: Any) -> Any:
-    return np.repeat(a, 2)[::2] if isinstance(a, np.ndarray) else a.repeat_interleave(2)[::2]
-
-
-def _reversed(a: Any) -> Any:
-    return a[::-1].copy()[::-1] if isinstance(a, np.ndarray) else a.flip(0).flip(0)
-
-
-def _read_only(a: Any) -> Any:
-    if isinstance(a, np.ndarray):
-        a = a.copy()
-        a.flags.writeable = False
+def _read_only(a):
+    a = a.copy()
+    a.flags.writeable = False
     return a
 
 
-def _swapped(a: Any) -> Any:
-    return a.astype(a.dtype.newbyteorder()) if isinstance(a, np.ndarray) else a
+def _swapped(a):
+    return a.astype(a.dtype.newbyteorder())
 
 
-def _unaligned(a: Any) -> Any:
-    return np.frombuffer(b"x" + a.tobytes(), a.dtype, offset=1) if isinstance(a, np.ndarray) else a
+def _either(of_arrays, of_tensors=lambda a: a):
+    return lambda a: of_arrays(a) if isinstance(a, np.ndarray) else of_tensors(a)
 
 
-def _other_library(a: Any) -> Any:
-    if isinstance(a, np.ndarray):
-        return torch.from_numpy(a.copy())
-    return a if a.dtype is torch.bfloat16 else a.numpy()
-
-
-def _lazily_negated(a: Any) -> Any:
-    return a if isinstance(a, np.ndarray) else torch._neg_view(-a)
-
-
-def _column(a: Any) -> Any:
-    return np.asfortranarray(np.stack([a, a]))[1] if isinstance(a, np.ndarray) else torch.stack([a, a], 1)[:, 1]
-
-
-LAYOUTS: list[Callable[[Any], Any]] = [
-    *(_strided, _reversed, _read_only, _swapped, _unaligned, _other_library, _lazily_negated, _column, _subclassed),
+LAYOUTS = [
+    _either(lambda a: np.repeat(a, 2)[::2], lambda a: a.repeat_interleave(2)[::2]),
+    _either(lambda a: a[::-1].copy()[::-1], lambda a: torch._neg_view(-a)),
+    _either(lambda a: np.asfortranarray(np.stack([a, a]))[1], lambda a: torch.stack([a, a], 1)[:, 1]),
+    _either(lambda a: a.view(np.memmap), lambda a: torch.nn.Parameter(a, requires_grad=True)),
+    _either(lambda a: torch.from_numpy(a.copy()), lambda a: a if a.dtype is torch.bfloat16 else a.numpy()),
+    _either(lambda a: np.frombuffer(b"x" + a.tobytes(), a.dtype, offset=1)),
+    *(_either(_read_only), _either(_swapped)),
+]
+MATRIX_LAYOUTS = [
+    *(lambda a: a, np.asfortranarray, lambda a: np.repeat(a, 2, axis=1)[:, ::2], torch.from_numpy, _swapped),
+    lambda a: a[::-1, ::-1].copy()[::-1, ::-1],
 ]

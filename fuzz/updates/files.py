@@ -1,166 +1,200 @@
-"""Surface: .npy, .safetensors and raw files of updates, compared with the readers of NumPy and safetensors."""
-
-from __future__ import annotations
+"""Surfaces: files of updates and folders of shards, beside NumPy's and safetensors' readers; and folders in a store."""
 
 import io
-from pathlib import Path
-from typing import Any
+import json
+import shutil
+from functools import partial
 
+import fsspec
 import numpy as np
 import torch
-from safetensors.numpy import load as load_safetensors
-from safetensors.numpy import save as save_safetensors
+from hypothesis import strategies as st
+from safetensors.numpy import load, save
 
 import bartizan as bz
 from bartizan import files
-from bartizan.updates.layout import leaves_of
-from fuzz.draw import Draw
-from fuzz.mutate import mutated_bytes, mutated_json
-from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require
+from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require, surface_of_calls
+from fuzz.values import ARRAYS, changed_json, edited
+from fuzz.values import files as files_like
 
 HONEST = np.arange(6, dtype=np.float32)
 
 
-def npy(array: np.ndarray, version: tuple[int, int] = (1, 0)) -> bytes:
+def npy(array, version=(1, 0)):
     out = io.BytesIO()
     np.lib.format.write_array(out, array, version=version)
     return out.getvalue()
 
 
-NPY = [
-    npy(HONEST),
-    npy(np.asfortranarray(np.ones((2, 3)))),
-    npy(np.zeros((2, 0), ">f4")),
-    npy(np.float64(3), (2, 0)),
-]
-TENSORS = [
-    save_safetensors({"w": HONEST, "b": np.ones((2, 2), np.float16), "n": np.array(3)}),
-    save_safetensors({"a": np.zeros((0, 3), np.float32)}, metadata={"by": "us"}),
-]
+NPY = (npy(HONEST), npy(np.asfortranarray(np.ones((2, 3)))), npy(np.zeros((2, 0), ">f4")), npy(np.float64(3), (2, 0)))
+TENSORS = (
+    save({"w": HONEST, "b": np.ones((2, 2), np.float16), "n": np.array(3)}),
+    save({"a": np.zeros((0, 3), np.float32)}, metadata={"by": "us"}),
+)
+HEADER = {name: {"dtype": dtype, "shape": shape, "data_offsets": places} for name, dtype, shape, places in
+          [("w", "F32", [2, 3], [0, 24]), ("b", "BF16", [2], [24, 28])]} | {"__metadata__": {"by": "us"}}  # fmt: skip
+WRONG_HEADERS = st.builds(
+    lambda text, n: len(text).to_bytes(8, "little") + text + bytes(n),
+    changed_json(HEADER),
+    st.sampled_from([28, 0, 24]),
+)
+DAMAGED = st.one_of(
+    files_like(*NPY).map(lambda one: {"case.npy": one}),
+    st.one_of(files_like(*TENSORS), WRONG_HEADERS).map(lambda one: {"case.safetensors": one}),
+)
+ORDERS = st.sampled_from([np.asarray, np.asfortranarray])
+VALID = st.one_of(
+    st.builds(lambda a, order, v: {"case.npy": npy(order(a), v)}, ARRAYS, ORDERS, st.sampled_from([(1, 0), (2, 0)])),
+    st.builds(
+        lambda arrays, about: {"case.safetensors": save(arrays, about)},
+        st.dictionaries(
+            st.sampled_from(["w", "b", "layers.0.weight", ""]),
+            ARRAYS.map(lambda a: a.astype(a.dtype.newbyteorder("="))),
+            min_size=1,
+        ),
+        st.sampled_from([None, {"by": "us"}]),
+    ),
+)
+"""Files as others write them, of any supported dtype, in any shape and order."""
 
-
-class Files:
-    """A folder with three valid files and one that each case writes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self.good = [folder / f"good{m}.npy" for m in range(3)]
-        for path in self.good:
-            np.save(path, HONEST)
-        self._aggregate_with(self.good[0])  # compiles the kernels
-
-    def case(self, data: bytes) -> str:
-        """The first byte selects the kind of file; the others are the file itself, or choices for a valid one."""
-        draw = Draw(data)
-        kind = draw.below(8)
-        if kind > 5:
-            suffix, content = _valid(draw, kind == 7)
-        elif kind < 2:
-            suffix, content = ".npy", draw.rest() if kind else mutated_bytes(draw.pick(NPY), draw)
-        elif kind < 5:
-            suffix = ".safetensors"
-            content = [draw.rest, lambda: mutated_bytes(draw.pick(TENSORS), draw), lambda: _with_wrong_header(draw)][
-                kind - 2
-            ]()
-        else:
-            return self._raw(draw)
-        path = self.folder / f"case{suffix}"
-        path.write_bytes(content)
-        if len(content) % 8 == 0:  # slower than all the rest
-            self._aggregate_with(path)
-        theirs = _read_by_others(suffix, content)
-        try:
-            with documented(ValueError, sound=kind > 5):
-                update = files.open_update(path)
-        except RefusedError as refused:
-            message = str(refused.__cause__)
-            require(theirs is None or any(word in message for word in STRICTER), f"others read it: {message[-100:]}")
-            raise
-        found = {".".join(map(str, key)): np.asarray(_array(one)) for key, one in leaves_of(update).items()}
-        require(kind < 6 or theirs is not None, "others can't read a valid file")
-        if theirs is not None:
-            require(set(found) == set(theirs), f"names {sorted(found)} where others read {sorted(theirs)}")
-            for name, one in found.items():
-                require(one.tobytes() == theirs[name].tobytes(), f"{name!r} has other numbers than others read")
-                require(one.shape == theirs[name].shape, f"{name!r} has another shape than others read")
-        return ACCEPTED if theirs is None else COMPARED
-
-    def _aggregate_with(self, path: Path) -> None:
-        """Require that the three valid files are aggregated, whatever is in the fourth."""
-        out = bz.aggregate([path, *self.good], bz.Mean())
-        require(set(out.quarantined) <= {0}, f"valid files were quarantined: {out.quarantined}")
-        require(np.isfinite(out.update).all(), "the result is not finite")
-
-    def _raw(self, draw: Draw) -> str:
-        shape = tuple(draw.pick([0, 1, 2, 3, 6, -1, 2**40, 2**63]) for _ in range(draw.below(4)))
-        dtype = draw.pick(["f4", "f8", "i1", "c8", "O", "U3", "f2", "M8[s]", ">f4"])
-        path = self.folder / "case.bin"
-        path.write_bytes(draw.rest())
-        with documented(ValueError):
-            found = files.open_update(path, dtype=dtype, shape=shape)
-        require(found.shape == shape and found.nbytes == path.stat().st_size, "the array is not the whole file")
-        return ACCEPTED
-
-
-def _valid(draw: Draw, tensors: bool) -> tuple[str, bytes]:
-    """Return a file as others write it, of any supported dtype, in any shape and order."""
-    arrays = {}
-    for name in draw.pick([["w"], ["w", "b"], ["layers.0.weight", "", "n"]]) if tensors else [""]:
-        shape = tuple(draw.pick([2, 1, 3, 0, 5]) for _ in range(draw.below(4)))
-        count = int(np.prod(shape))
-        raw = (draw.rest()[: 8 * count] if draw.chance(8) else b"").ljust(8 * count, bytes([draw.byte()]))
-        dtype = np.dtype(draw.pick(["f4", "f8", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]))
-        array = np.frombuffer(raw, dtype, count).reshape(shape)
-        arrays[name] = array if dtype.kind != "b" else np.asarray(array.view(np.uint8) > 99)
-    if tensors:
-        return ".safetensors", save_safetensors(arrays, metadata=draw.pick([None, {"by": "us"}]))
-    array = arrays[""]
-    if draw.chance(2):
-        array = np.asfortranarray(array)
-    if draw.chance(3):
-        array = array.astype(array.dtype.newbyteorder())
-    return ".npy", npy(array, draw.pick([(1, 0), (2, 0)]))
-
-
-def _with_wrong_header(draw: Draw) -> bytes:
-    """Return a safetensors file whose header has the stated length and wrong values."""
-    head = {
-        "w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
-        "b": {"dtype": "BF16", "shape": [2], "data_offsets": [24, 28]},
-        "__metadata__": {"by": "us"},
-    }
-    text = mutated_json(head, draw)
-    body = bytes(draw.pick([28, 0, 24, 100]))
-    return len(text).to_bytes(8, "little") + text + body
-
-
-def _array(one: Any) -> Any:
-    return one if isinstance(one, np.ndarray) else one.view(torch.uint16).numpy()
-
-
+INDEX = "model.safetensors.index.json"
+FIRST, SECOND = SHARD_NAMES = [f"model-{n:05}-of-00002.safetensors" for n in (1, 2)]
+SHARDS = {FIRST: save({"a": HONEST, "n": np.array(3)}), SECOND: save({"b": np.ones((2, 2), "f2"), "c": HONEST + 1})}
+PLACES = {"a": FIRST, "n": FIRST, "b": SECOND, "c": SECOND}
+OTHERS = ["../x.safetensors", "/etc/passwd", ".safetensors", "x" * 300 + ".safetensors", "a/b.safetensors", "é", INDEX]
+ABOUT = {"metadata": {"total_size": 60}, "weight_map": PLACES}
+WHOLE = SHARDS | {INDEX: json.dumps(ABOUT).encode()}
+INDEXES = st.one_of(
+    *(edited(WHOLE[INDEX]), changed_json(ABOUT)),
+    st.builds(lambda name, shard: json.dumps(ABOUT | {"weight_map": PLACES | {name: shard}}).encode(),
+              st.sampled_from([*PLACES]), st.sampled_from([*OTHERS, *SHARDS])),
+)  # fmt: skip
+WHOLE_FOLDERS = st.sampled_from([SHARDS, WHOLE])
+FOLDERS = st.one_of(
+    INDEXES.map(lambda index: SHARDS | {INDEX: index}),
+    st.builds(lambda content, shard: content | {SECOND: shard}, WHOLE_FOLDERS, edited(SHARDS[SECOND])),
+    st.sampled_from([{FIRST: SHARDS[FIRST]}, {FIRST: SHARDS[FIRST], INDEX: WHOLE[INDEX]}]),
+)
 STRICTER = ("and nothing else", "has a name twice", "__metadata__ must", "format has version", "not as NumPy writes it")
 """Parts of the messages for what this library refuses and others accept."""
 
 
-def _read_by_others(suffix: str, content: bytes) -> dict[str, np.ndarray] | None:
-    """Return what NumPy or safetensors reads; None where they refuse it or the dtype is not supported."""
+def _local(root, content, sound):
+    """Open a file, or a folder of several, and compare it with what others read."""
+    place = _written(root, content)
+    found, theirs = _opened(place), _read_by_others(content)
+    require(not sound or theirs is not None, "others can't read a valid file")
+    if place != root and len(content[place.name]) % 8 == 0:  # slower than all the rest
+        out = bz.aggregate([place, *[HONEST] * 3], bz.Mean())
+        require(set(out.quarantined) <= {0}, f"valid updates were quarantined: {out.quarantined}")
+        require(np.isfinite(out.update).all(), "the result is not finite")
+    if isinstance(found, str):
+        require(not sound, f"a sound input was refused: {found}")
+        stricter = place == root or any(word in found for word in STRICTER)
+        require(theirs is None or stricter, f"others read it: {found[-100:]}")
+        raise RefusedError
+    if theirs is None:
+        return ACCEPTED
+    theirs = {name: theirs[name] for name in found} if place == root else theirs  # an index may name some only
+    _compared(found, theirs, "than others read")
+    return COMPARED
+
+
+def _stored(root, content, sound, whole):
+    """Open a folder, or one object of it, in fsspec's memory and locally: both are refused, or both are the same."""
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    for one, data in {"README.md": b"", **content}.items():
+        fs.pipe_file(f"/client/{one}", data)
+    _written(root, content)
+    name = "" if whole else max(content.keys() - {INDEX})
+    found, here = _opened(f"memory://client/{name}"), _opened(root / name)
+    require(isinstance(found, str) == isinstance(here, str), f"in a store {found!s:.200}, in a folder {here!s:.200}")
+    if isinstance(found, str) or isinstance(here, str):
+        require(not sound, f"a sound input was refused: {found}")
+        raise RefusedError
+    _compared(found, here, "in a store")
+    return COMPARED
+
+
+def _written(root, content):
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    for name, one in content.items():
+        (root / name).write_bytes(one)
+    return root / min(content) if min(content).startswith("case") else root
+
+
+def _opened(place):
+    """Return the arrays of an update by their names, or why it was refused."""
     try:
-        if suffix == ".npy":
-            stream = io.BytesIO(content)
-            found = {"": np.load(stream, allow_pickle=False)}
-            if content[:6] != b"\x93NUMPY" or stream.read(1):  # a zip file, or more than the array
+        with documented(ValueError):
+            update = files.open_update(place)
+    except RefusedError as refused:
+        return str(refused.__cause__)
+    found = update if isinstance(update, dict) else {"": update}
+    return {name: one.view(torch.uint16).numpy() if isinstance(one, torch.Tensor) else np.asarray(one)
+            for name, one in found.items()}  # fmt: skip
+
+
+def _read_by_others(content):
+    """Return what NumPy or safetensors reads; None where they refuse it or the dtype is not supported."""
+    found = {}
+    try:
+        for name, data in content.items():
+            if name.endswith(".npy"):
+                stream = io.BytesIO(data)
+                found[""] = np.load(stream, allow_pickle=False)
+                if data[:6] != b"\x93NUMPY" or stream.read(1):  # a zip file, or more than the array
+                    return None
+            elif b"BF16" in data:
                 return None
-        elif b"BF16" in content:
-            return None
-        else:
-            found = load_safetensors(content)
+            elif name != INDEX:
+                found |= load(data)
     except Exception:  # other readers may raise any error
         return None
     return found if all(one.dtype.kind in "fiub" and one.itemsize <= 8 for one in found.values()) else None
 
 
-def surface(folder: Path) -> Surface:
-    seeds = [bytes([1]) + one for one in NPY] + [bytes([2]) + one for one in TENSORS]
-    seeds += [bytes([kind]) + bytes(range(10, 40)) for kind in (0, 3, 4, 5, 6, 7)]
-    return Surface(Files(folder).case, seeds)
+def _compared(found, others, where):
+    require(set(found) == set(others), f"names {sorted(found)} {where}, and not {sorted(others)}")
+    for name, one in found.items():
+        require(one.tobytes() == others[name].tobytes(), f"{name!r} has other numbers {where}")
+        require(one.shape == others[name].shape, f"{name!r} has another shape {where}")
+
+
+def _raw(path, dtype, shape, content):
+    path.write_bytes(content)
+    with documented(ValueError):
+        found = files.open_update(path, dtype=dtype, shape=tuple(shape))
+    require(found.shape == tuple(shape) and found.nbytes == len(content), "the array is not the whole file")
+    return ACCEPTED
+
+
+RAW = st.tuples(
+    st.sampled_from(["f4", "f8", "i1", "c8", "O", "U3", "f2", "M8[s]", ">f4"]),
+    st.lists(st.sampled_from([0, 1, 2, 3, 6, -1, 2**40, 2**63]), max_size=3),
+    st.binary(max_size=48),
+)
+
+
+def surface(folder):
+    return surface_of_calls(
+        st.one_of(
+            DAMAGED.map(lambda one: partial(_local, folder / "case", one, False)),
+            VALID.map(lambda one: partial(_local, folder / "case", one, True)),
+            RAW.map(lambda one: partial(_raw, folder / "case.bin", *one)),
+        )
+    )
+
+
+FOLDER_CASES = st.one_of(FOLDERS.map(lambda one: (one, False)), WHOLE_FOLDERS.map(lambda one: (one, True)))
+
+
+def shards(folder):
+    return Surface(lambda case: _local(folder / "client", *case), {"case": FOLDER_CASES})
+
+
+def stores(folder):
+    cases = {"case": FOLDER_CASES, "whole": st.sampled_from([True, True, False])}
+    return Surface(lambda case, whole: _stored(folder / "client", *case, whole), cases)

@@ -429,7 +429,7 @@ def test_a_client_that_drips_is_left_behind(monkeypatch):
     """Each answer comes in time, and the whole would take hours; the clock is the test's own."""
     now = [1000.0]
     monkeypatch.setattr(stores, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    limits = stores.Limits(timeout=60)
+    limits = stores.FetchLimits(timeout=60)
     for came in range(1, 5):
         now[0] += 29
         limits.see("x.npy", 10**9, came)

@@ -21,7 +21,7 @@ from bartizan._util.text import quoted
 from bartizan.errors import raise_if_exhausted, server_error
 from bartizan.updates.folders import INDEX, KNOWN, longest_header, naming, open_folder, open_index
 from bartizan.updates.places import StoredPlace
-from bartizan.updates.stores import Limits, filesystem, is_http, reason_of_failure, repeated, shown
+from bartizan.updates.stores import FetchLimits, filesystem, is_http, reason_of_failure, repeated, shown
 
 if TYPE_CHECKING:
     from bartizan.updates.files import LocalFiles
@@ -35,7 +35,7 @@ VERSIONS = ("size", "ETag", "etag", "generation", "LastModified", "last_modified
 def open_stored(
     place: str | StoredPlace,
     files: LocalFiles,
-    limits: Limits,
+    limits: FetchLimits,
     *,
     dtype: Any = None,
     shape: Any = None,
@@ -87,7 +87,7 @@ class StoredFolder:
     """As the caller wrote it, secrets included."""
     local: Path
     files: LocalFiles
-    limits: Limits
+    limits: FetchLimits
 
     def names(self) -> list[str]:
         self.fs.invalidate_cache(self.path)

@@ -38,7 +38,7 @@ from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of
 from bartizan.updates.mapping import MOST_MAPPED, MappedFile, n_mapped
 from bartizan.updates.places import StoredPlace
 from bartizan.updates.server_inputs import server_leaves
-from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, Limits, uploaded
+from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, FetchLimits, uploaded
 
 UPDATES_AT_A_TIME = 16  # that are fetched from stores
 
@@ -68,7 +68,7 @@ def open_update(
     files = LocalFiles(exposed=True)
     if isinstance(path, StoredPlace) or is_address(path):
         place = path if isinstance(path, StoredPlace) else str(path)
-        limits = Limits(timeout, max_bytes)
+        limits = FetchLimits(timeout, max_bytes)
         return open_stored(place, files, limits, dtype=dtype, shape=shape, options=storage_options)
     return _open_local(Path(path), files, dtype, shape)
 
@@ -192,7 +192,7 @@ def opened(
         files = LocalFiles(exposed=False)
         if local:
             return _open_local(place, files)
-        return open_stored(place, files, Limits(timeout, max_bytes, stopped))
+        return open_stored(place, files, FetchLimits(timeout, max_bytes, stopped))
     except ServerResourceError:
         raise
     except (OSError, ValueError, ImportError) as unread:

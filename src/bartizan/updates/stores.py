@@ -80,11 +80,11 @@ def matching(pattern: str, timeout: float) -> tuple[str, list[StoredPlace]]:
     """The path of a glob in its store, and what it matches, sorted; an error of the store is an OSError."""
     with explained(pattern, "listed", timeout=timeout):
         fs, path = filesystem(pattern)
-        (found,) = Limits(timeout).run(lambda: repeated(partial(fs.glob, path)))
+        (found,) = FetchLimits(timeout).run(lambda: repeated(partial(fs.glob, path)))
         if not found:  # fsspec leaves out folders that can't be listed: ask for the one without wildcards
             folder = re.split(r"[*?\[]", path)[0].rpartition("/")[0]
             with suppress(FileNotFoundError):
-                Limits(timeout).run(partial(fs.ls, folder))
+                FetchLimits(timeout).run(partial(fs.ls, folder))
         return path, [StoredPlace(fs, one, _misread(fs, one, timeout)) for one in sorted(found)]
 
 
@@ -93,13 +93,13 @@ def _misread(fs: Any, path: str, timeout: float) -> str:
     if "?" not in path:
         return ""
     with suppress(FileNotFoundError):
-        (about,) = Limits(timeout).run(lambda: repeated(partial(fs.info, path)))
+        (about,) = FetchLimits(timeout).run(lambda: repeated(partial(fs.info, path)))
         if about["name"] == path:
             return ""
     return "its name would be read as that of another object; rename it"
 
 
-class Limits:
+class FetchLimits:
     """The limits on what is asked of a store about one update: bytes in all, seconds without any, and seconds in all.
 
     Calls run in threads, which are left behind where a limit is reached: after `close` they end when the next bytes
