@@ -238,9 +238,11 @@ class Round(Generic[U]):
 
     def _clear_spill(self) -> None:
         """Remove the spilled files of a round that is over, when no late update is being written there any more."""
+        if self._spill is None:
+            return
         with self._changed:
             over = self._state in ("closed", "discarded") and not self._running
-        if over and self._spill is not None:
+        if over:
             self._spill.clear()
 
     @contextmanager
@@ -295,9 +297,9 @@ def _check_id(client: Any) -> None:
 def in_order(ids: list[Any]) -> list[Any]:
     """Ids sorted by type and value, so that the order of arrival does not matter; unsorted where they have no order."""
     try:
-        ordered = sorted(ids, key=lambda client: (_kind(client), client))
-        if all(_kind(a) != _kind(b) or a < b for a, b in pairwise(ordered)):
-            return ordered
+        ordered = sorted(zip(map(_kind, ids), ids, strict=True))
+        if all([a < b for a, b in pairwise(ordered)]):
+            return [client for _, client in ordered]
     except TypeError:
         pass
     warnings.warn(

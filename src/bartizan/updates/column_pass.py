@@ -56,6 +56,8 @@ class ColumnPass:
     @classmethod
     def of(cls, memory: int | str | None, progress: Progress | None = None) -> ColumnPass:
         """For this budget; call `limit` before the first pass."""
+        if memory is None and progress is None:
+            return UNLIMITED
         return cls(None if memory is None else as_bytes(memory), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:
@@ -112,7 +114,8 @@ class ColumnPass:
 
     def advance(self, layout: Layout, rows: Sequence[Sequence[Array]], start: int, stop: int) -> None:
         """Record that these columns of these rows were read: release their pages and report progress."""
-        self.release(layout, rows, start, stop)
+        if self.spare is not None:
+            self.release(layout, rows, start, stop)
         if self.progress is not None:
             self.done += len(rows) * (stop - start)
             self.progress(self.stage, self.done, max(self.done, self.total))

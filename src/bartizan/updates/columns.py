@@ -103,13 +103,10 @@ class HostRows:
     @classmethod
     def of(cls, rows: Sequence[Row], layout: Layout) -> HostRows:
         arrays = [row.floats for row in rows]
-        places = [[_place(array) for array in floats] for floats in arrays]
-        addresses = [[address for address, _ in row] for row in places]
-        steps = [[step for _, step in row] for row in places]
-        codes = [[CODES[array.dtype] for array in floats] for floats in arrays]
-        table = Table(np.array(addresses), np.array(steps), layout.ends, np.array(codes, dtype=np.uint8))
-        dtype = FLOAT64 if any(DOUBLE in row for row in codes) else FLOAT32
-        return cls(table, dtype, arrays, needs_copy=any(0 in row for row in steps))
+        places = np.array([_place(array) for floats in arrays for array in floats]).reshape(len(rows), -1, 3)
+        pointers, steps, codes = (np.ascontiguousarray(places[:, :, each]) for each in range(3))
+        table = Table(pointers, steps, layout.ends, codes.astype(np.uint8))
+        return cls(table, FLOAT64 if (codes == DOUBLE).any() else FLOAT32, arrays, needs_copy=not steps.all())
 
     @classmethod
     def of_matrix(cls, x: Array) -> HostRows | None:
@@ -198,11 +195,12 @@ def numbers(array: Array, entry: Entry) -> Array:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def _place(array: Array) -> tuple[int, int]:
-    """Address and step of an array that a kernel can read in place; a step of 0 where it can't."""
-    if array.ndim == 1 and array.flags.aligned and array.dtype.isnative and (array.strides[0] or array.size == 1):
-        return address_of(array), array.strides[0] or array.itemsize
-    return 0, 0
+def _place(array: Array) -> tuple[int, int, int]:
+    """Address, step and format of an array that a kernel can read in place; a step of 0 where it can't."""
+    code, one = CODES[array.dtype], array.size == 1
+    if array.ndim == 1 and array.flags.aligned and array.dtype.isnative and (array.strides[0] or one):
+        return address_of(array), array.strides[0] or array.itemsize, code
+    return 0, 0, code
 
 
 def _native(array: Array) -> Array:

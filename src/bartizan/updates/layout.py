@@ -110,7 +110,7 @@ class Layout:
     @classmethod
     def most_common(cls, layouts: Sequence[Layout]) -> Layout:
         """The layout that most clients sent, with the order of entries that most of those use."""
-        if all(layout is layouts[0] for layout in layouts):
+        if all([layout is layouts[0] for layout in layouts]):
             return layouts[0]
         sets = Counter(frozenset(layout.entries) for layout in layouts)
         winner = sets.most_common(1)[0][0]
@@ -135,7 +135,7 @@ def plain_and_leaves(update: Any) -> tuple[Any, dict[Path, Any]]:
         raise TypeError("the update is nested without end") from None
     except OverflowError as too_large:
         raise TypeError(f"a number is too large: {too_large}") from None
-    claimed = sum(leaf.nbytes for leaf in leaves.values())
+    claimed = sum([leaf.nbytes for leaf in leaves.values()])
     if claimed > LARGE and claimed > PADDED * (held := _memory(leaves.values())):
         raise TypeError(
             f"its entries have {claimed:,} bytes together and memory for {held:,}, which they repeat; "

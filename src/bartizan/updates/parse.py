@@ -252,5 +252,8 @@ def reason_of(error: Exception) -> str:
 
 
 def _row(leaves: dict[Path, Any], layout: Layout) -> Row:
-    arrays = [(entry.is_float, flat_of(leaves[entry.path])) for entry in layout.entries]
-    return Row(tuple(a for is_float, a in arrays if is_float), tuple(a for is_float, a in arrays if not is_float))
+    floats: list[Any] = []
+    integers: list[Any] = []
+    for entry in layout.entries:
+        (floats if entry.is_float else integers).append(flat_of(leaves[entry.path]))
+    return Row(tuple(floats), tuple(integers))
