@@ -1,4 +1,4 @@
-"""The layout of an update: its entries, their shapes and dtypes, and containers of the same form."""
+"""The layout of an update: its entries, their shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from bartizan._util.types import Array, Floats
+from bartizan._util.types import Array
 from bartizan.updates.dlpack import DLPackArray, borrowed, speaks_dlpack
 
 Path = tuple[Any, ...]
@@ -235,50 +235,6 @@ def rebuild(like: Any, build: Callable[[Path, Any], Any], path: Path = ()) -> An
             return children
         return type(like)(*children) if hasattr(like, "_fields") else tuple(children)
     return build(path, like)
-
-
-def form_of(update: Any, *, in_order: bool = True) -> Any:
-    """The kinds of containers and arrays that a plain update is made of, as something to compare and to count."""
-    if type(update) is np.ndarray:
-        return update.dtype.str
-    if isinstance(update, Mapping):
-        items = [(_form_of_key(key), form_of(child, in_order=in_order)) for key, child in update.items()]
-        return type(update), tuple(items) if in_order else frozenset(items)
-    if isinstance(update, (list, tuple)):
-        return type(update), tuple([form_of(child, in_order=in_order) for child in update])
-    form = "tensor" if is_tensor(update) else update.dtype.str
-    namespace = getattr(update, "namespace", None)
-    return form if namespace is None else (form, id(namespace))
-
-
-def _form_of_key(key: Any) -> Any:
-    """The key with its type; of a client's own class, which may compare as it likes, its identity."""
-    kind = type(key)
-    return (kind, key) if kind is str or kind is int or kind is bool else (kind, id(key))
-
-
-def usual_container(containers: Sequence[Any], weights: Floats) -> Any:
-    """A plain update of the form that has most weight, and of the order of keys that has most of it.
-
-    Updates of weight 0 are not looked at, unless all are.
-    """
-    if len(set(map(id, containers))) == 1:  # rows of one matrix
-        return containers[0]
-    weights = weights if weights.any() else np.ones(len(containers))
-    first: dict[Any, Any] = {}
-    ordered: dict[Any, float] = {}
-    for row in np.flatnonzero(weights).tolist():
-        form = form_of(containers[row])
-        first.setdefault(form, containers[row])
-        ordered[form] = ordered.get(form, 0.0) + float(weights[row])
-    if len(first) > 1:
-        kinds = {form: form_of(one, in_order=False) for form, one in first.items()}
-        total = dict.fromkeys(kinds.values(), 0.0)
-        for form, weight in ordered.items():
-            total[kinds[form]] += weight
-        usual = max(total, key=total.__getitem__)
-        ordered = {form: weight for form, weight in ordered.items() if kinds[form] == usual}
-    return first[max(ordered, key=ordered.__getitem__)]
 
 
 def _plain_numbers(node: Any) -> bool:

@@ -14,7 +14,8 @@ from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
 from bartizan.updates.columns import GRANULE, HostRows, Row, UpdateRows, numbers, stack
-from bartizan.updates.layout import Layout, itemsize_of, usual_container
+from bartizan.updates.forms import usual_container
+from bartizan.updates.layout import Layout, itemsize_of
 from bartizan.updates.server_inputs import Target
 
 Blocks = Iterable[tuple[int, ColumnBlock]]
