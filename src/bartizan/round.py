@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from numbers import Real
+from operator import lt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -298,7 +298,7 @@ def in_order(ids: list[Any]) -> list[Any]:
     """Ids sorted by type and value, so that the order of arrival does not matter; unsorted where they have no order."""
     try:
         ordered = sorted(zip(map(_kind, ids), ids, strict=True))
-        if all([a < b for a, b in pairwise(ordered)]):
+        if all(map(lt, ordered, ordered[1:])):
             return [client for _, client in ordered]
     except TypeError:
         pass

@@ -12,7 +12,7 @@ from bartizan.updates.layout import is_tensor
 
 
 def form_of(update: Any, *, in_order: bool = True) -> Any:
-    """Return the kinds of containers and arrays that a plain update is made of, as something to compare and to count."""
+    """Return the kinds of containers and arrays that a plain update is made of, to compare and to count."""
     if type(update) is np.ndarray:
         return update.dtype.str
     if isinstance(update, Mapping):

@@ -110,7 +110,7 @@ class Layout:
     @classmethod
     def most_common(cls, layouts: Sequence[Layout]) -> Layout:
         """The layout that most clients sent, with the order of entries that most of those use."""
-        if all([layout is layouts[0] for layout in layouts]):
+        if len(set(map(id, layouts))) == 1:
             return layouts[0]
         sets = Counter(frozenset(layout.entries) for layout in layouts)
         winner = sets.most_common(1)[0][0]
