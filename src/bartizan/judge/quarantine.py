@@ -25,10 +25,10 @@ def is_ordinary(measured: Measurements, roster: Roster) -> bool:
     """Whether no norm is tiny, too large or distorted: one quick test, which most rounds pass."""
     from bartizan.kernels import weigh
 
+    norms, least, most = measured.squared_norms, FLOAT32_SQUARES_UNDERFLOW, norm_limit(roster.dtype)
     if measured.norms_only:
-        return False
-    limits = FLOAT32_SQUARES_UNDERFLOW, norm_limit(roster.dtype), *_ratios(measured.sketch)
-    return bool(weigh.ordinary(measured.gram, measured.squared_norms, *limits))
+        return bool(norms.min() >= least and norms.max() <= most)  # False for NaN
+    return bool(weigh.ordinary(measured.gram, norms, least, most, *_ratios(measured.sketch)))
 
 
 def enlarged(source: Source, measured: Measurements) -> Measurements:
