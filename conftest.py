@@ -10,7 +10,7 @@ EXTRAS = {
     **{"pandas": "studies", "scipy": "studies"},
 }
 # Apps for Flower's processes, and measurements that import every library: no tests.
-collect_ignore = ["tests/flower_app", "tests/lora_app", "studies/measurements", "studies/__main__.py"]
+collect_ignore = ["tests/support/flower_app", "tests/support/lora_app", "studies/measurements", "studies/__main__.py"]
 
 
 def missing_package(error):

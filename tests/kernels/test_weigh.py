@@ -104,7 +104,7 @@ def test_who_is_nearest_and_in_which_order(kind):
 
 @every
 def test_the_least_krum_score_is_found_without_all_scores_and_ties_go_to_the_first(kind, monkeypatch):
-    monkeypatch.setattr(krum, "MANY", 0)
+    monkeypatch.setattr(krum, "PRUNE_FROM_CLIENTS", 0)
     for M, _, x in drawn(kind):
         D = weigh.distances(gram(x), M)[0]
         for n in {0, 1, M // 2, M - 2} & set(range(M)):

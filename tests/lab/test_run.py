@@ -262,7 +262,7 @@ FORGED = {
     "a client that is no text": ({"clients": {"sent": {(): torch.ones(1)}}}, "clients must be the last updates"),
     "lines before the file": ({"lines": -5}, "lines must be a whole number from 0"),
     "a field of nobody": ({"extra": 1}, "extra is no field of it"),
-    "seconds that are NaN": ({"seconds": float("nan")}, "seconds must be a number from 0.*, got nan"),
+    "seconds that are NaN": ({"seconds": float("nan")}, "seconds must be a number, got nan"),
     "a history of texts": ({"history": ("x",)}, "history must be a number"),
     "diverged by a text": ({"diverged": "yes"}, "diverged must be true or false"),
     "another optimiser": ({"server": {"optimiser": "adam"}}, "of a server with 'adam', not with"),
