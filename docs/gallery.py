@@ -197,6 +197,7 @@ def draw_attack(name: str) -> str:
     rule = bz.MultiKrum(N_BYZANTINE)
     knowledge = {
         "aggregator": lambda updates: bz.aggregate(updates, rule).update,
+        "exact_weights": lambda updates: bz.aggregate(updates, rule, sketch="exact").weights,
         "sketch": sketch,
         "leaked_seed": seed,
         "past_seeds": [seed],

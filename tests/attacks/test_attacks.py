@@ -46,6 +46,7 @@ def average(updates):
 def built(name, aggregator=krum):
     known = {
         "aggregator": aggregator,
+        "exact_weights": lambda points: bz.aggregate(points, bz.FLAME(), sketch="exact").weights,
         "sketch": bz.Rotated(k=64),
         "leaked_seed": 5,
         "past_seeds": [3, 4],
@@ -277,6 +278,25 @@ def test_an_aggregate_that_is_not_finite_counts_as_the_most_harm():
     x = drawn("float64") * 1e3 / 9
     sent = attacks.optimised_ipm(x, F, rng(), aggregator=breaks_at_one)
     assert np.abs(sent).max() > 1e3
+
+
+@pytest.mark.parametrize("rule", [bz.Krum(F), bz.MultiKrum(F), bz.CAF(F), bz.NNM(F) >> bz.GeometricMedian()], ids=repr)
+def test_edge_riding_sends_the_reversed_mean_just_beyond_what_the_exact_rule_admits(rule):
+    def weights(updates):
+        return bz.aggregate(updates, rule, sketch="exact").weights
+
+    x, margin = drawn("float64"), 0.01
+    sent = attacks.edge_riding(x, F, rng(), exact_weights=weights, margin=margin)
+    factor = -(sent[0] @ x.mean(axis=0)) / (x.mean(axis=0) @ x.mean(axis=0))
+    np.testing.assert_allclose(sent, np.tile(-factor * x.mean(axis=0), (F, 1)))
+    for part, admitted in ((1.0, False), (1 / (1 + margin) - 1e-4, True)):
+        most = weights(np.concatenate([x, part * sent]))[H:].max()
+        assert (most > 0.5 / (H + F)) == admitted
+
+
+def test_edge_riding_sends_zero_where_no_reversed_mean_is_admitted():
+    x = drawn("float64")
+    assert not attacks.edge_riding(x, F, rng(), exact_weights=lambda points: np.zeros(len(points))).any()
 
 
 def test_an_aggregator_that_returns_something_else_is_told_so():

@@ -227,7 +227,7 @@ def test_momentum_over_rounds_is_the_mean_of_a_clients_own_updates(work):
     for t, who in enumerate([[0, 1, 2], [2, 3], [0, 3, 1], [2, 0]], start=1):
         alone, sent = plain.updates(weights, who, t).updates, own.updates(weights, who, t).updates
         for client, row, got in zip(who, alone, sent, strict=True):
-            wanted = row[:n] if client not in last else beta * last[client] + (1 - beta) * row[:n]
+            wanted = beta * last.get(client, torch.zeros(n)) + (1 - beta) * row[:n]
             torch.testing.assert_close(got[:n], wanted, rtol=1e-5, atol=1e-7)
             assert torch.equal(got[n:], row[n:])
             last[client] = wanted

@@ -21,7 +21,16 @@ COUNTS = [
     ("mobilenet-v3-small", "batch", 2_542_856, 6_056 * 2),
     ("efficientnet-lite0", "batch", 4_652_008, 21_008 * 2),
 ]
-SMALL = ["resnet18", "mobilenet-v3-small", "mobilenet-v3-large", "efficientnet-lite0", "cnn", "logistic"]
+SMALL = [
+    "mlp",
+    "wide-mlp",
+    "resnet18",
+    "mobilenet-v3-small",
+    "mobilenet-v3-large",
+    "efficientnet-lite0",
+    "cnn",
+    "logistic",
+]
 
 
 def count(model):

@@ -30,7 +30,7 @@ from bartizan.attacks.formulas import (
 )
 from bartizan.attacks.min_max import min_max, min_sum
 from bartizan.attacks.noise import garbage, gaussian, infinity, not_a_number
-from bartizan.attacks.optimised import optimised_alie, optimised_ipm
+from bartizan.attacks.optimised import edge_riding, optimised_alie, optimised_ipm
 from bartizan.attacks.parameters import needs
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "alie_over_time",
     "attack",
     "blind_collision",
+    "edge_riding",
     "fall_of_empires",
     "fang_krum",
     "fang_trim",

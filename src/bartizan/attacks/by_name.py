@@ -41,6 +41,7 @@ ATTACKS = Registry(
         "ipm": formulas.inner_product_manipulation,
         "optimised-alie": optimised.optimised_alie,
         "optimised-ipm": optimised.optimised_ipm,
+        "edge-riding": optimised.edge_riding,
         "mimic": formulas.mimic,
         "min-max": min_max,
         "min-sum": min_sum,

@@ -141,3 +141,8 @@ def repeat_row(row: Vector, count: int) -> Matrix:
 def squared_distances(honest: Matrix) -> Floats:
     """Return the squared distances of all pairs, (H, H), in float64 in host memory."""
     return geometry_by(Exact(), LocalUpdates(parse_updates(honest))).squared_distances
+
+
+def gram(honest: Matrix) -> Floats:
+    """Return the inner products of all pairs, (H, H), in float64 in host memory."""
+    return geometry_by(Exact(), LocalUpdates(parse_updates(honest))).gram

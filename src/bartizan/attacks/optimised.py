@@ -1,7 +1,7 @@
-"""Attacks that know the server's rule: they try several factors on it and send the most harmful update.
+"""Attacks that know the server's rule, and search for the update that harms most or that it barely refuses.
 
-After ByzFL's optimal attacks, which search for the factor likewise. Only these attacks copy the honest updates, once,
-into the (M, p) array that the rule is tried on.
+Those that try several factors on the whole server are after ByzFL's optimal attacks, which search likewise. They copy
+the honest updates, once, into the (M, p) array that the server is tried on.
 """
 
 from __future__ import annotations
@@ -13,8 +13,20 @@ import numpy as np
 from numpy.random import Generator
 
 from bartizan.attacks.formulas import hiding_z
-from bartizan.attacks.honest_updates import Matrix, Vector, by_columns, empty, mean, narrowed, repeat_row, std, widened
-from bartizan.attacks.parameters import AT_LEAST_ONE, attack
+from bartizan._util.types import Floats
+from bartizan.attacks.honest_updates import (
+    Matrix,
+    Vector,
+    by_columns,
+    empty,
+    gram,
+    mean,
+    narrowed,
+    repeat_row,
+    std,
+    widened,
+)
+from bartizan.attacks.parameters import AT_LEAST_ONE, NOT_NEGATIVE, attack, on_changes
 from bartizan.updates.layout import is_tensor
 
 Aggregate = Callable[[Matrix], Vector]
@@ -40,6 +52,57 @@ def optimised_ipm(honest: Matrix, count: int, rng: Generator, *, aggregator: Agg
     """
     centre = by_columns(honest, mean, wide=True)
     return _worst(honest, count, aggregator, tries, centre, lambda factor: -factor * centre, (2.0, 0.1, *FIRST_FACTORS))
+
+
+@on_changes
+@attack(margin=NOT_NEGATIVE)
+def edge_riding(
+    honest: Matrix, count: int, rng: Generator, *, exact_weights: Callable[[Floats], Floats], margin: float = 0.005
+) -> Matrix:
+    """Send the reversed mean, a little longer than the longest that the server's rule admits by exact distances.
+
+    `exact_weights` is that rule without projection, from all M updates, the attackers' last, to their weights; an
+    update is admitted if an attacker gets more than half of an equal share. The length is `margin` beyond: exact
+    distances never admit it, and a projection blurs the edge by its own error.
+    """
+    if not count:
+        return empty(honest, (0, honest.shape[1]))
+    points = _isometric(honest)
+    centre = points.mean(axis=0)
+    if not np.isfinite(centre).all():  # a client has diverged, and no rule is to be tried on it
+        return repeat_row(by_columns(honest, lambda x: -mean(x)), count)
+
+    def admits(factor: float) -> bool:
+        weights = exact_weights(np.vstack([points, np.broadcast_to(-factor * centre, (count, len(centre)))]))
+        return bool(np.max(weights[len(points) :]) > 0.5 / len(weights))
+
+    factor = (1 + margin) * last_admitted(admits)
+    return repeat_row(by_columns(honest, lambda x: -factor * mean(x)), count)
+
+
+def last_admitted(admits: Callable[[float], bool]) -> float:
+    """Return the largest admitted factor, by doubling and bisection, from 2^-10 to 2^10; 0 if none is.
+
+    >>> round(last_admitted(lambda factor: factor < 3), 6)
+    3.0
+    """
+    low = next((2.0**power for power in range(10, -11, -1) if admits(2.0**power)), 0.0)
+    if low in (0.0, 2.0**10):
+        return low
+    high = 2 * low
+    while high - low > 1e-7 * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if admits(middle) else (low, middle)
+    return low
+
+
+def _isometric(honest: Matrix) -> Floats:
+    """Return points with the inner products of the honest updates, (H, H): a rule judges them alike."""
+    products = gram(honest)
+    if not np.isfinite(products).all():
+        return products
+    values, vectors = np.linalg.eigh(products)
+    return vectors * np.sqrt(np.maximum(values, 0))
 
 
 def _worst(

@@ -43,6 +43,7 @@ INDEX = Wanted("a whole number from 0 up", lambda value: is_whole(value) and val
 INDEX_OR_NONE = Wanted("a whole number from 0 up or None", lambda value: value is None or INDEX.fits(value))
 CONTEXT_ARGUMENTS = {
     "aggregator": Wanted("a function from all updates, (M, p), to one, (p,)", callable),
+    "exact_weights": Wanted("a function from all updates, (M, p), to the rule's weights by exact distances", callable),
     "sketch": Wanted("a sketch such as Rotated(k=4096)", lambda value: isinstance(value, Sketch)),
     "leaked_seed": INDEX,
     "past_seeds": Wanted(
@@ -123,7 +124,7 @@ def check(name: str, wanted: Mapping[str, Wanted], given: Mapping[str, Any]) -> 
 def needs(attack: Callable[..., Any]) -> frozenset[str]:
     """Return the knowledge of the server that an attack (or a `functools.partial` of one) must still be passed.
 
-    `aggregator`: the rule; `sketch`: how it projects; `leaked_seed`: of this round; `past_seeds`: of those before;
+    `aggregator`: the server; `exact_weights`: its rule without projection; `sketch`: how it projects; `leaked_seed`: of this round; `past_seeds`: of those before;
     `published`: the sum of the aggregates so far.
 
     >>> from bartizan.attacks import attack

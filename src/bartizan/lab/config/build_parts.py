@@ -49,6 +49,8 @@ def check(experiment: Experiment) -> None:
                 f"attack.name = {experiment.attack.name!r} aims at projected vectors, and model.adapters compares "
                 "products of factors: take another attack."
             )
+    if callable(attacker) and "exact_weights" in needs(attacker):
+        _refuse_unweighted(experiment, rule)
     if isinstance(rule, CoordinateWise) and experiment.sketch.name != "exact":
         raise ConfigError(
             f"rule.name = {experiment.rule.name!r} judges each coordinate by itself, and a projection mixes them: "
@@ -67,6 +69,16 @@ def check(experiment: Experiment) -> None:
         _in_section("data", lambda: DATASETS.find(experiment.data.name))
     if experiment.model.name not in MODELS.built_in:  # those would import torch
         _in_section("model", lambda: MODELS.find(experiment.model.name))
+
+
+def _refuse_unweighted(experiment: Experiment, rule: Rule | CoordinateWise) -> None:
+    """Refuse an attack that tries the rule on the geometry of the clients alone, where that does not give weights."""
+    weighs = isinstance(rule, Rule) and not rule.ends_coordinate_wise() and not rule.needs_trusted
+    if not weighs or experiment.rule.name == "centered-clipping" or experiment.model.adapters:
+        raise ConfigError(
+            f"attack.name = {experiment.attack.name!r} needs a rule that weighs the clients by their distances alone, "
+            f"and a model without adapters; got rule.name = {experiment.rule.name!r}. Take another rule or attack."
+        )
 
 
 def sketch_of(experiment: Experiment) -> Sketch:

@@ -20,6 +20,8 @@ MODELS = Registry(
     {
         "cnn": "bartizan.lab.models.small:cnn",
         "logistic": "bartizan.lab.models.small:logistic",
+        "mlp": "bartizan.lab.models.small:mlp",
+        "wide-mlp": "bartizan.lab.models.small:wide_mlp",
         "resnet18": "bartizan.lab.models.resnet:ResNet18",
         "vgg16": "bartizan.lab.models.vgg:VGG16",
         "mobilenet-v3-small": "bartizan.lab.models.mobilenet:small",

@@ -1,8 +1,9 @@
-"""Small models that two cores train in seconds: a convolutional network, and logistic regression."""
+"""Small models that two cores train in seconds: a convolutional network, logistic regression, and two perceptrons."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from math import prod
 
 from bartizan.lab.models.layers import norm_layer
 from bartizan.lab.torch_import import nn
@@ -28,10 +29,29 @@ def cnn(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
     return nn.Sequential(stages)
 
 
+def mlp(n_classes: int, image: tuple[int, int, int], norm: str, hidden: tuple[int, int] = (1024, 256)) -> nn.Module:
+    """Build a perceptron with two hidden layers and ReLU: many coordinates for little work. It has no norm."""
+    wide, narrow = hidden
+    return nn.Sequential(
+        OrderedDict(
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(prod(image), wide),
+            relu1=nn.ReLU(inplace=True),
+            fc2=nn.Linear(wide, narrow),
+            relu2=nn.ReLU(inplace=True),
+            fc3=nn.Linear(narrow, n_classes),
+        )
+    )
+
+
+def wide_mlp(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
+    """Build the same with hidden layers of 4,096 and 2,048."""
+    return mlp(n_classes, image, norm, (4096, 2048))
+
+
 def logistic(n_classes: int, image: tuple[int, int, int], norm: str) -> nn.Module:
     """Build logistic regression on the pixels, from zero weights; it has no norm."""
-    channels, height, width = image
-    linear = nn.Linear(channels * height * width, n_classes)
+    linear = nn.Linear(prod(image), n_classes)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), fc=linear))

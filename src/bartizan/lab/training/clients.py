@@ -64,8 +64,8 @@ class Clients:
     "epochs" it takes `local` steps of SGD, or passes over all its examples, on its own copy of the model, and sends the
     server's weights minus its own.
 
-    With `worker_momentum` beta it sends beta v + (1 - beta) u for its update u and the v that it sent last, as
-    Karimireddy et al. (2021) do; the first time u itself. BatchNorm's statistics are sent as they are.
+    With `worker_momentum` beta it sends beta v + (1 - beta) u for its update u and the v that it sent last, 0 at first,
+    as Karimireddy et al. (2021) do. BatchNorm's statistics are sent as they are.
     """
 
     def __init__(
@@ -117,8 +117,7 @@ class Clients:
             sent = ClientUpdates(sent.updates[back], sent.losses[back])
         if self.work.worker_momentum:
             for client, update in zip(clients, sent.updates[:, : self.flat.n_parameters], strict=True):
-                if client in self.sent:
-                    update.lerp_(self.sent[client], self.work.worker_momentum)
+                update.lerp_(self.sent.get(client, torch.zeros_like(update)), self.work.worker_momentum)
                 if bool(update.isfinite().all()):  # one step that overflows would stay for ever
                     self.sent[client] = update.clone()
         return sent

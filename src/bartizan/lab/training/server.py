@@ -62,11 +62,13 @@ class Server:
         *,
         step_size: float,
         rounds: int = 1,
+        keep_last: bool = False,
     ) -> None:
-        """Copy the weights; a cosine schedule reaches zero after `rounds`."""
+        """Copy the weights; a cosine schedule reaches zero after `rounds`, and `last` is the last aggregate, if kept."""
         self.weights = weights.detach().clone()
         self.n_parameters, self.settings, self.step_size, self.rounds = n_parameters, settings, step_size, rounds
         self.round = 0
+        self.last = torch.zeros_like(self.weights) if keep_last else None
         self._velocity = torch.zeros_like(self._parameters) if settings.optimiser == "momentum" else None
         self._prodigy = _prodigy(self._parameters, step_size) if settings.optimiser == "prodigy" else None
         tuned = STEP_SIZES.get(settings.optimiser)
@@ -83,6 +85,8 @@ class Server:
         if not bool(update.isfinite().all()):
             return 0.0
         update = update.to(self.weights)
+        if self.last is not None:
+            self.last.copy_(update)
         gradient, change = update[: self.n_parameters], update[self.n_parameters :]
         used = self._move(gradient, factor)
         statistics = self.weights[self.n_parameters :]
@@ -121,6 +125,8 @@ class Server:
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run needs: tensors, numbers and strings only."""
         state: dict[str, Any] = {"optimiser": self.settings.optimiser, "round": self.round, "weights": self.weights}
+        if self.last is not None:
+            state["last"] = self.last
         if self._velocity is not None:
             state["velocity"] = self._velocity
         if self._prodigy is not None:
@@ -137,6 +143,8 @@ class Server:
             )
         schema.check(ServerState, state)
         self.weights.copy_(_copied(state, "weights", self.weights))
+        if self.last is not None:
+            self.last.copy_(_copied(state, "last", self.last))
         if self._velocity is not None:
             self._velocity.copy_(_copied(state, "velocity", self._velocity))
         if self._prodigy is not None:

@@ -36,6 +36,7 @@ from bartizan.lab.training.reproducible import round_seed
 from bartizan.lab.training.server import Server
 from bartizan.measure import Exact
 from bartizan.measure.exact import Norms
+from bartizan.measure.geometry import Geometry
 from bartizan.result import Aggregation
 from bartizan.rules import Rule
 from bartizan.updates import parse_updates
@@ -97,6 +98,7 @@ class Training:
             experiment.server,
             step_size=step_size_of(experiment),
             rounds=experiment.rounds,
+            keep_last=experiment.rule.name == "centered-clipping",
         )
         step = self.server.step_size if experiment.clients.work == "gradient" else 1.0
         self.aggregate: Callable[..., Aggregation[Tensor]]
@@ -182,6 +184,8 @@ class Training:
         line |= {"weights": None, "quarantined": {}, "seconds": {"train": train}, "loss": loss}
         line |= {"norm": None, "step": 0.0}
         given: dict[str, Any] = {"seed": seed, "trusted": trusted, "history": self.history, "sizes": self._sizes(who)}
+        if self.server.last is not None:
+            given["reference"] = self.server.last
         try:
             if not rows:
                 raise TooFewClientsError("No honest client took part.")
@@ -238,13 +242,16 @@ class Training:
         """Return the updates of the attackers, one per row."""
         assert self.attack is not None
         rng = reproducible.generator(self.experiment.seed, "attack", t)
-        known = {name: self._known(name, t) for name in needs(self.attack) - {"aggregator"}}
+        # An attacker knows the rule and the sketch, but neither the round's seed nor the server's own update.
+        known = {name: self._known(name, t) for name in needs(self.attack) - {"aggregator", "exact_weights"}}
+        given: dict[str, Any] = {"seed": round_seed(self.experiment.seed, "attacker", t), "history": self.history}
+        given |= {"sizes": self._sizes([*training, *attackers])}
+        if "exact_weights" in needs(self.attack):
+            assert isinstance(aggregator.rule, Rule)
+            known["exact_weights"] = lambda points: aggregator.rule(Geometry.of(points, **given))
         if "aggregator" in needs(self.attack):
-            # An attacker knows the rule and the sketch, but neither the round's seed nor the server's own update.
             mean = honest.mean(dim=0)
-            given: dict[str, Any] = {"seed": round_seed(self.experiment.seed, "attacker", t), "history": self.history}
-            given |= {"trusted": mean if aggregator.rule.needs_trusted else None}
-            given |= {"sizes": self._sizes([*training, *attackers])}
+            given |= {"trusted": mean if aggregator.rule.needs_trusted else None, "reference": self.server.last}
 
             def aggregate(sent: Tensor) -> Tensor:
                 try:
