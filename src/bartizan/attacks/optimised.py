@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.random import Generator
 
-from bartizan.attacks.formulas import hiding_z
 from bartizan._util.types import Floats
+from bartizan.attacks.formulas import hiding_z
 from bartizan.attacks.honest_updates import (
     Matrix,
     Vector,

@@ -64,7 +64,7 @@ class Server:
         rounds: int = 1,
         keep_last: bool = False,
     ) -> None:
-        """Copy the weights; a cosine schedule reaches zero after `rounds`, and `last` is the last aggregate, if kept."""
+        """Copy the weights; a cosine schedule reaches zero after `rounds`; `last` is the last aggregate, if kept."""
         self.weights = weights.detach().clone()
         self.n_parameters, self.settings, self.step_size, self.rounds = n_parameters, settings, step_size, rounds
         self.round = 0
