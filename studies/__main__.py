@@ -12,7 +12,7 @@ COMMANDS = {
     "paper": ("studies.paper.command", "run the paper's experiments and compare"),
     "theory": ("studies.theory.parts", "measure what the theorems promise"),
     "speed": ("studies.speed.command", "measure what aggregation costs beside other libraries"),
-    "guide": ("studies.guide.decision_guide", "keep the runs behind the tables of rules"),
+    "guide": ("studies.guide.command", "the runs behind the tables of rules"),
     "pages": ("studies.pages.results_page", "write the tables and figures of the pages, or check them"),
     **{
         name: (f"studies.measurements.{name.replace('-', '_')}", about)

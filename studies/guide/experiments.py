@@ -1,0 +1,160 @@
+"""The experiments behind the guide to rules: step sizes, a screen of all rules, the grid, and checks on other data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bartizan import registry
+from bartizan.lab.config.build_parts import rule_for
+from bartizan.lab.config.choices import CHOICES
+from bartizan.lab.config.experiment import Experiment
+
+Settings = Mapping[str, Any]
+N_CLIENTS, N_ATTACKERS = 50, 15
+
+BASE: Settings = {
+    "rounds": 100,
+    "device": "cpu",
+    "data.name": "fashion-mnist-mini",
+    "model.name": "cnn",
+    "clients.count": N_CLIENTS,
+    "clients.byzantine": N_ATTACKERS,
+    "clients.batch": 16,
+    "server.by_size": False,
+    "server.schedule": "cosine",
+    "sketch.name": "exact",
+    "evaluation.every": 10,
+    "evaluation.exact_weights": False,
+}
+TEXT: Settings = {
+    "rounds": 120,
+    "data.name": "sotu-mini",
+    "split.kind": "natural",
+    "model.name": "transformer",
+    "clients.count": 20,
+    "clients.byzantine": 6,
+    "clients.batch": 8,
+    "server.optimiser": "prodigy",
+    "server.schedule": "constant",
+    "evaluation.every": 20,
+}
+PROTOCOLS: dict[str, tuple[Settings, str]] = {
+    "server momentum": ({"server.optimiser": "momentum"}, "server.step_size"),
+    "client momentum": ({"clients.worker_momentum": 0.9, "server.optimiser": "sgd"}, "server.step_size"),
+    "five local steps": (
+        {"clients.work": "steps", "clients.local": 5, "server.optimiser": "sgd", "rounds": 40, "evaluation.every": 4},
+        "clients.step_size",
+    ),
+}
+"""Settings, and the key of the step size."""
+CANDIDATES = {
+    "server momentum": (0.015, 0.03, 0.06, 0.1),
+    "client momentum": (0.15, 0.3, 0.6, 1.0),
+    "five local steps": (0.03, 0.06, 0.12, 0.25),
+}
+STEP_SIZES = {"server momentum": 0.06, "client momentum": 0.6, "five local steps": 0.12}
+"""The best on validation images without attack, by the mean; a test compares with the kept rows."""
+BETAS: dict[str, Settings] = {
+    "beta 0.1": {"split.kind": "dirichlet", "split.beta": 0.1},
+    "beta 0.6": {"split.kind": "dirichlet", "split.beta": 0.6},
+    "iid": {"split.kind": "iid"},
+}
+FEWER: Settings = {"clients.byzantine": 5}
+ATTACKS = (
+    *("none", "sign-flip", "foe", "lie", "alie-over-time", "min-max", "ipm", "mimic", "label-flip"),
+    *("optimised-alie", "optimised-ipm"),
+)
+SCREEN_ATTACKS = tuple(one for one in ATTACKS if one not in ("foe", "optimised-alie", "optimised-ipm"))
+FEW_ATTACKS = ("none", "sign-flip", "alie-over-time", "min-max", "ipm", "label-flip")
+TEXT_ATTACKS = ("none", "sign-flip", "lie", "alie-over-time", "min-max", "ipm")
+FRONTS = ("", "arc >> ", "nnm >> ", "norm-filter >> ")
+PAPER: tuple[Settings, ...] = (
+    {"name": "krum"},
+    {"name": "geometric-median"},
+    {"name": "mca", "start": "mean"},
+    {"name": "multi-krum"},
+)
+FINALISTS: tuple[str, ...] = ()
+"""The five best of the screen; a test compares with the kept rows."""
+SEEDS = range(5)
+
+
+def step_sizes() -> Iterator[Settings]:
+    """Yield the runs that choose the step sizes: the mean without attack, tested on images held out of training."""
+    for name, (settings, key) in PROTOCOLS.items():
+        for beta, step, seed in itertools.product(("beta 0.1", "beta 0.6"), CANDIDATES[name], (100, 101)):
+            own = {"data.validation": 0.2, "rule": {"name": "mean"}, "attack.name": "none", "seed": seed}
+            yield {**settings, **BETAS[beta], **own, key: step}
+
+
+def screen() -> Iterator[Settings]:
+    """Yield one seed of all rules that need no trusted update, alone and behind three pre-aggregators."""
+    for rule, attack in itertools.product(screened_rules(), SCREEN_ATTACKS):
+        yield {**_protocol("server momentum"), **BETAS["beta 0.1"], **_cell({"name": rule}, attack, 0)}
+
+
+def screened_rules() -> list[str]:
+    """Return the names of the rules that admit 15 attackers among 50 clients."""
+    found = []
+    for front, name in itertools.product(FRONTS, [*registry.RULES.built_in, *registry.COORDINATEWISE.built_in]):
+        if (front and name == "mean") and front != "arc >> ":
+            continue  # not robust
+        try:
+            rule, lowered = rule_for(CHOICES["rule"].of({"name": front + name}), N_CLIENTS, N_ATTACKERS)
+        except ValueError:
+            continue
+        if not (lowered or rule.needs_trusted):
+            found.append(front + name)
+    return found
+
+
+def grid() -> Iterator[Settings]:
+    """Yield five seeds of the finalists, the paper's rules and the mean, for three protocols and three splits."""
+    slices: list[tuple[str, Settings, Sequence[str]]] = [
+        ("server momentum", BETAS["beta 0.1"], ATTACKS),
+        ("server momentum", BETAS["beta 0.6"], ATTACKS),
+        ("client momentum", BETAS["beta 0.1"], ATTACKS),
+        ("five local steps", BETAS["beta 0.1"], ATTACKS),
+        ("server momentum", BETAS["iid"], FEW_ATTACKS),
+        ("server momentum", {**BETAS["beta 0.1"], **FEWER}, FEW_ATTACKS),
+        ("server momentum", {**BETAS["beta 0.1"], "server.by_size": True}, FEW_ATTACKS),
+    ]
+    for protocol, own, attacks in slices:
+        for seed, rule, attack in itertools.product(SEEDS, _compared(), attacks):
+            yield {**_protocol(protocol), **own, **_cell(rule, attack, seed)}
+
+
+def text() -> Iterator[Settings]:
+    """Yield three seeds on text, whose clients are the speakers."""
+    for seed, rule, attack in itertools.product(range(3), _compared(), TEXT_ATTACKS):
+        yield {**TEXT, **_cell(rule, attack, seed)}
+
+
+STAGES: dict[str, Callable[[], Iterator[Settings]]] = {
+    "step-sizes": step_sizes,
+    "screen": screen,
+    "grid": grid,
+    "text": text,
+}
+
+
+def experiments(stage: str, data: Path | None = None) -> list[Experiment]:
+    """Return the experiments of a stage; `data` is the folder of data sets that the package does not hold."""
+    base = Experiment().changed({**BASE, "name": f"guide-{stage}", "data.folder": str(data or "")})
+    return [base.changed(settings) for settings in STAGES[stage]()]
+
+
+def _compared() -> list[Settings]:
+    return [{"name": "mean"}, *PAPER, *({"name": name} for name in FINALISTS)]
+
+
+def _protocol(name: str) -> Settings:
+    settings, key = PROTOCOLS[name]
+    return {**settings, key: STEP_SIZES[name]}
+
+
+def _cell(rule: Settings, attack: str, seed: int) -> Settings:
+    return {"rule": dict(rule), "attack": {"name": attack}, "seed": seed}
