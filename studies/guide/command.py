@@ -29,6 +29,10 @@ def run(
         runs = experiments.experiments(stage, data)
         with Display({one.slug: one.rounds for one in runs}) as progress:
             outcomes = sweep(runs, out / stage, workers=workers, watch=progress.update)
-        print(stage, dict(Counter(one.status for one in outcomes)), *(f"\n{one.folder}: {one.error}" for one in outcomes if one.error))
+        print(
+            stage,
+            dict(Counter(one.status for one in outcomes)),
+            *(f"\n{one.folder}: {one.error}" for one in outcomes if one.error),
+        )
         failed += sum(bool(one.error) for one in outcomes)
     return 1 if failed else 0

@@ -436,13 +436,13 @@ def test_printing_is_light_and_leaves_the_theme_of_the_screen(browser, sweep):
         assert (seen.evaluate("window.printed"), seen.evaluate(theme)) == ("light", "dark")
 
 
-def test_the_headline_names_who_survived_and_who_did_not(sweep):
-    lead, about, change, speed = content(sweep.loaded).findings
-    assert lead.startswith("mca survived foe, gaussian and sign-flip (")
-    assert "geometric-median survived gaussian and sign-flip (" in lead
-    assert "mean and krum failed under all 4 attacks" in lead
+def test_the_headline_gives_worst_cases_and_verdicts(sweep):
+    lead, about, *prices, change, speed = content(sweep.loaded).findings
+    assert re.match(r"Worst of 4 attacks: mean (not converged|\d+.*?%), mca \d+.*?%, the mean without attack 8", lead)
+    assert "Broke: mean under" in lead
     assert lead.endswith("One seed.")
     assert "the mean without attack (8" in about
+    assert not prices or prices[0].startswith("Their price, where nobody attacks: ")
     assert change.endswith("with one seed that may be chance.")
     assert "2.1 reads of the updates instead of 12" in speed
 
@@ -454,9 +454,7 @@ def test_a_rule_is_not_credited_with_attacks_it_was_not_tried_under(tmp_path):
     for attack in ("none", *attacks):
         write_run(tmp_path / f"mean-{attack}", "mean", attack, rounds=4, clients=10)
     write_run(tmp_path / "gm-foe", "geometric-median", "foe", rounds=4, clients=10)
-    sentence = content(load(tmp_path)).findings[0]
-    assert "mca survived all 3 attacks" in sentence
-    assert re.search(r"geometric-median survived foe \(\d+.*%\) \(not tried under 2 others\)", sentence)
+    assert "Held: geometric-median (only under foe); mca." in content(load(tmp_path)).findings[0]
 
 
 def test_the_headline_says_when_runs_are_unfinished(tmp_path):

@@ -51,54 +51,65 @@ def write_means(folder, clean=0.82, **attacked):
         write_brief(folder / f"mean-{attack}", "mean", attack, accuracy=end or 0.1, converged=end is not None)
 
 
-def test_a_rule_survives_near_the_unattacked_mean_and_above_the_attacked_one(tmp_path):
-    write_means(tmp_path, clean=0.82, foe=None, lie=0.2, ipm=0.5)
-    for attack, end in (("foe", 0.771), ("lie", 0.769), ("ipm", 0.8)):
+def test_a_rule_holds_that_keeps_nine_tenths_and_breaks_below_half(tmp_path):
+    write_means(tmp_path, clean=0.8, foe=None, lie=0.39, ipm=0.5)
+    for attack, end in (("foe", 0.73), ("lie", 0.725), ("ipm", 0.8)):
         write_brief(tmp_path / attack, "mca", attack, accuracy=end)
+    write_brief(tmp_path / "k", "krum", "lie", accuracy=0.71)
     lead, about = content(load(tmp_path)).findings
-    assert lead.startswith(
-        "mca survived foe and ipm (77.1% or more) and failed under lie; mean failed under all 3 attacks"
+    assert lead == (
+        "Worst of 3 attacks: mean not converged, mca 72.5%, the mean without attack 80%. Held: mca. "
+        "Lost: krum 9 points under lie (only under lie). Broke: mean under foe and lie. One seed."
     )
-    assert "at most 5 points below the mean without attack (82%)" in about
-    assert "above the mean under the same attack (foe not converged, ipm 50%, lie 20%)" in about
+    assert about == (
+        "Held: at least 90% of the accuracy of the mean without attack (80%), in every run. "
+        "Broke: less than half of it, or a run did not converge."
+    )
 
 
-def test_the_headline_says_where_the_plain_mean_was_not_beaten_and_who_trusted_attackers(tmp_path):
-    write_means(tmp_path, clean=0.8, lie=0.769, foe=None)
+def test_one_seed_of_several_that_loses_more_is_enough_to_hold_no_longer(tmp_path):
+    write_brief(tmp_path / "mean", "mean", "none", accuracy=0.8)
+    for seed, end in enumerate((0.78, 0.79, 0.71)):
+        write_brief(tmp_path / f"m{seed}", "mca", "lie", seed=seed, accuracy=end)
+    assert "Lost: mca 4 points under lie. None of the rules held" in sentences(tmp_path)
+
+
+def test_the_price_of_what_held_is_told(tmp_path):
+    write_means(tmp_path, clean=0.8, lie=0.3)
+    write_brief(tmp_path / "a", "mca", "lie", accuracy=0.76)
+    write_brief(tmp_path / "b", "mca", "none", accuracy=0.775)
+    assert content(load(tmp_path)).findings[-1] == "Their price, where nobody attacks: mca 2.5 points."
+
+
+def test_the_headline_says_which_rules_trusted_attackers(tmp_path):
+    write_means(tmp_path, clean=0.8, lie=0.769)
     write_brief(tmp_path / "k", "krum", "lie", accuracy=0.507, on_attacker=1.0)
     write_brief(tmp_path / "g", "geometric-median", "lie", accuracy=0.7125, on_attacker=0.58)
-    write_brief(tmp_path / "m", "mca", "lie", accuracy=0.7425, on_attacker=0.41)
-    write_brief(tmp_path / "f", "mca", "foe", accuracy=0.796, on_attacker=0.0)
-    lead = content(load(tmp_path)).findings[0]
-    assert lead == (
-        "Under lie no robust rule ended above the plain mean (76.9%). Attackers got most of the weight of krum (100%) "
-        "and geometric-median (58%) under lie. mca survived foe (79.6%) and failed under lie; mean failed under foe; "
-        "geometric-median and krum failed under lie (not tried under 1 other). One seed."
+    assert "Attackers got most of the weight of krum (100%) and geometric-median (58%) under lie." in sentences(
+        tmp_path
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "missing"),
-    [
-        (("lie",), "the mean without attack."),
-        (("none",), "the mean under lie."),
-        ((), "the mean without attack and under lie."),
-    ],
-)
-def test_without_the_mean_to_compare_with_nothing_survived_and_the_page_says_what_is_missing(given, missing, tmp_path):
+@pytest.mark.parametrize("given", [("lie",), ()])
+def test_without_the_mean_to_compare_with_nothing_held_and_the_page_says_what_is_missing(given, tmp_path):
     for attack in given:
         write_brief(tmp_path / attack, "mean", attack, accuracy=0.78)
     for rule in ("krum", "mca"):
         write_brief(tmp_path / rule, rule, accuracy=0.8)
-    lead, _, said = content(load(tmp_path)).findings
-    assert lead == "Krum and mca ended at 80% or more under lie. One seed."
-    assert said == f"Missing, and needed to say that a rule survived: {missing}"
+    lead, said = content(load(tmp_path)).findings
+    assert lead.startswith("Under lie: ")
+    assert "eld" not in lead
+    assert said == "Missing, and needed for a verdict: the mean without attack."
 
 
-def test_a_rule_below_the_attacked_mean_failed_whatever_the_mean_without_attack_is(tmp_path):
-    write_brief(tmp_path / "mean", "mean", "lie", accuracy=0.8)
-    write_brief(tmp_path / "mca", "mca", "lie", accuracy=0.8)
-    assert "mca failed under lie" in sentences(tmp_path)
+def test_worst_cases_are_compared_between_rules_that_met_the_same_attacks(tmp_path):
+    """Two sweeps in a folder: krum was tried under one easy attack, and must not win by it."""
+    write_means(tmp_path, clean=0.8, lie=0.7, foe=0.6)
+    for attack, end in (("lie", 0.75), ("foe", 0.77)):
+        write_brief(tmp_path / f"mca-{attack}", "mca", attack, accuracy=end)
+    write_brief(tmp_path / "krum", "krum", "ipm", accuracy=0.79)
+    assert sentences(tmp_path).startswith("Worst of 2 attacks: mean 60%, mca 75%, the mean without attack 80%.")
+    assert card(tmp_path, "Best worst case") == ("75%", "mca · exact, under lie")
 
 
 def test_where_the_mean_without_attack_did_not_converge_no_rule_is_said_to_have_failed(tmp_path):
@@ -106,28 +117,40 @@ def test_where_the_mean_without_attack_did_not_converge_no_rule_is_said_to_have_
         for attack in ("none", "lie"):
             write_brief(tmp_path / f"{rule}-{attack}", rule, attack, accuracy=0.15, converged=False)
     write_brief(tmp_path / "mca", "mca", "lie", accuracy=0.3)
-    lead, about = content(load(tmp_path)).findings
+    lead, _ = content(load(tmp_path)).findings
     assert lead == (
-        "Even the mean without attack did not converge: train longer, or with another step size, to judge rules. "
-        "mca ended at 30% under lie. One seed."
+        "Under lie: mean not converged, mca 30%, the mean without attack not converged. Even the mean without attack "
+        "did not converge: train longer, or with another step size, to judge rules. One seed."
     )
-    assert "5 points below the mean without attack (not converged)" in about
+
+
+def test_perplexity_is_judged_by_what_it_gains(tmp_path):
+    for rule, attack, end in (
+        ("mean", "none", 10.0),
+        ("mca", "lie", 11.0),
+        ("krum", "lie", 12.0),
+        ("cge", "lie", 21.0),
+    ):
+        write_brief(tmp_path / f"{rule}-{attack}", rule, attack, perplexity=end)
+    assert "Held: mca. Lost: krum 2.00 under lie. Broke: cge under lie." in sentences(tmp_path)
 
 
 def test_one_run_is_called_one_seed_and_names_the_weight_of_attackers_first(tmp_path):
     (lead, missing) = content(load(write_brief(tmp_path / "a", "krum", accuracy=0.5, on_attacker=0.9))).findings
     assert "after 2 rounds (one seed), while 1 of 4 clients attacked with lie. The attackers are 25%" in lead
     assert lead.endswith("got 90% of the weight.")
-    assert missing.endswith("the mean without attack and under lie.")
+    assert missing.endswith("the mean without attack.")
 
 
 def test_the_headline_says_so_far_where_an_unfinished_run_has_no_accuracy_yet(tmp_path):
     write_means(tmp_path, lie=0.7, foe=0.7)
     for attack in ("lie", "foe"):
         write_brief(tmp_path / attack, "mca", attack)
-    assert sentences(tmp_path).startswith("mca survived both attacks (80% or more); mean failed under both attacks")
+    assert sentences(tmp_path).startswith(
+        "Worst of 2 attacks: mean 70%, mca 80%, the mean without attack 82%. Held: mca."
+    )
     write_brief(tmp_path / "krum", accuracy=None, ends=False)
-    assert sentences(tmp_path).startswith("So far, with unfinished runs: mca survived both attacks")
+    assert sentences(tmp_path).startswith("So far, with unfinished runs: Worst of 2 attacks: mean 70%, mca 80%")
 
 
 def test_a_change_by_projection_stands_beside_the_spread_of_the_seeds(tmp_path):
@@ -181,7 +204,7 @@ def test_a_rule_that_failed_with_some_seeds_is_not_the_best(tmp_path):
     value, note = card(tmp_path, "Best worst case")
     assert value == "80%"
     assert note.startswith("mca")
-    assert "krum failed under both attacks" in sentences(tmp_path)
+    assert "Broke: krum under both attacks" in sentences(tmp_path)
 
 
 def test_server_times_of_different_models_and_machines_are_kept_apart(tmp_path):

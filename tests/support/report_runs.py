@@ -125,6 +125,7 @@ def write_brief(
     sketch: str = "exact",
     *,
     accuracy: float | None = 0.8,
+    perplexity: float | None = None,
     converged: bool = True,
     on_attacker: float | None = None,
     server: float | list[float] | None = 0.3,
@@ -155,6 +156,7 @@ def write_brief(
             clients=ids,
             byzantine=ids[-1:] if known else None,
             machine=machine,
+            **({} if perplexity is None else {"metric": "perplexity"}),
         )
         for t in range(1, rounds + 1):
             took = server[t - 1] if isinstance(server, list) else server
@@ -167,10 +169,12 @@ def write_brief(
                 quarantined={},
                 seconds={"train": 1.0, **spent},
                 **({} if accuracy is None else {"accuracy": accuracy}),
+                **({} if perplexity is None else {"perplexity": perplexity}),
                 **({} if read is None else {"read": read}),
             )
         if ends:
-            out.write("end", status="finished", converged=converged, best=accuracy, last=accuracy, seconds=1.0)
+            end = accuracy if perplexity is None else perplexity
+            out.write("end", status="finished", converged=converged, best=end, last=end, seconds=1.0)
     return folder
 
 

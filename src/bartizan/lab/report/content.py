@@ -27,6 +27,7 @@ from bartizan.lab.report.load import Loaded
 from bartizan.lab.report.pack import rounded
 from bartizan.lab.report.run_data import Run
 from bartizan.lab.report.tables import summary
+from bartizan.lab.report.verdicts import comparable
 from bartizan.lab.report.wording import counted, level, percent
 
 SCRIPTS = ("draw.js", "lines.js", "grids.js", "clients.js", "tables.js", "report.js")
@@ -248,25 +249,26 @@ def _cards(made: Content) -> Iterator[tuple[str, str, str]]:
 
 
 def _best(cells: Sequence[GridCell], metric: Metric) -> Iterator[tuple[str, str, str]]:
-    """Yield the rule and sketch whose worst end over the attacks is best."""
-    groups: dict[tuple[str, str, str], list[GridCell]] = {}
-    for cell in [cell for cell in cells if cell.attack != "none"] or cells:
-        groups.setdefault((cell.rule, cell.sketch, cell.other), []).append(cell)
-    most = max((len(group) for group in groups.values()), default=0)
-    # One that was tried under fewer attacks, or failed under one, is not comparable.
-    worst = [
-        min(group, key=lambda cell: metric.merit(cell.last[0]))
-        for group in groups.values()
-        if len(group) == most and all(cell.n_converged == cell.n and math.isfinite(cell.last[0]) for cell in group)
-    ]
-    if worst:
-        top = max(worst, key=lambda cell: metric.merit(cell.last[0]))
-        name = " · ".join(filter(None, (top.rule, top.sketch, top.other)))
-        if most > 1:
-            yield "Best worst case", level(top.last[0], metric), f"{name}, under {top.attack}"
-        else:
-            how = "Lowest" if metric.lower_is_better else "Highest"
-            yield f"{how} {metric.name}", level(top.last[0], metric), name
+    """Yield the rule whose worst end over the attacks is best, among rules that were tried under the same attacks."""
+    attacked = [cell for cell in cells if cell.attack != "none"]
+    if not attacked:
+        ended = [cell for cell in cells if math.isfinite(cell.last[0])]
+        worst = ended
+    else:
+        groups = comparable(cells)
+        # One that failed under an attack is not comparable.
+        own = [some for some in groups.values() if all(cell.n_converged == cell.n for cell in some)]
+        worst = [min(some, key=lambda cell: metric.merit(cell.last[0])) for some in own]
+        worst = [cell for cell in worst if math.isfinite(cell.last[0])]
+    if not worst:
+        return
+    top = max(worst, key=lambda cell: metric.merit(cell.last[0]))
+    name = " · ".join(filter(None, (top.rule, top.sketch, top.other)))
+    if len({cell.attack for cell in attacked}) > 1:
+        yield "Best worst case", level(top.last[0], metric), f"{name}, under {top.attack}"
+    else:
+        how = "Lowest" if metric.lower_is_better else "Highest"
+        yield f"{how} {metric.name}", level(top.last[0], metric), name
 
 
 def _problems(made: Content) -> Iterator[dict[str, str]]:

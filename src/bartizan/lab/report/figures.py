@@ -16,7 +16,7 @@ from bartizan.lab.report.content import Content, asset
 from bartizan.lab.report.factors import order
 from bartizan.lab.report.pack import top_weight
 from bartizan.lab.report.run_data import SERVER_STAGES, Run
-from bartizan.lab.report.survival import seeds
+from bartizan.lab.report.verdicts import seeds
 from bartizan.lab.report.wording import level, tenths
 
 MARKS = (None, "o", "s", "^")

@@ -12,7 +12,7 @@ from bartizan.lab.metrics import METRICS
 from bartizan.lab.report.factors import Factors, order
 from bartizan.lab.report.groups import GridCell, ServerTime
 from bartizan.lab.report.run_data import Run, mean
-from bartizan.lab.report.survival import definition, headline
+from bartizan.lab.report.verdicts import definition, headline
 from bartizan.lab.report.wording import capital, counted, difference, duration, level, listed, percent
 
 MAX_NAMED_SUSPECTS = 4
@@ -166,8 +166,7 @@ def _alone(runs: Sequence[Run], factors: Factors) -> list[str]:
     share = f"The attackers are {percent(f / M)} of the clients and got {percent(got)} of the weight."
     found = [f"{lead} {share}"] if got > 0.5 else [lead, share] if math.isfinite(got) else [lead]
     if factors.attack != "none":
-        means = ["without attack"] + [f"under {factors.attack}"] * (factors.rule != "mean")
-        found.append(f"Missing, and needed to say that a rule survived: the mean {listed(means)}.")
+        found.append("Missing, and needed for a verdict: the mean without attack.")
     return found
 
 

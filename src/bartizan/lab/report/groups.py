@@ -34,6 +34,8 @@ class GridCell:
     last: tuple[float, float]
     """Mean and standard deviation over the runs that converged; NaN if there is none, or only one."""
     best: tuple[float, float]
+    least: float
+    """The worst end of a run that converged."""
     on_attackers: float
     """Fraction of the weight on attackers, mean over rounds and runs; NaN if unknown."""
     backdoor: tuple[float, float] = (math.nan, math.nan)
@@ -83,6 +85,7 @@ def cells(runs: Sequence[Run], factors: Sequence[Factors]) -> list[GridCell]:
             n_unfinished=sum(run.status == "unfinished" for run in group),
             last=_spread([run.last for run in group if run.converged]),
             best=_spread([run.best for run in group if run.converged]),
+            least=group[0].metric.worst(run.last for run in group if run.converged),
             on_attackers=float(mean(np.concatenate([run.on_attackers() for run in group]), axis=0)),
             backdoor=_spread([run.backdoor for run in group]),
             metric=group[0].metric,

@@ -1,0 +1,189 @@
+"""The verdict on each rule under attack: it held, lost so many points, or broke."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from bartizan.lab.report.factors import order
+from bartizan.lab.report.groups import GridCell
+from bartizan.lab.report.wording import capital, counted, difference, level, listed, span
+
+HELD = 0.9
+"""Part of the accuracy of the mean without attack that a rule keeps in every run, to count as held."""
+BROKE = 0.5
+"""The part below which it counts as broken."""
+MAX_NAMED_ATTACKS = 4
+"""Attacks of which a sentence gives numbers, at most."""
+
+
+def headline(cells: Sequence[GridCell]) -> str:
+    """Return the worst case of the mean and of the best rule, the verdicts on all rules, and the number of seeds."""
+    attacked = [cell for cell in cells if cell.attack != "none"]
+    if not attacked:
+        metric = cells[0].metric
+        top = max(cells, key=lambda cell: metric.merit(cell.last[0]))
+        how = "lowest" if metric.lower_is_better else "highest"
+        sentences = [f"without attackers {top.rule} ended {how}, at {level(top.last[0], metric)}"]
+    else:
+        sentences = [*_worst_cases(cells), *_verdicts(cells), *_trusted_attackers(attacked)]
+    return " ".join(f"{capital(sentence)}." for sentence in [*sentences, seeds(cell.n for cell in cells)])
+
+
+def definition(cells: Sequence[GridCell]) -> list[str]:
+    """Return what the verdicts mean, and what the rules that held cost without attack."""
+    others = order(cell.other for cell in cells if cell.attack != "none")
+    if not others:
+        return []
+    clean = [of_mean(cells, other, "none") for other in others]
+    metric = cells[0].metric
+    if any(map(math.isnan, clean)):
+        return ["Missing, and needed for a verdict: the mean without attack."]
+    said = f"the {metric.name} of the mean without attack ({span(clean, metric)})"
+    if metric.lower_is_better:
+        held, broke = f"at most {1 / HELD - 1:.0%} above {said}", "twice that or more"
+    else:
+        held, broke = f"at least {HELD:.0%} of {said}", "less than half of it"
+    sentences = [f"Held: {held}, in every run. Broke: {broke}, or a run did not converge."]
+    costs = [
+        f"{rule} {difference(max(0.0, metric.sign * (clean - end)), metric)}"
+        for rule in order(cell.rule for cell in cells)
+        if rule != "mean" and verdict(cells, rule) == "held"
+        for clean, end in [_price(cells, rule)]
+        if math.isfinite(clean - end)
+    ]
+    return [*sentences, *([f"Their price, where nobody attacks: {listed(costs)}."] if costs else [])]
+
+
+def verdict(cells: Sequence[GridCell], rule: str) -> str:
+    """Return the worst verdict on a rule over attacks, sketches and other settings; "" where there is none."""
+    own = {judged(cells, cell) for cell in cells if cell.rule == rule and cell.attack != "none"}
+    return next((kind for kind in ("broke", "lost", "", "held") if kind in own), "")
+
+
+def judged(cells: Sequence[GridCell], cell: GridCell) -> str:
+    """Return "held", "lost" or "broke"; "" where the mean without attack is missing, or did not converge itself."""
+    clean = of_mean(cells, cell.other, "none", cell.sketch)
+    if not math.isfinite(clean):
+        return "broke" if math.isnan(clean) and cell.n_converged < cell.n else ""
+    if _kept(cell, _end(cell), clean) < BROKE:
+        return "broke"
+    return "held" if _kept(cell, cell.least, clean) >= HELD else "lost"
+
+
+def of_mean(cells: Sequence[GridCell], other: str, attack: str, sketch: str | None = None) -> float:
+    """Return the plain mean's end, with this sketch or, as it uses none, with any; NaN if it was not run."""
+    own = [cell for cell in cells if (cell.other, cell.attack, cell.rule) == (other, attack, "mean")]
+    own = [cell for cell in own if cell.sketch == sketch] or own
+    return cells[0].metric.best(map(_end, own))
+
+
+def seeds(counts: Iterable[int]) -> str:
+    """Return the number of seeds in words.
+
+    >>> seeds([1, 1]), seeds([3]), seeds([1, 3])
+    ('one seed', 'means of 3 seeds', 'means of 1 to 3 seeds')
+    """
+    least, *_, most = sorted([*counts] * 2)
+    return "one seed" if most == 1 else f"means of {f'{least} to ' if least < most else ''}{most} seeds"
+
+
+def comparable(cells: Sequence[GridCell]) -> dict[str, list[GridCell]]:
+    """Return the attacked cells of those rules that were tried under the same attacks; the most attacks, if several."""
+    groups: dict[str, list[GridCell]] = {}
+    for cell in cells:
+        if cell.attack != "none":
+            groups.setdefault(cell.rule, []).append(cell)
+    tried = {rule: frozenset((cell.other, cell.attack) for cell in own) for rule, own in groups.items()}
+    sharing = Counter(tried.values())
+    most = max(sharing, key=lambda attacks: (sharing[attacks] > 1, len(attacks), sharing[attacks]), default=None)
+    return {rule: own for rule, own in groups.items() if tried[rule] == most}
+
+
+def _worst_cases(cells: Sequence[GridCell]) -> Iterator[str]:
+    """Say how the mean and the best of the rules ended under the attack that is worst for each."""
+    metric, groups = cells[0].metric, comparable(cells)
+    worst = {rule: min(own, key=lambda cell: metric.merit(_end(cell))) for rule, own in groups.items()}
+    robust = [rule for rule in worst if rule != "mean" and math.isfinite(_end(worst[rule]))]
+    shown = ["mean"] if "mean" in worst else []
+    shown += [max(robust, key=lambda rule: metric.merit(_end(worst[rule])))] if robust else []
+    if not shown:
+        return
+    attacks = order(cell.attack for own in groups.values() for cell in own)
+    where = f"worst of {counted(len(attacks), 'attack')}" if len(attacks) > 1 else f"under {attacks[0]}"
+    clean = [of_mean(cells, other, "none") for other in order(cell.other for cell in cells)]
+    clean = [end for end in clean if not math.isnan(end)]
+    ends = [f"{rule} {span([_end(worst[rule])], metric)}" for rule in shown]
+    ends += [f"the mean without attack {span(clean, metric)}"] if clean else []
+    yield f"{where}: {', '.join(ends)}"
+
+
+def _verdicts(cells: Sequence[GridCell]) -> Iterator[str]:
+    """Name the rules that held, those that lost accuracy and under which attack most, and those that broke."""
+    metric = cells[0].metric
+    attacks = order(cell.attack for cell in cells if cell.attack != "none")
+    found: dict[str, list[str]] = {"held": [], "lost": [], "broke": []}
+    for rule in order(cell.rule for cell in cells if cell.attack != "none"):
+        own = [cell for cell in cells if cell.rule == rule and cell.attack != "none"]
+        kind = verdict(cells, rule)
+        tried = order(cell.attack for cell in own)
+        only = "" if len(tried) == len(attacks) else f" (only under {listed(tried)})"
+        if kind == "held":
+            found[kind].append(rule + only)
+        elif kind == "lost":
+            losses = [(metric.sign * (of_mean(cells, c.other, "none", c.sketch) - c.last[0]), c.attack) for c in own]
+            most, attack = max(losses)
+            found[kind].append(f"{rule} {difference(most, metric)} under {attack}{only}")
+        elif kind == "broke":
+            broken = order(cell.attack for cell in own if judged(cells, cell) == "broke")
+            found[kind].append(f"{rule} under {_all_of(broken, attacks)}{only}")
+    yield from (f"{kind}: {'; '.join(rules)}" for kind, rules in found.items() if rules)
+    if "held" not in [verdict(cells, rule) for rule in order(cell.rule for cell in cells)] and any(found.values()):
+        yield "none of the rules held under all attacks"
+    if any(math.isinf(of_mean(cells, cell.other, "none", cell.sketch)) for cell in cells):
+        yield "even the mean without attack did not converge: train longer, or with another step size, to judge rules"
+
+
+def _trusted_attackers(attacked: Sequence[GridCell]) -> Iterator[str]:
+    """Name the rules that gave attackers more than half of the weight, by attack."""
+    found: dict[str, dict[str, float]] = {}
+    for cell in attacked:
+        if cell.rule != "mean" and cell.on_attackers > 0.5:
+            rules = found.setdefault(cell.attack, {})
+            rules[cell.rule] = max(rules.get(cell.rule, 0.0), cell.on_attackers)
+    named = [
+        f"of {listed([f'{rule} ({most:.0%})' for rule, most in sorted(rules.items(), key=lambda item: -item[1])])}"
+        f" under {attack}"
+        for attack, rules in found.items()
+    ]
+    if named:
+        more = len(named) - MAX_NAMED_ATTACKS
+        rest = f", and of rules under {counted(more, 'more attack')}" if more > 0 else ""
+        yield f"attackers got most of the weight {', and '.join(named[:MAX_NAMED_ATTACKS])}{rest}"
+
+
+def _price(cells: Sequence[GridCell], rule: str) -> tuple[float, float]:
+    """Return the ends of the mean and of a rule without attack, where the rule loses most; NaN if it was not run."""
+    own = [cell for cell in cells if (cell.rule, cell.attack) == (rule, "none")]
+    pairs = [(of_mean(cells, cell.other, "none", cell.sketch), _end(cell)) for cell in own]
+    sign = cells[0].metric.sign
+    return max(pairs, key=lambda pair: sign * (pair[0] - pair[1]), default=(math.nan, math.nan))
+
+
+def _kept(cell: GridCell, end: float, clean: float) -> float:
+    """Return the part of the clean accuracy that is left; of perplexity, the clean one over it."""
+    if cell.metric.lower_is_better:
+        return clean / end
+    return end / clean
+
+
+def _end(cell: GridCell) -> float:
+    """Return the accuracy or perplexity at the end; infinitely bad if a run did not converge."""
+    return cell.last[0] if cell.n_converged == cell.n else -cell.metric.sign * math.inf
+
+
+def _all_of(some: Sequence[str], attacks: Sequence[str]) -> str:
+    if len(some) < len(attacks) or len(attacks) == 1:
+        return listed(some)
+    return "both attacks" if len(attacks) == 2 else f"all {len(attacks)} attacks"
