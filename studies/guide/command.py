@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from bartizan import records
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.sweep import sweep
-from studies.guide import experiments
-from studies.guide.decision_guide import keep_rows
+from studies.guide import experiments, kept_rows
 from studies.options import add_parts
+from studies.rows import RESULTS
 
 
 def add_to(commands: Any) -> None:
@@ -20,19 +22,37 @@ def add_to(commands: Any) -> None:
 def run(
     *stages: Annotated[str, "stages in their order: " + ", ".join(experiments.STAGES)],
     out: Annotated[Path, "where the folders of the runs go; finished runs stay"] = Path("runs/guide"),
+    results: Annotated[Path, "the folder of the kept rows, guide-STAGE.jsonl"] = RESULTS,
     workers: Annotated[int | None, "runs at a time, by default one per core"] = None,
     data: Annotated[Path | None, "where data sets are that the package does not hold"] = None,
 ) -> int:
-    """Run all experiments of some stages; the same command goes on with what is not finished."""
-    failed = 0
-    for stage in stages:
-        runs = experiments.experiments(stage, data)
-        with Display({one.slug: one.rounds for one in runs}) as progress:
-            outcomes = sweep(runs, out / stage, workers=workers, watch=progress.update)
-        print(
-            stage,
-            dict(Counter(one.status for one in outcomes)),
-            *(f"\n{one.folder}: {one.error}" for one in outcomes if one.error),
-        )
-        failed += sum(bool(one.error) for one in outcomes)
-    return 1 if failed else 0
+    """Run all experiments of some stages whose rows are not kept yet, and keep the row of each when it ends."""
+    return 1 if sum([_failed(stage, out / stage, results, workers, data) for stage in stages]) else 0
+
+
+def _failed(stage: str, out: Path, results: Path, workers: int | None, data: Path | None) -> int:
+    """Run a stage, and return how many of its runs failed."""
+    file = kept_rows.stage_file(stage, results)
+    before = kept_rows.slugs(file)
+    runs = [one for one in experiments.experiments(stage, data) if one.slug not in before]
+    with Display({one.slug: one.rounds for one in runs}) as progress:
+
+        def watch(slug: str, line: Mapping[str, Any]) -> None:
+            progress.update(slug, line)
+            if line["kind"] == "end":
+                kept_rows.keep(file, out / slug)
+
+        outcomes = sweep(runs, out, workers=workers, watch=watch)
+    errors = [f"\n{one.folder}: {one.error}" for one in outcomes if one.error]
+    print(f"{stage}: {len(before)} kept before,", dict(Counter(one.status for one in outcomes)), *errors)
+    return len(errors)
+
+
+def keep_rows(
+    *runs: Annotated[Path, "folders that the sweeps wrote"], out: Annotated[Path, "the file of the kept rows"]
+) -> None:
+    """Keep a row per run of some folders, such as those of momentum.toml."""
+    for folder in runs:
+        for one in records.find(folder):
+            kept_rows.keep(out, one)
+    print(f"kept {len(kept_rows.slugs(out))} runs in {out.name}")

@@ -2,7 +2,7 @@
 
     bartizan sweep studies/guide/images.toml        # to runs/guide-images; half an hour for both on two cores
     bartizan sweep studies/guide/text.toml
-    python -m studies guide runs/guide-images runs/guide-text      # keep a row per run
+    python -m studies guide keep-rows runs/guide-images runs/guide-text --out studies/results/guide.jsonl
     python -m studies pages                                        # write the tables of docs/guides/choosing.md
 
 Likewise momentum.toml and adapters.toml, kept by --out, for the tables of docs/reference/models.md, and projection.toml
@@ -12,89 +12,26 @@ for those of docs/results.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from statistics import mean
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 
-from bartizan import records
-from bartizan._util.atomic import write_whole
-from bartizan._util.jsonl import flatten
 from bartizan.lab.metrics import METRICS
 from bartizan.lab.report.wording import level
 from studies.estimates import interval
-from studies.options import add_command
+from studies.guide.kept_rows import kept
 from studies.paper.compare import verdict
-from studies.paper.kept_runs import RunSummary
 from studies.rows import RESULTS
 from studies.tables import markdown_table
 
-MAX_PERPLEXITY = 1000.0  # far above that of guessing every character: above it a run counts as diverged
 KEPT = RESULTS / "guide.jsonl"
 PROJECTIONS = {
     "rotated 4096": "Rotated(k=4096)",
     "rotated 256": "Rotated(k=256)",
     "bad-unsigned-sum 16": "bad sketch (k=16, no signs)",
 }
-
-
-# The fields that the rows of earlier sweeps lack.
-DEFAULTS = {"worker_momentum": 0.0, "optimiser": None, "adapters": 0, "sketch": "", "best": None, "moved": None}
-
-
-def add_to(commands: Any) -> None:
-    add_command(commands, keep_rows, "guide")
-
-
-def keep_rows(
-    *runs: Annotated[Path, "folders that the sweeps wrote"], out: Annotated[Path, "the kept rows"] = KEPT
-) -> None:
-    """Keep a row per run."""
-    rows = [row for folder in runs for row in rows_of(folder)]
-    rows.sort(key=lambda row: [str(value) for value in row.values()])
-    write_whole(out, pd.DataFrame(rows).to_json(orient="records", lines=True))
-    print(f"kept {len(rows)} runs in {out.name}")
-
-
-def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield a row per run in a folder. `last` is None if it diverged; `moved` is the weight that projecting moved."""
-    for one in records.find(folder):
-        found = records.read(one)
-        if found.end is None:
-            raise ValueError(f"{one} is not finished: run the sweep again, it goes on.")
-        config = flatten(found.run["config"])
-        yield {
-            "metric": found.run.get("metric") or "accuracy",
-            "clients_differ": " ".join(str(config[key]) for key in ("split.kind", "split.beta") if key in config),
-            "b": config["clients.byzantine"],
-            "attack": config["attack.name"],
-            "rule": config["rule.name"],
-            "seed": config["seed"],
-            "last": last_of(found.end),
-            "rounds": len(found.rounds),
-            "machine": str(found.run.get("machine")),
-            "bartizan": str(found.run.get("bartizan")),
-            "worker_momentum": config.get("clients.worker_momentum", 0.0),
-            "optimiser": config.get("server.optimiser"),
-            "adapters": config.get("model.adapters", 0),
-            "sketch": " ".join(f"{config[key]}" for key in ("sketch.name", "sketch.k") if key in config),
-            "best": found.end["best"],
-            "moved": RunSummary.of(found).moved if any(line.get("exact_weights") for line in found.rounds) else None,
-        }
-
-
-def last_of(end: Mapping[str, Any]) -> float | None:
-    """Return the last accuracy or perplexity; None if the run diverged."""
-    last = end["last"]
-    return last if end["status"] != "diverged" and last is not None and last < MAX_PERPLEXITY else None  # not for NaN
-
-
-def kept(path: Path = KEPT) -> pd.DataFrame:
-    """Return the kept rows, with the default of every field that a file lacks."""
-    frame = pd.read_json(path, lines=True, dtype=False, precise_float=True)
-    return frame.assign(**{name: value for name, value in DEFAULTS.items() if name not in frame})
 
 
 def end_text(runs: pd.DataFrame) -> str:
@@ -125,7 +62,7 @@ def worst_cells(runs: pd.DataFrame) -> pd.DataFrame:
 
 def worst_case_table(metric: str, rows: pd.DataFrame | None = None) -> str:
     """Return a table of the rules, ordered by their worst case at the largest b."""
-    rows = kept() if rows is None else rows
+    rows = kept(KEPT) if rows is None else rows
     groups = {b: worst_cells(some) for b, some in rows[rows.metric == metric].groupby("b")}
     heads = ["rule", *(head for b in groups for head in (f"b = {b:g}: no attack", "worst case"))]
     body = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +11,7 @@ from bartizan.lab import Experiment
 from report_runs import write_brief
 from studies.__main__ import main
 from studies.guide import decision_guide as guide
+from studies.guide import experiments, kept_rows
 
 STUDIES = Path(__file__).parents[2] / "studies"
 
@@ -71,22 +71,46 @@ def test_of_text_the_highest_perplexity_is_the_worst_case():
 
 def test_a_row_is_kept_of_every_run_and_an_unfinished_one_is_refused(tmp_path, capsys):
     config = {"split": {"kind": "dirichlet", "beta": 0.1}, "clients": {"byzantine": 0.3}}
-    write_brief(tmp_path / "a", "krum", "lie", accuracy=0.5, **config)
-    write_brief(tmp_path / "b", "mean", "lie", accuracy=0.1, converged=False, **config)
-    found = list(guide.rows_of(tmp_path))
-    assert [tuple(row[key] for key in ("rule", "last", "clients_differ", "b")) for row in found] == [
-        ("krum", 0.5, "dirichlet 0.1", 0.3),
-        ("mean", 0.1, "dirichlet 0.1", 0.3),
+    runs, kept = tmp_path / "runs", tmp_path / "kept.jsonl"
+    write_brief(runs / "a", "krum", "lie", accuracy=0.5, on_attacker=0.25, **config)
+    write_brief(runs / "b", "mean", "lie", accuracy=0.1, converged=False, **config)
+    for _ in range(2):  # the second time adds nothing
+        assert main(["guide", "keep-rows", str(runs), "--out", str(kept)]) == 0
+        assert "kept 2 runs" in capsys.readouterr().out
+    found = kept_rows.kept(kept)
+    assert found[["slug", "rule", "last", "clients_differ", "b", "on_attackers"]].values.tolist() == [
+        ["a", "krum", 0.5, "dirichlet 0.1", 0.3, 0.25],
+        ["b", "mean", 0.1, "dirichlet 0.1", 0.3, 0.0],
     ]
     for end in ({"status": "diverged", "last": 0.1}, {"status": "finished", "last": float("inf")}):
-        assert guide.last_of(end) is None
-    assert main(["guide", str(tmp_path), "--out", str(tmp_path / "kept.jsonl")]) == 0
-    assert "kept 2 runs" in capsys.readouterr().out
-    kept = guide.kept(tmp_path / "kept.jsonl").sort_values("rule")
-    assert kept.replace({math.nan: None}).to_dict("records") == found
-    write_brief(tmp_path / "c", "krum", "lie", ends=False, **config)
+        assert kept_rows.last_of(end) is None
+    write_brief(runs / "c", "krum", "lie", ends=False, **config)
     with pytest.raises(ValueError, match="is not finished"):
-        list(guide.rows_of(tmp_path))
+        kept_rows.keep(kept, runs / "c")
+
+
+def test_a_stage_goes_on_where_its_kept_rows_end(tmp_path, monkeypatch):
+    tiny = {"clients.count": 4, "clients.byzantine": 1, "rounds": 2, "evaluation.every": 1, "model.name": "logistic"}
+    own = [{**tiny, **experiments._cell({"name": "mean"}, "none", seed)} for seed in range(2)]
+    monkeypatch.setitem(experiments.STAGES, "screen", lambda: iter(own))
+    file = kept_rows.stage_file("screen", tmp_path)
+
+    def run(out):
+        assert main(["guide", "run", "screen", "--out", str(out), "--results", str(tmp_path), "--workers", "1"]) == 0
+        return sorted(path.name for path in out.glob("screen/*"))
+
+    wanted = sorted(one.slug for one in experiments.experiments("screen"))
+    assert run(tmp_path / "first") == wanted
+    assert kept_rows.slugs(file) == set(wanted)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])  # stopped within the last row
+    again = run(tmp_path / "elsewhere")  # without the folders of the runs
+    assert len(again) == 1
+    rows = kept_rows.kept(file)
+    assert rows.slug.tolist() == wanted
+    assert rows.seed.tolist() == [0, 1]
+    assert (rows["last"] > 0.2).all()
+    assert run(tmp_path / "third") == []
 
 
 @pytest.mark.parametrize(("name", "count"), [("images", 288), ("text", 288), ("momentum", 72), ("adapters", 9)])
