@@ -77,6 +77,26 @@ PAPER: tuple[Settings, ...] = (
     {"name": "mca", "start": "mean"},
     {"name": "multi-krum"},
 )
+PROJECTED: Settings = {
+    **BETAS["beta 0.6"],
+    "rounds": 50,
+    "data.name": "fashion-mnist",
+    "model.name": "mlp",
+    "server.optimiser": "momentum",
+    "server.step_size": 0.05,
+    "evaluation.exact_weights": True,
+}
+HOLDING: tuple[Settings, ...] = tuple(
+    {"name": name} for name in ("multi-krum", "arc >> caf", "nnm >> geometric-median")
+)
+EDGES = ("sign-flip", "min-max", "ipm", "edge-riding")
+EXACT: Settings = {"name": "exact"}
+ROTATED: tuple[Settings, ...] = tuple({"name": "rotated", "k": k} for k in (4096, 1024, 256, 64))
+CONTROL: Settings = {"name": "gaussian", "k": 2}
+PLACEBO: Settings = {"name": "rotated", "k": 2**21}
+"""An isometry of 1.07 million coordinates: they fill less than one block."""
+CNN: Settings = {**PROJECTED, "model.name": "cnn", "split.kind": "client-dirichlet", "clients.batch": 32, "rounds": 60}
+HIDING = ("lie", "alie", "ipm", "min-max")
 FINALISTS: tuple[str, ...] = ()
 """The five best of the screen; a test compares with the kept rows."""
 SEEDS = range(5)
@@ -133,11 +153,40 @@ def text() -> Iterator[Settings]:
         yield {**TEXT, **_cell(rule, attack, seed)}
 
 
+def projection() -> Iterator[Settings]:
+    """Yield five seeds of rules that hold, by sketches of a 260th of the coordinates and less."""
+    cells = [(attack, sketch) for attack in EDGES for sketch in (EXACT, *ROTATED)]
+    cells += [("min-max", CONTROL), ("edge-riding", CONTROL), ("edge-riding", PLACEBO)]
+    for seed, rule, (attack, sketch) in itertools.product(SEEDS, HOLDING, cells):
+        yield {**PROJECTED, **_cell(rule, attack, seed), "sketch": sketch}
+
+
+def projection_large() -> Iterator[Settings]:
+    """Yield five seeds of eight cells at 11.6 million coordinates."""
+    large: Settings = {**PROJECTED, "model.name": "wide-mlp", "rounds": 15, "evaluation.every": 5}
+    for seed, rule, attack, sketch in itertools.product(SEEDS, HOLDING[:2], EDGES, (EXACT, *ROTATED[::2])):
+        yield {**large, **_cell(rule, attack, seed), "sketch": sketch}
+
+
+def achlioptas() -> Iterator[Settings]:
+    """Yield three seeds with the paper's own matrix: 16 cells, and its table of k and s, which has no other attack."""
+    rules = [{**rule, "n_selected": 20} if rule["name"] == "multi-krum" else rule for rule in PAPER]
+    table = [{"name": "achlioptas", "k": k, "s": s} for k in (4096, 2048, 1024) for s in (8, 16, 32)]
+    for seed in range(3):
+        for rule, attack, sketch in itertools.product(rules, HIDING, (EXACT, table[0])):
+            yield {**CNN, **_cell(rule, attack, seed), "sketch": sketch}
+        for rule, sketch in itertools.product([*PAPER[:3], {"name": "bulyan"}], (EXACT, *table)):
+            yield {**CNN, **FEWER, **_cell(rule, "gaussian", seed), "sketch": sketch}
+
+
 STAGES: dict[str, Callable[[], Iterator[Settings]]] = {
     "step-sizes": step_sizes,
     "screen": screen,
     "grid": grid,
     "text": text,
+    "projection": projection,
+    "projection-large": projection_large,
+    "achlioptas": achlioptas,
 }
 
 
