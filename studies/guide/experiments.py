@@ -79,17 +79,24 @@ PAPER: tuple[Settings, ...] = (
 )
 PROJECTED: Settings = {
     **BETAS["beta 0.6"],
-    "rounds": 50,
+    "rounds": 40,
     "data.name": "fashion-mnist",
     "model.name": "mlp",
     "server.optimiser": "momentum",
     "server.step_size": 0.05,
     "evaluation.exact_weights": True,
 }
-HOLDING: tuple[Settings, ...] = tuple(
-    {"name": name} for name in ("multi-krum", "arc >> caf", "nnm >> geometric-median")
-)
-EDGES = ("sign-flip", "min-max", "ipm", "edge-riding")
+HOLDING: Mapping[str, Sequence[str]] = {
+    "arc >> caf": ("edge-riding", "min-max", "sign-flip", "ipm"),
+    "multi-krum": ("edge-riding", "min-max", "sign-flip"),
+    "nnm >> geometric-median": ("edge-riding", "min-max", "sign-flip"),
+    "flame": ("ipm",),
+}
+"""Rules, and attacks under which they learn with exact distances, chosen on one seed.
+
+Under IPM the second ended at 10% and the third at 35%, where the mean without attack ends at 69%. What the last sees
+of a reversed mean is its angle alone, so that it has no edge to ride.
+"""
 EXACT: Settings = {"name": "exact"}
 ROTATED: tuple[Settings, ...] = tuple({"name": "rotated", "k": k} for k in (4096, 1024, 256, 64))
 CONTROL: Settings = {"name": "gaussian", "k": 2}
@@ -155,17 +162,19 @@ def text() -> Iterator[Settings]:
 
 def projection() -> Iterator[Settings]:
     """Yield five seeds of rules that hold, by sketches of a 260th of the coordinates and less."""
-    cells = [(attack, sketch) for attack in EDGES for sketch in (EXACT, *ROTATED)]
-    cells += [("min-max", CONTROL), ("edge-riding", CONTROL), ("edge-riding", PLACEBO)]
-    for seed, rule, (attack, sketch) in itertools.product(SEEDS, HOLDING, cells):
-        yield {**PROJECTED, **_cell(rule, attack, seed), "sketch": sketch}
+    cells = [(rule, attack, one) for rule in HOLDING for attack in HOLDING[rule] for one in (EXACT, *ROTATED)]
+    for rule in list(HOLDING)[:2]:
+        cells += [(rule, "min-max", CONTROL), (rule, "edge-riding", CONTROL), (rule, "edge-riding", PLACEBO)]
+    for seed, (rule, attack, sketch) in itertools.product(SEEDS, cells):
+        yield {**PROJECTED, **_cell({"name": rule}, attack, seed), "sketch": sketch}
 
 
 def projection_large() -> Iterator[Settings]:
     """Yield five seeds of eight cells at 11.6 million coordinates."""
     large: Settings = {**PROJECTED, "model.name": "wide-mlp", "rounds": 15, "evaluation.every": 5}
-    for seed, rule, attack, sketch in itertools.product(SEEDS, HOLDING[:2], EDGES, (EXACT, *ROTATED[::2])):
-        yield {**large, **_cell(rule, attack, seed), "sketch": sketch}
+    cells = [(rule, attack) for rule in HOLDING for attack in HOLDING[rule] if attack != "sign-flip"]
+    for seed, (rule, attack), sketch in itertools.product(SEEDS, cells, (EXACT, *ROTATED[::2])):
+        yield {**large, **_cell({"name": rule}, attack, seed), "sketch": sketch}
 
 
 def achlioptas() -> Iterator[Settings]:
