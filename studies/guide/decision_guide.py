@@ -1,12 +1,11 @@
-"""The tables of sweeps: rules x attacks x heterogeneity x b, momentum, adapters, and what projecting changes.
+"""The tables of sweeps: rules x attacks x heterogeneity x b, momentum, and adapters.
 
     bartizan sweep studies/guide/images.toml        # to runs/guide-images; half an hour for both on two cores
     bartizan sweep studies/guide/text.toml
     python -m studies guide keep-rows runs/guide-images runs/guide-text --out studies/results/guide.jsonl
     python -m studies pages                                        # write the tables of docs/guides/choosing.md
 
-Likewise momentum.toml and adapters.toml, kept by --out, for the tables of docs/reference/models.md, and projection.toml
-for those of docs/results.md.
+Likewise momentum.toml and adapters.toml, kept by --out, for the tables of docs/reference/models.md.
 """
 
 from __future__ import annotations
@@ -20,18 +19,11 @@ import pandas as pd
 
 from bartizan.lab.metrics import METRICS
 from bartizan.lab.report.wording import level
-from studies.estimates import interval
 from studies.guide.kept_rows import kept
-from studies.paper.compare import verdict
 from studies.rows import RESULTS
 from studies.tables import markdown_table
 
 KEPT = RESULTS / "guide.jsonl"
-PROJECTIONS = {
-    "rotated 4096": "Rotated(k=4096)",
-    "rotated 256": "Rotated(k=256)",
-    "bad-unsigned-sum 16": "bad sketch (k=16, no signs)",
-}
 
 
 def end_text(runs: pd.DataFrame) -> str:
@@ -98,31 +90,3 @@ def pivot(rows: pd.DataFrame, down: list[str], across: Callable[[Any], str]) -> 
         shown = [name if head == "trained" else f"`{name}`" for head, name in zip(down, names, strict=True)]
         body.append([*shown, *(end_text(own[own.column == column]) for column in columns)])
     return markdown_table([*down, *columns], body)
-
-
-def projection_tables(rows: pd.DataFrame | None = None) -> str:
-    """Return what projecting changes, in points: pooled over the cells, and by cell; pairs share a seed."""
-    rows = kept(RESULTS / "projection.jsonl") if rows is None else rows
-    ends = (100 * rows.set_index(["rule", "attack", "seed", "sketch"])[["best", "last"]]).unstack("sketch").sort_index()
-    changes = ends - ends.xs("exact", axis=1, level="sketch").reindex(columns=ends.columns, level=0)
-    cells = changes.groupby(["rule", "attack"])
-    pooled, means = [], cells.mean()
-    for sketch, label in PROJECTIONS.items():
-        best, last = list(means["best", sketch]), list(means["last", sketch])
-        shown = [f"{mean(some):+.2f} ± {interval(some) or math.nan:.2f}" for some in (best, last)]
-        worst = f"{min(best):+.2f} ({' under '.join(means['best', sketch].idxmin())})"
-        moved = f"{100 * rows[rows.sketch == sketch].moved.fillna(0.0).mean():.1f}%"
-        pooled.append([label, *shown, f"{mean(map(abs, best)):.2f}", worst, moved, verdict(best)])
-    heads = ["sketch", "best", "last", "size of a cell's change", "worst cell", "moved", "the interval lies"]
-    base, spread = ends["best", "exact"].groupby(["rule", "attack"]), cells.std()
-    body = [
-        [
-            *(f"`{name}`" for name in cell),
-            f"{base.mean()[cell]:.1f} ± {base.std()[cell]:.1f}",
-            *(f"{means['best', one][cell]:+.1f} ± {spread['best', one][cell]:.1f}" for one in PROJECTIONS),
-        ]
-        for cell in means.index
-    ]
-    numbers = ["exact", *PROJECTIONS.values()]
-    cell_table = markdown_table(["rule", "attack", *numbers], body, right=numbers)
-    return f"{markdown_table(heads, pooled, right=[*heads[1:4], 'moved'])}\n\n{cell_table}"

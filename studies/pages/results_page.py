@@ -19,6 +19,9 @@ from bartizan._util.atomic import write_whole
 from fuzz import page
 from studies import plotting
 from studies.guide import decision_guide as guide
+from studies.guide.experiments import CONTROL, FEWER, N_ATTACKERS
+from studies.guide.kept_rows import stage_file
+from studies.guide.projection_tables import findings, projection_tables
 from studies.options import add_command
 from studies.pages import speed_tables
 from studies.paper import comparison_tables as tables
@@ -90,7 +93,12 @@ def parts() -> dict[str, str]:
         "guide_text": guide.worst_case_table("perplexity"),
         "momentum": guide.momentum_table(),
         "adapters": guide.adapters_table(),
-        "projection": guide.projection_tables(),
+        "projection": projection_tables(RESULTS / "projection.jsonl"),
+        "projection_findings": findings(stage_file("projection"), f"{CONTROL['name']} {CONTROL['k']}"),
+        "projection_mlp": projection_tables(stage_file("projection")),
+        "projection_large": projection_tables(stage_file("projection-large")),
+        "achlioptas": projection_tables(stage_file("achlioptas"), N_ATTACKERS),
+        "achlioptas_ks": projection_tables(stage_file("achlioptas"), FEWER["clients.byzantine"]),
         "campaign": page.section(json.loads((RESULTS / "hostile.json").read_text(encoding="utf-8"))),
     }
 

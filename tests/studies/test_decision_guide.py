@@ -118,17 +118,3 @@ def test_the_sweep_files_are_experiments_of_three_seeds(name, count):
     runs = Experiment.from_toml(STUDIES / "guide" / f"{name}.toml").runs()
     assert len(runs) == count
     assert {run.seed for run in runs} == {0, 1, 2}
-
-
-def test_what_projecting_changes_is_paired_by_seed_and_pooled_over_cells():
-    cells = rows({(rule, "lie", "iid"): 0.5 + i / 10 for i, rule in enumerate(("krum", "mca", "bulyan", "mda", "caf"))})
-    changes = {"exact": 0.0, "rotated 4096": 0.002, "rotated 256": -0.004, "bad-unsigned-sum 16": 0.3}
-    kept = pd.concat(
-        cells.assign(sketch=sketch, best=cells["last"] + change, last=cells["last"] - change, moved=abs(change))
-        for sketch, change in changes.items()
-    )
-    tables = guide.projection_tables(kept[::-1])
-    assert "| Rotated(k=4096) | +0.20 ± 0.00 | -0.20 ± 0.00 | 0.20 |" in tables
-    assert "| Rotated(k=256) | -0.40 ± 0.00 | +0.40 ± 0.00 | 0.40 |" in tables
-    assert "| 30.0% | wholly outside ±1 point |" in tables
-    assert "| `krum` | `lie` | 50.0 ± 1.0 | +0.2 ± 0.0 | -0.4 ± 0.0 | +30.0 ± 0.0 |" in tables
