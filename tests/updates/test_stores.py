@@ -114,15 +114,6 @@ def test_addresses_give_what_local_files_give_to_the_bit(rule, budget, folders, 
         assert_same(bz.aggregate(addresses(store), rule, sketch=sketch, seed=7, memory=budget), local)
 
 
-def test_a_round_of_addresses_is_a_round_of_files(folders, memory):
-    results = []
-    for updates in (folders, addresses("memory")):
-        with bz.Aggregator(bz.Krum(2), sketch="rotated").round(seed=3, recheck=False) as r:
-            assert [r.add(update, client) for client, update in enumerate(updates)] == [None] * M
-            results.append(r.close())
-    assert_same(*results)
-
-
 def test_a_reference_may_be_an_address(folders, memory):
     local = bz.aggregate(folders, RULE, sketch="rotated", seed=1, reference=folders[0])
     assert_same(
