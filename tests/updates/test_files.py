@@ -50,7 +50,7 @@ def test_a_header_that_claims_more_than_the_file_has_asks_for_no_memory(tmp_path
 def test_only_regular_files_are_opened_and_others_not_waited_for(kind, tmp_path):
     for name in ("x.npy", "x.safetensors"):
         put(kind, tmp_path / name)
-        with pytest.raises((ValueError, OSError), match=name):
+        with pytest.raises((ValueError, OSError), match=f"not a regular file|folder|symbolic links: .*{name}"):
             open_update(tmp_path / name)
 
 
