@@ -41,8 +41,8 @@ def folders(tmp_path_factory) -> list[Path]:
     root = tmp_path_factory.mktemp("clients")
     for client in range(M):
         (root / f"c{client}").mkdir()
-        for name, (size, read) in made_shards(client, 2, 2_000_000).items():
-            (root / f"c{client}" / name).write_bytes(read(0, size))
+        for name, content in made_shards(client, 2, 2_000_000).items():
+            (root / f"c{client}" / name).write_bytes(content)
     return sorted(root.iterdir())
 
 
