@@ -28,7 +28,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 SECONDS_BEYOND = 600.0
 """Time that a process may take beyond its own, for compiling, warming up and shrinking, before it counts as hanging."""
 ADDED = ("cases", "crashes", "wrong", "seconds", "accepted", "compared", "refused", "by coverage")
-LARGEST = ("slowest_seconds", "largest_peak_bytes", "process_grew_bytes")
+LARGEST = ("slowest_seconds", "largest_peak_bytes")
 PACKAGES = ("bartizan", "numpy", "torch", "numba", "flwr", "nvflare", "hypothesis", "atheris")
 
 

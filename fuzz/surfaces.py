@@ -57,7 +57,6 @@ SURFACES = {
     "server-faults": Entry("server_faults", 1, "updates", "safetensors"),
     "weightless": Entry("weightless:containers", 2, "updates"),
     "weightless-adapters": Entry("weightless:adapters", 1, "sources.adapters"),
-    "blind-spots": Entry("blind_spots", 1, "measure.rotated sources.adapters"),
     "cifar": Entry("lab.data:cifar", 2, "lab.data", "PIL"),
     "mnist": Entry("lab.data:mnist", 1, "lab.data", "PIL"),
     "sotu": Entry("lab.data:sotu", 1, "lab.data", "PIL"),

@@ -119,8 +119,9 @@ ADAPTER_CASES = {
     "named_alpha": st.booleans(), "refer": st.booleans(), "which": st.integers(0, 20), "rank": st.integers(1, 4),
     "ranks": st.tuples(*[st.integers(1, 3)] * 8), "dtype": st.sampled_from(["float32", "float16", "float64"]),
     "alpha": st.sampled_from([4.0, 8.0, 0.008, 1e-300, 5e-324, 1e300, 200.0]),
-    "library": st.sampled_from([np.asarray, torch.from_numpy]), "order": st.sampled_from([list, reversed]),
+    "library": st.sampled_from([np.asarray, torch.from_numpy, lambda a: a.astype(a.dtype.newbyteorder())]),
     "names": st.sampled_from([".weight", ".default.weight", "", ".other.weight"]),
+    "order": st.sampled_from([list, reversed]),
 }  # fmt: skip
 
 

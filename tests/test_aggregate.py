@@ -74,19 +74,6 @@ def test_sums_that_overflow_are_a_reason_for_quarantine_and_no_warning(sketch, n
     assert list(bz.aggregate(x, bz.GeometricMedian(), sketch=sketch).quarantined) == [0, 1, 2]
 
 
-def test_the_mean_is_moved_by_anyone():
-    assert np.linalg.norm(bz.aggregate(attacked("giant", 0), bz.Mean()).update) > 1e9
-
-
-@pytest.mark.parametrize("rule", [bz.GeometricMedian(), bz.MCA(), bz.NNM(F) >> bz.MultiKrum(F)], ids=repr)
-def test_the_literal_matrix_and_the_fast_one_give_nearly_the_same_answer_as_none(rule):
-    x = attacked("sign-flip", seed=1)
-    exact = bz.aggregate(x, rule).update
-    for sketch in SKETCHES[1:]:
-        projected = bz.aggregate(x, rule, sketch=sketch, seed=3).update
-        assert np.linalg.norm(projected - exact) < 0.2 * np.linalg.norm(x[F] - exact)
-
-
 def test_an_aggregator_is_a_value_and_a_call_leaves_no_trace():
     pdr = bz.Aggregator(bz.Krum(F), sketch=bz.Rotated(k=64))
     assert pdr == bz.Aggregator(bz.Krum(F), sketch=bz.Rotated(k=64))
@@ -95,15 +82,6 @@ def test_an_aggregator_is_a_value_and_a_call_leaves_no_trace():
     first, again = pdr(x, seed=9), pdr(x, seed=9)
     np.testing.assert_array_equal(first.weights, again.weights)
     np.testing.assert_array_equal(first.update, again.update)
-
-
-def test_seeds_are_secret_fresh_and_recorded():
-    x = attacked("gaussian", 0)
-    pdr = bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64))
-    outs = [pdr(x) for _ in range(4)]
-    assert len({out.seed for out in outs}) == 4
-    assert min(out.seed for out in outs) > 2**64  # odds of a smaller one among four: 4 in 2^64
-    np.testing.assert_array_equal(pdr(x, seed=outs[0].seed).weights, outs[0].weights)
 
 
 def test_the_stages_are_timed():
@@ -127,14 +105,6 @@ def test_bucketing_follows_the_rounds_seed():
     weights = [bz.aggregate(x, rule, seed=seed).weights for seed in (1, 1, 2)]
     np.testing.assert_array_equal(weights[0], weights[1])
     assert not np.allclose(weights[0], weights[2])
-
-
-@pytest.mark.parametrize("rule", [bz.Krum(1), bz.GeometricMedian(), bz.NNM(1) >> bz.coordinatewise.Median()], ids=repr)
-def test_a_projection_of_fewer_coordinates_than_k_is_exact(rule):
-    """One block of `Rotated` is an isometry: p <= k loses nothing."""
-    x = np.random.default_rng(3).normal(size=(9, 100))
-    exact, projected = (bz.aggregate(x, rule, sketch=s, seed=1).update for s in (bz.Exact(), bz.Rotated(k=128)))
-    np.testing.assert_allclose(projected, exact, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +156,9 @@ def test_a_sketch_may_be_given_by_its_name(name, sketch):
         ("krumm", "exact", ValueError, "Did you mean 'krum'"),
         ("median", "rotated", ValueError, "can't be projected"),
         (7, "exact", TypeError, "rule must be a rule such as"),
+        (bz.Krum, "exact", TypeError, "rule must be a rule such as"),
+        (bz.Krum(1), 4096, TypeError, "sketch must be"),
+        (bz.Krum(1), None, TypeError, "sketch must be"),
         (bz.NNM(1), "exact", TypeError, "Put a rule behind it"),
         (bz.coordinatewise.Median(), "rotated", ValueError, "can't be projected"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 
 import bartizan as bz
 import hostile_objects as hostile
+from bartizan.errors import ServerResourceError
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.config.keys import ConfigError
 from bartizan.lab.runs.checkpoint import Checkpoint
@@ -40,6 +42,11 @@ WAYS = {
     "a round that copies": lambda updates, rule, tmp_path: by_a_round(updates, rule, copy=True),
     "a round that spills": lambda updates, rule, tmp_path: by_a_round(updates, rule, spill=tmp_path),
 }
+CLAIMS = [  # what a server that runs out of something raises
+    MemoryError("Unable to allocate 8 TiB"),
+    *(OSError(errno.EMFILE, "Too many open files"), OSError(errno.ENOSPC, "No space left on device")),
+    ServerResourceError(errno.EMFILE, "Too many open files"),
+]
 BAD = {
     "a mapping that can be read never": lambda: hostile.HostileMapping([("v", X[0])], reads=0),
     "a mapping that can be read once": lambda: hostile.HostileMapping([("v", X[0])], reads=1),
@@ -48,7 +55,13 @@ BAD = {
     "an error that can't be printed": lambda: hostile.HostileMapping(error=hostile.UnprintableError()),
     "10^13 numbers in four bytes": lambda: np.broadcast_to(np.float32(0), (10**6, 10**7)),
     "an array that overstates its shape": lambda: [X[0].view(hostile.OverstatesShape)],
+    "a tensor repeated for ever": lambda: torch.zeros(1).expand(10**9, 10**4),
     "an object that pretends to be an array": hostile.PretendsArray,
+    "an object that raises when it is asked for its class": hostile.Unclassed,
+    "a list that lies": hostile.InconsistentList,
+    "text under a key that can't be printed": lambda: {"w": {hostile.UnprintableKey(): "text"}},
+    "a name that can't be written": lambda: {"w": X[0, :3], "b": X[0, 3:], 10**5000: X[0]},
+    **{f"a claim of {claim!r}": lambda claim=claim: hostile.HostileMapping(error=claim) for claim in CLAIMS},
 }
 
 

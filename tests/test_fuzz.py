@@ -27,11 +27,10 @@ import bartizan as bz
 from bartizan import files
 from bartizan._util import schema
 from bartizan.judge import judge
-from bartizan.kernels import reference
 from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
 from bartizan.rules.krum import Krum
-from bartizan.sources.adapters import result_template, two_sided
+from bartizan.sources.adapters import result_template
 from bartizan.updates import Updates, forms, parse_updates
 from bartizan.updates import build as combining
 from fuzz import engine, surfaces
@@ -116,14 +115,6 @@ def of_another_round(kind, content):
     return replace(schema.parse(kind, content), round=7)
 
 
-def hadamard_rows(self, modules, side, low, x):
-    """Signs of `TwoSided` before rows were independent: equal groups of rows vanish on both sides."""
-    rng, n_blocks = np.random.default_rng([int(self.key[0] >> 32), side == "A"]), -(-x.shape[2] // self.rows)
-    first, second = rng.choice([-1.0, 1.0], size=(2, n_blocks, self.rows))
-    signs = first[:, :, None] * reference.hadamard(self.rows) * second[:, None]
-    return signs.reshape(1, -1, self.rows)[:, : x.shape[2]].astype(x.dtype)
-
-
 def by_another_name(read=files.open_update):
     return lambda place: read(str(place).replace("00002-of", "00001-of") if "://" in str(place) else place)
 
@@ -174,7 +165,6 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
         *("weightless-adapters", result_template.Template, "of"),
         *(without_weights(), "a client without weight changed the result"),
     ),
-    "a blind spot": ("blind-spots", two_sided.RandomSigns, "columns", hadamard_rows, "hides a vector"),
     "a projection by another seed": (
         *("aggregate", bz.Rotated, "measure", by_another_seed(), "the clients' geometry"),
     ),

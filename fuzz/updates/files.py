@@ -93,6 +93,10 @@ def _local(root, content, sound):
         stricter = place == root or any(word in found for word in STRICTER)
         require(theirs is None or stricter, f"others read it: {found[-100:]}")
         raise RefusedError
+    if place.suffix == ".safetensors":  # each byte behind the header is in one array, whether others read it or not
+        data = content[place.name]
+        size = 8 + int.from_bytes(data[:8], "little") + sum(one.nbytes for one in found.values())
+        require(size == len(data), "the arrays overlap, leave holes or do not end with the file")
     if theirs is None:
         return ACCEPTED
     theirs = {name: theirs[name] for name in found} if place == root else theirs  # an index may name some only
@@ -160,7 +164,8 @@ def _compared(found, others, where):
     require(set(found) == set(others), f"names {sorted(found)} {where}, and not {sorted(others)}")
     for name, one in found.items():
         require(one.tobytes() == others[name].tobytes(), f"{name!r} has other numbers {where}")
-        require(one.shape == others[name].shape, f"{name!r} has another shape {where}")
+        same = one.dtype == others[name].dtype and one.shape == others[name].shape
+        require(same, f"{name!r} has another dtype or shape {where}")
 
 
 def _raw(path, dtype, shape, content):

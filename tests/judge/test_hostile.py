@@ -1,8 +1,6 @@
 """Whatever a client sends instead of an update: it is quarantined with a reason, and the others go on without it."""
 
 import collections
-import datetime
-import errno
 import importlib.util
 import itertools
 import re
@@ -18,9 +16,9 @@ from hypothesis.extra import numpy as npst
 import bartizan as bz
 import oracle
 from bartizan import coordinatewise as cw
-from bartizan import records as results
-from bartizan.errors import ServerResourceError
 from bartizan.judge.judge import rule_for_remaining
+from containers import flat, leaves, skeleton
+from fuzz.rules import RULES
 
 M, P, SEED = 11, 24, 5
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -64,26 +62,6 @@ PACKS = {
 }
 
 
-def leaves(update):
-    if isinstance(update, dict):
-        return [leaf for child in update.values() for leaf in leaves(child)]
-    if isinstance(update, (list, tuple)):
-        return [leaf for child in update for leaf in leaves(child)]
-    return [np.asarray(update)]
-
-
-def flat(update):
-    return np.concatenate([leaf.astype(np.float64).reshape(-1) for leaf in leaves(update)])
-
-
-def skeleton(update):
-    if isinstance(update, dict):
-        return type(update), [(key, skeleton(child)) for key, child in update.items()]
-    if isinstance(update, (list, tuple)):
-        return type(update), [skeleton(child) for child in update]
-    return type(update), update.dtype, tuple(update.shape)
-
-
 def with_leaf(update, leaf):
     """The update with its first array replaced."""
     if isinstance(update, dict):
@@ -92,18 +70,6 @@ def with_leaf(update, leaf):
     if isinstance(update, (list, tuple)):
         return type(update)([with_leaf(update[0], leaf), *update[1:]])
     return leaf
-
-
-def first_tensor(update):
-    return next(iter(update.values())) if isinstance(update, dict) else update
-
-
-def without_an_entry(update):
-    return dict(list(update.items())[1:]) if isinstance(update, dict) else update[1:]
-
-
-def with_an_entry(update, extra=np.zeros(3, np.float32)):
-    return {**update, "extra": extra} if isinstance(update, dict) else [*update, extra]
 
 
 def endless_list():
@@ -118,129 +84,43 @@ def endless_dict():
     return node
 
 
-def filled(value):
-    return lambda x: np.where(np.arange(P) == 11, np.float32(value), x)
-
-
-VALUES = {  # (what becomes of the numbers, what the reason says)
-    "NaN": (filled(np.nan), "NaN"),
-    "Inf": (filled(np.inf), "Inf"),
-    "-Inf": (filled(-np.inf), "Inf"),
-    "NaN and Inf": (lambda x: np.resize(np.float32([np.nan, np.inf, -np.inf]), P), "NaN|Inf"),
-    "squares overflow": (filled(1e20), "overflow|large"),
-    "huge": (lambda x: np.full(P, np.finfo(np.float32).max), "overflow|large"),
-    "float64": (lambda x: x.astype(np.float64), "float64"),
-    "float16": (lambda x: x.astype(np.float16), "float16"),
-    "integers": (lambda x: x.astype(np.int64), "int64"),
-    "bools": (lambda x: x > 0, "bool"),
-    "long doubles": (lambda x: x.astype(np.longdouble), "float128|longdouble|float96|float64"),
-    "complex": (lambda x: x.astype(np.complex64), "complex"),
-    "strings": (lambda x: x.astype(str), "str"),
-    "bytes": (lambda x: x.astype("S"), "bytes|S"),
-    "objects": (lambda x: x.astype(object), "object"),
-    "datetimes": (lambda x: x.astype("datetime64[s]"), "datetime"),
-    "timedeltas": (lambda x: x.astype("timedelta64[s]"), "timedelta"),
-    "records": (lambda x: x.view([("re", np.float32)]), "void|record|dtype"),
-    "too long": (lambda x: np.resize(x, P + 1), "shape"),
-    "too short": (lambda x: x[:-1], "shape"),
+NUMBER = np.float32(1)
+REASONS = {  # (what becomes of a dict of arrays, what the reason says)
+    "NaN": (lambda u: {**u, "b": u["b"] * np.nan}, "NaN"),
+    "Inf": (lambda u: {**u, "w": -np.inf * u["w"]}, "Inf"),
+    "squares overflow": (lambda u: {**u, "b": np.full(16, 1e20, np.float32)}, "overflow"),
+    "float64": (lambda u: {**u, "b": u["b"].astype(np.float64)}, "float64"),
+    "integers": (lambda u: {**u, "b": u["b"].astype(np.int64)}, "int64"),
+    "strings": (lambda u: {**u, "b": u["b"].astype(str)}, "str"),
+    "objects": (lambda u: {**u, "b": u["b"].astype(object)}, "object"),
+    "records": (lambda u: {**u, "b": u["b"].view([("re", np.float32)])}, "dtype"),
+    "masked": (lambda u: {**u, "b": np.ma.masked_array(u["b"], u["b"] > 0)}, "mask"),
+    "too short": (lambda u: {**u, "b": u["b"][:-1]}, "shape"),
+    "a scalar": (lambda u: {**u, "b": NUMBER}, "shape"),
+    "a claim of terabytes": (lambda u: {**u, "b": np.broadcast_to(NUMBER, (10**6, 10**7))}, "which they repeat"),
+    "None": (lambda u: {**u, "b": None}, "NoneType"),
+    "bytes": (lambda u: {**u, "b": bytes(96)}, "bytes"),
+    "an integer beyond float64": (lambda u: {**u, "b": [10**400, 1]}, "large|int"),
+    "ragged numbers": (lambda u: {**u, "b": [[1.0], [1.0, 2.0]]}, "missing"),
+    "an endless list": (lambda u: {**u, "b": endless_list()}, "nested"),
+    "an endless dict": (lambda u: endless_dict(), "nested"),
+    "a key missing": (lambda u: {"b": u["b"]}, "'w'"),
+    "a key too many": (lambda u: {**u, "extra": NUMBER}, "extra"),
+    "wrapped": (lambda u: [u], "missing"),
+    "an empty dict": (lambda u: {}, "empty"),
+    "nothing": (lambda u: None, "NoneType"),
+    "text": (lambda u: "update", "str"),
+    "a sparse tensor": (lambda u: {**u, "w": tensor(u["w"]).to_sparse()}, "sparse"),
+    "on no device": (lambda u: {**u, "w": tensor(u["w"]).to("meta")}, "meta"),
 }
-LEAVES = {
-    "empty array": (np.zeros(0, np.float32), "shape|empty"),
-    "0-d array": (np.array(1, np.float32), "shape"),
-    "a NumPy scalar": (np.float32(1), "shape"),
-    "a claim of terabytes": (np.broadcast_to(np.float32(0), (10**6, 10**7)), "which they repeat"),
-    "None": (None, "NoneType"),
-    "a plain int": (7, "int"),
-    "a plain float": (7.5, "float"),
-    "NaN alone": (float("nan"), "float"),
-    "text": ("0.5", "str"),
-    "bytes alone": (b"\0" * 96, "bytes"),
-    "a set": ({1.0}, "set"),
-    "a range": (range(24), "range"),
-    "a date": (datetime.date(2020, 1, 1), "date"),
-    "a class": (np.ndarray, "type"),
-    "a function": (len, "function"),
-    "a list of text": (["a", "b"], "str"),
-    "a number and a text": ([1.0, "b"], "float|str"),
-    "ragged numbers": ([[1.0], [1.0, 2.0]], "missing|shape|nested|list"),
-    "an integer beyond float64": ([10**400, 1], "large|int"),
-    "an endless list": (endless_list(), "nested|end"),
-    "an endless dict": (endless_dict(), "nested|end"),
-    "an empty list": ([], "empty|missing"),
-    "an empty dict": ({}, "empty|missing"),
-}
-TENSORS = {
-    "sparse": (lambda t: t.to_sparse(), "sparse"),
-    "on no device": (lambda t: t.to("meta"), "meta"),
-    "complex tensor": (lambda t: t * 1j, "complex"),
-    "float8": (lambda t: t.to(__import__("torch").float8_e4m3fn), "float8"),
-    "NaN in a lazily negated view": (lambda t: (t * 1j * float("nan")).conj().imag, "NaN"),
-}
-
-
-def masked(x):
-    return np.ma.masked_array(x, mask=np.arange(P) % 2 == 0)
-
-
-CASES = {
-    **{name: ((lambda pack, x, make=make: pack(make(x))), said, PACKS) for name, (make, said) in VALUES.items()},
-    **{
-        name: ((lambda pack, x, leaf=leaf: with_leaf(pack(x), leaf)), said, PACKS)
-        for name, (leaf, said) in LEAVES.items()
-    },
-    **{
-        name: (
-            (lambda pack, x, make=make: with_leaf(pack(x), make(first_tensor(pack(x))))),
-            said,
-            ["tensor", "state dict"],
-        )
-        for name, (make, said) in TENSORS.items()
-    },
-    "masked": (lambda pack, x: pack(masked(x)), "mask", ["array", "layers", "dict", "nested"]),
-    "a key missing": (
-        lambda pack, x: without_an_entry(pack(x)),
-        "missing|w|0",
-        ["layers", "dict", "nested", "state dict"],
-    ),
-    "a key too many": (lambda pack, x: with_an_entry(pack(x)), "extra|2", ["layers", "dict", "nested", "state dict"]),
-    "a key renamed": (
-        lambda pack, x: {**without_an_entry(pack(x)), "w ": leaves(pack(x))[0]},
-        "w|body",
-        ["dict", "nested", "state dict"],
-    ),
-    "all of it wrapped": (lambda pack, x: [pack(x)], "missing", PACKS),
-    "all of it in a dict": (lambda pack, x: {"state": pack(x)}, "missing", PACKS),
-    "nothing": (lambda pack, x: None, "NoneType", PACKS),
-    "an empty dict alone": (lambda pack, x: {}, "empty", PACKS),
-    "an empty list alone": (lambda pack, x: [], "empty", PACKS),
-    "a number alone": (lambda pack, x: 3, "int", PACKS),
-    "text alone": (lambda pack, x: "update", "str", PACKS),
-    "an endless list alone": (lambda pack, x: endless_list(), "nested|end", PACKS),
-    "an endless dict alone": (lambda pack, x: endless_dict(), "nested|end", PACKS),
-}
+RULE_NAMES = list(RULES)
 
 
 def rules(f):
     """Every rule, for up to f faulty clients where it wants to know."""
-    return [
-        *(
-            bz.Mean(),
-            bz.Krum(f),
-            bz.MultiKrum(f),
-            bz.Bulyan(f),
-            bz.Bulyan(f, trim=True),
-            bz.GeometricMedian(),
-            bz.MCA(),
-        ),
-        *(bz.CenteredClipping(radius=3.0), bz.CenteredClipping(steps=3), bz.MDA(f), bz.SMEA(f), bz.CAF(f), bz.CGE(f)),
-        *(bz.SpectralDnC(f), bz.MoNNA(f), bz.FLTrust(), bz.ClippedClustering(), bz.FLAME()),
-        *(bz.NNM(f) >> bz.Krum(f), bz.ARC(f) >> bz.Mean(), bz.Clipping(2.0) >> bz.MultiKrum(f)),
-        *(bz.NormFilter() >> bz.FLAME(), bz.Bucketing(2) >> bz.GeometricMedian(), bz.NNM(f) >> cw.Median()),
-        *(cw.Median(), cw.TrimmedMean(f), cw.MeaMed(f)),
-    ]
+    return [make(f) for make in RULES.values()]
 
 
-NAMES = [type(rule).__name__ if ">>" not in repr(rule) else repr(rule) for rule in rules(2)]
 SKETCHES = [bz.Exact(), bz.Rotated(k=64), bz.Gaussian(k=64), bz.Achlioptas(k=64)]
 FEW = [bz.MultiKrum(2), bz.GeometricMedian(), cw.TrimmedMean(2)]
 
@@ -263,26 +143,28 @@ def same(out, alone, kept):
     assert skeleton(out.update) == skeleton(alone.update)
 
 
-@pytest.mark.parametrize(("case", "pack"), [(c, p) for c, (_, _, packs) in CASES.items() for p in packs])
-def test_one_bad_client_is_quarantined_with_a_reason_and_the_rest_proceed(case, pack):
-    make, said, _ = CASES[case]
-    x = honest()
-    for place, rule, sketch in zip((0, 5, M - 1), FEW, (*SKETCHES[:2], SKETCHES[0]), strict=True):
-        clients = [PACKS[pack](row) for row in x]
-        good = clients[:place] + clients[place + 1 :]
-        clients[place] = make(PACKS[pack], x[place])
+@pytest.mark.parametrize("case", REASONS)
+def test_a_bad_client_is_quarantined_with_a_reason_and_named_under_strict(case):
+    make, said = REASONS[case]
+    clients = [PACKS["dict"](row) for row in honest()]
+    good = clients.copy()
+    clients[5] = make(good.pop(5))
+    for rule in FEW:
         with within(200):
-            out = bz.aggregate(clients, rule, sketch=sketch, seed=SEED)
-        assert list(out.quarantined) == [place]
-        assert re.search(said, out.quarantined[place]), out.quarantined
-        assert len(out.quarantined[place]) < 500
-        same(out, bz.aggregate(good, rule, sketch=sketch, seed=SEED), np.delete(np.arange(M), place))
+            out = bz.aggregate(clients, rule, seed=SEED)
+        assert list(out.quarantined) == [5]
+        assert re.search(said, out.quarantined[5]), out.quarantined
+        assert len(out.quarantined[5]) < 500
+        same(out, bz.aggregate(good, rule, seed=SEED), np.delete(np.arange(M), 5))
+    with pytest.raises(bz.BadClientError, match="client 5: ") as error:
+        bz.aggregate(clients, FEW[0], strict=True)
+    assert (error.value.client, error.value.reason) == (5, out.quarantined[5])
 
 
 # Coordinate-wise rules can't be projected.
 RULE_AND_SKETCH = [
     pytest.param(i, sketch, id=f"{name}-{sketch!r}")
-    for i, (name, rule) in enumerate(zip(NAMES, rules(2), strict=True))
+    for i, (name, rule) in enumerate(zip(RULE_NAMES, rules(2), strict=True))
     for sketch in (SKETCHES[:1] if isinstance(rule, cw.CoordinateWise) else SKETCHES)
 ]
 
@@ -310,23 +192,6 @@ def test_every_rule_goes_on_with_the_most_byzantine_clients_that_the_rest_admits
         same(out, alone, kept)
 
 
-@pytest.mark.parametrize("rule", range(len(NAMES)), ids=NAMES)
-@pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf, 1e200])
-def test_a_clients_nan_never_reaches_the_result_with_a_reference(rule, junk):
-    x = honest(dtype=np.float64)
-    reference = x.mean(axis=0)
-    x[3, ::5] = junk
-    out = bz.aggregate(x, rules(2)[rule], reference=reference, trusted=x[0], seed=SEED)
-    assert list(out.quarantined) == [3]
-    same(
-        out,
-        bz.aggregate(
-            np.delete(x, 3, axis=0), rules(left(rule, M, 1))[rule], reference=reference, trusted=x[0], seed=SEED
-        ),
-        np.delete(np.arange(M), 3),
-    )
-
-
 @pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
 def test_one_bad_number_among_a_million_is_found_and_told_where(sketch):
     if not isinstance(sketch, (bz.Exact, bz.Rotated)):
@@ -343,26 +208,7 @@ def test_one_bad_number_among_a_million_is_found_and_told_where(sketch):
     assert "Inf" in out.quarantined[4]
 
 
-@pytest.mark.parametrize("rule", rules(2), ids=repr)
-def test_large_finite_numbers_are_no_fault_and_do_no_harm(rule):
-    x = honest(dtype=np.float64)
-    x[2], x[6, 3] = 1e15, -1e15
-    out = bz.aggregate(x, rule, trusted=x[[0, 1, 3]].mean(axis=0), seed=SEED)
-    assert out.quarantined == {}
-    assert np.isfinite(out.update).all()
-    if rule.max_byzantine() is not None and ">>" not in repr(rule):
-        assert np.abs(out.update).max() < 10
-
-
-def test_honest_clients_that_send_nan_let_no_attacker_in():
-    x = honest(dtype=np.float64)
-    x[:2], x[2:4] = 1e6, np.nan
-    out = bz.aggregate(x, bz.MultiKrum(2))
-    assert out.n_byzantine == 2
-    assert np.abs(out.update).max() < 10
-
-
-@pytest.mark.parametrize("rule", range(len(NAMES)), ids=NAMES)
+@pytest.mark.parametrize("rule", range(len(RULE_NAMES)), ids=RULE_NAMES)
 def test_the_round_goes_on_exactly_when_the_law_says_so(rule):
     """Over every number of clients, of Byzantine and of missing ones, as far as they matter."""
     for f, n_out, n_left in itertools.product(range(4), range(6), range(1, 16)):
@@ -394,64 +240,11 @@ def test_too_many_bad_clients_are_an_error_with_counts_and_reasons(rule):
         assert reason in error.value.quarantined[client]
 
 
-@pytest.mark.parametrize("rule", [r for r in rules(2) if r.max_byzantine() is None and ">>" not in repr(r)], ids=repr)
-def test_rules_that_fix_no_number_go_on_while_most_are_left(rule):
-    x = honest(7)
-    clients = [x[0] * np.inf, x[1], None, x[3][:5], *x[4:]]
-    out = bz.aggregate(clients, rule, trusted=x[1])
-    assert set(out.quarantined) == {0, 2, 3}
-    kept = np.array([1, 4, 5, 6])
-    same(out, bz.aggregate(x[kept], rule, trusted=x[1]), kept)
-    with pytest.raises(bz.TooFewClientsError, match=r"4 of 7 clients are out .*: no honest majority"):
-        bz.aggregate([*clients[:6], "gone"], rule, trusted=x[1])
-
-
-@pytest.mark.parametrize(
-    ("rule", "n_clients"),
-    [(bz.Krum(3), 7), (bz.MultiKrum(2, n_selected=8), 8), (bz.Bulyan(2), 7), (cw.TrimmedMean(4), 7)],
-    ids=repr,
-)
-def test_too_few_left_for_the_rules_condition_is_an_error_with_counts_and_reasons(rule, n_clients):
-    x = honest(n_clients)
-    x[5] = np.nan
-    with pytest.raises(bz.TooFewClientsError, match=rf"{n_clients - 1}.*client 5: .*NaN") as error:
-        bz.aggregate(x, rule)
-    assert set(error.value.quarantined) == {5}
-
-
-ALL_BAD = {
-    "not updates": lambda x: [None, "text", 3, {}],
-    "not finite": lambda x: list(x[:4] * np.nan),
-    "all sorts": lambda x: [x[0] * np.nan, None, x[2] * np.inf, x[3].astype(complex)],
-    "all different": lambda x: [x[0][:1] * np.nan, x[1][:2] * np.nan, x[2][:3] * np.nan, "text"],
-}
-
-
-@pytest.mark.parametrize("bad", ALL_BAD)
-@pytest.mark.parametrize("rule", [bz.Mean(), bz.Krum(1), cw.Median(), bz.NNM(1) >> bz.GeometricMedian()], ids=repr)
-def test_nobody_left_is_a_clear_error(rule, bad):
-    with pytest.raises(bz.TooFewClientsError, match=r"clients? 0.* 3: ") as error:
-        bz.aggregate(ALL_BAD[bad](honest()), rule)
-    assert len(error.value.quarantined) == 4
-
-
 def test_the_reasons_of_many_are_cut_short_in_the_message_but_all_held():
     with pytest.raises(bz.TooFewClientsError, match="and 495 more") as error:
         bz.aggregate([None] * 500, bz.Krum(2))
     assert len(error.value.quarantined) == 500
     assert len(str(error.value)) < 2000
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_strict_names_the_client_and_the_reason(case):
-    make, said, packs = CASES[case]
-    pack, x = PACKS[next(iter(packs))], honest()
-    clients = [pack(row) for row in x]
-    clients[6] = make(pack, x[6])
-    with pytest.raises(bz.BadClientError, match="client 6: .*(?:" + said + ")") as error:
-        bz.aggregate(clients, bz.MultiKrum(2), strict=True)
-    assert error.value.client == 6
-    assert error.value.reason == bz.aggregate(clients, bz.MultiKrum(2)).quarantined[6]
 
 
 @pytest.mark.parametrize("attackers", [[0, 1, 2, 3, 4], [0, 2, 4, 6, 8], [6, 7, 8, 9, 10]])
@@ -493,6 +286,7 @@ def test_the_first_client_never_decides_what_the_result_is_made_of(kind):
     clients = [odd(x[0]), *(usual(row) for row in x[1:])]
     out = bz.aggregate(clients, bz.MultiKrum(2))
     assert skeleton(out.update) == skeleton(clients[1])
+    assert list(map(type, leaves(out.update))) == list(map(type, leaves(clients[1])))
 
 
 def billion_laughs(bottom, depth=60):
@@ -508,7 +302,6 @@ GREEDY = {
     "a chain of 100,000 lists": lambda: chain(100_000),
     "a wide endless list": lambda: wide_endless(),
     "100,000 entries": lambda: dict.fromkeys(range(10**5), np.zeros(1, np.float32)),
-    "a claim of terabytes": lambda: np.broadcast_to(np.float32(0), (10**13,)),
     "one number in many large arrays": lambda: [np.broadcast_to(np.float32(1), (2**24,))] * 10_000,
     "one array many times": lambda: [np.ones(10**5, np.float32)] * 99_000,
     "windows of one array": lambda: [*np.lib.stride_tricks.sliding_window_view(np.ones(60_000, np.float32), 10_000)],
@@ -516,7 +309,6 @@ GREEDY = {
     "a long name of text": lambda: {"x" * 10**6: "text"},
     "a dtype of 10,000 fields": lambda: np.zeros(1, [(f"field{i}", "f4") for i in range(10_000)]),
     "a thousand dimensions of names": lambda: chain(900, {"k" * 1000: None}),
-    "long text": lambda: "x" * 10**7,
 }
 
 
@@ -532,181 +324,24 @@ def wide_endless():
     return node
 
 
-@pytest.mark.parametrize("greedy", GREEDY)
-@pytest.mark.parametrize("pack", ["array", "dict"])
-def test_no_client_makes_it_hang_or_flood_the_log(greedy, pack):
-    clients = [PACKS[pack](row) for row in honest()]
-    clients[0] = GREEDY[greedy]()
-    for aggregated in (lambda sent: bz.aggregate(sent, bz.MultiKrum(2)), through_a_round):
-        aggregated(clients[1:])  # compiled
-        with within(30):
-            out = aggregated(clients)
-        assert list(out.quarantined) == [0]
-        assert len(out.quarantined[0]) < 1000
-
-
-class Truncated(collections.UserDict):
-    """A lazily read file whose end is missing."""
-
-    def __getitem__(self, key):
-        raise OSError("the file is cut short")
-
-
-def test_a_container_that_cant_be_read_is_its_clients_fault():
-    clients = [{"w": row} for row in honest()]
-    clients[2] = Truncated(w=None)
-    out = bz.aggregate(clients, bz.MultiKrum(2))
-    assert list(out.quarantined) == [2]
-    assert "cut short" in out.quarantined[2]
-
-
-class Claiming(collections.UserDict):
-    """An update that raises what the server's own limits raise."""
-
-    def __init__(self, error):
-        super().__init__(w=None)
-        self.error = error
-
-    def __getitem__(self, key):
-        raise self.error
-
-
-class Fickle(collections.UserDict):
-    """A lazily read file that is gone after it was read so many times."""
-
-    def __init__(self, content, times):
-        super().__init__(content)
-        self.left = times
-
-    def __iter__(self):
-        self.left -= 1
-        if self.left < 0:
-            raise OSError("the file is gone")
-        return iter(self.data)
-
-
-def through_a_round(updates, **settings):
-    with bz.Aggregator(bz.MultiKrum(2), sketch=bz.Rotated(k=64)).round(seed=SEED, **settings) as r:
+def by_a_round(updates):
+    with bz.Aggregator(bz.MultiKrum(2), sketch=bz.Rotated(k=64)).round(seed=SEED) as r:
         for client, update in enumerate(updates):
             r.add(update, client)
         return r.close()
 
 
-WAYS = {
-    "one call": lambda updates, tmp_path: bz.aggregate(updates, bz.MultiKrum(2)),
-    "a round": lambda updates, tmp_path: through_a_round(updates),
-    "a round that copies": lambda updates, tmp_path: through_a_round(updates, copy=True),
-    "a round that spills": lambda updates, tmp_path: through_a_round(updates, spill=tmp_path),
-}
-
-
-CLAIMS = [
-    MemoryError("Unable to allocate 8 TiB"),
-    OSError(errno.EMFILE, "Too many open files"),
-    OSError(errno.ENOSPC, "No space left on device"),
-    ServerResourceError(errno.EMFILE, "Too many open files"),
-]
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=repr)
-@pytest.mark.parametrize("way", WAYS)
-def test_no_client_can_raise_the_servers_errors(way, claim, tmp_path):
-    clients = [{"w": row} for row in honest()]
-    clients[2] = Claiming(claim)
-    assert list(WAYS[way](clients, tmp_path).quarantined) == [2]
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("place", [0, 5])
-def test_what_a_container_is_made_of_is_asked_once(way, place, tmp_path):
-    clients = [{"w": row} for row in honest()]
-    wanted = WAYS[way](clients, tmp_path)
-    clients[place] = Fickle(clients[place], times=1)
-    out = WAYS[way](clients, tmp_path)
-    assert out.quarantined == {}
-    np.testing.assert_array_equal(out.update["w"], wanted.update["w"])
-
-
-class Boasting(np.ndarray):
-    """An array that says it is longer than it is."""
-
-    @property
-    def shape(self):
-        return (10**6, P)
-
-
-class Unsaid(Exception):
-    def __str__(self):
-        raise RuntimeError("nor this one")
-
-
-class Nameless:
-    def __str__(self):
-        raise RuntimeError("no name")
-
-    __repr__ = __str__
-
-
-class Broken(collections.UserDict):
-    def __iter__(self):
-        raise Unsaid
-
-
-class Posing:
-    """Says that it is an array."""
-
-    dtype, shape, itemsize = np.dtype("f4"), (P,), 4
-
-    @property
-    def __class__(self):
-        return np.ndarray
-
-
-class Unclassed:
-    @property
-    def __class__(self):
-        raise RuntimeError("not telling")
-
-
-ATTACKERS = {
-    "an object that raises when it is asked for its class": (lambda x: Unclassed(), "Unclassed"),
-    "an array longer than it is": (lambda x: {"w": np.stack([x, x]).view(Boasting)}, "shape"),
-    "no array at all": (lambda x: {"w": Posing()}, "object|Posing"),
-    "a list that lies": (lambda x: {"w": type("Odd", (list,), {"__iter__": lambda self: iter([0.5])})(["x"])}, "str"),
-    "a key without a name": (lambda x: {Nameless(): x}, "missing"),
-    "a key without a name, and text": (lambda x: {"w": {Nameless(): "text"}}, "<Nameless>"),
-    "an error without words": (lambda x: Broken(w=x), "Unsaid: its message can't be read"),
-    "a number repeated for ever": (
-        lambda x: {"w": np.broadcast_to(x[:1], (10**13,))},
-        "memory for 4, which",
-    ),
-    "a tensor repeated for ever": (
-        lambda x: {"w": tensor(x[:1]).expand(10**9, 10**4)},
-        "memory for 4, which",
-    ),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("attacker", ATTACKERS)
-def test_no_lie_of_an_object_reaches_the_round(attacker, way, tmp_path):
-    lie, reason = ATTACKERS[attacker]
-    x = honest()
-    clients = [{"w": row} for row in x]
-    clients[4] = lie(x[4])
-    with within(60):
-        out = WAYS[way](clients, tmp_path)
-    assert list(out.quarantined) == [4]
-    assert re.search(reason, out.quarantined[4]), out.quarantined
-    assert np.isfinite(out.update["w"]).all()
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_name_that_cant_be_written_ends_nothing(way, tmp_path):
-    clients = [{"w": row} for row in honest()]
-    clients[4] = {**clients[4], 10**5000: np.ones(3, np.float32)}
-    out = WAYS[way](clients, tmp_path)
-    assert out.quarantined == {4: "entry '<int>' (float32, shape (3,)) is not part of this round's updates"}
+@pytest.mark.parametrize("greedy", GREEDY)
+@pytest.mark.parametrize("pack", ["array", "dict"])
+def test_no_client_makes_it_hang_or_flood_the_log(greedy, pack):
+    clients = [PACKS[pack](row) for row in honest()]
+    clients[0] = GREEDY[greedy]()
+    for aggregated in (lambda sent: bz.aggregate(sent, bz.MultiKrum(2)), by_a_round):
+        aggregated(clients[1:])  # compiled
+        with within(30):
+            out = aggregated(clients)
+        assert list(out.quarantined) == [0]
+        assert len(out.quarantined[0]) < 1000
 
 
 def test_tied_arrays_and_slices_of_one_are_an_honest_update():
@@ -733,24 +368,6 @@ def junk_arrays():
     )
 
 
-def junk_tensors():
-    torch = pytest.importorskip("torch")
-    dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.bool, torch.float8_e5m2]
-    return st.builds(
-        lambda d, s, view: view(torch.zeros(s, dtype=d)),
-        st.sampled_from(dtypes),
-        st.sampled_from([(P,), (2, 4), (16,), ()]),
-        st.sampled_from(
-            [
-                lambda t: t,
-                lambda t: t.to("meta"),
-                lambda t: t.to_sparse() if t.itemsize > 1 else t,
-                lambda t: t.T if t.ndim == 2 else t,
-            ]
-        ),
-    )
-
-
 junk = st.recursive(
     st.one_of(
         st.none() | st.booleans() | st.integers() | st.floats() | st.complex_numbers(),
@@ -759,7 +376,6 @@ junk = st.recursive(
         st.lists(st.floats() | st.integers() | st.booleans(), max_size=30),
         st.just(len) | st.just(object()) | st.just(dict) | st.builds(iter, st.just([])),
         junk_arrays(),
-        *([junk_tensors()] if HAS_TORCH else []),
     ),
     lambda child: st.one_of(
         st.lists(child, max_size=4),
@@ -788,7 +404,7 @@ def test_no_junk_ever_does_more_than_get_its_client_quarantined(junk, pack, insi
     for rule in (bz.MultiKrum(2), cw.TrimmedMean(2)):
         out = bz.aggregate(clients, rule)
         assert set(out.quarantined) <= {3}
-        assert all(np.isfinite(leaf).all() for leaf in leaves(out.update))
+        assert np.isfinite(flat(out.update)).all()
         assert skeleton(out.update) == skeleton(clients[0])
 
 
@@ -830,64 +446,12 @@ def test_the_callers_mistakes_are_clear_exceptions(rule, mistake):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"sizes": "many"}, "sizes must be 11 positive numbers, one per client; got 'many'"),
-        ({"sizes": [[1], [1, 2]]}, "sizes must be 11 positive numbers"),
-        ({"sizes": [10**400] * M}, "sizes must be 11 positive numbers"),
         ({"memory": "9" * 400 + " MiB"}, "memory must be a number of bytes"),
         ({"seed": list(range(10**5))}, "seed must be an integer"),
     ],
-    ids=["text", "ragged", "too large", "memory", "seed"],
+    ids=["memory", "seed"],
 )
 def test_a_wrong_argument_is_a_short_message_of_our_own(setting, said):
     with pytest.raises(ValueError, match=said) as error:
         bz.aggregate(honest(), bz.Mean(), **setting)
     assert len(str(error.value)) < 500
-
-
-def test_a_results_file_of_another_version_is_told_in_a_short_message(tmp_path):
-    (tmp_path / results.NAME).write_bytes(results.encode({"kind": "run", "version": "y" * 10**5}))
-    with pytest.raises(results.CorruptFileError, match="version must be 1, got 'yyy") as error:
-        results.read(tmp_path)
-    assert len(str(error.value)) < 1000
-
-
-@pytest.mark.parametrize("rule", [bz.Krum, None, len, bz.NNM(1), bz.Rotated(), 5], ids=repr)
-def test_what_is_no_rule_is_refused(rule):
-    with pytest.raises(TypeError, match=r"rule such as Krum\(n_byzantine=5\)"):
-        bz.aggregate(honest(), rule)
-
-
-@pytest.mark.parametrize("sketch", [bz.Rotated, bz.Exact, 4096, None, bz.Krum(1)], ids=repr)
-def test_what_is_no_sketch_is_refused(sketch):
-    with pytest.raises(TypeError, match=r"sketch such as Exact\(\) or Rotated"):
-        bz.Aggregator(bz.Krum(1), sketch=sketch)
-
-
-@pytest.mark.parametrize("sketch", SKETCHES[1:], ids=repr)
-@pytest.mark.parametrize("rule", [cw.Median(), cw.TrimmedMean(1), cw.MeaMed(1)], ids=repr)
-def test_a_coordinate_wise_rule_cant_be_projected_and_the_error_says_why(rule, sketch):
-    with pytest.raises(ValueError, match="projection mixes the coordinates"):
-        bz.Aggregator(rule, sketch=sketch)
-
-
-@pytest.mark.parametrize(
-    ("rule", "n_clients", "said"),
-    [
-        (bz.Bulyan(3), 14, "at least 15 clients, got 14.*at most 2"),
-        (bz.Bulyan(1), 2, "at least 7 clients, got 2.*no n_byzantine"),
-        (bz.Krum(5), 10, "at least 13 clients, got 10.*at most 3"),
-        (cw.TrimmedMean(3), 6, "at least 7 clients, got 6.*at most 2"),
-        (bz.NNM(3) >> bz.Mean(), 6, "at least 7 clients, got 6.*at most 2"),
-    ],
-    ids=repr,
-)
-def test_too_few_clients_for_a_rule_is_told_with_the_largest_number_that_will_do(rule, n_clients, said):
-    with pytest.raises(bz.TooFewClientsError, match=said):
-        bz.aggregate(honest(n_clients), rule)
-
-
-@pytest.mark.parametrize("rule", [bz.FLTrust(), bz.MoNNA(2), bz.NNM(2) >> bz.FLTrust()], ids=repr)
-def test_a_rule_that_needs_a_trusted_update_asks_for_it(rule):
-    with pytest.raises(ValueError, match="trusted=") as error:
-        bz.aggregate(honest(), rule)
-    assert error.type is ValueError

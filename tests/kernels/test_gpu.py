@@ -175,14 +175,6 @@ def test_the_weighted_sum_is_that_of_its_definition_in_fresh_memory(dtype):
             np.testing.assert_allclose(exact(out), truth, rtol=precision, atol=precision)
 
 
-def test_the_weighted_sum_of_layers_is_flat():
-    rows, x = layers([5000, 3, 300, 9000, 701], 3, [torch.float32] * 5)
-    weights, out = numbers(3, torch.float64), torch.full((x.shape[1],), torch.nan, device=DEVICE)
-    for start, some in gpu.Placed.of(rows):
-        gpu.weighted_sum(some, exact(weights), 0.0, None, out[start : start + some.width])
-    close(out, exact(weights) @ exact(x), torch.float32)
-
-
 def test_placed_rows_can_be_walked_over_again(monkeypatch):
     rows, x = layers([5000, 3, 300, 9000, 701], 2, [torch.float32] * 5)
     for scratch in (1, 2**30):
@@ -196,18 +188,6 @@ def test_rows_of_other_sizes_or_dtypes_are_refused():
     for other in (numbers(8), numbers(7, torch.float64)):
         with pytest.raises(ValueError, match="of the same sizes and dtypes"):
             gpu.Placed.of([[numbers(7)], [other]])
-
-
-def test_sketches_of_column_shards_add_up():
-    cases = [("rotated", (KEY, 64), 700, 256), ("achlioptas", (KEY, 8), 80, 33), ("gaussian", (KEY,), 80, 33)]
-    for name, arguments, width, cut in cases:
-        x = numbers((2, width))
-        whole, shards = (torch.zeros((2, 256), dtype=torch.float64, device=DEVICE) for _ in range(2))
-        norms = torch.zeros(2, dtype=torch.float64, device=DEVICE)
-        getattr(gpu, name)(gpu.DeviceRows.of(x), None, 1024, *arguments, whole, norms)
-        for low, high in [(0, cut), (cut, width)]:
-            getattr(gpu, name)(gpu.DeviceRows.of(x[:, low:high]), None, 1024 + low, *arguments, shards, norms)
-        close(shards, exact(whole), torch.float32)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, where it plays the device
@@ -248,15 +228,6 @@ def test_order_statistics_are_those_of_their_definitions_in_fresh_memory(dtype, 
             getattr(gpu, name)(gpu.DeviceRows.of(x), sizes=sizes, out=out, **settings)
             getattr(reference, name)(exact(x), sizes=sizes, out=truth, **settings)
             np.testing.assert_allclose(exact(out), truth[0], rtol=1e-12, atol=1e-12)
-
-
-def test_order_statistics_of_layers_are_flat():
-    rows, x = layers([5000, 1, 300], 5, [torch.float32] * 3)
-    out, truth = torch.full((x.shape[1],), torch.nan, device=DEVICE), np.empty((1, x.shape[1]))
-    for start, some in gpu.Placed.of(rows):
-        gpu.meamed(some, np.ones(5), 1, out[start : start + some.width])
-    reference.meamed(exact(x), np.ones(5), 1, truth)
-    np.testing.assert_allclose(exact(out), truth[0], rtol=1e-6, atol=1e-6)
 
 
 def test_the_median_of_two_huge_numbers_is_finite():

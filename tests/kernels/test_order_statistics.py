@@ -99,18 +99,6 @@ def test_the_result_depends_on_no_thread_strip_or_place_to_the_bit(sized, monkey
             np.testing.assert_array_equal(made[0], other)
 
 
-@pytest.mark.parametrize("sized", [False, True])
-def test_the_order_of_the_rows_does_not_matter(sized):
-    rng = np.random.default_rng(0)
-    x, sizes = rng.integers(-2, 3, size=(13, 400)).astype(np.float32), sizes_of(13, sized)
-    for name, settings in cases(13):
-        one, other = np.full((2, 1, 400), np.nan)
-        order = rng.permutation(13)
-        getattr(cpu, name)(Rows.of(x), sizes=sizes, out=Rows.of(one), **settings)
-        getattr(cpu, name)(Rows.of(x[order]), sizes=sizes[order], out=Rows.of(other), **settings)
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("R", "M", "w"), [(1, 1, 1), (4, 9, 70), (50, 50, 300), (3, 130, 1000)])
 def test_mixtures_are_those_of_their_definition(R, M, w, dtype):

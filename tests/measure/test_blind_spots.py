@@ -10,7 +10,9 @@ import pytest
 
 import bartizan as bz
 from bartizan.judge.recheck import RECHECK_SKETCH
+from bartizan.kernels import reference
 from bartizan.lora import TwoSided
+from bartizan.sources.adapters.two_sided import RandomSigns
 from blind_spots import hiding_seeds, most_hidden, stated_odds
 
 # Sketch, coordinates (two blocks and more), seeds. For mixing = 1 a blind spot is stated: two coordinates, 2 / k.
@@ -73,6 +75,21 @@ class SamplesCells:
 def test_a_sketch_with_a_blind_spot_is_found_out(sketch, other, p, seeds):
     """Two coordinates meet in 1 of 128 seeds, a column is empty in 1 of 3, a coordinate is left out in 7 of 8."""
     assert hiding_seeds(Claims(sketch, other), p, seeds).max() > most_hidden(seeds, stated_odds(other))
+
+
+def hadamard_rows(self, modules, side, low, x):
+    """Signs of `TwoSided` before rows were independent: equal groups of rows vanish on both sides."""
+    rng, n_blocks = np.random.default_rng([int(self.key[0] >> 32), side == "A"]), -(-x.shape[2] // self.rows)
+    first, second = rng.choice([-1.0, 1.0], size=(2, n_blocks, self.rows))
+    signs = first[:, :, None] * reference.hadamard(self.rows) * second[:, None]
+    return signs.reshape(1, -1, self.rows)[:, : x.shape[2]].astype(x.dtype)
+
+
+def test_so_is_a_two_sided_one_whose_rows_are_not_independent(monkeypatch):
+    sketch, seeds = TwoSided(64, 16), 60
+    limit = most_hidden(seeds, stated_odds(sketch))
+    monkeypatch.setattr(RandomSigns, "columns", hadamard_rows)
+    assert hiding_seeds(sketch, 64, seeds).max() > limit
 
 
 def test_the_odds_that_the_default_sketches_state():

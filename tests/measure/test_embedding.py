@@ -165,24 +165,6 @@ def test_the_least_k_that_a_refusal_names_is_accepted():
         pairwise_distortion(130, 50, 0.05)
 
 
-@pytest.mark.parametrize("mixing", [1, 8, 64])
-def test_two_coordinates_overlap_as_rarely_as_can_be(mixing):
-    """E<Pe_i, Pe_j>^2 is 0 inside a block and 1/k between blocks; see docs/explanation/sketches.md for the proof.
-
-    100 seeds of 496 pairs: the mean of the squares (kurtosis at most k) is known to 4%; off by 6 deviations: 1e-8.
-    """
-    k, total, same = 64, 0.0, 0.0
-    for seed in range(100):
-        i = np.sort(np.random.default_rng(seed).choice(40 * k, 32, replace=False))
-        y = Rotated(k, mixing)(np.eye(40 * k)[i], seed=seed)
-        squares = np.triu((y @ y.T) ** 2, 1)
-        together = np.triu(i[:, None] // k == i // k, 1)
-        same = max(same, squares[together].max(initial=0))
-        total += squares[~together].sum() / (496 - together.sum())
-    assert same < 1e-28
-    assert total / 100 == pytest.approx(1 / k, rel=0.22)
-
-
 def inner_variance(x, y, k):
     """E(<Px, Py> - <x, y>)^2 of `Rotated`: a Gaussian matrix's, less what blocks contribute by themselves."""
     blocks = x.reshape(-1, k), y.reshape(-1, k)

@@ -120,14 +120,6 @@ def test_no_common_shift_changes_the_weights(case, seed):
     np.testing.assert_allclose(weigh(case.rule, x + shift), weigh(case.rule, x), atol=1e-6)
 
 
-@pytest.mark.parametrize("case", having("scale"), ids=repr)
-@pytest.mark.parametrize("scale", [2.0**-1000, 2.0**-560, 2.0**-390, 1e-12, 3.7, 1e9, 2.0**450])
-def test_no_common_scale_changes_the_weights(case, scale):
-    x, trusted = updates(5), np.full(P, 0.5)
-    scaled = weigh(case.rule, x * scale, trusted * scale)
-    np.testing.assert_allclose(scaled, weigh(case.rule, x, trusted), atol=1e-6)
-
-
 @pytest.mark.parametrize("case", having("twins"), ids=repr)
 def test_equal_updates_get_equal_weights(case):
     x = updates(11)

@@ -92,13 +92,24 @@ class Rewriter:
             self.write(self.contents.pop(0))
 
 
+def heaviest(out: bz.Aggregation) -> int:
+    """The client of the largest weight; any where a rule gives none."""
+    return int(np.argmax(out.weights)) if out.weights is not None else 3
+
+
+def there_and_back(path: Path, bad: float, honest: torch.Tensor):
+    """A progress that writes other numbers before the sum, and the honest ones again after it; and its last step."""
+    rewriter, back = Rewriter(path, bad), Rewriter(path, honest.numpy(), at="combine")
+    return lambda *progress: (rewriter(*progress), back(*progress)), back
+
+
 @pytest.mark.parametrize(("rule", "sketch"), CASES, ids=repr)
 def test_a_client_that_rewrites_its_file_is_quarantined_and_the_others_decide(rule, sketch, tmp_path):
     updates = made()
     paths = saved(tmp_path, updates)
     plain = bz.aggregate(paths, rule, sketch=sketch, seed=5)
     assert not plain.quarantined
-    chosen = int(np.argmax(plain.weights)) if plain.weights is not None else 3
+    chosen = heaviest(plain)
     out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=Rewriter(paths[chosen], 1e3))
     assert out.quarantined == {chosen: CHANGED}
     # The rule ran again as if the client were out: what it had written reached nothing.
@@ -106,13 +117,6 @@ def test_a_client_that_rewrites_its_file_is_quarantined_and_the_others_decide(ru
     wanted = bz.aggregate(rest, rule, sketch=sketch, seed=5)
     np.testing.assert_array_equal(out.update, wanted.update)
     assert out.n_byzantine == wanted.n_byzantine
-
-
-def test_a_dict_of_paths_is_checked_as_a_list_is(tmp_path):
-    paths = saved(tmp_path, made())
-    by_id = {f"client {m}": path for m, path in enumerate(paths)}
-    out = bz.aggregate(by_id, bz.Mean(), seed=5, progress=Rewriter(paths[4], 1e3))
-    assert out.quarantined == {"client 4": CHANGED}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -194,16 +198,10 @@ def test_a_file_that_is_changed_back_or_again_never_reaches_the_result(rule, ske
     updates = made(p=p)
     paths = saved(tmp_path, updates)
     plain = bz.aggregate(paths, rule, sketch=sketch, seed=5)
-    chosen = int(np.argmax(plain.weights)) if plain.weights is not None else 3
+    chosen = heaviest(plain)
     # Bad while it is summed, and honest again when it is read once more: nobody is out, and nothing has leaked.
-    rewriter = Rewriter(paths[chosen], -50.0)
-    back = Rewriter(paths[chosen], updates[chosen].numpy(), at="combine")
-
-    def there_and_back(*progress):
-        rewriter(*progress)
-        back(*progress)
-
-    out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=there_and_back)
+    progress, back = there_and_back(paths[chosen], -50.0, updates[chosen])
+    out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=progress)
     assert not back.contents
     assert not out.quarantined
     np.testing.assert_allclose(out.update, plain.update, rtol=1e-6)
@@ -229,16 +227,10 @@ def test_a_file_that_is_no_longer_finite_reaches_nothing(rule, sketch, content, 
         return
     paths = saved(tmp_path, made())
     plain = bz.aggregate(paths, rule, sketch=sketch, seed=5)
-    chosen = int(np.argmax(plain.weights)) if plain.weights is not None else 3
+    chosen = heaviest(plain)
     out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=Rewriter(paths[chosen], content))
     assert out.quarantined == {chosen: CHANGED}
     assert np.abs(out.update).max() < 10
-
-
-def test_under_strict_a_client_that_rewrites_is_an_error(tmp_path):
-    paths = saved(tmp_path, made())
-    with pytest.raises(bz.BadClientError, match=CHANGED):
-        bz.aggregate(paths, bz.Mean(), strict=True, progress=Rewriter(paths[4], 9.0))
 
 
 @pytest.mark.parametrize("memory", [None, "64 MiB"])
@@ -253,14 +245,8 @@ def test_a_reference_a_trusted_update_a_budget_and_a_target_change_nothing_of_it
             assert not plain.quarantined
             chosen, wanted = int(np.argmax(plain.weights)), plain.update.copy()
             # There and back: the second reading must fit what was measured with all these options.
-            rewriter = Rewriter(paths[chosen], 70.0)
-            back = Rewriter(paths[chosen], made(p=MANY)[chosen].numpy(), at="combine")
-
-            def there_and_back(*progress, rewriter=rewriter, back=back):
-                rewriter(*progress)
-                back(*progress)
-
-            out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=there_and_back, **given)
+            progress, back = there_and_back(paths[chosen], 70.0, made(p=MANY)[chosen])
+            out = bz.aggregate(paths, rule, sketch=sketch, seed=5, progress=progress, **given)
             assert not out.quarantined
             assert not back.contents
             np.testing.assert_allclose(out.update, wanted, rtol=1e-5, atol=1e-6)
@@ -346,7 +332,7 @@ def test_a_round_finds_files_that_changed_since_they_were_added(rule, sketch, re
     paths = saved(tmp_path, updates)
     aggregator = bz.Aggregator(rule, sketch)
     plain = bz.aggregate(paths, rule, sketch=sketch, seed=5)
-    chosen = int(np.argmax(plain.weights)) if plain.weights is not None else 3
+    chosen = heaviest(plain)
     at_close = isinstance(sketch, bz.Exact) and rule.needs_distances  # all is read there
     stage = "sketch" if at_close else "recheck"
     rewriter = Rewriter(paths[chosen], -40.0, at=stage)

@@ -13,7 +13,6 @@ pytest.importorskip("triton")
 if not (torch.cuda.is_available() and torch.distributed.is_available()):
     pytest.skip("ranks with shards on a GPU need a CUDA device", allow_module_level=True)
 
-from lost_ranks import survivors_raise  # noqa: E402
 from ranks import Blind, Ranks  # noqa: E402
 from shards import CUTS, SEED, all_raise, calls, numbers, same  # noqa: E402
 
@@ -97,11 +96,6 @@ def test_a_look_that_fails_is_an_error_on_all_and_the_group_goes_on(gloo):
     failed = gloo(calls(x, CUTS[3], (bz.Krum(2), Blind()), "float32"))
     all_raise(failed, "RuntimeError", "rank [12] failed: MemoryError: no room")
     same(gloo(calls(x, CUTS[3], (bz.Krum(2),), "float32")), bz.aggregate(x, bz.Krum(2)), 1e-5)
-
-
-@pytest.mark.parametrize("gone", ["dead", "silent"])
-def test_a_dead_or_silent_rank_is_an_error_on_the_others_with_their_shards_on_a_gpu(tmp_path, gone):
-    survivors_raise(tmp_path, gone, "cuda")
 
 
 @needs_nccl

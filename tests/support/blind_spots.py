@@ -56,12 +56,12 @@ def stated_odds(sketch: Any) -> float:
     )
 
 
-def most_hidden(n_seeds: int, odds: float, surprise: float = 1e-9) -> int:
-    """Return the count of hiding seeds that is exceeded with a probability below `surprise` if the odds are true."""
+def most_hidden(n_seeds: int, odds: float) -> int:
+    """Return the count of hiding seeds that is exceeded with a probability below 1e-9 if the odds are true."""
     if odds >= 1:
         return n_seeds
     chance, left, count = (1 - odds) ** n_seeds, 1.0, 0
-    while (left := left - chance) > surprise and count < n_seeds:
+    while (left := left - chance) > 1e-9 and count < n_seeds:
         chance *= (n_seeds - count) / (count + 1) * odds / (1 - odds)
         count += 1
     return count

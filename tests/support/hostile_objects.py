@@ -1,8 +1,12 @@
 """Objects that behave differently when they are inspected and when they are read."""
 
+import errno
 from collections.abc import Mapping
+from pathlib import PosixPath
 
 import numpy as np
+
+from bartizan.errors import ServerResourceError
 
 
 class RaisesOnConversion:
@@ -83,3 +87,22 @@ class InconsistentList(list):
 
     def __bool__(self):
         return True
+
+
+class Unclassed:
+    """An object that raises when it is asked for its class."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("not telling")
+
+
+class ClaimingPath(PosixPath):
+    """A path that claims that the server is at fault, from the time when `claims` is set."""
+
+    claims = False
+
+    def __getattribute__(self, name):
+        if ClaimingPath.claims:
+            raise ServerResourceError(errno.EMFILE, "Too many open files")
+        return super().__getattribute__(name)

@@ -15,12 +15,12 @@ import bartizan as bz
 from bartizan.distributed import RankError, ShardedAggregator
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-rank, store, device, patience = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+rank, store, patience = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
 settings = {"rank": rank, "world_size": 3, "timeout": datetime.timedelta(seconds=patience)}
 dist.init_process_group("gloo", store=dist.FileStore(store, 3), **settings)
 aggregate = ShardedAggregator(bz.Krum(1), bz.Rotated(64))
-shard = torch.from_numpy(np.random.default_rng(rank).normal(size=(7, 50))).to(device)
+shard = torch.from_numpy(np.random.default_rng(rank).normal(size=(7, 50)))
 aggregate(shard)
 # Shortened when the group is there: with a short one from the start a slow rank would miss the first round.
 _set_pg_timeout(datetime.timedelta(seconds=2), dist.group.WORLD)
@@ -34,11 +34,11 @@ except RankError as error:
 """
 
 
-def survivors_raise(folder, gone, device="cpu"):
+def survivors_raise(folder, gone):
     """Kill or silence one of three ranks after a round, and require that the others raise and end."""
     stderrs = [(folder / f"rank{rank}").open("w+") for rank in range(3)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": os.environ | on_this_machine()}
-    arguments = [str(folder / "store"), device, str(PATIENCE)]
+    arguments = [str(folder / "store"), str(PATIENCE)]
     started = []
     try:
         for rank in range(3):

@@ -1,4 +1,4 @@
-"""An HTTP server whose objects may be computed as they are read, and which misbehaves where a test says so."""
+"""An HTTP server that misbehaves where a test says so, and objects for it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import numpy as np
+import safetensors.torch
+import torch
 
 FAULTS = ("truncated", "slow", "endless", "unsized", "gone", "broken", "forbidden")
-PIECE_BYTES = 2**22  # that are sent at a time
 
 
 class ObjectServer:
-    """Serves `objects`, bytes or functions (start, stop) -> bytes with a size; counts the bytes that it sends."""
+    """Serves `objects`, each with the size that is stated; counts the bytes that it sends."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, tuple[int, Callable[[int, int], bytes]]] = {}
+        self.objects: dict[str, tuple[int, bytes]] = {}
         self.faults: dict[str, tuple[str, int]] = {}  # path: a fault of FAULTS, from which request of it on
         self.requests: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
@@ -64,7 +63,7 @@ class ObjectServer:
         self.http.server_close()
 
     def put(self, path: str, content: bytes) -> str:
-        self.objects[path] = len(content), lambda start, stop: content[start:stop]
+        self.objects[path] = len(content), content
         return self.url + path
 
     def answer(self, request: BaseHTTPRequestHandler, path: str) -> None:
@@ -78,22 +77,19 @@ class ObjectServer:
             return self._send(request, 500, b"", {})
         if fault == "forbidden":
             return self._send(request, 403, b"", {})
-        size, read = self.objects[path]
+        size, content = self.objects[path]
         if fault in ("endless", "unsized"):
-            return self._chunked(request, read(0, size), endless=fault == "endless")
+            return self._chunked(request, content, endless=fault == "endless")
         if fault in ("truncated", "slow"):
             request.close_connection = True
-            self._send(request, 200, read(0, size // 2), {}, length=size)
+            self._send(request, 200, content[: size // 2], {}, length=size)
             request.wfile.flush()
             if fault == "slow":
                 time.sleep(3)
             return None
         with self._lock:
             self.sent[path] += size
-        self._send(request, 200, b"", {}, length=size)
-        for start in range(0, size, PIECE_BYTES):
-            request.wfile.write(read(start, min(start + PIECE_BYTES, size)))
-        return None
+        return self._send(request, 200, content, {}, length=size)
 
     @staticmethod
     def _send(
@@ -116,44 +112,12 @@ class ObjectServer:
         request.wfile.write(f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
 
 
-def made_shards(client: int, n_shards: int, numbers: int) -> dict[str, tuple[int, Callable[[int, int], bytes]]]:
-    """Objects of one client's update in bfloat16, by their names: an index and shards, computed when they are read."""
-    made: dict[str, tuple[int, Callable[[int, int], bytes]]] = {}
-    places = {}
+def made_shards(client: int, n_shards: int, numbers: int) -> dict[str, bytes]:
+    """Return the files of one client's update in bfloat16, by their names: an index and shards."""
+    made, places, generator = {}, {}, torch.Generator().manual_seed(client)
     for shard in range(n_shards):
         name, layer = f"model-{shard + 1:05}-of-{n_shards:05}.safetensors", f"layers.{shard}.weight"
         places[layer] = name
-        about = {layer: {"dtype": "BF16", "shape": [numbers], "data_offsets": [0, 2 * numbers]}}
-        head = json.dumps(about).encode()
-        head += b" " * (-len(head) % 8)
-        made[name] = _made(len(head).to_bytes(8, "little") + head, 2 * numbers, 7919 * client + 104729 * shard)
-    index = json.dumps({"metadata": {"total_size": 2 * numbers * n_shards}, "weight_map": places}).encode()
-    made["model.safetensors.index.json"] = len(index), lambda start, stop: index[start:stop]
-    return made
-
-
-def _made(head: bytes, size: int, first: int) -> tuple[int, Callable[[int, int], bytes]]:
-    """A header and numbers, those of one random block from place `first` on, again and again."""
-
-    def read(start: int, stop: int) -> bytes:
-        body = max(start, len(head)) - len(head)
-        wanted = stop - len(head) - body
-        at = (2 * first + body) % len(BLOCK)
-        if start >= len(head) and at + wanted <= len(BLOCK):
-            return BLOCK[at : at + wanted]  # type: ignore[return-value]
-        parts = [head[start:stop]]
-        while wanted > 0:
-            part = BLOCK[at : at + wanted]
-            parts.append(bytes(part))
-            wanted, at = wanted - len(part), 0
-        return b"".join(parts)
-
-    return len(head) + size, read
-
-
-def _block() -> memoryview:
-    numbers = np.random.default_rng(0).standard_normal(2**22, dtype=np.float32)
-    return memoryview((numbers.view(np.uint32) >> 16).astype("<u2").tobytes())
-
-
-BLOCK = _block()
+        made[name] = safetensors.torch.save({layer: torch.randn(numbers, generator=generator).bfloat16()})
+    index = {"metadata": {"total_size": 2 * numbers * n_shards}, "weight_map": places}
+    return made | {"model.safetensors.index.json": json.dumps(index).encode()}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import subprocess
 import sys
-from pathlib import Path, PosixPath
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +14,10 @@ import safetensors.torch
 import torch
 
 import bartizan as bz
-from bartizan.errors import MemoryBudgetError, ServerResourceError
+from bartizan.errors import MemoryBudgetError
 from bartizan.updates import copies, files, mapping
 from bartizan.updates.files import create_update, open_update
+from hostile_objects import ClaimingPath
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and mappings are tested as Linux has them")
 
@@ -185,17 +185,6 @@ def saved(folder: Path, rows: np.ndarray) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("rule", [bz.Krum(1), bz.GeometricMedian(), bz.coordinatewise.Median()], ids=repr)
-@pytest.mark.parametrize("memory", [None, "64 MiB"])
-def test_files_beyond_the_most_that_are_mapped_count_the_same(rule, memory, tmp_path, monkeypatch):
-    paths = saved(tmp_path, np.random.default_rng(0).normal(size=(7, 90_000)).astype(np.float32))
-    wanted = bz.aggregate(paths, rule, memory=memory)
-    gc.collect()
-    monkeypatch.setattr(files, "MOST_MAPPED", mapping.n_mapped() + 3)
-    out = bz.aggregate(paths, rule, memory=memory)
-    np.testing.assert_allclose(out.update, wanted.update, rtol=1e-6)
-
-
 def test_copied_files_hold_what_mapped_ones_hold(tmp_path, monkeypatch):
     def states():
         rng = np.random.default_rng(0)
@@ -287,28 +276,6 @@ def test_a_file_name_reaches_no_memory_of_the_caller(tmp_path):
     assert run(FORGED, tmp_path) == "unchanged"
 
 
-ASKED = """
-asked = []
-sys.addaudithook(lambda event, given: asked.append(str(given[0])) if event == "open" else None)
-x = np.ones((5, 90_000), np.float32)
-np.save(folder / "x.npy", x[0])
-np.save(folder / "y.npy", x[0])
-out = np.load(folder / "y.npy", mmap_mode="r+")
-with bz.Aggregator(bz.Krum(1), sketch="rotated").round(memory="1 GiB") as r:
-    for client, update in enumerate([*x, folder / "x.npy"]):
-        r.add(update, client)
-    r.close(out=out)
-bz.aggregate([*x, folder / "x.npy"], bz.Krum(1), memory="1 GiB", out=out)
-assert any(place.endswith("x.npy") for place in asked)
-print([place for place in asked if place.startswith(("/proc/self", f"/proc/{os.getpid()}"))])
-"""
-
-
-@linux
-def test_no_list_of_this_process_s_memory_is_read(tmp_path):
-    assert run(ASKED, tmp_path) == "[]"
-
-
 def test_a_name_is_shown_without_what_a_terminal_obeys(tmp_path):
     sound = saved(tmp_path, np.ones((4, 3)))
     for byte in (b for b in range(1, 256) if b != ord("/")):
@@ -329,20 +296,9 @@ def test_a_name_is_shown_without_what_a_terminal_obeys(tmp_path):
             assert shown.encode()  # no surrogates
 
 
-class NoPath(PosixPath):
-    """A path that claims that the server is at fault."""
-
-    claims = False
-
-    def __getattribute__(self, name):
-        if NoPath.claims:
-            raise ServerResourceError(errno.EMFILE, "Too many open files")
-        return super().__getattribute__(name)
-
-
 def test_a_path_of_a_clients_own_class_is_its_own_fault(tmp_path, monkeypatch):
-    updates = [np.ones(3), np.ones(3), NoPath(tmp_path / "x.npy"), np.ones(3)]
-    monkeypatch.setattr(NoPath, "claims", True)
+    updates = [np.ones(3), np.ones(3), ClaimingPath(tmp_path / "x.npy"), np.ones(3)]
+    monkeypatch.setattr(ClaimingPath, "claims", True)
     assert list(bz.aggregate(updates, bz.Mean()).quarantined) == [2]
     with bz.Aggregator(bz.Mean()).round() as r:
         reasons = [r.add(update, client) for client, update in enumerate(updates)]
@@ -385,6 +341,8 @@ with bz.Aggregator(bz.Mean()).round(spill=folder) as r:
     except ServerResourceError as full:
         assert "out.npy of 1,600,128 bytes can't be made" in str(full), full
     assert not list(folder.glob(".*"))
+    limited(resource.RLIMIT_FSIZE, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    r.add(np.full(20_000, 40, np.float32), 40)  # there is room again: it is sent once more
     out = r.close()
 print(len(out.clients), out.update[0])
 """
@@ -392,7 +350,7 @@ print(len(out.clients), out.update[0])
 
 @linux
 def test_a_file_that_may_not_grow_is_the_servers_fault(tmp_path):
-    assert run(FULL, tmp_path) == "40 19.5"
+    assert run(FULL, tmp_path) == "41 20.0"
 
 
 TWICE = """
@@ -444,21 +402,6 @@ def test_a_mapping_lasts_as_long_as_its_arrays_and_is_known_by_its_address(tmp_p
     del parts, part
     gc.collect()
     assert mapping.n_mapped() == before
-
-
-@pytest.mark.parametrize(("mode", "released"), [("r", True), ("r+", True), ("c", False)])
-def test_of_the_callers_maps_only_private_ones_are_never_released(mode, released, tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros(9000))
-    x = np.load(tmp_path / "x.npy", mmap_mode=mode)
-    if mode != "r":
-        x[5] = 7
-    part = mapping.part_of(np.asarray(x)[3:], mapping.span(x)[0])
-    assert part is not None
-    assert (part.access != "private") == released
-    mapping.release(np.asarray(x), *mapping.span(x))
-    assert x[5] == (0 if mode == "r" else 7)
-    copy = np.array(x)
-    assert mapping.part_of(copy, mapping.span(copy)[0]) is None
 
 
 def test_a_user_may_write_to_an_opened_tensor_and_the_file_stays_as_it_is(tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bartizan as bz
+from containers import flat, leaves, skeleton, to_numpy
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 Layers = namedtuple("Layers", "kernel bias")
@@ -37,34 +38,6 @@ def updates_of(dtype=np.float32, rng=0, n_clients=M, p=P):
     x = rng.normal(size=p) + rng.normal(size=(n_clients, p)) * rng.uniform(0.5, 1.5, size=(n_clients, 1))
     x[-1] += 30
     return x.astype(dtype)
-
-
-def leaves(update):
-    if isinstance(update, dict):
-        return [leaf for child in update.values() for leaf in leaves(child)]
-    if isinstance(update, (list, tuple)):
-        return [leaf for child in update for leaf in leaves(child)]
-    return [update]
-
-
-def to_numpy(leaf):
-    if hasattr(leaf, "detach"):
-        leaf = leaf.detach()
-        return (leaf.double() if leaf.is_floating_point() else leaf).numpy()
-    return np.asarray(leaf)
-
-
-def flat(update):
-    return np.concatenate([to_numpy(leaf).astype(np.float64).reshape(-1) for leaf in leaves(update)])
-
-
-def skeleton(update):
-    """All of an update but its numbers: containers, keys, libraries, dtypes, shapes."""
-    if isinstance(update, dict):
-        return type(update), [(key, skeleton(child)) for key, child in update.items()]
-    if isinstance(update, (list, tuple)):
-        return type(update), [skeleton(child) for child in update]
-    return hasattr(update, "detach"), update.dtype, tuple(update.shape)
 
 
 def bytes_of(update):
@@ -213,21 +186,6 @@ def test_clients_come_in_any_iterable(iterable):
     agree(bz.aggregate(iterable(list(x)), bz.Krum(2)), bz.aggregate(x, bz.Krum(2)))
 
 
-@pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
-def test_the_order_of_keys_is_nobodys_business(sketch):
-    x = updates_of()
-    rng = np.random.default_rng(0)
-    clients = [{"c": r[:5], "a": r[5:9].reshape(2, 2), "b": r[9:]} for r in x]
-    expected = bz.aggregate(clients, bz.GeometricMedian(), sketch=sketch, seed=SEED)
-    for m in rng.permutation(M)[:4]:
-        keys = rng.permutation(list(clients[m]))
-        clients[m] = {str(key): clients[m][key] for key in keys}
-    out = bz.aggregate(clients, bz.GeometricMedian(), sketch=sketch, seed=SEED)
-    np.testing.assert_allclose(out.weights, expected.weights, atol=1e-12)
-    for key, value in expected.update.items():
-        np.testing.assert_allclose(out.update[key], value, rtol=1e-6)
-
-
 @pytest.mark.parametrize(("rule", "sketch"), PROJECTED, ids=repr)
 def test_bfloat16_comes_back_as_bfloat16_of_the_wide_answer(rule, sketch):
     x = updates_of()
@@ -239,23 +197,6 @@ def test_bfloat16_comes_back_as_bfloat16_of_the_wide_answer(rule, sketch):
     assert skeleton(out.update) == skeleton(clients[0])
     rounded = flat(bfloat16(expected.update.astype(np.float32)))
     assert np.mean(flat(out.update) == rounded) > 0.95  # round to nearest, but for a double rounding
-
-
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_entries_of_many_dtypes_keep_their_own(rule):
-    x = updates_of(np.float64)
-    dtypes = {"half": (np.float16, 6), "single": (np.float32, 8), "double": (np.float64, 10)}
-
-    def client(row):
-        parts = np.split(row, np.cumsum([n for _, n in dtypes.values()])[:-1])
-        return {name: part.astype(dtype) for (name, (dtype, _)), part in zip(dtypes.items(), parts, strict=True)}
-
-    clients = [client(row) for row in x]
-    out = bz.aggregate(clients, rule)
-    agree(out, bz.aggregate(np.array([flat(c) for c in clients]), rule), tolerance=1e-3)
-    assert {name: value.dtype for name, value in out.update.items()} == {n: np.dtype(d) for n, (d, _) in dtypes.items()}
-    double = bz.aggregate([flat(c) for c in clients], rule).update[14:]
-    np.testing.assert_allclose(out.update["double"], double, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +301,7 @@ def weighted_median(values, weights):
     spec=specs,
     n_clients=st.integers(5, 8),
     rng=st.integers(0, 2**32).map(np.random.default_rng),
-    rule=st.sampled_from([bz.Krum(1), bz.MultiKrum(1, n_selected=3), bz.Mean(), bz.GeometricMedian()]),
+    rule=st.sampled_from([bz.Krum(1), bz.MultiKrum(1, n_selected=3), bz.Mean(), bz.GeometricMedian(), bz.Median()]),
     as_tensors=st.booleans() if HAS_TORCH else st.just(False),
 )
 def test_any_tree_of_arrays_comes_back_in_kind(spec, n_clients, rng, rule, as_tensors):
@@ -378,18 +319,22 @@ def test_any_tree_of_arrays_comes_back_in_kind(spec, n_clients, rng, rule, as_te
     floats = [path for path, leaf in entries[0].items() if to_numpy(leaf).dtype.kind == "f"]
     rows = np.array([np.concatenate([flat(each[path]) for path in floats]) for each in entries])
     out = bz.aggregate(clients, rule)
-    expected = bz.aggregate(rows, rule)
-    np.testing.assert_allclose(out.weights, expected.weights, atol=1e-7)
-    came = by_path(out.update)
+    weights, wanted = np.full(n_clients, 1 / n_clients), np.median(rows, axis=0)
+    if out.weights is not None:
+        np.testing.assert_allclose(out.weights, bz.aggregate(rows, rule).weights, atol=1e-7)
+        weights, wanted = out.weights, out.weights @ rows
+    came, at = by_path(out.update), 0
     assert set(came) == set(entries[0])  # in the key order of most clients
-    got = np.concatenate([flat(came[path]) for path in floats])
-    np.testing.assert_allclose(got, expected.update, rtol=2e-3, atol=2e-3)
     for path, leaf in came.items():
         assert (leaf.dtype, leaf.shape) in {(each[path].dtype, each[path].shape) for each in entries}
         if path not in floats:
             columns = np.stack([to_numpy(each[path]).reshape(-1) for each in entries]).T
-            medians = [weighted_median(column.tolist(), out.weights.tolist()) for column in columns]
+            medians = [weighted_median(column.tolist(), weights.tolist()) for column in columns]
             assert to_numpy(leaf).reshape(-1).tolist() == medians
+    for path in floats:  # to the digits of each entry's own dtype
+        got, digits = flat(came[path]), {2: 1e-3, 4: 1e-6, 8: 1e-14}[came[path].dtype.itemsize]
+        np.testing.assert_allclose(got, wanted[at : at + got.size], rtol=digits, atol=50 * digits)
+        at += got.size
 
 
 COUNTER_RULES = [bz.Krum(2), bz.MultiKrum(2), bz.Bulyan(1), bz.Bulyan(1, trim=True), bz.CGE(2), bz.MDA(2)]
@@ -570,17 +515,6 @@ def test_whole_weights_with_a_reference_are_differences_without(rule, sketch):
     np.testing.assert_allclose(flat(out.update), origin + flat(expected.update), rtol=1e-7, atol=1e-7)
 
 
-def test_what_is_clipped_off_stays_at_the_reference():
-    x = updates_of() + 100
-    reference = np.full(P, 100.0)
-    out = bz.aggregate(x, bz.Clipping(radius=1e-3) >> bz.Mean(), reference=reference)
-    assert 0 < out.weights.sum() < 0.01
-    np.testing.assert_allclose(out.update, reference, atol=2e-3)
-    away = bz.aggregate(-x + 200, bz.FLTrust(), reference=reference, trusted=x[0])
-    expected = bz.aggregate(100 - x, bz.FLTrust(), trusted=x[0] - 100)
-    np.testing.assert_allclose(away.weights, expected.weights, atol=1e-6)
-
-
 @pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
 def test_nobody_with_weight_means_the_reference_itself(sketch):
     x = np.array([[2.0, 1.0], [3.0, 1.5]])
@@ -626,6 +560,11 @@ WRONG = {
     "Inf": (lambda u: {**u, "b": u["b"] + np.inf}, r"finite.*b"),
     "integers": (lambda u: {**u, "b": np.zeros(16, int)}, "b.*int64"),
     "empty": (lambda u: {}, "w"),
+    "text": (lambda u: "text", "reference|trusted"),
+    "a class": (lambda u: object, "reference|trusted"),
+    "None inside": (lambda u: [None], "reference|trusted"),
+    "an array of text": (lambda u: np.array(["a"]), "reference|trusted"),
+    "complex": (lambda u: np.array([1j]), "reference|trusted"),
 }
 
 
@@ -634,25 +573,10 @@ WRONG = {
 def test_a_wrong_reference_or_trusted_update_is_the_callers_mistake(argument, wrong):
     clients = [PACKS["dict"](row) for row in updates_of()]
     make, said = WRONG[wrong]
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises((TypeError, ValueError), match=said) as error:
         bz.aggregate(clients, bz.FLTrust(), **{"trusted": clients[0], argument: make(clients[0])})
-    assert error.type is ValueError
-    assert argument in str(error.value)
-
-
-@pytest.mark.parametrize("junk", ["text", object, [None], {"w": "text"}, np.array(["a"]), np.array([1j])], ids=repr)
-@pytest.mark.parametrize("argument", ["reference", "trusted"])
-def test_junk_for_a_reference_or_trusted_update_is_refused_by_name(argument, junk):
-    x = updates_of()
-    with pytest.raises((TypeError, ValueError), match=argument) as error:
-        bz.aggregate(x, bz.FLTrust(), **{"trusted": x[0], argument: junk})
     assert error.type in (TypeError, ValueError)
-
-
-def test_a_trusted_update_whose_squares_overflow_is_refused():
-    x = updates_of()
-    with pytest.raises(ValueError, match="trusted"):
-        bz.aggregate(x, bz.FLTrust(), trusted=np.full(P, 1e30, np.float32))
+    assert argument in str(error.value)
 
 
 @pytest.mark.parametrize("sketch", SKETCHES, ids=repr)
@@ -671,21 +595,6 @@ def test_the_trusted_update_guides_in_any_container_and_is_no_client(rule, sketc
     double = bz.aggregate(x, rule, sketch=sketch, trusted=trusted.astype(np.float64), seed=SEED)
     agree(double, expected)
     assert trusted.tobytes() == before
-
-
-@pytest.mark.parametrize(
-    "sizes", [[1] * 8, [1] * 10, [0] + [1] * 8, [-1] + [1] * 8, [np.nan] + [1] * 8, [np.inf] + [1] * 8, 3, [[1] * 9]]
-)
-def test_sizes_must_be_one_positive_number_a_client(sizes):
-    with pytest.raises(ValueError, match="sizes must be "):
-        bz.aggregate(updates_of(), bz.Mean(), sizes=sizes)
-
-
-@pytest.mark.parametrize("scale", [1e-18, 1.0, 1e18])
-def test_only_the_proportions_of_sizes_count(scale):
-    x, sizes = updates_of(), np.arange(1.0, 10.0)
-    for rule in [bz.Mean(), bz.GeometricMedian(), bz.MCA(), bz.MultiKrum(2), bz.coordinatewise.Median()]:
-        agree(bz.aggregate(x, rule, sizes=scale * sizes), bz.aggregate(x, rule, sizes=tuple(sizes)))
 
 
 ROUND = bz.Aggregator(bz.GeometricMedian(), sketch=bz.Rotated(k=64))
@@ -710,12 +619,6 @@ def test_a_seed_that_is_none_is_refused(seed):
         ROUND(updates_of(), seed=seed)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_strict_changes_nothing_while_all_are_well(strict):
-    x = updates_of()
-    agree(bz.aggregate(x, bz.Krum(2), strict=strict), bz.aggregate(x, bz.Krum(2)))
-
-
 def test_the_result_shares_no_memory_with_a_client():
     x = updates_of(np.float64)
     for pack in ("one array", "dict", "tensor"):
@@ -724,44 +627,3 @@ def test_the_result_shares_no_memory_with_a_client():
         for leaf in leaves(bz.aggregate(clients, bz.Krum(2)).update):
             leaf[...] = 7
         assert all(untouched(b, client) for b, client in zip(before, clients, strict=True))
-
-
-def test_every_result_tells_its_times():
-    assert set(bz.aggregate(updates_of(), bz.Krum(2)).seconds) - {"compile"} == {"sketch", "weigh", "combine"}
-
-
-def _reversed_keys(update):
-    return dict(reversed(update.items()))
-
-
-FORMS_OF_ONE = {  # what a client without weight sends instead of a dict of native arrays
-    "another order of keys": _reversed_keys,
-    "an OrderedDict": OrderedDict,
-    "the other byte order": lambda update: {key: a.astype(a.dtype.newbyteorder()) for key, a in update.items()},
-}
-
-
-@pytest.mark.parametrize("name", FORMS_OF_ONE)
-@pytest.mark.parametrize("arrive", [False, True])
-def test_a_client_without_weight_does_not_choose_the_container(name, arrive):
-    """Three clients of each form have weight or not; one without weight tips the balance either way."""
-    rng, other = np.random.default_rng(3), FORMS_OF_ONE[name]
-    sent = [{"w": rng.normal(size=4), "b": rng.normal(size=2)} for _ in range(7)]
-    sent[0] = {key: 90 * array for key, array in sent[0].items()}
-    sent = [one if m < 4 else other(one) for m, one in enumerate(sent)]
-
-    def result(updates):
-        if not arrive:
-            return bz.aggregate(updates, bz.CGE(1))
-        with bz.Aggregator(bz.CGE(1)).round() as opened:
-            for m, one in enumerate(updates):
-                opened.add(one, m)
-            return opened.close()
-
-    before, after = result(sent), result([other(sent[0]), *sent[1:]])
-    np.testing.assert_array_equal(before.weights, after.weights)
-    assert before.weights[0] == 0
-    one, two = before.update, after.update
-    assert (type(one), list(one)) == (type(two), list(two))
-    for key in one:
-        assert (one[key].dtype.str, one[key].tobytes()) == (two[key].dtype.str, two[key].tobytes())
