@@ -229,7 +229,9 @@ def test_images_and_text_of_one_sweep_are_judged_apart(tmp_path):
     made = report.content(load_runs(tmp_path))
     said = " ".join(made.findings)
     assert "By accuracy: Under foe: mean 20%, mca 79%, the mean without attack 80%. Held: mca. Broke: mean" in said
-    assert "By perplexity: Under foe: mean 40.00, mca 8.10, the mean without attack 8.00. Held: mca. Broke: mean" in said
+    assert (
+        "By perplexity: Under foe: mean 40.00, mca 8.10, the mean without attack 8.00. Held: mca. Broke: mean" in said
+    )
     assert {cell["metric"] for cell in report.data(made)["cells"]} == {"accuracy", "perplexity"}
     assert report.page(made).count("By perplexity") == 1
 
