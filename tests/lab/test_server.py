@@ -177,3 +177,10 @@ def test_the_given_weights_are_left_alone():
     weights = torch.ones(3)
     Server(weights, 3, step_size=0.1).step(torch.ones(3))
     assert torch.equal(weights, torch.ones(3))
+
+
+@pytest.mark.parametrize("round", [float("inf"), float("nan"), "1", None, 10**30])
+def test_a_state_whose_round_is_no_whole_number_is_named(round):
+    server = Server(torch.ones(4), 4, step_size=0.1)
+    with pytest.raises(TypeError, match="round must be a whole number"):
+        server.load_state_dict(server.state_dict() | {"round": round})
