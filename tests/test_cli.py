@@ -34,6 +34,9 @@ def command(*arguments, code="from bartizan_start import main; raise SystemExit(
         (["demo", "aggregation", "--cliens", "3"], "usage: bartizan demo aggregation", "Did you mean --clients?"),
         (["warmup", "--device", "cpu", "more"], "usage: bartizan warmup", "unrecognized arguments: more"),
         (["lsit"], "usage: bartizan [-h]", "invalid choice: 'lsit'. Did you mean 'list'?"),
+        (["demo", "aggregation", "--dim", "many"], "usage: bartizan demo aggregation", "wanted a number from 1 to"),
+        (["demo", "aggregation", "--clients", "-3"], "usage: bartizan demo aggregation", "wanted a number from 1"),
+        ([], "usage: bartizan [-h]", "train a model under attack"),
     ],
 )
 def test_a_wrong_option_shows_the_commands_usage_and_the_nearest_option(arguments, usage, message, capsys):
@@ -116,13 +119,6 @@ def test_a_command_imports_only_its_own_code():
     code = "import sys; from bartizan.cli import main; main(['warmup', '--device', 'cpu']); "
     code += "print([name for name in sys.modules if name.startswith(('bartizan.lab', 'torch.', 'rich'))])"
     assert command(code=code, text=True).stdout.splitlines()[-1] == "[]"
-
-
-def test_without_a_command_the_commands_are_shown(capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main([])
-    assert stop.value.code == 2
-    assert "train a model under attack" in capsys.readouterr().err
 
 
 def test_ctrl_c_that_a_library_turns_into_another_error_is_no_traceback(monkeypatch, capsys):

@@ -45,22 +45,20 @@ def test_list_shows_where_plug_ins_come_from(installed):
         assert f"  {name}  [plug-in of bartizan-plugin-example 1.0]" in shown
 
 
-def test_a_rule_is_found_by_name(installed):
-    code = "import bartizan as bz; print(bz.rule('nnm >> nearest-to-median', n_byzantine=2))"
-    assert python(installed, "-c", code) == "NNM(n_byzantine=2) >> NearestToMedian(n_selected=3)\n"
+@pytest.fixture(scope="module")
+def ran(installed, tmp_path_factory):
+    """The folder of a run of the example."""
+    out = tmp_path_factory.mktemp("ran") / "run"
+    python(installed, "-m", "bartizan", "run", str(EXAMPLE / "experiment.toml"), "--out", str(out), cwd=out.parent)
+    return out
 
 
-def test_an_experiment_of_plug_ins_runs_and_is_recorded_by_name(installed, tmp_path):
-    out = tmp_path / "run"
-    python(installed, "-m", "bartizan", "run", str(EXAMPLE / "experiment.toml"), "--out", str(out), cwd=tmp_path)
-    run = records.read(out)
+def test_an_experiment_of_plug_ins_runs_and_is_recorded_by_name(ran):
+    run = records.read(ran)
     config = run.run["config"]
-    assert [config[section]["name"] for section in ("data", "model", "attack", "rule")] == [
-        "stripes",
-        "two-layers",
-        "scaled-noise",
-        "nnm >> nearest-to-median",
-    ]
+    names = {section: config[section]["name"] for section in ("data", "model", "attack", "rule")}
+    rule = "nnm >> nearest-to-median"
+    assert names == {"data": "stripes", "model": "two-layers", "attack": "scaled-noise", "rule": rule}
     assert config["attack"]["scale"] == 5.0
     assert run.end["status"] == "finished"
 
@@ -85,15 +83,13 @@ def test_the_command_finds_modules_in_the_current_folder(installed, tmp_path):
 EVIL = "raise SystemExit('imported')"
 
 
-def test_what_a_run_folder_names_is_never_imported(installed, tmp_path):
+def test_what_a_run_folder_names_is_never_imported(installed, ran, tmp_path):
     """A recorded run whose names point to code is reported, compared and read back without importing that code."""
-    out = tmp_path / "run"
-    python(installed, "-m", "bartizan", "run", str(EXAMPLE / "experiment.toml"), "--out", str(out), cwd=tmp_path)
     foreign = tmp_path / "foreign"
-    config = records.read(out).run["config"]
+    config = records.read(ran).run["config"]
     named = dict.fromkeys(("rule", "attack", "sketch", "data", "model"), "evil.module:Thing")
     with records.Writer(foreign) as lines:
-        for line in records.read(out).lines():
+        for line in records.read(ran).lines():
             fields = {key: value for key, value in line.items() if key != "kind"}
             if line["kind"] == "run":
                 fields["config"] = config | {section: {"name": name} for section, name in named.items()}
@@ -105,14 +101,9 @@ def test_what_a_run_folder_names_is_never_imported(installed, tmp_path):
     check = (
         "assert 'evil' not in sys.modules and 'bartizan_plugin_example' not in sys.modules; raise SystemExit(status)"
     )
-    for arguments in (["report", "foreign"], ["report", "run"]):
-        done = subprocess.run(
-            [sys.executable, "-c", watch + check, *arguments],
-            env=installed,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
+    for folder in (foreign, ran):
+        command = [sys.executable, "-c", watch + check, "report", str(folder)]
+        done = subprocess.run(command, env=installed, cwd=tmp_path, capture_output=True, text=True)
         assert "Error" not in done.stderr, done.stderr
         assert "imported" not in done.stderr
     assert (tmp_path / "foreign" / "report.html").exists()

@@ -121,23 +121,11 @@ def test_lines_without_a_checksum_are_read_only_where_none_is_required(tmp_path)
         jsonl.read(path, dict, advice="Measure again.")
 
 
-def test_a_changed_line_is_found_even_where_no_checksum_is_required(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    jsonl.rewrite(path, [{"a": 1}])
-    path.write_bytes(path.read_bytes().replace(b'"a":1', b'"a":7'))
-    with pytest.raises(CorruptFileError, match="corrupt in line 1"):
-        jsonl.read(path, dict, advice="", checksum_required=False)
-
-
-def test_the_last_line_of_a_file_that_is_written_whole_needs_no_newline(tmp_path):
+def test_the_last_line_of_a_file_that_is_written_whole_needs_no_newline_and_a_changed_one_is_found(tmp_path):
     path = tmp_path / "rows.jsonl"
     jsonl.rewrite(path, [{"a": 1}, {"a": 2}])
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     assert [row["a"] for row in jsonl.read(path, dict, advice="", appended=False).rows] == [1, 2]
-
-
-def test_the_error_names_the_field_that_is_missing_in_a_line(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    jsonl.rewrite(path, [{"a": 1}, {"b": 2}])
-    with pytest.raises(CorruptFileError, match=r"rows\.jsonl, line 2, is not as expected: 'a' is missing"):
-        jsonl.read(path, lambda row: row["a"], advice="")
+    path.write_bytes(path.read_bytes().replace(b'"a":1', b'"a":7'))
+    with pytest.raises(CorruptFileError, match="corrupt in line 1"):
+        jsonl.read(path, dict, advice="", checksum_required=False)

@@ -170,10 +170,7 @@ def test_weights_outside_the_definition_are_an_error(weights):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "too_few_rows",
-            r"must return an array of float32 and shape \(2, 3\).*got ndarray of .* shape \(0, 3\)",
-        ),
+        ("too_few_rows", r"must return an array of float32 and shape \(2, 3\).*got ndarray of .* shape \(0, 3\)"),
         ("widened", "got ndarray of float64"),
         ("lists", "got <class 'list'>"),
         ("no_generator", r"does not fit: wanted a function \(honest, count, rng, \*, settings\)"),

@@ -14,7 +14,6 @@ import oracle
 from bartizan import attacks
 from bartizan.attacks import honest_updates as reading
 from bartizan.attacks.formulas import hiding_z
-from bartizan.attacks.optimised import most_harmful
 
 H, F, P = 9, 3, 700
 DTYPES = ["float16", "float32", "float64"]
@@ -180,57 +179,11 @@ def test_fangs_attack_on_trimmed_means_draws_beyond_the_honest_numbers_on_the_ot
     assert len(np.unique(sent)) == F * P
 
 
-def test_krum_selects_fangs_attackers_and_goes_backwards():
-    for seed in range(5):
-        x = drawn("float64", seed=seed) + 0.5
-        sent = attacks.fang_krum(x, F, rng())
-        out = bz.aggregate(np.concatenate([x, sent]), bz.Krum(F))
-        assert out.weights[H:].sum() == 1
-        assert out.update @ x.mean(axis=0) < 0
-
-
-def test_over_time_alie_pushes_the_same_way_where_alie_follows_the_round():
-    """Ten rounds of a rule that averages: what ALIE over time takes from the course is nearly the sum of its moves."""
-    course = {"alie": np.zeros(P), "alie-over-time": np.zeros(P)}
-    honest = np.zeros(P)
-    for t in range(10):
-        x = drawn("float64", seed=t)
-        honest += x.mean(axis=0)
-        for name, known in course.items():
-            more = {} if name == "alie" else {"published": known}
-            course[name] = known + np.concatenate([x, attacks.attack(name, **more)(x, F, rng())]).mean(axis=0)
-    against = {name: -((known - honest) * np.sign(honest)).sum() for name, known in course.items()}
-    every_move = 10 * F / (H + F) * hiding_z(H, F) * np.mean([drawn("float64", seed=t).std(axis=0) for t in range(10)])
-    assert against["alie-over-time"] > 0.8 * P * every_move
-    assert against["alie"] < 0.2 * P * every_move
-
-
-@pytest.mark.parametrize("name", ["min-max", "min-sum"])
-@pytest.mark.parametrize("deviation", ["std", "unit", "sign"])
-def test_the_condition_of_min_max_and_min_sum_holds_and_is_tight(name, deviation):
-    x = drawn("float64", seed=3)
-    m = attacks.attack(name, deviation=deviation)(x, 1, rng())[0]
-    if name == "min-max":
-        ratio = np.linalg.norm(x - m, axis=1).max() / pair_distances(x).max()
-    else:
-        ratio = ((x - m) ** 2).sum() / (pair_distances(x) ** 2).sum(axis=1).max()
-    assert ratio == pytest.approx(1, abs=1e-9)
-    assert (m - x.mean(axis=0)) @ deviation_of(x, deviation) > 0
-
-
-@pytest.mark.parametrize(
-    ("n_honest", "count", "part"),
-    [
-        (40, 10, 24 / 40),
-        (35, 15, 24 / 35),
-        (9, 1, 4 / 9),
-        # Beyond the formula: 0 and 1 are held off.
-        (1, 1, 1 / 2),
-        (3, 9, 3 / 4),
-    ],
-)
-def test_alie_hides_behind_as_many_as_the_counts_ask_for(n_honest, count, part):
-    assert hiding_z(n_honest, count) == pytest.approx(NormalDist().inv_cdf(part))
+def test_alie_hides_behind_as_many_as_the_counts_ask_for():
+    for n_honest, count, part in ((40, 10, 24 / 40), (35, 15, 24 / 35), (9, 1, 4 / 9)):
+        assert hiding_z(n_honest, count) == pytest.approx(NormalDist().inv_cdf(part))
+    for n_honest, count, part in ((1, 1, 1 / 2), (3, 9, 3 / 4)):  # beyond the formula: 0 and 1 are held off
+        assert hiding_z(n_honest, count) == pytest.approx(NormalDist().inv_cdf(part))
 
 
 RULES = [bz.Krum(F), bz.GeometricMedian(), bz.NNM(F) >> bz.GeometricMedian(), bz.coordinatewise.TrimmedMean(F)]
@@ -263,12 +216,6 @@ def test_an_optimised_attack_calls_the_rule_as_often_as_it_is_told():
         seen.clear()
         attacks.optimised_alie(drawn(), F, rng(), aggregator=counting, tries=tries)
         assert seen == [(H + F, P)] * tries
-
-
-def test_the_search_finds_the_edge_of_what_a_rule_accepts():
-    for edge in (0.3, 0.9, 3.1, 7.0, 40.0):
-        found = most_harmful(lambda x, edge=edge: x if x < edge else 0.0, (2.0, 0.25, 8.0), 30)
-        assert 0.98 * edge < found < edge
 
 
 def test_an_aggregate_that_is_not_finite_counts_as_the_most_harm():
@@ -312,23 +259,14 @@ def test_tensors_get_what_arrays_get(name, dtype):
     torch = pytest.importorskip("torch")
     there = torch.from_numpy(drawn("float64")).to(getattr(torch, dtype))
     here = there.double().numpy() if dtype == "bfloat16" else there.numpy()
-    sent = built(name)(there, F, rng())
-    assert sent.dtype == there.dtype
-    assert sent.device == there.device
-    assert sent.shape == (F, P)
+    sent, by_numpy = built(name)(there, F, rng()), np.array(built(name)(here, F, rng()))
+    assert (sent.dtype, sent.device, sent.shape) == (there.dtype, there.device, (F, P))
+    assert (by_numpy.dtype, by_numpy.shape) == (here.dtype, (F, P))
     if name in RANDOM or (name, dtype) == ("optimised-null-space", "bfloat16"):
         return  # of other generators; a search whose best two are as good as each other
-    expected = torch.from_numpy(np.array(built(name)(here, F, rng()))).to(there.dtype)
+    expected = torch.from_numpy(by_numpy).to(there.dtype)
     # One in the last place, for the order of sums in float64.
     torch.testing.assert_close(sent, expected, rtol=2 * torch.finfo(there.dtype).eps, atol=1e-9, equal_nan=True)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", attacks.ATTACKS)
-def test_an_attack_keeps_the_dtype(name, dtype):
-    sent = built(name)(drawn(dtype), F, rng())
-    assert sent.dtype == dtype
-    assert sent.shape == (F, P)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
@@ -425,38 +363,28 @@ def test_none_sends_honest_updates_and_none_twice_while_there_are_enough():
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ((np.ones(3), 1), ValueError, r"one row each, \(H, p\), both at least 1; got shape \(3,\)"),
-        ((np.ones((0, 3)), 1), ValueError, r"got shape \(0, 3\)"),
-        ((np.ones((2, 3), dtype=int), 1), ValueError, "float16, bfloat16, float32, float64; got int64"),
-        ((np.ones((2, 3)), -1), ValueError, "sign_flip needs count, a whole number from 0 up; got -1"),
-        ((np.ones((2, 3)), 1.5), ValueError, "count"),
+        ((np.ones(3), 1, rng()), ValueError, r"one row each, \(H, p\), both at least 1; got shape \(3,\)"),
+        ((np.ones((0, 3)), 1, rng()), ValueError, r"got shape \(0, 3\)"),
+        ((np.ones((2, 3), dtype=int), 1, rng()), ValueError, "float16, bfloat16, float32, float64; got int64"),
+        ((np.ones((2, 3)), -1, rng()), ValueError, "gaussian needs count, a whole number from 0 up; got -1"),
+        ((np.ones((2, 3)), 1.5, rng()), ValueError, "count"),
+        ((np.ones((2, 3)), 1, 7), TypeError, r"gaussian needs rng, a numpy\.random\.Generator; got 7"),
     ],
 )
 def test_what_is_no_round_of_updates_is_refused(given, error, message):
     with pytest.raises(error, match=message):
-        attacks.sign_flip(*given, rng())
-
-
-def test_randomness_is_a_generator():
-    with pytest.raises(TypeError, match=r"gaussian needs rng, a numpy\.random\.Generator; got 7"):
-        attacks.gaussian(drawn(), 1, 7)
+        attacks.gaussian(*given)
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "error", "message"),
     [
-        (
-            "gausian",
-            {},
-            ValueError,
-            r"Unknown attack 'gausian'. Did you mean 'gaussian'\? Known: alie, alie-over",
-        ),
+        ("gausian", {}, ValueError, r"Unknown attack 'gausian'. Did you mean 'gaussian'\? Known: alie, "),
         ("gaussian", {"std": 3}, TypeError, "'gaussian' has no setting 'std'; it takes variance"),
         ("alie", {"z": 3}, TypeError, "'alie' has no setting 'z'; it takes no settings"),
         ("gaussian", {"variance": -1}, ValueError, "gaussian needs variance, a finite number from 0 up; got -1"),
         ("lie", {"z": "0.7"}, ValueError, "lie needs z, a finite number; got '0.7'"),
         ("lie", {"z": float("nan")}, ValueError, "finite"),
-        ("lie", {"z": True}, ValueError, "finite"),
         ("min-max", {"deviation": "var"}, ValueError, "needs deviation, 'std' or 'unit' or 'sign'; got 'var'"),
         ("optimised-ipm", {"tries": 0}, ValueError, "needs tries, a whole number from 1 up; got 0"),
         ("optimised-ipm", {"aggregator": "krum"}, ValueError, "needs aggregator, a function"),

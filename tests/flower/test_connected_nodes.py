@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord
 
 import bartizan as bz
 from bartizan import records as results
 from bartizan.flower import RobustStrategy
-from flower_nodes import LocalGrid, arrays, as_record, fails, steps_by_one
+from flower_nodes import LocalGrid, arrays, as_record, evaluates, fails, steps_by_one
 
 
 class ChangingGrid(LocalGrid):
@@ -120,13 +120,6 @@ def test_rounds_with_too_few_nodes_must_be_in_a_row_to_end_the_run(tmp_path):
     assert kept == [1, 1, 1, 1, 0] * 2 + [1, 1]
 
 
-def evaluates(message: Message) -> Message:
-    if message.metadata.message_type == "evaluate":
-        told = MetricRecord({"num-examples": 1, "accuracy": 0.5})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
-    return steps_by_one(message)
-
-
 @pytest.mark.parametrize("trains", [True, False], ids=["beside training", "alone"])
 def test_an_evaluation_without_enough_nodes_is_left_out(trains, caplog):
     """It ends a run only if there is nothing else to do."""
@@ -137,7 +130,7 @@ def test_an_evaluation_without_enough_nodes_is_left_out(trains, caplog):
         connect_timeout=0.1,
         max_missed_rounds=2,
     )
-    result = strategy.start(LocalGrid(dict.fromkeys(range(7), evaluates)), as_record(arrays()), num_rounds=4)
+    result = strategy.start(LocalGrid(dict.fromkeys(range(7), evaluates(0.5))), as_record(arrays()), num_rounds=4)
     assert not result.evaluate_metrics_clientapp
     assert sorted(result.train_metrics_clientapp) == ([1, 2, 3, 4] if trains else [])
     assert caplog.text.count("Nobody is asked: 7 nodes were connected") == (4 if trains else 2)

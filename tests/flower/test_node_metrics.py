@@ -16,8 +16,10 @@ from flower_nodes import (
     LocalGrid,
     arrays,
     as_record,
+    evaluates,
     fails,
     honest,
+    questions,
     run,
     sends,
     steps_by_one,
@@ -58,16 +60,17 @@ def test_metrics_are_those_of_trusted_nodes():
     assert heard == [[0.5] * 5]
 
 
-def test_an_own_function_for_metrics_may_give_nothing_be_set_later_and_sees_all_but_arrays():
+def test_an_own_function_for_metrics_may_give_nothing_and_sees_all_but_arrays():
     seen = []
-    strategy = RobustStrategy(bz.MultiKrum(2), fraction_evaluate=0.0, min_train_nodes=7)
-    strategy.train_metrics_aggr_fn = lambda contents, key: seen.append([sorted(content) for content in contents])
+
+    def own(contents, key):
+        seen.append([sorted(content) for content in contents])
 
     def node(message):
         content = sends(arrays(1.0))(message).content
         return Message(RecordDict({**content, "extra": ConfigRecord({"name": "a"})}), reply_to=message)
 
-    result = strategy.start(LocalGrid(dict.fromkeys(range(7), node)), as_record(arrays()), num_rounds=1)
+    _, result = run(dict.fromkeys(range(7), node), train_metrics_aggr_fn=own)
     assert seen == [[["extra", "metrics"]] * 5]
     assert result.train_metrics_clientapp[1]["bartizan-nodes"] == list(range(7))
 
@@ -85,13 +88,10 @@ def test_at_most_a_megabyte_of_a_nodes_metrics_is_kept(own):
 
     strategy = RobustStrategy(bz.MultiKrum(3), min_train_nodes=11, train_metrics_aggr_fn=own)
     nodes = {**honest(7), 1: large, 2: attacker, 3: attacker, 4: attacker}
-    questions = list(strategy.configure_train(1, as_record(arrays()), ConfigRecord(), LocalGrid(nodes)))
-    questions.sort(key=lambda question: question.metadata.dst_node_id)
-    held = []
+    asked, held = questions(strategy, nodes, arrays()), []
 
     def replies():
-        for n, question in enumerate(questions):
-            question.metadata.__dict__["_message_id"] = str(n)
+        for question in asked:
             held.append(tracemalloc.get_traced_memory()[0])
             yield nodes[question.metadata.dst_node_id](question)
 
@@ -99,16 +99,6 @@ def test_at_most_a_megabyte_of_a_nodes_metrics_is_kept(own):
         strategy.aggregate_train(1, replies())
     assert held[-1] - held[0] < 1.5e6
     assert set(strategy.quarantined) == {2, 3, 4}
-
-
-def evaluates(accuracy: float, train=None):
-    def node(message):
-        if message.metadata.message_type == "evaluate":
-            told = MetricRecord({"num-examples": 1, "accuracy": accuracy})
-            return Message(RecordDict({"metrics": told}), reply_to=message)
-        return (train or steps_by_one)(message)
-
-    return node
 
 
 def test_reported_accuracies_reach_the_metrics_function_and_not_the_record(tmp_path, caplog):
@@ -120,10 +110,7 @@ def test_reported_accuracies_reach_the_metrics_function_and_not_the_record(tmp_p
         heard.append([content["metrics"]["accuracy"] for content in contents])
         return MetricRecord()
 
-    strategy = RobustStrategy(
-        bz.Mean(), folder=tmp_path, min_train_nodes=9, min_evaluate_nodes=9, evaluate_metrics_aggr_fn=own
-    )
-    strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=1, timeout=0.2)
+    run(nodes, rule=bz.Mean(), folder=tmp_path, fraction_evaluate=1.0, evaluate_metrics_aggr_fn=own)
     assert heard == [[0.5] * 6]
     (line,) = results.read(tmp_path).rounds
     assert "accuracy" not in line
@@ -141,8 +128,7 @@ def test_who_was_asked_to_train_and_is_not_trusted_is_not_heard_in_the_evaluatio
 
     trains = [fails, lambda message: None, ATTACKERS["NaN"], sends(arrays(90.0))]
     nodes = {n: evaluates(0.5) for n in range(9)} | {20 + n: evaluates(-666.0, one) for n, one in enumerate(trains)}
-    strategy = RobustStrategy(bz.MultiKrum(4), min_train_nodes=13, min_evaluate_nodes=13, evaluate_metrics_aggr_fn=own)
-    result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=2, timeout=0.2)
+    _, result = run(nodes, 2, bz.MultiKrum(4), fraction_evaluate=1.0, evaluate_metrics_aggr_fn=own)
     assert [told["accuracy"] for told in result.evaluate_metrics_clientapp.values()] == [0.5, 0.5]
     assert "not trusted in training" in caplog.text
 
@@ -172,14 +158,12 @@ def test_nodes_that_join_only_for_the_evaluation_are_not_heard():
 
 def test_where_nobody_trains_all_are_heard_in_the_evaluation():
     nodes = {n: evaluates(0.5) for n in range(5)}
-    strategy = RobustStrategy(bz.MultiKrum(1), fraction_train=0.0, min_evaluate_nodes=5, min_available_nodes=5)
-    result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=1, timeout=0.2)
+    _, result = run(nodes, rule=bz.MultiKrum(1), fraction_train=0.0, fraction_evaluate=1.0)
     assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
 
 
 def test_of_a_refused_round_nobody_is_heard_in_the_evaluation():
     nodes = {n: evaluates(0.5) for n in range(5)} | {n: evaluates(0.5, fails) for n in (5, 6, 7)}
-    strategy = RobustStrategy(bz.MultiKrum(2), min_train_nodes=8, min_evaluate_nodes=8)
-    result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=1, timeout=0.2)
+    _, result = run(nodes, fraction_evaluate=1.0)
     assert result.train_metrics_clientapp[1]["bartizan-kept-old-model"] == 1
     assert not result.evaluate_metrics_clientapp

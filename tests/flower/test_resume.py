@@ -26,12 +26,11 @@ from flower_nodes import ATTACKERS, MODEL, LocalGrid, arrays, as_record, fails, 
 
 def test_the_report_shows_a_run(tmp_path):
     nodes = {**dict.fromkeys(range(2**63, 2**63 + 7), steps_by_one), 5: ATTACKERS["NaN"], 6: fails}
-    strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path / "run", fraction_evaluate=0.0, min_train_nodes=9)
 
     def accuracy(server_round, model):
         return MetricRecord({"accuracy": 0.1 * server_round, "loss": 1.0})
 
-    strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=3, timeout=0.2, evaluate_fn=accuracy)
+    strategy, _ = run(nodes, rounds=3, folder=tmp_path / "run", evaluate_fn=accuracy)
     found = report.load(tmp_path)
     assert not found.broken
     (shown,) = found.runs
@@ -140,37 +139,20 @@ def test_a_resumed_run_has_the_rules_memory(tmp_path):
     np.testing.assert_allclose(parts.arrays["w"].numpy(), whole.arrays["w"].numpy(), rtol=1e-5)
 
 
-def test_subclasses_of_a_resumed_run_see_the_rounds_of_the_whole(tmp_path):
-    seen = []
-
-    class Mine(RobustStrategy):
-        def configure_train(self, server_round, arrays, config, grid):
-            seen.append(server_round)
-            return super().configure_train(server_round, arrays, config, grid)
-
-        def aggregate_train(self, server_round, replies):
-            seen.append(-server_round)
-            return super().aggregate_train(server_round, replies)
-
-    for rounds in (2, 4):
-        strategy = Mine(bz.MultiKrum(2), fraction_evaluate=0.0, folder=tmp_path)
-        strategy.start(LocalGrid(dict.fromkeys(range(7), steps_by_one)), as_record(arrays()), num_rounds=rounds)
-    assert seen == [1, -1, 2, -2, 3, -3, 4, -4]
-
-
-OTHERS = {
-    "rule": {"rule": bz.Mean()},
-    "sketch": {"sketch": bz.Exact()},
-    "sizes": {"sizes": "reported", "size_cap": 10},
-}
-
-
-@pytest.mark.parametrize("setting", OTHERS)
-def test_a_folder_of_a_run_with_other_settings_is_an_error(tmp_path, setting):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rule": bz.Mean()}, "holds a run with rule .* Take another folder"),
+        ({"sketch": bz.Exact()}, "holds a run with sketch .* Take another folder"),
+        ({"sizes": "reported", "size_cap": 10}, "holds a run with sizes .* Take another folder"),
+        ({"model": {"w": np.zeros(3)}}, "holds a run of another model"),
+    ],
+)
+def test_a_folder_of_a_run_with_another_model_or_other_settings_is_an_error(tmp_path, settings, message):
     nodes = dict.fromkeys(range(7), steps_by_one)
     run(nodes, folder=tmp_path)
-    with pytest.raises(ValueError, match=f"holds a run with {setting} .* Take another folder"):
-        run(nodes, rounds=2, folder=tmp_path, **OTHERS[setting])
+    with pytest.raises(ValueError, match=message):
+        run(nodes, rounds=2, folder=tmp_path, **settings)
 
 
 def test_a_relative_folder_is_logged_and_a_tilde_is_home(tmp_path, caplog, monkeypatch):
@@ -208,13 +190,6 @@ def test_a_full_disk_ends_no_run(tmp_path, monkeypatch, caplog, what):
     assert [line["round"] for line in found.rounds] == [1, 2, 3]
     assert found.end["status"] == "finished"
     assert saved_state.load(tmp_path, MODEL, {}).round == 3
-
-
-def test_a_folder_of_another_model_is_an_error(tmp_path):
-    run(dict.fromkeys(range(7), steps_by_one), folder=tmp_path)
-    strategy = RobustStrategy(bz.MultiKrum(2), folder=tmp_path)
-    with pytest.raises(ValueError, match="holds a run of another model"):
-        strategy.start(LocalGrid({}), as_record({"w": np.zeros(3)}))
 
 
 def test_rounds_without_a_checkpoint_are_not_replaced(tmp_path):
@@ -255,8 +230,7 @@ def test_a_folder_that_is_deleted_is_noticed_and_made_again_in_the_same_round(tm
                 shutil.copytree(tmp_path / "elsewhere", folder)
 
     nodes = dict.fromkeys(range(7), steps_by_one)
-    strategy = RobustStrategy(bz.MultiKrum(2), folder=folder, fraction_evaluate=0.0)
-    strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=4, timeout=0.2, evaluate_fn=remove)
+    run(nodes, rounds=4, folder=folder, evaluate_fn=remove)
     assert there == [0, 0, 1, 2, 3]
     assert caplog.text.count("was deleted or moved while the run goes on") == 1
     recorded = results.read(folder)
@@ -276,9 +250,7 @@ def test_a_folder_that_another_run_took_meanwhile_is_left_to_it(tmp_path, caplog
                 shutil.rmtree(folder)
                 other.enter_context(results.locked(folder))
 
-        strategy = RobustStrategy(bz.MultiKrum(2), folder=folder, fraction_evaluate=0.0)
-        nodes = dict.fromkeys(range(7), steps_by_one)
-        result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=3, evaluate_fn=take)
+        _, result = run(dict.fromkeys(range(7), steps_by_one), rounds=3, folder=folder, evaluate_fn=take)
         assert not list(folder.iterdir())
     np.testing.assert_allclose(result.arrays["w"].numpy(), 3, atol=0.05)
     assert "The run can't be recorded (Another process is at work" in caplog.text

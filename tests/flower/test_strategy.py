@@ -30,6 +30,7 @@ from flower_nodes import (
     as_record,
     fails,
     honest,
+    questions,
     run,
     sends,
     steps_by_one,
@@ -76,16 +77,13 @@ def test_too_few_replies_keep_the_old_model_and_the_run_goes_on(nodes):
 
 def test_a_refused_round_lets_go_of_its_spilled_replies(tmp_path):
     """By counting, not when Python looks for circles: mapped files that are deleted still take room on the disk."""
-    nodes = {**honest(4), 5: fails, 6: fails, 7: fails}
-    counts = []
-    strategy = RobustStrategy(bz.MultiKrum(2), fraction_evaluate=0.0, min_train_nodes=7, spill=tmp_path)
+    nodes, counts = {**honest(4), 5: fails, 6: fails, 7: fails}, []
+
+    def count(server_round, model):
+        counts.append(len(os.listdir("/dev/fd")))
+
     with traced_memory():
-        result = strategy.start(
-            LocalGrid(nodes),
-            as_record(arrays()),
-            num_rounds=3,
-            evaluate_fn=lambda t, model: counts.append(len(os.listdir("/dev/fd"))),
-        )
+        _, result = run(nodes, rounds=3, spill=tmp_path, evaluate_fn=count)
     assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 1, 1]
     assert counts[3] == counts[1]
 
@@ -199,13 +197,10 @@ def test_spilled_replies_give_the_same_model_and_leave_nothing(tmp_path):
 def test_a_spilled_reply_is_freed_at_once(tmp_path):
     """By counting, not when Python looks for circles: with that switched off, one reply is held at a time."""
     strategy = RobustStrategy(bz.MultiKrum(1), spill=tmp_path, min_train_nodes=8)
-    start = as_record({"w": np.zeros(250_000, np.float32)})
-    questions = list(strategy.configure_train(1, start, ConfigRecord(), LocalGrid(honest(8))))
-    held = []
+    asked, held = questions(strategy, honest(8), {"w": np.zeros(250_000, np.float32)}), []
 
     def replies():
-        for n, question in enumerate(questions):
-            question.metadata.__dict__["_message_id"] = str(n)
+        for n, question in enumerate(asked):
             reply = sends({"w": np.full(250_000, n, np.float32)})(question)
             held.append(tracemalloc.get_traced_memory()[0])
             yield reply

@@ -7,11 +7,11 @@ import time
 import httpx
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message
+from flwr.app import Error, Message
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
-from flower_nodes import LocalGrid, arrays, as_record, fails, honest, raises, run, sends, train_message
+from flower_nodes import LocalGrid, arrays, as_record, fails, honest, questions, raises, run, sends, train_message
 
 
 def test_a_node_that_fails_or_never_answers_has_failed():
@@ -36,15 +36,6 @@ def test_a_reply_that_flower_can_not_unpack_or_under_another_id_is_quarantined()
     assert "another node's id" in strategy.quarantined[6]
 
 
-class Unplugged(LocalGrid):
-    """A SuperLink that is gone as soon as messages are out."""
-
-    def get_node_ids(self):
-        if self.waiting:
-            raise ConnectionError("gone")
-        return super().get_node_ids()
-
-
 def test_a_reply_that_waited_behind_a_slow_one_counts_after_the_timeout():
     asked = []
 
@@ -60,20 +51,23 @@ def test_a_reply_that_waited_behind_a_slow_one_counts_after_the_timeout():
     assert {5, 6} <= set(result.train_metrics_clientapp[1]["bartizan-nodes"])
 
 
+class Unplugged(LocalGrid):
+    """A SuperLink that is gone as soon as messages are out."""
+
+    def get_node_ids(self):
+        if self.waiting:
+            raise ConnectionError("gone")
+        return super().get_node_ids()
+
+
 def test_a_broken_network_is_raised():
-    nodes = {**honest(), 5: raises(ConnectionError("gone"))}
-    strategy = RobustStrategy(bz.MultiKrum(2), fraction_evaluate=0.0, min_train_nodes=8)
     with pytest.raises(ConnectionError):
-        strategy.start(Unplugged(nodes), as_record(arrays()), num_rounds=1, timeout=0.2)
+        run({**honest(), 5: raises(ConnectionError("gone"))}, grid=Unplugged)
 
 
-def status(code: int) -> httpx.HTTPStatusError:
-    request = httpx.Request("POST", "http://superlink")
-    return httpx.HTTPStatusError(str(code), request=request, response=httpx.Response(code, request=request))
-
-
+REQUEST = httpx.Request("POST", "http://superlink")
 NOT_ITS_FAULT = {
-    "the SuperLink fails on its reply": status(500),
+    "the SuperLink fails on its reply": httpx.HTTPStatusError("", request=REQUEST, response=httpx.Response(500)),
     "its connection breaks again and again": httpx.ReadError("gone"),
     "memory ran out": MemoryError("Unable to allocate"),
     "threads ran out": RuntimeError("can't start new thread"),
@@ -125,8 +119,7 @@ class Unreachable(LocalGrid):
 
 @pytest.mark.parametrize(("desk", "absent"), [(Simulated, True), (Small, False), (Unreachable, True)])
 def test_a_node_whose_message_can_not_be_sent_has_failed(desk, absent):
-    strategy = RobustStrategy(bz.MultiKrum(1), fraction_evaluate=0.0, min_train_nodes=7)
-    result = strategy.start(desk(honest()), as_record(arrays()), num_rounds=1, timeout=0.2)
+    strategy, result = run(honest(), rule=bz.MultiKrum(1), grid=desk)
     assert not strategy.quarantined
     assert strategy.failed == ({2**63 + 2: "it could not be reached"} if absent else {})
     assert {*result.train_metrics_clientapp[1]["bartizan-nodes"], *strategy.failed} == set(honest())
@@ -150,14 +143,11 @@ def test_an_error_that_a_node_sends_is_logged_on_one_short_line_and_quarantines_
 
 
 def test_of_two_replies_of_one_node_the_first_counts():
-    strategy = RobustStrategy(bz.MultiKrum(1), min_train_nodes=7)
-    nodes = honest()
-    questions = list(strategy.configure_train(1, as_record(arrays()), ConfigRecord(), LocalGrid(nodes)))
-    for number, question in enumerate(questions):
-        question.metadata.__dict__["_message_id"] = str(number)
-    replies = [nodes[question.metadata.dst_node_id](question) for question in questions]
+    strategy, nodes = RobustStrategy(bz.MultiKrum(1), min_train_nodes=7), honest()
+    asked = questions(strategy, nodes, arrays())
+    replies = [nodes[question.metadata.dst_node_id](question) for question in asked]
     _, once = strategy.aggregate_train(1, replies)
-    again = [*replies, sends(arrays(1e6))(questions[0]), replies[3]]
+    again = [*replies, sends(arrays(1e6))(asked[0]), replies[3]]
     updated, twice = strategy.aggregate_train(1, again)
     assert once["bartizan-nodes"] == twice["bartizan-nodes"]
     np.testing.assert_allclose(updated["w"].numpy(), 1, atol=0.05)

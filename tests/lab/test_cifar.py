@@ -15,17 +15,8 @@ from hypothesis import strategies as st
 
 from bartizan.lab.data import DataError, load
 from bartizan.lab.data import safe_pickle as pickled
+from image_files import pixels, same
 from places import KINDS, put
-
-RNG = np.random.default_rng(0)
-
-
-def pixels(n, *shape):
-    return RNG.integers(0, 256, (n, *shape), dtype=np.uint8)
-
-
-def same(images, wanted, labels):
-    return np.array_equal(images.pixels, wanted) and images.labels.tolist() == list(labels)
 
 
 def python2(labels, rows):
@@ -72,21 +63,11 @@ def test_cifar10_pickles_come_back_as_written(writer, below, tmp_path):
     assert same(data.test, rows[10:], [3, 4])
 
 
-def test_what_python2_wrote_is_what_pickle_reads():
-    rows = pixels(2, 3072)
-    read = pickle.loads(python2([3, 1], rows), encoding="bytes")
-    assert read[b"labels"] == [3, 1]
-    assert np.array_equal(read[b"data"], rows)
-
-
-@pytest.mark.parametrize("protocol", range(5))
-def test_keys_of_bytes_are_read_whatever_the_protocol(protocol):
-    assert pickled.loads(pickle.dumps({b"labels": [3, 1]}, protocol=protocol)) == {b"labels": [3, 1]}
-
-
-def test_an_array_by_columns_keeps_its_places():
+def test_an_array_by_columns_keeps_its_places_and_keys_of_bytes_are_read_whatever_the_protocol():
     rows = np.asfortranarray(pixels(4, 3072))
     assert np.array_equal(pickled.array(pickled.loads(pickle.dumps(rows, 4))), rows)
+    for protocol in range(5):
+        assert pickled.loads(pickle.dumps({b"labels": [3, 1]}, protocol=protocol)) == {b"labels": [3, 1]}
 
 
 def test_cifar10_binary_comes_back_as_written(tmp_path):

@@ -38,6 +38,11 @@ def parts(sizes=(40, 8, 64, 30)):
     return [torch.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
+def cnn(norm="group"):
+    model = models.build("cnn", 4, (1, 12, 12), norm)
+    return model, FlatLayout.of(model).read(model)
+
+
 def problem(name, norm, shape=(1, 12, 12), clients=2, batch=4):
     model = models.build(name, 4, shape, norm, seed=1).double()
     g = torch.Generator().manual_seed(0)
@@ -178,9 +183,8 @@ def by_torch(model, images, indices, work):
 @pytest.mark.parametrize("work", WORKS[1:], ids=repr)
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_local_work_is_torchs_sgd(work, norm):
-    model, images = models.build("cnn", 4, (1, 12, 12), norm), pictures()
-    clients = Clients(model, images, parts(), work, at_once=3)
-    sent = clients.updates(FlatLayout.of(model).read(model), [0, 1, 2, 3], 5)
+    (model, weights), images = cnn(norm), pictures()
+    sent = Clients(model, images, parts(), work, at_once=3).updates(weights, [0, 1, 2, 3], 5)
     for m, part in enumerate(parts()):
         indices = batches(part.numpy(), work, reproducible.generator(0, "batches", 5, m))
         wanted, loss = by_torch(model, images, indices, work)
@@ -190,8 +194,7 @@ def test_local_work_is_torchs_sgd(work, norm):
 
 @pytest.mark.parametrize("work", WORKS, ids=repr)
 def test_a_client_sends_the_same_whoever_else_takes_part(work):
-    model = models.build("cnn", 4, (1, 12, 12), "batch")
-    weights = FlatLayout.of(model).read(model)
+    model, weights = cnn("batch")
     together, in_twos = (Clients(model, pictures(), parts(), work, augment=True, at_once=n) for n in (4, 2))
     whole = together.updates(weights, [0, 1, 2, 3], 5)
     few = in_twos.updates(weights, [3, 1, 2], 5)
@@ -201,8 +204,7 @@ def test_a_client_sends_the_same_whoever_else_takes_part(work):
 
 @pytest.mark.parametrize("work", WORKS, ids=repr)
 def test_what_is_sent_is_a_function_of_seed_and_round(work):
-    model = models.build("cnn", 4, (1, 12, 12))
-    weights = FlatLayout.of(model).read(model)
+    model, weights = cnn()
 
     def sent(seed=0, round=5):
         clients = Clients(model, pictures(), parts(), work, augment=True, seed=seed)
@@ -239,8 +241,7 @@ def test_momentum_over_rounds_is_the_mean_of_a_clients_own_updates(work):
 
 
 def test_an_update_that_is_not_finite_is_sent_and_forgotten():
-    model = models.build("cnn", 4, (1, 12, 12))
-    weights = FlatLayout.of(model).read(model)
+    model, weights = cnn()
     clients = Clients(model, pictures(), parts(), Work(batch=8, worker_momentum=0.5))
     clients.updates(weights, [0], 1)
     kept = clients.sent[0].clone()
@@ -261,8 +262,8 @@ def test_a_clients_state_that_is_none_is_refused(sent):
 
 
 def test_the_statistics_of_one_gradient_move_as_batch_norms_do():
-    model, images = models.build("cnn", 4, (1, 12, 12), "batch"), pictures()
-    weights, n = FlatLayout.of(model).read(model), FlatLayout.of(model).n_parameters
+    (model, weights), images = cnn("batch"), pictures()
+    n = FlatLayout.of(model).n_parameters
     sent = Clients(model, images, parts(), Work(batch=16)).updates(weights, [2], 1)
     where = torch.from_numpy(batches(parts()[2].numpy(), Work(batch=16), reproducible.generator(0, "batches", 1, 2))[0])
     alone = copy.deepcopy(model).train()
@@ -297,11 +298,9 @@ def test_as_many_at_once_as_fit_and_at_least_one():
 
 
 def test_training_learns_and_evaluation_says_so():
-    model, images = models.build("cnn", 4, (1, 12, 12), "batch"), pictures()
+    (model, weights), images = cnn("batch"), pictures()
     clients = Clients(model, images, parts(), Work(batch=16))
-    server = Server(
-        FlatLayout.of(model).read(model), FlatLayout.of(model).n_parameters, ServerSettings("momentum"), step_size=0.05
-    )
+    server = Server(weights, FlatLayout.of(model).n_parameters, ServerSettings("momentum"), step_size=0.05)
     before, _ = evaluate(model, server.weights, images)
     losses = []
     for round in range(30):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import struct
 import tracemalloc
@@ -12,17 +11,9 @@ import numpy as np
 import pytest
 
 from bartizan.lab.data import DATASETS, DataError, Dataset, Images, load
+from image_files import idx, pixels, same, write_idx
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "data"
-RNG = np.random.default_rng(0)
-
-
-def pixels(n, *shape):
-    return RNG.integers(0, 256, (n, *shape), dtype=np.uint8)
-
-
-def same(images, wanted, labels):
-    return np.array_equal(images.pixels, wanted) and images.labels.tolist() == list(labels)
 
 
 def test_the_embedded_set_is_balanced_and_its_parts_share_no_image():
@@ -69,23 +60,6 @@ def test_images_and_labels_must_fit():
         Images(pixels(2, 1, 4, 4), [0])
     with pytest.raises(DataError, match=r"labels to test must lie from 0 to 1, got 0 to 2"):
         Dataset("x", ("a", "b"), Images(pixels(1, 1, 4, 4), [0]), Images(pixels(2, 1, 4, 4), [0, 2]))
-
-
-def idx(array):
-    return struct.pack(f">{1 + array.ndim}I", 2048 + array.ndim, *array.shape) + array.tobytes()
-
-
-def write_idx(folder, mark="-", end="", **changed):
-    """Five images to train and three to test; `changed` replaces files by their stem."""
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = {}
-    for part, n in (("train", 5), ("t10k", 3)):
-        arrays[f"{part}-images{mark}idx3-ubyte"] = pixels(n, 28, 28)
-        arrays[f"{part}-labels{mark}idx1-ubyte"] = np.arange(n, dtype=np.uint8)
-    for name, array in arrays.items():
-        data = changed.get(name[:12].replace("-", "_"), idx(array))
-        (folder / (name + end)).write_bytes(gzip.compress(data) if end else data)
-    return arrays
 
 
 @pytest.mark.parametrize("below", ["", "MNIST/raw"])

@@ -80,18 +80,15 @@ def test_the_grid_that_the_template_shows_works():
     ("given", "message"),
     [
         ({"round": 3}, r"Unknown key round. Did you mean rounds\?"),
-        ({"worker_momentum": 0.9}, r"Unknown key worker_momentum. Did you mean clients.worker_momentum\?"),
         ({"momentum": 0.9}, r"Did you mean clients.momentum or server.momentum\?"),
         ({"attack": {"name": "lie"}, "z": 1.0}, r"Unknown key z. Did you mean attack.z\?"),
         ({"rule": {"name": "krumm"}}, r"rule.name: Unknown rule 'krumm'. Did you mean 'krum'\?"),
-        ({"rule": {"name": "krum", "n_byzantin": 3}}, r"Unknown key rule.n_byzantin. Did you mean rule.n_byzantine\?"),
         ({"rule": {"name": "mean", "n_byzantine": 3}}, "rule 'mean' takes no settings"),
         ({"rule": {"n_byzantine": 30}}, r"\[rule\] Krum with n_byzantine=30 needs at least 63 clients, got 50"),
         ({"rule": {"name": "smea"}}, r"\[rule\] SMEA with 50 clients and n_byzantine=15 has more sets to try than"),
         ({"rule": {"n_byzantine": [3]}}, r"rule.n_byzantine must be a number, a text, true or false; got \[3\]"),
         ({"rule": {"n_byzantine": "x"}}, r"\[rule\] Krum needs n_byzantine, a whole number"),
         ({"rule": {"name": "krum >> mean"}}, "rule.name: Unknown pre-aggregator 'krum'"),
-        ({"rule": {"name": "nnm"}}, "rule.name: Unknown rule 'nnm'"),
         ({"rule": {"name": "median"}}, "'median' judges each coordinate by itself.* needs sketch.name = 'exact'"),
         ({"rule": {"name": 3}}, "rule.name must be a text; got 3"),
         ({"rule": "krum"}, r"rule must be a section, \[rule\]; got 'krum'"),
@@ -102,38 +99,20 @@ def test_the_grid_that_the_template_shows_works():
         ({"split": {"beta": -1}}, r"\[split\] beta must lie from"),
         ({"clients": {"byzantine": 1.5}}, "clients.byzantine must be a fraction from 0 up to below 1.*; got 1.5"),
         ({"clients": {"byzantine": 50}}, "whole number of clients below clients.count = 50; got 50"),
-        ({"clients": {"byzantine": True}}, "clients.byzantine must be .*; got true"),
         ({"clients": {"byzantine": "many"}}, "clients.byzantine must be .*; got 'many'"),
         ({"clients": {"count": 50.0}}, "clients.count must be a whole number, such as 50; got 50.0"),
         ({"clients": {"participation": 0}}, "clients.participation must be from .* to 1.0; got 0.0"),
-        (
-            {"clients": {"work": "epoch"}},
-            r"clients.work must be one of gradient, steps, epochs; .*Did you mean 'epochs'\?",
-        ),
-        (
-            {"clients": {"count": 2, "byzantine": 0}},
-            r"\[rule\] Krum with n_byzantine=0 needs at least 3 clients, got 2",
-        ),
+        ({"clients": {"sends": "weights"}}, "clients.sends = 'weights' needs clients.work"),
         ({"data": {"augment": 1}}, "data.augment must be true or false, such as false; got 1"),
         ({"name": "../elsewhere"}, "name must be fit for a folder, without slashes; got '../elsewhere'"),
         ({"seed": -1}, "seed must be from 0 to"),
         ({"grid": {"seed": 3}}, 'grid."seed" must be a list of values'),
         ({"grid": {"rule": ["krum"]}}, r"rule must be a section, \[rule\]; got 'krum'"),
-        ({"grid": {"rule": ["krum"], "rule.name": ["mean"]}}, r"rule must be a section, \[rule\]; got 'krum'"),
         ({"grid": {key: list(range(99)) for key in ("seed", "rounds", "clients.batch")}}, "The grid has 970,299 runs"),
         ({"sketch": {"name": "exact >> rotated"}}, "sketch.name: Unknown sketch 'exact >> rotated'"),
-        ({"split": {"kind": "dirichlet >> iid"}}, "split.kind: Unknown split 'dirichlet >> iid'"),
         ({"server": {"step_size": 10**400}}, "server.step_size must be a finite number"),
-        ({"server": {"step_size": 1e300}}, "server.step_size must be from 0.0 to 1e"),
-        (
-            {"attack": {"name": "mimic", "client": 35}},
-            "attack.client is a row of the honest updates, 0 to 34, .*got 35",
-        ),
-        (
-            {"attack": {"name": "mimic", "client": 3}, "clients": {"participation": 0.5}},
-            "one client only if all take part; got 3, and clients.participation = 0.5",
-        ),
-        ({"grid": {"seed": []}}, 'grid."seed" must be a list of values'),
+        ({"attack": {"name": "mimic", "client": 35}}, "attack.client is a row of the honest .*, 0 to 34, .*got 35"),
+        ({"attack": {"name": "mimic", "client": 3}, "clients": {"participation": 0.5}}, "only if all take part; got 3"),
         ({"grid": {"sead": [1]}}, r"Unknown key sead. Did you mean seed\?"),
         ({"grid": {"rule.name": ["krum", "kru"]}}, "rule.name: Unknown rule 'kru'"),
         ({"grid": {"device": ["cpu"]}}, 'grid."device" can\'t be varied'),
@@ -187,16 +166,12 @@ def test_the_id_is_of_what_the_numbers_depend_on():
     others = ["seed=1", "rounds=9", "rule.name=mean", "sketch.k=128", "evaluation.every=1", "clients.byzantine=0.2"]
     assert len({one.id, *(one.with_settings([other]).id for other in others)}) == 1 + len(others)
     assert Experiment.of({"sketch": {"k": 4096, "mixing": 32}}).id == one.id, "defaults may be said"
+    assert len({Experiment.of({"clients": {"byzantine": nobody}}).id for nobody in (0, 0.0)}) == 1
 
 
 def test_a_grid_is_every_combination_once():
     runs = Experiment.of(WHOLE).runs()
-    assert [(run.seed, run.rule.name) for run in runs] == [
-        (0, "krum"),
-        (0, "multi-krum"),
-        (1, "krum"),
-        (1, "multi-krum"),
-    ]
+    assert [(run.seed, run.rule.name) for run in runs] == [(n, name) for n in (0, 1) for name in ("krum", "multi-krum")]
     assert runs[1].rule.settings == {"n_selected": 5}
     assert all(not run.grid for run in runs)
     assert len({run.slug for run in runs}) == 4
@@ -205,12 +180,8 @@ def test_a_grid_is_every_combination_once():
 def test_in_a_grid_a_coordinatewise_rule_is_run_once_and_exact():
     grid = {"rule.name": ["krum", "median"], "sketch.name": ["exact", "rotated", "gaussian"]}
     runs = Experiment.of({"grid": grid}).runs()
-    assert [(run.rule.name, run.sketch.name) for run in runs] == [
-        ("krum", "exact"),
-        ("krum", "rotated"),
-        ("krum", "gaussian"),
-        ("median", "exact"),
-    ]
+    sketches = [("krum", name) for name in grid["sketch.name"]]
+    assert [(run.rule.name, run.sketch.name) for run in runs] == [*sketches, ("median", "exact")]
 
 
 def test_a_rule_is_told_the_truth_or_the_most_it_can_take():
@@ -256,10 +227,6 @@ def test_a_grid_may_vary_what_its_base_could_not_run():
     assert [one.rule.name for one in few.runs()] == ["mean"]
     with pytest.raises(ConfigError, match="needs at least 3 clients"):
         few.without_grid()
-
-
-def test_nobody_lies_is_one_experiment_however_it_is_written():
-    assert len({Experiment.of({"clients": {"byzantine": none}}).id for none in (0, 0.0)}) == 1
 
 
 def test_values_nested_without_end_are_refused():
@@ -326,13 +293,8 @@ def test_objects_are_recorded_by_their_names_and_settings():
         ({"attack": partial(attacks.optimised_ipm, aggregator=print)}, "Unknown key attack.aggregator"),
         ({"model": object()}, "model must be a section, .*, or the function that makes it; got <object"),
         ({"data": {"name": 3}}, "data.name must be a text; got 3"),
-        ({"rule": {"name": "no_such_module_at_all:Rule"}}, "rule.name: rule 'no_such_module_at_all:Rule' can't be im"),
         ({"model": {"name": "no_such_module_at_all:Net"}}, r"\[model\] model 'no_such.*' can't be imported"),
-        (
-            {"data": {"name": "os:system"}},
-            r"\[data\] data set 'os:system' does not fit: wanted a function",
-        ),
-        ({"rule": {"name": "os:system"}}, "does not fit: wanted a class that derives from bartizan.rules"),
+        ({"data": {"name": "os:system"}}, r"\[data\] data set 'os:system' does not fit: wanted a function"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )

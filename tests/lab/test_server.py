@@ -179,12 +179,6 @@ def test_the_given_weights_are_left_alone():
     assert torch.equal(weights, torch.ones(3))
 
 
-def test_a_state_of_another_server_is_refused():
-    other = Server(torch.ones(3), 3, Settings("momentum"), step_size=0.1)
-    with pytest.raises(ValueError, match="of a server with 'momentum', not with sgd"):
-        Server(torch.ones(4), 4, step_size=0.1).load_state_dict(other.state_dict())
-
-
 @pytest.mark.parametrize("round", [float("inf"), float("nan"), "1", None, 10**30])
 def test_a_state_whose_round_is_no_whole_number_is_named(round):
     server = Server(torch.ones(4), 4, step_size=0.1)

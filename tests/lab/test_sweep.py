@@ -118,25 +118,16 @@ def test_a_sweep_whose_folder_is_deleted_stops(tmp_path):
     assert not (tmp_path / "swept").exists()
 
 
-def started_sweep(folder):
+def interrupted_sweep(folder, begun):
+    """Start an endless sweep, interrupt it when it has begun, and return what it said."""
     (folder / "e.toml").write_text(LONG.with_settings(["grid.seed=[0, 1]", "rounds=100000"]).to_toml())
-    return subprocess.Popen(
-        [sys.executable, "-m", "bartizan", "sweep", "e.toml", "--workers", "2", "--out", "out"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
-    parent = started_sweep(tmp_path)
+    command = [sys.executable, "-m", "bartizan", "sweep", "e.toml", "--workers", "2", "--out", "out"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    parent = subprocess.Popen(command, cwd=folder, start_new_session=True, **streams)
     try:
+        assert parent.stdout.readline() == "Starting the workers ...\n"
         deadline = time.monotonic() + 200
-        while len(files := list(tmp_path.glob("out/*/results.jsonl"))) < 2 or any(
-            file.read_bytes().count(b"\n") < 3 for file in files
-        ):
+        while not begun():
             assert time.monotonic() < deadline
             assert parent.poll() is None, parent.communicate()
             time.sleep(0.05)
@@ -145,9 +136,17 @@ def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
     finally:
         parent.kill()
     assert parent.returncode == 130
+    assert "Traceback" not in out + err
+    return out
+
+
+def test_ctrl_c_stops_all_workers_each_behind_a_checkpoint(tmp_path):
+    def files():
+        return list(tmp_path.glob("out/*/results.jsonl"))
+
+    out = interrupted_sweep(tmp_path, lambda: sum(file.read_bytes().count(b"\n") >= 3 for file in files()) == 2)
     assert "Stopped; the same command, without --fresh, goes on where it was." in out
-    assert "Traceback" not in err
-    for file in files:
+    for file in files():
         assert Checkpoint.load(file.parent).round == len(results.read(file.parent).rounds)
         assert (file.parent / NAME).exists()
 
@@ -189,13 +188,4 @@ def test_the_display_shows_what_the_lines_say(swept, monkeypatch, terminal):
 
 
 def test_ctrl_c_while_a_sweep_starts_shows_no_traceback(tmp_path):
-    parent = started_sweep(tmp_path)
-    try:
-        assert parent.stdout.readline() == "Starting the workers ...\n"
-        time.sleep(0.5)  # while the workers import torch
-        os.killpg(parent.pid, signal.SIGINT)
-        out, err = parent.communicate(timeout=200)
-    finally:
-        parent.kill()
-    assert parent.returncode == 130
-    assert "Traceback" not in out + err
+    interrupted_sweep(tmp_path, lambda: time.sleep(0.5) is None)  # while the workers import torch

@@ -24,7 +24,7 @@ from bartizan.lab.training.clients import Clients  # noqa: E402
 from bartizan.lab.training.evaluation import evaluate  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 from bartizan.lab.training.gradients import Loop, Vmapped  # noqa: E402
-from laboratory import facts  # noqa: E402
+from laboratory import facts, run_until  # noqa: E402
 from report_runs import write_brief  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -146,13 +146,7 @@ def test_a_run_on_text_records_perplexity_and_resumes_to_the_bit(tmp_path):
     assert line["perplexity"] == pytest.approx(math.exp(line["test_loss"]))
     assert whole.end["best"] == whole.end["last"] == line["perplexity"]
     assert not whole.end["converged"]  # after three rounds
-
-    def stop(line):
-        if line.get("round") == 2:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        run(TEXT, tmp_path / "parts", watch=stop)
+    run_until(2, TEXT, tmp_path / "parts")
     run(TEXT, tmp_path / "parts", resume=True)
     assert facts(tmp_path / "parts") == facts(tmp_path / "whole")
 
@@ -235,7 +229,9 @@ def test_images_and_text_of_one_sweep_are_judged_apart(tmp_path):
     made = report.content(load_runs(tmp_path))
     said = " ".join(made.findings)
     assert "By accuracy: Under foe: mean 20%, mca 79%, the mean without attack 80%. Held: mca. Broke: mean" in said
-    assert "By perplexity: Under foe: mean 40.00, mca 8.10, the mean without attack 8.00. Held: mca. Broke: mean" in said
+    assert (
+        "By perplexity: Under foe: mean 40.00, mca 8.10, the mean without attack 8.00. Held: mca. Broke: mean" in said
+    )
     assert {cell["metric"] for cell in report.data(made)["cells"]} == {"accuracy", "perplexity"}
     assert report.page(made).count("By perplexity") == 1
 
@@ -263,11 +259,8 @@ def test_adapters_add_a_product_to_every_linear_layer_and_nothing_else_is_traine
 
 def test_gradients_of_adapters_are_the_loops(sample):
     model = with_adapters(models.build("transformer", VOCABULARY, (CONTEXT,)), 2).double()
-    text, weights, where = (
-        TextOnDevice(sample.test),
-        FlatLayout.of(model).read(model) + 0.1,
-        torch.arange(4).reshape(2, 2),
-    )
+    text, weights = TextOnDevice(sample.test), FlatLayout.of(model).read(model) + 0.1
+    where = torch.arange(4).reshape(2, 2)
     wanted, got = (kind(model)(weights, text.batch(where), text.labels[where]) for kind in (Loop, Vmapped))
     torch.testing.assert_close(got.rows, wanted.rows, rtol=1e-8, atol=1e-12)
 
@@ -309,19 +302,3 @@ def test_robust_rules_learn_the_text_that_an_attacked_mean_does_not(tmp_path):
     assert attacked["status"] == "diverged" or attacked["last"] > 2 * clean
     for rule in ("nnm >> geometric-median", "flame"):
         assert ends[rule, "sign-flip"]["last"] < 1.05 * clean
-    more = base.changed({"rounds": 40, "model.weights": str(tmp_path / "mea-none" / "checkpoint.pt")})
-    ends = {}
-    for rank, rule, attack in (
-        (0, "mean", "none"),
-        (8, "mean", "none"),
-        (8, "mean", "sign-flip"),
-        (8, "nnm >> geometric-median", "sign-flip"),
-        (8, "flame", "sign-flip"),
-    ):
-        chosen = more.changed({"model.adapters": rank, "rule": {"name": rule}, "attack": {"name": attack}})
-        ends[rank, rule, attack] = run(chosen, tmp_path / f"{rank}-{rule[:3]}-{attack}").end
-    adapted = ends[8, "mean", "none"]["last"]
-    assert adapted < 1.1 * ends[0, "mean", "none"]["last"]
-    assert not ends[8, "mean", "sign-flip"]["converged"]
-    for rule in ("nnm >> geometric-median", "flame"):
-        assert ends[8, rule, "sign-flip"]["last"] < 1.05 * adapted

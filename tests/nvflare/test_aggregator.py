@@ -294,9 +294,7 @@ def test_any_sketch_by_its_name(sketch):
     [
         ({"rule": bz.Krum(1)}, TypeError, "rule must be a name"),
         ({"rule": "krum", "sketch": bz.Rotated()}, TypeError, "sketch must be a name"),
-        ({"rule": "crum"}, ValueError, "Did you mean 'krum'"),
         ({"rule": "krum"}, TypeError, "n_byzantine"),
-        ({"rule": "mean", "n_byzantine": 3}, TypeError, "no setting 'n_byzantine'"),
         ({"rule": "mean", "sketch": "auto", "sketch_settings": {"k": 9}}, ValueError, "auto"),
         ({"rule": "fltrust"}, ValueError, "trusted"),
         ({"rule": "mean", "sizes": "all"}, ValueError, "sizes must be"),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import time
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -58,8 +55,6 @@ def test_the_data_are_a_function_of_the_seed_and_tell_honest_from_attackers(dtyp
     assert not (one.x == other.x).all()
     lengths = np.sqrt(np.diag(one.gram))
     assert lengths[:2].min() > 3 * lengths[2:].max()
-    norms = [np.linalg.norm(row) for row in np.asarray(one.x.double() if dtype == "bfloat16" else one.x, dtype=float)]
-    np.testing.assert_allclose(lengths, norms)
 
 
 def test_distances_and_definition_are_those_of_numpy(problem):
@@ -70,36 +65,23 @@ def test_distances_and_definition_are_those_of_numpy(problem):
     for name in RULES:
         rule = rule_of(name, 2)
         np.testing.assert_allclose(problem.defined(rule), rule(bz.Geometry.of(x)) @ x, atol=1e-6)
+    np.testing.assert_allclose(problem.defined(bz.Median()), np.median(x, axis=0))
+    np.testing.assert_allclose(problem.defined(bz.TrimmedMean(2)), np.sort(x, axis=0)[2:-2].mean(axis=0))
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("engine", [Bartizan("exact"), PEERS["pair-loop"]()], ids=lambda e: e.label)
+COORDINATEWISE = ["mean", "median", "trimmed-mean", "meamed"]
+EXACT = [(engine, rule) for engine in (Bartizan("exact"), PEERS["pair-loop"]()) for rule in RULES]
+EXACT += [(engine, rule) for engine in (Bartizan("exact"), PEERS["torch"]()) for rule in COORDINATEWISE]
+EXACT += [(Bartizan("exact"), "nnm >> median"), (Bartizan("exact"), "nnm >> krum")]
+
+
+@pytest.mark.parametrize(("engine", "rule"), EXACT, ids=lambda one: getattr(one, "label", one))
 def test_exact_engines_meet_the_definition(engine, rule, problem):
     job = engine.job(rule, problem)
     verdict = judged(problem, engine, job.run(job.prepare()), problem.defined(rule_of(rule, 2)))
     assert verdict.ok
     assert verdict.judged == "meets the definition"
     assert verdict.definition_error < 1e-4
-
-
-@pytest.mark.parametrize("rule", ["mean", "median", "trimmed-mean", "meamed", "nnm >> median", "nnm >> krum"])
-@pytest.mark.parametrize("engine", [Bartizan("exact"), PEERS["torch"]()], ids=lambda e: e.label)
-def test_means_and_coordinate_wise_rules_meet_the_definition(engine, rule, problem):
-    job = engine.job(rule, problem)
-    if job is None:
-        assert engine.name == "torch"
-        assert ">>" in rule
-        return
-    defined = problem.defined(rule_of(rule, 2))
-    verdict = judged(problem, engine, job.run(job.prepare()), defined)
-    assert verdict.judged == "meets the definition"
-    assert not judged(problem, engine, Answer(problem.x[4]), defined).ok
-
-
-def test_the_definition_of_a_coordinate_wise_rule_is_numpys(problem):
-    x = problem.x.astype(np.float64)
-    np.testing.assert_allclose(problem.defined(bz.Median()), np.median(x, axis=0))
-    np.testing.assert_allclose(problem.defined(bz.TrimmedMean(2)), np.sort(x, axis=0)[2:-2].mean(axis=0))
 
 
 def test_a_coordinate_wise_rule_is_not_projected(problem):
@@ -157,12 +139,8 @@ def test_a_row_gives_the_median_between_least_and_most(problem):
     assert 0 < row.reads_min <= row.reads <= row.reads_max
     assert row.repeats == 5
     assert row.read_seconds > 0
-
-
-def test_who_is_beyond_the_limit_is_called_once(problem):
-    (row,) = measure.rows(problem, "krum", [Bartizan("exact")], 5, 0.0, quiet)
-    assert row.repeats == 1
-    assert row.seconds == row.seconds_min == row.seconds_max
+    (once,) = measure.rows(problem, "krum", [Bartizan("exact")], 5, 0.0, quiet)
+    assert once.repeats == 1, "it is beyond the limit"
 
 
 def test_who_is_far_beyond_the_limit_is_not_run_and_says_so():
@@ -181,18 +159,16 @@ def test_who_is_far_beyond_the_limit_is_not_run_and_says_so():
 
 
 class Compiling:
-    """Takes long for the first call on all coordinates, and fails in another if it is asked to."""
+    """Takes long for the first call on all coordinates."""
 
-    def __init__(self, dim, fails_at=None):
-        self.dim, self.fails_at, self.calls = dim, fails_at, 0
+    def __init__(self, dim):
+        self.dim, self.calls = dim, 0
 
     def __call__(self, problem):
         if problem.dim == self.dim:
             self.calls += 1
             if self.calls == 1:
                 time.sleep(1)
-            if self.calls == self.fails_at:
-                raise MemoryError("as expected")
         return Answer(problem.x[5])
 
 
@@ -201,13 +177,6 @@ def test_a_first_call_that_compiled_is_not_the_one_that_counts():
     engine = Compiling(problem.dim)
     (row,) = measure.rows(problem, "krum", [Broken(engine)], 3, 0.9, quiet)
     assert row.repeats == 3  # which the slow call, if it had counted, would have left no time for
-
-
-def test_who_fails_in_the_call_after_compiling_gets_a_row_too():
-    problem = Problem.draw(11, 2, 64 * 5000, "float32", "cpu")
-    engines = [Broken(Compiling(problem.dim, fails_at=2)), Bartizan("exact")]
-    failed, fine = measure.rows(problem, "krum", engines, 1, 60, quiet)
-    assert (failed.ok, failed.judged, fine.ok) == (False, "MemoryError: as expected", True)
 
 
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux tells")
@@ -236,32 +205,6 @@ def test_the_command_measures_every_size_rule_and_engine(tmp_path, capsys):
     for word in ("11 clients, 2 of them attackers, 9k coordinates", "krum", "pair-loop"):
         assert word in shown
     assert [path.name for path in file.parent.iterdir()] == ["rows.json"]
-
-
-WANTED = {
-    "engine": str,
-    "rule": str,
-    "sketch": str,
-    "clients": int,
-    "dim": int,
-    "dtype": str,
-    "device": str,
-    "seconds": float,
-    "reads": float,
-    "extra_bytes": int,
-    "ok": bool,
-}
-
-
-def test_json_rows_have_the_fields_that_others_read(tmp_path):
-    file = tmp_path / "rows.json"
-    assert main([*TINY, "--rules", "krum", "--json", str(file)]) == 0
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert len(lines) == 2
-    for line in lines:
-        assert set(line) == {field.name for field in fields(rows.SpeedRow)} | {"crc"}
-        for name, kind in WANTED.items():
-            assert isinstance(line[name], kind), name
 
 
 def test_what_is_not_measured_again_stays_where_rows_are_added(tmp_path, capsys):
@@ -303,22 +246,13 @@ def test_as_many_lie_as_all_rules_withstand():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rules", "krumm"], "Unknown rule 'krumm'. Did you mean 'krum'?"),
+        (["--rules", "krumm"], "Unknown rule 'krumm'"),
         (["--rules", "fltrust"], "needs a trusted update of the server"),
-        (["--rules", "clipping >> krum"], "Clipping needs radius"),
-        (["--sketches", "rotating"], "Unknown sketch 'rotating'. Did you mean 'rotated'?"),
         (["--sketches", "rotated:many"], "such as rotated:8192; got 'rotated:many'"),
-        (["--sketches", "rotated:100"], "a power of two from 64 up; got 100"),
         (["--peers", "nobody"], "Unknown peer 'nobody'. Known: byzfl"),
-        (["--byzantine", "9"], "n_byzantine can be at most"),
         (["--rules", "mean", "--byzantine", "11"], "--byzantine must leave an honest client: at most 10 of 11, got 11"),
         (["--json", f"{__file__}/rows.json"], "is not a folder"),
         (["--dim", "900G"], "Take a smaller --dim or fewer --clients"),
-        pytest.param(
-            ["--peers", "byzfl"],
-            "The peer byzfl is not installed here; `make speed`",
-            marks=pytest.mark.skipif(importlib.util.find_spec("byzfl") is not None, reason="it is"),
-        ),
     ],
 )
 def test_what_can_not_be_run_is_one_line_and_status_2(arguments, message, capsys):
@@ -343,7 +277,3 @@ def test_a_file_that_holds_no_rows_is_refused(tmp_path, capsys):
     file.write_text('{"engine": "x"}\n')
     assert main([*TINY, "--json", str(file), "--add"]) == 2
     assert "rows.json, line 1, is not as expected: rule is missing" in capsys.readouterr().err
-
-
-def test_every_peer_has_a_name_of_its_own():
-    assert list(PEERS) == ["byzfl", "byzfl-numpy", "byzpy", "flower", "torch", "pair-loop"]

@@ -7,7 +7,7 @@ import tracemalloc
 from contextlib import contextmanager
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 import bartizan as bz
@@ -99,11 +99,21 @@ def honest(count: int = 7, **metrics: float) -> dict:
     }
 
 
-def run(nodes: dict, rounds: int = 1, rule=None, **settings):
-    strategy = RobustStrategy(rule or bz.MultiKrum(n_byzantine=2), fraction_evaluate=0.0, **settings)
+def run(nodes: dict, rounds: int = 1, rule=None, *, grid=LocalGrid, model=None, evaluate_fn=None, **settings):
+    """Return the strategy and the result of a run that asks all these nodes."""
+    strategy = RobustStrategy(rule or bz.MultiKrum(n_byzantine=2), **{"fraction_evaluate": 0.0, **settings})
     strategy.min_train_nodes = strategy.min_available_nodes = len(nodes)
-    result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=rounds, timeout=0.2)
+    start = as_record(arrays() if model is None else model)
+    result = strategy.start(grid(nodes), start, num_rounds=rounds, timeout=0.2, evaluate_fn=evaluate_fn)
     return strategy, result
+
+
+def questions(strategy: RobustStrategy, nodes: dict, model: dict[str, np.ndarray]) -> list[Message]:
+    """Return what a strategy asks these nodes in its first round, in their order, as a grid would send it."""
+    asked = list(strategy.configure_train(1, as_record(model), ConfigRecord(), LocalGrid(nodes)))
+    for number, message in enumerate(asked):
+        message.metadata.__dict__["_message_id"] = str(number)
+    return sorted(asked, key=lambda message: message.metadata.dst_node_id)
 
 
 def with_header(text: bytes, body: bytes = b"", version: bytes = b"\x01\x00", length: int | None = None) -> Array:
@@ -164,6 +174,18 @@ def steps_by_one(message: Message) -> Message:
             for name, array in model.items()
         }
     )(message)
+
+
+def evaluates(accuracy: float, train=None):
+    """A node that reports this accuracy wherever it is asked to evaluate."""
+
+    def node(message):
+        if message.metadata.message_type == "evaluate":
+            told = MetricRecord({"num-examples": 1, "accuracy": accuracy})
+            return Message(RecordDict({"metrics": told}), reply_to=message)
+        return (train or steps_by_one)(message)
+
+    return node
 
 
 def train_message(node: int = 1) -> Message:

@@ -1,4 +1,4 @@
-"""A hostile SuperNode, which replies twice to every message, or announces a reply whose objects it never sends.
+"""A hostile SuperNode, which replies twice to every message.
 
 It is a program of its own, since Flower's SuperNode sends what its ClientApp returns once and completely. It has the
 node's key and uses the SuperLink's protocol, so that only the SuperLink could refuse it.
@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
-from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
+from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -50,14 +50,6 @@ def push_twice(client: FleetHttpClient, request: PushMessagesRequest) -> PushMes
     return answer
 
 
-def withhold(client: FleetHttpClient, request: PushObjectRequest) -> PushObjectResponse:
-    return PushObjectResponse(stored=True)
-
-
 if __name__ == "__main__":
-    match sys.argv.pop(1):
-        case "twice":
-            FleetHttpClient.PushMessages = push_twice
-        case "half":
-            FleetHttpClient.PushObject = withhold
+    FleetHttpClient.PushMessages = push_twice
     sys.exit(flower_supernode())

@@ -6,7 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bartizan import records as results
@@ -35,6 +35,22 @@ def facts(folder: Path) -> list[str]:
     saved = Checkpoint.load(folder)
     assert saved is not None
     return [*told, hashlib.sha256(saved.server["weights"].numpy().tobytes()).hexdigest()]
+
+
+class Enough(Exception):
+    """What interrupts a run."""
+
+
+def run_until(round: int, experiment: Experiment, folder: Path, **settings) -> None:
+    """Run an experiment, and interrupt it after a round."""
+
+    def watch(line):
+        if line.get("round") == round:
+            raise Enough
+
+    with suppress(Enough):
+        run(experiment, folder, watch=watch, **settings)
+        raise AssertionError("the run ended")
 
 
 def train(pipe, config, folder, every, room):

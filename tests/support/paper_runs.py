@@ -50,6 +50,14 @@ def write(
             lines.write("end", status=status, converged=converged, best=max(accuracies))
 
 
+def write_pair(folder, filters, base, pdr, **settings):
+    """Write one run of a cell's base and one of its projected cell, from their accuracies; return the two cells."""
+    cells = cells_of(filters)
+    for cell, accuracies in zip(cells, (base, pdr), strict=True):
+        write(folder, cell, accuracies, **{"rounds": len(accuracies), **settings})
+    return cells
+
+
 def cells_of(filters, table="cifar10-0.6"):
     base, pdr = paper.filtered(paper.named(table), filters)
     return base, pdr

@@ -63,20 +63,15 @@ def test_short_work_shows_nothing(terminal, monkeypatch):
     assert stderr.getvalue() == ""
 
 
-def test_other_streams_get_whole_lines_now_and_then(monkeypatch):
+def test_other_streams_get_whole_lines_now_and_then_and_steps_finished_earlier_do_not_count(monkeypatch):
     stderr = stderr_of(monkeypatch, terminal=False)
     with ProgressLine("Reading", 1000, delay=0) as line:
         for _ in range(1000):
             line.advance()
-    assert stderr.getvalue() == "Reading: 1 of 1,000, 0 s left\n"
-
-
-def test_steps_finished_earlier_do_not_count_towards_the_pace(monkeypatch):
-    stderr = stderr_of(monkeypatch, terminal=False)
     with ProgressLine("Measuring", 10, delay=0) as line:
         line.advance(9, skipped=True)
         line.show("the last cell")
-    assert stderr.getvalue() == "Measuring: 9 of 10, the last cell\n"
+    assert stderr.getvalue() == "Reading: 1 of 1,000, 0 s left\nMeasuring: 9 of 10, the last cell\n"
 
 
 def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
@@ -87,9 +82,6 @@ def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
     assert not has_colour(stderr)
     monkeypatch.setenv("TERM", "dumb")
     assert not is_terminal(stderr)
-
-
-def test_no_stream_and_a_closed_one_are_no_terminals():
     closed = io.StringIO()
     closed.close()
     assert not is_terminal(None)

@@ -44,8 +44,7 @@ def train(message: Message, context: Context) -> Message:
     metrics: dict[str, int | float | list[float]] = {"num-examples": 400, "loss": float(np.square(w - TRUTH).mean())}
     if character == "slow":
         time.sleep(2)
-    elif character == "error":
-        raise RuntimeError("this app always fails")
+
     elif character == "crash":  # politely, then without a word
         if t > 1:
             os._exit(1)

@@ -13,10 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 
 import bartizan as bz
 from bartizan.flower import RobustStrategy
-from bartizan.flower.grids import wait_for_nodes
 
 app = ServerApp()
-DEFAULTS = {"rounds": 2, "n-byzantine": 1, "nodes": 9, "patience": 60.0, "ballast": 0, "available": 0}
+DEFAULTS = {"rounds": 2, "n-byzantine": 1, "nodes": 9, "patience": 60.0, "ballast": 0}
 """For a simulation that is started from Python, which has no run-config."""
 
 
@@ -34,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
         fraction_evaluate=0.0,
         min_train_nodes=int(config["nodes"]),
     )
-    wait_for_nodes(grid, 1.0, int(config["available"]), 240.0)  # at the start; some may leave later
+
     model = ArrayRecord({"w": Array(np.zeros(40)), "steps": Array(np.array(0))})
     if int(config["ballast"]):  # so that a reply that is not let go of shows
         model["ballast"] = Array(np.zeros(int(config["ballast"])))
