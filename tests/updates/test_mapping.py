@@ -16,7 +16,7 @@ import torch
 
 import bartizan as bz
 from bartizan.errors import MemoryBudgetError, ServerResourceError
-from bartizan.updates import copies, files, mapping
+from bartizan.updates import files, mapping
 from bartizan.updates.files import create_update, open_update
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and mappings are tested as Linux has them")
@@ -251,7 +251,7 @@ def test_copies_share_a_mapping_that_is_gone_with_them(tmp_path, monkeypatch):
     gc.collect()
     before = mapping.n_mapped()
     monkeypatch.setattr(files, "MOST_MAPPED", 0)
-    monkeypatch.setattr(copies, "PIECE_BYTES", 200_000)  # room for two
+    monkeypatch.setattr(mapping, "PIECE_BYTES", 200_000)  # room for two
     with bz.Aggregator(bz.Mean()).round() as r:
         for client, path in enumerate(paths):
             assert r.add(path, client) is None

@@ -6,7 +6,7 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.measure.base import PROBABILITY_OF_ERROR, Sketch
-from bartizan.measure.exact import Norms
+from bartizan.measure.exact import Exact, Norms
 from bartizan.measure.geometry import (
     ENLARGED,
     FLOAT32_SQUARES_UNDERFLOW,
@@ -28,7 +28,8 @@ def is_ordinary(measured: Measurements, roster: Roster) -> bool:
     norms, least, most = measured.squared_norms, FLOAT32_SQUARES_UNDERFLOW, norm_limit(roster.dtype)
     if measured.norms_only:
         return bool(norms.min() >= least and norms.max() <= most)  # False for NaN
-    return bool(weigh.ordinary(measured.gram, norms, least, most, *_ratios(measured.sketch)))
+    ratios = (0.0, np.inf) if isinstance(measured.sketch, Exact) else _ratios(measured.sketch)
+    return bool(weigh.ordinary(measured.gram, norms, least, most, *ratios))
 
 
 def enlarged(source: Source, measured: Measurements) -> Measurements:

@@ -71,7 +71,7 @@ class MeasuredPoints:
     centre: int
     about_centre: Floats | None = None  # from a second pass, where digits were short
 
-    @property
+    @cached_property
     def n_clients(self) -> int:
         return len(self.distances[0])
 
@@ -94,7 +94,8 @@ class MeasuredPoints:
     @property
     def measured(self) -> Floats:
         """The clients' inner products about one point, without another matrix."""
-        return self.gram if self.about_centre is None else self.about_centre[: self.n_clients, : self.n_clients]
+        M, products = self.n_clients, self.products if self.about_centre is None else self.about_centre
+        return products[:M, :M]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +161,10 @@ class Geometry:
     history: tuple[float, ...] = ()
     unit: float = 1.0
 
+    @cached_property
+    def n_clients(self) -> int:
+        return len(self.sizes)
+
     @classmethod
     def of(
         cls,
@@ -198,13 +203,12 @@ class Geometry:
         seed: int | None = None,
         history: tuple[float, ...] = (),
     ) -> Geometry:
-        """The geometry of measured clients, recentred at the medoid.
+        """Return the geometry of measured clients, which are on the host, recentred at the medoid.
 
         Where digits are short, `gram_about` is asked for the inner products of all rows about that of the medoid.
         """
         from bartizan.kernels import weigh
 
-        measured = measured.on_host()
         gram, n_clients, norms_only = measured.gram, len(measured.clients), measured.norms_only
         nothing = gram[:n_clients, :n_clients], 0, 0.0
         G = gram if norms_only else np.ascontiguousarray(gram)
@@ -219,13 +223,9 @@ class Geometry:
             measured.squared_norms[:n_clients],
             measured.trusted_dots,
             seed,
-            history=_past(history),
+            history=history if type(history) is tuple else _past(history),
             unit=measured.unit,
         )
-
-    @property
-    def n_clients(self) -> int:
-        return len(self.sizes)
 
     @property
     def has_trusted(self) -> bool:

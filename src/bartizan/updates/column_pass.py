@@ -51,13 +51,12 @@ class ColumnPass:
     def __init__(self, spare: int | None = None, progress: Progress | None = None) -> None:
         self.spare = spare  # bytes that one block may take
         self.progress = progress
+        self.watched = spare is not None or progress is not None  # what `expect` and `advance` are for
         self.stage, self.done, self.total = "", 0, 0
 
     @classmethod
     def of(cls, memory: int | str | None, progress: Progress | None = None) -> ColumnPass:
         """For this budget; call `limit` before the first pass."""
-        if memory is None and progress is None:
-            return UNLIMITED
         return cls(None if memory is None else as_bytes(memory), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
 SCRATCH = 8 * 2**20  # bytes that copies of a block may take
-WIDE = 2**19  # columns of a block that is read in place: few, so that threads seldom wait for each other ...
-MANY = 2**25  # ... or, of few rows, as many as make this many numbers, but not above WIDEST
-WIDEST = 2**23
+BLOCK_WIDTH = 2**19  # columns of a block that is read in place: few, so that threads seldom wait for each other ...
+BLOCK_NUMBERS = 2**25  # ... or, of few rows, as many as make this many numbers, up to MAX_WIDTH
+MAX_WIDTH = 2**23
 
 
 class Row(NamedTuple):
@@ -104,7 +104,7 @@ class HostRows:
     def of(cls, rows: Sequence[Row], layout: Layout) -> HostRows:
         arrays = [row.floats for row in rows]
         places = np.array([_place(array) for floats in arrays for array in floats]).reshape(len(rows), -1, 3)
-        pointers, steps, codes = (np.ascontiguousarray(places[:, :, each]) for each in range(3))
+        pointers, steps, codes = np.ascontiguousarray(places.transpose(2, 0, 1))
         table = Table(pointers, steps, layout.ends, codes.astype(np.uint8))
         return cls(table, FLOAT64 if (codes == DOUBLE).any() else FLOAT32, arrays, needs_copy=not steps.all())
 
@@ -133,9 +133,9 @@ class HostRows:
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterator[tuple[int, Rows]]:
-        granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
+        M, granule, p = len(self.table.pointers), max(GRANULE, multiple_of), int(self.table.ends[-1])
         copied = self.needs_copy and narrow
-        width = SCRATCH // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
+        width = SCRATCH // (self.dtype.itemsize * M) if copied else max(BLOCK_WIDTH, min(MAX_WIDTH, BLOCK_NUMBERS // M))
         width = max(granule, min(most or width, width) // granule * granule)
         for start in range(0, p, width):
             yield start, self.part(start, min(start + width, p))

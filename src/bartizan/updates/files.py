@@ -21,7 +21,6 @@ from bartizan._util.regular_files import NotRegularError, open_regular, read_reg
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
 from bartizan.errors import ADVICE, ServerResourceError, raise_if_exhausted, server_error
-from bartizan.updates.copies import copied
 from bartizan.updates.fetch import open_stored
 from bartizan.updates.folders import INDEX, KNOWN, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
@@ -35,10 +34,9 @@ from bartizan.updates.headers import (
     write_safetensors_header,
 )
 from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf
-from bartizan.updates.mapping import MOST_MAPPED, MappedFile, n_mapped
-from bartizan.updates.places import StoredPlace
+from bartizan.updates.mapping import MOST_MAPPED, MappedFile, copied, n_mapped
 from bartizan.updates.server_inputs import server_leaves
-from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, FetchLimits, uploaded
+from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, FetchLimits, StoredPlace, uploaded
 
 UPDATES_AT_A_TIME = 16  # that are fetched from stores
 
@@ -222,11 +220,12 @@ def max_bytes_like(reference: Any) -> int:
 
 
 def is_place(update: Any) -> bool:
-    return issubclass(type(update), (Path, StoredPlace)) or is_address(update)
+    kind = type(update)
+    return issubclass(kind, (Path, StoredPlace)) or (kind is str and is_address(update))
 
 
 def is_address(update: Any) -> bool:
-    """Whether this is an address in a store, such as s3://bucket/key."""
+    """Return whether this is an address in a store, such as s3://bucket/key."""
     return type(update) is str and "://" in update
 
 

@@ -31,11 +31,11 @@ class Entry:
     dtype: str
     device: str = "cpu"
 
-    @property
+    @cached_property
     def size(self) -> int:
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.dtype in FLOATS
 
@@ -115,6 +115,16 @@ class Layout:
         sets = Counter(frozenset(layout.entries) for layout in layouts)
         winner = sets.most_common(1)[0][0]
         return Counter(layout for layout in layouts if frozenset(layout.entries) == winner).most_common(1)[0][0]
+
+
+def layout_key(leaves: Mapping[Path, Any]) -> tuple[Any, ...]:
+    """Return what the layout of these arrays is known by, without describing them."""
+    return tuple(
+        [
+            (path, leaf.shape, leaf.dtype, (leaf.device, leaf.layout) if is_tensor(leaf) else None)
+            for path, leaf in leaves.items()
+        ]
+    )
 
 
 def leaves_of(update: Any) -> dict[Path, Any]:
@@ -254,11 +264,6 @@ def is_tensor(value: Any) -> TypeGuard[Any]:
     return torch is not None and issubclass(type(value), torch.Tensor)  # not isinstance, which a class can override
 
 
-def place_of(leaf: Any) -> Any:
-    """Device and memory layout of a tensor; None for a NumPy array."""
-    return (leaf.device, leaf.layout) if is_tensor(leaf) else None
-
-
 def device_of(leaf: Any) -> str:
     return _device_name(leaf.device) if is_tensor(leaf) else "cpu"
 
@@ -269,7 +274,7 @@ def _device_name(device: Any) -> str:
 
 
 def on_gpu(leaf: Any) -> bool:
-    """Whether the leaf's numbers are for the kernels of a GPU."""
+    """Return whether the leaf's numbers are for the kernels of a GPU."""
     return is_tensor(leaf) and leaf.device.type == "cuda"
 
 
@@ -308,7 +313,9 @@ def _name(dtype: np.dtype) -> str:
 
 def flat_of(leaf: Any) -> Any:
     """The leaf's numbers in place: `as_numpy` in host memory, a flat tensor on a GPU."""
-    return leaf.detach().reshape(-1) if on_gpu(leaf) else as_numpy(leaf)
+    if type(leaf) is not np.ndarray and on_gpu(leaf):
+        return leaf.detach().reshape(-1)
+    return as_numpy(leaf)
 
 
 def on_host(array: Any) -> Any:

@@ -22,8 +22,7 @@ from bartizan.updates.layout import (
     dtype_name,
     flat_of,
     is_array,
-    on_gpu,
-    place_of,
+    layout_key,
     plain_and_leaves,
 )
 from bartizan.updates.server_inputs import server_leaves, server_row, shapes, shown
@@ -44,9 +43,10 @@ def parse_updates(
     column_pass: ColumnPass = UNLIMITED,
 ) -> Updates:
     """Inspect every client's container, without reading a number, and keep those of the common layout."""
-    if not is_array(updates) and speaks_dlpack(type(updates)):
-        updates = borrowed(updates)
-    if is_array(updates):
+    one_array = is_array(updates)
+    if not one_array and speaks_dlpack(type(updates)):
+        updates, one_array = borrowed(updates), True
+    if one_array:
         return _parse_matrix(updates, reference, trusted, column_pass)
     inspected = InspectedUpdates.of(as_list(updates))
     layout = inspected.common_layout(reference)
@@ -74,8 +74,8 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
         n_sent=M,
         quarantined={},
         containers=(updates[0],) * M,
-        reference=server_row("reference", reference, layout, column_pass),
-        trusted=server_row("trusted", trusted, layout, column_pass),
+        reference=None if reference is None else server_row("reference", reference, layout, column_pass),
+        trusted=None if trusted is None else server_row("trusted", trusted, layout, column_pass),
         column_pass=column_pass,
     )
 
@@ -87,7 +87,7 @@ def _one_entry(shape: tuple[int, ...], dtype: str, device: str) -> Layout:
 
 
 def _matrix_rows(x: Any, layout: Layout) -> UpdateRows:
-    if on_gpu(x):
+    if layout.entries[0].device != "cpu":
         from bartizan.updates.gpu_rows import GpuRows
 
         return GpuRows.of_matrix(x, layout)
@@ -187,13 +187,13 @@ class InspectedUpdates:
         return Updates(
             layout=layout,
             rows=elsewhere.take(kept) if elsewhere else stack(rows, layout),
-            integers=tuple(row.integers for row in rows) if rows else ((),) * len(kept),
+            integers=tuple([row.integers for row in rows]) if rows else ((),) * len(kept),
             clients=tuple(kept),
             n_sent=len(self.parsed) + len(self.unreadable),
             quarantined=quarantined,
-            containers=tuple(self.parsed[client].plain for client in kept),
-            reference=server_row("reference", reference, layout, column_pass),
-            trusted=server_row("trusted", trusted, layout, column_pass),
+            containers=tuple([self.parsed[client].plain for client in kept]),
+            reference=None if reference is None else server_row("reference", reference, layout, column_pass),
+            trusted=None if trusted is None else server_row("trusted", trusted, layout, column_pass),
             column_pass=column_pass,
         )
 
@@ -208,15 +208,15 @@ def parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
     plain, leaves = plain_and_leaves(update)
     if not leaves:
         raise TypeError("the update is empty")
-    key = tuple([(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()])
+    key = layout_key(leaves)
     layout = known.get(key)
     if layout is None:
         layout = known[key] = Layout.of(leaves)
     return ParsedUpdate(plain, leaves, layout, _row(leaves, layout))
 
 
-def alone(parsed: ParsedUpdate, column_pass: ColumnPass) -> Updates:
-    """One update as those of a round; ValueError if it holds no floats."""
+def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED) -> Updates:
+    """Return one update as those of a round; raise ValueError if it holds no floats."""
     if not parsed.layout.dim:
         raise ValueError(NO_FLOATS)
     return Updates(

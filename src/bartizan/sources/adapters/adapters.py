@@ -15,7 +15,7 @@ import numpy as np
 from bartizan._util.text import quoted, short
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
 from bartizan.rules.preaggregators import Composed
-from bartizan.updates.layout import FLOATS, Entry, Layout, is_tensor, place_of, plain_and_leaves
+from bartizan.updates.layout import FLOATS, Entry, Layout, is_tensor, layout_key, plain_and_leaves
 from bartizan.updates.parse import LONGEST_REASON, reason_of
 
 # As peft names them, with or without the adapter's own name: "...q_proj.lora_A.weight", "...lora_A.default.weight".
@@ -160,7 +160,7 @@ def parse_adapter(update: Any, settings: LoRA, forms: dict[Any, Form] | None = N
         update, alpha, claimed, _ = update
     _, leaves = plain_and_leaves(update)
     forms = {} if forms is None else forms
-    key = alpha, claimed, *[(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()]
+    key = alpha, claimed, layout_key(leaves)
     if (form := forms.get(key)) is None:
         form = forms[key] = form_of(Layout.of(leaves), settings, alpha, claimed)
     B, A = ([leaves[(pair[side],)] for pair in form.names] for side in (0, 1))

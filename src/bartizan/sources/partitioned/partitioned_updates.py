@@ -30,10 +30,10 @@ from bartizan.updates import Noise, Updates
 from bartizan.updates.build import finish_sum, rest_of
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.columns import Row, stack
-from bartizan.updates.forms import usual_container
 from bartizan.updates.layout import Layout, rebuild
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate
 from bartizan.updates.server_inputs import Target, server_row
+from bartizan.updates.updates import usual_container
 
 OVERFLOW = "its values are so large that their squares overflow"
 

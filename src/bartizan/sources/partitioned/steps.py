@@ -22,9 +22,9 @@ from bartizan.measure.measurements import Measurements
 from bartizan.sources.partitioned.opening import Held, clients_of, opened
 from bartizan.updates import ColumnPass, Updates
 from bartizan.updates.columns import Row, stack
-from bartizan.updates.forms import form_of
 from bartizan.updates.layout import Layout, is_tensor, rebuild
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate, reason_of
+from bartizan.updates.updates import form_of
 
 CHANGED = "its update changed between sketching and summing"
 
