@@ -71,9 +71,9 @@ class Recheck:
     scale: float | None
     seed: int = field(default_factory=fresh_seed, repr=False)
     read: Measurements | None = None
-    """All clients that were sketched again so far."""
+    """The clients that were sketched again so far."""
     compared: Measurements | None = None
-    """Those of them whose inner products are known."""
+    """The ones among them whose inner products are known."""
     looks: dict[int, Measurements] = field(default_factory=dict)
 
     @classmethod
@@ -126,7 +126,7 @@ class Recheck:
 
 
 def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | None) -> list[int]:
-    """All rows that enter the result, and as many others as an honest majority needs.
+    """Return all rows that enter the result, and as many others as an honest majority needs.
 
     With at most f attackers, 2f + 1 others have an honest majority; where f is not known all are taken. Those close to
     the heaviest come first, since small distances show most.

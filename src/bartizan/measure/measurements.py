@@ -42,7 +42,7 @@ class Measurements:
     short_of_digits: float = SHORT_OF_DIGITS
     """The least ratio of squared distance to squared norm for which the Gram matrix has enough digits."""
     scale: float | None = None
-    """What the updates were multiplied by, in float64, if they were so tiny that their squares underflow."""
+    """The factor on the updates, read in float64, if they were so tiny that their squares underflow."""
     sketch: Any = None
     """The sketch that they were measured by, with this seed."""
     seed: int = field(default=0, repr=False)

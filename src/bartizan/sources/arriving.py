@@ -34,14 +34,14 @@ class StoredUpdate:
     """One client's update as a round keeps it, in memory or mapped, with its sketch."""
 
     update: Any
-    """As it was parsed; where that must be done again at close, the update."""
+    """The parsed update; the update itself where it must be parsed again at close."""
     size: float
     layout: Layout | None = None
     measured: Measurements | None = None
     rewritable: bool = False
-    """Whether it stays in files that its client may rewrite."""
+    """True if it stays in files that its client may rewrite."""
     reason: str | None = None
-    """Why the client is quarantined, as far as its update alone shows it."""
+    """The reason for quarantine, as far as the update alone shows it."""
 
 
 class Arrivals:

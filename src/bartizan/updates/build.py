@@ -217,7 +217,7 @@ def _empty_result(clients: Updates) -> Row:
 
 
 def _integers(clients: Updates, weights: Floats) -> dict[Path, Array]:
-    """Integer entries, flat: the weighted median of the clients and the reference, which has the rest of 1."""
+    """Return integer entries, flat: the weighted median of the clients and the reference, which has the rest of 1."""
     rows = list(clients.integers)
     if clients.reference is not None:
         rows.append(clients.reference.integers)

@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 def stack(rows: Sequence[Row], layout: Layout) -> UpdateRows:
-    """These rows, in host memory or on a GPU."""
+    """Return these rows, in host memory or on a GPU."""
     if is_tensor(rows[0].floats[0]):
         from bartizan.updates.gpu_rows import GpuRows
 
@@ -53,7 +53,7 @@ class UpdateRows(Protocol):
 
     @property
     def needs_copy(self) -> bool:
-        """Whether some arrays can't be read in place, and are copied a block at a time."""
+        """True if some arrays can't be read in place, and are copied a block at a time."""
 
     @property
     def dtype(self) -> np.dtype:
@@ -62,22 +62,22 @@ class UpdateRows(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Sequence[int] | Array) -> Self:
-        """Some of the rows."""
+        """Return some of the rows."""
 
     def with_row(self, other: Any) -> Self:
-        """These rows, and after them the one row of `other`."""
+        """Return these rows, and after them the one row of `other`."""
 
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterable[tuple[int, ColumnBlock]]:
-        """Blocks of columns: (first coordinate, the block's rows).
+        """Return blocks of columns: (first coordinate, the block's rows).
 
         Every block but the last has a width that is a multiple of `multiple_of`, a power of two (and of `tile`, what
         kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller passes only few rows.
         """
 
     def row(self, index: int, start: int, stop: int) -> Any:
-        """These columns of one row, in one contiguous array."""
+        """Return these columns of one row, in one contiguous array."""
 
     def zeros(self, *shape: int) -> Any:
         """A float64 array for the kernels' sums."""
@@ -146,7 +146,7 @@ class HostRows:
         return self.part(start, stop)[index]
 
     def part(self, start: int, stop: int) -> Rows:
-        """These columns of the rows."""
+        """Return these columns of the rows."""
         pointers, steps, ends, codes, *_ = self.table
         if stop - start == ends[-1] and not self.needs_copy:
             return Rows(self.table, self.dtype, self.arrays)
@@ -187,7 +187,7 @@ def inner_products(sketches: Floats) -> Floats:
 
 
 def numbers(array: Array, entry: Entry) -> Array:
-    """Numbers in host memory, in a precision that NumPy can sum; float32 and float64 stay as they are."""
+    """Return numbers in host memory, in a precision that NumPy can sum; float32 and float64 stay as they are."""
     if is_tensor(array):
         return (array if entry.dtype == "float64" else array.float()).cpu().numpy()
     if entry.dtype == "bfloat16" and array.dtype == np.uint16:

@@ -34,7 +34,7 @@ from bartizan.updates.headers import (
     write_safetensors_header,
 )
 from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf
-from bartizan.updates.mapping import MOST_MAPPED, MappedFile, copied, n_mapped
+from bartizan.updates.mapping import MAX_MAPPED, MappedFile, copied, n_mapped
 from bartizan.updates.server_inputs import server_leaves
 from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, FetchLimits, StoredPlace, uploaded
 
@@ -212,7 +212,7 @@ def open_point(point: Any, timeout: float = TIMEOUT) -> Any:
 
 
 def max_bytes_like(reference: Any) -> int:
-    """Bytes that a client's update in a store may have: room for the numbers of the reference in 64 bits, if any."""
+    """Return the bytes that a client's update in a store may have: the reference's numbers in 64 bits, if any."""
     if reference is None:
         return MAX_UPDATE_BYTES
     numbers = sum(math.prod(leaf.shape) for leaf in server_leaves("reference", reference).values())
@@ -291,7 +291,7 @@ class LocalFiles:
 
     def _mapped(self, file: IO[bytes], size: int, *, tensors: bool = False) -> Array:
         """The file's bytes; ServerResourceError if they can be neither mapped nor copied: that is no client's fault."""
-        if self.exposed or n_mapped() < MOST_MAPPED:
+        if self.exposed or n_mapped() < MAX_MAPPED:
             try:
                 mapped = MappedFile(file.fileno(), size, "private" if self.exposed and tensors else "read")
                 return mapped.memory(writable=tensors)  # torch wants to hear that it may write
@@ -337,7 +337,7 @@ def _view(memory: Array, dtype: np.dtype, shape: tuple[int, ...], start: int, or
 
 
 def _as_leaf(memory: Array, place: Tensor, like: Any) -> Any:
-    """This place of the map as an array of the library that `like` is of."""
+    """Return this place of the map as an array of the library that `like` is of."""
     # A .npy file keeps the byte order of `like`; a .safetensors file is little-endian.
     dtype = place.stored if place.name or is_tensor(like) else like.dtype
     array: Array = np.ndarray(place.shape, dtype, memory, place.start)
@@ -349,7 +349,7 @@ def _is_name(key: tuple[Any, ...]) -> bool:
 
 
 def bfloat16_array(bits: Array) -> Any:
-    """These bits as a bfloat16 array of torch, or of ml_dtypes."""
+    """Return these bits as a bfloat16 array of torch, or of ml_dtypes."""
     with contextlib.suppress(ModuleNotFoundError):
         import torch
 

@@ -17,8 +17,8 @@ from bartizan._util.types import Array
 from bartizan.updates.dlpack import DLPackArray, borrowed, speaks_dlpack
 
 Path = tuple[Any, ...]
-MOST_NODES = 100_000  # of one update's container: a client may nest it without end
-LARGE, PADDED = 2**26, 2**4  # arrays of more than LARGE bytes must own memory for one in PADDED of them
+MAX_NODES = 100_000  # of one update's container: a client may nest it without end
+MAX_UNOWNED_BYTES, MAX_REPEATS = 2**26, 2**4  # arrays of more bytes must own memory for one in MAX_REPEATS of them
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """In the place of an update that can't be read, the reason for which its client is quarantined."""
+    """A stand-in for an update that can't be read: the reason for which its client is quarantined."""
 
     reason: str
 
@@ -79,7 +79,7 @@ class Layout:
         return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
     def misfit(self, other: Layout, *, any_precision: bool = False) -> str | None:
-        """Why `other` is not an update of this layout (in any key order); None if it is.
+        """Return why `other` is not an update of this layout (in any key order); None if it is.
 
         With `any_precision` floats may be of other dtypes, so may integers, and the device does not matter.
         """
@@ -146,7 +146,7 @@ def plain_and_leaves(update: Any) -> tuple[Any, dict[Path, Any]]:
     except OverflowError as too_large:
         raise TypeError(f"a number is too large: {too_large}") from None
     claimed = sum([leaf.nbytes for leaf in leaves.values()])
-    if claimed > LARGE and claimed > PADDED * (held := _memory(leaves.values())):
+    if claimed > MAX_UNOWNED_BYTES and claimed > MAX_REPEATS * (held := _memory(leaves.values())):
         raise TypeError(
             f"its entries have {claimed:,} bytes together and memory for {held:,}, which they repeat; "
             "send arrays that hold all of their own"
@@ -155,8 +155,8 @@ def plain_and_leaves(update: Any) -> tuple[Any, dict[Path, Any]]:
 
 
 def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int]) -> Any:
-    if next(nodes) > MOST_NODES:
-        raise TypeError(f"the update has more than {MOST_NODES:,} parts")
+    if next(nodes) > MAX_NODES:
+        raise TypeError(f"the update has more than {MAX_NODES:,} parts")
     kind = type(node)
     if kind is np.ndarray or kind is DLPackArray or is_tensor(node):
         leaves[path] = node
@@ -195,7 +195,7 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
 
 
 def _memory(leaves: Iterable[Any]) -> int:
-    """Bytes of memory that these arrays use; shared memory counts once."""
+    """Return the bytes of memory that these arrays use; shared memory counts once."""
     spans = sorted(_span(leaf) for leaf in leaves if leaf.nbytes)
     held, reached = 0, ("", 0)
     for device, start, stop in spans:
@@ -209,7 +209,7 @@ def _memory(leaves: Iterable[Any]) -> int:
 
 
 def _span(leaf: Any) -> tuple[str, int, int]:
-    """Device, first byte and end of the memory of an array."""
+    """Return device, first byte and end of the memory of an array."""
     if is_tensor(leaf):
         if leaf.is_contiguous():
             return _device_name(leaf.device), leaf.data_ptr(), leaf.data_ptr() + leaf.nbytes
@@ -257,7 +257,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_tensor(value: Any) -> TypeGuard[Any]:
-    """Whether `value` is a torch tensor; imports nothing, since a tensor's owner has imported torch already."""
+    """Return whether `value` is a torch tensor; import nothing, since a tensor's owner has imported torch already."""
     if type(value) is np.ndarray:
         return False
     torch = sys.modules.get("torch")
@@ -302,7 +302,7 @@ def _tensor_kind(dtype: Any, layout: Any, device: Any) -> tuple[str, bool]:
 
 
 def itemsize_of(dtype: str) -> int:
-    """Bytes of one number, by the name of its dtype."""
+    """Return the bytes of one number, by the name of its dtype."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 

@@ -24,14 +24,14 @@ from bartizan.errors import server_error
 
 PIECE_BYTES = 2**28  # that are mapped at a time, at least
 CHUNK_BYTES = 2**22  # that are copied at a time
-MOST_MAPPED = 2**14  # of the 65,530 mappings that Linux allows a process
+MAX_MAPPED = 2**14  # of the 65,530 mappings that Linux allows a process
 NEIGHBOURS = 2**21  # bytes that the kernel may map at a time around the page that was asked for
 DONTNEED = 4  # MADV_DONTNEED
 SYNC = 4 if sys.platform == "linux" else 16  # MS_SYNC
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a private map that is larger than RAM needs no RAM set aside
 
 Access = Literal["read", "private", "shared"]
-"""What may be written to a mapping: nothing, pages of this process only, or the file."""
+"""The part of a mapping that may be written: nothing, pages of this process only, or the file."""
 ACCESS_OF_MODE: dict[str, Access] = {"r": "read", "c": "private", "r+": "shared", "w+": "shared"}  # of `np.memmap`
 
 
@@ -46,7 +46,7 @@ class MappedPart(NamedTuple):
     name: Any = None
 
     def file_now(self) -> str | None:
-        """Device and inode of the file; of `np.memmap` those that its name has now, None if it is gone."""
+        """Return device and inode of the file; of `np.memmap` those that its name has now, None if it is gone."""
         if self.file:
             return self.file
         try:
@@ -91,7 +91,7 @@ class MappedFile:
 
 
 class _Bytes:
-    """What NumPy makes an array from that keeps the mapping."""
+    """A buffer for NumPy's arrays that keeps the mapping."""
 
     def __init__(self, mapped: MappedFile, *, writable: bool) -> None:
         assert mapped.part is not None
@@ -163,7 +163,7 @@ def release(array: Array, low: int, high: int) -> None:
 
 
 def span(array: Array) -> tuple[int, int]:
-    """Addresses of the first byte of an array and of the byte after its last."""
+    """Return the addresses of the first byte of an array and of the byte after its last."""
     return np.lib.array_utils.byte_bounds(array)
 
 

@@ -28,7 +28,7 @@ from bartizan.updates.layout import (
 from bartizan.updates.server_inputs import server_leaves, server_row, shapes, shown
 from bartizan.updates.updates import Updates
 
-LONGEST_REASON = 300  # characters of a reason for quarantine
+REASON_CHARACTERS = 300  # characters of a reason for quarantine
 NO_FLOATS = (
     "The updates hold no floating-point numbers to aggregate (convert integers with .astype(float) or .float())."
 )
@@ -54,7 +54,7 @@ def parse_updates(
 
 
 def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: ColumnPass) -> Updates:
-    """One array with a row a client: all clients have the same layout."""
+    """Parse one array with a row per client: all clients have the same layout."""
     if updates.ndim < 2:
         raise ValueError(
             f"Wanted one row a client, (M, p); got an array of shape {tuple(updates.shape)}. "
@@ -96,7 +96,7 @@ def _matrix_rows(x: Any, layout: Layout) -> UpdateRows:
 
 
 def as_list(updates: Any) -> Sequence[Any]:
-    """One item a client; TypeError on a container that has no order of clients."""
+    """Return one item per client; raise TypeError on a container that has no order of clients."""
     if isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
         raise TypeError(
             f"Wanted a 2-D array or a list with one update a client; got {type(updates).__name__}. "
@@ -162,7 +162,7 @@ class InspectedUpdates:
         return layout
 
     def quarantined(self, layout: Layout) -> dict[int, str]:
-        """Clients that can't be read or have another layout, and why."""
+        """Return the clients that can't be read or have another layout, and why."""
         layouts = {id(one.layout): one.layout for one in self.parsed.values()}
         misfits = {key: None if own is layout else _misfit(layout, own) for key, own in layouts.items()}
         reasons = {client: misfits[id(one.layout)] for client, one in self.parsed.items()}
@@ -232,12 +232,12 @@ def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED) -> Updates:
 
 
 def _misfit(layout: Layout, own: Layout) -> str | None:
-    """Why a client's layout is not the round's; comparing a client's keys may raise anything."""
+    """Return why a client's layout is not the round's; comparing a client's keys may raise anything."""
     try:
         misfit = layout.misfit(own)
     except Exception as error:
         return reason_of(error)
-    return None if misfit is None else short(misfit, LONGEST_REASON)
+    return None if misfit is None else short(misfit, REASON_CHARACTERS)
 
 
 def reason_of(error: Exception) -> str:
@@ -248,7 +248,7 @@ def reason_of(error: Exception) -> str:
         said = "its message can't be read"
     if not isinstance(error, TypeError):
         said = f"the update can't be read: {type(error).__name__}: {said}"
-    return short(said, LONGEST_REASON)
+    return short(said, REASON_CHARACTERS)
 
 
 def _row(leaves: dict[Path, Any], layout: Layout) -> Row:

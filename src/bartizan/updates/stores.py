@@ -54,7 +54,7 @@ class StoredPlace:
     fs: Any
     path: str
     problem: str = ""
-    """Why the store itself would take the path for another one; empty if it would not."""
+    """The reason why the store itself would take the path for another one; empty if it would not."""
     timeout: float | None = None
     """Seconds that a request may take, if others than those given with `open_update`."""
 
@@ -108,7 +108,7 @@ def matching(pattern: str, timeout: float) -> tuple[str, list[StoredPlace]]:
 
 
 def _misread(fs: Any, path: str, timeout: float) -> str:
-    """Why the store would take this path for another one: some read ``?versionId=...`` at its end."""
+    """Return why the store would take this path for another one: some read ``?versionId=...`` at its end."""
     if "?" not in path:
         return ""
     with suppress(FileNotFoundError):

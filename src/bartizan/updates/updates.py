@@ -208,7 +208,7 @@ class Updates:
         return origin
 
     def fault(self, row: int) -> str:
-        """Why the numbers of a row can't be used, whose squared norm is not finite or too large."""
+        """Return why the numbers of a row can't be used, whose squared norm is not finite or too large."""
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):

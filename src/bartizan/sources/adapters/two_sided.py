@@ -127,7 +127,7 @@ def _added(total: Any, where: Any, more: Any) -> Any:
 def _products(
     stack: Stack, side: str, fixed: Sequence[int], maps: RandomSigns | None
 ) -> tuple[Any, Sequence[Any], Sequence[Any]]:
-    """What one read of the factors of one side gives, each with the modules first.
+    """Return the results of one read of the factors of one side, each with the modules first.
 
     Projected rows, (rows of the stack, rows of the sketch), or None; inner products of the rows of each adapter,
     (adapters, count, count) for each group of the stack; those of all rows with the rows of each fixed adapter.
@@ -159,7 +159,7 @@ class RandomSigns:
         self.starts = np.cumsum([0, *steps]).tolist()
 
     def columns(self, modules: npt.NDArray[np.intp], side: str, low: int, x: Any) -> Any:
-        """What columns of these modules' factors from `low` on need, (modules, columns, rows) of +-1, as `x` is."""
+        """Return signs for columns of these modules' factors from `low` on, (modules, columns, rows), as `x` is."""
         n, _, width = x.shape
         words = np.empty((n, -(-width * self.rows // 64)), "<u8")
         for own, module in zip(words, modules.tolist(), strict=True):
@@ -170,7 +170,7 @@ class RandomSigns:
 
 
 def _signs(octets: npt.NDArray[np.uint8], like: Any) -> Any:
-    """One sign for each bit, where `like` is and of its dtype."""
+    """Return one sign per bit, where `like` is and of its dtype."""
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
     table = _cast(placed(1.0 - 2 * bits, like), like)
     if is_tensor(like):
