@@ -357,10 +357,10 @@ def _viewed(leaf: Any) -> Array:
 
 
 def like_leaf(flat: Any, leaf: Any) -> Any:
-    """`flat`, in the storage of `flat_of`, as an array of the leaf's library, dtype and shape."""
-    if is_tensor(flat):
-        return flat.view(leaf.shape)
+    """Return `flat`, in the storage of `flat_of`, as an array of the leaf's library, dtype and shape."""
     if is_tensor(leaf):
+        if is_tensor(flat):
+            return flat.view(leaf.shape)
         torch = sys.modules["torch"]
         return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype).to(leaf.device)
     if _name(leaf.dtype) == "bfloat16":

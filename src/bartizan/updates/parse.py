@@ -118,9 +118,6 @@ class ParsedUpdate(NamedTuple):
     layout: Layout
     row: Row
 
-    def in_order_of(self, layout: Layout) -> Row:
-        return self.row if self.layout is layout else _row(self.leaves, layout)
-
 
 @dataclass(frozen=True)
 class InspectedUpdates:
@@ -136,7 +133,7 @@ class InspectedUpdates:
         known: dict[Any, Layout] = {}  # most clients send the same layout: it is described once
         for client, update in enumerate(sent):
             try:
-                parsed[client] = parse_one(update, known)
+                parsed[client] = update if type(update) is ParsedUpdate else parse_one(update, known)
             except Exception as error:  # a client's container may raise anything; the round goes on
                 unreadable[client] = reason_of(error)
         return cls(parsed, unreadable)
@@ -183,7 +180,8 @@ class InspectedUpdates:
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
         kept = [client for client in self.parsed if client not in quarantined]
-        rows = [] if elsewhere else [self.parsed[client].in_order_of(layout) for client in kept]
+        own = [] if elsewhere else [self.parsed[client] for client in kept]
+        rows = [one.row if one.layout is layout else _row(one.leaves, layout) for one in own]
         return Updates(
             layout=layout,
             rows=elsewhere.take(kept) if elsewhere else stack(rows, layout),
@@ -199,12 +197,10 @@ class InspectedUpdates:
 
 
 def parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
-    """Inspect one update, unless that was done before; raises TypeError if it can't take part.
+    """Inspect one update; raise TypeError if it can't take part.
 
     `known` keeps the layouts: clients that send the same one share it.
     """
-    if type(update) is ParsedUpdate:
-        return update
     plain, leaves = plain_and_leaves(update)
     if not leaves:
         raise TypeError("the update is empty")
