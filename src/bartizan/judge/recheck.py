@@ -53,6 +53,15 @@ def geometry_by(sketch: Sketch, source: Source, seed: int = 0) -> Geometry:
     return geometry_of(source, source.measure(sketch, seed).on_host(), {})
 
 
+def largest_ratio(first: Sketch, second: Projection) -> float | None:
+    """Return the largest ratio of squared distances, second sketch over first, of updates that depend on neither seed.
+
+    None where the first sketch projects or guarantees nothing.
+    """
+    least = first.typical_norm_ratio_range(PROBABILITY_OF_ERROR)[0] if isinstance(first, Projection) else 0.0
+    return second.norm_ratio_range(PROBABILITY_OF_ERROR)[1] / least if least else None
+
+
 @dataclass
 class Recheck:
     """Sketches the selected clients and enough others again, with a seed of its own.
@@ -67,7 +76,7 @@ class Recheck:
     source: Source
     sketch: Projection
     most: float
-    """The largest ratio of squared distances, second sketch over first, of an update that depends on neither seed."""
+    """The `largest_ratio`."""
     scale: float | None
     seed: int = field(default_factory=fresh_seed, repr=False)
     read: Measurements | None = None
@@ -79,11 +88,8 @@ class Recheck:
     @classmethod
     def of(cls, source: Source, first: Measurements, second: Projection) -> Recheck | None:
         """Return the recheck of a round that was measured so; None where that projects or guarantees nothing."""
-        if not isinstance(first.sketch, Projection):
-            return None
-        least = first.sketch.typical_norm_ratio_range(PROBABILITY_OF_ERROR)[0]
-        most = second.norm_ratio_range(PROBABILITY_OF_ERROR)[1]
-        return cls(source, second, most / least, first.scale) if least else None
+        most = largest_ratio(first.sketch, second)
+        return None if most is None else cls(source, second, most, first.scale)
 
     def suspects(self, rule: AnyRule, decision: Decision, geometry: Geometry, clients: Sequence[int]) -> dict[int, str]:
         """Return the clients whose distances differ between the two sketches, and by how much."""
