@@ -23,6 +23,7 @@ from bartizan.updates.layout import (
     flat_of,
     is_array,
     layout_key,
+    on_gpu,
     plain_and_leaves,
 )
 from bartizan.updates.server_inputs import server_leaves, server_row, shapes, shown
@@ -87,7 +88,7 @@ def _one_entry(shape: tuple[int, ...], dtype: str, device: str) -> Layout:
 
 
 def _matrix_rows(x: Any, layout: Layout) -> UpdateRows:
-    if layout.entries[0].device != "cpu":
+    if on_gpu(x):
         from bartizan.updates.gpu_rows import GpuRows
 
         return GpuRows.of_matrix(x, layout)
