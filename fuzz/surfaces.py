@@ -13,7 +13,7 @@ from typing import Any
 _spec = find_spec("bartizan")
 HOME = str(Path(_spec.origin or "").parent) if _spec else ""
 RAISE = dis.opmap["RAISE_VARARGS"]
-LONGEST_MESSAGE, LONGEST_REASON = 4000, 600
+LONGEST_MESSAGE, REASON_CHARACTERS = 4000, 600
 CLIENT_MEMORY_ERROR = "raised by a client"
 """Text of a MemoryError that a client raises, to tell it from one of the library's."""
 ACCEPTED, COMPARED, REFUSED = "accepted", "compared", "refused"
@@ -135,4 +135,4 @@ def out_of_memory(error):
 
 def fair(reason):
     """Return whether a client's quarantine is explained in a few words, and not by a lack of memory."""
-    return 10 < len(reason) < LONGEST_REASON and ("MemoryError" not in reason or CLIENT_MEMORY_ERROR in reason)
+    return 10 < len(reason) < REASON_CHARACTERS and ("MemoryError" not in reason or CLIENT_MEMORY_ERROR in reason)

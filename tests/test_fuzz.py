@@ -31,8 +31,9 @@ from bartizan.lab.data import cifar, idx
 from bartizan.lab.runs import checkpoint
 from bartizan.rules.krum import Krum
 from bartizan.sources.adapters import result_template
-from bartizan.updates import Updates, forms, parse_updates
+from bartizan.updates import Updates, parse_updates
 from bartizan.updates import build as combining
+from bartizan.updates.updates import usual_container
 from fuzz import engine, surfaces
 from fuzz.engine import Monitor
 from fuzz.surfaces import CLIENT_MEMORY_ERROR, SURFACES, RefusedError, Surface, documented, fair, missing
@@ -159,7 +160,7 @@ BROKEN = {  # what is broken: the surface, where, the thing put there, what the 
     "sizes of any ratio": ("sizes", sys.modules["bartizan.measure.client_sizes"], "LEAST_SIZE", 0.0, "were taken"),
     "a container chosen without the weights": (
         *("weightless", Updates, "like_of"),
-        *(lambda self, weights: forms.usual_container(self.containers, np.ones(len(self))), "a client without weight"),
+        *(lambda self, weights: usual_container(self.containers, np.ones(len(self))), "a client without weight"),
     ),
     "a rank chosen without the weights": (
         *("weightless-adapters", result_template.Template, "of"),

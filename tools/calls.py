@@ -1,8 +1,9 @@
-"""Count the files and calls of the package that one aggregation crosses: `python tools/calls.py`."""
+"""Count the files and calls of the package that one aggregation crosses; with --list, name each function."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -16,17 +17,14 @@ HOME = str(Path(bz.__file__).parent)
 M, P = 20, 5000
 
 
-def crossed(call: Callable[[], object]) -> tuple[int, int]:
-    """Return how many files of the package a call executes, and how many Python calls it makes in them."""
-    files: set[str] = set()
-    calls = 0
+def crossed(call: Callable[[], object]) -> Counter[tuple[str, str]]:
+    """Return how often one call enters each function of the package, by file and name."""
+    entered: Counter[tuple[str, str]] = Counter()
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal calls
-        name = frame.f_code.co_filename
-        if event == "call" and name.startswith(HOME):
-            files.add(name)
-            calls += 1
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(HOME):
+            entered[code.co_filename.removeprefix(HOME + "/"), code.co_qualname] += 1
 
     call()  # imports and compiles
     sys.setprofile(profile)
@@ -34,7 +32,7 @@ def crossed(call: Callable[[], object]) -> tuple[int, int]:
         call()
     finally:
         sys.setprofile(None)
-    return len(files), calls
+    return entered
 
 
 def main() -> None:
@@ -52,8 +50,10 @@ def main() -> None:
         "a round of 20 clients": a_round,
     }
     for name, call in cases.items():
-        files, calls = crossed(call)
-        print(f"{name:<28} {files:>4} files {calls:>6,} calls")
+        entered = crossed(call)
+        print(f"{name:<28} {len({file for file, _ in entered}):>4} files {entered.total():>6,} calls")
+        if "--list" in sys.argv:
+            print(*(f"{count:>8}  {file}  {function}" for (file, function), count in sorted(entered.items())), sep="\n")
 
 
 if __name__ == "__main__":

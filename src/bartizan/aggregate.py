@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
@@ -264,7 +265,7 @@ class Options(TypedDict, total=False):
 
 
 def rule_of(rule: Any) -> AnyRule:
-    """A rule as it is, or one by its name."""
+    """Return a rule as it is, or one by its name."""
     if isinstance(rule, (Rule, CoordinateWise)):
         return rule
     if not isinstance(rule, str):
@@ -279,21 +280,27 @@ def rule_of(rule: Any) -> AnyRule:
 
 
 def sketch_of(sketch: Any) -> Sketch | str:
-    """A sketch as it is, one by its name, or "auto"."""
+    """Return a sketch as it is, one by its name, or "auto"."""
     if isinstance(sketch, Sketch) or (isinstance(sketch, str) and sketch == "auto"):
         return sketch
     if isinstance(sketch, str):
-        from bartizan import registry
-
-        return registry.sketch(sketch)
+        return _named_sketch(sketch)
     raise TypeError(
         f"sketch must be a sketch such as Exact() or Rotated(k=4096), its name, or 'auto'; got {quoted(sketch)}."
         f"{_hint(sketch)}"
     )
 
 
+@lru_cache(maxsize=16)
+def _named_sketch(name: str) -> Sketch:
+    """Return a sketch by its name, looked up once: small rounds are called often."""
+    from bartizan import registry
+
+    return registry.sketch(name)
+
+
 def _hint(given: Any) -> str:
-    """A hint at the right argument, for an error message."""
+    """Return a hint at the right argument, for an error message."""
     if isinstance(given, type):
         return f" That is the class: call it, as in {given.__name__}(...)."
     return f" Put a rule behind it, as in {given!r} >> Mean()." if isinstance(given, PreAggregator) else ""

@@ -29,8 +29,7 @@ from bartizan.result import Aggregation
 from bartizan.updates.files import create_update, is_address, max_bytes_like, open_paths, open_point
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import parse_updates
-from bartizan.updates.places import StoredPlace
-from bartizan.updates.stores import TIMEOUT, explained, filesystem, uploaded
+from bartizan.updates.stores import TIMEOUT, StoredPlace, explained, filesystem, uploaded
 
 TOO_FEW = 3  # exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail
 READ = ("--reference", "--trusted", "--sizes")

@@ -20,8 +20,7 @@ from bartizan.measure.client_sizes import is_size
 from bartizan.updates.files import is_address
 from bartizan.updates.headers import read_json_object
 from bartizan.updates.layout import Unreadable
-from bartizan.updates.places import StoredPlace
-from bartizan.updates.stores import explained, filesystem, matching
+from bartizan.updates.stores import StoredPlace, explained, filesystem, matching
 
 Place: TypeAlias = Path | StoredPlace | str
 """A path, an object that a store listed, or an address that the caller wrote."""

@@ -24,9 +24,10 @@ from bartizan.measure.client_sizes import SIZE_RANGE, is_size
 from bartizan.result import Aggregation
 from bartizan.rules.base import Rule
 from bartizan.sources.arriving import Arrivals, StoredUpdate, copied
+from bartizan.sources.local import open_points
 from bartizan.sources.rewritten import may_be_rewritten
 from bartizan.updates import Progress
-from bartizan.updates.files import is_place, max_bytes_like, open_point, opened
+from bartizan.updates.files import is_place, max_bytes_like, opened
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.spill import Spill
 
@@ -82,8 +83,8 @@ class Round(Generic[U]):
         if isinstance(aggregator.rule, Rule):
             aggregator.rule.check_trusted(trusted is not None)
         self._aggregator, self._history, self._strict, self._copy = aggregator, history, strict, copy
-        points = {"reference": open_point(reference), "trusted": open_point(trusted)}
-        self._max_bytes = max_bytes_like(points["reference"])
+        points = open_points(reference=reference, trusted=trusted)
+        self._max_bytes = max_bytes_like(points.get("reference"))
         self._arrivals = Arrivals(aggregator.rule, aggregator.sketch, seed, points, strict, memory)
         self._recheck = recheck
         self._stored: dict[Any, StoredUpdate] = {}
@@ -107,7 +108,7 @@ class Round(Generic[U]):
         with self._begin_add(client):
             on_disk = is_place(update)
             held = opened(update, max_bytes=self._max_bytes) if on_disk else copied(update) if self._copy else update
-            stored = self._arrivals.measured(held, float(size), may_be_rewritten(update))
+            stored = self._arrivals.measured(held, float(size), on_disk and may_be_rewritten(update))
             if stored.reason is not None and self._strict:
                 raise BadClientError(client, stored.reason)
             if stored.layout is None:
@@ -234,20 +235,19 @@ class Round(Generic[U]):
         else:
             self._stored = {}
         self._arrivals.forget()
-        self._clear_spill()
+        if self._spill is not None:
+            self._clear_spill(self._spill)
 
-    def _clear_spill(self) -> None:
+    def _clear_spill(self, spill: Spill) -> None:
         """Remove the spilled files of a round that is over, when no late update is being written there any more."""
-        if self._spill is None:
-            return
         with self._changed:
             over = self._state in ("closed", "discarded") and not self._running
         if over:
-            self._spill.clear()
+            spill.clear()
 
     @contextmanager
     def _begin_add(self, client: Any) -> Iterator[None]:
-        """While a client is added, it can't be added again, and the round can't be closed before a deadline."""
+        """Mark a client as being added: it can't be added again, and `close` waits for it until its deadline."""
         _check_id(client)
         with self._changed:
             self._check_new(client)
@@ -260,7 +260,8 @@ class Round(Generic[U]):
                 self._adding.discard(client)
                 self._running -= 1
                 self._changed.notify_all()
-            self._clear_spill()
+            if self._spill is not None:
+                self._clear_spill(self._spill)
 
     def _check_new(self, client: Any, *, failing: bool = False) -> None:
         if self._state != "open":

@@ -41,7 +41,7 @@ class Roster:
     """Whether products of float32 updates are summed in float32, as on a GPU."""
 
     def without(self, reasons: Mapping[int, str]) -> Roster:
-        """The same with these clients quarantined; under `strict` the first is raised."""
+        """Return the same roster with these clients quarantined; under `strict` raise the first."""
         if not reasons:
             return self
         if self.strict:
@@ -81,10 +81,10 @@ class Source(Protocol):
     roster: Roster
 
     def refuses(self, rule: AnyRule, sketch: Sketch) -> str | None:
-        """Why this source can't serve them; None if it can."""
+        """Return why this source can't serve them; None if it can."""
 
     def settle(self, rule: AnyRule, sketch: Sketch | str, seed: int | None) -> tuple[Sketch, int]:
-        """The sketch that "auto" stands for here, and a seed, drawn after the last update if none is given."""
+        """Return the sketch that "auto" stands for here, and a seed, drawn after the last update if none is given."""
 
     def measure(
         self,
@@ -101,10 +101,10 @@ class Source(Protocol):
         """
 
     def explain(self, clients: Sequence[int]) -> dict[int, str]:
-        """Why the numbers of these clients can't be used; asked where a norm is not finite, or too large."""
+        """Return why the numbers of these clients can't be used, whose norms are not finite, or too large."""
 
     def combine(self, judgement: Judgement) -> Combined:
-        """The result by the judgement's weights or its coordinate-wise stage; LostClients where updates are gone."""
+        """Combine by the judgement's weights or its coordinate-wise stage; raise LostClients where updates are gone."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from bartizan._util import machine
 from bartizan._util.console import ProgressLine
 from bartizan._util.seeds import fresh_seed
 from bartizan.attacks.nullspace import hidden_part
-from bartizan.judge.quarantine import ODDS, distorted_norms
-from bartizan.judge.recheck import RECHECK_SKETCH, Recheck
+from bartizan.judge.quarantine import distorted_norms
+from bartizan.judge.recheck import RECHECK_SKETCH, largest_ratio
+from bartizan.measure.base import PROBABILITY_OF_ERROR
 from bartizan.measure.exact import Norms
 from bartizan.measure.geometry import Geometry
 from bartizan.sources.local import LocalUpdates
@@ -120,10 +121,11 @@ def odds(*, seeds: int = 20_000) -> None:
     sketches += [bz.Gaussian(4096), bz.Gaussian(64)]
     body = []
     for sketch in sketches:
-        second, (least, most) = Recheck.of(sketch), sketch.norm_ratio_range(ODDS)
+        largest, (least, most) = largest_ratio(sketch, RECHECK_SKETCH), sketch.norm_ratio_range(PROBABILITY_OF_ERROR)
         parts = f"{least:.2f} to {most:.2f}" if least else "none"
-        body.append([f"`{sketch!r}`", parts, f"{second.most:.2f}" if second else "none"])
-    print(f"Check (a): |Px|^2 / |x|^2 at odds {ODDS:g}; check (b): most d'/d; the second sketch is {RECHECK_SKETCH!r}")
+        body.append([f"`{sketch!r}`", parts, f"{largest:.2f}" if largest else "none"])
+    at = f"with a probability of error of {PROBABILITY_OF_ERROR:g}"
+    print(f"Check (a): |Px|^2 / |x|^2 {at}; check (b): largest d'/d; the second sketch is {RECHECK_SKETCH!r}")
     print(markdown_table(["sketch", "(a) parts", "(b) most ratio"], body))
     k, p = 64, 512
     cases = [(bz.Rotated(k), 32), (bz.Rotated(k, mixing=8), 8), (bz.Gaussian(16), 8), (bz.Achlioptas(k, s=4), 8)]

@@ -105,7 +105,7 @@ def test_the_width_of_blocks_does_not_matter(sketch, monkeypatch):
     """Of many clients fewer columns are read at a time than of one: a sketch is the same to the bit."""
     clients = parse_updates(normal(1, 2**20 + 5000).astype(np.float32))
     wide = sketch.measure(clients, 5)
-    monkeypatch.setattr(columns, "MANY", 1)
+    monkeypatch.setattr(columns, "BLOCK_NUMBERS", 1)
     narrow = sketch.measure(clients, 5)
     np.testing.assert_array_equal(narrow.sketches, wide.sketches)
     np.testing.assert_array_equal(narrow.squared_norms, wide.squared_norms)

@@ -15,7 +15,7 @@ import torch
 
 import bartizan as bz
 from bartizan.errors import MemoryBudgetError
-from bartizan.updates import copies, files, mapping
+from bartizan.updates import files, mapping
 from bartizan.updates.files import create_update, open_update
 from hostile_objects import ClaimingPath
 
@@ -200,7 +200,7 @@ def test_copied_files_hold_what_mapped_ones_hold(tmp_path, monkeypatch):
     for path, state in zip(paths, states(), strict=True):
         safetensors.torch.save_file(state, path)
     wanted = bz.aggregate(paths, bz.MultiKrum(2))
-    monkeypatch.setattr(files, "MOST_MAPPED", 0)
+    monkeypatch.setattr(files, "MAX_MAPPED", 0)
     out = bz.aggregate(paths, bz.MultiKrum(2))
     np.testing.assert_allclose(out.weights, wanted.weights)
     assert {name: type(array) for name, array in out.update.items()} == {
@@ -221,7 +221,7 @@ def test_a_copied_file_that_changes_or_a_mapped_one_that_is_removed_counts_as_it
     paths = saved(tmp_path, np.random.default_rng(0).normal(size=(7, 900)))
     wanted = bz.aggregate(paths, bz.GeometricMedian(), sketch="rotated", seed=1)
     if not mapped:
-        monkeypatch.setattr(files, "MOST_MAPPED", 0)
+        monkeypatch.setattr(files, "MAX_MAPPED", 0)
     with bz.Aggregator(bz.GeometricMedian(), sketch="rotated").round(seed=1, recheck=False) as r:
         assert [r.add(path, client) for client, path in enumerate(paths)] == [None] * 7
         if harm == "cut short":
@@ -239,8 +239,8 @@ def test_copies_share_a_mapping_that_is_gone_with_them(tmp_path, monkeypatch):
     paths = saved(tmp_path, np.arange(30_000.0).reshape(3, 10_000))
     gc.collect()
     before = mapping.n_mapped()
-    monkeypatch.setattr(files, "MOST_MAPPED", 0)
-    monkeypatch.setattr(copies, "PIECE_BYTES", 200_000)  # room for two
+    monkeypatch.setattr(files, "MAX_MAPPED", 0)
+    monkeypatch.setattr(mapping, "PIECE_BYTES", 200_000)  # room for two
     with bz.Aggregator(bz.Mean()).round() as r:
         for client, path in enumerate(paths):
             assert r.add(path, client) is None

@@ -25,7 +25,7 @@ def checked_seed(seed: int) -> int:
 
 def key_of(seed: int) -> Array:
     """Return the seed as the eight key words of ChaCha."""
-    return np.frombuffer(checked_seed(seed).to_bytes(KEY_BITS // 8, "little"), dtype="<u4").astype(np.uint32)
+    return np.frombuffer(int(seed).to_bytes(KEY_BITS // 8, "little"), dtype="<u4").astype(np.uint32)
 
 
 def generator_of(seed: int, nth: int = 0) -> np.random.Generator:

@@ -54,7 +54,9 @@ def share(task: Callable[[int], None], n_tasks: int, threads: int) -> None:
 
 def share_range(task: Callable[[int, int], None], n: int, threads: int) -> None:
     """Call task(first, last) for ranges that cover 0 to n, a few for each thread, so that all are busy to the end."""
-    parts = min(n, 8 * threads) if threads > 1 else 1
+    if threads <= 1:
+        return task(0, n)
+    parts = min(n, 8 * threads)
     share(lambda i: task(n * i // parts, n * (i + 1) // parts), parts, threads)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from bartizan._util.types import Floats
-from bartizan.judge.second_look import geometry_by
+from bartizan.judge.recheck import geometry_by
 from bartizan.measure.exact import Exact
 from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates

@@ -7,8 +7,7 @@ import numpy as np
 from bartizan._util.stopwatch import Stopwatch
 from bartizan.judge.byzantine_budget import rule_for_remaining
 from bartizan.judge.quarantine import distorted_norms, enlarged, is_ordinary, unusable_numbers
-from bartizan.judge.recheck import Recheck
-from bartizan.judge.second_look import geometry_of
+from bartizan.judge.recheck import Recheck, geometry_of
 from bartizan.measure.base import Projection
 from bartizan.measure.exact import Exact
 from bartizan.measure.geometry import Geometry
@@ -38,11 +37,13 @@ def judge(
             reasons = reasons_of(source, measured)
             roster, measured = roster.without(reasons), measured.without(reasons)
     watch.lap("sketch")
-    second = Recheck.of(source, measured, recheck)
+    second = None if recheck is None else Recheck.of(source, measured, recheck)
     looks: dict[int, Measurements] = {}
     while True:
         geometry = geometry_of(source, measured, looks, roster, history)
-        rule_left = rule_for_remaining(rule, len(measured.clients), roster.quarantined, len(roster.failed))
+        rule_left, n_left = rule, len(measured.clients)
+        if roster.quarantined or roster.failed:
+            rule_left = rule_for_remaining(rule, n_left, roster.quarantined, len(roster.failed))
         decision = weigh(rule_left, geometry)
         watch.lap("weigh")
         if second is None:

@@ -6,11 +6,11 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.measure.base import PROBABILITY_OF_ERROR, Sketch
-from bartizan.measure.exact import Norms
+from bartizan.measure.exact import Exact, Norms
 from bartizan.measure.geometry import (
-    ENLARGED,
     FLOAT32_SQUARES_UNDERFLOW,
-    MIDDLE,
+    TARGET_MEDIAN_NORM,
+    TRIAL_SCALE,
     enlargement,
     mostly_below,
     norm_limit,
@@ -22,13 +22,14 @@ SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 def is_ordinary(measured: Measurements, roster: Roster) -> bool:
-    """Whether no norm is tiny, too large or distorted: one quick test, which most rounds pass."""
+    """Return whether no norm is tiny, too large or distorted: one quick test, which most rounds pass."""
     from bartizan.kernels import weigh
 
     norms, least, most = measured.squared_norms, FLOAT32_SQUARES_UNDERFLOW, norm_limit(roster.dtype)
     if measured.norms_only:
         return bool(norms.min() >= least and norms.max() <= most)  # False for NaN
-    return bool(weigh.ordinary(measured.gram, norms, least, most, *_ratios(measured.sketch)))
+    ratios = (0.0, np.inf) if isinstance(measured.sketch, Exact) else _ratios(measured.sketch)
+    return bool(weigh.ordinary(measured.gram, norms, least, most, *ratios))
 
 
 def enlarged(source: Source, measured: Measurements) -> Measurements:
@@ -42,7 +43,7 @@ def enlarged(source: Source, measured: Measurements) -> Measurements:
 
     M = len(measured.clients)
     if source.roster.dtype.itemsize == 8:
-        scale = enlargement(measured.squared_norms, M, lambda: norms(ENLARGED))
+        scale = enlargement(measured.squared_norms, M, lambda: norms(TRIAL_SCALE))
         return measured if scale == 1 else measure(measured.sketch, scale)
     if source.roster.on_gpu and mostly_below(FLOAT32_SQUARES_UNDERFLOW, measured.squared_norms[:M]):
         return measure(measured.sketch, 1.0) if np.median(norms(1.0)) > 0 else measured
@@ -50,20 +51,21 @@ def enlarged(source: Source, measured: Measurements) -> Measurements:
 
 
 def unusable_numbers(source: Source, measured: Measurements) -> dict[int, str]:
-    """Clients whose numbers are not finite or overflow, by their squared norms; the source explains why."""
+    """Return the clients whose numbers are not finite or overflow, by their squared norms, and why."""
     M, dtype = len(measured.clients), source.roster.dtype
     fit = measured.squared_norms <= norm_limit(dtype)  # False for NaN
     if fit.all():
         return {}
     if not fit[M:].all():
         raise ValueError(f"trusted is too large: its squares overflow {dtype}.")
-    beside = "" if measured.unit == 1 else f", next to the other clients' of about {measured.unit * MIDDLE:.0e}"
+    typical = measured.unit * TARGET_MEDIAN_NORM
+    beside = "" if measured.unit == 1 else f", next to the other clients' of about {typical:.0e}"
     reasons = source.explain([measured.clients[row] for row in np.flatnonzero(~fit)])
     return {client: reason + beside for client, reason in reasons.items()}
 
 
 def distorted_norms(source: Source, measured: Measurements) -> dict[int, str]:
-    """Clients whose projected norm is outside the range for vectors that do not depend on the seed.
+    """Return the clients whose projected norm is outside the range for vectors that do not depend on the seed.
 
     The exact norms were taken in the same pass. A norm that is too small hides a large update from the rule; one that
     is too large belongs to an update without the part that the projection does not show.

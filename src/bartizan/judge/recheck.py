@@ -1,4 +1,4 @@
-"""Sketch the selected clients again with a seed drawn after the last arrival."""
+"""Measure clients again: about the medoid where digits are short, and with a seed drawn after the last arrival."""
 
 from __future__ import annotations
 
@@ -9,19 +9,57 @@ import numpy as np
 
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.types import Array, Floats
-from bartizan.judge.second_look import geometry_of
-from bartizan.measure.base import PROBABILITY_OF_ERROR, Projection
+from bartizan.measure.base import PROBABILITY_OF_ERROR, Projection, Sketch
 from bartizan.measure.geometry import Geometry, MeasuredPoints, norm_limit
 from bartizan.measure.measurements import Measurements
 from bartizan.measure.rotated import Rotated
 from bartizan.rules.base import Decision
-from bartizan.source import AnyRule, Source
+from bartizan.source import AnyRule, Roster, Source
 
 # It costs one read: with a smaller k the kernels take longer, not less (`python -m studies adaptive cost`).
 RECHECK_SKETCH = Rotated()
 # Of squared norms: what float32 sums may have lost of a distance.
 ROUNDING = 1e-11
 NOT_FINITE = "its values are not finite, or too large, when it is read again: it has changed since it was sketched"
+
+
+def geometry_of(
+    source: Source,
+    measured: Measurements,
+    looks: dict[int, Measurements],
+    roster: Roster | None = None,
+    history: tuple[float, ...] = (),
+) -> Geometry:
+    """Return the geometry of measured clients; where digits are short, measure the source again about the medoid.
+
+    `looks` keeps the last such measurement, which serves again as clients leave the round.
+    """
+
+    def gram_about(row: int) -> Floats:
+        client, clients = measured.clients[row], measured.clients
+        if client not in looks or not set(clients) <= set(looks[client].clients):
+            looks.clear()
+            again = source.measure(measured.sketch, measured.seed, clients=clients, about=client, scale=measured.scale)
+            looks[client] = again.on_host()
+        gram: Floats = looks[client].of(clients).gram
+        return gram
+
+    sizes = None if roster is None or roster.sizes is None else roster.sizes[list(measured.clients)]
+    return Geometry.measured(measured, gram_about, sizes=sizes, seed=measured.seed, history=history)
+
+
+def geometry_by(sketch: Sketch, source: Source, seed: int = 0) -> Geometry:
+    """Return the geometry of all clients of a source, none of them quarantined for its numbers."""
+    return geometry_of(source, source.measure(sketch, seed).on_host(), {})
+
+
+def largest_ratio(first: Sketch, second: Projection) -> float | None:
+    """Return the largest ratio of squared distances, second sketch over first, of updates that depend on neither seed.
+
+    None where the first sketch projects or guarantees nothing.
+    """
+    least = first.typical_norm_ratio_range(PROBABILITY_OF_ERROR)[0] if isinstance(first, Projection) else 0.0
+    return second.norm_ratio_range(PROBABILITY_OF_ERROR)[1] / least if least else None
 
 
 @dataclass
@@ -38,26 +76,23 @@ class Recheck:
     source: Source
     sketch: Projection
     most: float
-    """The largest ratio of squared distances, second sketch over first, of an update that depends on neither seed."""
+    """The `largest_ratio`."""
     scale: float | None
     seed: int = field(default_factory=fresh_seed, repr=False)
     read: Measurements | None = None
-    """All clients that were sketched again so far."""
+    """The clients that were sketched again so far."""
     compared: Measurements | None = None
-    """Those of them whose inner products are known."""
+    """The ones among them whose inner products are known."""
     looks: dict[int, Measurements] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Source, first: Measurements, second: Projection | None) -> Recheck | None:
-        """For a round that was measured like this; None where that projects nothing, or guarantees nothing."""
-        if second is None or not isinstance(first.sketch, Projection):
-            return None
-        least = first.sketch.typical_norm_ratio_range(PROBABILITY_OF_ERROR)[0]
-        most = second.norm_ratio_range(PROBABILITY_OF_ERROR)[1]
-        return cls(source, second, most / least, first.scale) if least else None
+    def of(cls, source: Source, first: Measurements, second: Projection) -> Recheck | None:
+        """Return the recheck of a round that was measured so; None where that projects or guarantees nothing."""
+        most = largest_ratio(first.sketch, second)
+        return None if most is None else cls(source, second, most, first.scale)
 
     def suspects(self, rule: AnyRule, decision: Decision, geometry: Geometry, clients: Sequence[int]) -> dict[int, str]:
-        """Clients whose distances differ between the two sketches, and by how much."""
+        """Return the clients whose distances differ between the two sketches, and by how much."""
         if len(clients) < 3:  # of two clients no majority can be formed
             return {}
         rows = rows_to_recheck(decision, geometry, rule.max_byzantine())
@@ -85,7 +120,7 @@ class Recheck:
         return self.read is not None and set(clients) <= set(self.read.clients)
 
     def measured(self, clients: Sequence[int]) -> Measurements:
-        """The second sketch of these clients; each is read once."""
+        """Return the second sketch of these clients; each is read once."""
         known = () if self.read is None else self.read.clients
         new = [client for client in clients if client not in known]
         if self.read is None or new:
@@ -97,7 +132,7 @@ class Recheck:
 
 
 def rows_to_recheck(decision: Decision, geometry: Geometry, withstands: int | None) -> list[int]:
-    """All rows that enter the result, and as many others as an honest majority needs.
+    """Return all rows that enter the result, and as many others as an honest majority needs.
 
     With at most f attackers, 2f + 1 others have an honest majority; where f is not known all are taken. Those close to
     the heaviest come first, since small distances show most.

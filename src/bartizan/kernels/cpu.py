@@ -52,21 +52,22 @@ IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
 
 @IGNORE_OVERFLOW
 def gram(rows: Rows, origin: Array | None, out: Floats, probe: Probe = NO_PROBE) -> None:
-    if len(rows) > STRIPE_FROM_ROWS:
+    M, width = len(rows), rows.width
+    if M > STRIPE_FROM_ROWS:
         return _gram_of_many(rows, origin, out, probe)
-    threads, about = _threads(rows, len(rows) / 16), _only_read(origin)  # 16 products cost what one addition does
-    n_strips = -(-rows.width // STRIP)
+    threads, about = _threads(M * width * M / 16), _only_read(origin)  # 16 products cost what one addition does
+    n_strips = -(-width // STRIP)
     # Rows are cut alike for any number of threads, so that their products are the same to the bit.
-    in_parts = rows.width * len(rows) >= GRAM_PARTS_FROM_NUMBERS
+    in_parts = width * M >= GRAM_PARTS_FROM_NUMBERS
     parts = max(MIN_TASKS, min(MAX_TASKS, n_strips // STRIPS_PER_TASK)) if in_parts else 1
-    sums = np.zeros((parts, *[len(rows) + -len(rows) % SIDE] * 2))
+    sums = np.zeros((parts, *[M + -M % SIDE] * 2))
 
     def task(part: int) -> None:
         first, last = n_strips * part // parts, n_strips * (part + 1) // parts
         _gram(rows.table, np.empty(STRIP, rows.dtype), about, first, last, sums[part], *probe)
 
     share(task, parts, threads)
-    out += sums.sum(axis=0)[: len(rows), : len(rows)]
+    out += sums.sum(axis=0)[:M, :M]
 
 
 def _gram_of_many(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
@@ -100,7 +101,7 @@ def dots(rows: Rows, origin: Array | None, out: Floats) -> None:
 
 @IGNORE_OVERFLOW
 def _dots(rows: Rows, others: Array, origin: Array | None, out: Floats) -> None:
-    threads, about = _threads(rows), _only_read(origin)
+    threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     parts = -(-rows.width // UNIT)
     sums, like = np.empty((len(rows), parts)), np.empty(0, rows.dtype)
     share_range(partial(_dot_parts, rows.table, others, like, about, sums), sums.size, threads)
@@ -111,7 +112,7 @@ def _dots(rows: Rows, others: Array, origin: Array | None, out: Floats) -> None:
 @IGNORE_OVERFLOW
 def probed_norms(rows: Rows, origin: Array | None, out: Floats, probe: Probe) -> None:
     """Add the squared norms as `squared_norms` does, to the bit, and write the probe's products in the same pass."""
-    threads, about = _threads(rows), _only_read(origin)
+    threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     sums, like = np.empty((len(rows), -(-rows.width // UNIT))), np.empty(0, rows.dtype)
     share_range(partial(_probe_parts, rows.table, like, about, *probe, sums), sums.size, threads)
     for part in range(sums.shape[1]):
@@ -119,7 +120,7 @@ def probed_norms(rows: Rows, origin: Array | None, out: Floats, probe: Probe) ->
 
 
 def weighted_sum(rows: Rows, weights: Floats, rest: float, origin: Array | None, out: Rows) -> None:
-    threads, about = _threads(rows), _only_read(origin)
+    threads, about = _threads(len(rows) * rows.width), _only_read(origin)
     n_tiles, like = -(-rows.width // TILE), np.empty(0, rows.dtype)
     share_range(partial(_sum_part, rows.table, like, weights, rest, about, out.table), n_tiles, threads)
 
@@ -208,20 +209,19 @@ def _aligned(count: int, dtype: np.dtype) -> Array:
 
 
 def copied(rows: Rows, out: Array) -> None:
-    share(lambda m: _fill(rows.table, m, 0, out[m]), len(rows), _threads(rows))
+    share(lambda m: _fill(rows.table, m, 0, out[m]), len(rows), _threads(out.size))
 
 
 @IGNORE_OVERFLOW
 def rotated(rows: Rows, origin: Array | None, start: int, key: Array, mixing: int, out: Floats, norms: Floats) -> None:
-    threads, k = _threads(rows), out.shape[1]
-    about, like = _only_read(origin), np.empty(0, rows.dtype)
+    (M, k), about, like = out.shape, _only_read(origin), np.empty(0, rows.dtype)
     words = rotation_words(key, start // k, -(-rows.width // k), k, mixing)
     unit = unit_of(k) // k
     parts = -(-len(words) // unit)
     at_once = parts == 1 and unit == FOLD  # one fold, or a sum of several
-    sums, squares = out[:, None] if at_once else np.zeros((len(rows), parts, k)), np.empty((len(rows), parts))
-    rotate = rotation_of(k, mixing)
-    share_range(partial(rotate, rows.table, unit, like, about, words, sums, squares), squares.size, threads)
+    sums, squares = out[:, None] if at_once else np.zeros((M, parts, k)), np.empty((M, parts))
+    rotate = partial(rotation_of(k, mixing), rows.table, unit, like, about, words, sums, squares)
+    share_range(rotate, squares.size, _threads(M * rows.width))
     for part in range(parts):
         if not at_once:
             out += sums[:, part]
@@ -261,9 +261,9 @@ def _columns(rows: Rows, origin: Array | None) -> Floats:
     return np.ascontiguousarray(reference.centred(rows, origin).T)
 
 
-def _threads(rows: Rows, cost: float = 1) -> int:
-    """Return how many threads pay off; `cost` is that of a number, in additions."""
-    return n_threads() if rows.width * len(rows) * cost >= THREADS_FROM_ADDITIONS else 1
+def _threads(additions: float) -> int:
+    """Return the number of threads that pay off for so many additions."""
+    return n_threads() if additions >= THREADS_FROM_ADDITIONS else 1
 
 
 def _only_read(origin: Array | None) -> Array | None:

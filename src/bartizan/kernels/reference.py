@@ -9,6 +9,7 @@ the block's first coordinate among all. All sums are float64. The sketches also 
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -122,6 +123,7 @@ def meamed(rows: npt.ArrayLike, sizes: Floats, f: int, out: Array) -> None:
     out[0] = (kept * x).sum(axis=0) / kept.sum(axis=0)
 
 
+@cache
 def rotation_words(k: int, mixing: int) -> int:
     """Return how many random words a block of k coordinates uses, in whole ChaCha blocks."""
     lanes = k // mixing

@@ -15,7 +15,7 @@ from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.kernels.rows import UNIT
 from bartizan.measure.measurements import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_DIGITS, Measurements
 from bartizan.updates import UpdateRows, Updates, parse_updates
-from bartizan.updates.layout import on_host
+from bartizan.updates.layout import Layout, on_host
 
 UseBlock = Callable[[Updates, int, ColumnBlock], None]
 """Takes some clients, the first column of a block, and the block's rows of these clients."""
@@ -31,14 +31,15 @@ class Sketch(ABC):
         """Sketch each client's update to a row of k numbers; without a seed, a fresh secret one is drawn."""
 
     def norm_ratio_range(self, odds: float) -> tuple[float, float]:
-        """The range of |Px|^2 / |x|^2 for a vector x that was chosen without the seed.
+        """Return the range of |Px|^2 / |x|^2 for a vector x that was chosen without the seed.
 
-        The ratio is below the first number, and above the second, with at most these odds. (0, inf) is no guarantee.
+        The ratio is below the first number, and above the second, each with at most this probability. (0, inf) is no
+        guarantee.
         """
         return 0.0, np.inf
 
     def working_set(self) -> tuple[int, int | None]:
-        """Numbers kept of each update, and columns of a row that are read in place at a time, None if none are."""
+        """Return the numbers that are kept per client, and the columns read in place at a time (None if none are)."""
         return 0, None
 
 
@@ -70,7 +71,7 @@ class StreamingSketch(ColumnSketch):
 
     @property
     def multiple_of(self) -> int:
-        """What the width of a block that `add` takes is a multiple of, but at the last columns."""
+        """The divisor of the width of every block that `add` takes, but the last one."""
         return 1
 
     @abstractmethod
@@ -81,28 +82,26 @@ class StreamingSketch(ColumnSketch):
         self, clients: Updates, seed: int, about: UpdateRows | None = None, use: UseBlock | None = None
     ) -> Measurements:
         """Measure as many clients at a time as memory admits; `use` gets each block of columns too, as it is read."""
-        return Measurements.joined([self._measure_part(part, seed, about, use) for part in clients.parts(self.unit)])
-
-    def _measure_part(
-        self, clients: Updates, seed: int, about: UpdateRows | None, use: UseBlock | None
-    ) -> Measurements:
-        trusted, (k, _), every = clients.trusted is not None, self.working_set(), clients.all_rows
-        M = len(every)
-        flat = every.zeros(M * (k + 1 + trusted))  # where the rows are, in one allocation
-        sketches, norms = flat[: M * k].reshape(M, k), flat[M * k : M * (k + 1)]
-        dots = flat[M * (k + 1) :] if trusted else None
+        trusted, (k, _), tile, measured = clients.trusted is not None, self.working_set(), self.multiple_of, []
         most = self.widest_block(trusted=trusted)
-        multiple_of = self.unit if most is None else self.multiple_of
-        for start, rows, origin in clients.units(multiple_of, most, about, self.multiple_of):
-            self.add(rows, origin, start, seed, sketches, norms)
-            if dots is not None:
-                rows.kernels.dots(rows, origin, dots)
-            if use is not None:
-                use(clients, start, rows)
-        short = self._short_of_digits(clients)
-        return Measurements(clients.clients, norms, sketches, None, dots, short, clients.scale, self, seed)
+        short = SHORT_OF_DIGITS if clients.reference is None else self._short_of_digits(clients.layout)
+        for part in clients.parts(self.unit):
+            M = len(part.clients) + trusted
+            flat = part.rows.zeros(M * (k + 1 + trusted))  # where the rows are, in one allocation
+            sketches, norms = flat[: M * k].reshape(M, k), flat[M * k : M * (k + 1)]
+            dots = flat[M * (k + 1) :] if trusted else None
+            for start, rows, origin in part.units(self.unit if most is None else tile, most, about, tile):
+                self.add(rows, origin, start, seed, sketches, norms)
+                if dots is not None:
+                    rows.kernels.dots(rows, origin, dots)
+                if use is not None:
+                    use(part, start, rows)
+            found = Measurements(part.clients, norms, sketches, None, dots, short, part.scale, self, seed)
+            measured.append(found)
+        return Measurements.joined(measured)
 
-    def _short_of_digits(self, clients: Updates) -> float:
+    def _short_of_digits(self, layout: Layout) -> float:
+        """Return the least ratio of squared distance to squared norm whose digits survive, beside a reference."""
         return SHORT_OF_DIGITS
 
     def widest_block(self, *, trusted: bool) -> int | None:
@@ -139,6 +138,5 @@ class Projection(StreamingSketch):
         clients = parse_updates(updates, strict=True)
         return on_host(self.measure(clients, fresh_seed() if seed is None else checked_seed(seed)).sketches)
 
-    def _short_of_digits(self, clients: Updates) -> float:
-        narrow = clients.reference is not None and clients.layout.widest.itemsize < 8
-        return SHORT_OF_FLOAT32_DIGITS if narrow else SHORT_OF_DIGITS
+    def _short_of_digits(self, layout: Layout) -> float:
+        return SHORT_OF_FLOAT32_DIGITS if layout.widest.itemsize < 8 else SHORT_OF_DIGITS

@@ -13,7 +13,7 @@ from bartizan.kernels.protocol import ColumnBlock, Vector
 from bartizan.measure.base import ColumnSketch, StreamingSketch
 from bartizan.measure.measurements import SHORT_OF_DIGITS, SHORT_OF_FLOAT32_SUMS, Measurements
 from bartizan.updates import UpdateRows, Updates, parse_updates
-from bartizan.updates.layout import is_tensor, on_host
+from bartizan.updates.layout import on_host
 
 AddProbed = Callable[[ColumnBlock, Vector | None, int, Vector], None]
 
@@ -38,7 +38,8 @@ class Exact(ColumnSketch):
     ) -> Measurements:
         """`probe`, if any, adds the blocks' inner products to the Gram matrix, and takes something more of them."""
         every = clients.all_rows
-        gram = every.zeros(len(every), len(every))
+        M, on_gpu = len(every), every.on_gpu
+        gram = every.zeros(M, M)
         for start, rows, origin in clients.blocks(every):
             if about is not None:
                 origin = about.row(0, start, start + rows.width)
@@ -46,9 +47,9 @@ class Exact(ColumnSketch):
                 rows.kernels.gram(rows, origin, gram)
             else:
                 probe(rows, origin, start, gram)
-        norms = gram.diagonal() if is_tensor(gram) else gram.diagonal().copy()
+        norms = gram.diagonal() if on_gpu else gram.diagonal().copy()
         dots = gram[-1] if clients.trusted is not None else None
-        short = SHORT_OF_FLOAT32_SUMS if clients.on_gpu and clients.layout.widest.itemsize < 8 else SHORT_OF_DIGITS
+        short = SHORT_OF_FLOAT32_SUMS if on_gpu and clients.layout.widest.itemsize < 8 else SHORT_OF_DIGITS
         return Measurements(clients.clients, norms, None, gram, dots, short, clients.scale, self, seed)
 
 

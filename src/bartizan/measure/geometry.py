@@ -25,24 +25,24 @@ from bartizan.measure.measurements import Measurements
 Distances: TypeAlias = tuple[Floats, int, float]
 """Squared distances of all pairs, the medoid, and its median squared distance to the clients."""
 
-SMALL_MATRIX = 64  # rows up to which a product with a vector is one call of BLAS in one thread
+BLAS_ROWS = 64  # up to which a product with a vector is one call of BLAS in one thread
 
 # Squared norms below this, of the client in the middle, may have lost the digits in which clients differ.
 SQUARES_UNDERFLOW = 1e-240
 # The same where float32 products are summed in float32, as on a GPU.
 FLOAT32_SQUARES_UNDERFLOW = 1e-24
 # Multiplied by this, the smallest numbers have squares, and those of a client in the middle still do not overflow.
-ENLARGED = 2.0**800
+TRIAL_SCALE = 2.0**800
 # The norm that the client in the middle then gets: there is room for larger ones, and for the squares of digits.
-MIDDLE = 2.0**-250
+TARGET_MEDIAN_NORM = 2.0**-250
 
 
 def enlargement(squared_norms: Floats, n_clients: int, enlarged: Callable[[], Floats]) -> float:
     """The power of two to multiply updates by so that their squares do not underflow; 1 for all but tiny ones.
 
     It is chosen by the client in the middle, which less than half of the clients can't move. `enlarged` gives the
-    clients' squared norms times `ENLARGED`: of updates that are all zero, these are zero too. Beside a trusted update
-    that is not tiny, tiny clients count as zero.
+    clients' squared norms times `TRIAL_SCALE`: of updates that are all zero, these are zero too. Beside a trusted
+    update that is not tiny, tiny clients count as zero.
     """
     clients, trusted = squared_norms[:n_clients], squared_norms[n_clients:]
     if not mostly_below(SQUARES_UNDERFLOW, clients) or (trusted >= SQUARES_UNDERFLOW).any():
@@ -50,7 +50,7 @@ def enlargement(squared_norms: Floats, n_clients: int, enlarged: Callable[[], Fl
     middle = float(np.median(enlarged()[np.isfinite(clients)]))
     if not 0 < middle < np.inf:
         return 1.0
-    return float(ENLARGED * MIDDLE / 2.0 ** np.round(np.log2(middle) / 2))
+    return float(TRIAL_SCALE * TARGET_MEDIAN_NORM / 2.0 ** np.round(np.log2(middle) / 2))
 
 
 def mostly_below(limit: float, squared_norms: Floats) -> bool:
@@ -71,7 +71,7 @@ class MeasuredPoints:
     centre: int
     about_centre: Floats | None = None  # from a second pass, where digits were short
 
-    @property
+    @cached_property
     def n_clients(self) -> int:
         return len(self.distances[0])
 
@@ -94,7 +94,8 @@ class MeasuredPoints:
     @property
     def measured(self) -> Floats:
         """The clients' inner products about one point, without another matrix."""
-        return self.gram if self.about_centre is None else self.about_centre[: self.n_clients, : self.n_clients]
+        M, products = self.n_clients, self.products if self.about_centre is None else self.about_centre
+        return products[:M, :M]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +161,10 @@ class Geometry:
     history: tuple[float, ...] = ()
     unit: float = 1.0
 
+    @cached_property
+    def n_clients(self) -> int:
+        return len(self.sizes)
+
     @classmethod
     def of(
         cls,
@@ -180,7 +185,7 @@ class Geometry:
         gram, scale = gram_about(x, None), None
         with np.errstate(over="ignore"):
             norms = np.diag(gram)
-            factor = enlargement(norms, n_clients, lambda: np.square(ENLARGED * x[:n_clients]).sum(axis=1))
+            factor = enlargement(norms, n_clients, lambda: np.square(TRIAL_SCALE * x[:n_clients]).sum(axis=1))
             if factor != 1:
                 x, scale = factor * x, factor
                 gram = gram_about(x, None)
@@ -198,13 +203,12 @@ class Geometry:
         seed: int | None = None,
         history: tuple[float, ...] = (),
     ) -> Geometry:
-        """The geometry of measured clients, recentred at the medoid.
+        """Return the geometry of measured clients, which are on the host, recentred at the medoid.
 
         Where digits are short, `gram_about` is asked for the inner products of all rows about that of the medoid.
         """
         from bartizan.kernels import weigh
 
-        measured = measured.on_host()
         gram, n_clients, norms_only = measured.gram, len(measured.clients), measured.norms_only
         nothing = gram[:n_clients, :n_clients], 0, 0.0
         G = gram if norms_only else np.ascontiguousarray(gram)
@@ -219,13 +223,9 @@ class Geometry:
             measured.squared_norms[:n_clients],
             measured.trusted_dots,
             seed,
-            history=_past(history),
+            history=history if type(history) is tuple else _past(history),
             unit=measured.unit,
         )
-
-    @property
-    def n_clients(self) -> int:
-        return len(self.sizes)
 
     @property
     def has_trusted(self) -> bool:
@@ -305,7 +305,7 @@ class Geometry:
         centre = heaviest if weights[heaviest] > 0.5 else self.medoid
         row = products[centre]
         # Of larger matrices BLAS would wake its threads.
-        along = products.dot(weights) if M <= SMALL_MATRIX else np.einsum("ij,j->i", products, weights)
+        along = products.dot(weights) if M <= BLAS_ROWS else np.einsum("ij,j->i", products, weights)
         along -= total * row
         along -= along[centre]
         squares = products.diagonal() - 2 * row + row[centre] if with_origin else self.squared_distances[centre]

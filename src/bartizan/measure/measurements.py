@@ -42,7 +42,7 @@ class Measurements:
     short_of_digits: float = SHORT_OF_DIGITS
     """The least ratio of squared distance to squared norm for which the Gram matrix has enough digits."""
     scale: float | None = None
-    """What the updates were multiplied by, in float64, if they were so tiny that their squares underflow."""
+    """The factor on the updates, read in float64, if they were so tiny that their squares underflow."""
     sketch: Any = None
     """The sketch that they were measured by, with this seed."""
     seed: int = field(default=0, repr=False)
@@ -53,7 +53,7 @@ class Measurements:
     def has_trusted(self) -> bool:
         return len(self.squared_norms) > len(self.clients)
 
-    @property
+    @cached_property
     def norms_only(self) -> bool:
         return self.sketches is not None and not self.sketches.shape[1]
 
@@ -124,7 +124,7 @@ class Measurements:
 
     def on_host(self) -> Measurements:
         """The same with norms and Gram matrix in host memory, by one transfer from a GPU."""
-        if self.gram is not None and not is_tensor(self.gram):
+        if type(self.gram) is np.ndarray:
             return self
         norms, gram, dots, on_gpu = self.squared_norms, self.gram, self.trusted_dots, is_tensor(self.squared_norms)
         if gram is None and not self.norms_only:

@@ -184,7 +184,8 @@ class Rule(Robust, ABC):
 
     def decide(self, geometry: Geometry) -> Decision:
         self.check(geometry.n_clients)
-        self.check_trusted(geometry.has_trusted)
+        if self.needs_trusted:
+            self.check_trusted(geometry.has_trusted)
         decision = self._decide(geometry)
         weights = decision.weights
         if not (are_parts(weights) and weights.shape == (geometry.n_clients,)):

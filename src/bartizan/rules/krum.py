@@ -34,7 +34,7 @@ def least_krum_score(squared_distances: Floats, n_neighbours: int, typical: int)
 
     D, n = squared_distances, n_neighbours + 1
     if len(D) < PRUNE_FROM_CLIENTS:
-        return int(krum_scores(D, n_neighbours).argmin())
+        return int(weigh.nearest_sums(D, n).argmin())
     t = np.partition(D[typical], n - 1)[n - 1]
     sums, beyond = weigh.capped_sums(D, t), (len(D) - n) * t
     least = krum_scores(D[[(sums - beyond).argmin()]], n_neighbours)[0]

@@ -26,7 +26,7 @@ from bartizan.updates.column_pass import as_bytes
 from bartizan.updates.layout import Layout, Unreadable, as_numpy, like_leaf, on_gpu, plain_and_leaves, rebuild
 from bartizan.updates.parse import alone, parse_one, reason_of
 
-MOST_LAYOUTS = 64  # that are kept for the next client: each may send another
+MAX_LAYOUTS = 64  # kept for the next client: each may send another
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class StoredUpdate:
     """One client's update as a round keeps it, in memory or mapped, with its sketch."""
 
     update: Any
-    """As it was parsed; where that must be done again at close, the update."""
+    """The parsed update; the update itself where it must be parsed again at close."""
     size: float
     layout: Layout | None = None
     measured: Measurements | None = None
     rewritable: bool = False
-    """Whether it stays in files that its client may rewrite."""
+    """True if it stays in files that its client may rewrite."""
     reason: str | None = None
-    """Why the client is quarantined, as far as its update alone shows it."""
+    """The reason for quarantine, as far as the update alone shows it."""
 
 
 class Arrivals:
@@ -52,15 +52,13 @@ class Arrivals:
         rule: AnyRule,
         sketch: Sketch | str,
         seed: int | None,
-        points: Mapping[str, Any],
+        points: dict[str, Any],
         strict: bool,
         memory: int | str | None,
     ) -> None:
-        for name, point in points.items():
-            if point is not None:  # report its faults now, not with the first client
-                parse_updates([point], **{name: point})
-        self.rule, self.points, self.strict = rule, dict(points), strict
-        self._has_points = any(point is not None for point in points.values())
+        for name, point in points.items():  # report their faults now, not with the first client
+            parse_updates([point], **{name: point})
+        self.rule, self.points, self.strict = rule, points, strict
         # The number of clients is not known yet, and sketching while other updates arrive costs next to no time.
         self.sketch = settled(sketch, rule.needs_distances, lambda: False)
         self.seed = fresh_seed() if seed is None else checked_seed(seed)
@@ -75,7 +73,7 @@ class Arrivals:
 
     def measured(self, update: Any, size: float, rewritable: bool) -> StoredUpdate:
         """Measure one update in its own layout; whether that is the round's is known when the round is closed."""
-        if len(self._layouts) > MOST_LAYOUTS:
+        if len(self._layouts) > MAX_LAYOUTS:
             self._layouts = {}
         try:
             # Parsed only once: the client's own container may answer differently the next time.
@@ -86,20 +84,18 @@ class Arrivals:
         sketch = self.probing if rewritable else self.sketch
         if not (parsed.layout.dim and isinstance(sketch, StreamingSketch)):  # other clients' updates may hold floats
             return unread
-        own = alone(parsed, ColumnPass.of(self._memory))
+        own = alone(parsed) if self._memory is None else alone(parsed, ColumnPass(self._memory))
         try:
-            own = self._with_server_rows(own)
+            own = self._with_server_rows(own) if self.points else own
         except ValueError:  # the reference and the trusted update were checked when the round was opened
             reason = "its names, shapes or kinds of numbers are not those of the reference or the trusted update"
             return replace(unread, reason=reason)
         measured = sketch.measure(own, self.seed)
-        fit = (own.on_gpu and not self.strict) or measured.squared_norms[0] <= norm_limit(own.layout.widest)
+        fit = (own.rows.on_gpu and not self.strict) or measured.squared_norms[0] <= norm_limit(own.layout.widest)
         return replace(unread, measured=measured, reason=None if fit else own.fault(0))
 
     def _with_server_rows(self, own: Updates) -> Updates:
-        """With the reference and the trusted update in the update's layout, kept for the next client of that layout."""
-        if not self._has_points:
-            return own
+        """Add the reference and the trusted update in this layout, kept for the next client that has it."""
         known = self._server_rows
         if known is None or known[0] != own.layout:
             parsed = parse_updates([own.like], **self.points, column_pass=own.column_pass).with_contiguous_reference()
@@ -117,17 +113,17 @@ class Arrivals:
         out: Any = None,
         progress: Progress | None = None,
     ) -> ArrivedUpdates:
-        """The updates that came, in this order, to be judged."""
+        """Return the updates that arrived as a source, in this order."""
         column_pass = ColumnPass.of(self._memory, progress)
         updates = [one.update for one in stored]
         clients = parse_updates(updates, **self.points, strict=self.strict, column_pass=column_pass)
-        clients = replace(clients, rewritable=frozenset(at for at, one in enumerate(stored) if one.rewritable))
+        clients = replace(clients, rewritable=frozenset([at for at, one in enumerate(stored) if one.rewritable]))
         sizes = np.array([one.size for one in stored])
         roster = roster_of(clients, ids=ids, sizes=sizes, failed=dict(failed), strict=self.strict)
         size, unit = self.sketch.working_set()
         if size and recheck is not None:
             size += recheck.k
-        clients = clients.with_target(out, self.points)
+        clients = clients if out is None else clients.with_target(out, self.points)
         clients.limit_memory(size, unit, distances=self.rule.needs_distances)
         return ArrivedUpdates(clients, roster, self, stored)
 
@@ -142,7 +138,7 @@ class ArrivedUpdates(LocalUpdates):
             self.witnesses.probes[arrivals.sketch] = arrivals.probing
 
     def settle(self, rule: AnyRule, sketch: Sketch | str, seed: int | None) -> tuple[Sketch, int]:
-        """What was settled before the first update came."""
+        """Return the sketch and the seed that were settled before the first update arrived."""
         return self.arrivals.sketch, self.arrivals.seed
 
     def measure(
@@ -157,7 +153,8 @@ class ArrivedUpdates(LocalUpdates):
         probing = self.arrivals.sketch if self.witnesses is None else self.arrivals.probing
         if clients is not None or not isinstance(probing, StreamingSketch):
             return super().measure(sketch, seed, clients=clients, about=about, scale=scale)
-        self._begin(seed)
+        if self.updates.column_pass.watched:
+            self._begin(seed)
         own, (k, _) = self.updates, probing.working_set()
         parts = []
         for row, client in enumerate(own.clients):
@@ -173,7 +170,7 @@ class ArrivedUpdates(LocalUpdates):
 
 
 def copied(update: Any) -> Any:
-    """A copy in plain containers, taken before any number is read; the reason for quarantine if there can't be one."""
+    """Copy an update into plain containers, before any number is read; `Unreadable` if that can't be done."""
     try:
         plain, leaves = plain_and_leaves(update)
         Layout.of(leaves)

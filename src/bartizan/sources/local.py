@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, ValuesView
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bartizan._util.seeds import checked_seed, fresh_seed
+from bartizan.errors import TooFewClientsError
 from bartizan.measure import Sketch
 from bartizan.measure.base import ColumnSketch
 from bartizan.measure.choose import exact_is_faster, settled
@@ -15,9 +19,14 @@ from bartizan.measure.measurements import Measurements
 from bartizan.source import AnyRule, Combined, Judgement, Roster
 from bartizan.sources.rewritten import Witnesses, may_be_rewritten
 from bartizan.updates import ColumnPass, Noise, Progress, Updates, combine, parse_updates
-from bartizan.updates.by_id import clients_by_id
+from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.files import max_bytes_like, open_paths, open_point
-from bartizan.updates.layout import is_array
+from bartizan.updates.layout import Unreadable, is_array
+from bartizan.updates.parse import InspectedUpdates, as_list
+
+STATE_DICT_ADVICE = (
+    "A state dict is one client's update: pass a list of several, or a dict by client id: {'amy': state_dict}."
+)
 
 
 class LocalUpdates:
@@ -39,9 +48,10 @@ class LocalUpdates:
 
     def settle(self, rule: AnyRule, sketch: Sketch | str, seed: int | None) -> tuple[Sketch, int]:
         own = self.updates
-        size = len(own), own.layout.dim, "cuda" if own.on_gpu else "cpu"
+        size = len(own.clients), own.layout.dim, "cuda" if own.rows.on_gpu else "cpu"
         chosen = settled(sketch, rule.needs_distances, lambda: exact_is_faster(*size))
-        own.limit_memory(*chosen.working_set(), distances=rule.needs_distances)
+        if own.column_pass.spare is not None:
+            own.limit_memory(*chosen.working_set(), distances=rule.needs_distances)
         return chosen, fresh_seed() if seed is None else checked_seed(seed)
 
     def measure(
@@ -55,7 +65,8 @@ class LocalUpdates:
     ) -> Measurements:
         assert isinstance(sketch, ColumnSketch)
         updates = self._updates(clients, scale)
-        self._begin(seed)
+        if updates.column_pass.watched:
+            self._begin(seed)
         witnesses = self.witnesses if scale is None else None
         if about is None:
             return sketch.measure(updates, seed) if witnesses is None else witnesses.measure(sketch, updates, seed)
@@ -65,7 +76,7 @@ class LocalUpdates:
         return sketch.measure(updates, seed, every.rows.take([every.clients.index(about)]))
 
     def _begin(self, seed: int) -> None:
-        """Tell the progress of a reading, which is a recheck if it is by another seed than the first."""
+        """Name the stage that progress reports: a reading by another seed than the first is a recheck."""
         if self._first_seed is None:
             self.updates.column_pass.begin("sketch")
             self._first_seed = seed
@@ -84,9 +95,9 @@ class LocalUpdates:
         return Combined(combine(updates, decision.weights, decision.coordinate_stage, noise))
 
     def _updates(self, clients: Sequence[int] | None, scale: float | None = None) -> Updates:
-        """The updates of these clients, or of all that fit."""
+        """Return the updates of these clients, or of all that fit."""
         own = self.updates
-        if clients is not None and len(clients) < len(own):
+        if clients is not None and len(clients) < len(own.clients):
             row_of = {client: row for row, client in enumerate(own.clients)}
             own = own.only([row_of[client] for client in clients])
         return own if scale is None else own.scaled(scale)
@@ -103,28 +114,38 @@ def open_updates(
     memory: int | str | None = None,
     progress: Progress | None = None,
 ) -> LocalUpdates:
-    """The updates in any container that `aggregate` takes; every argument is checked, and no number read."""
+    """Open the updates in any container that `aggregate` takes; check every argument and read no number."""
     ids = list(updates) if isinstance(updates, Mapping) else None
     if ids is not None:
         updates = clients_by_id(updates)
         sizes = sizes_of(ids, sizes) if isinstance(sizes, Mapping) else sizes
-    points = {"reference": open_point(reference), "trusted": open_point(trusted)}
-    updates, rewritable = opened_paths(updates, points["reference"])
-    clients = parse_updates(updates, **points, strict=strict, column_pass=ColumnPass.of(memory, progress))
+    points = open_points(reference=reference, trusted=trusted)
+    rewritable: frozenset[int] = frozenset()
+    if not isinstance(updates, np.ndarray):
+        updates, rewritable = opened_paths(updates, points.get("reference"))
+    column_pass = UNLIMITED if memory is None and progress is None else ColumnPass.of(memory, progress)
+    clients = parse_updates(updates, **points, strict=strict, column_pass=column_pass)
     if rewritable:
         clients = replace(clients, rewritable=rewritable)
+    if out is not None:
+        clients = clients.with_target(out, points)
     S = None if sizes is None else client_sizes(sizes, clients.n_sent)
-    return LocalUpdates(clients.with_target(out, points), roster_of(clients, ids=ids, sizes=S, strict=strict))
+    return LocalUpdates(clients, roster_of(clients, ids=ids, sizes=S, strict=strict))
+
+
+def open_points(**points: Any) -> dict[str, Any]:
+    """Return the server's own updates that were given, opened if they are paths or addresses."""
+    return {name: open_point(point) for name, point in points.items() if point is not None}
 
 
 def roster_of(updates: Updates, **more: Any) -> Roster:
-    """The roster of updates that were parsed."""
+    """Return the roster of updates that were parsed."""
     layout = updates.layout
-    return Roster(updates.n_sent, layout.dim, layout.widest, updates.quarantined, on_gpu=updates.on_gpu, **more)
+    return Roster(updates.n_sent, layout.dim, layout.widest, updates.quarantined, on_gpu=updates.rows.on_gpu, **more)
 
 
 def opened_paths(updates: Any, reference: Any) -> tuple[Any, frozenset[int]]:
-    """The updates, each path or address opened, and which of them are local files, which clients may still rewrite."""
+    """Open paths and addresses among the updates; return also which are local files, which clients may rewrite."""
     if is_array(updates):
         return updates, frozenset()
     if isinstance(updates, (Iterator, ValuesView)):
@@ -132,3 +153,31 @@ def opened_paths(updates: Any, reference: Any) -> tuple[Any, frozenset[int]]:
     files = enumerate(updates) if isinstance(updates, (list, tuple)) else ()
     rewritable = frozenset(at for at, update in files if may_be_rewritten(update))
     return open_paths(updates, max_bytes=max_bytes_like(reference)), rewritable
+
+
+def clients_by_id(updates: Mapping[Any, Any]) -> list[Any]:
+    """Return the updates in the order of the dict; raise if they are more likely the entries of a state dict.
+
+    All are parsed but paths, which clients may still rewrite: `aggregate` opens those itself.
+
+    A minority of the clients must not be able to end a round, so a state dict is known by torch's metadata, or by that
+    no form is shared by more than half of its values. One of equal shapes passes: its entries are averaged as if each
+    was one client's whole update. That shows at once: the result is one array, and its `clients` are the entries.
+    """
+    if hasattr(updates, "_metadata"):  # torch gives it to every state dict
+        raise TypeError(f"Wanted several clients' updates, got one state dict of torch. {STATE_DICT_ADVICE}")
+    sent = as_list(list(updates.values()))
+    inspected = InspectedUpdates.of(open_paths(sent))
+    out = inspected.unreadable
+    if inspected.parsed:
+        out = inspected.quarantined(inspected.common_layout(None))
+    if 2 * len(out) >= len(sent):
+        raise TooFewClientsError(
+            f"A dict is read as clients by id, of whom more than half must send one form; of {len(sent)} values "
+            f"{len(sent) - len(out)} have the commonest. {STATE_DICT_ADVICE}",
+            out,
+        )
+    return [
+        one if issubclass(type(one), Path) else inspected.parsed.get(client, Unreadable(out.get(client, "")))
+        for client, one in enumerate(sent)
+    ]

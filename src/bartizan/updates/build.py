@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from bartizan._util.seeds import generator_of
 from bartizan._util.types import Array, Floats
 from bartizan.kernels.protocol import Kernels
 from bartizan.kernels.rows import Rows
 from bartizan.updates.columns import GRANULE, SCRATCH, HostRows, Row, on_device
 from bartizan.updates.dlpack import in_own_type
-from bartizan.updates.layout import Layout, Path, is_array, leaves_of, like_leaf, on_host, rebuild
-from bartizan.updates.result_noise import Noise
+from bartizan.updates.layout import Layout, Path, is_array, is_tensor, leaves_of, like_leaf, on_host, rebuild
 from bartizan.updates.updates import Updates
 
-LEAST = 64  # columns that are mixed at a time, at least
-SMALL = 2**18  # coordinates of a single update that one thread copies faster than several
+MIN_COLUMNS = 64  # that are mixed at a time
+COPIED_BY_ONE_THREAD = 2**18  # coordinates of a single update, up to which several threads copy no faster
+NOISE_BLOCK = 2**16  # coordinates that are drawn at a time, by a generator of their own
 
 
 class ColumnFunction(Protocol):
@@ -33,6 +35,55 @@ class ColumnFunction(Protocol):
     def kernel(self, kernels: Kernels) -> Callable[..., None] | None: ...
 
 
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise of standard deviation `std`; coordinates count from `first`, so that shards add parts of one."""
+
+    std: float
+    seed: int
+    first: int = 0
+
+    def values(self, low: int, high: int) -> Floats:
+        """Return the noise of coordinates low to high.
+
+        >>> whole = Noise(2.0, seed=7).values(0, 9)
+        >>> bool((Noise(2.0, seed=7, first=4).values(0, 5) == whole[4:]).all())
+        True
+        """
+        low, high = self.first + low, self.first + high
+        start = low // NOISE_BLOCK
+        # Bucketing draws by the generators from 0 up.
+        drawn = [
+            generator_of(self.seed, 2**32 + b).standard_normal(NOISE_BLOCK)
+            for b in range(start, -(-high // NOISE_BLOCK))
+        ]
+        values: Floats = self.std * np.concatenate(drawn)[low - start * NOISE_BLOCK : high - start * NOISE_BLOCK]
+        return values
+
+    def add_to(self, floats: Sequence[Any], layout: Layout) -> None:
+        """Add the noise to the flat arrays of a result, one per entry, in place."""
+        if not self.std:
+            return
+        p = int(layout.ends[-1])
+        if any(map(is_tensor, floats)):
+            import torch
+
+            for array, end in zip(floats, layout.ends.tolist(), strict=True):
+                flat, size = array.view(-1), array.numel()
+                for low in range(0, size, NOISE_BLOCK):
+                    high = min(low + NOISE_BLOCK, size)
+                    flat[low:high] += torch.from_numpy(self.values(end - size + low, end - size + high)).to(flat)
+            return
+        from bartizan.kernels import cpu
+
+        written = HostRows.of([Row(tuple(floats), ())], layout)
+        for low in range(0, p, NOISE_BLOCK):
+            high = min(low + NOISE_BLOCK, p)
+            part = written.part(low, high)
+            noisy = Rows.of(np.asarray(part, dtype=np.float64) + self.values(low, high))
+            cpu.weighted_sum(noisy, np.ones(1), 0.0, None, part)
+
+
 def combine(
     clients: Updates,
     weights: Floats,
@@ -40,11 +91,12 @@ def combine(
     noise: Noise | None = None,
     check: Callable[[Sequence[Any]], None] | None = None,
 ) -> Any:
-    """The weighted sum of the clients, or a column function of them; integer entries by the weights' median.
+    """Return the weighted sum of the clients, or a column function of them; integer entries by the weights' median.
 
     `check` takes the floats, and may raise an exception; noise is added to them after it.
     """
-    clients.column_pass.begin("combine")
+    if clients.column_pass.watched:
+        clients.column_pass.begin("combine")
     floats = _weighted_sum(clients, weights) if then is None else reduce_columns(clients, then)
     if check is not None:
         check(floats)
@@ -65,6 +117,8 @@ def _built(clients: Updates, floats: Sequence[Any], weights: Floats, noise: Nois
     integers = _integers(clients, weights) if len(clients.layout.entries) > len(floats) else {}
     if clients.target is not None:
         return clients.target.filled(floats, integers.values())
+    if type(like) is np.ndarray:
+        return like_leaf(floats[0], like)
     if is_array(like):
         return in_own_type(like_leaf(floats[0], like), like)
     arrays = dict(zip((entry.path for entry in clients.layout.float_entries), floats, strict=True)) | integers
@@ -88,7 +142,7 @@ def _weighted_sum(clients: Updates, weights: Floats) -> tuple[Any, ...]:
             return tuple(array.clone() for array in clients.rows.arrays[single])
         return clients.rows.weighted_sum(weights, rest, clients.reference_row)
     out = _empty_result(clients)
-    if single is None or clients.layout.dim > SMALL or clients.rows.needs_copy or clients.watch:
+    if single is None or clients.layout.dim > COPIED_BY_ONE_THREAD or clients.rows.needs_copy or clients.watch:
         return write_sum(clients, weights, rest, out)
     for to, array in zip(out.floats, clients.rows.arrays[single], strict=True):
         to[...] = array.reshape(-1)
@@ -111,7 +165,8 @@ def write_sum(clients: Updates, weights: Floats, rest: float, out: Row) -> tuple
     for start, rows, origin in clients.blocks(read):
         part = written.part(start, start + rows.width)
         rows.kernels.weighted_sum(rows, weights[chosen], rest, origin, part)
-        clients.column_pass.release(clients.layout, [out.floats], start, start + rows.width)
+        if clients.column_pass.spare is not None:
+            clients.column_pass.release(clients.layout, [out.floats], start, start + rows.width)
     return out.floats
 
 
@@ -131,7 +186,7 @@ def reduce_columns(clients: Updates, then: ColumnFunction) -> tuple[Any, ...]:
     out, kernel = _empty_result(clients), then.kernel(cpu)
     written = HostRows.of([out], clients.layout)
     M = len(rows) if mixing is None else len(mixing)
-    narrow = max(LEAST, SCRATCH // (8 * M))  # columns that are mixed or copied at a time
+    narrow = max(MIN_COLUMNS, SCRATCH // (8 * M))  # columns that are mixed or copied at a time
     most = max(GRANULE, narrow // GRANULE * GRANULE) if mixing is None and kernel is None else None
     most = clients.column_pass.most(max(len(rows), M), 24, GRANULE, most)  # a number is read, mixed and reduced
     for start, block, origin in clients.blocks(rows, most=most):
@@ -157,12 +212,12 @@ def _empty_result(clients: Updates) -> Row:
     layout, target = clients.layout, clients.target
     if target is not None and not HostRows.of([target.row], layout).needs_copy:
         return target.row
-    dtypes = ["uint16" if e.dtype == "bfloat16" else e.dtype for e in layout.float_entries]
-    return Row(tuple(np.empty(e.size, dtype) for e, dtype in zip(layout.float_entries, dtypes, strict=True)), ())
+    arrays = [np.empty(e.size, "uint16" if e.dtype == "bfloat16" else e.dtype) for e in layout.float_entries]
+    return Row(tuple(arrays), ())
 
 
 def _integers(clients: Updates, weights: Floats) -> dict[Path, Array]:
-    """Integer entries, flat: the weighted median of the clients and the reference, which has the rest of 1."""
+    """Return integer entries, flat: the weighted median of the clients and the reference, which has the rest of 1."""
     rows = list(clients.integers)
     if clients.reference is not None:
         rows.append(clients.reference.integers)

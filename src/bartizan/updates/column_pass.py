@@ -51,13 +51,12 @@ class ColumnPass:
     def __init__(self, spare: int | None = None, progress: Progress | None = None) -> None:
         self.spare = spare  # bytes that one block may take
         self.progress = progress
+        self.watched = spare is not None or progress is not None  # what `expect` and `advance` are for
         self.stage, self.done, self.total = "", 0, 0
 
     @classmethod
     def of(cls, memory: int | str | None, progress: Progress | None = None) -> ColumnPass:
-        """For this budget; call `limit` before the first pass."""
-        if memory is None and progress is None:
-            return UNLIMITED
+        """Return a pass within this budget; call `limit` before the first pass."""
         return cls(None if memory is None else as_bytes(memory), progress)
 
     def limit(self, needs: dict[str, int], least_block: int) -> None:
@@ -81,7 +80,7 @@ class ColumnPass:
         self.total += numbers
 
     def rows_at_a_time(self, unit: int, itemsize: int, *, copied: bool) -> int | None:
-        """How many rows may be read side by side, in place or copied, in whole units; None: all."""
+        """Return the number of rows to read side by side, in place or copied, in whole units; None: all."""
         few = max(1, SCRATCH // (unit * itemsize)) if copied else None
         if self.spare is None:
             return few
@@ -99,7 +98,7 @@ class ColumnPass:
     def gathered(
         self, layout: Layout, rows: HostRows, multiple_of: int, most: int | None
     ) -> Iterator[tuple[int, Rows]]:
-        """Blocks within the budget, copied row by row into one buffer, so that few pages are mapped at a time."""
+        """Yield blocks within the budget, copied row by row into one buffer, so that few pages are mapped at a time."""
         width = self.most(len(rows), layout.widest.itemsize, max(GRANULE, multiple_of), most) or UNIT
         p = int(layout.ends[-1])
         buffer = np.empty((len(rows), min(width, p)), layout.widest)
@@ -145,7 +144,7 @@ UNLIMITED = ColumnPass()
 
 
 def _part(array: Array, low: int, high: int) -> tuple[int, int]:
-    """Addresses of these numbers of an array; of all of them if it is not contiguous."""
+    """Return the addresses of these numbers of an array; of all of them if it is not contiguous."""
     first, last = span(array)
     if array.ndim == 1 and array.flags.c_contiguous:
         return first + low * array.itemsize, min(last, first + high * array.itemsize)
@@ -153,12 +152,12 @@ def _part(array: Array, low: int, high: int) -> tuple[int, int]:
 
 
 def in_place_bytes(n_rows: int, unit: int, itemsize: int) -> int:
-    """Memory of rows that are read side by side: each twice, since the kernel maps more pages than are read."""
+    """Return the memory of rows read side by side: each twice, since the kernel maps more pages than are read."""
     return n_rows * 2 * (unit * itemsize + NEIGHBOURS) + SUMS * unit
 
 
 def gathered_bytes(n_rows: int, width: int, itemsize: int) -> int:
-    """Memory of a block that is gathered row by row: only one row's pages are mapped at a time."""
+    """Return the memory of a block that is gathered row by row: only one row's pages are mapped at a time."""
     return n_rows * width * itemsize + SUMS * width + 2 * NEIGHBOURS
 
 

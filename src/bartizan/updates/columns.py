@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 GRANULE = 4096  # no block is cut finer than this, except at the last coordinate
 SCRATCH = 8 * 2**20  # bytes that copies of a block may take
-WIDE = 2**19  # columns of a block that is read in place: few, so that threads seldom wait for each other ...
-MANY = 2**25  # ... or, of few rows, as many as make this many numbers, but not above WIDEST
-WIDEST = 2**23
+BLOCK_WIDTH = 2**19  # columns of a block that is read in place: few, so that threads seldom wait for each other ...
+BLOCK_NUMBERS = 2**25  # ... or, of few rows, as many as make this many numbers, up to MAX_WIDTH
+MAX_WIDTH = 2**23
 
 
 class Row(NamedTuple):
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 def stack(rows: Sequence[Row], layout: Layout) -> UpdateRows:
-    """These rows, in host memory or on a GPU."""
+    """Return these rows, in host memory or on a GPU."""
     if is_tensor(rows[0].floats[0]):
         from bartizan.updates.gpu_rows import GpuRows
 
@@ -53,7 +53,7 @@ class UpdateRows(Protocol):
 
     @property
     def needs_copy(self) -> bool:
-        """Whether some arrays can't be read in place, and are copied a block at a time."""
+        """True if some arrays can't be read in place, and are copied a block at a time."""
 
     @property
     def dtype(self) -> np.dtype:
@@ -62,22 +62,22 @@ class UpdateRows(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Sequence[int] | Array) -> Self:
-        """Some of the rows."""
+        """Return some of the rows."""
 
     def with_row(self, other: Any) -> Self:
-        """These rows, and after them the one row of `other`."""
+        """Return these rows, and after them the one row of `other`."""
 
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterable[tuple[int, ColumnBlock]]:
-        """Blocks of columns: (first coordinate, the block's rows).
+        """Return blocks of columns: (first coordinate, the block's rows).
 
         Every block but the last has a width that is a multiple of `multiple_of`, a power of two (and of `tile`, what
         kernels on a GPU read at a time). Blocks that must be copied are narrow, unless the caller passes only few rows.
         """
 
     def row(self, index: int, start: int, stop: int) -> Any:
-        """These columns of one row, in one contiguous array."""
+        """Return these columns of one row, in one contiguous array."""
 
     def zeros(self, *shape: int) -> Any:
         """A float64 array for the kernels' sums."""
@@ -104,7 +104,7 @@ class HostRows:
     def of(cls, rows: Sequence[Row], layout: Layout) -> HostRows:
         arrays = [row.floats for row in rows]
         places = np.array([_place(array) for floats in arrays for array in floats]).reshape(len(rows), -1, 3)
-        pointers, steps, codes = (np.ascontiguousarray(places[:, :, each]) for each in range(3))
+        pointers, steps, codes = np.ascontiguousarray(places.transpose(2, 0, 1))
         table = Table(pointers, steps, layout.ends, codes.astype(np.uint8))
         return cls(table, FLOAT64 if (codes == DOUBLE).any() else FLOAT32, arrays, needs_copy=not steps.all())
 
@@ -133,9 +133,9 @@ class HostRows:
     def blocks(
         self, multiple_of: int = 1, most: int | None = None, *, narrow: bool = True, tile: int = 1
     ) -> Iterator[tuple[int, Rows]]:
-        granule, p = max(GRANULE, multiple_of), int(self.table.ends[-1])
+        M, granule, p = len(self.table.pointers), max(GRANULE, multiple_of), int(self.table.ends[-1])
         copied = self.needs_copy and narrow
-        width = SCRATCH // (self.dtype.itemsize * len(self)) if copied else max(WIDE, min(WIDEST, MANY // len(self)))
+        width = SCRATCH // (self.dtype.itemsize * M) if copied else max(BLOCK_WIDTH, min(MAX_WIDTH, BLOCK_NUMBERS // M))
         width = max(granule, min(most or width, width) // granule * granule)
         for start in range(0, p, width):
             yield start, self.part(start, min(start + width, p))
@@ -146,7 +146,7 @@ class HostRows:
         return self.part(start, stop)[index]
 
     def part(self, start: int, stop: int) -> Rows:
-        """These columns of the rows."""
+        """Return these columns of the rows."""
         pointers, steps, ends, codes, *_ = self.table
         if stop - start == ends[-1] and not self.needs_copy:
             return Rows(self.table, self.dtype, self.arrays)
@@ -187,7 +187,7 @@ def inner_products(sketches: Floats) -> Floats:
 
 
 def numbers(array: Array, entry: Entry) -> Array:
-    """Numbers in host memory, in a precision that NumPy can sum; float32 and float64 stay as they are."""
+    """Return numbers in host memory, in a precision that NumPy can sum; float32 and float64 stay as they are."""
     if is_tensor(array):
         return (array if entry.dtype == "float64" else array.float()).cpu().numpy()
     if entry.dtype == "bfloat16" and array.dtype == np.uint16:

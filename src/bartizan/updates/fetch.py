@@ -20,8 +20,7 @@ from bartizan._util.regular_files import open_regular, read_regular
 from bartizan._util.text import quoted
 from bartizan.errors import raise_if_exhausted, server_error
 from bartizan.updates.folders import INDEX, KNOWN, longest_header, naming, open_folder, open_index
-from bartizan.updates.places import StoredPlace
-from bartizan.updates.stores import FetchLimits, filesystem, is_http, reason_of_failure, repeated, shown
+from bartizan.updates.stores import FetchLimits, StoredPlace, filesystem, is_http, reason_of_failure, repeated, shown
 
 if TYPE_CHECKING:
     from bartizan.updates.files import LocalFiles

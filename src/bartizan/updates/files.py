@@ -21,7 +21,6 @@ from bartizan._util.regular_files import NotRegularError, open_regular, read_reg
 from bartizan._util.text import quoted, short
 from bartizan._util.types import Array
 from bartizan.errors import ADVICE, ServerResourceError, raise_if_exhausted, server_error
-from bartizan.updates.copies import copied
 from bartizan.updates.fetch import open_stored
 from bartizan.updates.folders import INDEX, KNOWN, longest_header, naming, open_folder, open_index
 from bartizan.updates.headers import (
@@ -35,10 +34,9 @@ from bartizan.updates.headers import (
     write_safetensors_header,
 )
 from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf
-from bartizan.updates.mapping import MOST_MAPPED, MappedFile, n_mapped
-from bartizan.updates.places import StoredPlace
+from bartizan.updates.mapping import MAX_MAPPED, MappedFile, copied, n_mapped
 from bartizan.updates.server_inputs import server_leaves
-from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, FetchLimits, uploaded
+from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, FetchLimits, StoredPlace, uploaded
 
 UPDATES_AT_A_TIME = 16  # that are fetched from stores
 
@@ -214,7 +212,7 @@ def open_point(point: Any, timeout: float = TIMEOUT) -> Any:
 
 
 def max_bytes_like(reference: Any) -> int:
-    """Bytes that a client's update in a store may have: room for the numbers of the reference in 64 bits, if any."""
+    """Return the bytes that a client's update in a store may have: the reference's numbers in 64 bits, if any."""
     if reference is None:
         return MAX_UPDATE_BYTES
     numbers = sum(math.prod(leaf.shape) for leaf in server_leaves("reference", reference).values())
@@ -222,11 +220,12 @@ def max_bytes_like(reference: Any) -> int:
 
 
 def is_place(update: Any) -> bool:
-    return issubclass(type(update), (Path, StoredPlace)) or is_address(update)
+    kind = type(update)
+    return issubclass(kind, (Path, StoredPlace)) or (kind is str and is_address(update))
 
 
 def is_address(update: Any) -> bool:
-    """Whether this is an address in a store, such as s3://bucket/key."""
+    """Return whether this is an address in a store, such as s3://bucket/key."""
     return type(update) is str and "://" in update
 
 
@@ -292,7 +291,7 @@ class LocalFiles:
 
     def _mapped(self, file: IO[bytes], size: int, *, tensors: bool = False) -> Array:
         """The file's bytes; ServerResourceError if they can be neither mapped nor copied: that is no client's fault."""
-        if self.exposed or n_mapped() < MOST_MAPPED:
+        if self.exposed or n_mapped() < MAX_MAPPED:
             try:
                 mapped = MappedFile(file.fileno(), size, "private" if self.exposed and tensors else "read")
                 return mapped.memory(writable=tensors)  # torch wants to hear that it may write
@@ -338,7 +337,7 @@ def _view(memory: Array, dtype: np.dtype, shape: tuple[int, ...], start: int, or
 
 
 def _as_leaf(memory: Array, place: Tensor, like: Any) -> Any:
-    """This place of the map as an array of the library that `like` is of."""
+    """Return this place of the map as an array of the library that `like` is of."""
     # A .npy file keeps the byte order of `like`; a .safetensors file is little-endian.
     dtype = place.stored if place.name or is_tensor(like) else like.dtype
     array: Array = np.ndarray(place.shape, dtype, memory, place.start)
@@ -350,7 +349,7 @@ def _is_name(key: tuple[Any, ...]) -> bool:
 
 
 def bfloat16_array(bits: Array) -> Any:
-    """These bits as a bfloat16 array of torch, or of ml_dtypes."""
+    """Return these bits as a bfloat16 array of torch, or of ml_dtypes."""
     with contextlib.suppress(ModuleNotFoundError):
         import torch
 

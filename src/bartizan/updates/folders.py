@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from bartizan._util.text import quoted
 from bartizan.errors import raise_if_exhausted
 from bartizan.updates.headers import MOST_HEADER, read_json_object
-from bartizan.updates.layout import MOST_NODES
+from bartizan.updates.layout import MAX_NODES
 
 INDEX = ".index.json"
 KNOWN = ".npy, .safetensors, .safetensors.index.json and folders of these"
@@ -97,8 +97,8 @@ def _joined(folder: Folder, shards: list[str], places: dict[str, str] | None = N
             if places is not None and places.get(name) != shard:
                 raise ValueError(f"{quoted(name)} is in {quoted(shard)}, and the index does not say so")
             arrays[name] = array
-        if len(arrays) > MOST_NODES:
-            raise ValueError(f"it has more than {MOST_NODES:,} arrays")
+        if len(arrays) > MAX_NODES:
+            raise ValueError(f"it has more than {MAX_NODES:,} arrays")
     return arrays
 
 

@@ -17,8 +17,8 @@ from bartizan._util.types import Array
 from bartizan.updates.dlpack import DLPackArray, borrowed, speaks_dlpack
 
 Path = tuple[Any, ...]
-MOST_NODES = 100_000  # of one update's container: a client may nest it without end
-LARGE, PADDED = 2**26, 2**4  # arrays of more than LARGE bytes must own memory for one in PADDED of them
+MAX_NODES = 100_000  # of one update's container: a client may nest it without end
+MAX_UNOWNED_BYTES, MAX_REPEATS = 2**26, 2**4  # arrays of more bytes must own memory for one in MAX_REPEATS of them
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -31,11 +31,11 @@ class Entry:
     dtype: str
     device: str = "cpu"
 
-    @property
+    @cached_property
     def size(self) -> int:
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.dtype in FLOATS
 
@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """In the place of an update that can't be read, the reason for which its client is quarantined."""
+    """A stand-in for an update that can't be read: the reason for which its client is quarantined."""
 
     reason: str
 
@@ -79,7 +79,7 @@ class Layout:
         return np.dtype(np.float64 if any(entry.dtype == "float64" for entry in self.entries) else np.float32)
 
     def misfit(self, other: Layout, *, any_precision: bool = False) -> str | None:
-        """Why `other` is not an update of this layout (in any key order); None if it is.
+        """Return why `other` is not an update of this layout (in any key order); None if it is.
 
         With `any_precision` floats may be of other dtypes, so may integers, and the device does not matter.
         """
@@ -117,6 +117,16 @@ class Layout:
         return Counter(layout for layout in layouts if frozenset(layout.entries) == winner).most_common(1)[0][0]
 
 
+def layout_key(leaves: Mapping[Path, Any]) -> tuple[Any, ...]:
+    """Return what the layout of these arrays is known by, without describing them."""
+    return tuple(
+        [
+            (path, leaf.shape, leaf.dtype, (leaf.device, leaf.layout) if is_tensor(leaf) else None)
+            for path, leaf in leaves.items()
+        ]
+    )
+
+
 def leaves_of(update: Any) -> dict[Path, Any]:
     """The arrays of one client's update by their path; TypeError if it holds anything but arrays in containers."""
     return plain_and_leaves(update)[1]
@@ -136,7 +146,7 @@ def plain_and_leaves(update: Any) -> tuple[Any, dict[Path, Any]]:
     except OverflowError as too_large:
         raise TypeError(f"a number is too large: {too_large}") from None
     claimed = sum([leaf.nbytes for leaf in leaves.values()])
-    if claimed > LARGE and claimed > PADDED * (held := _memory(leaves.values())):
+    if claimed > MAX_UNOWNED_BYTES and claimed > MAX_REPEATS * (held := _memory(leaves.values())):
         raise TypeError(
             f"its entries have {claimed:,} bytes together and memory for {held:,}, which they repeat; "
             "send arrays that hold all of their own"
@@ -145,8 +155,8 @@ def plain_and_leaves(update: Any) -> tuple[Any, dict[Path, Any]]:
 
 
 def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int]) -> Any:
-    if next(nodes) > MOST_NODES:
-        raise TypeError(f"the update has more than {MOST_NODES:,} parts")
+    if next(nodes) > MAX_NODES:
+        raise TypeError(f"the update has more than {MAX_NODES:,} parts")
     kind = type(node)
     if kind is np.ndarray or kind is DLPackArray or is_tensor(node):
         leaves[path] = node
@@ -185,7 +195,7 @@ def _plain(node: Any, path: Path, leaves: dict[Path, Any], nodes: Iterator[int])
 
 
 def _memory(leaves: Iterable[Any]) -> int:
-    """Bytes of memory that these arrays use; shared memory counts once."""
+    """Return the bytes of memory that these arrays use; shared memory counts once."""
     spans = sorted(_span(leaf) for leaf in leaves if leaf.nbytes)
     held, reached = 0, ("", 0)
     for device, start, stop in spans:
@@ -199,7 +209,7 @@ def _memory(leaves: Iterable[Any]) -> int:
 
 
 def _span(leaf: Any) -> tuple[str, int, int]:
-    """Device, first byte and end of the memory of an array."""
+    """Return device, first byte and end of the memory of an array."""
     if is_tensor(leaf):
         if leaf.is_contiguous():
             return _device_name(leaf.device), leaf.data_ptr(), leaf.data_ptr() + leaf.nbytes
@@ -247,16 +257,11 @@ def is_array(value: Any) -> bool:
 
 
 def is_tensor(value: Any) -> TypeGuard[Any]:
-    """Whether `value` is a torch tensor; imports nothing, since a tensor's owner has imported torch already."""
+    """Return whether `value` is a torch tensor; import nothing, since a tensor's owner has imported torch already."""
     if type(value) is np.ndarray:
         return False
     torch = sys.modules.get("torch")
     return torch is not None and issubclass(type(value), torch.Tensor)  # not isinstance, which a class can override
-
-
-def place_of(leaf: Any) -> Any:
-    """Device and memory layout of a tensor; None for a NumPy array."""
-    return (leaf.device, leaf.layout) if is_tensor(leaf) else None
 
 
 def device_of(leaf: Any) -> str:
@@ -269,7 +274,7 @@ def _device_name(device: Any) -> str:
 
 
 def on_gpu(leaf: Any) -> bool:
-    """Whether the leaf's numbers are for the kernels of a GPU."""
+    """Return whether the leaf's numbers are for the kernels of a GPU."""
     return is_tensor(leaf) and leaf.device.type == "cuda"
 
 
@@ -297,7 +302,7 @@ def _tensor_kind(dtype: Any, layout: Any, device: Any) -> tuple[str, bool]:
 
 
 def itemsize_of(dtype: str) -> int:
-    """Bytes of one number, by the name of its dtype."""
+    """Return the bytes of one number, by the name of its dtype."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
@@ -308,7 +313,9 @@ def _name(dtype: np.dtype) -> str:
 
 def flat_of(leaf: Any) -> Any:
     """The leaf's numbers in place: `as_numpy` in host memory, a flat tensor on a GPU."""
-    return leaf.detach().reshape(-1) if on_gpu(leaf) else as_numpy(leaf)
+    if type(leaf) is not np.ndarray and on_gpu(leaf):
+        return leaf.detach().reshape(-1)
+    return as_numpy(leaf)
 
 
 def on_host(array: Any) -> Any:
@@ -350,10 +357,10 @@ def _viewed(leaf: Any) -> Array:
 
 
 def like_leaf(flat: Any, leaf: Any) -> Any:
-    """`flat`, in the storage of `flat_of`, as an array of the leaf's library, dtype and shape."""
-    if is_tensor(flat):
-        return flat.view(leaf.shape)
+    """Return `flat`, in the storage of `flat_of`, as an array of the leaf's library, dtype and shape."""
     if is_tensor(leaf):
+        if is_tensor(flat):
+            return flat.view(leaf.shape)
         torch = sys.modules["torch"]
         return torch.from_numpy(flat.reshape(tuple(leaf.shape))).view(leaf.dtype).to(leaf.device)
     if _name(leaf.dtype) == "bfloat16":

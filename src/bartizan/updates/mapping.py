@@ -1,4 +1,8 @@
-"""Files mapped into memory: no descriptor is kept, and their addresses are known from the mappings themselves."""
+"""Files mapped into memory: no descriptor is kept, and their addresses are known from the mappings themselves.
+
+Files that are more than a process may map are copied to temporary ones, which are mapped in large pieces. Such a file
+has no name (its folder is TMPDIR), and its disk space is free when no array of it is left.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,28 @@ import ctypes
 import mmap
 import os
 import sys
+import tempfile
 import threading
+import weakref
 from bisect import bisect_left, bisect_right
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
 from bartizan._util.types import Array
+from bartizan.errors import server_error
 
-MOST_MAPPED = 2**14  # of the 65,530 mappings that Linux allows a process
+PIECE_BYTES = 2**28  # that are mapped at a time, at least
+CHUNK_BYTES = 2**22  # that are copied at a time
+MAX_MAPPED = 2**14  # of the 65,530 mappings that Linux allows a process
 NEIGHBOURS = 2**21  # bytes that the kernel may map at a time around the page that was asked for
 DONTNEED = 4  # MADV_DONTNEED
 SYNC = 4 if sys.platform == "linux" else 16  # MS_SYNC
 NORESERVE = 0x4000 if sys.platform == "linux" else 0  # a private map that is larger than RAM needs no RAM set aside
 
 Access = Literal["read", "private", "shared"]
-"""What may be written to a mapping: nothing, pages of this process only, or the file."""
+"""The part of a mapping that may be written: nothing, pages of this process only, or the file."""
 ACCESS_OF_MODE: dict[str, Access] = {"r": "read", "c": "private", "r+": "shared", "w+": "shared"}  # of `np.memmap`
 
 
@@ -37,7 +46,7 @@ class MappedPart(NamedTuple):
     name: Any = None
 
     def file_now(self) -> str | None:
-        """Device and inode of the file; of `np.memmap` those that its name has now, None if it is gone."""
+        """Return device and inode of the file; of `np.memmap` those that its name has now, None if it is gone."""
         if self.file:
             return self.file
         try:
@@ -82,7 +91,7 @@ class MappedFile:
 
 
 class _Bytes:
-    """What NumPy makes an array from that keeps the mapping."""
+    """A buffer for NumPy's arrays that keeps the mapping."""
 
     def __init__(self, mapped: MappedFile, *, writable: bool) -> None:
         assert mapped.part is not None
@@ -93,6 +102,8 @@ class _Bytes:
 
 # `MappedFile.__del__`, which may run at any time, changes only `_parts`: starts without a part there are passed over.
 _lock = threading.RLock()
+_newest_lock = threading.Lock()
+_newest: weakref.ref[Piece] | None = None  # of the temporary files, that which still has room
 _starts: list[int] = []  # sorted
 _parts: dict[int, MappedPart] = {}
 
@@ -152,7 +163,7 @@ def release(array: Array, low: int, high: int) -> None:
 
 
 def span(array: Array) -> tuple[int, int]:
-    """Addresses of the first byte of an array and of the byte after its last."""
+    """Return the addresses of the first byte of an array and of the byte after its last."""
     return np.lib.array_utils.byte_bounds(array)
 
 
@@ -172,10 +183,46 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _forget_lock() -> None:
-    """In a forked child no thread is left that could release it."""
-    global _lock
-    _lock = threading.RLock()
+def copied(file: IO[bytes], size: int) -> Array:
+    """Return the first `size` bytes of a file in a copy that is mapped, which nobody else can write to."""
+    global _newest
+    with _newest_lock:
+        piece = None if _newest is None else _newest()
+        if piece is None or piece.end + size > piece.size:
+            piece = Piece(max(size, PIECE_BYTES))
+            _newest = weakref.ref(piece)
+        return piece.append(file, size)
 
 
-os.register_at_fork(after_in_child=_forget_lock)
+class Piece(MappedFile):
+    """A temporary file that is mapped beyond its end; it lasts as long as arrays of it do."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.end = size, 0
+        try:
+            self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (held as long as the piece)
+            weakref.finalize(self, self.file.close)
+            super().__init__(self.file.fileno(), size, "read")
+        except OSError as full:
+            raise server_error(full, f"A temporary file of {size:,} bytes can't be mapped") from full
+
+    def append(self, file: IO[bytes], size: int) -> Array:
+        """Copy a file to the end; return its bytes."""
+        self.file.seek(self.end)
+        for at in range(0, size, CHUNK_BYTES):
+            chunk = os.pread(file.fileno(), min(CHUNK_BYTES, size - at), at)
+            if len(chunk) < min(CHUNK_BYTES, size - at):
+                raise ValueError("it was cut short while it was being read")
+            while chunk:
+                chunk = chunk[self.file.write(chunk) :]
+        begin, self.end = self.end, self.end + size + -size % mmap.PAGESIZE
+        return self.memory(writable=True)[begin : begin + size]  # as torch wants to hear; nobody writes
+
+
+def _forget() -> None:
+    """Renew the locks in a forked child, where no thread can release them; the newest file stays its parent's."""
+    global _lock, _newest_lock, _newest
+    _lock, _newest_lock, _newest = threading.RLock(), threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget)

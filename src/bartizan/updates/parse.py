@@ -22,14 +22,14 @@ from bartizan.updates.layout import (
     dtype_name,
     flat_of,
     is_array,
+    layout_key,
     on_gpu,
-    place_of,
     plain_and_leaves,
 )
 from bartizan.updates.server_inputs import server_leaves, server_row, shapes, shown
 from bartizan.updates.updates import Updates
 
-LONGEST_REASON = 300  # characters of a reason for quarantine
+REASON_CHARACTERS = 300  # characters of a reason for quarantine
 NO_FLOATS = (
     "The updates hold no floating-point numbers to aggregate (convert integers with .astype(float) or .float())."
 )
@@ -44,9 +44,10 @@ def parse_updates(
     column_pass: ColumnPass = UNLIMITED,
 ) -> Updates:
     """Inspect every client's container, without reading a number, and keep those of the common layout."""
-    if not is_array(updates) and speaks_dlpack(type(updates)):
-        updates = borrowed(updates)
-    if is_array(updates):
+    one_array = is_array(updates)
+    if not one_array and speaks_dlpack(type(updates)):
+        updates, one_array = borrowed(updates), True
+    if one_array:
         return _parse_matrix(updates, reference, trusted, column_pass)
     inspected = InspectedUpdates.of(as_list(updates))
     layout = inspected.common_layout(reference)
@@ -54,7 +55,7 @@ def parse_updates(
 
 
 def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: ColumnPass) -> Updates:
-    """One array with a row a client: all clients have the same layout."""
+    """Parse one array with a row per client: all clients have the same layout."""
     if updates.ndim < 2:
         raise ValueError(
             f"Wanted one row a client, (M, p); got an array of shape {tuple(updates.shape)}. "
@@ -74,8 +75,8 @@ def _parse_matrix(updates: Any, reference: Any, trusted: Any, column_pass: Colum
         n_sent=M,
         quarantined={},
         containers=(updates[0],) * M,
-        reference=server_row("reference", reference, layout, column_pass),
-        trusted=server_row("trusted", trusted, layout, column_pass),
+        reference=None if reference is None else server_row("reference", reference, layout, column_pass),
+        trusted=None if trusted is None else server_row("trusted", trusted, layout, column_pass),
         column_pass=column_pass,
     )
 
@@ -96,7 +97,7 @@ def _matrix_rows(x: Any, layout: Layout) -> UpdateRows:
 
 
 def as_list(updates: Any) -> Sequence[Any]:
-    """One item a client; TypeError on a container that has no order of clients."""
+    """Return one item per client; raise TypeError on a container that has no order of clients."""
     if isinstance(updates, (str, bytes, Mapping, Set)) or not isinstance(updates, Iterable):
         raise TypeError(
             f"Wanted a 2-D array or a list with one update a client; got {type(updates).__name__}. "
@@ -118,9 +119,6 @@ class ParsedUpdate(NamedTuple):
     layout: Layout
     row: Row
 
-    def in_order_of(self, layout: Layout) -> Row:
-        return self.row if self.layout is layout else _row(self.leaves, layout)
-
 
 @dataclass(frozen=True)
 class InspectedUpdates:
@@ -136,7 +134,7 @@ class InspectedUpdates:
         known: dict[Any, Layout] = {}  # most clients send the same layout: it is described once
         for client, update in enumerate(sent):
             try:
-                parsed[client] = parse_one(update, known)
+                parsed[client] = update if type(update) is ParsedUpdate else parse_one(update, known)
             except Exception as error:  # a client's container may raise anything; the round goes on
                 unreadable[client] = reason_of(error)
         return cls(parsed, unreadable)
@@ -162,7 +160,7 @@ class InspectedUpdates:
         return layout
 
     def quarantined(self, layout: Layout) -> dict[int, str]:
-        """Clients that can't be read or have another layout, and why."""
+        """Return the clients that can't be read or have another layout, and why."""
         layouts = {id(one.layout): one.layout for one in self.parsed.values()}
         misfits = {key: None if own is layout else _misfit(layout, own) for key, own in layouts.items()}
         reasons = {client: misfits[id(one.layout)] for client, one in self.parsed.items()}
@@ -183,40 +181,39 @@ class InspectedUpdates:
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
         kept = [client for client in self.parsed if client not in quarantined]
-        rows = [] if elsewhere else [self.parsed[client].in_order_of(layout) for client in kept]
+        own = [] if elsewhere else [self.parsed[client] for client in kept]
+        rows = [one.row if one.layout is layout else _row(one.leaves, layout) for one in own]
         return Updates(
             layout=layout,
             rows=elsewhere.take(kept) if elsewhere else stack(rows, layout),
-            integers=tuple(row.integers for row in rows) if rows else ((),) * len(kept),
+            integers=tuple([row.integers for row in rows]) if rows else ((),) * len(kept),
             clients=tuple(kept),
             n_sent=len(self.parsed) + len(self.unreadable),
             quarantined=quarantined,
-            containers=tuple(self.parsed[client].plain for client in kept),
-            reference=server_row("reference", reference, layout, column_pass),
-            trusted=server_row("trusted", trusted, layout, column_pass),
+            containers=tuple([self.parsed[client].plain for client in kept]),
+            reference=None if reference is None else server_row("reference", reference, layout, column_pass),
+            trusted=None if trusted is None else server_row("trusted", trusted, layout, column_pass),
             column_pass=column_pass,
         )
 
 
 def parse_one(update: Any, known: dict[Any, Layout]) -> ParsedUpdate:
-    """Inspect one update, unless that was done before; raises TypeError if it can't take part.
+    """Inspect one update; raise TypeError if it can't take part.
 
     `known` keeps the layouts: clients that send the same one share it.
     """
-    if type(update) is ParsedUpdate:
-        return update
     plain, leaves = plain_and_leaves(update)
     if not leaves:
         raise TypeError("the update is empty")
-    key = tuple([(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()])
+    key = layout_key(leaves)
     layout = known.get(key)
     if layout is None:
         layout = known[key] = Layout.of(leaves)
     return ParsedUpdate(plain, leaves, layout, _row(leaves, layout))
 
 
-def alone(parsed: ParsedUpdate, column_pass: ColumnPass) -> Updates:
-    """One update as those of a round; ValueError if it holds no floats."""
+def alone(parsed: ParsedUpdate, column_pass: ColumnPass = UNLIMITED) -> Updates:
+    """Return one update as those of a round; raise ValueError if it holds no floats."""
     if not parsed.layout.dim:
         raise ValueError(NO_FLOATS)
     return Updates(
@@ -232,12 +229,12 @@ def alone(parsed: ParsedUpdate, column_pass: ColumnPass) -> Updates:
 
 
 def _misfit(layout: Layout, own: Layout) -> str | None:
-    """Why a client's layout is not the round's; comparing a client's keys may raise anything."""
+    """Return why a client's layout is not the round's; comparing a client's keys may raise anything."""
     try:
         misfit = layout.misfit(own)
     except Exception as error:
         return reason_of(error)
-    return None if misfit is None else short(misfit, LONGEST_REASON)
+    return None if misfit is None else short(misfit, REASON_CHARACTERS)
 
 
 def reason_of(error: Exception) -> str:
@@ -248,7 +245,7 @@ def reason_of(error: Exception) -> str:
         said = "its message can't be read"
     if not isinstance(error, TypeError):
         said = f"the update can't be read: {type(error).__name__}: {said}"
-    return short(said, LONGEST_REASON)
+    return short(said, REASON_CHARACTERS)
 
 
 def _row(leaves: dict[Path, Any], layout: Layout) -> Row:

@@ -32,7 +32,7 @@ from bartizan.updates.parse import ParsedUpdate
 
 PREFIX = "bartizan-round-"
 ALIGNED = 64
-FIRST_MAPPED, MOST_MAPPED = 2**22, 2**28  # bytes of a file that are mapped at a time, at least: twice as many each time
+FIRST_MAPPED, MAX_MAPPED = 2**22, 2**28  # bytes of a file that are mapped at a time, at least: twice as many each time
 
 
 class Spill:
@@ -137,7 +137,7 @@ class SpillFile:
         if begin + size > self._first + len(self._mapped):
             first = begin - begin % mmap.ALLOCATIONGRANULARITY
             mapped = MappedFile(self.file.fileno(), max(self._least, begin + size - first), "read", first)
-            self._least = min(2 * self._least, MOST_MAPPED)
+            self._least = min(2 * self._least, MAX_MAPPED)
             self._mapped, self._first = mapped.memory(writable=True), first  # as torch wants to hear; nobody writes
         return self._mapped[begin - self._first :][:size]
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,6 @@ from bartizan._util.atomic import hidden_name, is_hidden
 from bartizan._util.redact import mentions_secret, without_addresses_secrets, without_secrets
 from bartizan._util.text import short
 from bartizan.errors import ServerResourceError
-from bartizan.updates.places import StoredPlace
 
 T = TypeVar("T")
 
@@ -41,6 +41,25 @@ PERMANENT = (
     ServerResourceError,
 )
 """Errors after which a request is not repeated."""
+
+
+@dataclass(frozen=True)
+class StoredPlace:
+    """A filesystem of fsspec and a path there, which was found by listing it, not by its address.
+
+    Whoever chose the object's name chose the path: it is never parsed as an address, in which ``::`` and ``?`` mean
+    something.
+    """
+
+    fs: Any
+    path: str
+    problem: str = ""
+    """The reason why the store itself would take the path for another one; empty if it would not."""
+    timeout: float | None = None
+    """Seconds that a request may take, if others than those given with `open_update`."""
+
+    def __str__(self) -> str:
+        return str(self.fs.unstrip_protocol(self.path))
 
 
 def shown(address: str) -> str:
@@ -89,7 +108,7 @@ def matching(pattern: str, timeout: float) -> tuple[str, list[StoredPlace]]:
 
 
 def _misread(fs: Any, path: str, timeout: float) -> str:
-    """Why the store would take this path for another one: some read ``?versionId=...`` at its end."""
+    """Return why the store would take this path for another one: some read ``?versionId=...`` at its end."""
     if "?" not in path:
         return ""
     with suppress(FileNotFoundError):

@@ -14,8 +14,7 @@ from bartizan.kernels.protocol import ColumnBlock
 from bartizan.kernels.rows import Rows
 from bartizan.updates.column_pass import UNLIMITED, ColumnPass, gathered_bytes, in_place_bytes
 from bartizan.updates.columns import GRANULE, HostRows, Row, UpdateRows, numbers, stack
-from bartizan.updates.forms import usual_container
-from bartizan.updates.layout import Layout, itemsize_of
+from bartizan.updates.layout import Layout, is_tensor, itemsize_of
 from bartizan.updates.server_inputs import Target
 
 Blocks = Iterable[tuple[int, ColumnBlock]]
@@ -47,7 +46,7 @@ class Updates:
     scale: float | None = None  # what passes over the columns multiply all numbers by, in copies of float64
 
     def with_target(self, out: Any, points: Mapping[str, Any]) -> Updates:
-        """The same updates with `out` as checked target; it must not overlap `points`, the server's own updates."""
+        """Return the same updates with `out` as checked target; it must not overlap `points`, the server's own."""
         if out is None:
             return self
         self._refuse_on_gpu("out")
@@ -88,9 +87,9 @@ class Updates:
         return replace(
             self,
             rows=self.rows.take(rows),
-            integers=tuple(self.integers[r] for r in rows),
-            containers=tuple(self.containers[r] for r in rows),
-            clients=tuple(self.clients[r] for r in rows),
+            integers=tuple([self.integers[r] for r in rows]),
+            containers=tuple([self.containers[r] for r in rows]),
+            clients=tuple([self.clients[r] for r in rows]),
         )
 
     @property
@@ -119,23 +118,30 @@ class Updates:
         self, rows: UpdateRows, multiple_of: int = 1, most: int | None = None
     ) -> Iterator[tuple[int, ColumnBlock, Array | None]]:
         """Pass over the columns of these rows: (first coordinate, the block's rows, the reference's part or None)."""
-        self.column_pass.expect(len(rows) * self.layout.dim)
-        blocks: Blocks = rows.blocks(multiple_of, most)
-        if self.column_pass.spare is not None and isinstance(rows, HostRows):
-            blocks = self.column_pass.gathered(self.layout, rows, multiple_of, most)
+        column_pass, blocks = self.column_pass, rows.blocks(multiple_of, most)
+        if column_pass.watched:
+            column_pass.expect(len(rows) * self.layout.dim)
+        if column_pass.spare is not None and isinstance(rows, HostRows):
+            blocks = column_pass.gathered(self.layout, rows, multiple_of, most)
         for start, block in blocks if self.watch is None else self.watch(rows, blocks):
-            yield start, *self._scaled(block, self.origin_at(start, start + block.width))
-            self.column_pass.advance(self.layout, rows.arrays, start, start + block.width)
+            stop = start + block.width
+            origin = None if self.reference is None else self.origin_at(start, stop)
+            if self.scale is not None:
+                block, origin = self._scaled(self.scale, block, origin)
+            yield start, block, origin
+            if column_pass.watched:
+                column_pass.advance(self.layout, rows.arrays, start, stop)
 
-    def parts(self, unit: int) -> Iterator[Updates]:
-        """These clients in groups that fit the memory budget in whole units, each group with the trusted update."""
+    def parts(self, unit: int) -> Sequence[Updates]:
+        """Return these clients in groups that fit the memory budget in whole units, each with the trusted update."""
+        if not (self.column_pass.watched or self.rows.needs_copy):
+            return (self,)
         few = self.column_pass.rows_at_a_time(unit, self.layout.widest.itemsize, copied=self.rows.needs_copy)
-        n_trusted = 0 if self.trusted is None else 1
-        few = len(self) if few is None else max(1, few - n_trusted)
-        starts = range(0, len(self), few)
-        self.column_pass.expect((len(self) + n_trusted * len(starts)) * self.layout.dim)
-        for start in starts:
-            yield self if len(starts) == 1 else self.only(range(start, min(start + few, len(self))))
+        M, n_trusted = len(self), 0 if self.trusted is None else 1
+        few = M if few is None else max(1, few - n_trusted)
+        starts = range(0, M, few)
+        self.column_pass.expect((M + n_trusted * len(starts)) * self.layout.dim)
+        return (self,) if len(starts) == 1 else [self.only(range(low, min(low + few, M))) for low in starts]
 
     def units(
         self, multiple_of: int, most: int | None, about: UpdateRows | None = None, tile: int = 1
@@ -145,15 +151,21 @@ class Updates:
 
         The first item is the coordinate of the whole update that a block begins at.
         """
-        if self.column_pass.spare is not None:
+        column_pass = self.column_pass
+        if column_pass.spare is not None:
             most = most or multiple_of
         for start, block in self.all_rows.blocks(multiple_of, most, narrow=False, tile=tile):
             stop = start + block.width
-            origin = self.origin_at(start, stop) if about is None else about.row(0, start, stop)
-            yield self.first + start, *self._scaled(block, origin)
-            self.column_pass.advance(self.layout, self.all_rows.arrays, start, stop)
+            origin = None if self.reference is None else self.origin_at(start, stop)
             if about is not None:
-                self.column_pass.release(self.layout, about.arrays, start, stop)
+                origin = about.row(0, start, stop)
+            if self.scale is not None:
+                block, origin = self._scaled(self.scale, block, origin)
+            yield self.first + start, block, origin
+            if column_pass.watched:
+                column_pass.advance(self.layout, self.all_rows.arrays, start, stop)
+                if about is not None:
+                    column_pass.release(self.layout, about.arrays, start, stop)
 
     def scaled(self, scale: float) -> Updates:
         """The same updates, to be read in float64 and times a power of two; on a GPU they are copied at once."""
@@ -167,12 +179,12 @@ class Updates:
         stacked = stack([row for row in rows if row is not None], self.layout)
         return replace(self, rows=stacked, reference=wide(self.reference), trusted=wide(self.trusted), scale=scale)
 
-    def _scaled(self, block: ColumnBlock, origin: Array | None) -> tuple[ColumnBlock, Array | None]:
-        if self.scale is None or self.on_gpu:
+    def _scaled(self, scale: float, block: ColumnBlock, origin: Array | None) -> tuple[ColumnBlock, Array | None]:
+        if self.on_gpu:
             return block, origin
         with np.errstate(over="ignore"):  # clients that are too large beside the others are quarantined
-            rows = Rows.of(np.asarray(block, np.float64) * self.scale)
-            return rows, None if origin is None else np.float64(self.scale) * origin
+            rows = Rows.of(np.asarray(block, np.float64) * scale)
+            return rows, None if origin is None else np.float64(scale) * origin
 
     @cached_property
     def reference_row(self) -> UpdateRows | None:
@@ -196,7 +208,7 @@ class Updates:
         return origin
 
     def fault(self, row: int) -> str:
-        """Why the numbers of a row can't be used, whose squared norm is not finite or too large."""
+        """Return why the numbers of a row can't be used, whose squared norm is not finite or too large."""
         for entry, array in zip(self.layout.float_entries, self.rows.arrays[row], strict=True):
             n_bad, first, kind = 0, 0, ""
             for low, piece in self.column_pass.pieces(array):
@@ -213,3 +225,47 @@ class Updates:
     def _overflow(self) -> str:
         where = "" if self.reference is None else ", taken from the reference,"
         return f"its values{where} are so large that their squares overflow {self.layout.widest}"
+
+
+def form_of(update: Any, *, in_order: bool = True) -> Any:
+    """Return the kinds of containers and arrays that a plain update is made of, to compare and to count."""
+    if type(update) is np.ndarray:
+        return update.dtype.str
+    if isinstance(update, Mapping):
+        items = [(_form_of_key(key), form_of(child, in_order=in_order)) for key, child in update.items()]
+        return type(update), tuple(items) if in_order else frozenset(items)
+    if isinstance(update, (list, tuple)):
+        return type(update), tuple([form_of(child, in_order=in_order) for child in update])
+    form = "tensor" if is_tensor(update) else update.dtype.str
+    namespace = getattr(update, "namespace", None)
+    return form if namespace is None else (form, id(namespace))
+
+
+def _form_of_key(key: Any) -> Any:
+    """Return the key with its type; of a client's own class, which may compare as it likes, its identity."""
+    kind = type(key)
+    return (kind, key) if kind is str or kind is int or kind is bool else (kind, id(key))
+
+
+def usual_container(containers: Sequence[Any], weights: Floats) -> Any:
+    """Return a plain update of the form that has most weight, and of the order of keys that has most of it.
+
+    Updates of weight 0 are not looked at, unless all are.
+    """
+    if len(set(map(id, containers))) == 1:  # rows of one matrix
+        return containers[0]
+    weights = weights if weights.any() else np.ones(len(containers))
+    first: dict[Any, Any] = {}
+    ordered: dict[Any, float] = {}
+    for row in np.flatnonzero(weights).tolist():
+        form = form_of(containers[row])
+        first.setdefault(form, containers[row])
+        ordered[form] = ordered.get(form, 0.0) + float(weights[row])
+    if len(first) > 1:
+        kinds = {form: form_of(one, in_order=False) for form, one in first.items()}
+        total = dict.fromkeys(kinds.values(), 0.0)
+        for form, weight in ordered.items():
+            total[kinds[form]] += weight
+        usual = max(total, key=total.__getitem__)
+        ordered = {form: weight for form, weight in ordered.items() if kinds[form] == usual}
+    return first[max(ordered, key=ordered.__getitem__)]

@@ -15,7 +15,7 @@ from bartizan._util.console import ProgressLine, has_colour
 from bartizan._util.seeds import fresh_seed
 from bartizan._util.types import Array
 from bartizan.aggregate import Aggregator
-from bartizan.judge.second_look import geometry_by
+from bartizan.judge.recheck import geometry_by
 from bartizan.measure import Exact, Rotated, Sketch
 from bartizan.measure.exact import Norms
 from bartizan.rules import MCA, Bulyan, GeometricMedian, Krum, Mean, Rule

@@ -25,7 +25,7 @@ from bartizan.sources.adapters.adapters import Form, LoRA, parse_adapter, parse_
 from bartizan.sources.adapters.peft_folders import open_adapter
 from bartizan.sources.adapters.two_sided import TwoSided
 from bartizan.updates.layout import Unreadable
-from bartizan.updates.parse import LONGEST_REASON, as_list, reason_of
+from bartizan.updates.parse import REASON_CHARACTERS, as_list, reason_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,7 +141,7 @@ class AdapterRound:
         except Exception as error:  # a client's container may raise anything
             if folder is not None and isinstance(error, ServerResourceError):
                 raise
-            reason = reason_of(error) if folder is None else short(error, LONGEST_REASON)
+            reason = reason_of(error) if folder is None else short(error, REASON_CHARACTERS)
             self.quarantined[client] = reason
             parsed = Unreadable(reason)
         self._stored[client] = parsed, size

@@ -15,8 +15,8 @@ import numpy as np
 from bartizan._util.text import quoted, short
 from bartizan.errors import BadClientError, TooFewClientsError, nobody_left
 from bartizan.rules.preaggregators import Composed
-from bartizan.updates.layout import FLOATS, Entry, Layout, is_tensor, place_of, plain_and_leaves
-from bartizan.updates.parse import LONGEST_REASON, reason_of
+from bartizan.updates.layout import FLOATS, Entry, Layout, is_tensor, layout_key, plain_and_leaves
+from bartizan.updates.parse import REASON_CHARACTERS, reason_of
 
 # As peft names them, with or without the adapter's own name: "...q_proj.lora_A.weight", "...lora_A.default.weight".
 NAME = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.\w+)?")
@@ -27,7 +27,7 @@ ADDS_NOISE = "adds noise to every coordinate, which would give adapters full ran
 
 @dataclass(frozen=True)
 class LoRA:
-    """How adapters are read and combined; for `aggregate`, and for the strategies of Flower and NVFlare.
+    """The settings of adapters, for `aggregate` and for the strategies of Flower and NVFlare.
 
     An adapter changes each of its modules by s B A, with s = alpha / r. The rank r is that of the factors which came,
     whatever a client says; alpha is the server's.
@@ -84,7 +84,7 @@ def refusal_of(rule: Any) -> str:
 
 
 def is_positive(number: Any) -> bool:
-    """Whether this is a finite number above 0."""
+    """Return whether this is a finite number above 0."""
     try:
         return isinstance(number, (int, float)) and not isinstance(number, bool) and 0 < float(number) < math.inf
     except OverflowError:
@@ -103,19 +103,19 @@ class Configured(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """What an adapter is apart from its numbers, by module, in the order of the modules' names."""
+    """An adapter apart from its numbers, by module, in the order of the modules' names."""
 
     shapes: tuple[tuple[str, int, int], ...]
     """The modules' names, with d_out and d_in."""
     ranks: tuple[int, ...]
     scales: tuple[float, ...]
     names: tuple[tuple[str, str], ...]
-    """Of B and A."""
+    """The names of the factors B and A."""
     order: tuple[str, ...]
     """The names in the order in which they came."""
     device: str
     dtypes: tuple[tuple[str, str], ...]
-    """Of B and A."""
+    """The dtypes of the factors B and A."""
     alpha: float = 1.0
     """The one that gives these scales."""
 
@@ -160,7 +160,7 @@ def parse_adapter(update: Any, settings: LoRA, forms: dict[Any, Form] | None = N
         update, alpha, claimed, _ = update
     _, leaves = plain_and_leaves(update)
     forms = {} if forms is None else forms
-    key = alpha, claimed, *[(path, leaf.shape, leaf.dtype, place_of(leaf)) for path, leaf in leaves.items()]
+    key = alpha, claimed, layout_key(leaves)
     if (form := forms.get(key)) is None:
         form = forms[key] = form_of(Layout.of(leaves), settings, alpha, claimed)
     B, A = ([leaves[(pair[side],)] for pair in form.names] for side in (0, 1))
@@ -222,7 +222,7 @@ class Adapters:
 
     @property
     def layout(self) -> Layout:
-        """Of one adapter's factors; the widest of the round decides at which norm numbers overflow."""
+        """The precision of one adapter's factors; the widest of the round decides at which norm numbers overflow."""
         wide = any("float64" in pair for form in {one.form for one in self.adapters} for pair in form.dtypes)
         return Layout.of({(): np.empty(0, np.float64 if wide else np.float32)})
 
@@ -245,7 +245,7 @@ class Adapters:
         return replace(self, adapters=adapters, reference=reference, trusted=trusted)
 
     def fault(self, row: int) -> str:
-        """What is wrong with the numbers of a client whose squared norm is not finite, or too large."""
+        """Return the fault in the numbers of a client whose squared norm is not finite, or too large."""
         one = self.adapters[row]
         for names, *factors in zip(one.form.names, one.B, one.A, strict=True):
             for name, array in zip(names, factors, strict=True):
@@ -276,7 +276,7 @@ def parse_adapters(
         raise ValueError(f"trusted does not fit the round: {_misfit(usual, points['trusted'])}.")
     for client, one in parsed.items():
         if _place(one) != _place(usual):
-            quarantined[client] = short(_misfit(usual, one), LONGEST_REASON)
+            quarantined[client] = short(_misfit(usual, one), REASON_CHARACTERS)
     if strict and quarantined:
         raise BadClientError(*min(quarantined.items()))
     kept = tuple(client for client in parsed if client not in quarantined)
@@ -287,7 +287,7 @@ def parse_adapters(
 
 
 def _place(adapter: Adapter) -> tuple[Any, ...]:
-    """What all adapters of a round have in common: the modules and their shapes, and the device if it is a GPU."""
+    """The common part of all adapters of a round: the modules and their shapes, and the device if it is a GPU."""
     return adapter.form.shapes, adapter.form.device
 
 
@@ -322,7 +322,7 @@ def server_adapter(name: str, update: Any, settings: LoRA) -> Adapter | None:
 
 
 def is_finite(arrays: Sequence[Any]) -> bool:
-    """Whether no array holds NaN or Inf; a GPU is waited for once."""
+    """Return whether no array holds NaN or Inf; a GPU is waited for once."""
     if all(map(is_tensor, arrays)):
         return bool(sys.modules["torch"].stack([one.isfinite().all() for one in arrays]).all())
     return all(bool(one.isfinite().all() if is_tensor(one) else np.isfinite(one).all()) for one in arrays)

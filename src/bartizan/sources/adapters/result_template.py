@@ -12,8 +12,8 @@ import numpy as np
 from bartizan._util.types import Floats
 from bartizan.sources.adapters.adapters import Adapter, Adapters, LoRA
 from bartizan.updates.build import weighted_median
-from bartizan.updates.forms import form_of
 from bartizan.updates.layout import FLOATS
+from bartizan.updates.updates import form_of
 
 
 @dataclass(frozen=True)

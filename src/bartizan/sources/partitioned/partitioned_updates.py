@@ -30,16 +30,16 @@ from bartizan.updates import Noise, Updates
 from bartizan.updates.build import finish_sum, rest_of
 from bartizan.updates.column_pass import UNLIMITED
 from bartizan.updates.columns import Row, stack
-from bartizan.updates.forms import usual_container
 from bartizan.updates.layout import Layout, rebuild
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate
 from bartizan.updates.server_inputs import Target, server_row
+from bartizan.updates.updates import usual_container
 
 OVERFLOW = "its values are so large that their squares overflow"
 
 
 def refusal(rule: AnyRule, sketch: Sketch) -> str | None:
-    """Why clients on workers admit no such rule, or no such sketch; None if they do."""
+    """Return why clients on workers admit no such rule, or no such sketch; None if they do."""
     if rule.ends_coordinate_wise():
         return (
             f"{rule!r} ends coordinate-wise, which needs the values of all clients in one place. Divide the updates by "
@@ -114,7 +114,7 @@ class PartitionedUpdates:
         return refusal(rule, sketch)
 
     def settle(self, rule: AnyRule, sketch: Sketch | str, seed: int | None) -> tuple[Sketch, int]:
-        """What was settled before the workers began."""
+        """Return the sketch and the seed that were settled before the workers began."""
         return self.plan.sketch, self.plan.seed
 
     def measure(
@@ -180,7 +180,7 @@ class PartitionedUpdates:
         return Combined(finish_sum(summed, weights[rows], rest_of(weights), noise))
 
     def _first_reading(self, part: int, own: Sequence[int]) -> FirstReading:
-        """What these clients of a part were when they were sketched first."""
+        """Return the state of these clients of a part when they were sketched first."""
         first = self.firsts[part]
         digests = {client: self.digests[first + client] for client in own if first + client in self.digests}
         return FirstReading(self.plan, digests)
@@ -196,7 +196,7 @@ class PartitionedUpdates:
         return reports
 
     def _inspected(self, reports: Mapping[int, PartReport]) -> InspectedUpdates:
-        """What the containers of all clients hold, without numbers."""
+        """Return the containers of all clients, without numbers."""
         parsed: dict[int, ParsedUpdate] = {}
         unreadable: dict[int, str] = {}
         layouts: dict[Layout, Layout] = {}  # one object for equal ones
@@ -231,7 +231,7 @@ class PartitionedUpdates:
         return self.workers.share(arrays)
 
     def _missing(self, reports: Mapping[int, PartReport], wanted: Mapping[int, list[int]]) -> dict[int, str]:
-        """Clients that were wanted and could not be sketched, and why."""
+        """Return the clients that were wanted and could not be sketched, and why."""
         return {
             self.firsts[part] + client: reports[part].unreadable.get(client, CHANGED)
             for part, own in wanted.items()
@@ -250,7 +250,7 @@ class PartitionedUpdates:
 
 
 def _problem(report: Any, plan: ReadPlan, trusted: bool, of_all: bool) -> str | None:
-    """What is wrong with a worker's answer; a worker may run another version of this library."""
+    """Return the fault in a worker's answer; a worker may run another version of this library."""
     if not isinstance(report, PartReport):
         return f"wanted a PartReport, got {type(report).__name__}"
     if (version := getattr(report, "version", None)) != __version__:

@@ -22,16 +22,16 @@ from bartizan.measure.measurements import Measurements
 from bartizan.sources.partitioned.opening import Held, clients_of, opened
 from bartizan.updates import ColumnPass, Updates
 from bartizan.updates.columns import Row, stack
-from bartizan.updates.forms import form_of
 from bartizan.updates.layout import Layout, is_tensor, rebuild
 from bartizan.updates.parse import InspectedUpdates, ParsedUpdate, reason_of
+from bartizan.updates.updates import form_of
 
 CHANGED = "its update changed between sketching and summing"
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What every worker needs to read its clients."""
+    """The settings by which every worker reads its clients."""
 
     sketch: StreamingSketch
     seed: int = field(repr=False)
@@ -59,7 +59,7 @@ class FirstReading:
 
     plan: ReadPlan
     digests: Mapping[int, bytes]
-    """By the client's number within the part."""
+    """The reason by the client's number within the part."""
 
     @property
     def layout(self) -> Layout:
@@ -109,7 +109,7 @@ class PartReport:
     """The clients that were sketched, in order."""
     measured: Measurements | None = None
     faults: dict[int, str] = field(default_factory=dict)
-    """What is wrong with the numbers of clients whose norms are not finite, or too large."""
+    """Return the faults in the numbers of clients whose norms are not finite, or too large."""
     digests: dict[int, bytes] = field(default_factory=dict)
     """Digests of the sketches of clients that the worker opened itself and will open again."""
     version: str = field(default_factory=lambda: __version__)  # of this library on the worker
@@ -218,7 +218,7 @@ class PartialSum:
     floats: Array
     integers: dict[int, tuple[Array, ...]]
     changed: dict[int, str]
-    """Clients that changed, or could not be read a second time, and why: with any of them there is no sum."""
+    """The clients that changed, or could not be read a second time, and why: with any of them there is no sum."""
 
     def __add__(self, other: PartialSum) -> PartialSum:
         changed = self.changed | other.changed
