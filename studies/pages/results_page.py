@@ -20,7 +20,7 @@ from fuzz import page
 from studies import plotting
 from studies.guide import decision_guide as guide
 from studies.options import add_command
-from studies.pages import speed_tables
+from studies.pages import measured_tables, speed_tables
 from studies.paper import comparison_tables as tables
 from studies.paper import interval_plot, scatter_plot
 from studies.paper.cells import ABLATION
@@ -37,6 +37,13 @@ PAGES = (
     DOCS / "guides" / "choosing.md",
     DOCS / "reference" / "models.md",
     DOCS / "explanation" / "campaign.md",
+    DOCS / "theory.md",
+    DOCS / "explanation" / "sketches.md",
+    DOCS / "explanation" / "adaptive.md",
+    DOCS / "explanation" / "scaling.md",
+    DOCS / "guides" / "adapters.md",
+    DOCS / "guides" / "distributed.md",
+    DOCS / "guides" / "few-sites.md",
     ROOT / "README.md",
 )
 CPU, GPU = "speed-cpu.json", "speed-h200.json"
@@ -92,6 +99,7 @@ def parts() -> dict[str, str]:
         "adapters": guide.adapters_table(),
         "projection": guide.projection_tables(),
         "campaign": page.section(json.loads((RESULTS / "hostile.json").read_text(encoding="utf-8"))),
+        **measured_tables.parts(),
     }
 
 

@@ -19,8 +19,10 @@ from bartizan.attacks import needs
 from bartizan.kernels import reference
 from bartizan.measure.geometry import Geometry
 from bartizan.sketch import distortion, embedding_dimension
+from studies import rows as study_rows
 from studies.__main__ import main
 from studies.estimates import log_slope
+from studies.rows import kept
 from studies.rules_by_name import most_accepted, rule_named
 from studies.theory import aggregation_error as aggregation
 from studies.theory import bounds, breakdown, convergence, parts, simulated_round
@@ -430,8 +432,7 @@ def test_the_worst_attack_is_that_whose_curve_ends_highest():
 def test_rounds_above_the_bound_are_counted_over_all_cells_and_nan_is_above():
     found = {"c": 0.0, "spread": 4.0, "measured": [9.0, 1.0, math.nan, 1e9], "losses": [9.0] * 4, "errors": [0.0] * 3}
     others = [replace(TRAINING, rounds=3, rule=rule) for rule in ("krum", "mean")]
-    said = convergence.count([(cell, found) for cell in others])
-    assert said == "2 curves (means of 4 trainings), 6 rounds, 4 of them above the bound."
+    assert [convergence.rounds_above(cell, found) for cell in others] == [2, 2]
 
 
 def test_without_attackers_the_rates_are_the_theorems():
@@ -488,8 +489,8 @@ def test_the_geometric_median_breaks_at_half_and_not_before():
 
 def test_an_unfinished_breakdown_says_how_far_it_got():
     cells = [replace(cell, rule="krum", dim=2048) for cell in breakdown.cases() if cell.rule == "krum"][:3]
-    told = breakdown.section([(cell, {"exact": dict.fromkeys(LOUD, 0.4)}) for cell in cells])
-    assert "not up to 0.06 / not up to 0.06" in told
+    told = breakdown.table(breakdown.rows([(cell, {"exact": dict.fromkeys(LOUD, 0.4)}) for cell in cells]))
+    assert "| not up to 0.06 |" in told
     assert "never" not in told
 
 
@@ -600,12 +601,14 @@ def test_the_command_writes_pictures_and_a_page(tmp_path, monkeypatch, capsys):
     }
     for name, cases in few.items():
         monkeypatch.setattr(parts.PARTS[name], "cases", lambda cases=cases: cases)
-    assert main(["theory", "--out", str(tmp_path)]) == 0
+    monkeypatch.setattr(study_rows, "RESULTS", tmp_path / "kept")
+    assert main(["theory", "--out", str(tmp_path), "--keep", str(tmp_path / "kept")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'report.md'}\n"
     page = (tmp_path / "report.md").read_text()
     for name, part in parts.PARTS.items():
         assert f"## {part.TITLE}" in page
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert part.table(kept(f"theory-{name}")) in page
     assert "refuses" in page
 
 
