@@ -6,14 +6,7 @@ import json
 import math
 from typing import Any
 
-from bartizan.sketch import (
-    collision_bound,
-    collision_odds,
-    distortion,
-    embedding_dimension,
-    pairwise_dimension,
-    pairwise_distortion,
-)
+from bartizan import sketch
 from studies.measurements import adaptive, few_sites, scaling, tails
 from studies.rows import RESULTS, kept
 from studies.tables import table_of
@@ -46,13 +39,13 @@ def guarantees() -> str:
     """Return what a Gaussian matrix keeps at k = 4096, and the k for a given error, by the number of clients."""
     rows: list[dict[str, Any]] = []
     for M in (50, 200, 1000):
-        row: dict[str, Any] = {"M": M, "eps of the pairs": pairwise_distortion(K, M, DELTA, ROUNDS)}
-        row["k for pairs to 0.2"] = pairwise_dimension(M, 0.2, DELTA, ROUNDS)
+        row: dict[str, Any] = {"M": M, "eps of the pairs": sketch.pairwise_distortion(K, M, DELTA, ROUNDS)}
+        row["k for pairs to 0.2"] = sketch.pairwise_dimension(M, 0.2, DELTA, ROUNDS)
         try:
-            row["eps of the span"] = distortion(K, M, DELTA, ROUNDS)
+            row["eps of the span"] = sketch.distortion(K, M, DELTA, ROUNDS)
         except ValueError:
             row["eps of the span"] = "no guarantee"
-        rows.append(row | {"k for the span to 0.5": embedding_dimension(M, 0.5, DELTA, ROUNDS)})
+        rows.append(row | {"k for the span to 0.5": sketch.embedding_dimension(M, 0.5, DELTA, ROUNDS)})
     return table_of(rows)
 
 
@@ -60,7 +53,7 @@ def collisions() -> str:
     """Return the probabilities of exact collisions by `mixing`, and the rounds that 15 attackers wait for one."""
     rows: list[dict[str, Any]] = []
     for n in (1, 8, 16, 32, 64):
-        known, bound = collision_odds(K, n), collision_bound(K, n)
+        known, bound = sketch.collision_odds(K, n), sketch.collision_bound(K, n)
         shown = {
             "best attack known": f"2^{math.log2(known):.1f}",
             "bound for every attack": f"2^{math.log2(bound):.1f}",

@@ -193,7 +193,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     The bound's c is the exact rule's of other clients and draws; a rule whose c grows with the gradient has none.
     """
     lines = pd.DataFrame(rows).reindex(columns=["rule", "b", "sketch", "scaled", "widened", "part_of_bound"])
-    body = []
+    body, without = [], []
     for rule, own in lines.groupby("rule", sort=False):
         usual, small = own[own.sketch.str.startswith("rotated")], own[own.sketch == f"gaussian({TOO_SMALL})"]
         widened = small.widened.max()
@@ -204,9 +204,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             most = [three_digits(max(kind)) for kind in zip(*filter(None, here), strict=True)]
             cells.append(" / ".join(most) or ("refuses" if len(here) else ""))
         part = own.part_of_bound.max()
-        body.append([f"`{rule}`", *cells, three_digits(part) if part == part else "no bound"])
+        if part == part:
+            body.append([f"`{rule}`", *cells, three_digits(part)])
+        else:
+            without.append(f"`{rule}`")
     heads = ["rule", "projected / exact", f"by `Gaussian({TOO_SMALL})`", "c at b = 0.1", "c at b = 0.3"]
-    return markdown_table([*heads, "largest part of the bound"], body)
+    told = f"\n\nWithout a bound: {', '.join(without)}." if without else ""
+    return markdown_table([*heads, "largest part of the bound"], body) + told
 
 
 def draw(results: Results) -> Any:
