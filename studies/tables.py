@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 
 def markdown_table(
@@ -21,6 +22,21 @@ def markdown_table(
         adjust = [str.rjust if head in right else str.ljust for head in heads]
         lines = [[to(text, width) for to, text, width in zip(adjust, line, widths, strict=True)] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows of plain values as a Markdown table, with their keys as heads.
+
+    >>> print(table_of([{"sketch": "`Exact()`", "bytes": 20008, "error": 0.12345}]))
+    | sketch | bytes | error |
+    | --- | --- | --- |
+    | `Exact()` | 20,008 | 0.123 |
+    """
+
+    def text(value: Any) -> str:
+        return f"{value:,}" if isinstance(value, int) else three_digits(value) if isinstance(value, float) else value
+
+    return markdown_table(list(rows[0]), [list(map(text, row.values())) for row in rows])
 
 
 def three_digits(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +14,11 @@ from bartizan.sources.adapters import factor_stacks, two_sided
 from bartizan.sources.adapters.adapters import Adapter, form_of, parse_adapter
 from bartizan.updates.layout import Entry, Layout, is_tensor
 from studies.options import add_parts
-from studies.tables import markdown_table
+from studies.rows import keep
+from studies.tables import table_of
 from studies.timing import in_turns
 
-QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
+QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99, "largest": 1.0}
 # (d_out, d_in) of the modules of a layer of a 70B model with grouped queries
 LAYER = {
     "q_proj": (8192, 8192),
@@ -60,18 +62,18 @@ def on_few_coordinates(rng, modules, rank):
     return update
 
 
-def tails(*, seeds: int = 1000) -> None:
-    """Print relative errors |estimate / truth - 1| of one squared distance at k = 4096, beside those of `Rotated`."""
+def tails(*, seeds: int = 400, out: Path | None = None) -> None:
+    """Measure relative errors |estimate / truth - 1| of one squared distance at k = 4096, beside those of `Rotated`."""
     one, many = {"m": (2048, 1536)}, {f"m{i:02}": (256, 384) for i in range(32)}
-    rng, body = np.random.default_rng(0), []
+    rng, rows = np.random.default_rng(0), []
     cases = {
         "rank 1 in one module": made(rng, one, 1),
         "rank 16 in one module": made(rng, one, 16),
-        "rank 1 in each of 32": made(rng, many, 1),
-        "rank 16 in each of 32": made(rng, many, 16),
+        "rank 1 in each of 32 modules": made(rng, many, 1),
+        "rank 16 in each of 32 modules": made(rng, many, 16),
         "rank 1, two coordinates, one module": on_few_coordinates(rng, one, 1),
     }
-    sketches = [TwoSided(rows=64), TwoSided(rows=128), TwoSided(), TwoSided(rows=512), bz.Rotated()]
+    sketches = [TwoSided(rows=64), TwoSided(), TwoSided(rows=512), bz.Rotated()]
     for case, update in cases.items():
         row, n_modules = dense(update)[None], len(update) // 2
         truth = float((row.astype(np.float64) ** 2).sum())
@@ -85,9 +87,10 @@ def tails(*, seeds: int = 1000) -> None:
                 found = [(sketch(row, seed=seed) ** 2).sum() for seed in range(seeds)]
                 stated = (2 / sketch.k) ** 0.5
             errors = np.abs(np.array(found) / truth - 1)
-            body.append([case, f"`{sketch!r}`", *(f"{np.quantile(errors, q):.3f}" for q in QUANTILES), f"{stated:.3f}"])
-    heads = ["difference", "sketch", *(f"{q:.1%}" for q in QUANTILES), "stated deviation"]
-    print(markdown_table(heads, body, right=heads[2:]))
+            quantiles = {name: float(np.quantile(errors, q)) for name, q in QUANTILES.items()}
+            rows.append({"difference": case, "sketch": f"`{sketch!r}`", **quantiles, "proven deviation": stated})
+    print(table_of(rows))
+    keep(out, rows)
 
 
 def speed(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 import bartizan as bz
 from bartizan import attacks
 from bartizan._util import machine
 from bartizan._util.console import ProgressLine
 from bartizan._util.seeds import fresh_seed
-from bartizan.attacks.nullspace import hidden_part
 from bartizan.judge.quarantine import distorted_norms
 from bartizan.judge.recheck import RECHECK_SKETCH, largest_ratio
 from bartizan.measure.base import PROBABILITY_OF_ERROR
@@ -22,15 +23,17 @@ from bartizan.measure.geometry import Geometry
 from bartizan.sources.local import LocalUpdates
 from bartizan.updates import parse_updates
 from studies.options import add_parts
-from studies.tables import markdown_table
+from studies.rows import keep
+from studies.tables import markdown_table, table_of
 from studies.timing import in_turns
 
 H, F, P, LEAKED = 35, 15, 40_000, 2**90 + 5
+SERVERS = ("exact", "unchecked", "call", "round")
 ABOUT = "attackers who know the projection; each part checks first that what it is about to print is right"
 
 
 def add_to(commands: Any) -> None:
-    add_parts(commands, "adaptive", ABOUT, (harm, outliers, odds, held_out, cost))
+    add_parts(commands, "adaptive", ABOUT, (harm, odds, cost))
 
 
 def honest(rng, length):
@@ -55,14 +58,14 @@ def streamed(rule, sketch, sent, **settings):
         return r.close()
 
 
-def harm() -> None:
-    """Print the error of the aggregate under each attack, and how many of the 15 attackers were quarantined."""
+def harm(*, out: Path | None = None) -> None:
+    """Measure the error of the aggregate under each attack, and how many of the 15 attackers are quarantined."""
     sketch, rules = bz.Rotated(), [bz.Krum(F), bz.GeometricMedian(), bz.MCA()]
     guess = bz.Aggregator(bz.GeometricMedian(), sketch)
     x, rng = honest(np.random.default_rng(0), 2.0), np.random.default_rng(0)
     z = attacks.null_space(x, 1, rng, sketch=sketch, leaked_seed=LEAKED)
     assert np.linalg.norm(sketch(z, seed=LEAKED)) < 0.1 * np.linalg.norm(z), "the move must be invisible"
-    body = []
+    rows: list[dict[str, Any]] = []
     with ProgressLine("adaptive", delay=0, plain=False) as progress:
         for length in (2.0, 0.33):
             x = honest(np.random.default_rng(0), length)
@@ -79,11 +82,11 @@ def harm() -> None:
                 forged = getattr(attacks, name)(x, F, np.random.default_rng(1), sketch=sketch, **more)
                 sent = np.concatenate([x, forged])
                 for seed in (LEAKED, None) if "leaked_seed" in more else (None,):
-                    cells = [harm_of(rule, sketch, x, sent, seed or fresh_seed()) for rule in rules]
-                    body.append([str(length), name.replace("_", "-"), "leaked" if seed else "fresh", *cells])
-    print(f"{H} honest, {F} attackers, p = {P}, {sketch!r}. ", end="")
-    print("Error: exact / undefended / one call / stream (quarantined in the last two)")
-    print(markdown_table(["mean / noise", "attack", "seed", *(type(rule).__name__ for rule in rules)], body))
+                    setting = {"common": length, "attack": name, "seed": "leaked" if seed else "fresh"}
+                    for rule in rules:
+                        rows.append(setting | harm_of(rule, sketch, x, sent, seed or fresh_seed()))
+    print(harm_table(rows))
+    keep(out, rows)
 
 
 def harm_of(rule, sketch, x, sent, seed):
@@ -91,62 +94,59 @@ def harm_of(rule, sketch, x, sent, seed):
     many = streamed(rule, sketch, sent, seed=seed)
     assert not set(range(H)) & (set(one.quarantined) | set(many.quarantined)), "an honest client was hit"
     updates = [bz.aggregate(sent, rule, sketch=bz.Exact()).update, undefended(rule, sketch, sent, seed)]
-    errors = " / ".join(f"{error(update, x):.2f}" for update in (*updates, one.update, many.update))
-    return f"{errors} ({len(one.quarantined)}, {len(many.quarantined)})"
+    errors = [error(update, x) for update in (*updates, one.update, many.update)]
+    counts = {"quarantined_call": len(one.quarantined), "quarantined_round": len(many.quarantined)}
+    return {"rule": type(rule).__name__, **dict(zip(SERVERS, errors, strict=True)), **counts}
 
 
-def outliers() -> None:
-    """Print the error where attackers hide a move nearly as long as the distance of honest outliers."""
-    sketch, rule, p, far = bz.Rotated(k=512), bz.GeometricMedian(), 9000, 1000
-    print("Distance from the tight clients' middle, in their spreads: exact / stream without (b) / with (b) / one call")
-    for n_honest, n_attackers, n_out in ((35, 15, 12), (26, 24, 2)):
-        rng = np.random.default_rng(1)
-        x = rng.normal(size=(n_honest, p)) * np.where(np.arange(n_honest) < n_out, far, 1)[:, None]
-        middle, move = x[n_out:].mean(axis=0), hidden_part(rng.normal(size=p), sketch, [LEAKED])
-        forged = middle + 0.9 * far * np.sqrt(p) * move / np.linalg.norm(move)
-        sent = (np.concatenate([x, np.tile(forged, (n_attackers, 1))]) + 3 * far).astype(np.float32)
-        assert np.linalg.norm(sketch((forged - middle)[None], seed=LEAKED)) < 1e-6 * far, "the move must be invisible"
-        found = [bz.aggregate(sent, rule, sketch=bz.Exact())]
-        found += [streamed(rule, sketch, sent, seed=LEAKED, recheck=recheck) for recheck in (False, True)]
-        found += [bz.aggregate(sent, rule, sketch=sketch)]
-        off = " / ".join(f"{np.linalg.norm(out.update - middle - 3 * far) / np.sqrt(p):.2f}" for out in found)
-        shown = f"{n_honest} honest, {n_out} of them outliers, {n_attackers} attackers"
-        print(f"{shown}: {off}, {len(found[2].quarantined)} quarantined")
+def harm_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return errors exact / unchecked / one call / round (quarantined in the last two), the worst of fresh seeds."""
+    lines, body = pd.DataFrame(rows).sort_values(["common", "seed"], ascending=False, kind="stable"), []
+    lines["attack"] = lines.attack.where(lines.seed == "leaked", "the worst of all six").str.replace("_", "-")
+    for names, scene in lines.groupby(["common", "attack", "seed"], sort=False):
+        worst, cells = scene.groupby("rule", sort=False).max(numeric_only=True), []
+        for _, own in worst.iterrows():
+            errors = " / ".join(f"{own[name]:.{0 if own[name] > 10 else 2}f}" for name in SERVERS)
+            cells.append(f"{errors} ({own.quarantined_call:.0f}, {own.quarantined_round:.0f})")
+        body.append([*map(str, names), *cells])
+    return markdown_table(["common part", "attack", "seed", *dict.fromkeys(lines.rule)], body)
 
 
-def odds(*, seeds: int = 20_000) -> None:
-    """Print the ranges of both checks, and how often vectors leave them at probabilities that can be counted."""
+def ranges_table() -> str:
+    """Return the ranges of both checks."""
     sketches = [*(bz.Rotated(mixing=n) for n in (32, 64, 16, 8)), bz.Rotated(k=1024), bz.Rotated(k=256)]
     sketches += [bz.Achlioptas(4096), bz.Achlioptas(4096, s=32), bz.Achlioptas(256), bz.Achlioptas(64)]
     sketches += [bz.Gaussian(4096), bz.Gaussian(64)]
     body = []
     for sketch in sketches:
-        largest, (least, most) = largest_ratio(sketch, RECHECK_SKETCH), sketch.norm_ratio_range(PROBABILITY_OF_ERROR)
-        parts = f"{least:.2f} to {most:.2f}" if least else "none"
-        body.append([f"`{sketch!r}`", parts, f"{largest:.2f}" if largest else "none"])
-    at = f"with a probability of error of {PROBABILITY_OF_ERROR:g}"
-    print(f"Check (a): |Px|^2 / |x|^2 {at}; check (b): largest d'/d; the second sketch is {RECHECK_SKETCH!r}")
-    print(markdown_table(["sketch", "(a) parts", "(b) most ratio"], body))
+        least, most = sketch.norm_ratio_range(PROBABILITY_OF_ERROR)
+        largest = largest_ratio(sketch, RECHECK_SKETCH)
+        first = f"{least:.2f} to {most:.2f}" if least else "none"
+        body.append([f"`{sketch!r}`", first, f"{largest:.2f}" if largest else "none"])
+    return markdown_table(["sketch", "first check: range of the ratio", "second check: largest ratio"], body)
+
+
+def odds(*, seeds: int = 20_000, held_out_seeds: int = 15_000, out: Path | None = None) -> None:
+    """Count how often vectors leave the range of the first check at a probability that can be counted.
+
+    The last four lines have vectors and seeds that the range of `Rotated` was not chosen by.
+    """
+    print(f"{ranges_table()}\n\nBoth at odds {PROBABILITY_OF_ERROR:g}; the second sketch is {RECHECK_SKETCH!r}.\n")
     k, p = 64, 512
     cases = [(bz.Rotated(k), 32), (bz.Rotated(k, mixing=8), 8), (bz.Gaussian(16), 8), (bz.Achlioptas(k, s=4), 8)]
-    count_exits([(sketch, vectors(k, n, p)) for sketch, n in cases], range(seeds))
-
-
-def held_out(*, seeds: int = 15_000) -> None:
-    """Print how often Rotated leaves its ranges on vectors and seeds that they were not chosen by."""
+    rows = count_exits([(sketch, vectors(k, n, p)) for sketch, n in cases], range(seeds))
     rng, cases = np.random.default_rng(20261), []
     for k, n in ((64, 32), (64, 16), (64, 8), (128, 16)):
         kinds = [(m, B, flat) for m in (2, 3, 4, 5, 6, 7, 8, n // 2, n) for B in (2, 3, 4) for flat in (True, False)]
         cases.append((bz.Rotated(k, n), np.array([lanes(rng, k, n, *kind) for kind in kinds])))
-    count_exits(cases, range(10**6, 10**6 + seeds))
+    rows += count_exits(cases, range(10**6, 10**6 + held_out_seeds))
+    print(table_of(rows))
+    keep(out, rows)
 
 
-def count_exits(cases, seeds: Sequence[int], wanted: float = 1e-3) -> None:
-    """Print how many seeds take the worst vector's squared norm below and above the range of these odds."""
-    print(
-        f"Of {len(seeds)} seeds, leaving the range of odds {wanted:g}: below / above, the worst of the vectors ", end=""
-    )
-    print(f"({wanted * len(seeds):.0f} are promised)")
+def count_exits(cases, seeds: Sequence[int], wanted: float = 1e-3) -> list[dict[str, Any]]:
+    """Return how many seeds take the worst vector's squared norm below and above the range of these odds."""
+    rows, allowed = [], round(wanted * len(seeds))
     for sketch, x in cases:
         ratios, lengths = np.empty((len(seeds), len(x))), (x**2).sum(axis=1)
         with ProgressLine(repr(sketch), len(seeds), delay=0, plain=False) as progress:
@@ -155,8 +155,10 @@ def count_exits(cases, seeds: Sequence[int], wanted: float = 1e-3) -> None:
                 progress.advance()
         least, most = sketch.norm_ratio_range(wanted)
         below, above = (left.sum(axis=0).max() for left in (ratios < least - 1e-9, ratios > most + 1e-9))
-        print(f"{sketch!r}: {len(x)} vectors, {least:.3f} to {most:.3f}, {below} / {above}")
-        assert max(below, above) < 2 * max(wanted * len(seeds), 10)
+        assert max(below, above) < 2 * max(allowed, 10)
+        counts = {"may leave at each end": allowed, "left below": int(below), "left above": int(above)}
+        rows.append({"sketch": f"`{sketch!r}`", "vectors": len(x), "seeds": len(seeds), **counts})
+    return rows
 
 
 def lanes(rng, k, n, m, B, flat):

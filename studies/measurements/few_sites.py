@@ -1,5 +1,6 @@
 """The accuracy of seven hospitals, one with half of the data: by rule, by the use of sizes, and by attackers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,18 @@ def few_sites(*, seeds: int = 3, rounds: int = 5, out: Path | None = None) -> No
                 parts = [divided(train, np.random.default_rng(seed)) for seed in range(seeds)]
                 found[who] = [accuracy(rule, weighted, attackers, p, test, rounds, s) for s, p in enumerate(parts)]
             rows.append(found)
+    print(table(rows))
+    write_json(out, rows)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the mean accuracy and its standard deviation over the seeds, by who attacks."""
     body = [
-        [row["rule"], "yes" if row["sizes"] else "no", *(f"{np.mean(row[who]):.3f}" for who in ATTACKERS)]
+        [f"`{row['rule']}`", "yes" if row["sizes"] else "no"]
+        + [f"{np.mean(row[who]):.3f} ± {np.std(row[who], ddof=1):.3f}" for who in ATTACKERS]
         for row in rows
     ]
-    print(markdown_table(["rule", "sizes", *ATTACKERS], body))
-    write_json(out, rows)
+    return markdown_table(["rule", "sizes", *ATTACKERS], body)
 
 
 def examples(images):

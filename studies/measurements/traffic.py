@@ -10,7 +10,8 @@ import numpy as np
 import bartizan as bz
 from bartizan.distributed import ShardedAggregator
 from studies.options import add_command
-from studies.tables import markdown_table
+from studies.rows import keep
+from studies.tables import table_of
 
 RANKS, SEED = 4, 2**100 + 7
 MEDIAN = bz.GeometricMedian()
@@ -28,23 +29,23 @@ def add_to(commands: Any) -> None:
     add_command(commands, traffic)
 
 
-def traffic() -> None:
+def traffic(*, out: Path | None = None) -> None:
     """Print the table of docs/guides/distributed.md."""
     import torch.multiprocessing as processes
 
     with tempfile.TemporaryDirectory() as folder:
-        processes.spawn(count_as_rank, (f"{folder}/store",), nprocs=RANKS)
+        processes.spawn(count_as_rank, (f"{folder}/store", out), nprocs=RANKS)
 
 
-def count_as_rank(rank: int, store: str) -> None:
-    """Aggregate every case as one rank; the first prints what it counted."""
+def count_as_rank(rank: int, store: str, out: Path | None) -> None:
+    """Aggregate every case as one rank; the first tells what it counted."""
     import torch.distributed as dist
 
     sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
     from ranks import counted
 
     dist.init_process_group("gloo", store=dist.FileStore(store, RANKS), rank=rank, world_size=RANKS)
-    sent, body = counted(), []
+    sent, rows = counted(), []
     for M, p, rule, sketch in CASES:
         sent.clear()
         shard = np.random.default_rng([M, rank]).standard_normal((M, p // RANKS), dtype=np.float32)
@@ -52,7 +53,8 @@ def count_as_rank(rank: int, store: str) -> None:
         own = f"`{type(sketch).__name__}({getattr(sketch, 'k', '')})`"
         name = "norms only" if isinstance(rule, bz.Median) else own
         others = sent["all_gather"] + sent["broadcast"]
-        body.append([f"{M:,}", f"{p:,}", name, f"{sent['reduce']:,}", f"{others:,}"])
+        rows.append({"M": M, "p": p, "sketch": name, "summed": sent["reduce"], "broadcast or gathered": others})
     if rank == 0:
-        print(markdown_table(["M", "p", "sketch", "summed", "broadcast or gathered"], body), flush=True)
+        print(table_of(rows), flush=True)
+        keep(out, rows)
     dist.destroy_process_group()

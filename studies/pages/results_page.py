@@ -23,7 +23,7 @@ from studies.guide.experiments import CONTROL, FEWER, N_ATTACKERS
 from studies.guide.kept_rows import stage_file
 from studies.guide.projection_tables import findings, projection_tables
 from studies.options import add_command
-from studies.pages import speed_tables
+from studies.pages import measured_tables, speed_tables
 from studies.paper import comparison_tables as tables
 from studies.paper import interval_plot, scatter_plot
 from studies.paper.cells import ABLATION
@@ -40,6 +40,13 @@ PAGES = (
     DOCS / "guides" / "choosing.md",
     DOCS / "reference" / "models.md",
     DOCS / "explanation" / "campaign.md",
+    DOCS / "theory.md",
+    DOCS / "explanation" / "sketches.md",
+    DOCS / "explanation" / "adaptive.md",
+    DOCS / "explanation" / "scaling.md",
+    DOCS / "guides" / "adapters.md",
+    DOCS / "guides" / "distributed.md",
+    DOCS / "guides" / "few-sites.md",
     ROOT / "README.md",
 )
 CPU, GPU = "speed-cpu.json", "speed-h200.json"
@@ -100,6 +107,7 @@ def parts() -> dict[str, str]:
         "achlioptas": projection_tables(stage_file("achlioptas"), N_ATTACKERS),
         "achlioptas_ks": projection_tables(stage_file("achlioptas"), FEWER["clients.byzantine"]),
         "campaign": page.section(json.loads((RESULTS / "hostile.json").read_text(encoding="utf-8"))),
+        **measured_tables.parts(),
     }
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from bartizan import registry
-from bartizan.rules import Rule
 from studies.plotting import COLOURS, GREY, new_figure
 from studies.rules_by_name import rule_named
 from studies.tables import markdown_table, three_digits
@@ -28,7 +27,6 @@ ATTACKS = (*simulation.ATTACKS, "ipm factor=1000")
 ROUNDING = 1e-20  # errors below this are rounding
 CALIBRATION_SEED = 1000
 """The first seed of the draws that c is measured on; no error is compared with the bound on these."""
-COLUMNS = ("rule", "b", "scene", "small", "shown", "widened", "c", "bound", "part_of_bound")
 GROWS = 10.0
 """A rule has no c if a common gradient ten times as long needs one this many times as large: nu is the same."""
 
@@ -175,54 +173,49 @@ def rows(results: Results) -> list[dict[str, Any]]:
     """Return a line per case: the strongest attack's error over nu^2, or c, and the part of the lemma's bound."""
     fixed, lines = constants(results), []
     for case, found in results:
-        scene = f"length {case.length:g}, noise in {case.noisy}, p={case.dim}, {case.sketch}({case.k})"
-        line: dict[str, Any] = {"rule": case.rule, "b": case.b, "scene": scene, "small": case.k == TOO_SMALL}
-        line["shown"] = "refuses" if "refused" in found else ""
+        scene = f"length {case.length:g}, noise in {case.noisy}, p={case.dim}"
+        line: dict[str, Any] = {"rule": case.rule, "b": case.b, "scene": scene, "sketch": f"{case.sketch}({case.k})"}
         values = [strongest(found, kind)[1] / found["spread"] for kind in ("exact", "projected") if found.get(kind)]
-        if values:
-            scaled = [value / (case.b or 1) for value in values]
-            line["shown"] = " / ".join("0" if value < ROUNDING else three_digits(value) for value in scaled)
+        line["scaled"] = [value / (case.b or 1) for value in values]
         if case.b and len(values) == 2:
             line["widened"] = values[1] / values[0]
             c = fixed.get((case.rule, case.b))
-            if c is not None and not line["small"]:  # whose eps would not be below 1
+            if c is not None and case.k != TOO_SMALL:  # whose eps would not be below 1
                 bound = aggregation_bound(c, case.b, case.eps, simulation.SIGMA, simulation.KAPPA)
                 line |= {"c": c, "bound": bound, "part_of_bound": values[1] * found["spread"] / bound}
         lines.append(line)
     return lines
 
 
-def section(results: Results) -> str:
-    """Return a table per share of attackers, and one of projections that are too small, which must widen the error."""
-    lines = pd.DataFrame(rows(results)).reindex(columns=COLUMNS)
-    parts = []
-    for (small, b), own in lines.groupby(["small", "b"]):
-        title = f"b = {b}, k too small" if small else f"b = {b}"
-        parts.append(f"### {title}\n\n{_table(own, 'c' if b else 'error')}")
-    return "\n\n".join(parts)
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return, per rule, by what projecting widened the error, the largest c of all scenes, and the part of the bound.
 
-
-def _table(lines: pd.DataFrame, value: str) -> str:
-    """Return by what projecting widened the value, exact / projected per scene, c and the largest part of the bound.
-
-    The bound's c is the exact rule's of other clients and draws, the largest of the scenes; a rule whose c grows with
-    the common gradient has none.
+    The bound's c is the exact rule's of other clients and draws; a rule whose c grows with the gradient has none.
     """
-    scenes = list(dict.fromkeys(lines.scene))
-    body = []
+    lines = pd.DataFrame(rows).reindex(columns=["rule", "b", "sketch", "scaled", "widened", "part_of_bound"])
+    body, without = [], []
     for rule, own in lines.groupby("rule", sort=False):
-        shown, widened = own.set_index("scene").shown, own.widened.dropna()
-        ends = dict.fromkeys(three_digits(one) for one in (widened.min(), widened.max())) if len(widened) else {}
-        c, part = (three_digits(one.max()) if one.notna().any() else "" for one in (own.c, own.part_of_bound))
-        c = c or ("none" if value == "c" and isinstance(rule_named(rule, 0), Rule) else "")
-        body.append([rule, " to ".join(ends), *(shown.get(scene, "") for scene in scenes), c, part])
-    heads = ["rule, exact / projected", "widened by", *(f"{value}, {scene}" for scene in scenes)]
-    return markdown_table([*heads, "c of the bound", "most of the bound"], body)
+        usual, small = own[own.sketch.str.startswith("rotated")], own[own.sketch == f"gaussian({TOO_SMALL})"]
+        widened = small.widened.max()
+        ends = dict.fromkeys(three_digits(one) for one in (usual.widened.min(), usual.widened.max()) if one == one)
+        cells = [" to ".join(ends), three_digits(widened) if widened == widened else ""]
+        for b in (0.1, 0.3):
+            here = usual[usual.b == b].scaled
+            most = [three_digits(max(kind)) for kind in zip(*filter(None, here), strict=True)]
+            cells.append(" / ".join(most) or ("refuses" if len(here) else ""))
+        part = own.part_of_bound.max()
+        if part == part:
+            body.append([f"`{rule}`", *cells, three_digits(part)])
+        else:
+            without.append(f"`{rule}`")
+    heads = ["rule", "projected / exact", f"by `Gaussian({TOO_SMALL})`", "c at b = 0.1", "c at b = 0.3"]
+    told = f"\n\nWithout a bound: {', '.join(without)}." if without else ""
+    return markdown_table([*heads, "largest part of the bound"], body) + told
 
 
 def draw(results: Results) -> Any:
     """Draw by how much projecting widened the c of each rule that has one."""
-    lines = [line for line in rows(results) if "part_of_bound" in line and "rotated" in line["scene"]]
+    lines = [line for line in rows(results) if "part_of_bound" in line and "rotated" in line["sketch"]]
     rules = list(dict.fromkeys(line["rule"] for line in lines))
     figure, panels = new_figure(1, 1, (6.4, 1.0 + 0.24 * len(rules)))
     panel = panels[0][0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bartizan._util.schema import KEY
@@ -18,7 +18,7 @@ from studies.theory.aggregation_error import RULES
 TITLE = "Breakdown: the share of attackers at which a rule fails"
 
 
-LENGTH = 30.0
+M, LENGTH = 50, 30.0
 DIM, K = 32_768, 2048
 LOUD, LOUDER = "ipm factor=1e3", "ipm factor=1e6"
 ATTACKS = (LOUD, LOUDER, "ipm", "sign-flip", "foe", "min-max")
@@ -53,9 +53,9 @@ def cases() -> list[BreakdownCase]:
     """Return every rule at every share of attackers; SMEA, which goes through every subset, with 12 clients."""
     found = []
     for rule in RULES:
-        M = 12 if rule == "smea" else 50
-        for f in sorted({max(1, round(b * M)) for b in SHARES}):
-            found.append(BreakdownCase(rule, M, f, most_accepted(rule, M, f), LENGTH, DIM, K, 2, ATTACKS))
+        n = 12 if rule == "smea" else M
+        for f in sorted({max(1, round(b * n)) for b in SHARES}):
+            found.append(BreakdownCase(rule, n, f, most_accepted(rule, n, f), LENGTH, DIM, K, 2, ATTACKS))
     return found
 
 
@@ -107,12 +107,12 @@ def points(results: Results) -> list[BreakdownPoint]:
     found = []
     for rule in dict.fromkeys(case.rule for case, _ in results):
         own = [(case, result) for case, result in results if case.rule == rule]
-        M = own[0][0].n_clients
+        n = own[0][0].n_clients
         found.append(
             BreakdownPoint(
                 rule,
-                M,
-                accepts=most_accepted(rule, M, M // 2),
+                n,
+                accepts=most_accepted(rule, n, n // 2),
                 most=max(case.n_byzantine for case, _ in own),
                 exact=_first(own, "exact", broken),
                 projected=_first(own, "projected", broken),
@@ -128,25 +128,28 @@ def _first(own: Results, key: str, failed: Callable[[Any], bool]) -> int | None:
     return min((case.n_byzantine for case, found in own if key in found and failed(found[key])), default=None)
 
 
-def section(results: Results) -> str:
-    """Return where each rule fails, exact / projected; for rules that were not broken the largest share tried."""
-    heads = [
-        "rule",
-        "clients",
-        "accepts b up to",
-        "broken at b",
-        f"error above {LARGE_ERROR:g} nu^2 at b",
-        "refuses at b",
-    ]
-    body = []
-    for point in points(results):
+def rows(results: Results) -> list[dict[str, Any]]:
+    """Return the breakdown points as plain values."""
+    return [asdict(point) for point in points(results)]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return where rules fail, exact / projected where these differ; rules that fail alike share a line.
+
+    For rules that were not broken it is the largest share tried.
+    """
+    heads = ["rules", "accept b up to", "broken at b", f"error above {LARGE_ERROR:g} nu^2 at b", "refuse at b"]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for point in (BreakdownPoint(**row) for row in rows):
         coordinate_wise = isinstance(rule_named(point.rule, 0), CoordinateWise)
         pairs = (point.exact, point.projected), (point.far_exact, point.far_projected)
-        shown = [" / ".join(_share(one, point) for one in pair[: 1 if coordinate_wise else 2]) for pair in pairs]
+        both = [[_share(one, point) for one in pair[: 1 if coordinate_wise else 2]] for pair in pairs]
+        shown = [" / ".join(dict.fromkeys(pair)) for pair in both]
         accepts = f"{point.accepts / point.n_clients:.2f}" if takes_n_byzantine(point.rule) else "any"
         refuses = "" if point.refuses is None else _share(point.refuses, point)
-        body.append([point.rule, str(point.n_clients), accepts, *shown, refuses])
-    return markdown_table(heads, body)
+        name = f"`{point.rule}`" + (f" ({point.n_clients} clients)" if point.n_clients != M else "")
+        alike.setdefault((accepts, *shown, refuses), []).append(name)
+    return markdown_table(heads, [[", ".join(names), *cells] for cells, names in alike.items()])
 
 
 def takes_n_byzantine(rule: str) -> bool:

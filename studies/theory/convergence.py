@@ -14,7 +14,7 @@ from bartizan.sketch import Exact, Rotated, distortion
 from studies.estimates import log_slope
 from studies.plotting import COLOURS, RED, new_figure
 from studies.rules_by_name import rule_named
-from studies.tables import markdown_table, three_digits
+from studies.tables import markdown_table, table_of, three_digits
 from studies.theory import aggregation_error
 from studies.theory import simulated_round as simulation
 from studies.theory.bounds import convex_bound, convex_step, error_floor, nonconvex_bound, nonconvex_step
@@ -211,26 +211,24 @@ def curves(case: TrainingCase, found: simulation.Result) -> tuple[Floats, Floats
     return np.cumsum(measured[:-1]) / np.arange(1, case.rounds + 1), np.array(bound)
 
 
-def section(results: Results) -> str:
-    """Return how much of its bound any attack's curve took in the last round, and which; beside that, in any round."""
-    heads = ["problem", "rule", "b", "sketch", "c", "c needed", "Phi"]
-    heads += ["part of the bound, last round", "by", "any round"]
-    table = markdown_table(heads, [_summary(group) for group in groups(common_cases(results))])
-    return "\n\n".join((table, count(results), _rates(results)))
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the part of its bound that the worst attack's curve took in the last round, and the rates in T."""
+    lines: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        if "sketch" in row:
+            cells = lines.setdefault((row["problem"], row["b"]), {}).setdefault(row["rule"], [])
+            cells.append(row.get("refused") or three_digits(row["last"]))
+    body = [[*names, *(" / ".join(dict.fromkeys(pair)) for pair in own.values())] for names, own in lines.items()]
+    rules = dict.fromkeys(f"`{row['rule']}`" for row in rows if "sketch" in row)
+    counted = [(row["curves"], row["rounds_above"]) for row in rows if "curves" in row]
+    told = f"{sum(n for n, _ in counted)} curves; rounds above the bound: {sum(n for _, n in counted)}."
+    parts, rates = [told, markdown_table(["problem", "b", *rules], body)], [row for row in rows if "rate" in row]
+    return "\n\n".join([*parts, table_of(rates)] if rates else parts)
 
 
 def common_cases(results: Results) -> list[tuple[TrainingCase, simulation.Result]]:
     """Return the cases that all attacks and rules have in common, without the horizons and long runs."""
     return [pair for pair in results if pair[0].rounds == results[0][0].rounds and pair[0].rule in RULES]
-
-
-def count(results: Results) -> str:
-    """Count curves, rounds, and rounds above the bound over all cases."""
-    whole = [(case, curves(case, found)) for case, found in results if "refused" not in found]
-    above = sum(int((~(measured <= bound)).sum()) for _, (measured, bound) in whole)  # NaN is above
-    rounds = sum(case.rounds for case, _ in whole)
-    trainings = sum(case.seeds for case, _ in whole)
-    return f"{len(whole)} curves (means of {trainings} trainings), {rounds} rounds, {above} of them above the bound."
 
 
 def groups(results: Results) -> list[list[tuple[TrainingCase, simulation.Result]]]:
@@ -241,15 +239,26 @@ def groups(results: Results) -> list[list[tuple[TrainingCase, simulation.Result]
     return list(found.values())
 
 
-def _summary(group: list[tuple[TrainingCase, simulation.Result]]) -> list[str]:
-    case, found = group[0]
-    head = [case.problem, case.rule, f"{case.b:g}", case.sketch]
-    if "refused" in found:
-        return [*head, "refuses", *[""] * 5]
-    by, last, most = worst(group)
-    asked = max(needed(*pair) for pair in group)
-    numbers = map(three_digits, (found["c"], asked, case.floor(found["c"]), last))
-    return [*head, *numbers, by.attack, three_digits(most)]
+def rows(results: Results) -> list[dict[str, Any]]:
+    """Return the part of its bound that the worst attack's curve took by problem, rule, b, sketch; and the rates."""
+    lines: list[dict[str, Any]] = []
+    for group in groups(common_cases(results)):
+        case, found = group[0]
+        line: dict[str, Any] = {"problem": case.problem, "rule": case.rule, "b": f"{case.b:g}", "sketch": case.sketch}
+        if "refused" in found:
+            lines.append(line | {"refused": "refuses"})
+            continue
+        by, last, most = worst(group)
+        asked, above = max(needed(*pair) for pair in group), sum(rounds_above(*pair) for pair in group)
+        line |= {"c": found["c"], "needed": asked, "phi": case.floor(found["c"])}
+        lines.append(line | {"last": last, "by": by.attack, "most": most, "curves": len(group), "rounds_above": above})
+    return lines + rates(results)
+
+
+def rounds_above(case: TrainingCase, found: simulation.Result) -> int:
+    """Count the rounds of a curve that are above the bound; NaN is above."""
+    measured, bound = curves(case, found)
+    return int((~(measured <= bound)).sum())
 
 
 def worst(group: Results) -> tuple[TrainingCase, float, float]:
@@ -259,22 +268,22 @@ def worst(group: Results) -> tuple[TrainingCase, float, float]:
     return by, float(part[-1]), max(float(part.max()) for _, part in parts)
 
 
-def _rates(results: Results) -> str:
+def rates(results: Results) -> list[dict[str, Any]]:
     """Return the rates in T, of runs with other horizons and so other steps, and of one long run."""
-    body = []
+    lines = []
     for rule, b, attack in dict.fromkeys((case.rule, case.b, case.attack) for case, _ in results):
         alike = [pair for pair in results if (pair[0].rule, pair[0].b, pair[0].attack) == (rule, b, attack)]
         horizons = [pair for pair in alike if pair[0].problem == "non-convex" and pair[0].rounds in HORIZONS]
         long = [pair for pair in alike if pair[0].problem == "strongly convex" and pair[0].rounds == LONG_HORIZON]
         if len(horizons) == len(HORIZONS) and long:
-            averages, measured = [curves(*pair)[0][-1] for pair in horizons], curves(*long[0])[0]
+            means, measured = [float(curves(*pair)[0][-1]) for pair in horizons], curves(*long[0])[0]
             gamma = 4 * Quadratic.smoothness / Quadratic.convexity
             late, rounds = slice(3 * LONG_HORIZON // 4, None), np.arange(gamma, gamma + LONG_HORIZON)
-            slopes = log_slope(HORIZONS, averages), log_slope(rounds[late], measured[late])  # bound: t + gamma - 1
-            ends = *map(three_digits, averages), f"{slopes[0]:.2f}", three_digits(measured[-1]), f"{slopes[1]:.2f}"
-            body.append([rule, f"{b:g}", attack, *ends])
-    heads = ["rule", "b", "attack", *(f"non-convex, T={T}" for T in HORIZONS), "slope in T"]
-    return markdown_table([*heads, f"strongly convex, {LONG_HORIZON} rounds", "slope, last quarter"], body)
+            line: dict[str, Any] = {"rate": f"`{rule}`, {attack}, b = {b:g}"}
+            line |= {f"non-convex, T = {T}": value for T, value in zip(HORIZONS, means, strict=True)}
+            late_slope = log_slope(rounds[late], measured[late])  # bound: t + gamma - 1
+            lines.append(line | {"slope": log_slope(HORIZONS, means), "strongly convex, slope in t": late_slope})
+    return lines
 
 
 def draw(results: Results) -> Any:

@@ -14,7 +14,7 @@ from bartizan._util import jsonl, schema
 from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
 from bartizan.records import require_writable
-from studies import plotting
+from studies import plotting, rows
 from studies.options import add_command
 from studies.theory import aggregation_error, breakdown, convergence, projection_attacks, subspace_embedding
 from studies.theory.simulated_round import Result
@@ -26,13 +26,14 @@ QUICK_STRIDE = 8  # of the cases that a quick run measures
 
 
 class Part(Protocol):
-    """A module with one experiment: its cases, how one is measured, and the results as Markdown and a figure."""
+    """A module with one experiment: its cases, how one is measured, the results as rows, their table and a figure."""
 
     @property
     def TITLE(self) -> str: ...
     def cases(self) -> Sequence[Any]: ...
     def measure(self, case: Any) -> Result: ...
-    def section(self, results: Any) -> str: ...
+    def rows(self, results: Any) -> list[dict[str, Any]]: ...
+    def table(self, rows: Any) -> str: ...
     def draw(self, results: Any) -> Any: ...
 
 
@@ -54,6 +55,7 @@ def theory(
     *,
     out: Annotated[Path | None, f"for the results (default {OUT}, or {QUICK_OUT})"] = None,
     quick: Annotated[bool, "a minute instead of fifteen: one case in eight"] = False,
+    keep: Annotated[Path | None, "a folder for the rows of docs/theory.md: studies/results"] = None,
 ) -> None:
     """Measure what the paper's theorems promise, and write a report.
 
@@ -65,6 +67,9 @@ def theory(
         run(name, out, quick)
     print("writing the report ...", file=sys.stderr, flush=True)
     print(write(out, quick))
+    for name in PARTS if keep else ():
+        if results := finished(name, out, quick):
+            rows.keep(Path(keep or "", f"theory-{name}.jsonl"), PARTS[name].rows(results))
 
 
 def cases_of(name: str, quick: bool) -> Sequence[Any]:
@@ -129,7 +134,7 @@ def page(found: dict[str, Results], quick: bool) -> str:
         parts.append(f"## {PARTS[name].TITLE}")
         if len(results) < total:
             parts.append(f"Not complete: {len(results)} of {total} cases. The same command continues.")
-        parts += [f"![{name}]({name}.png)", PARTS[name].section(results)]
+        parts += [f"![{name}]({name}.png)", PARTS[name].table(PARTS[name].rows(results))]
     return "\n\n".join(parts) + "\n"
 
 

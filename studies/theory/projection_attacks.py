@@ -21,7 +21,7 @@ from studies.plotting import COLOURS, RED, new_figure
 from studies.rules_by_name import rule_named
 from studies.tables import markdown_table, three_digits
 from studies.theory import simulated_round as simulation
-from studies.theory.aggregation_error import NEAR, ROUNDING, attacks_in
+from studies.theory.aggregation_error import NEAR, attacks_in
 from studies.theory.bounds import aggregation_bound
 
 TITLE = "Attackers of the projection: a leaked seed beside a fresh one, checks off and on"
@@ -34,7 +34,6 @@ LEAKED, FRESH, NO_SKETCH = "leaked", "fresh", "no sketch"
 LENGTHS = (10.0, 0.5)
 """Of the common gradient: above the noise, and below it."""
 SERVERS = {"exact": "exact", "unchecked": "projected, no checks", "checked": "projected, checks"}
-GIVEN = ("c", "eps", "bound")
 SMALLEST = 1e-4  # parts of a bound below it are drawn as this
 
 
@@ -134,37 +133,28 @@ def rows(results: Results) -> list[dict[str, Any]]:
     """Return squared errors over the lemma's bound for the projected rule, with the exact rule's c."""
     c, lines = constants(results), []
     for case, found in results:
+        if case.seed == NO_SKETCH:
+            continue
         bound = aggregation_bound(c[case.rule], case.b, case.eps, simulation.SIGMA, simulation.KAPPA)
         line: dict[str, Any] = {"rule": case.rule, "attack": case.attack, "seed": case.seed, "length": case.length}
         line |= {"clients": case.n_clients, "b": case.b, "c": c[case.rule], "eps": case.eps, "bound": bound}
-        line |= {name: found[name] / bound for name in SERVERS if name in found}
-        lines.append(line | {name: found[name] for name in ("caught", "accused") if name in found})
+        line |= {name: found[name] / bound for name in SERVERS}
+        lines.append(line | {name: found[name] for name in ("caught", "accused")})
     return lines
 
 
-def section(results: Results) -> str:
-    """Return squared errors over the bound: exact / projected without checks / with both (part quarantined)."""
-    lines = pd.DataFrame(rows(results))
-    given = lines.drop_duplicates("rule")[["rule", *GIVEN]]
-    body = [[rule, *map(three_digits, numbers)] for rule, *numbers in given.itertuples(index=False)]
-    parts, aimed = [markdown_table(["rule", *GIVEN], body)], lines[lines.seed != NO_SKETCH]
-    for length, scene in aimed.groupby("length", sort=False):
-        shown = scene.assign(text=[_text(line) for line in scene.to_dict("records")])
-        table = shown.pivot_table("text", ["attack", "seed"], "rule", "first", sort=False).fillna("")
-        texts = [[*names, *line] for names, line in zip(table.index, table.to_numpy().tolist(), strict=True)]
-        parts.append(f"### Common gradient {length:g} long\n\n{markdown_table(['attack', 'seed', *table], texts)}")
-    accused = f"Cases in which an honest client was quarantined: {(aimed.accused > 0).sum()} of {len(aimed)}."
-    return "\n\n".join([*parts, accused])
-
-
-def _text(line: dict[str, Any]) -> str:
-    errors = " / ".join("0" if line[name] < ROUNDING else f"{float(f'{line[name]:.2g}'):g}" for name in SERVERS)
-    return f"{errors} ({line['caught']:.2g})"
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the largest errors over the bound of all attacks on the sketch, by scene and seed."""
+    lines, body = pd.DataFrame(rows), []
+    for (length, seed), scene in lines.groupby(["length", "seed"], sort=False):
+        worst = scene.groupby("rule", sort=False)[list(SERVERS)].max()
+        body.append([f"{length:g}", seed, *(" / ".join(map(three_digits, own)) for own in worst.to_numpy())])
+    return markdown_table(["common gradient", "seed", *(f"`{rule}`" for rule in dict.fromkeys(lines.rule))], body)
 
 
 def draw(results: Results) -> Any:
     """Draw errors over the bound, a panel a rule, the worst of the scenes; exact and projected, checks off and on."""
-    lines = [line for line in rows(results) if line["seed"] != NO_SKETCH]
+    lines = rows(results)
     rules = list(dict.fromkeys(line["rule"] for line in lines))
     pairs = list(dict.fromkeys((line["attack"], line["seed"]) for line in lines))
     figure, panels = new_figure(1, len(rules), (3.2 * len(rules), 1.2 + 0.22 * len(pairs)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from bartizan._util import schema
 from bartizan._util.types import Floats
 from bartizan.sketch import Achlioptas, Gaussian, Rotated, distortion, embedding_dimension
 from studies.plotting import COLOURS, GREY, RED, new_figure
@@ -98,9 +99,11 @@ def basis(name: str, n: int, rng: np.random.Generator, *, independent: bool, p: 
     if name == "any":
         return np.eye(n)
     x = SPANS[name](n, rng, INDEPENDENT_DIM if independent and name in FULL else p)
-    if independent and name not in FULL:
-        x = x[:, x.any(axis=0)]
-    return np.ascontiguousarray(np.linalg.qr(x.T)[0].T)
+    used = x.any(axis=0)
+    rows = np.ascontiguousarray(np.linalg.qr(x[:, used].T)[0].T)
+    if not independent:
+        x[:, used], rows = rows, x
+    return rows
 
 
 @dataclass(frozen=True)
@@ -240,19 +243,24 @@ def against_k(results: Results) -> Results:
     return [pair for pair in results if (pair[0].n_clients, pair[0].rounds) == (M, ROUNDS)]
 
 
-def section(results: Results) -> str:
-    """Return the least k at which the promise is shown to be kept, and the trials that failed.
+def rows(results: Results) -> list[dict[str, Any]]:
+    """Return the cases and what was found."""
+    return [schema.as_row(case) | found for case, found in results]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the least k at which the promise is shown to be kept, and single sizes.
 
     `a to b`: from a on nothing shows the contrary, from b on it is shown by Clopper and Pearson's 95% limits.
     """
-    curves, parts = against_k(results), []
-    if curves:
+    names, parts = [field.name for field in fields(EmbeddingCase)], []
+    results = [(EmbeddingCase(**{name: row[name] for name in names}), row) for row in rows]
+    if curves := against_k(results):
         spans, body = list(dict.fromkeys(case.span for case, _ in curves)), []
         for sketch in dict.fromkeys(case.sketch for case, _ in curves):
             own = [pair for pair in curves if pair[0].sketch == sketch]
             body.append([sketch, *(_least(own, span) for span in spans)])
-        told = f"M={M}, eps={EPS}, delta={DELTA}, T={ROUNDS}: the theorem asks for k={curves[0][0].theorem}."
-        parts += [told, markdown_table(["sketch", *spans], body), _counts(curves)]
+        parts.append(markdown_table([f"sketch (the theorem asks for {curves[0][0].theorem})", *spans], body))
     if others := [pair for pair in results if pair not in curves]:
         heads = ["sketch", "span", "k", "M", "eps", "delta", "sketches", "left 1 +- eps", "median", "worst"]
         parts.append(markdown_table(heads, [_line(case, found) for case, found in others]))
@@ -271,16 +279,6 @@ def _least(own: Results, span: str) -> str:
     if not shown:
         return f"{likely[0]} or more"
     return str(shown[0]) if shown[0] == likely[0] else f"{likely[0]} to {shown[0]}"
-
-
-def _counts(curves: Results) -> str:
-    ks = sorted({case.k for case, _ in curves})
-    lines: dict[tuple[str, str], dict[int, str]] = {}
-    for case, found in curves:
-        unclear = "?" if kept(case, found) is None else ""
-        lines.setdefault((case.sketch, case.span), {})[case.k] = f"{found['failed_trials']}/{case.trials}{unclear}"
-    body = [[*names, *(shown.get(k, "") for k in ks)] for names, shown in lines.items()]
-    return markdown_table(["sketch", "span (?: too few trials)", *map(str, ks)], body)
 
 
 def _line(case: EmbeddingCase, found: Result) -> list[str]:

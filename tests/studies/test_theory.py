@@ -18,8 +18,10 @@ from bartizan.attacks import needs
 from bartizan.kernels import reference
 from bartizan.measure.geometry import Geometry
 from bartizan.sketch import distortion, embedding_dimension
+from studies import rows as study_rows
 from studies.__main__ import main
 from studies.estimates import log_slope
+from studies.rows import kept
 from studies.rules_by_name import most_accepted, rule_named
 from studies.theory import aggregation_error as aggregation
 from studies.theory import bounds, breakdown, convergence, parts
@@ -328,8 +330,7 @@ def test_without_robustness_a_training_leaves_the_bound():
 def test_rounds_above_the_bound_are_counted_over_all_cells_and_nan_is_above():
     found = {"c": 0.0, "spread": 4.0, "measured": [9.0, 1.0, math.nan, 1e9], "losses": [9.0] * 4, "errors": [0.0] * 3}
     others = [replace(TRAINING, rounds=3, rule=rule) for rule in ("krum", "mean")]
-    said = convergence.count([(cell, found) for cell in others])
-    assert said == "2 curves (means of 4 trainings), 6 rounds, 4 of them above the bound."
+    assert [convergence.rounds_above(cell, found) for cell in others] == [2, 2]
 
 
 def test_without_attackers_the_rates_are_the_theorems():
@@ -452,13 +453,15 @@ def test_the_command_writes_pictures_and_a_page(tmp_path, monkeypatch, capsys):
     }
     for name, cases in few.items():
         monkeypatch.setattr(parts.PARTS[name], "cases", lambda cases=cases: cases)
-    assert main(["theory", "--out", str(tmp_path)]) == 0
+    monkeypatch.setattr(study_rows, "RESULTS", tmp_path / "kept")
+    assert main(["theory", "--out", str(tmp_path), "--keep", str(tmp_path / "kept")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'report.md'}\n"
     page = (tmp_path / "report.md").read_text()
     for name, part in parts.PARTS.items():
         assert f"## {part.TITLE}" in page
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "refuses" in page
+        assert part.table(kept(f"theory-{name}")) in page
+    assert "Without a bound: `bulyan`, `median`." in page
 
 
 def test_the_plans_have_every_rule_attack_and_share():

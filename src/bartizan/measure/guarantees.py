@@ -22,8 +22,8 @@ def embedding_dimension(n_clients: int, eps: float, delta: float, rounds: int = 
 
     .. math:: k = \lceil 18 / \epsilon^2 \, (M + 2 \ln(2T / \delta)) \rceil
 
-    The subspace embedding theorem as the paper states it (Lemma 2.2, and Theorem 3.8 for T rounds), for matrices
-    with independent sub-Gaussian entries of variance 1/k.
+    The subspace embedding theorem as the paper states it (Lemma 2.2, and Theorem 3.8 for T rounds). The constant 18 is
+    proven for `Gaussian`; for `Achlioptas` with a large s it is too small, and for `Rotated` no such statement holds.
 
     >>> embedding_dimension(50, eps=0.5, delta=0.05, rounds=100)
     4795
@@ -56,7 +56,8 @@ def pairwise_dimension(n_clients: int, eps: float, delta: float, rounds: int = 1
 
     .. math:: k = \lceil 2 \ln(M (M+1) T / \delta) \, / \, (\epsilon^2/2 - \epsilon^3/3) \rceil
 
-    A union bound over Achlioptas' tail (2003, section 5), proven for Gaussian entries and for s = 1 and 3. Enough
+    A union bound over Achlioptas' tail (2003, section 5), proven for Gaussian entries and for s = 1 and 3. `Rotated`
+    leaves this range more often for vectors that are chosen on purpose. Enough
     for rules that compare distances (Krum, NNM, MDA); the span is more than its pairs, so what a weighted sum of
     clients does is not promised.
 

@@ -26,9 +26,10 @@ class Rotated(Projection):
     .. math:: P = \sum_b R_b \, D'_b \, (H_n / \sqrt n \otimes I_L) \, D_b \, E_b
 
     with :math:`E_b` the block's coordinates. One block alone is mapped isometrically; errors come only from blocks
-    that meet. A vector in one lane of two blocks has heavier tails than under a Gaussian matrix: its squared norm is
-    off by more than 5 standard deviations in 0.3% of the seeds. For what is proven, what is measured and what an
-    attacker can guess see `docs/explanation/sketches.md`.
+    that meet. Neither the subspace embedding theorem nor the bound for pairs holds: the span of one whole lane of two
+    blocks loses a vector in a fifth of the seeds (mixing=32), and vectors in it have heavier tails than under a
+    Gaussian matrix. For what is proven, what is measured and what an attacker can guess see
+    `docs/explanation/sketches.md`.
 
     >>> x = np.random.default_rng(0).normal(size=(2, 10_000))
     >>> y = Rotated(k=4096)(x, seed=1)

@@ -1,0 +1,62 @@
+"""The tables of single studies, from the rows that these kept, and of what the library's own functions state."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from bartizan import sketch
+from studies.measurements import adaptive, few_sites, scaling, tails
+from studies.rows import RESULTS, kept
+from studies.tables import table_of
+from studies.theory.parts import PARTS
+
+K, DELTA, ROUNDS = 4096, 0.05, 100
+
+
+def parts() -> dict[str, str]:
+    """Return the tables by the names of their markers."""
+    sites = json.loads((RESULTS / "few-sites.json").read_text(encoding="utf-8"))
+    return {
+        **{f"theory_{name}": part.table(kept(f"theory-{name}")) for name, part in PARTS.items()},
+        "guarantees": guarantees(),
+        "collisions": collisions(),
+        "spans": tails.spans_table(kept("tails-spans")),
+        "lane_vectors": table_of(kept("tails-vectors")),
+        "norm_ranges": adaptive.ranges_table(),
+        "norm_exits": table_of(kept("adaptive-exits")),
+        "harm": adaptive.harm_table(kept("adaptive-harm")),
+        "scale_model": scaling.model_table(10_000, 10**9, K),
+        "scale": table_of(kept("scaling")),
+        "traffic": table_of(kept("traffic")),
+        "adapter_errors": table_of(kept("adapter-errors")),
+        "few_sites": few_sites.table(sites),
+    }
+
+
+def guarantees() -> str:
+    """Return what a Gaussian matrix keeps at k = 4096, and the k for a given error, by the number of clients."""
+    rows: list[dict[str, Any]] = []
+    for M in (50, 200, 1000):
+        row: dict[str, Any] = {"M": M, "eps of the pairs": sketch.pairwise_distortion(K, M, DELTA, ROUNDS)}
+        row["k for pairs to 0.2"] = sketch.pairwise_dimension(M, 0.2, DELTA, ROUNDS)
+        try:
+            row["eps of the span"] = sketch.distortion(K, M, DELTA, ROUNDS)
+        except ValueError:
+            row["eps of the span"] = "no guarantee"
+        rows.append(row | {"k for the span to 0.5": sketch.embedding_dimension(M, 0.5, DELTA, ROUNDS)})
+    return table_of(rows)
+
+
+def collisions() -> str:
+    """Return the probabilities of exact collisions by `mixing`, and the rounds that 15 attackers wait for one."""
+    rows: list[dict[str, Any]] = []
+    for n in (1, 8, 16, 32, 64):
+        known, bound = sketch.collision_odds(K, n), sketch.collision_bound(K, n)
+        shown = {
+            "best attack known": f"2^{math.log2(known):.1f}",
+            "bound for every attack": f"2^{math.log2(bound):.1f}",
+        }
+        rows.append({"mixing": n, **shown, "rounds to wait, at least": f"{float(f'{1 / (15 * bound):.2g}'):,.0f}"})
+    return table_of(rows)
