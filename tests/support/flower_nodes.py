@@ -100,7 +100,9 @@ def honest(count: int = 7, **metrics: float) -> dict:
 
 
 def run(nodes: dict, rounds: int = 1, rule=None, **settings):
-    strategy = RobustStrategy(rule or bz.MultiKrum(n_byzantine=2), fraction_evaluate=0.0, **settings)
+    if "n_byzantine" not in settings:
+        rule = rule or bz.MultiKrum(n_byzantine=2)
+    strategy = RobustStrategy(rule, fraction_evaluate=0.0, **settings)
     strategy.min_train_nodes = strategy.min_available_nodes = len(nodes)
     result = strategy.start(LocalGrid(nodes), as_record(arrays()), num_rounds=rounds, timeout=0.2)
     return strategy, result
