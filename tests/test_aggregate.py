@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import bartizan as bz
+from bartizan.registry import default_rule
 from bartizan.updates.layout import leaves_of
 
 M, F, P = 31, 6, 6_000
@@ -174,6 +175,74 @@ def test_a_rule_that_needs_no_settings_may_be_given_by_its_name(name):
     assert bz.Aggregator(name) == bz.Aggregator(rule)
     assert bz.Aggregator(name).rule == rule
     np.testing.assert_array_equal(bz.aggregate(x, name).update, bz.aggregate(x, rule).update)
+
+
+@pytest.mark.parametrize("f", [0, 1, 4])
+def test_the_default_rule_withstands_any_f_of_2f_plus_1_clients_and_refuses_fewer(f):
+    """Every default must: a rule that counts no attackers would have to be checked beside it."""
+    x = np.random.default_rng(f).normal(size=(2 * f + 1, 300))
+    x[:f] += 1e6
+    for out in (bz.aggregate(x, n_byzantine=f), bz.Aggregator(n_byzantine=f)(x)):
+        assert out.rule == bz.Aggregator(n_byzantine=f).rule == default_rule(f)
+        assert out.n_byzantine == f
+        assert np.linalg.norm(out.update) < 20 * np.sqrt(300)  # a few radii of the honest
+    if f:
+        with pytest.raises(bz.TooFewClientsError, match=f"needs at least {2 * f + 1} clients, got {2 * f}"):
+            bz.aggregate(x[1:], n_byzantine=f)
+        x[0] = np.nan  # of the 2f + 1 that were asked, 2f are left
+        assert bz.aggregate(x, n_byzantine=f).n_byzantine == f - 1
+
+
+def test_the_default_rule_without_attackers_is_the_mean():
+    x = np.random.default_rng(0).normal(size=(5, 40))
+    np.testing.assert_allclose(bz.aggregate(x, n_byzantine=0).update, x.mean(axis=0), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, TypeError, r"Pass n_byzantine=5 for the default rule, or a rule such as .* got neither"),
+        (
+            {"rule": bz.Krum(1), "n_byzantine": 1},
+            TypeError,
+            r"Pass a rule or n_byzantine, got Krum\(n_byzantine=1\) and",
+        ),
+        ({"rule": bz.Median(), "n_byzantine": 1}, TypeError, "Pass a rule or n_byzantine"),
+        ({"rule": "median", "n_byzantine": 1}, TypeError, "'median' has no setting 'n_byzantine'"),
+        ({"rule": "clipping >> krum", "n_byzantine": 1}, TypeError, r"pass bartizan.rule\(.*Clipping needs radius"),
+        ({"rule": 7, "n_byzantine": 1}, TypeError, "rule must be a rule such as"),
+        ({"n_byzantine": -1}, ValueError, "n_byzantine, a whole number from 0 up; got -1"),
+        ({"n_byzantine": 1.0}, ValueError, "n_byzantine, a whole number from 0 up; got 1.0"),
+        ({"n_byzantine": True}, ValueError, "n_byzantine, a whole number from 0 up; got True"),
+    ],
+)
+def test_what_chooses_no_rule_is_said(arguments, error, message):
+    for call in (bz.Aggregator, lambda **given: bz.aggregate(np.eye(5), **given)):
+        with pytest.raises(error, match=message):
+            call(**arguments)
+
+
+@pytest.mark.parametrize("name", ["multi-krum", "Trimmed_Mean", "arc >> caf", "nnm >> geometric-median"])
+def test_n_byzantine_is_filled_into_a_rule_by_name(name):
+    x = np.random.default_rng(0).normal(size=(9, 40))
+    out, wanted = bz.aggregate(x, name, n_byzantine=2), bz.rule(name, n_byzantine=2)
+    assert out.rule == wanted
+    np.testing.assert_array_equal(out.update, bz.aggregate(x, wanted).update)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_result_names_the_rule_that_ran(streamed):
+    x = np.random.default_rng(0).normal(size=(7, 40))
+    x[0, 0] = np.nan
+    if streamed:
+        with bz.Aggregator(n_byzantine=3).round() as opened:
+            for client, row in enumerate(x):
+                opened.add(row, client)
+            out = opened.close()
+    else:
+        out = bz.aggregate(x, n_byzantine=3)
+    assert out.rule == default_rule(2)  # one of seven is out
+    assert bz.aggregate(x, "median").rule == bz.Median()
 
 
 FORMS = {

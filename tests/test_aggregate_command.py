@@ -22,6 +22,7 @@ import bartizan as bz
 from bartizan import cli
 from bartizan.aggregate_command import _StageLines
 from bartizan.aggregate_places import Pattern, client_names
+from bartizan.registry import default_rule
 from bartizan.updates import stores
 from object_server import ObjectServer
 
@@ -65,6 +66,15 @@ def test_it_writes_what_one_call_gives(clients, tmp_path, capsys):
     assert sum(weights.values()) == pytest.approx(1, abs=1e-3)
 
 
+def test_without_a_rule_the_default_one_runs_and_is_named(clients, tmp_path, capsys):
+    out, report = tmp_path / "next.npy", tmp_path / "round.json"
+    assert run(*clients, "--byzantine", 3, "--seed", 7, "--out", out, "--report", report) == 0
+    expected = bz.aggregate(clients, n_byzantine=3, seed=7)
+    assert np.load(out).tolist() == expected.update.tolist()
+    assert json.loads(report.read_text())["rule"] == repr(expected.rule) == repr(default_rule(3))
+    assert f"8 of 9 clients took part, {expected.rule!r}, " in capsys.readouterr().out
+
+
 def test_too_few_clients_are_exit_status_3_and_no_result(clients, tmp_path, capsys):
     out, report = tmp_path / "next.npy", tmp_path / "round.json"
     out.write_bytes(b"the last one")
@@ -87,6 +97,8 @@ def test_too_few_clients_are_exit_status_3_and_no_result(clients, tmp_path, caps
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ([], "--byzantine F for the default rule, or --rule NAME"),
+        (["--byzantine", "-1"], "a whole number from 0 up"),
         (["--rule", "krum"], "--byzantine F"),
         (["--rule", "mean", "--byzantine", "2"], "has no setting 'n_byzantine'"),
         (["--rule", "krumm", "--byzantine", "2"], "Did you mean 'krum'?"),

@@ -41,6 +41,8 @@ def results(x: npt.NDArray[np.float32], t: Tensor, states: list[State], paths: l
     assert_type(bz.aggregate({"amy": states[0]}, rule).update, State)
     assert_type(aggregator({"amy": [1.0, 2.0]}).update, npt.NDArray[Any])
     assert_type(bz.aggregate({"amy": Path("amy.npy")}, rule).update, Any)
+    assert_type(bz.aggregate(x, n_byzantine=3).update, npt.NDArray[np.float32])
+    assert_type(bz.Aggregator("multi-krum", n_byzantine=3)(t).update, Tensor)
     bz.aggregate(x, rule, unknown=1)  # type: ignore[call-overload]
 """
 

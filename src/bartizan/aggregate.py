@@ -39,9 +39,9 @@ U = TypeVar("U")
 D = TypeVar("D", bound=np.generic)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Aggregator:
-    """A rule and a sketch, to be called every round.
+    """A rule and a sketch, to be called every round; with `n_byzantine` and no rule, the default rule.
 
     >>> import numpy as np
     >>> from bartizan import Krum
@@ -51,17 +51,15 @@ class Aggregator:
     """
 
     rule: AnyRule
-    """A rule; made from the name of one that needs no settings, such as "median"."""
-    sketch: Sketch | str = "auto"
+    """A rule; may be given as in `aggregate`: by its name, by `n_byzantine` alone, or by both."""
+    sketch: Sketch | str
     """A sketch, its name, or "auto", the faster of `Exact()` and `Rotated()`."""
 
-    if TYPE_CHECKING:
-
-        def __init__(self, rule: AnyRule | str, sketch: Sketch | str = ...) -> None: ...
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rule", rule_of(self.rule))
-        object.__setattr__(self, "sketch", sketch_of(self.sketch))
+    def __init__(
+        self, rule: AnyRule | str | None = None, sketch: Sketch | str = "auto", *, n_byzantine: int | None = None
+    ) -> None:
+        object.__setattr__(self, "rule", rule_of(rule, n_byzantine))
+        object.__setattr__(self, "sketch", sketch_of(sketch))
         if isinstance(self.rule, CoordinateWise) and not (self.sketch == "auto" or isinstance(self.sketch, Exact)):
             raise ValueError(
                 f"{self.rule!r} can't be projected: it judges each coordinate by itself, and a random projection mixes "
@@ -121,46 +119,39 @@ class Aggregator:
 
 @overload
 def aggregate(
-    updates: npt.NDArray[D], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: npt.NDArray[D], rule: AnyRule | str | None = ..., **options: Unpack[Choices]
 ) -> Aggregation[npt.NDArray[D]]: ...
 @overload
-def aggregate(
-    updates: Tensor, rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
-) -> Aggregation[Tensor]: ...
+def aggregate(updates: Tensor, rule: AnyRule | str | None = ..., **options: Unpack[Choices]) -> Aggregation[Tensor]: ...
 @overload
 def aggregate(
-    updates: Mapping[Any, Path | str], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Mapping[Any, Path | str], rule: AnyRule | str | None = ..., **options: Unpack[Choices]
 ) -> Aggregation[Any]: ...
 @overload
 def aggregate(
-    updates: Mapping[Any, Sequence[float]],
-    rule: AnyRule | str,
-    *,
-    sketch: Sketch | str = ...,
-    **options: Unpack[Options],
+    updates: Mapping[Any, Sequence[float]], rule: AnyRule | str | None = ..., **options: Unpack[Choices]
 ) -> Aggregation[Array]: ...
 @overload
 def aggregate(
-    updates: Mapping[Any, U], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Mapping[Any, U], rule: AnyRule | str | None = ..., **options: Unpack[Choices]
 ) -> Aggregation[U]: ...
 @overload
 def aggregate(
-    updates: Iterable[Path | str], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Iterable[Path | str], rule: AnyRule | str | None = ..., **options: Unpack[Choices]
 ) -> Aggregation[Any]: ...
 @overload
 def aggregate(
-    updates: Iterable[Sequence[float]], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
+    updates: Iterable[Sequence[float]], rule: AnyRule | str | None = ..., **options: Unpack[Choices]
 ) -> Aggregation[Array]: ...
 @overload
-def aggregate(
-    updates: Iterable[U], rule: AnyRule | str, *, sketch: Sketch | str = ..., **options: Unpack[Options]
-) -> Aggregation[U]: ...
+def aggregate(updates: Iterable[U], rule: AnyRule | str | None = ..., **options: Unpack[Choices]) -> Aggregation[U]: ...
 
 
 def aggregate(
     updates: Any,
-    rule: AnyRule | str,
+    rule: AnyRule | str | None = None,
     *,
+    n_byzantine: int | None = None,
     sketch: Sketch | str = "auto",
     sizes: npt.ArrayLike | Mapping[Any, float] | None = None,
     reference: Any = None,
@@ -183,8 +174,11 @@ def aggregate(
             updates by client id, of whom more than half send one form: it counts as the list of its values, and the
             result's `clients` are its keys. A state dict, which is one update, is refused; but one without torch's
             metadata whose entries have one shape passes for clients.
-        rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``; or the
-            name of one that needs no settings, such as "median".
+        rule: Turns distances into weights, such as ``Krum(n_byzantine=5)`` or ``NNM(5) >> GeometricMedian()``; or its
+            name, such as "median" or "nnm >> geometric-median". If left out, the default rule for `n_byzantine`
+            attackers, which the result's `rule` names.
+        n_byzantine: The most Byzantine clients to withstand, for the default rule or a rule given by name; at least
+            2 n_byzantine + 1 clients must take part. A rule that is an object has its own.
         sketch: Projects the updates before distances are taken: ``Rotated(k=4096)``, or its name, ``"rotated"``;
             ``Exact()`` does not project. ``"auto"`` is the faster of these two, and the result's `sketch` says which.
         sizes: The clients' data sizes, from 2^-64 to 2^64; each rule says how it uses them. For a dict of clients they
@@ -205,8 +199,10 @@ def aggregate(
     >>> out = aggregate([[1.0, 2.0], [1.0, 2.0], [-90.0, 7.0], [float("nan"), 0.0]], GeometricMedian())
     >>> out.update.tolist(), list(out.quarantined)
     ([1.0, 2.0], [3])
+    >>> aggregate([[1.0, 2.0], [1.0, 2.0], [-90.0, 7.0]], n_byzantine=1).rule
+    ARC(n_byzantine=1) >> CAF(n_byzantine=1)
     """
-    watch, aggregator = Stopwatch(), Aggregator(rule, sketch)
+    watch, aggregator = Stopwatch(), Aggregator(rule, sketch, n_byzantine=n_byzantine)
     if isinstance(aggregator.rule, Rule):
         aggregator.rule.check_trusted(trusted is not None)
     with NamedErrors(list(updates), {}) if isinstance(updates, Mapping) else nullcontext():
@@ -264,19 +260,33 @@ class Options(TypedDict, total=False):
     progress: Progress | None
 
 
-def rule_of(rule: Any) -> AnyRule:
-    """Return a rule as it is, or one by its name."""
+class Choices(Options, total=False):
+    """Types of the same, and of what chooses rule and sketch."""
+
+    n_byzantine: int | None
+    sketch: Sketch | str
+
+
+def rule_of(rule: Any, n_byzantine: int | None = None) -> AnyRule:
+    """Return a rule as it is, or one by its name, with `n_byzantine` if given; the default rule if only that is given."""
     if isinstance(rule, (Rule, CoordinateWise)):
+        if n_byzantine is not None:
+            raise TypeError(f"Pass a rule or n_byzantine, got {rule!r} and n_byzantine={quoted(n_byzantine)}.")
         return rule
-    if not isinstance(rule, str):
+    if not (rule is None or isinstance(rule, str)):
         raise TypeError(f"rule must be a rule such as Krum(n_byzantine=5), got {quoted(rule)}.{_hint(rule)}")
     from bartizan import registry
 
+    known = {} if n_byzantine is None else {"n_byzantine": n_byzantine}
+    if rule is None and not known:
+        raise TypeError(
+            "Pass n_byzantine=5 for the default rule, or a rule such as Krum(n_byzantine=5) or 'median'; got neither."
+        )
     try:
-        return registry.rule(rule)
-    except TypeError as missing:
-        name = quoted(rule)
-        raise TypeError(f"rule={name} needs settings: pass bartizan.rule({name}, ...). {missing}") from None
+        return registry.default_rule(**known) if rule is None else registry.rule(rule, **known)
+    except TypeError as wrong:
+        name, other = quoted(rule), "other " if known else ""
+        raise TypeError(f"rule={name} needs {other}settings: pass bartizan.rule({name}, ...). {wrong}") from None
 
 
 def sketch_of(sketch: Any) -> Sketch | str:

@@ -47,7 +47,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("aggregate", help=about, description=f"Compute {about}.", epilog=EPILOG)
     option = parser.add_argument
     option("updates", nargs="+", metavar="UPDATE", help="one per client: paths, addresses such as s3://..., or globs")
-    option("--rule", required=True, help="such as krum or 'nnm >> geometric-median' (`bartizan list` shows all)")
+    option("--rule", help=f"such as krum (default: '{registry.DEFAULT_RULE}'; `bartizan list` shows all)")
     option("--byzantine", type=int, metavar="F", help="the number of Byzantine clients that the rule withstands")
     option("--sketch", default="auto", help="auto, exact or a projection (default auto)")
     option("--k", type=int, help="dimension of the sketch (default 4096)")
@@ -112,7 +112,7 @@ def _run(options: argparse.Namespace) -> int:
         return TOO_FEW
     quarantined = _by_name(out.quarantined, names)
     report |= {"status": "ok", "quarantined": quarantined, "sketch": repr(out.sketch), "seed": str(out.seed)}
-    report |= {"byzantine": out.n_byzantine, "seconds": out.seconds, "history": out.history}
+    report |= {"rule": repr(out.rule), "byzantine": out.n_byzantine, "seconds": out.seconds, "history": out.history}
     report |= {"weights": _numbers(out.weights), "scores": _numbers(out.scores)}
     _write_report(options.report, report)
     _print_result(out, names, quarantined, report["out"])
@@ -183,7 +183,11 @@ def _point(text: str | None, timeout: float) -> Any:
     return open_point(text if is_address(text) else Path(text), timeout)
 
 
-def _rule(name: str, n_byzantine: int | None) -> Any:
+def _rule(name: str | None, n_byzantine: int | None) -> Any:
+    if name is None:
+        if n_byzantine is None:
+            raise ValueError("Pass --byzantine F for the default rule, or --rule NAME (`bartizan list` shows all).")
+        return registry.default_rule(n_byzantine)
     try:
         return registry.rule(name, **({} if n_byzantine is None else {"n_byzantine": n_byzantine}))
     except TypeError as wrong:
@@ -246,8 +250,8 @@ def _print_result(out: Aggregation[Any], names: list[str], quarantined: dict[str
         if len(rows) > MAX_CLIENTS_SHOWN:
             print(f"... and {len(rows) - MAX_CLIENTS_SHOWN} more clients (--report has all)")
     _print_quarantined(quarantined)
-    took = sum(out.seconds.values())
-    print(f"{place}: {len(names) - len(quarantined)} of {len(names)} clients took part, {out.sketch!r}, {took:.1f} s")
+    took, by = sum(out.seconds.values()), f"{out.rule!r}, {out.sketch!r}"
+    print(f"{place}: {len(names) - len(quarantined)} of {len(names)} clients took part, {by}, {took:.1f} s")
 
 
 def _print_quarantined(reasons: dict[str, str]) -> None:

@@ -269,6 +269,8 @@ SKETCHES = Registry(
     check=frozen_dataclass(Sketch),
 )
 
+DEFAULT_RULE = "arc >> caf"
+
 
 def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
     """Make a rule by its name, `pre >> rule` included; each part takes the settings that it has.
@@ -283,6 +285,15 @@ def rule(name: str, **settings: Any) -> Rule | CoordinateWise:
     kinds = rule_classes(name)
     only_known(name, settings, {setting for kind in kinds for setting in settings_of(kind)})
     return reduce(rshift, (build(kind, settings) for kind in kinds))
+
+
+def default_rule(n_byzantine: int) -> Rule | CoordinateWise:
+    """Make the rule that is taken where only the number of Byzantine clients is given.
+
+    >>> default_rule(3)
+    ARC(n_byzantine=3) >> CAF(n_byzantine=3)
+    """
+    return rule(DEFAULT_RULE, n_byzantine=n_byzantine)
 
 
 def rule_classes(name: str) -> list[type[Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bartizan._util.types import Floats
 from bartizan.measure import Exact, Sketch
-from bartizan.source import Combined, Judgement, Roster
+from bartizan.source import AnyRule, Combined, Judgement, Roster
 
 U = TypeVar("U")
 
@@ -48,6 +48,8 @@ class Aggregation(Generic[U]):
     """Standard deviation of the Gaussian noise in every coordinate of `update`; only FLAME adds any, if asked to."""
     failed: dict[Any, str] = field(default_factory=dict)
     """Why a client of a `Round` sent no update, by its id; these have no weight and are not among `clients`."""
+    rule: AnyRule | None = None
+    """The rule that ran: the one given or the default, with the `n_byzantine` above; None if no rule made this."""
 
     @classmethod
     def of(cls, combined: Combined, judgement: Judgement, roster: Roster, seconds: dict[str, float]) -> Self:
@@ -71,9 +73,10 @@ class Aggregation(Generic[U]):
             clients=clients,
             scores=judgement.scores,
             recheck_seed=judgement.recheck_seed,
-            n_byzantine=judgement.n_byzantine,
+            n_byzantine=judgement.rule.max_byzantine(),
             noise=decision.noise,
             failed=dict(roster.failed),
+            rule=judgement.rule,
             **combined.extras,
         )
 

@@ -63,8 +63,8 @@ class Judgement:
     quarantined: Mapping[int, str]
     scores: Floats | None
     """Distance of each client to the weighted centre, NaN if quarantined; None if the rule takes no distances."""
-    n_byzantine: int | None
-    """The number that the rule ran with; None for rules that name none."""
+    rule: AnyRule
+    """The rule that ran, with its own or a lower number of Byzantine clients."""
     sketch: Sketch
     """The sketch that the clients were weighed by, with its seed."""
     seed: int

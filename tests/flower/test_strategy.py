@@ -22,6 +22,7 @@ from bartizan.flower.grids import StreamingGrid
 from bartizan.flower.reply_limits import Limits
 from bartizan.lab.report import load as report
 from bartizan.lab.report.finding import reputation_of
+from bartizan.registry import default_rule
 from flower_nodes import (
     ATTACKERS,
     MODEL,
@@ -59,6 +60,15 @@ def test_a_reply_that_can_not_be_used_is_quarantined_and_the_round_goes_on(attac
     assert result.train_metrics_clientapp[1]["bartizan-quarantined"] == [5]
     np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
     assert [suspect.node for suspect in strategy.suspects()] == [5]
+
+
+def test_without_a_rule_the_default_one_runs():
+    strategy, result = run({**honest(), 5: sends(arrays(1e6))}, n_byzantine=2)
+    assert strategy.aggregator.rule == default_rule(2)
+    assert RobustStrategy(n_byzantine=2).min_train_nodes == 5
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
+    with pytest.raises(TypeError, match="n_byzantine=5 for the default rule"):
+        RobustStrategy()
 
 
 BAD = {5: ATTACKERS["NaN"], 6: ATTACKERS["another shape"], 7: ATTACKERS["nothing"]}

@@ -50,7 +50,8 @@ def test_an_empty_file_is_the_defaults_and_defaults_are_filled_in(tmp_path):
 def test_the_template_says_the_defaults_and_names_every_choice():
     text = commented()
     written = Experiment.of(tomllib.loads(text))
-    assert written.changed({"attack.name": "none"}).without_grid() == Experiment()
+    assert written.rule.name == repr(names.default_rule(1)).replace("(n_byzantine=1)", "").lower()
+    assert written.changed({"attack.name": "none", "rule.name": "krum"}).without_grid() == Experiment()
     rules = (names.RULES, names.COORDINATEWISE, names.PRE_AGGREGATORS)
     for table in (*rules, names.SKETCHES, attacks.ATTACKS, attacks.POISONS):
         assert all(f"#   {name}" in text for name in table.built_in)

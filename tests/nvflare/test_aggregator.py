@@ -106,7 +106,7 @@ def suspects(folder):
 
 @pytest.mark.parametrize("answer", [full, diff])
 @pytest.mark.parametrize("start", [numpy_model, torch_model])
-@pytest.mark.parametrize("rule", ["multi-krum", "nnm >> trimmed-mean", "trimmed-mean"])
+@pytest.mark.parametrize("rule", ["multi-krum", "nnm >> trimmed-mean", "trimmed-mean", None])
 def test_three_hostile_sites_of_nine_do_not_move_the_model(tmp_path, rule, start, answer):
     answers = dict.fromkeys(SITES, answer)
     answers |= dict.fromkeys(SITES[:2], sends(lambda p: {**p, "weight": -50 * p["weight"]}, answer))
@@ -116,7 +116,7 @@ def test_three_hostile_sites_of_nine_do_not_move_the_model(tmp_path, rule, start
     assert model.params["steps"] == 35
     assert {type(array) for array in model.params.values()} == {type(array) for array in start().values()}
     assert model.params["weight"].dtype == start()["weight"].dtype
-    assert suspects(tmp_path) == (set(SITES[:3]) if rule == "multi-krum" else {"site-3"})
+    assert suspects(tmp_path) == (set(SITES[:3]) if rule in ("multi-krum", None) else {"site-3"})
 
 
 def test_a_model_of_arrays_takes_tensors_of_bfloat16(tmp_path):
@@ -294,6 +294,9 @@ def test_any_sketch_by_its_name(sketch):
     [
         ({"rule": bz.Krum(1)}, TypeError, "rule must be a name"),
         ({"rule": "krum", "sketch": bz.Rotated()}, TypeError, "sketch must be a name"),
+        ({}, TypeError, "n_byzantine=5 for the default rule"),
+        ({"n_byzantine": 3, "rule_settings": {"size": 2}}, TypeError, "rule_settings are those of a rule by name"),
+        ({"n_byzantine": 3, "sketch": None}, TypeError, "sketch must be a name"),
         ({"rule": "krum"}, TypeError, "n_byzantine"),
         ({"rule": "mean", "sketch": "auto", "sketch_settings": {"k": 9}}, ValueError, "auto"),
         ({"rule": "fltrust"}, ValueError, "trusted"),

@@ -26,7 +26,9 @@ ARGUMENTS = {
 OF_ADAPTERS = {"rule": "krum", "n_byzantine": 1, "adapters": {"alpha": 16, "max_rank": 64}}
 
 
-@pytest.mark.parametrize("arguments", [ARGUMENTS, OF_ADAPTERS], ids=["models", "adapters"])
+@pytest.mark.parametrize(
+    "arguments", [ARGUMENTS, OF_ADAPTERS, {"n_byzantine": 3}], ids=["models", "adapters", "the default rule"]
+)
 def test_an_exported_job_has_every_argument_of_the_aggregator(arguments, tmp_path):
     assert list(inspect.signature(RobustAggregator).parameters) == [*ARGUMENTS, "adapters"]
     script = tmp_path / "client.py"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -279,6 +281,26 @@ def test_monna_averages_the_nearest_to_the_trusted_update_and_fltrust_weighs_by_
 def test_caf_filters_along_the_top_eigenvector(seed, f):
     x = draw(seed)
     np.testing.assert_allclose(answer(bz.CAF(f), x), oracle.caf(x, f), atol=1e-9)
+    sizes = np.random.default_rng(seed).integers(2, 5, size=len(x))  # the three largest hold 12 of 28 at most
+    np.testing.assert_allclose(answer(bz.CAF(f), x, sizes=sizes), oracle.caf(x, f, sizes=sizes), atol=1e-9)
+
+
+@pytest.mark.parametrize("f", [1, 3])
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.4, 0.49, 0.51, 0.9])
+def test_attackers_who_hold_the_most_data_get_no_weight_in_caf(f, share):
+    """By less than half of the data they are outvoted; by half or more all clients count alike, and a warning says so.
+
+    Far apart from each other, so that one step does not take all of them.
+    """
+    x = draw(0, n_clients=20)
+    x[:f] += 1e3 ** np.arange(1, f + 1)[:, None] * np.eye(5)[:f]
+    sizes = np.full(20, (1 - share) / (20 - f))
+    sizes[:f] = share / f
+    with nullcontext() if share < 0.5 else pytest.warns(RuntimeWarning, match=f"hold.? {share:.1%}.*20 clients.*alike"):
+        weights = bz.CAF(f)(bz.Geometry.of(x, sizes=sizes))
+    assert weights[:f].sum() < 1e-6
+    if share > 0.5:
+        np.testing.assert_array_equal(weights, bz.CAF(f)(bz.Geometry.of(x)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

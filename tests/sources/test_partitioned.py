@@ -510,3 +510,17 @@ def shorter(total):
 
 def fewer(total):
     return replace(total, integers=dict(list(total.integers.items())[1:]))
+
+
+def test_a_rule_may_be_given_by_its_name(pickling):
+    x = numbers()
+    named = partitioned.aggregate([x[:9], x[9:]], "geometric-median", seed=SEED)
+    np.testing.assert_array_equal(
+        named.weights, partitioned.aggregate([x[:9], x[9:]], bz.GeometricMedian(), seed=SEED).weights
+    )
+    default = partitioned.aggregate([x[:9], x[9:]], n_byzantine=3, seed=SEED)
+    whole = bz.aggregate(x, n_byzantine=3, sketch=bz.Rotated(), seed=SEED)
+    assert default.rule == whole.rule
+    np.testing.assert_array_equal(default.weights, whole.weights)
+    with pytest.raises(TypeError, match="rule='krum' needs settings"):
+        partitioned.aggregate([x[:9], x[9:]], "krum")

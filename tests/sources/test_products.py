@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import bartizan as bz
 from bartizan import lora
 from bartizan.lora import LoRA, TwoSided
+from bartizan.registry import default_rule
 from bartizan.sources.adapters import factor_stacks
 from bartizan.sources.adapters.adapter_updates import AdapterUpdates
 from bartizan.sources.adapters.adapters import parse_adapter, parse_adapters
@@ -63,7 +64,7 @@ def test_factors_of_16_bits_need_float32_sums_only(monkeypatch):
 
 
 @pytest.mark.parametrize("sketch", [bz.Exact(), TwoSided(k=1024, rows=128)], ids=repr)
-@pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.GeometricMedian(), bz.CGE(2)], ids=repr)
+@pytest.mark.parametrize("rule", [bz.MultiKrum(2), bz.GeometricMedian(), bz.CGE(2), default_rule(2)], ids=repr)
 def test_weights_and_products_are_those_of_dense_updates(rule, sketch, library):
     rng = np.random.default_rng(0)
     sent = [adapter(rng, rank) for rank in (2, 4, 4, 1, 3, 4, 4)]
@@ -78,6 +79,9 @@ def test_weights_and_products_are_those_of_dense_updates(rule, sketch, library):
     got = dense({name: np.asarray(array) for name, array in out.update.items()}, 8)
     np.testing.assert_allclose(got, out.weights @ X, atol=1e-5 * np.abs(X).max())
     assert out.truncation < 1e-6
+    if rule == default_rule(2):
+        given = {"settings": LoRA(alpha=8, rank=30), "sketch": sketch, "seed": 1}
+        np.testing.assert_array_equal(lora.aggregate(map(library, sent), n_byzantine=2, **given).weights, out.weights)
     assert type(out.update["h.0.q_proj.lora_A.weight"]) is type(library(sent[0])["h.0.q_proj.lora_A.weight"])
 
 

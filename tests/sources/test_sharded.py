@@ -578,6 +578,9 @@ def test_without_a_group_it_says_how_to_get_one():
 def test_what_an_aggregator_refuses_is_refused():
     with pytest.raises(TypeError, match="rule='krum' needs settings"):
         ShardedAggregator("krum")
+    with pytest.raises(TypeError, match="n_byzantine=5 for the default rule"):
+        ShardedAggregator()
+    assert ShardedAggregator(n_byzantine=2) == ShardedAggregator(bz.Aggregator(n_byzantine=2).rule)
     assert ShardedAggregator("median") == ShardedAggregator(Median())
     with pytest.raises(ValueError, match="can't be projected"):
         ShardedAggregator(Median(), bz.Rotated())

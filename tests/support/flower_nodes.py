@@ -101,7 +101,9 @@ def honest(count: int = 7, **metrics: float) -> dict:
 
 def run(nodes: dict, rounds: int = 1, rule=None, *, grid=LocalGrid, model=None, evaluate_fn=None, **settings):
     """Return the strategy and the result of a run that asks all these nodes."""
-    strategy = RobustStrategy(rule or bz.MultiKrum(n_byzantine=2), **{"fraction_evaluate": 0.0, **settings})
+    if "n_byzantine" not in settings:
+        rule = rule or bz.MultiKrum(n_byzantine=2)
+    strategy = RobustStrategy(rule, **{"fraction_evaluate": 0.0, **settings})
     strategy.min_train_nodes = strategy.min_available_nodes = len(nodes)
     start = as_record(arrays() if model is None else model)
     result = strategy.start(grid(nodes), start, num_rounds=rounds, timeout=0.2, evaluate_fn=evaluate_fn)

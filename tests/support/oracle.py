@@ -197,13 +197,15 @@ def fltrust(x, trusted):
     return mean(clipping(x, length), scores)
 
 
-def caf(x, f: int, only_weighted: bool = True):
+def caf(x, f: int, only_weighted: bool = True, sizes=None):
     """The weighted mean of least variance while clients lose weight along the top eigenvector.
 
-    The largest squared coordinate is taken among the clients that still have weight, or among all.
+    They lose up to twice what the f largest hold of it. The largest squared coordinate is taken among the clients that
+    still have weight, or among all.
     """
-    M, c, best, least = len(x), np.ones(len(x)), None, np.inf
-    while c.sum() > M - 2 * f or best is None:
+    c, best, least = sizes_of(x, sizes), None, np.inf
+    end = c.sum() - 2 * sum(sorted(c, reverse=True)[:f])
+    while c.sum() > end or best is None:
         z = mean(x, c)
         values, vectors = np.linalg.eigh((c[:, None] * (x - z)).T @ (x - z) / c.sum())
         if values[-1] < least:

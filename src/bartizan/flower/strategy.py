@@ -59,7 +59,9 @@ class RobustStrategy(FedAvg):
 
     Args:
         rule: The rule that weighs the replies, such as ``MultiKrum(n_byzantine=3)``, or a name such as "median".
+            If left out, the default rule for `n_byzantine`.
         sketch: The sketch of the replies; ``"auto"`` is `Rotated()`, which reads them on arrival.
+        n_byzantine: How many of the nodes asked in one round may be Byzantine, for the default rule or a rule by name.
         sizes: None counts every node alike; ``"reported"`` takes their `weighted_by_key`, up to `size_cap`; a mapping
             gives the size of each node id (others are quarantined).
         size_cap: The most examples that a node can claim; needed with ``sizes="reported"``.
@@ -78,9 +80,10 @@ class RobustStrategy(FedAvg):
 
     def __init__(
         self,
-        rule: Rule | CoordinateWise | str,
+        rule: Rule | CoordinateWise | str | None = None,
         sketch: Sketch | Literal["auto"] = "auto",
         *,
+        n_byzantine: int | None = None,
         sizes: Literal["reported"] | Mapping[int, float] | None = None,
         size_cap: float | None = None,
         trusted_fn: Callable[[int, ArrayRecord], ArrayRecord] | None = None,
@@ -96,7 +99,7 @@ class RobustStrategy(FedAvg):
         evaluate_metrics_aggr_fn: MetricsFunction | None = None,
         **fedavg: Any,
     ) -> None:
-        self.aggregator = Aggregator(rule, sketch)
+        self.aggregator = Aggregator(rule, sketch, n_byzantine=n_byzantine)
         least = next(n for n in count(2) if self.aggregator.rule.admits(n))
         asked = least if min_train_nodes is None else min_train_nodes
         super().__init__(
@@ -111,9 +114,8 @@ class RobustStrategy(FedAvg):
         if not max_missed_rounds >= 1:
             raise ValueError(f"max_missed_rounds must be 1 or more, got {max_missed_rounds!r}.")
         self._size_policy = SizePolicy(sizes, size_cap)
-        rule = self.aggregator.rule
-        if isinstance(rule, Rule):
-            rule.check_trusted(trusted_fn is not None)
+        if isinstance(self.aggregator.rule, Rule):
+            self.aggregator.rule.check_trusted(trusted_fn is not None)
         if adapters is not None:
             check_adapters(self.aggregator, adapters, spill=spill)
         self.sizes, self.size_cap, self.trusted_fn, self.adapters = sizes, size_cap, trusted_fn, adapters

@@ -70,7 +70,7 @@ def judge(
         measured.clients,
         roster.quarantined,
         scores,
-        rule_left.max_byzantine(),
+        rule_left,
         Exact() if measured.norms_only else measured.sketch,
         measured.seed,
         None if second is None else second.seed,

@@ -22,7 +22,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from bartizan import registry
 from bartizan._util.text import quoted, short
-from bartizan.aggregate import Aggregator
+from bartizan.aggregate import Aggregator, rule_of
 from bartizan.errors import server_problem
 from bartizan.judge.client_reports import SizePolicy, median_metrics
 from bartizan.judge.reputation import Reputation, Suspect
@@ -73,7 +73,8 @@ class RobustAggregator(ModelAggregator):
     learning does, is ended at its start.
 
     Args:
-        rule: The name of a rule, ``"pre >> rule"`` included, such as ``"multi-krum"``; see `bartizan.rule`.
+        rule: The name of a rule, ``"pre >> rule"`` included, such as ``"multi-krum"``; see `bartizan.rule`. If left
+            out, the default rule for `n_byzantine`.
         n_byzantine: How many of the sites of one round may be Byzantine, for the rules that take it.
         sketch: The name of a sketch; ``"auto"`` is `Rotated`, which reads results on arrival.
         rule_settings: Other settings of the rule, such as ``{"n_selected": 4}``.
@@ -93,7 +94,7 @@ class RobustAggregator(ModelAggregator):
 
     def __init__(
         self,
-        rule: str,
+        rule: str | None = None,
         n_byzantine: int | None = None,
         sketch: str = "auto",
         rule_settings: dict[str, Any] | None = None,
@@ -112,7 +113,7 @@ class RobustAggregator(ModelAggregator):
         self.sizes, self.size_cap, self.timeout = sizes, size_cap, timeout
         self.spill, self.memory = None if spill is None else os.fspath(spill), memory
         self.adapters = adapters
-        for name, text in (("rule", rule), ("sketch", sketch)):
+        for name, text in (("rule", "" if rule is None else rule), ("sketch", sketch)):
             if not isinstance(text, str):
                 raise TypeError(f"{name} must be a name, since NVFlare exports jobs as JSON; got {text!r}.")
         if timeout is not None and not timeout > 0:
@@ -120,7 +121,9 @@ class RobustAggregator(ModelAggregator):
         if memory is not None:
             as_bytes(memory)
         known = {} if n_byzantine is None else {"n_byzantine": n_byzantine}
-        chosen = registry.rule(rule, **known, **(rule_settings or {}))
+        if rule is None and rule_settings:
+            raise TypeError(f"rule_settings are those of a rule by name: pass rule, or leave {rule_settings!r} out.")
+        chosen = rule_of(rule, n_byzantine) if rule is None else registry.rule(rule, **known, **(rule_settings or {}))
         if isinstance(chosen, Rule):
             chosen.check_trusted(False)
         # "auto" takes no settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,18 +35,30 @@ class CAF(Bounded, Rule):
     The covariance-bound agnostic filter of Allouah et al., 2025: weights start equal (by sizes); each round multiplies
     client i's by 1 - t_i / max t, with t_i its squared coordinate along the top eigenvector and the maximum over
     those with weight left (over all, an attacker whose weight is gone would keep the rest from changing), until at most
-    M - 2f of the weight is left (as a part of M); the answer is the weighted mean whose top eigenvalue was least.
-    Withstands f attackers among M >= 2f + 1 clients.
+    1 - 2s of the weight is left; the answer is the weighted mean whose top eigenvalue was least. Here s is the share of
+    the data that the f largest clients hold, f/M without sizes: whichever f clients attack, they have no more weight.
+    Withstands f attackers among M >= 2f + 1 clients while s < 1/2. Where s is 1/2 or more, f attackers could hold a
+    majority by their sizes, which they may have claimed: the clients then count alike, and a RuntimeWarning says so.
 
     >>> CAF(n_byzantine=1)(Geometry.of([[0.0], [1.0], [2.0], [90.0]])).round(2).tolist()
     [0.33, 0.33, 0.34, 0.0]
     """
 
     def weigh(self, geometry: Geometry) -> Floats:
-        M, f = geometry.n_clients, self.n_byzantine
-        left = geometry.shares.copy()
-        best, least = geometry.shares, np.inf
-        while left.sum() > (1 - 2 * f / M) * (1 + 1e-12) or least == np.inf:
+        M, f, shares = geometry.n_clients, self.n_byzantine, geometry.shares
+        held = np.sort(shares)[M - f :].sum()
+        if 2 * held >= 1:
+            whose = "client holds" if f == 1 else f"{f} clients hold"
+            warnings.warn(
+                f"CAF(n_byzantine={f}): by sizes the largest {whose} {held:.1%} of the data of {M} clients. Attackers "
+                "with half of it would decide the result, so all clients count alike here. Leave sizes out, cap "
+                "them, or lower n_byzantine.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            shares, held = np.full(M, 1 / M), f / M
+        left, best, least = shares.copy(), shares, np.inf
+        while left.sum() > (1 - 2 * held) * (1 + 1e-12) or least == np.inf:
             weights = left / left.sum()
             top, coordinates = principal_direction(geometry.centred, weights)
             if top < least:

@@ -9,17 +9,18 @@ from typing import Any
 from bartizan.lab.config import toml
 from bartizan.lab.config.choices import CHOICES, Choice
 from bartizan.lab.config.experiment import SECTIONS, Experiment
+from bartizan.registry import DEFAULT_RULE
 
 WIDTH, COLUMN = 110, 30
 HEAD = """\
 # An experiment: `bartizan run experiment.toml` runs it, `bartizan sweep experiment.toml` runs its [grid], below.
-# Except attack.name (none) these are the defaults of all keys: delete what you do not change."""
+# Except attack.name (none) and rule.name (krum) these are the defaults of all keys: delete what you do not change."""
 ATTACK = "sign-flip"
-GRID = """\
+GRID = f"""\
 # `bartizan sweep` runs every combination of these values; `bartizan run` ignores them.
 [grid]
 "attack.name" = ["none", "sign-flip"]
-"rule.name" = ["mean", "krum", "geometric-median"]
+"rule.name" = ["mean", "krum", "{DEFAULT_RULE}"]
 # "sketch.name" = ["exact", "rotated"]
 # seed = [0, 1, 2]
 """
@@ -27,7 +28,7 @@ GRID = """\
 
 def commented() -> str:
     """Return the text of the file: all keys with their values and meaning, and a small grid."""
-    shown = Experiment.of({"attack": {"name": ATTACK}})
+    shown = Experiment.of({"attack": {"name": ATTACK}, "rule": {"name": DEFAULT_RULE}})
     parts = [HEAD, *_keys(shown)]
     for one in fields(Experiment):
         if one.name in SECTIONS:

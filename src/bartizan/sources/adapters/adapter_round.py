@@ -44,9 +44,10 @@ class AdapterAggregation(Aggregation[dict[str, Any]]):
 
 def aggregate(
     updates: Iterable[Any],
-    rule: Rule | str,
+    rule: Rule | str | None = None,
     settings: LoRA | None = None,
     *,
+    n_byzantine: int | None = None,
     sketch: Sketch | str = "auto",
     sizes: npt.ArrayLike | None = None,
     reference: Any = None,
@@ -64,6 +65,7 @@ def aggregate(
         updates: One adapter a client: a dict from peft's names of the factors to arrays (NumPy, or torch on the CPU or
             a GPU), or the `pathlib.Path` of a peft folder.
         rule: Turns distances into weights; rules that judge single coordinates are refused.
+        n_byzantine: As in `bartizan.aggregate`: without a rule it takes the default rule.
         settings: The server's alpha, the rank of the result, and limits; by default each folder's own alpha.
         sketch: `Exact()`, `TwoSided()`, or "auto", which projects many clients in host memory.
         sizes: The clients' data sizes.
@@ -83,9 +85,8 @@ def aggregate(
     """
     sent = as_list(updates)
     S = client_sizes(sizes, len(sent))
-    opened = AdapterRound(
-        Aggregator(rule, sketch), settings or LoRA(), seed, reference=reference, trusted=trusted, history=history
-    )
+    aggregator = Aggregator(rule, sketch, n_byzantine=n_byzantine)
+    opened = AdapterRound(aggregator, settings or LoRA(), seed, reference=reference, trusted=trusted, history=history)
     for client, update in enumerate(sent):
         opened.add(update, client, S[client])
     return opened.close(strict=strict)

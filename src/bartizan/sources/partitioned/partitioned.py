@@ -36,8 +36,9 @@ from bartizan.updates.stores import TIMEOUT
 
 def aggregate(
     parts: Any,
-    rule: Rule | CoordinateWise | str,
+    rule: Rule | CoordinateWise | str | None = None,
     *,
+    n_byzantine: int | None = None,
     sketch: Sketch | str = "auto",
     seed: int | None = None,
     sizes: npt.ArrayLike | None = None,
@@ -63,6 +64,7 @@ def aggregate(
             that it reads the client. With a process group, the part of this rank alone.
         rule: As in `bartizan.aggregate`. A coordinate-wise last stage (`Median`, `Bulyan(trim=True)`) is refused: it
             needs the values of all clients in one place.
+        n_byzantine: As in `bartizan.aggregate`: without a rule it takes the default rule.
         sketch: A projection or its name; "auto" is `Rotated()`. `Exact()` is refused for rules that need distances.
         seed: As in `bartizan.aggregate`.
         sizes: The clients' data sizes, in order of the parts. With a process group, those of this rank's clients.
@@ -86,7 +88,7 @@ def aggregate(
     >>> out.update.round().tolist(), list(out.quarantined)
     ([1.0, 2.0], [3])
     """
-    watch, aggregator = Stopwatch(), Aggregator(rule, "auto")
+    watch, aggregator = Stopwatch(), Aggregator(rule, "auto", n_byzantine=n_byzantine)
     chosen = settled(sketch_of(sketch), aggregator.rule.needs_distances, lambda: False)
     if problem := refusal(aggregator.rule, chosen):
         raise ValueError(problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
@@ -24,26 +24,29 @@ from bartizan.sources.sharded.sharded_updates import ShardedUpdates
 from bartizan.updates import Updates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class ShardedAggregator:
     """A rule and a sketch, called on every rank of a group with its own columns of all M updates.
 
     Each rank sketches its columns at their place among all p, the M x k numbers are summed (M x M for `Exact`), the
     first rank decides the weights and sends them to all, and each combines its own columns. The result is that of one
     process up to rounding; the traffic does not grow with p; an error of one rank, up to the last step, is raised on
-    all of them. More in `docs/distributed.md`.
+    all of them. The rule is given as in `Aggregator`, by `n_byzantine` alone too. More in `docs/distributed.md`.
     """
 
     rule: Rule | CoordinateWise
-    sketch: Sketch | str = "auto"
+    sketch: Sketch | str
 
-    if TYPE_CHECKING:
-
-        def __init__(self, rule: Rule | CoordinateWise | str, sketch: Sketch | str = ...) -> None: ...
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rule", self._alone.rule)
-        object.__setattr__(self, "sketch", self._alone.sketch)
+    def __init__(
+        self,
+        rule: Rule | CoordinateWise | str | None = None,
+        sketch: Sketch | str = "auto",
+        *,
+        n_byzantine: int | None = None,
+    ) -> None:
+        alone = Aggregator(rule, sketch, n_byzantine=n_byzantine)
+        object.__setattr__(self, "rule", alone.rule)
+        object.__setattr__(self, "sketch", alone.sketch)
 
     @raising_failures()
     def __call__(
