@@ -145,9 +145,7 @@ def test_table_advice_and_the_cost_of_lie_follow_from_the_runs(worst, told, tmp_
     assert ("None of the rules held under all attacks" in made.findings[0]) == (told != "held")
     (cost,) = training.cost_of_lie(made.cells)
     best = "krum 30 points" if told == "broke" else "arc >> caf 2 points"
-    assert sorted(re.findall(r"(?:costs |and )(mean .*? point|krum .*? points|arc .*? points)", cost)) == sorted(
-        ["mean 1 point", best]
-    )
+    assert cost == f"LIE hides among the honest updates, and still costs mean 1 point and {best}."
 
 
 def test_no_times_are_shown_where_answers_differ(monkeypatch, capsys):

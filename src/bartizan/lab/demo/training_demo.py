@@ -14,7 +14,6 @@ from typing import Any
 from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.demo.aggregation_demo import speed
-from bartizan.lab.report.factors import order
 from bartizan.lab.report.groups import GridCell
 from bartizan.lab.report.verdicts import advice, best_worst_case, judged, largest_loss, verdict
 from bartizan.lab.report.wording import listed, points, tenths
@@ -53,7 +52,7 @@ More: bartizan demo --attacks foe,ipm --rules mean,bulyan --seeds 0,1,2; bartiza
 def experiments(
     attacks: Sequence[str] = ATTACKS, rules: Sequence[str] = RULES, rounds: int = ROUNDS, seeds: Sequence[int] = (0,)
 ) -> list[Experiment]:
-    """Return the mean without attack, by which all are judged, and the rest; the default rule also without projection."""
+    """Return the mean without attack, by which all are judged, and the others; the default rule also exact."""
     base = Experiment().changed({**SETTINGS, "rounds": rounds})
     grid = {"attack.name": ["none", *attacks], "seed": list(seeds)}
     parts: list[dict[str, Any]] = [
@@ -124,8 +123,9 @@ def cost_of_lie(cells: Sequence[GridCell]) -> list[str]:
     kept = [("mean", ""), (best.rule, best.sketch)] if best else []
     own = [cell for cell in cells if cell.attack == "lie" and judged(cells, cell)]
     own = [cell for cell in own if (cell.rule, "" if cell.rule == "mean" else cell.sketch) in kept]
+    own.sort(key=lambda cell: cell.rule != "mean")
     costs = [f"{cell.rule} {points(max(0.0, largest_loss(cells, [cell])[0]))}" for cell in own]
-    return [f"LIE hides among the honest updates, and still costs {listed(order(costs))}."] if costs else []
+    return [f"LIE hides among the honest updates, and still costs {listed(costs)}."] if costs else []
 
 
 def _entry(cell: GridCell | None) -> str:
