@@ -437,8 +437,9 @@ def test_printing_is_light_and_leaves_the_theme_of_the_screen(browser, sweep):
 
 
 def test_the_headline_gives_worst_cases_and_verdicts(sweep):
-    lead, about, *prices, change, speed = content(sweep.content.loaded).findings
-    assert re.match(r"Worst of 4 attacks: mean (not converged|\d+.*?%), mca \d+.*?%, the mean without attack 8", lead)
+    lead, advice, about, *prices, change, speed = content(sweep.content.loaded).findings
+    assert re.match(r"Worst of 4 attacks: mean \d+.*?%, mca \(exact\) \d+.*?%, the mean without attack 8", lead)
+    assert advice.startswith("Take mca here: of the rules that held")
     assert "Broke: mean under" in lead
     assert lead.endswith("One seed.")
     assert "the mean without attack (8" in about
