@@ -268,7 +268,7 @@ class Choices(Options, total=False):
 
 
 def rule_of(rule: Any, n_byzantine: int | None = None) -> AnyRule:
-    """Return a rule as it is, or one by its name, with `n_byzantine` if given; the default rule if only that is given."""
+    """Return a rule as it is, one by its name, with `n_byzantine` if given, or the default rule for it."""
     if isinstance(rule, (Rule, CoordinateWise)):
         if n_byzantine is not None:
             raise TypeError(f"Pass a rule or n_byzantine, got {rule!r} and n_byzantine={quoted(n_byzantine)}.")

@@ -56,11 +56,12 @@ def test_a_rule_holds_that_keeps_nine_tenths_and_breaks_below_half(tmp_path):
     for attack, end in (("foe", 0.73), ("lie", 0.725), ("ipm", 0.8)):
         write_brief(tmp_path / attack, "mca", attack, accuracy=end)
     write_brief(tmp_path / "k", "krum", "lie", accuracy=0.71)
-    lead, about = content(load(tmp_path)).findings
+    lead, advice, about = content(load(tmp_path)).findings
     assert lead == (
-        "Worst of 3 attacks: mean not converged, mca 72.5%, the mean without attack 80%. Held: mca. "
+        "Worst of 3 attacks: mean 10%, mca 72.5%, the mean without attack 80%. Held: mca. "
         "Lost: krum 9 points under lie (only under lie). Broke: mean under foe and lie. One seed."
     )
+    assert advice == "Take mca here: of the rules that held it has the best worst case; lie costs it most, 7.5 points."
     assert about == (
         "Held: at least 90% of the accuracy of the mean without attack (80%), in every run. "
         "Broke: less than half of it, or a run did not converge."
@@ -112,6 +113,42 @@ def test_worst_cases_are_compared_between_rules_that_met_the_same_attacks(tmp_pa
     assert card(tmp_path, "Best worst case") == ("75%", "mca · exact, under lie")
 
 
+def test_a_rule_of_two_sweeps_is_compared_within_one_of_them(tmp_path):
+    """The mean is in both sweeps, each other rule in one: neither rule may win by the easier of them."""
+    for rounds, (rule, ends) in {9: ("krum", (0.7, 0.75)), 20: ("mca", (0.78, 0.79))}.items():
+        for attack, end in (("none", 0.8), ("lie", 0.6), ("foe", 0.5)):
+            write_brief(tmp_path / f"mean-{attack}{rounds}", "mean", attack, accuracy=end, data={"resize": rounds})
+        for attack, end in zip(("lie", "foe"), ends, strict=True):
+            write_brief(tmp_path / f"{rule}-{attack}", rule, attack, accuracy=end, data={"resize": rounds})
+    assert sentences(tmp_path).startswith("Worst of 2 attacks with data.resize = 9: mean 50%, krum 70%, the mean")
+    assert card(tmp_path, "Best worst case") == ("70%", "krum · exact · data.resize = 9, under lie")
+
+
+def test_a_rule_with_more_attacks_or_sketches_is_compared_by_those_that_the_others_have(tmp_path):
+    write_means(tmp_path, clean=0.8, lie=0.7, foe=0.6)
+    for rule, ends in {"krum": {"lie": 0.76, "foe": 0.77, "ipm": 0.2}, "mca": {"lie": 0.75, "foe": 0.75}}.items():
+        for attack, end in ends.items():
+            write_brief(tmp_path / f"{rule}-{attack}", rule, attack, accuracy=end)
+    for attack in ("lie", "foe"):
+        write_brief(tmp_path / f"bad-{attack}", "krum", attack, "bad", accuracy=0.1)
+    assert sentences(tmp_path).startswith("Worst of 2 attacks: mean 60%, krum (exact) 76%, the mean")
+    assert "Take mca here: of the rules that held" in sentences(tmp_path)
+
+
+def test_where_the_mean_held_too_no_rule_is_advised(tmp_path):
+    write_means(tmp_path, clean=0.8, lie=0.79, foe=0.78)
+    for attack in ("lie", "foe"):
+        write_brief(tmp_path / attack, "mca", attack, accuracy=0.795)
+    assert "The mean held too: these attacks call for no robust rule." in sentences(tmp_path)
+    assert "Take" not in sentences(tmp_path)
+
+
+def test_a_model_that_is_no_longer_finite_has_no_accuracy_in_the_headline(tmp_path):
+    write_means(tmp_path, clean=0.8)
+    write_brief(tmp_path / "lie", "mean", "lie", accuracy=0.4, converged=False, status="diverged")
+    assert sentences(tmp_path).startswith("Under lie: mean not converged, the mean without attack 80%.")
+
+
 def test_where_the_mean_without_attack_did_not_converge_no_rule_is_said_to_have_failed(tmp_path):
     for rule in ("mean", "krum"):
         for attack in ("none", "lie"):
@@ -119,7 +156,7 @@ def test_where_the_mean_without_attack_did_not_converge_no_rule_is_said_to_have_
     write_brief(tmp_path / "mca", "mca", "lie", accuracy=0.3)
     lead, _ = content(load(tmp_path)).findings
     assert lead == (
-        "Under lie: mean not converged, mca 30%, the mean without attack not converged. Even the mean without attack "
+        "Under lie: mean 15%, mca 30%, the mean without attack not converged. Even the mean without attack "
         "did not converge: train longer, or with another step size, to judge rules. One seed."
     )
 
@@ -159,7 +196,7 @@ def test_a_change_by_projection_stands_beside_the_spread_of_the_seeds(tmp_path):
         write_brief(tmp_path / f"rotated{seed}", sketch="rotated", accuracy=end - 0.004, seed=seed)
     said = sentences(tmp_path)
     assert "Means of 3 seeds." in said
-    assert "by 0.4 points; seeds alone differ by a standard deviation of 1 points." in said
+    assert "by 0.4 points; seeds alone differ by a standard deviation of 1 point." in said
 
 
 def test_the_cost_of_projection_is_of_rules_that_were_run_both_ways(tmp_path):

@@ -136,6 +136,7 @@ def write_brief(
     weighs: bool = True,
     ends: bool = True,
     machine: str = "a laptop",
+    status: str = "finished",
     **config: Any,
 ) -> Path:
     """A run as short as it may be, with the numbers that a test asks for; a server without a time refused the round.
@@ -174,7 +175,7 @@ def write_brief(
             )
         if ends:
             end = accuracy if perplexity is None else perplexity
-            out.write("end", status="finished", converged=converged, best=end, last=end, seconds=1.0)
+            out.write("end", status=status, converged=converged, best=end, last=end, seconds=1.0)
     return folder
 
 

@@ -16,8 +16,9 @@ def add_to(commands: Any) -> None:
     demo = commands.add_parser("demo", help=about, description=about.capitalize() + ".")
     demo.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"for runs and report (default {OUT})")
     words = listed(str)
-    demo.add_argument("--attacks", type=words, metavar="ATTACK,...", help="see `bartizan list` (default: two)")
-    demo.add_argument("--rules", type=words, metavar="RULE,...", help="likewise (default: the mean and three)")
+    demo.add_argument("--attacks", type=words, metavar="ATTACK,...", help="see `bartizan list` (default: three)")
+    demo.add_argument("--rules", type=words, metavar="RULE,...", help="likewise (default: the mean and four)")
+    demo.add_argument("--seeds", type=listed(int), metavar="N,...", help="runs of each pair, by seed (default: 0)")
     demo.add_argument("--rounds", type=number, metavar="N", help="of each run (default 40)")
     demo.add_argument("--workers", type=number, metavar="N", help="runs at a time (default: one a core)")
     demo.set_defaults(run=_training)
@@ -35,7 +36,10 @@ def _training(options: argparse.Namespace) -> int:
     from bartizan.lab.demo import training_demo as training
 
     runs = training.experiments(
-        options.attacks or training.ATTACKS, options.rules or training.RULES, options.rounds or training.ROUNDS
+        options.attacks or training.ATTACKS,
+        options.rules or training.RULES,
+        options.rounds or training.ROUNDS,
+        options.seeds or [0],
     )
     return training.run(options.out, runs, options.workers)
 

@@ -26,9 +26,9 @@ def _run(options: argparse.Namespace) -> None:
         done = write(
             options.folder, options.out, title=options.title, tensorboard=options.tensorboard, notice=line.show
         )
-    for folder, why in done.loaded.broken:
+    for folder, why in done.content.loaded.broken:
         print(f"not shown: {folder}: {why}", file=sys.stderr)
     if done.missing:
         print(done.missing, file=sys.stderr)
-    print(done.headline)
+    print(done.content.findings[0])
     print(f"{done.page}, with {', '.join(path.name for path in done.beside)} beside it")

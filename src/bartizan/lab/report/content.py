@@ -27,7 +27,7 @@ from bartizan.lab.report.load import Loaded
 from bartizan.lab.report.pack import rounded
 from bartizan.lab.report.run_data import Run
 from bartizan.lab.report.tables import summary
-from bartizan.lab.report.verdicts import comparable
+from bartizan.lab.report.verdicts import best_worst_case
 from bartizan.lab.report.wording import counted, level, percent
 
 SCRIPTS = ("draw.js", "lines.js", "grids.js", "clients.js", "tables.js", "report.js")
@@ -76,7 +76,7 @@ def content(loaded: Loaded, title: str | None = None) -> Content:
         curves={name: curves(runs, labels, name) for name in ("accuracy", "perplexity", "backdoor")},
         times=costs,
         findings=findings(runs, labels, grid, costs),
-        featured=_featured(runs, labels),
+        featured=_featured(runs, labels, grid),
     )
 
 
@@ -251,18 +251,10 @@ def _cards(made: Content) -> Iterator[tuple[str, str, str]]:
 def _best(cells: Sequence[GridCell], metric: Metric) -> Iterator[tuple[str, str, str]]:
     """Yield the rule whose worst end over the attacks is best, among rules that were tried under the same attacks."""
     attacked = [cell for cell in cells if cell.attack != "none"]
-    if not attacked:
-        ended = [cell for cell in cells if math.isfinite(cell.last[0])]
-        worst = ended
-    else:
-        groups = comparable(cells)
-        # One that failed under an attack is not comparable.
-        own = [some for some in groups.values() if all(cell.n_converged == cell.n for cell in some)]
-        worst = [min(some, key=lambda cell: metric.merit(cell.last[0])) for some in own]
-        worst = [cell for cell in worst if math.isfinite(cell.last[0])]
-    if not worst:
+    ended = [cell for cell in cells if math.isfinite(cell.last[0])]
+    top = best_worst_case(cells) if attacked else max(ended, key=lambda c: metric.merit(c.last[0]), default=None)
+    if top is None:
         return
-    top = max(worst, key=lambda cell: metric.merit(cell.last[0]))
     name = " · ".join(filter(None, (top.rule, top.sketch, top.other)))
     if len({cell.attack for cell in attacked}) > 1:
         yield "Best worst case", level(top.last[0], metric), f"{name}, under {top.attack}"
@@ -283,15 +275,21 @@ def _problems(made: Content) -> Iterator[dict[str, str]]:
             yield {"folder": run.folder, "state": "torn", "why": f"something follows its last line: {run.torn}"}
 
 
-def _featured(runs: Sequence[Run], labels: Sequence[Factors]) -> int:
-    """Return the run to show first: with weights, compared with exact ones, attacked, and accurate."""
+def _featured(runs: Sequence[Run], labels: Sequence[Factors], cells: Sequence[GridCell]) -> int:
+    """Return the run to show first: with weights, compared with exact ones, attacked, of the best rule, accurate."""
+    best = {
+        cell.rule
+        for metric in METRICS.values()
+        if (cell := best_worst_case([one for one in cells if one.metric == metric]))
+    }
 
-    def worth(i: int) -> tuple[bool, bool, bool, bool, float]:
+    def worth(i: int) -> tuple[bool, bool, bool, bool, bool, float]:
         run, f = runs[i], labels[i]
         return (
             run.weighs,
             len(run.exact_rounds) > 0 and f.sketch != "exact",
             run.n_attackers > 0 and f.attack != "none",
+            f.rule in best,
             f.rule != "mean",
             run.metric.merit(run.last),
         )

@@ -80,7 +80,8 @@ def _heatmap(made: Content) -> Any:
     for cell in made.cells:
         y, x, (value, deviation) = rules.index(cell.rule), attacks.index(cell.attack), cell.last
         percents, top = cell.metric == ACCURACY, tops[cell.metric] or 1.0
-        text = (tenths(100 * value) if percents else level(value, cell.metric)) if np.isfinite(value) else "-"
+        end = value if np.isfinite(value) else cell.ended
+        text = (tenths(100 * end) if percents else level(end, cell.metric)) if np.isfinite(end) else "-"
         part = value / top if percents else top / value
         if np.isfinite(value) and cell.n_converged < cell.n:
             text += f"\n{cell.n_converged} of {cell.n}"

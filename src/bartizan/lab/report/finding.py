@@ -12,7 +12,7 @@ from bartizan.lab.metrics import METRICS
 from bartizan.lab.report.factors import Factors, order
 from bartizan.lab.report.groups import GridCell, ServerTime
 from bartizan.lab.report.run_data import Run, mean
-from bartizan.lab.report.verdicts import definition, headline
+from bartizan.lab.report.verdicts import advice, definition, headline
 from bartizan.lab.report.wording import capital, counted, difference, duration, level, listed, percent
 
 MAX_NAMED_SUSPECTS = 4
@@ -45,7 +45,7 @@ def findings(
     sentences = []
     for some in kinds:
         metric = f"By {some[0].metric.name}: " if len(kinds) > 1 else ""
-        sentences += [metric + headline(some), *definition(some)]
+        sentences += [metric + headline(some), *advice(some), *definition(some)]
     sentences += [*_backdoors(cells), *(sentence for some in kinds for sentence in _projection(some)), *_speed(times)]
     return [so_far + sentences[0], *sentences[1:]]
 

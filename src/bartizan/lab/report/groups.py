@@ -36,6 +36,8 @@ class GridCell:
     best: tuple[float, float]
     least: float
     """The worst end of a run that converged."""
+    ended: float
+    """Mean over all runs, also those that stayed near guessing; NaN if a model was no longer finite."""
     on_attackers: float
     """Fraction of the weight on attackers, mean over rounds and runs; NaN if unknown."""
     backdoor: tuple[float, float] = (math.nan, math.nan)
@@ -86,6 +88,7 @@ def cells(runs: Sequence[Run], factors: Sequence[Factors]) -> list[GridCell]:
             last=_spread([run.last for run in group if run.converged]),
             best=_spread([run.best for run in group if run.converged]),
             least=group[0].metric.worst(run.last for run in group if run.converged),
+            ended=math.nan if any(run.status == "diverged" for run in group) else _spread([r.last for r in group])[0],
             on_attackers=float(mean(np.concatenate([run.on_attackers() for run in group]), axis=0)),
             backdoor=_spread([run.backdoor for run in group]),
             metric=group[0].metric,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from bartizan.lab.report.factors import order
@@ -56,9 +55,10 @@ def definition(cells: Sequence[GridCell]) -> list[str]:
     return [*sentences, *([f"Their price, where nobody attacks: {listed(costs)}."] if costs else [])]
 
 
-def verdict(cells: Sequence[GridCell], rule: str) -> str:
-    """Return the worst verdict on a rule over attacks, sketches and other settings; "" where there is none."""
-    own = {judged(cells, cell) for cell in cells if cell.rule == rule and cell.attack != "none"}
+def verdict(cells: Sequence[GridCell], rule: str, sketch: str | None = None) -> str:
+    """Return the worst verdict on a rule over attacks and settings, and with one sketch or all; "" if there is none."""
+    attacked = [cell for cell in cells if cell.rule == rule and cell.attack != "none"]
+    own = {judged(cells, cell) for cell in attacked if sketch in (None, cell.sketch)}
     return next((kind for kind in ("broke", "lost", "", "held") if kind in own), "")
 
 
@@ -89,34 +89,67 @@ def seeds(counts: Iterable[int]) -> str:
     return "one seed" if most == 1 else f"means of {f'{least} to ' if least < most else ''}{most} seeds"
 
 
-def comparable(cells: Sequence[GridCell]) -> dict[str, list[GridCell]]:
-    """Return the attacked cells of those rules that were tried under the same attacks; the most attacks, if several."""
-    groups: dict[str, list[GridCell]] = {}
+def worst_cases(cells: Sequence[GridCell]) -> tuple[frozenset[tuple[str, str]], list[GridCell]]:
+    """Return the settings and attacks that are compared, and the worst cell there of each rule and sketch.
+
+    Rules are compared only where all of them were tried: under the most that several rules, the mean included, share.
+    """
+    tried: dict[tuple[str, str], dict[tuple[str, str], GridCell]] = {}
     for cell in cells:
         if cell.attack != "none":
-            groups.setdefault(cell.rule, []).append(cell)
-    tried = {rule: frozenset((cell.other, cell.attack) for cell in own) for rule, own in groups.items()}
-    sharing = Counter(tried.values())
-    most = max(sharing, key=lambda attacks: (sharing[attacks] > 1, len(attacks), sharing[attacks]), default=None)
-    return {rule: own for rule, own in groups.items() if tried[rule] == most}
+            entry = cell.rule, "" if cell.rule == "mean" else cell.sketch  # the mean uses no sketch
+            tried.setdefault(entry, {})[cell.other, cell.attack] = cell
+    sharing = {
+        keys: len({rule for (rule, _), own in tried.items() if keys <= own.keys()})
+        for keys in map(frozenset, tried.values())
+    }
+    chosen = max(sharing, key=lambda keys: (sharing[keys] > 1, len(keys), sharing[keys]), default=frozenset())
+    shared = [[cell for key, cell in own.items() if key in chosen] for own in tried.values() if chosen <= own.keys()]
+    return chosen, [min(own, key=lambda cell: cell.metric.merit(_end(cell))) for own in shared]
+
+
+def best_worst_case(cells: Sequence[GridCell], *, held: bool = False) -> GridCell | None:
+    """Return the best of the worst cells, the mean's left out; with `held`, of the rules that held everywhere."""
+    some = [cell for cell in worst_cases(cells)[1] if cell.rule != "mean" and math.isfinite(_end(cell))]
+    some = [cell for cell in some if not held or verdict(cells, cell.rule) == "held"]
+    return max(some, key=lambda cell: cell.metric.merit(_end(cell)), default=None)
+
+
+def advice(cells: Sequence[GridCell]) -> list[str]:
+    """Name the rule to take, if one held under several attacks, and what the attack that is worst for it costs."""
+    taken, (compared, _) = best_worst_case(cells, held=True), worst_cases(cells)
+    if taken is None or len({attack for _, attack in compared}) < 2:
+        return []
+    if verdict(cells, "mean") == "held":
+        return ["The mean held too: these attacks call for no robust rule."]
+    own = [cell for cell in cells if (cell.rule, cell.sketch) == (taken.rule, taken.sketch) and cell.attack != "none"]
+    loss, attack = largest_loss(cells, own)
+    cost = f"costs it most, {difference(loss, taken.metric)}" if loss > 0 else "costs it nothing"
+    return [f"Take {taken.rule} here: of the rules that held it has the best worst case; {attack} {cost}."]
+
+
+def largest_loss(cells: Sequence[GridCell], own: Sequence[GridCell]) -> tuple[float, str]:
+    """Return how much worse than the mean without attack some cells ended, at most, and under which attack."""
+    sign = cells[0].metric.sign
+    return max((sign * (of_mean(cells, cell.other, "none", cell.sketch) - cell.last[0]), cell.attack) for cell in own)
 
 
 def _worst_cases(cells: Sequence[GridCell]) -> Iterator[str]:
     """Say how the mean and the best of the rules ended under the attack that is worst for each."""
-    metric, groups = cells[0].metric, comparable(cells)
-    worst = {rule: min(own, key=lambda cell: metric.merit(_end(cell))) for rule, own in groups.items()}
-    robust = [rule for rule in worst if rule != "mean" and math.isfinite(_end(worst[rule]))]
-    shown = ["mean"] if "mean" in worst else []
-    shown += [max(robust, key=lambda rule: metric.merit(_end(worst[rule])))] if robust else []
+    metric, (compared, worst), best = cells[0].metric, worst_cases(cells), best_worst_case(cells)
+    shown = {cell.rule: cell for cell in worst if cell.rule == "mean"}
+    if best:
+        several = len({cell.sketch for cell in cells if cell.rule == best.rule}) > 1
+        shown[f"{best.rule} ({best.sketch})" if several else best.rule] = best
     if not shown:
         return
-    attacks = order(cell.attack for own in groups.values() for cell in own)
+    attacks, others = order(attack for _, attack in compared), order(other for other, _ in compared)
     where = f"worst of {counted(len(attacks), 'attack')}" if len(attacks) > 1 else f"under {attacks[0]}"
-    clean = [of_mean(cells, other, "none") for other in order(cell.other for cell in cells)]
-    clean = [end for end in clean if not math.isnan(end)]
-    ends = [f"{rule} {span([_end(worst[rule])], metric)}" for rule in shown]
-    ends += [f"the mean without attack {span(clean, metric)}"] if clean else []
-    yield f"{where}: {', '.join(ends)}"
+    where += f" with {listed(others)}" if len(others) < len({cell.other for cell in cells}) else ""
+    reached = {name: [cell.ended if math.isfinite(cell.ended) else _end(cell)] for name, cell in shown.items()}
+    clean = [end for other in others if not math.isnan(end := of_mean(cells, other, "none"))]
+    reached |= {"the mean without attack": clean} if clean else {}
+    yield f"{where}: {', '.join(f'{name} {span(ends, metric)}' for name, ends in reached.items())}"
 
 
 def _verdicts(cells: Sequence[GridCell]) -> Iterator[str]:
@@ -132,8 +165,7 @@ def _verdicts(cells: Sequence[GridCell]) -> Iterator[str]:
         if kind == "held":
             found[kind].append(rule + only)
         elif kind == "lost":
-            losses = [(metric.sign * (of_mean(cells, c.other, "none", c.sketch) - c.last[0]), c.attack) for c in own]
-            most, attack = max(losses)
+            most, attack = largest_loss(cells, own)
             found[kind].append(f"{rule} {difference(most, metric)} under {attack}{only}")
         elif kind == "broke":
             broken = order(cell.attack for cell in own if judged(cells, cell) == "broke")

@@ -32,10 +32,11 @@ def percent(value: float) -> str:
 def points(value: float) -> str:
     """Return a difference of fractions in percentage points.
 
-    >>> points(0.05), points(0.0071)
-    ('5 points', '0.7 points')
+    >>> points(0.05), points(0.0071), points(0.01)
+    ('5 points', '0.7 points', '1 point')
     """
-    return f"{tenths(100 * value).removesuffix('.0')} points"
+    shown = tenths(100 * value).removesuffix(".0")
+    return f"{shown} {'point' if shown == '1' else 'points'}"
 
 
 def level(value: float, metric: Metric) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from bartizan._util.atomic import write_whole
 from bartizan._util.regular_files import open_regular
 from bartizan.lab.report import figures, tables
-from bartizan.lab.report.content import content, page
-from bartizan.lab.report.load import Loaded, load
+from bartizan.lab.report.content import Content, content, page
+from bartizan.lab.report.load import load
 
 MAKER = "bartizan report"
 """Software that the pictures name as their maker."""
@@ -23,8 +23,7 @@ class Written:
     page: Path
     beside: list[Path]
     """The CSV and PNG files."""
-    loaded: Loaded
-    headline: str
+    content: Content
     missing: str
     """The reason why there are no PNG files; empty if there are."""
 
@@ -64,7 +63,7 @@ def write(
         _remove_old(target.parent / name)
     if tensorboard is not None:
         tables.write_events(made.runs, Path(tensorboard), notice)
-    return Written(target, [target.parent / name for name in beside], loaded, made.findings[0], missing)
+    return Written(target, [target.parent / name for name in beside], made, missing)
 
 
 def _remove_old(picture: Path) -> None:

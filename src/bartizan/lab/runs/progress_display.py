@@ -75,10 +75,11 @@ class Display:
 
     Args:
         rounds: The number of rounds of each run, by the name of its folder.
+        begins: Whether runs of a sweep that begin get a line.
     """
 
-    def __init__(self, rounds: Mapping[str, int]) -> None:
-        self.rounds = rounds
+    def __init__(self, rounds: Mapping[str, int], *, begins: bool = True) -> None:
+        self.rounds, self.begins = rounds, begins
         self.runs: dict[str, RunProgress] = {}
         self.ended: set[str] = set()
         self._line = ProgressLine("rounds", delay=0, plain=False)
@@ -125,7 +126,8 @@ class Display:
             if measured(line):
                 self.print(f"round {run.round:>4} of {run.rounds}  {run.summary}")
         elif line["kind"] == "run":
-            self.print(f"{name}: begun")
+            if self.begins:
+                self.print(f"{name}: begun")
         elif line["kind"] == "end":
             metric = run.reached[0] if run.reached else ACCURACY.name
             best = f"best {metric} {_shown(metric, line.get('best'))}"

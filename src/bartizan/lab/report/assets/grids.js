@@ -8,7 +8,7 @@ function gridMeans() {
 
 function gridSection() {
   const here = section("grid", "Rules × attacks", `${gridMeans()}; ${data.cells.some((cell) => cell.n > 1)
-    ? "with several seeds, mean and standard deviation" : "one seed, so no spread is known"}. “-” stands for runs that did not converge; `
+    ? "with several seeds, mean and standard deviation" : "one seed, so no spread is known"}. Hatched: runs that did not converge; `
     + "“to attackers” for more than half of the weight; “backdoor” for its success at the end, of which less is better.");
   let metric = "last";
   const grids = [];
@@ -58,7 +58,7 @@ function heatCell(cell, metric, top) {
   if (cell.n_converged < cell.n) about.push(["", "did not converge", String(cell.n - cell.n_converged)]);
   if (cell.n_unfinished) about.push(["", "unfinished", String(cell.n_unfinished)]);
   if (value === null) {
-    return html("td", { class: "gone", text: cell.n_converged ? "…" : "-", on: tooltip(about),
+    return html("td", { class: "gone", text: cell.n_converged ? "…" : metric === "last" && cell.ended !== null ? shown(cell.ended).replace("%", "") : "-", on: tooltip(about),
       "aria-label": cell.n_converged ? "not evaluated yet" : "did not converge" });
   }
   // Steeper than linear, since most cells of interest are close to the top.
