@@ -48,14 +48,16 @@ PROTOCOLS: dict[str, tuple[Settings, str]] = {
         {"clients.work": "steps", "clients.local": 5, "server.optimiser": "sgd", "rounds": 40, "evaluation.every": 4},
         "clients.step_size",
     ),
+    "cifar10": ({"data.name": "cifar10", "server.optimiser": "momentum", "rounds": 200}, "server.step_size"),
 }
 """Settings, and the key of the step size."""
 CANDIDATES = {
     "server momentum": (0.015, 0.03, 0.06, 0.1),
     "client momentum": (0.15, 0.3, 0.6, 1.0),
     "five local steps": (0.03, 0.06, 0.12, 0.25),
+    "cifar10": (0.015, 0.03, 0.06, 0.1),
 }
-STEP_SIZES = {"server momentum": 0.06, "client momentum": 0.6, "five local steps": 0.06}
+STEP_SIZES = {"server momentum": 0.06, "client momentum": 0.6, "five local steps": 0.06, "cifar10": 0.06}
 """The best on validation images without attack, by the mean; a test compares with the kept rows."""
 BETAS: dict[str, Settings] = {
     "beta 0.1": {"split.kind": "dirichlet", "split.beta": 0.1},
@@ -117,6 +119,13 @@ def step_sizes() -> Iterator[Settings]:
             yield {**settings, **BETAS[beta], **own, key: step}
 
 
+def convergence() -> Iterator[Settings]:
+    """Yield the mean without attack for as many rounds as the grid has, and for twice as many."""
+    for name, factor, seed in itertools.product(PROTOCOLS, (1, 2), range(3)):
+        rounds = factor * PROTOCOLS[name][0].get("rounds", BASE["rounds"])
+        yield {**_protocol(name), **BETAS["beta 0.1"], **_cell({"name": "mean"}, "none", seed), "rounds": rounds}
+
+
 def screen() -> Iterator[Settings]:
     """Yield one seed of all rules that need no trusted update, alone and behind three pre-aggregators."""
     for rule, attack in itertools.product(screened_rules(), SCREEN_ATTACKS):
@@ -152,6 +161,14 @@ def grid() -> Iterator[Settings]:
     for protocol, own, attacks in slices:
         for seed, rule, attack in itertools.product(SEEDS, _compared(), attacks):
             yield {**_protocol(protocol), **own, **_cell(rule, attack, seed)}
+
+
+def other() -> Iterator[Settings]:
+    """Yield what no choice was made on: two more seeds of the hardest slice, and three of CIFAR-10."""
+    for seed, rule, attack in itertools.product((5, 6), _compared(), ATTACKS):
+        yield {**_protocol("server momentum"), **BETAS["beta 0.1"], **_cell(rule, attack, seed)}
+    for seed, rule, attack in itertools.product(range(3), _compared(), FEW_ATTACKS):
+        yield {**_protocol("cifar10"), **BETAS["beta 0.6"], **_cell(rule, attack, seed)}
 
 
 def text() -> Iterator[Settings]:
@@ -190,8 +207,10 @@ def achlioptas() -> Iterator[Settings]:
 
 STAGES: dict[str, Callable[[], Iterator[Settings]]] = {
     "step-sizes": step_sizes,
+    "convergence": convergence,
     "screen": screen,
     "grid": grid,
+    "other": other,
     "text": text,
     "projection": projection,
     "projection-large": projection_large,
