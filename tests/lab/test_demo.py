@@ -94,7 +94,7 @@ def test_the_demo_of_aggregation_shows_every_attack_and_rule_and_marks_bad_value
 
 
 def test_the_default_rule_is_trained_projected_and_exact_with_every_seed_and_the_paper_s_mca_from_the_mean():
-    runs = training.experiments(["lie"], ["mca", training.DEFAULT], seeds=[0, 4])
+    runs = training.experiments(["lie"], ["mca", training.DEFAULT_RULE], seeds=[0, 4])
     assert sorted({(one.rule.name, one.sketch.name, one.attack.name) for one in runs}) == [
         ("arc >> caf", "exact", "lie"),
         ("arc >> caf", "exact", "none"),
@@ -123,7 +123,7 @@ def write_runs(folder, runs, ends):
 
 @pytest.mark.parametrize(("worst", "told"), [(0.74, "held"), (0.6, "lost 20 points"), (0.1, "broke")])
 def test_table_advice_and_the_cost_of_lie_follow_from_the_runs(worst, told, tmp_path):
-    runs = training.experiments(rules=["mean", "krum", training.DEFAULT])
+    runs = training.experiments(rules=["mean", "krum", training.DEFAULT_RULE])
     own = {"sign-flip": worst, "lie": 0.78}
     ends = {("mean", "rotated"): {"sign-flip": 0.1, "lie": 0.79}, ("krum", "rotated"): {"lie": 0.5}}
     made = write_runs(tmp_path, runs, ends | {("arc >> caf", sketch): own for sketch in ("rotated", "exact")})
@@ -151,19 +151,19 @@ def test_table_advice_and_the_cost_of_lie_follow_from_the_runs(worst, told, tmp_
 def test_no_times_are_shown_where_answers_differ(monkeypatch, capsys):
     from bartizan.lab.demo import aggregation_demo
 
-    aggregation_demo.speed(training.DEFAULT, n_clients=12, n_byzantine=3, dim=9000)
+    aggregation_demo.speed(training.DEFAULT_RULE, n_clients=12, n_byzantine=3, dim=9000)
     assert "arc >> caf, projected" in capsys.readouterr().out
     monkeypatch.setattr(aggregation_demo, "plain_krum", lambda x, f: x[0])
     with pytest.raises(AssertionError, match="no times are shown"):
-        aggregation_demo.speed(training.DEFAULT, n_clients=12, n_byzantine=3, dim=9000)
+        aggregation_demo.speed(training.DEFAULT_RULE, n_clients=12, n_byzantine=3, dim=9000)
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_the_mean_breaks_and_the_default_holds_under_all_attacks_that_the_demo_shows(seed, tmp_path):
-    runs = training.experiments(rules=["mean", training.DEFAULT], seeds=[seed])
+    runs = training.experiments(rules=["mean", training.DEFAULT_RULE], seeds=[seed])
     assert training.run(tmp_path, runs) == 0
     cells = content(load(tmp_path)).cells
     assert verdict(cells, "mean") == "broke"
-    assert verdict(cells, training.DEFAULT) == "held"
+    assert verdict(cells, training.DEFAULT_RULE) == "held"
