@@ -31,10 +31,11 @@ def run(
 
 
 def _failed(stage: str, out: Path, results: Path, workers: int | None, data: Path | None) -> int:
-    """Run a stage, and return how many of its runs failed."""
+    """Run a stage, the screen until it has found its best rules, and return how many runs failed."""
     file = kept_rows.stage_file(stage, results)
     before = kept_rows.slugs(file)
-    runs = [one for one in experiments.experiments(stage, data) if one.slug not in before]
+    ends = kept_rows.ends(file) if stage == "screen" else None
+    runs = [one for one in experiments.experiments(stage, data, ends) if one.slug not in before]
     with Display({one.slug: one.rounds for one in runs}) as progress:
 
         def watch(slug: str, line: Mapping[str, Any]) -> None:
@@ -45,7 +46,7 @@ def _failed(stage: str, out: Path, results: Path, workers: int | None, data: Pat
         outcomes = sweep(runs, out, workers=workers, watch=watch)
     errors = [f"\n{one.folder}: {one.error}" for one in outcomes if one.error]
     print(f"{stage}: {len(before)} kept before,", dict(Counter(one.status for one in outcomes)), *errors)
-    return len(errors)
+    return _failed(stage, out, results, workers, data) if ends is not None and runs and not errors else len(errors)
 
 
 def keep_rows(

@@ -69,7 +69,10 @@ ATTACKS = (
     *("none", "sign-flip", "foe", "lie", "alie-over-time", "min-max", "ipm", "mimic", "label-flip"),
     *("optimised-alie", "optimised-ipm"),
 )
-SCREEN_ATTACKS = tuple(one for one in ATTACKS if one not in ("foe", "optimised-alie", "optimised-ipm"))
+SCREEN_ATTACKS = ("label-flip", "lie", "min-max", "ipm", "alie-over-time", "mimic", "sign-flip", "none")
+"""In the order of the screen: those that most rules do worst under come first."""
+LIKELY = ("arc >> caf", "caf", "flame", "arc >> flame", "nnm >> geometric-median")
+"""Five rules that meet all attacks of the screen before others do."""
 FEW_ATTACKS = ("none", "sign-flip", "alie-over-time", "min-max", "ipm", "label-flip")
 TEXT_ATTACKS = ("none", "sign-flip", "lie", "alie-over-time", "min-max", "ipm")
 FRONTS = ("", "arc >> ", "nnm >> ", "norm-filter >> ")
@@ -130,6 +133,29 @@ def screen() -> Iterator[Settings]:
     """Yield one seed of all rules that need no trusted update, alone and behind three pre-aggregators."""
     for rule, attack in itertools.product(screened_rules(), SCREEN_ATTACKS):
         yield {**_protocol("server momentum"), **BETAS["beta 0.1"], **_cell({"name": rule}, attack, 0)}
+
+
+def still_open(cells: Iterator[Settings], ends: Mapping[tuple[str, str], float]) -> list[Settings]:
+    """Return the cells of the screen to run next, given the ends of those that were run, by rule and attack.
+
+    That is the next attack for each rule, until its worst end is below that of the fifth best rule which has met all
+    attacks. This finds the same five as running all, and its first rules are those that probably are among them.
+    """
+    by_rule: dict[str, list[str]] = {}
+    settings = {(cell["rule"]["name"], cell["attack"]["name"]): cell for cell in cells}
+    for rule, attack in settings:
+        by_rule.setdefault(rule, []).append(attack)
+    attacked = {
+        rule: [ends[rule, one] for one in by_rule[rule] if one != "none" and (rule, one) in ends] for rule in by_rule
+    }
+    left = {rule: [one for one in by_rule[rule] if (rule, one) not in ends] for rule in by_rule}
+    worst = sorted((min(attacked[rule]) for rule in by_rule if not left[rule]), reverse=True)
+    if first := [rule for rule in LIKELY if left.get(rule)]:
+        return [settings[rule, one] for rule in first for one in left[rule]]
+    limit = worst[len(LIKELY) - 1] if len(worst) >= len(LIKELY) else -1.0
+    return [
+        settings[rule, left[rule][0]] for rule in by_rule if left[rule] and min(attacked[rule], default=1.0) >= limit
+    ]
 
 
 def screened_rules() -> list[str]:
@@ -218,10 +244,15 @@ STAGES: dict[str, Callable[[], Iterator[Settings]]] = {
 }
 
 
-def experiments(stage: str, data: Path | None = None) -> list[Experiment]:
-    """Return the experiments of a stage; `data` is the folder of data sets that the package does not hold."""
-    base = Experiment().changed({**BASE, "name": f"guide-{stage}"})
-    found = [base.changed(settings) for settings in STAGES[stage]()]
+def experiments(
+    stage: str, data: Path | None = None, ends: Mapping[tuple[str, str], float] | None = None
+) -> list[Experiment]:
+    """Return the experiments of a stage; `data` is the folder of data sets that the package does not hold.
+
+    With `ends`, the last accuracies of the screen's kept runs by rule and attack, only those that it runs next.
+    """
+    base, cells = Experiment().changed({**BASE, "name": f"guide-{stage}"}), STAGES[stage]()
+    found = [base.changed(settings) for settings in (cells if ends is None else still_open(cells, ends))]
     return [one if one.data.name.endswith("-mini") else one.changed({"data.folder": str(data or "")}) for one in found]
 
 

@@ -95,6 +95,11 @@ def slugs(file: Path) -> set[str]:
     return {row["slug"] for row in _read(file).rows if "slug" in row}
 
 
+def ends(file: Path) -> dict[tuple[str, str], float]:
+    """Return the last accuracies of the kept runs by rule and attack, 0 for those that diverged."""
+    return {(row["rule"], row["attack"]): row["last"] or 0.0 for row in _read(file).rows if "rule" in row}
+
+
 def kept(file: Path) -> pd.DataFrame:
     """Return the kept rows with all fields, ordered by slug."""
     rows = [{**DEFAULTS, **row} for row in _read(file).rows]

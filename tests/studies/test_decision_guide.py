@@ -92,14 +92,16 @@ def test_a_row_is_kept_of_every_run_and_an_unfinished_one_is_refused(tmp_path, c
 def test_a_stage_goes_on_where_its_kept_rows_end(tmp_path, monkeypatch):
     tiny = {"clients.count": 4, "clients.byzantine": 1, "rounds": 2, "evaluation.every": 1, "model.name": "logistic"}
     own = [{**tiny, **experiments._cell({"name": "mean"}, "none", seed)} for seed in range(2)]
-    monkeypatch.setitem(experiments.STAGES, "screen", lambda: iter(own))
-    file = kept_rows.stage_file("screen", tmp_path)
+    monkeypatch.setitem(experiments.STAGES, "convergence", lambda: iter(own))
+    file = kept_rows.stage_file("convergence", tmp_path)
 
     def run(out):
-        assert main(["guide", "run", "screen", "--out", str(out), "--results", str(tmp_path), "--workers", "1"]) == 0
-        return sorted(path.name for path in out.glob("screen/*"))
+        assert (
+            main(["guide", "run", "convergence", "--out", str(out), "--results", str(tmp_path), "--workers", "1"]) == 0
+        )
+        return sorted(path.name for path in out.glob("convergence/*"))
 
-    wanted = sorted(one.slug for one in experiments.experiments("screen"))
+    wanted = sorted(one.slug for one in experiments.experiments("convergence"))
     assert run(tmp_path / "first") == wanted
     assert kept_rows.slugs(file) == set(wanted)
     whole = file.read_bytes()
