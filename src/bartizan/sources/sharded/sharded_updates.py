@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import NoneType
 from typing import Any
 
@@ -23,14 +23,6 @@ from bartizan.updates import Noise, Updates, combine
 from bartizan.updates.layout import on_host
 
 OVERFLOW = "its values are so large that their squares, summed over all ranks, overflow"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the first rank asks all ranks to do, itself included: one of the methods below, and its arguments."""
-
-    verb: str
-    arguments: tuple[Any, ...] = ()
 
 
 class ShardedUpdates:
@@ -81,16 +73,17 @@ class ShardedUpdates:
     def follow(self, watch: Stopwatch) -> tuple[Combined, Judgement]:
         """Answer the first rank's requests, until a result is combined."""
         while True:
-            request = self.ranks.broadcast(None, Request)
-            if request.verb == "_combine":
+            verb, *arguments = self.ranks.broadcast(None, tuple)
+            if verb == "_combine":
                 watch.lap("weigh")
-            answer = getattr(self, request.verb)(*request.arguments)
-            watch.lap("combine" if request.verb == "_combine" else "sketch")
+            answer = getattr(self, verb)(*arguments)
+            watch.lap("combine" if verb == "_combine" else "sketch")
             if isinstance(answer, Combined):
-                return answer, request.arguments[0]
+                return answer, arguments[0]
 
     def _ask(self, verb: str, *arguments: Any) -> Any:
-        self.ranks.broadcast(Request(verb, arguments), Request)
+        """Have all ranks call one of the methods below, this one included."""
+        self.ranks.broadcast((verb, *arguments), tuple)  # a class of its own would take 80 bytes more per request
         return getattr(self, verb)(*arguments)
 
     # What every rank does.
