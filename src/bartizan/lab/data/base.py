@@ -157,8 +157,8 @@ class Archive:
     def __str__(self) -> str:
         return f"{self.archive} from the {self.project} page"
 
-    def folder(self, given: Path | None) -> Path:
-        """Return the given folder; raise DataError if it is none."""
+    def folder(self, given: Path | None, *inner: str) -> Path:
+        """Return the first of these folders inside the given one that exists, or itself; DataError if it is none."""
         if given is None:
             raise DataError(
                 f"{self.name} needs its files: download {self}, unpack, and say in which folder they are "
@@ -166,7 +166,7 @@ class Archive:
             )
         if not given.is_dir():
             raise DataError(f"{self.name}: {given} is not a folder; expected the one that holds {self}, unpacked.")
-        return given
+        return next((given / one for one in inner if (given / one).is_dir()), given)
 
     def missing(self, path: Path, size: str) -> DataError:
         return DataError(f"{self.name}: {path} is missing ({size}). Download {self}, and unpack.")

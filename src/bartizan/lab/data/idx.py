@@ -45,8 +45,7 @@ def load_embedded(name: str, folder: Path | None) -> Dataset:
 def _load(
     source: Archive, given: Path | None, below: tuple[str, ...], classes: tuple[str, ...], *, flip: bool
 ) -> Dataset:
-    folder = source.folder(given)
-    folder = next((folder / inner for inner in below if (folder / inner).is_dir()), folder)
+    folder = source.folder(given, *below)
     train, test = (_images(source, folder, part, count) for part, count in (("train", 60_000), ("t10k", 10_000)))
     return Dataset(source.name, classes, train, test, flip)
 

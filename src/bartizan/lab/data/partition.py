@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,22 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class _Concentrated:
+    beta: float
+
+    def __post_init__(self) -> None:
+        if not 1e-6 <= self.beta <= 1e6:
+            raise ValueError(f"beta must lie from 1e-06 to 1e+06 (large is nearly IID), got {self.beta!r}.")
+
+
+@dataclass(frozen=True)
+class Dirichlet(_Concentrated):
     r"""Divide each class by proportions of its own, drawn from a Dirichlet distribution over the clients.
 
     For class c, :math:`q_c \sim \mathrm{Dir}(\beta, \ldots, \beta)` over the M clients, and client j gets the part
     :math:`q_{cj}` of the class: mean 1/M, variance :math:`(M - 1) / (M^2 (M \beta + 1))` (Yurochkin et al., 2019; Li et
     al., 2022). So labels and amounts both differ between clients; `ClientDirichlet` is the other common form.
     """
-
-    beta: float
-
-    def __post_init__(self) -> None:
-        _check_beta(self.beta)
 
     def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
         parts: list[list[Indices]] = [[] for _ in range(n_clients)]
@@ -43,18 +48,13 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class ClientDirichlet:
+class ClientDirichlet(_Concentrated):
     r"""Give all clients equally many examples, by a label distribution that each draws from a Dirichlet distribution.
 
     Client j draws :math:`q_j \sim \mathrm{Dir}(\beta, \ldots, \beta)` over the classes (Hsu et al., 2019). In turns
     each client draws a label from its :math:`q_j`, and an example of it, until none is left; a class without examples
     drops out of all distributions, so the last turns are less like :math:`q_j` than the first.
     """
-
-    beta: float
-
-    def __post_init__(self) -> None:
-        _check_beta(self.beta)
 
     def __call__(self, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
         classes, members = np.unique(labels, return_inverse=True)
@@ -178,7 +178,7 @@ def split(
             f"With these there can be {len(labels) // least} clients, or {len(labels) // n_clients} examples each."
         )
     parts: list[Indices] = registry.build(found, settings)(labels, n_clients, rng)
-    return [np.sort(part).astype(np.int64) for part in _with_at_least(least, parts)]
+    return [np.sort(np.array(part, np.int64)) for part in _with_at_least(least, parts)]
 
 
 def counts(parts: Sequence[Indices], labels: Any, n_classes: int) -> npt.NDArray[np.int64]:
@@ -187,27 +187,19 @@ def counts(parts: Sequence[Indices], labels: Any, n_classes: int) -> npt.NDArray
     return np.array([np.bincount(labels[part], minlength=n_classes) for part in parts])
 
 
-def _check_beta(beta: float) -> None:
-    if not 1e-6 <= beta <= 1e6:
-        raise ValueError(f"beta must lie from 1e-06 to 1e+06 (large is nearly IID), got {beta!r}.")
-
-
 def _by_label(labels: Indices, order: Indices) -> Indices:
     """Return indices sorted by label, each class in its random order."""
     return order[np.argsort(labels[order], kind="stable")]
 
 
-def _with_at_least(least: int, parts: list[Indices]) -> list[Indices]:
+def _with_at_least(least: int, parts: list[Indices]) -> list[list[int]]:
     """Move examples, from the ends of the largest shuffled arrays, until every client has `least`."""
-    sizes = np.array([len(part) for part in parts])
-    kept, received = sizes.copy(), [np.empty(0, np.int64) for _ in parts]
-    for small in np.flatnonzero(sizes < least):
-        moved = []
-        while sizes[small] < least:
-            large = int(sizes.argmax())
-            sizes[large] -= 1
-            kept[large] -= 1
-            moved.append(parts[large][kept[large]])
-            sizes[small] += 1
-        received[small] = np.array(moved, np.int64)
-    return [np.concatenate([part[:n], more]) for part, n, more in zip(parts, kept, received, strict=True)]
+    held = [part.tolist() for part in parts]
+    largest = [(-len(own), client) for client, own in enumerate(held)]
+    heapify(largest)
+    for small in held:
+        while len(small) < least:
+            client = largest[0][1]
+            small.append(held[client].pop())
+            heapreplace(largest, (-len(held[client]), client))
+    return held

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
 from bartizan._util.regular_files import open_regular
-from bartizan.lab.data.base import Archive, DataError, Dataset, Images
-from bartizan.updates.files import open_update
+from bartizan.lab.data.base import Archive, Dataset, Images
 
-FOLDER = "tiny-imagenet-200"
 SIDE = 64
 IMAGES_PER_TASK = 64  # images that a thread decodes at a time
 
@@ -31,14 +25,15 @@ Pixels = npt.NDArray[np.uint8]
 def load(name: str, folder: Path | None) -> Dataset:
     """Load all images in the folder; classes in the order of `wnids.txt`, each named by the first of its words."""
     source = Archive(name, "tiny-imagenet-200.zip", "Tiny ImageNet (Stanford CS231n)")
-    root = source.folder(folder)
-    root = root / FOLDER if (root / FOLDER).is_dir() else root
+    root = source.folder(folder, "tiny-imagenet-200")
     ids = source.lines(root / "wnids.txt", "2,000 bytes: 200 names of classes")
     classes = {one: number for number, one in enumerate(ids)}
     if len(classes) < len(ids) or not all(one.isalnum() for one in ids):
         raise source.corrupt(root / "wnids.txt", "it must name a folder of 'train' in each line, each once.")
-    train = _images(source, f"{name}-train", *_train(source, root, classes))
-    test = _images(source, f"{name}-val", *_validation(source, root, classes))
+    train, test = (
+        Images(_decoded(source, files), labels)
+        for files, labels in (_train(source, root, classes), _validation(source, root, classes))
+    )
     return Dataset(name, _words(source, root, ids), train, test)
 
 
@@ -88,15 +83,6 @@ def _jpegs(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
-def _images(source: Archive, name: str, files: list[Path], labels: list[int]) -> Images:
-    shape = (len(files), 3, SIDE, SIDE)
-    try:
-        digest = _digest(files)
-    except OSError as unreadable:  # such as a link to nothing
-        raise DataError(f"{source.name}: {unreadable.filename} can't be read: {unreadable.strerror}.") from None
-    return Images(_cached(f"{name}-{digest}", shape, partial(_decoded, source, files)), labels)
-
-
 def _decoded(source: Archive, files: Sequence[Path]) -> Pixels:
     """Decode on all cores, since Pillow releases Python's lock."""
     try:
@@ -134,33 +120,3 @@ def _one(source: Archive, path: Path, image_module: Any) -> Pixels:
     if pixels is None:
         raise source.corrupt(path, f"it has {size[0]} x {size[1]} pixels; wanted {SIDE} x {SIDE}.")
     return pixels.transpose(2, 0, 1)
-
-
-def _cached(name: str, shape: tuple[int, ...], make: Callable[[], Pixels]) -> Pixels:
-    """Return the images that `make` decodes, from the cache if it has a file of this name.
-
-    If the cache can't be written, the images are decoded again the next time.
-    """
-    path = _cache_folder() / f"{name}.npy"
-    with suppress(ValueError, OSError):  # whatever is in the file, the images can be decoded again
-        found: Pixels = open_update(path)
-        if found.shape == shape and found.dtype == np.uint8:
-            return found
-    pixels = make()
-    with suppress(OSError):
-        write_whole(path, lambda file: np.save(file, pixels, allow_pickle=False))
-    return pixels
-
-
-def _digest(files: Iterable[Path]) -> str:
-    """Return a hash of the names, sizes and times of change of the files."""
-    digest = hashlib.sha256()
-    for path in files:
-        stat = path.stat()
-        digest.update(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:16]
-
-
-def _cache_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "bartizan"
