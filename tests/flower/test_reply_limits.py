@@ -19,9 +19,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
-from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from bartizan import Mean
@@ -119,7 +117,6 @@ def test_an_honest_reply_comes_through_the_limit():
     reply = pulled(Link(sent, get_object_tree(sent), objects), size + 4096)
     np.testing.assert_array_equal(reply.content["arrays"]["w"].numpy(), np.arange(3.0))
     assert reply.content["arrays"]["z"].numpy().shape == (4 * MIB,)
-    assert inflatable_utils.inflatable_class_registry["Array"] is Array
 
 
 @pytest.mark.parametrize(("times", "arrays"), [(1_000_000, 1), (3, 100)], ids=["one array", "many arrays"])
@@ -226,8 +223,8 @@ def _named(message: Message) -> str:
     return "question"
 
 
-def test_limits_hold_in_their_own_thread_and_flower_is_left_as_it_was():
-    plain = http_grid.pull_objects
+def test_limits_hold_in_their_own_thread():
+    reply_limits.install()
     inside, done = threading.Event(), threading.Event()
 
     def other():
@@ -244,8 +241,6 @@ def test_limits_hold_in_their_own_thread_and_flower_is_left_as_it_was():
             list(grid_of(link).pull_messages(["question"]))
     done.set()
     thread.join(20)
-    assert http_grid.pull_objects is plain
-    assert inflatable_utils.inflatable_class_registry["Array"] is Array
 
 
 def test_a_flower_that_is_built_otherwise_is_said(monkeypatch, caplog):

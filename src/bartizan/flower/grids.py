@@ -13,7 +13,8 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from bartizan._util.text import short
-from bartizan.flower.reply_limits import LateError, Limits, limited, warn_if_unsupported
+from bartizan.flower import reply_limits
+from bartizan.flower.reply_limits import LateError, Limits, limited
 
 MIN_WAIT_S, MAX_WAIT_S = 0.05, 2.0  # between two requests
 MIN_GRACE_S = 10.0
@@ -57,7 +58,7 @@ class StreamingGrid(WrappedGrid):
         super().__init__(grid)
         self._limits, self._on_send = limits, on_send
         self._tries: dict[str, int] = {}
-        warn_if_unsupported()
+        reply_limits.install()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Send now; the returned iterator waits for the replies."""

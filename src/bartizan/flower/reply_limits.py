@@ -25,7 +25,8 @@ try:  # these are private to Flower and may move
     from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_children_ids_from_object_content
     from flwr.superlink.grid import http_grid as _pulling
 
-    SUPPORTED = _unpacking.inflatable_class_registry["Array"] is Array and callable(_pulling.pull_objects)
+    _flower_pull_objects: Any = _pulling.pull_objects
+    SUPPORTED = _unpacking.inflatable_class_registry["Array"] is Array
 except (ImportError, AttributeError, KeyError):
     SUPPORTED = False
 
@@ -88,9 +89,14 @@ class _ThisThread(threading.local):
 
 
 _here = _ThisThread()  # two strategies may pull at once
-_lock = threading.Lock()
-_users = 0
-_flower_pull_objects: Any = None
+
+
+def install() -> None:
+    """Replace two of Flower's functions; outside of `limited` they do what Flower's do."""
+    if SUPPORTED:
+        _unpacking.inflatable_class_registry["Array"], _pulling.pull_objects = _LimitedArray, _pull_objects
+    else:
+        log.warning("Expected Flower 1.41 or 1.42: with this one, replies are unpacked without a limit on their size.")
 
 
 @contextmanager
@@ -99,34 +105,11 @@ def limited(limits: Limits, end: float, deadline: float) -> Iterator[None]:
 
     Missing objects are waited for until `end`; objects that keep arriving are taken until `deadline`.
     """
-    if not SUPPORTED:
-        yield
-        return
     _here.pull = _Pull(limits, end, deadline)
-    _count_users(1)
     try:
         yield
     finally:
-        _count_users(-1)
         _here.pull = None
-
-
-def warn_if_unsupported() -> None:
-    if not SUPPORTED:
-        log.warning("Expected Flower 1.41 or 1.42: with this one, replies are unpacked without a limit on their size.")
-
-
-def _count_users(step: int) -> None:
-    """Replace two of Flower's functions for the first user, and restore them after the last."""
-    global _users, _flower_pull_objects
-    registry: dict[str, Any] = _unpacking.inflatable_class_registry
-    with _lock:
-        if _users == 0:
-            _flower_pull_objects = _pulling.pull_objects
-            registry["Array"], _pulling.pull_objects = _LimitedArray, _pull_objects
-        _users += step
-        if _users == 0:
-            registry["Array"], _pulling.pull_objects = Array, _flower_pull_objects
 
 
 def _pull_objects(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any) -> dict[str, bytes]:

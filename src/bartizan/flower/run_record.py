@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from bartizan import __version__, records
-from bartizan._util import jsonl, machine
+from bartizan._util import machine
+from bartizan._util.atomic import write_whole
 from bartizan._util.locks import is_at
 from bartizan.flower import saved_state
 from bartizan.flower.replies import Model
@@ -35,19 +36,19 @@ class RunRecord:
 
     def __init__(self, folder: Path | None, run: dict[str, Any]) -> None:
         self.folder = folder
-        self._lines = [run]
-        self._writer: records.Writer | None = None
+        self._run = run
+        self._rounds: list[bytes] = []  # as they are written
+        self._accuracies: list[float] = []
         self._added = False
         self._lock = ExitStack()
         self._locked_folder = -1
 
     def __enter__(self) -> Self:
         if self.folder is not None:
-            self._locked_folder = self._lock.enter_context(records.locked(self.folder))
+            self._lock_folder(self.folder)
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._close()
         self._lock.close()
 
     def load(self, model: Model, settings: Mapping[str, str]) -> Saved:
@@ -69,8 +70,9 @@ class RunRecord:
                 f"{n_rounds} rounds: one of them was changed or cut. {ADVICE}"
             )
         if saved.round:
-            # Rounds after the checkpoint are run again. They are counted, since their bytes move when a client joins.
-            self._lines = [recorded.run, *recorded.rounds[: saved.round]]
+            self._run = recorded.run
+            for line in recorded.rounds[: saved.round]:  # later ones are run again
+                self._keep(line)
         elif n_rounds > 1:  # of one, its process may have been killed before it wrote the checkpoint
             why = f"{self.folder} holds {n_rounds} rounds and no {saved_state.NAME} to go on from. {ADVICE}"
             raise AnotherRunError(why)
@@ -80,53 +82,40 @@ class RunRecord:
         """Append a round's line, write the checkpoint, and wait until the disk has both."""
         if self.folder is None:
             return
-        run = self._lines[0]
-        known = run.get("clients", [])
-        new = [client for client in dict.fromkeys(clients) if client not in set(known)]
-        # The first line names all clients, so the file is written again when one joins.
-        run["clients"] = [*known, *new]
-        self._lines.append({"kind": "round", **line})
+        self._run["clients"] = list(dict.fromkeys([*self._run.get("clients", []), *clients]))
+        self._keep({"kind": "round", **line})
         self._added = True
         with self._logging_errors():
-            self._require_folder(self.folder)
-            if self._writer is None or new:
-                self._rewrite(self.folder)
-            else:
-                self._writer.write("round", **line)
-                self._writer.sync()
+            self._write(self.folder)
             saved_state.save(self.folder, saved)
 
-    def end(self, seconds: float, status: str) -> None:
+    def end(self, seconds: float) -> None:
         """Write the last line, if any round was added."""
         if self.folder is not None and self._added:
-            accuracies = [line["accuracy"] for line in self._lines if line.get("accuracy") is not None]
-            best = {"best": max(accuracies), "last": accuracies[-1]} if accuracies else {}
-            self._lines.append({"kind": "end", "status": status, "seconds": seconds, **best})
+            best = {"best": max(self._accuracies), "last": self._accuracies[-1]} if self._accuracies else {}
             with self._logging_errors():
-                self._require_folder(self.folder)
-                self._rewrite(self.folder)
+                self._write(self.folder, {"kind": "end", "status": "finished", "seconds": seconds, **best})
 
-    def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
+    def _keep(self, line: Mapping[str, Any]) -> None:
+        self._rounds.append(records.encode(line))
+        if line.get("accuracy") is not None:
+            self._accuracies.append(line["accuracy"])
 
-    def _rewrite(self, folder: Path) -> None:
-        self._close()
-        size = jsonl.rewrite(folder / records.NAME, self._lines, settle=True)
-        self._writer = records.Writer(folder, keep=size)
+    def _write(self, folder: Path, *last: Mapping[str, Any]) -> None:
+        """Write the whole record, since its first line names all clients, and they may have become more."""
+        self._lock_folder(folder)
+        lines = [records.encode(self._run), *self._rounds, *map(records.encode, last)]
+        write_whole(folder / records.NAME, b"".join(lines), settle=True)
 
-    def _require_folder(self, folder: Path) -> None:
-        """Notice if the folder or its file was deleted, moved or replaced; make and lock the folder again."""
-        if not is_at(self._locked_folder, folder):
+    def _lock_folder(self, folder: Path) -> None:
+        """Make and lock the folder; again if it was deleted, moved or replaced."""
+        if is_at(self._locked_folder, folder):
+            return
+        if self._locked_folder >= 0:
             log.error("%s was deleted or moved while the run goes on: making it again.", folder)
-            self._close()
-            self._lock.close()
-            self._locked_folder = -1
-            self._locked_folder = self._lock.enter_context(records.locked(folder))
-        elif self._writer is not None and not is_at(self._writer.fileno(), folder / records.NAME):
-            log.error("%s was deleted or moved while the run goes on: writing it again.", folder / records.NAME)
-            self._close()
+        self._lock.close()
+        self._locked_folder = -1
+        self._locked_folder = self._lock.enter_context(records.locked(folder))
 
     @contextmanager
     def _logging_errors(self) -> Iterator[None]:
@@ -134,5 +123,4 @@ class RunRecord:
         try:
             yield
         except OSError as full:
-            self._close()
             log.error("The run can't be recorded (%s): after a crash it would go on from an earlier round.", full)

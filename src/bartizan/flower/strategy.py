@@ -74,7 +74,6 @@ class RobustStrategy(FedAvg):
         min_train_nodes: How many nodes to ask at least; by default the fewest that the rule needs.
         min_available_nodes: How many nodes must be connected; by default as many as `min_train_nodes`.
         connect_timeout: Seconds that a round waits for them to connect; then the round keeps the old model.
-        max_missed_rounds: After so many rounds in a row with too few nodes the run ends.
         fedavg: FedAvg's other parameters.
     """
 
@@ -94,7 +93,6 @@ class RobustStrategy(FedAvg):
         min_train_nodes: int | None = None,
         min_available_nodes: int | None = None,
         connect_timeout: float = 600.0,
-        max_missed_rounds: int = 5,
         train_metrics_aggr_fn: MetricsFunction | None = None,
         evaluate_metrics_aggr_fn: MetricsFunction | None = None,
         **fedavg: Any,
@@ -111,16 +109,13 @@ class RobustStrategy(FedAvg):
         )
         if not connect_timeout >= 0:
             raise ValueError(f"connect_timeout must be a number of seconds, 0 or more, got {connect_timeout!r}.")
-        if not max_missed_rounds >= 1:
-            raise ValueError(f"max_missed_rounds must be 1 or more, got {max_missed_rounds!r}.")
         self._size_policy = SizePolicy(sizes, size_cap)
         if isinstance(self.aggregator.rule, Rule):
             self.aggregator.rule.check_trusted(trusted_fn is not None)
         if adapters is not None:
             check_adapters(self.aggregator, adapters, spill=spill)
         self.sizes, self.size_cap, self.trusted_fn, self.adapters = sizes, size_cap, trusted_fn, adapters
-        self.spill, self.name = spill, name
-        self.connect_timeout, self.max_missed_rounds = connect_timeout, max_missed_rounds
+        self.spill, self.name, self.connect_timeout = spill, name, connect_timeout
         self.folder = None if folder is None else Path(folder).expanduser()
         self.reputation = Reputation()
         self.quarantined: dict[int, str] = {}
@@ -134,7 +129,6 @@ class RobustStrategy(FedAvg):
         self._trusted: set[int] = set()  # nodes whose last training was trusted
         self._line: dict[str, Any] | None = None
         self._missing = ""  # why this round asked no nodes; empty where it did
-        self._missed = 0  # rounds in a row that asked no nodes
 
     def suspects(self, odds: float = 0.05) -> list[Suspect]:
         """Return the nodes that were quarantined, or left out or failed more often than chance explains."""
@@ -174,12 +168,12 @@ class RobustStrategy(FedAvg):
             elif self.folder is not None and num_rounds and not self.folder.is_absolute():
                 log.warning("The run is recorded in %s: give folder= as an absolute path.", self.folder.absolute())
             self.quarantined, self.failed, self._trusted, self._line = {}, {}, set(), None
-            self.reputation, self._history, self._missed = saved.reputation, saved.history, 0
+            self.reputation, self._history = saved.reputation, saved.history
             self._model = Model.of(arrays)
             log.info("Starting %s strategy:", type(self).__name__)
             self.summary()
             streaming: Any = StreamingGrid(grid, Limits.of(arrays), self._on_send)
-            result, status = Result(arrays), "finished"
+            result = Result(arrays)
             train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
 
             def evaluate_globally(t: int) -> MetricRecord | None:
@@ -206,11 +200,7 @@ class RobustStrategy(FedAvg):
                     seconds = saved.seconds + time.monotonic() - began
                     state = (self._history, self.reputation, self._settings, result.arrays)
                     record.add(line, map(str, sorted(self._asked)), Saved(t, seconds, *state))
-                if self._missed >= self.max_missed_rounds:
-                    status = "stopped"
-                    log.error("The run ends: %d rounds in a row had too few nodes. %s", self._missed, self._missing)
-                    break
-            record.end(saved.seconds + time.monotonic() - began, status)
+            record.end(saved.seconds + time.monotonic() - began)
         log.info("Final results:")
         for line in str(result).splitlines():
             log.info("\t%s", line)
@@ -230,8 +220,7 @@ class RobustStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Configure the evaluation as FedAvg does; ask nobody if too few nodes connect in time."""
-        only = self.fraction_train == 0.0
-        connected = self._connected(grid, self.fraction_evaluate, self.min_evaluate_nodes, counts=only)
+        connected = self._connected(grid, self.fraction_evaluate, self.min_evaluate_nodes)
         return [] if connected is None else super().configure_evaluate(server_round, arrays, config, connected)
 
     def aggregate_train(
@@ -289,21 +278,18 @@ class RobustStrategy(FedAvg):
             return None
         return aggregate_metrics([found[n] for n in sorted(found)], self.weighted_by_key, self.evaluate_metrics_aggr_fn)
 
-    def _connected(self, grid: Grid, fraction: float, least: int, *, counts: bool = True) -> Any:
+    def _connected(self, grid: Grid, fraction: float, least: int) -> Any:
         """Wait for enough nodes and return a grid that has them; None, with `_missing` set, if they do not come."""
         if fraction == 0.0:  # FedAvg asks nobody
             return grid
         # A round that has waited for its training does not wait again for its evaluation.
         patience = 0.0 if self._missing else self.connect_timeout
         try:
-            nodes = wait_for_nodes(grid, fraction, max(least, self.min_available_nodes), patience)
+            return wait_for_nodes(grid, fraction, max(least, self.min_available_nodes), patience)
         except MissingNodesError as missing:
             self._missing = str(missing)
-            self._missed += counts
             log.warning("Nobody is asked: %s", missing)
             return None
-        self._missed = 0 if counts else self._missed
-        return nodes
 
     def _aggregate(self, server_round: int, replies: Iterable[Message], model: Model, outcome: NodesOutcome) -> None:
         try:
