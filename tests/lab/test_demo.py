@@ -122,7 +122,7 @@ def write_runs(folder, runs, ends):
 
 
 @pytest.mark.parametrize(("worst", "told"), [(0.74, "held"), (0.6, "lost 20 points"), (0.1, "broke")])
-def test_table_advice_and_the_cost_of_lie_follow_from_the_runs(worst, told, tmp_path):
+def test_table_and_advice_follow_from_the_runs(worst, told, tmp_path):
     runs = training.experiments(rules=["mean", "krum", training.DEFAULT_RULE])
     own = {"sign-flip": worst, "lie": 0.78}
     ends = {("mean", "rotated"): {"sign-flip": 0.1, "lie": 0.79}, ("krum", "rotated"): {"lie": 0.5}}
@@ -143,9 +143,6 @@ def test_table_advice_and_the_cost_of_lie_follow_from_the_runs(worst, told, tmp_
     assert rows["mean"][-1] == "broke"
     assert any("Take arc >> caf here" in sentence for sentence in made.findings) == (told == "held")
     assert ("None of the rules held under all attacks" in made.findings[0]) == (told != "held")
-    (cost,) = training.cost_of_lie(made.cells)
-    best = "krum 30 points" if told == "broke" else "arc >> caf 2 points"
-    assert cost == f"LIE hides among the honest updates, and still costs mean 1 point and {best}."
 
 
 def test_no_times_are_shown_where_answers_differ(monkeypatch, capsys):

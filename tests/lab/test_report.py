@@ -437,15 +437,12 @@ def test_printing_is_light_and_leaves_the_theme_of_the_screen(browser, sweep):
 
 
 def test_the_headline_gives_worst_cases_and_verdicts(sweep):
-    lead, advice, about, *prices, change, speed = content(sweep.content.loaded).findings
+    lead, advice, about = content(sweep.content.loaded).findings
     assert re.match(r"Worst of 4 attacks: mean \d+.*?%, mca \(exact\) \d+.*?%, the mean without attack 8", lead)
     assert advice.startswith("Take mca here: of the rules that held")
     assert "Broke: mean under" in lead
     assert lead.endswith("One seed.")
     assert "the mean without attack (8" in about
-    assert not prices or prices[0].startswith("Their price, where nobody attacks: ")
-    assert change.endswith("with one seed that may be chance.")
-    assert "2.1 reads of the updates instead of 12" in speed
 
 
 def test_a_rule_is_not_credited_with_attacks_it_was_not_tried_under(tmp_path):
@@ -456,12 +453,6 @@ def test_a_rule_is_not_credited_with_attacks_it_was_not_tried_under(tmp_path):
         write_run(tmp_path / f"mean-{attack}", "mean", attack, rounds=4, clients=10)
     write_run(tmp_path / "gm-foe", "geometric-median", "foe", rounds=4, clients=10)
     assert "Held: geometric-median (only under foe); mca." in content(load(tmp_path)).findings[0]
-
-
-def test_the_headline_says_when_runs_are_unfinished(tmp_path):
-    write_run(tmp_path / "a", "mca", "lie", rounds=4, clients=10)
-    write_run(tmp_path / "b", "krum", "lie", rounds=4, clients=10, ends=False)
-    assert content(load(tmp_path)).findings[0].startswith("So far, with unfinished runs: ")
 
 
 @pytest.mark.parametrize(

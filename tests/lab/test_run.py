@@ -26,7 +26,6 @@ from bartizan.lab.data import load
 from bartizan.lab.models import build
 from bartizan.lab.report import content as report
 from bartizan.lab.report.load import load as load_runs
-from bartizan.lab.report.wording import percent
 from bartizan.lab.runs.checkpoint import NAME, Checkpoint, CheckpointTimer
 from bartizan.lab.runs.progress_display import RunProgress
 from bartizan.lab.training.population import Population
@@ -656,8 +655,8 @@ def test_a_backdoor_succeeds_with_the_mean_and_hardly_with_a_robust_rule_and_the
     assert mean["backdoor"] > 0.6
     assert robust["backdoor"] < 0.4
     assert abs(mean["accuracy"] - robust["accuracy"]) < 0.1
-    rates = f"{percent(robust['backdoor'])} with nnm >> geometric-median to {percent(mean['backdoor'])} with mean"
-    assert f"Semantic-backdoor succeeded on {rates} of" in " ".join(report.content(load_runs(tmp_path)).findings)
+    found = {cell.rule: cell.backdoor[0] for cell in report.content(load_runs(tmp_path)).cells}
+    assert found == {"mean": mean["backdoor"], "nnm >> geometric-median": robust["backdoor"]}
 
 
 def test_a_backdoor_that_no_test_image_shows_is_refused(tmp_path):

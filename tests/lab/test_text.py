@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bartizan import records as results  # noqa: E402
 from bartizan.lab import Experiment, models, run  # noqa: E402
 from bartizan.lab.config.sections import ClientsSettings as Work  # noqa: E402
 from bartizan.lab.data import DataError, load  # noqa: E402
@@ -18,14 +16,11 @@ from bartizan.lab.data.addresses import CONTEXT, VOCABULARY, Texts, decoded, enc
 from bartizan.lab.data.device_text import TextOnDevice  # noqa: E402
 from bartizan.lab.data.partition import counts, split  # noqa: E402
 from bartizan.lab.models.trained_adapters import with_adapters  # noqa: E402
-from bartizan.lab.report import content as report  # noqa: E402
-from bartizan.lab.report.load import load as load_runs  # noqa: E402
 from bartizan.lab.training.clients import Clients  # noqa: E402
 from bartizan.lab.training.evaluation import evaluate  # noqa: E402
 from bartizan.lab.training.flat_model import FlatLayout  # noqa: E402
 from bartizan.lab.training.gradients import Loop, Vmapped  # noqa: E402
 from laboratory import facts, run_until  # noqa: E402
-from report_runs import write_brief  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -163,77 +158,6 @@ def test_what_does_not_fit_text_is_refused(setting, message, tmp_path):
     more = ["split.kind=iid"] if setting.startswith("data") else []
     with pytest.raises(ValueError, match=message):
         run(TEXT.with_settings([setting, *more]), tmp_path)
-
-
-def write_text(folder, rule, attack, perplexity, **more):
-    """A short run as one on text writes it."""
-    write_brief(folder, rule, attack, accuracy=perplexity, **more)
-    path = folder / results.NAME
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    with results.Writer(folder) as out:
-        for line in lines:
-            kind, fields = line["kind"], {key: one for key, one in line.items() if key not in ("kind", "crc")}
-            if kind == "run":
-                fields["metric"] = "perplexity"
-            if kind == "round":
-                fields["perplexity"] = fields.pop("accuracy")
-            out.write(kind, **fields)
-
-
-def test_of_perplexities_the_lower_one_is_better_wherever_ends_are_compared(tmp_path):
-    write_text(tmp_path / "a", "mean", "none", 8.0)
-    write_text(tmp_path / "b", "mean", "foe", 30.0)
-    write_text(tmp_path / "c", "mca", "foe", 8.39)
-    write_text(tmp_path / "d", "krum", "foe", 8.41)
-    write_text(tmp_path / "e", "flame", "foe", 31.0)
-    made = report.content(load_runs(tmp_path))
-    lead, about = made.findings
-    assert lead.startswith("Under foe: mean 30.00, mca 8.39, the mean without attack 8.00. Held: mca; krum.")
-    assert "at most 11% above the perplexity of the mean without attack (8.00)" in about
-    cards = {one["label"]: one["value"] for one in report.data(made)["cards"]}
-    assert cards["Lowest perplexity"] == "8.39"
-    rows = {row["rule"]: row for row in report.data(made)["runs"] if row["attack"] == "foe"}
-    assert rows["mca"]["last_perplexity"] == 8.39
-    assert rows["mca"]["last_accuracy"] is None
-
-
-def test_the_headline_says_where_the_mean_itself_held(tmp_path):
-    write_text(tmp_path / "a", "mean", "none", 8.0)
-    write_text(tmp_path / "b", "mean", "lie", 8.5)
-    write_text(tmp_path / "c", "mca", "lie", 9.0)
-    lead = report.content(load_runs(tmp_path)).findings[0]
-    assert lead.startswith("Under lie: mean 8.50, mca 9.00, the mean without attack 8.00. Held: mean.")
-
-
-def test_a_run_that_did_not_converge_is_worse_than_any_perplexity(tmp_path):
-    write_text(tmp_path / "a", "mean", "none", 8.0)
-    write_text(tmp_path / "b", "mean", "lie", 500.0, converged=False)
-    write_text(tmp_path / "c", "mca", "lie", 8.1)
-    lead, about = report.content(load_runs(tmp_path)).findings
-    assert "Held: mca. Broke: mean under lie." in lead
-    assert "or a run did not converge" in about
-
-
-def test_without_an_attack_the_lowest_perplexity_leads(tmp_path):
-    write_text(tmp_path / "a", "mean", "none", 8.0)
-    write_text(tmp_path / "b", "krum", "none", 7.0)
-    assert report.content(load_runs(tmp_path)).findings[0].startswith("Without attackers krum ended lowest, at 7.00.")
-
-
-def test_images_and_text_of_one_sweep_are_judged_apart(tmp_path):
-    for kind, ends in {"images": (0.8, 0.2, 0.79), "text": (8.0, 40.0, 8.1)}.items():
-        write = write_brief if kind == "images" else write_text
-        for (rule, attack), end in zip((("mean", "none"), ("mean", "foe"), ("mca", "foe")), ends, strict=True):
-            given = {"accuracy": end} if kind == "images" else {"perplexity": end}
-            write(tmp_path / f"{kind}-{rule}-{attack}", rule, attack, **given, data={"name": kind})
-    made = report.content(load_runs(tmp_path))
-    said = " ".join(made.findings)
-    assert "By accuracy: Under foe: mean 20%, mca 79%, the mean without attack 80%. Held: mca. Broke: mean" in said
-    assert (
-        "By perplexity: Under foe: mean 40.00, mca 8.10, the mean without attack 8.00. Held: mca. Broke: mean" in said
-    )
-    assert {cell["metric"] for cell in report.data(made)["cells"]} == {"accuracy", "perplexity"}
-    assert report.page(made).count("By perplexity") == 1
 
 
 @pytest.mark.parametrize("name", ["transformer", "cnn"])

@@ -19,7 +19,6 @@ from bartizan.aggregate import Aggregator
 from bartizan.judge.recheck import geometry_by
 from bartizan.lab.config.build_parts import rule_for
 from bartizan.lab.config.choices import CHOICES
-from bartizan.lab.report.wording import duration
 from bartizan.measure import Exact, Rotated, Sketch
 from bartizan.measure.exact import Norms
 from bartizan.rules import MCA, Bulyan, GeometricMedian, Krum, Mean, Rule
@@ -143,4 +142,4 @@ def speed(rule: str, n_clients: int = 50, n_byzantine: int = 15, dim: int = 1_00
     times["krum, a loop over pairs in NumPy"] = seconds
     print(f"\nOne round of {n_clients} clients x {dim:,} coordinates, answers checked against plain NumPy's:\n")
     for name, spent in times.items():
-        print(f"{name:<34}{duration(spent):>8}  {spent / mean:>6.1f} x the mean")
+        print(f"{name:<34}{1e3 * spent:>7.1f} ms  {spent / mean:>6.1f} x the mean")

@@ -15,8 +15,8 @@ from bartizan._util.text import short
 from bartizan.lab.config.experiment import Experiment
 from bartizan.lab.demo.aggregation_demo import speed
 from bartizan.lab.report.groups import GridCell
-from bartizan.lab.report.verdicts import advice, best_worst_case, judged, largest_loss, verdict
-from bartizan.lab.report.wording import listed, points, tenths
+from bartizan.lab.report.verdicts import advice, largest_loss, verdict
+from bartizan.lab.report.wording import difference, tenths
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.sweep import sweep
 from bartizan.registry import DEFAULT_RULE
@@ -94,7 +94,7 @@ def run(folder: Path, runs: Sequence[Experiment], workers: int | None = None) ->
         made = report.write(place(folder, runs), target, title="50 clients, 15 of them attackers")
         cells = made.content.cells
         print(f"\n{table(cells, runs)}\n\n{LEGEND}\n")
-        for sentence in (made.content.findings[0], *advice(cells), *cost_of_lie(cells)):
+        for sentence in (made.content.findings[0], *advice(cells)):
             print(fill(sentence, 88))
         speed(DEFAULT_RULE)
         print(f"\nReport, to be opened in a browser: {made.page.resolve()}")
@@ -117,17 +117,6 @@ def table(cells: Sequence[GridCell], runs: Sequence[Experiment]) -> str:
     return "\n".join([shown[0], "-" * len(shown[0]), *shown[1:]])
 
 
-def cost_of_lie(cells: Sequence[GridCell]) -> list[str]:
-    """Return what the attack that hides best costs the mean, and the rule with the best worst case."""
-    best = best_worst_case(cells)
-    kept = [("mean", ""), (best.rule, best.sketch)] if best else []
-    own = [cell for cell in cells if cell.attack == "lie" and judged(cells, cell)]
-    own = [cell for cell in own if (cell.rule, "" if cell.rule == "mean" else cell.sketch) in kept]
-    own.sort(key=lambda cell: cell.rule != "mean")
-    costs = [f"{cell.rule} {points(max(0.0, largest_loss(cells, [cell])[0]))}" for cell in own]
-    return [f"LIE hides among the honest updates, and still costs {listed(costs)}."] if costs else []
-
-
 def _entry(cell: GridCell | None) -> str:
     if cell is None or math.isnan(cell.ended):
         return "-"
@@ -140,4 +129,4 @@ def _verdict(cells: Sequence[GridCell], rule: str, sketch: str) -> str:
     if kind != "lost":
         return kind
     own = [cell for cell in cells if (cell.rule, cell.sketch) == (rule, sketch) and cell.attack != "none"]
-    return f"lost {points(largest_loss(cells, own)[0])}"
+    return f"lost {difference(largest_loss(cells, own)[0])}"

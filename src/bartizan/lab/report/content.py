@@ -66,7 +66,7 @@ def content(loaded: Loaded, title: str | None = None) -> Content:
     """Group the runs and compute the content of the page."""
     runs = loaded.runs
     labels = factors(runs)
-    grid, costs = cells(runs, labels), times(runs, labels)
+    grid = cells(runs, labels)
     names = list(dict.fromkeys(run.name for run in runs if run.name))
     return Content(
         title=text(title or (names[0] if len(names) == 1 else loaded.folder.resolve().name)),
@@ -74,8 +74,8 @@ def content(loaded: Loaded, title: str | None = None) -> Content:
         factors=labels,
         cells=grid,
         curves={name: curves(runs, labels, name) for name in ("accuracy", "perplexity", "backdoor")},
-        times=costs,
-        findings=findings(runs, labels, grid, costs),
+        times=times(runs, labels),
+        findings=findings(runs, grid),
         featured=_featured(runs, labels, grid),
     )
 

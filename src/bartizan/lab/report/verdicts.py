@@ -7,36 +7,31 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bartizan.lab.report.factors import order
 from bartizan.lab.report.groups import GridCell
-from bartizan.lab.report.wording import capital, counted, difference, level, listed, span
+from bartizan.lab.report.wording import counted, difference, listed, span
 
 HELD = 0.9
 """Part of the accuracy of the mean without attack that a rule keeps in every run, to count as held."""
 BROKE = 0.5
 """The part below which it counts as broken."""
-MAX_NAMED_ATTACKS = 4
-"""Attacks of which a sentence gives numbers, at most."""
 
 
 def headline(cells: Sequence[GridCell]) -> str:
     """Return the worst case of the mean and of the best rule, the verdicts on all rules, and the number of seeds."""
-    attacked = [cell for cell in cells if cell.attack != "none"]
-    if not attacked:
-        metric = cells[0].metric
-        top = max(cells, key=lambda cell: metric.merit(cell.last[0]))
-        how = "lowest" if metric.lower_is_better else "highest"
-        sentences = [f"without attackers {top.rule} ended {how}, at {level(top.last[0], metric)}"]
+    if any(cell.attack != "none" for cell in cells):
+        sentences = [*_worst_cases(cells), *_verdicts(cells)]
     else:
-        sentences = [*_worst_cases(cells), *_verdicts(cells), *_trusted_attackers(attacked)]
-    return " ".join(f"{capital(sentence)}." for sentence in [*sentences, seeds(cell.n for cell in cells)])
+        metric = cells[0].metric
+        best = max(cells, key=lambda cell: metric.merit(_end(cell)))
+        sentences = [f"Best without attackers: {best.rule} {span([_end(best)], metric)}"]
+    return "".join(f"{sentence}. " for sentence in sentences) + f"{seeds(cell.n for cell in cells).capitalize()}."
 
 
 def definition(cells: Sequence[GridCell]) -> list[str]:
-    """Return what the verdicts mean, and what the rules that held cost without attack."""
+    """Return the meaning of the verdicts."""
     others = order(cell.other for cell in cells if cell.attack != "none")
     if not others:
         return []
-    clean = [of_mean(cells, other, "none") for other in others]
-    metric = cells[0].metric
+    clean, metric = [of_mean(cells, other, "none") for other in others], cells[0].metric
     if any(map(math.isnan, clean)):
         return ["Missing, and needed for a verdict: the mean without attack."]
     said = f"the {metric.name} of the mean without attack ({span(clean, metric)})"
@@ -44,15 +39,7 @@ def definition(cells: Sequence[GridCell]) -> list[str]:
         held, broke = f"at most {1 / HELD - 1:.0%} above {said}", "twice that or more"
     else:
         held, broke = f"at least {HELD:.0%} of {said}", "less than half of it"
-    sentences = [f"Held: {held}, in every run. Broke: {broke}, or a run did not converge."]
-    costs = [
-        f"{rule} {difference(max(0.0, metric.sign * (clean - end)), metric)}"
-        for rule in order(cell.rule for cell in cells)
-        if rule != "mean" and verdict(cells, rule) == "held"
-        for clean, end in [_price(cells, rule)]
-        if math.isfinite(clean - end)
-    ]
-    return [*sentences, *([f"Their price, where nobody attacks: {listed(costs)}."] if costs else [])]
+    return [f"Held: {held}, in every run. Broke: {broke}, or a run did not converge."]
 
 
 def verdict(cells: Sequence[GridCell], rule: str, sketch: str | None = None) -> str:
@@ -67,9 +54,13 @@ def judged(cells: Sequence[GridCell], cell: GridCell) -> str:
     clean = of_mean(cells, cell.other, "none", cell.sketch)
     if not math.isfinite(clean):
         return "broke" if math.isnan(clean) and cell.n_converged < cell.n else ""
-    if _kept(cell, _end(cell), clean) < BROKE:
+
+    def keeps(end: float, part: float) -> bool:
+        return clean >= part * end if cell.metric.lower_is_better else end >= part * clean
+
+    if not keeps(_end(cell), BROKE):
         return "broke"
-    return "held" if _kept(cell, cell.least, clean) >= HELD else "lost"
+    return "held" if keeps(cell.least, HELD) else "lost"
 
 
 def of_mean(cells: Sequence[GridCell], other: str, attack: str, sketch: str | None = None) -> float:
@@ -144,7 +135,7 @@ def _worst_cases(cells: Sequence[GridCell]) -> Iterator[str]:
     if not shown:
         return
     attacks, others = order(attack for _, attack in compared), order(other for other, _ in compared)
-    where = f"worst of {counted(len(attacks), 'attack')}" if len(attacks) > 1 else f"under {attacks[0]}"
+    where = f"Worst of {counted(len(attacks), 'attack')}" if len(attacks) > 1 else f"Under {attacks[0]}"
     where += f" with {listed(others)}" if len(others) < len({cell.other for cell in cells}) else ""
     reached = {name: [cell.ended if math.isfinite(cell.ended) else _end(cell)] for name, cell in shown.items()}
     clean = [end for other in others if not math.isnan(end := of_mean(cells, other, "none"))]
@@ -154,68 +145,29 @@ def _worst_cases(cells: Sequence[GridCell]) -> Iterator[str]:
 
 def _verdicts(cells: Sequence[GridCell]) -> Iterator[str]:
     """Name the rules that held, those that lost accuracy and under which attack most, and those that broke."""
-    metric = cells[0].metric
-    attacks = order(cell.attack for cell in cells if cell.attack != "none")
+    attacked = [cell for cell in cells if cell.attack != "none"]
     found: dict[str, list[str]] = {"held": [], "lost": [], "broke": []}
-    for rule in order(cell.rule for cell in cells if cell.attack != "none"):
-        own = [cell for cell in cells if cell.rule == rule and cell.attack != "none"]
+    for rule in order(cell.rule for cell in attacked):
         kind = verdict(cells, rule)
+        own = [cell for cell in attacked if cell.rule == rule]
         tried = order(cell.attack for cell in own)
-        only = "" if len(tried) == len(attacks) else f" (only under {listed(tried)})"
-        if kind == "held":
-            found[kind].append(rule + only)
-        elif kind == "lost":
+        named = rule
+        if kind == "lost":
             most, attack = largest_loss(cells, own)
-            found[kind].append(f"{rule} {difference(most, metric)} under {attack}{only}")
+            named += f" {difference(most, cells[0].metric)} under {attack}"
         elif kind == "broke":
-            broken = order(cell.attack for cell in own if judged(cells, cell) == "broke")
-            found[kind].append(f"{rule} under {_all_of(broken, attacks)}{only}")
-    yield from (f"{kind}: {'; '.join(rules)}" for kind, rules in found.items() if rules)
-    if "held" not in [verdict(cells, rule) for rule in order(cell.rule for cell in cells)] and any(found.values()):
-        yield "none of the rules held under all attacks"
+            named += f" under {listed(order(cell.attack for cell in own if judged(cells, cell) == 'broke'))}"
+        if len(tried) < len({cell.attack for cell in attacked}):
+            named += f" (only under {listed(tried)})"
+        if kind:
+            found[kind].append(named)
+    yield from (f"{kind.capitalize()}: {'; '.join(rules)}" for kind, rules in found.items() if rules)
+    if not found["held"] and any(found.values()):
+        yield "None of the rules held under all attacks"
     if any(math.isinf(of_mean(cells, cell.other, "none", cell.sketch)) for cell in cells):
-        yield "even the mean without attack did not converge: train longer, or with another step size, to judge rules"
-
-
-def _trusted_attackers(attacked: Sequence[GridCell]) -> Iterator[str]:
-    """Name the rules that gave attackers more than half of the weight, by attack."""
-    found: dict[str, dict[str, float]] = {}
-    for cell in attacked:
-        if cell.rule != "mean" and cell.on_attackers > 0.5:
-            rules = found.setdefault(cell.attack, {})
-            rules[cell.rule] = max(rules.get(cell.rule, 0.0), cell.on_attackers)
-    named = [
-        f"of {listed([f'{rule} ({most:.0%})' for rule, most in sorted(rules.items(), key=lambda item: -item[1])])}"
-        f" under {attack}"
-        for attack, rules in found.items()
-    ]
-    if named:
-        more = len(named) - MAX_NAMED_ATTACKS
-        rest = f", and of rules under {counted(more, 'more attack')}" if more > 0 else ""
-        yield f"attackers got most of the weight {', and '.join(named[:MAX_NAMED_ATTACKS])}{rest}"
-
-
-def _price(cells: Sequence[GridCell], rule: str) -> tuple[float, float]:
-    """Return the ends of the mean and of a rule without attack, where the rule loses most; NaN if it was not run."""
-    own = [cell for cell in cells if (cell.rule, cell.attack) == (rule, "none")]
-    pairs = [(of_mean(cells, cell.other, "none", cell.sketch), _end(cell)) for cell in own]
-    sign = cells[0].metric.sign
-    return max(pairs, key=lambda pair: sign * (pair[0] - pair[1]), default=(math.nan, math.nan))
-
-
-def _kept(cell: GridCell, end: float, clean: float) -> float:
-    """Return the part of the clean accuracy that is left; of perplexity, the clean one over it."""
-    if cell.metric.lower_is_better:
-        return clean / end
-    return end / clean
+        yield "Even the mean without attack did not converge: train longer, or with another step size, to judge rules"
 
 
 def _end(cell: GridCell) -> float:
     """Return the accuracy or perplexity at the end; infinitely bad if a run did not converge."""
     return cell.last[0] if cell.n_converged == cell.n else -cell.metric.sign * math.inf
-
-
-def _all_of(some: Sequence[str], attacks: Sequence[str]) -> str:
-    if len(some) < len(attacks) or len(attacks) == 1:
-        return listed(some)
-    return "both attacks" if len(attacks) == 2 else f"all {len(attacks)} attacks"

@@ -29,16 +29,6 @@ def percent(value: float) -> str:
     return "not known" if math.isnan(value) else f"{tenths(100 * value).removesuffix('.0')}%"
 
 
-def points(value: float) -> str:
-    """Return a difference of fractions in percentage points.
-
-    >>> points(0.05), points(0.0071), points(0.01)
-    ('5 points', '0.7 points', '1 point')
-    """
-    shown = tenths(100 * value).removesuffix(".0")
-    return f"{shown} {'point' if shown == '1' else 'points'}"
-
-
 def level(value: float, metric: Metric) -> str:
     """Return a value of a metric.
 
@@ -53,14 +43,17 @@ def level(value: float, metric: Metric) -> str:
     return f"{Decimal(value).quantize(Decimal('0.01'), ROUND_HALF_UP):,}"
 
 
-def difference(value: float, metric: Metric) -> str:
-    """Return a difference of two values of a metric.
+def difference(value: float, metric: Metric = ACCURACY) -> str:
+    """Return a difference of two values of a metric, of accuracies in percentage points.
 
     >>> from bartizan.lab.metrics import PERPLEXITY
-    >>> difference(0.05, ACCURACY), difference(0.051, PERPLEXITY)
-    ('5 points', '0.05')
+    >>> difference(0.05), difference(0.0071), difference(0.01), difference(0.051, PERPLEXITY)
+    ('5 points', '0.7 points', '1 point', '0.05')
     """
-    return points(value) if metric == ACCURACY else level(value, metric)
+    if metric != ACCURACY:
+        return level(value, metric)
+    shown = tenths(100 * value).removesuffix(".0")
+    return f"{shown} {'point' if shown == '1' else 'points'}"
 
 
 def span(ends: Sequence[float], metric: Metric = ACCURACY) -> str:
@@ -78,16 +71,6 @@ def span(ends: Sequence[float], metric: Metric = ACCURACY) -> str:
     return ", or ".join(filter(None, [" to ".join(shown), *lost])) or "not known"
 
 
-def duration(seconds: float) -> str:
-    """Return seconds with a unit.
-
-    >>> duration(1.234), duration(0.0021), duration(3e-5)
-    ('1.23 s', '2.1 ms', '30 µs')
-    """
-    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e3)) if seconds * f >= 1), ("µs", 1e6))
-    return f"{seconds * factor:.3g} {unit}"
-
-
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
@@ -99,13 +82,3 @@ def listed(names: Sequence[str]) -> str:
     'krum, mca and mean'
     """
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def capital(sentence: str) -> str:
-    """Begin with a capital, unless the first word is an abbreviation.
-
-    >>> capital("krum and mca"), capital("mca"), capital("one seed")
-    ('Krum and mca', 'mca', 'One seed')
-    """
-    word = sentence.split()[0].strip(",")
-    return sentence if len(word) <= 3 and word != "one" else sentence[:1].upper() + sentence[1:]
