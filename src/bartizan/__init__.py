@@ -1,4 +1,4 @@
-"""Byzantine-robust aggregation at the speed of reading the updates once."""
+"""Byzantine-robust aggregation for federated learning, for the price of a plain mean."""
 
 from bartizan import attacks, sketch
 from bartizan.aggregate import Aggregator, aggregate

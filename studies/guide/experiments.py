@@ -112,6 +112,15 @@ HIDING = ("lie", "alie", "ipm", "min-max")
 FINALISTS: tuple[str, ...] = ()
 """The five best of the screen; a test compares with the kept rows."""
 SEEDS = range(5)
+SLICES: dict[str, tuple[str, Settings]] = {
+    "momentum at the clients": ("client momentum", {}),
+    "five local steps": ("five local steps", {}),
+    "Dirichlet 0.6": ("server momentum", BETAS["beta 0.6"]),
+    "iid": ("server momentum", BETAS["iid"]),
+    "5 attackers": ("server momentum", FEWER),
+    "weighed by data": ("server momentum", {"server.by_size": True}),
+}
+"""What differs from the grid's setting: 15 attackers of 50 clients that count alike, Dirichlet 0.1, server momentum."""
 
 
 def step_sizes() -> Iterator[Settings]:
@@ -174,32 +183,29 @@ def screened_rules() -> list[str]:
 
 
 def grid() -> Iterator[Settings]:
-    """Yield five seeds of the finalists, the paper's rules and the mean, for three protocols and three splits."""
-    slices: list[tuple[str, Settings, Sequence[str]]] = [
-        ("server momentum", BETAS["beta 0.1"], ATTACKS),
-        ("server momentum", BETAS["beta 0.6"], FEW_ATTACKS),
-        ("client momentum", BETAS["beta 0.1"], FEW_ATTACKS),
-        ("five local steps", BETAS["beta 0.1"], FEW_ATTACKS),
-        ("server momentum", BETAS["iid"], FEW_ATTACKS),
-        ("server momentum", {**BETAS["beta 0.1"], **FEWER}, FEW_ATTACKS),
-        ("server momentum", {**BETAS["beta 0.1"], "server.by_size": True}, FEW_ATTACKS),
-    ]
-    for protocol, own, attacks in slices:
-        for seed, rule, attack in itertools.product(SEEDS, _compared(), attacks):
-            yield {**_protocol(protocol), **own, **_cell(rule, attack, seed)}
+    """Yield five seeds of all compared rules under all attacks, where clients differ most."""
+    for seed, rule, attack in itertools.product(SEEDS, compared(), ATTACKS):
+        yield {**_protocol("server momentum"), **BETAS["beta 0.1"], **_cell(rule, attack, seed)}
+
+
+def slices() -> Iterator[Settings]:
+    """Yield the same rules under fewer attacks, each time with one setting changed."""
+    for seed, (protocol, own) in itertools.product(SEEDS, SLICES.values()):
+        for rule, attack in itertools.product(compared(), FEW_ATTACKS):
+            yield {**_protocol(protocol), **BETAS["beta 0.1"], **own, **_cell(rule, attack, seed)}
 
 
 def other() -> Iterator[Settings]:
     """Yield what no choice was made on: two more seeds of the hardest slice, and three of CIFAR-10."""
-    for seed, rule, attack in itertools.product((5, 6), _compared(), ATTACKS):
+    for seed, rule, attack in itertools.product((5, 6), compared(), ATTACKS):
         yield {**_protocol("server momentum"), **BETAS["beta 0.1"], **_cell(rule, attack, seed)}
-    for seed, rule, attack in itertools.product(range(3), _compared(), FEW_ATTACKS):
+    for seed, rule, attack in itertools.product(range(3), compared(), FEW_ATTACKS):
         yield {**_protocol("cifar10"), **BETAS["beta 0.6"], **_cell(rule, attack, seed)}
 
 
 def text() -> Iterator[Settings]:
     """Yield three seeds on text, whose clients are the speakers."""
-    for seed, rule, attack in itertools.product(range(3), _compared(), TEXT_ATTACKS):
+    for seed, rule, attack in itertools.product(range(3), compared(), TEXT_ATTACKS):
         yield {**TEXT, **_cell(rule, attack, seed)}
 
 
@@ -236,6 +242,7 @@ STAGES: dict[str, Callable[[], Iterator[Settings]]] = {
     "convergence": convergence,
     "screen": screen,
     "grid": grid,
+    "slices": slices,
     "other": other,
     "text": text,
     "projection": projection,
@@ -256,7 +263,8 @@ def experiments(
     return [one if one.data.name.endswith("-mini") else one.changed({"data.folder": str(data or "")}) for one in found]
 
 
-def _compared() -> list[Settings]:
+def compared() -> list[Settings]:
+    """Return the settings of the rules that are compared: the mean, the paper's, and the finalists."""
     return [{"name": "mean"}, *PAPER, *({"name": name} for name in FINALISTS)]
 
 

@@ -36,6 +36,7 @@ DEFAULTS: Mapping[str, Any] = {
     **{"slug": "", "data": "fashion-mnist-mini", "model": "cnn", "worker_momentum": 0.0, "optimiser": None},
     **{"work": "gradient", "step": 0.1, "server_step": 0.0, "by_size": True, "adapters": 0, "sketch": ""},
     **{"best": None, "diverged": False, "moved": None, "on_attackers": None, "dim": None, "seconds": None},
+    "b_by_data": None,
 }
 """The fields that a row leaves out where they are this; rows of earlier sweeps have none of them."""
 
@@ -69,6 +70,7 @@ def row_of(found: records.Recorded) -> dict[str, Any]:
         "moved": summary.moved,
         "on_attackers": summary.on_attackers,
         "dim": summary.dim,
+        "b_by_data": summary.ratio["data"] if summary.ratio and config.get("server.by_size") else None,
         "seconds": summary.seconds["run"],
         "machine": summary.machine,
         "bartizan": summary.bartizan,
