@@ -174,19 +174,18 @@ class InspectedUpdates:
         trusted: Any = None,
         strict: bool = False,
         column_pass: ColumnPass = UNLIMITED,
-        elsewhere: UpdateRows | None = None,
     ) -> Updates:
-        """The clients of this layout; `elsewhere` are the rows of all clients if other processes hold the numbers."""
+        """Return the clients of this layout."""
         quarantined = self.quarantined(layout)
         if strict and quarantined:
             raise BadClientError(*next(iter(quarantined.items())))
         kept = [client for client in self.parsed if client not in quarantined]
-        own = [] if elsewhere else [self.parsed[client] for client in kept]
+        own = [self.parsed[client] for client in kept]
         rows = [one.row if one.layout is layout else _row(one.leaves, layout) for one in own]
         return Updates(
             layout=layout,
-            rows=elsewhere.take(kept) if elsewhere else stack(rows, layout),
-            integers=tuple([row.integers for row in rows]) if rows else ((),) * len(kept),
+            rows=stack(rows, layout),
+            integers=tuple([row.integers for row in rows]),
             clients=tuple(kept),
             n_sent=len(self.parsed) + len(self.unreadable),
             quarantined=quarantined,

@@ -23,22 +23,17 @@ class ShardInfo:
     dtypes: tuple[str, ...]  # none where there is no floating-point entry
     first: int | None
     width: int
-    dim: int | None
     device: str
     quarantined: dict[int, str]
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """The first column of each rank's shard, the dtypes of all, and the clients quarantined so far."""
+def agree(
+    shards: Sequence[ShardInfo], n_shards: int, strict: bool = False
+) -> tuple[tuple[int, ...], np.dtype, dict[int, str]]:
+    """Return the first column of each rank's shard, the widest dtype, and the clients quarantined so far.
 
-    firsts: tuple[int, ...]
-    dtypes: tuple[str, ...]
-    quarantined: dict[int, str]
-
-
-def agree(shards: Sequence[ShardInfo], n_shards: int, strict: bool = False) -> Agreement:
-    """Compare the shards of all ranks: the first `n_shards` hold all columns, the others copies in the same order."""
+    The first `n_shards` ranks hold all columns, the others copies in the same order.
+    """
     first = shards[0]
     for shard in shards:
         for name, value in first.same.items():
@@ -56,7 +51,8 @@ def agree(shards: Sequence[ShardInfo], n_shards: int, strict: bool = False) -> A
     quarantined = dict(sorted(quarantined.items()))
     if quarantined and strict:
         raise BadClientError(*next(iter(quarantined.items())))
-    return Agreement(firsts * (len(shards) // n_shards), with_floats[0].dtypes, quarantined)
+    widest = np.dtype(np.float64 if "float64" in with_floats[0].dtypes else np.float32)
+    return firsts * (len(shards) // n_shards), widest, quarantined
 
 
 def _check_same(name: str, shard: ShardInfo, value: Any, other: ShardInfo, other_value: Any) -> None:
@@ -69,7 +65,7 @@ def _check_same(name: str, shard: ShardInfo, value: Any, other: ShardInfo, other
 
 
 def _check_copy(shard: ShardInfo, original: ShardInfo) -> None:
-    if (shard.first, shard.width, shard.dim) != (original.first, original.width, original.dim):
+    if (shard.first, shard.width) != (original.first, original.width):
         raise ValueError(
             f"rank {shard.rank} must hold a copy of rank {original.rank}'s {original.width} columns from "
             f"{original.first} on; got {shard.width} from {shard.first} on."
@@ -95,9 +91,6 @@ def _first_columns(shards: Sequence[ShardInfo]) -> tuple[int, ...]:
                 f"Each must be held once."
             )
         dim, last = first + shard.width, shard.rank
-    whole = {shard.dim for shard in shards if shard.dim is not None}
-    if any(wanted != dim for wanted in whole):
-        raise ValueError(f"The updates have {max(whole)} columns, but the ranks of this group hold {dim} of them.")
     if not dim:
         raise ValueError("No rank holds any column: there is nothing to aggregate.")
     return tuple(firsts)

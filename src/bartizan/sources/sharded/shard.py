@@ -3,62 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from bartizan.sources.sharded.dtensors import ColumnRange, axis_of, dtensors_of, is_dtensor, local_part, local_parts
-from bartizan.sources.sharded.states import Placements, local_state, local_states, placements_of, states_of
+from bartizan.sources.sharded.dtensors import PlacedUpdate, Placements, local_point, local_updates
 from bartizan.updates import Updates, parse_updates
 from bartizan.updates.columns import Row, stack
 from bartizan.updates.files import open_paths
 from bartizan.updates.layout import FLOATS, Entry, Layout, Path, dtype_name, is_array, is_tensor, leaves_of
 from bartizan.updates.parse import as_list
 
-ZERO, OWN = "zero", "update"  # keys of the added column and of the client's update in an empty shard
-
-
-@dataclass(frozen=True)
-class EmptyShard:
-    """The updates of a rank without columns, each beside one column of zeros, which changes no sum.
-
-    A client that sent columns where most sent none is quarantined for its layout.
-    """
-
-    sent: list[Any]
-    points: dict[str, Any]
-
-    @cached_property
-    def _usual(self) -> tuple[Layout, list[Any]]:
-        """The layout of most clients without columns, and the arrays of one of them."""
-        parsed = [(Layout.of(leaves), leaves) for leaves in map(_leaves, self.sent) if leaves is not None]
-        usual = Layout.most_common([layout for layout, _ in parsed if not layout.dim])
-        return usual, list(next(leaves for layout, leaves in parsed if layout == usual).values())
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Dtypes of the clients' floating-point arrays; none where they sent only integers, or nothing."""
-        return tuple(sorted({entry.dtype for entry in self._usual[0].entries if entry.is_float}))
-
-    def clients(self, dtype: str = "float32") -> Updates:
-        """The updates with the added column, in the clients' dtype, or in this one where they have none."""
-        zero = self._zero(dtype)
-        points: dict[str, Any] = {
-            name: None if point is None else {ZERO: zero, OWN: point} for name, point in self.points.items()
-        }
-        return parse_updates([{ZERO: zero, OWN: update} for update in self.sent], **points)
-
-    def _zero(self, dtype: str) -> Any:
-        leaves = self._usual[1]
-        for leaf in leaves:
-            if dtype_name(leaf) in FLOATS:
-                return zeros_like(leaf, 1)
-        if leaves and is_tensor(leaves[0]):
-            return leaves[0].new_zeros(1, dtype=getattr(sys.modules["torch"], dtype))
-        return np.zeros(1, np.float64 if dtype == "float64" else np.float32)
+ZERO, OWN = "zero", "update"  # keys of the added column and of the client's update on a rank without columns
 
 
 @dataclass(frozen=True)
@@ -67,76 +25,61 @@ class Shard:
 
     clients: Updates
     first: int | None
-    width: int
-    columns: ColumnRange | None = None  # of a DTensor
-    placements: Placements | None = None  # of state dicts of DTensors
-    empty: EmptyShard | None = None
+    placements: Placements | None = None  # of DTensors
+    is_empty: bool = False
+    """Whether this rank has no columns: its clients then have one column of zeros, which changes no sum."""
 
     @classmethod
-    def of(cls, shard: Any, offset: int | None, reference: Any, trusted: Any, counts_replicated: bool = True) -> Shard:
-        """The columns of this rank; of state dicts of DTensors only one rank counts what is replicated."""
-        columns = placements = None
-        given = {"reference": reference, "trusted": trusted}
+    def of(
+        cls,
+        shard: Any,
+        placed: Sequence[PlacedUpdate],
+        offset: int | None,
+        points: dict[str, Any],
+        counts_replicated: bool = True,
+    ) -> Shard:
+        """Return the columns of this rank; of replicated DTensors only one rank counts the numbers."""
         if not is_array(shard):
             shard = as_list(open_paths(shard))
-        if dtensors_of(shard):
-            if offset is not None:
-                raise ValueError("A DTensor knows where its columns are: leave offset out.")
-            shard, columns = local_parts(shard)
-            offset = columns.first
-        elif not is_array(shard) and states_of(shard):
-            if offset is not None:
-                raise ValueError("A state dict of DTensors has no offset: leave offset out.")
-            shard, placements = local_states(shard, counts_replicated)
-        if offset is not None and (isinstance(offset, bool) or int(offset) != offset or offset < 0):
-            raise ValueError(f"offset must be the coordinate of the shard's first column, 0 or more; got {offset!r}.")
-        offset = None if offset is None else int(offset)
-        if placements is None:
-            points = {name: local_part(name, point, columns) for name, point in given.items()}
-        else:
-            points = {n: local_state(n, point, placements, counts_replicated) for n, point in given.items()}
-        if has_no_columns(shard):
-            empty = EmptyShard(list(shard), points)
-            return cls(empty.clients(), offset, 0, columns, placements, empty)
-        clients = parse_updates(shard, **points)
-        return cls(clients, offset, clients.layout.dim, columns, placements)
+        shard, placements = local_updates(shard, placed, counts_replicated)
+        if offset is not None:
+            if placements is not None:
+                raise ValueError("DTensors have no offset, since their mesh tells it: leave offset out.")
+            if isinstance(offset, bool) or int(offset) != offset or offset < 0:
+                raise ValueError(
+                    f"offset must be the coordinate of the shard's first column, 0 or more; got {offset!r}."
+                )
+            offset = int(offset)
+        points = {name: local_point(name, point, placements, counts_replicated) for name, point in points.items()}
+        if is_empty := has_no_columns(shard):
+            shard = list(map(with_zero, shard))
+            points = {name: point if point is None else with_zero(point) for name, point in points.items()}
+        return cls(parse_updates(shard, **points), offset, placements, is_empty)
+
+    @property
+    def width(self) -> int:
+        return 0 if self.is_empty else self.clients.layout.dim
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        if self.empty is not None:
-            return self.empty.dtypes
-        return tuple(sorted({entry.dtype for entry in self.clients.layout.float_entries}))
+        """Dtypes of the clients' floating-point entries; none if they sent only integers, or nothing."""
+        own = [entry for entry in self.clients.layout.float_entries if not (self.is_empty and entry.path[0] == ZERO)]
+        return tuple(sorted({entry.dtype for entry in own}))
 
     @property
     def device(self) -> str:
         return self.clients.layout.entries[0].device
 
-    def with_dtypes(self, dtypes: tuple[str, ...]) -> Shard:
-        """The same shard; an empty one without floats takes the widest of these dtypes of the other ranks."""
-        if self.empty is None or self.empty.dtypes:
-            return self
-        return replace(self, clients=self.empty.clients(max(dtypes, key=lambda name: name == "float64")))
 
-    def result(self, update: Any) -> Any:
-        """This rank's part of the result, in the container of a client's update."""
-        update = update if self.empty is None else update[OWN]
-        return update if self.columns is None else self.columns.to_dtensor(update)
-
-
-def groups_of(shard: Any) -> list[Any]:
-    """The groups that hold DTensors, one per axis of their mesh, the sharded axis first; all ranks of anything else."""
-    meshes = [(each.device_mesh, axis_of(each)) for each in dtensors_of(shard)]
-    if not meshes:
-        states = states_of(shard)
-        known = [placements_of(state)[1] for state in states]
-        meshes = [(own.mesh, own.axis) for own in known if isinstance(own, Placements)]
-        if states and not meshes:  # what is wrong with them is to be raised on all ranks of their mesh
-            meshes = [(leaf.device_mesh, None) for leaf in leaves_of(states[0]).values() if is_dtensor(leaf)]
-    if not meshes:
-        return [None]
-    (mesh, first), _ = Counter([each for each in meshes if each[1] is not None] or meshes).most_common(1)[0]
-    axes = sorted(range(mesh.ndim), key=lambda axis: axis != first)
-    return [mesh.get_group(axis) for axis in axes]
+def with_zero(update: Any) -> Any:
+    """Return an update without columns beside one column of zeros, of its own dtype and device if it has arrays."""
+    leaves = list((_leaves(update) or {}).values())
+    for leaf in leaves:
+        if dtype_name(leaf) in FLOATS:
+            return {ZERO: zeros_like(leaf, 1), OWN: update}
+    if leaves and is_tensor(leaves[0]):
+        return {ZERO: leaves[0].new_zeros(1, dtype=sys.modules["torch"].float32), OWN: update}
+    return {ZERO: np.zeros(1, np.float32), OWN: update}
 
 
 def has_no_columns(shard: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
@@ -19,7 +18,8 @@ from bartizan.rules.coordinatewise import CoordinateWise
 from bartizan.source import Roster
 from bartizan.sources.sharded.agreement import ShardInfo, agree, describe
 from bartizan.sources.sharded.collectives import Failure, RankGrid, raising_failures
-from bartizan.sources.sharded.shard import Shard, groups_of
+from bartizan.sources.sharded.dtensors import groups_of, placed_updates
+from bartizan.sources.sharded.shard import OWN, Shard
 from bartizan.sources.sharded.sharded_updates import ShardedUpdates
 from bartizan.updates import Updates
 
@@ -31,7 +31,7 @@ class ShardedAggregator:
     Each rank sketches its columns at their place among all p, the M x k numbers are summed (M x M for `Exact`), the
     first rank decides the weights and sends them to all, and each combines its own columns. The result is that of one
     process up to rounding; the traffic does not grow with p; an error of one rank, up to the last step, is raised on
-    all of them. The rule is given as in `Aggregator`, by `n_byzantine` alone too. More in `docs/distributed.md`.
+    all of them. The rule is given as in `Aggregator`, by `n_byzantine` alone too. More in `docs/guides/distributed.md`.
     """
 
     rule: Rule | CoordinateWise
@@ -66,8 +66,8 @@ class ShardedAggregator:
 
         Args:
             shard: These columns of all updates, in any form that `aggregate` takes: an (M, w) array, a list, an (M, p)
-                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], a list of flat ones, or of state dicts of
-                DTensors that are sharded over one axis of their mesh or replicated. It may have no columns, w = 0.
+                DTensor with placements [Shard(1)] or [Replicate(), Shard(1)], or a list of updates of DTensors that are
+                sharded over one axis of their mesh or replicated. It may have no columns, w = 0.
             offset: The coordinate of the first column; if no rank passes it, shards follow each other in the order of
                 ranks.
             group: Of `torch.distributed`; all processes if not given (a DTensor: those of its mesh).
@@ -79,55 +79,50 @@ class ShardedAggregator:
             strict: Raise on the first client that can't take part, on all ranks, instead of quarantining it.
         """
         watch = Stopwatch()
-        ranks = RankGrid(groups_of(shard) if group is None else [group])
+        placed = placed_updates(shard)
+        ranks = RankGrid(groups_of(shard, placed) if group is None else [group])
 
         def read() -> tuple[Shard, ShardInfo]:
             if isinstance(self.rule, Rule):
                 self.rule.check_trusted(trusted is not None)
-            mine = Shard.of(shard, offset, reference, trusted, ranks.counts_replicated)
+            points = {"reference": reference, "trusted": trusted}
+            mine = Shard.of(shard, placed, offset, points, ranks.counts_replicated)
             if group is not None and mine.placements is not None:
-                raise ValueError("State dicts of DTensors have the group of their mesh: leave group out.")
+                raise ValueError("DTensors have the group of their mesh: leave group out.")
             same = self._arguments(mine.clients, sizes, seed, history, strict)
-            place = (mine.dtypes, mine.first, mine.width, None if mine.columns is None else mine.columns.dim)
-            return mine, ShardInfo(ranks.global_rank, same, *place, mine.device, mine.clients.quarantined)
+            place = (mine.dtypes, mine.first, mine.width, mine.device)
+            return mine, ShardInfo(ranks.global_rank, same, *place, mine.clients.quarantined)
 
         read_here = ranks.attempt(read)
         infos = ranks.gather(read_here if isinstance(read_here, Failure) else read_here[1], ShardInfo)
         assert not isinstance(read_here, Failure)
-        agreement = agree(infos, ranks.n_shards, strict)
-        mine = read_here[0].with_dtypes(agreement.dtypes)
-        own = mine.clients
-        clients = replace(
-            own.only([row for row, client in enumerate(own.clients) if client not in agreement.quarantined]),
-            quarantined=agreement.quarantined,
-        )
+        firsts, dtype, quarantined = agree(infos, ranks.n_shards, strict)
+        mine, own = read_here[0], read_here[0].clients
+        kept = [row for row, client in enumerate(own.clients) if client not in quarantined]
+        clients = replace(own.only(kept), quarantined=quarantined)
         ranks.choose_sum_device([each.device for each in infos])
-
         watch.lap("agree")
-        layout, S = clients.layout, None if sizes is None else client_sizes(sizes, clients.n_sent)
-        roster = Roster(
-            clients.n_sent,
-            mine.width,
-            layout.widest,
-            clients.quarantined,
-            sizes=S,
-            strict=strict,
-            on_gpu=clients.on_gpu,
-        )
-        source = ShardedUpdates(ranks, clients, agreement.firsts[ranks.rank], max(each.width for each in infos), roster)
+        S = None if sizes is None else client_sizes(sizes, clients.n_sent)
+        on_gpu = clients.on_gpu
+        roster = Roster(clients.n_sent, mine.width, dtype, quarantined, sizes=S, strict=strict, on_gpu=on_gpu)
+        source = ShardedUpdates(ranks, clients, firsts[ranks.rank], max(each.width for each in infos), roster)
         if ranks.is_leader:
             result = ranks.attempt(
-                lambda: run(source, self._alone, seed, history=tuple(history), watch=watch), of_all_ranks=True
+                lambda: run(source, Aggregator(self.rule, self.sketch), seed, history=tuple(history), watch=watch),
+                of_all_ranks=True,
             )
             if isinstance(result, Failure):
                 ranks.broadcast(result, Failure)
             assert not isinstance(result, Failure)
         else:
             result = Aggregation.of(*source.follow(watch), roster, watch.laps)
-        update = mine.result(result.update)
+        update = result.update[OWN] if mine.is_empty else result.update
         if (placements := mine.placements) is not None:
-            counted = ranks.attempt(lambda: placements.counted(update)) if ranks.is_leader else None
-            update = placements.completed(update, ranks.broadcast(counted, dict))
+            counted: Any = {}
+            if placements.replicated:
+                own_part = ranks.attempt(lambda: placements.counted(update)) if ranks.is_leader else None
+                counted = ranks.broadcast(own_part, dict)
+            update = placements.completed(update, counted)
         return replace(result, update=update)
 
     def _arguments(
@@ -145,7 +140,3 @@ class ShardedAggregator:
             "the clients' sizes": b"" if sizes is None else client_sizes(sizes, clients.n_sent).tobytes(),
             "the seed": b"" if seed is None else str(checked_seed(seed)).encode(),
         }
-
-    @cached_property
-    def _alone(self) -> Aggregator:
-        return Aggregator(self.rule, self.sketch)

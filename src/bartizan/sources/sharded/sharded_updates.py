@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from bartizan.sources.sharded.shard import padded_to_block
 from bartizan.updates import Noise, Updates, combine
 from bartizan.updates.layout import on_host
 
+T = TypeVar("T")
 OVERFLOW = "its values are so large that their squares, summed over all ranks, overflow"
 
 
@@ -36,7 +37,6 @@ class ShardedUpdates:
         self._widest = widest  # columns of the rank that has most
         self._where = f"rank {ranks.global_rank}, columns {first} to {first + roster.dim}"
         self._norms: dict[int, float] = {}
-        self._failure: Failure | None = None
 
     def refuses(self, rule: AnyRule, sketch: Sketch) -> str | None:
         if isinstance(sketch, (Exact, StreamingSketch)):
@@ -91,22 +91,31 @@ class ShardedUpdates:
     def _measure(
         self, sketch: ColumnSketch, seed: int, clients: Sequence[int] | None, about: int | None, scale: float | None
     ) -> Measurements | None:
-        """Measure these columns, and add up all ranks' on the first one, in the dtypes and shapes that all know.
+        """Measure these columns, and add up those of all ranks on the first one.
 
-        A rank that fails sends zeros, and counts as failed. Copies do not take part: their sums would be the same.
+        Copies do not take part: their sums would be the same.
         """
-        if not self.ranks.in_first_copy:
+        in_first_copy = self.ranks.in_first_copy
+        measured = self._or_raise(lambda: self._own(sketch, seed, clients, about, scale) if in_first_copy else None)
+        if measured is None:
             return None
-        own = self.ranks.attempt(lambda: self._own(sketch, seed, clients, about, scale))
-        self._failure = own if isinstance(own, Failure) else None
-        arrays = self._zeros(sketch, clients) if isinstance(own, Failure) else summands(own)
-        *totals, failed = self.ranks.sum_to_leader([*arrays, np.array([float(self._failure is not None)])])
+        sums = summands(measured)
+        totals = dict(zip(sums, self.ranks.sum_to_leader(list(sums.values())), strict=True))
         if not self.ranks.is_leader:
             return None
-        if float(failed[0]):
-            self._ask("_raise_failure")
-        assert isinstance(own, Measurements)
-        return _with_arrays(own, totals)
+        if "gram" in totals:
+            gram = on_host(totals["gram"])
+            gram = (gram + gram.T) / 2  # symmetric to the last bit, which sums of several ranks need not be
+            dots = None if measured.trusted_dots is None else gram[-1]
+            totals = {"gram": gram, "squared_norms": np.diag(gram).copy(), "trusted_dots": dots}
+        return replace(measured, **totals)
+
+    def _or_raise(self, work: Callable[[], T]) -> T:
+        """Return the result of `work` if it fails on no rank; else raise the error on all."""
+        own = self.ranks.attempt(work)
+        self.ranks.gather(own if isinstance(own, Failure) else None, NoneType)
+        assert not isinstance(own, Failure)
+        return own
 
     def _own(
         self, sketch: ColumnSketch, seed: int, clients: Sequence[int] | None, about: int | None, scale: float | None
@@ -123,25 +132,13 @@ class ShardedUpdates:
         self._norms = dict(zip(own.clients, np.array(on_host(measured.squared_norms)).tolist(), strict=False))
         return measured
 
-    def _zeros(self, sketch: Sketch, clients: Sequence[int] | None) -> list[Any]:
-        trusted = self.clients.trusted is not None
-        M = len(self.clients if clients is None else clients) + trusted
-        if not isinstance(sketch, StreamingSketch):
-            return [np.zeros((M, M))]
-        return [np.zeros((M, sketch.working_set()[0])), np.zeros(M), np.zeros(M if trusted else 0)]
-
-    def _raise_failure(self) -> None:
-        self.ranks.gather(self._failure, NoneType)
-
     def _explain(self, clients: Sequence[int]) -> list[list[str | None]]:
-        """Of each rank, and each of these clients, what is wrong with these columns."""
+        """Return the faults of these clients in the columns of each rank; None for a client without one."""
         limit = norm_limit(self.roster.dtype)
 
         def own() -> list[str | None]:
-            faults = {
-                c: None if self._norms.get(c, 0.0) <= limit else f"{self._where}: {self._fault(c)}" for c in clients
-            }
-            return list(faults.values())
+            fit = [self._norms.get(client, 0.0) <= limit for client in clients]  # False for NaN
+            return [None if ok else f"{self._where}: {self._fault(c)}" for c, ok in zip(clients, fit, strict=True)]
 
         return self.ranks.gather(self.ranks.attempt(own), list)
 
@@ -152,31 +149,14 @@ class ShardedUpdates:
         """Combine this rank's columns."""
         decision, own = judgement.decision, self._only(judgement.clients)
         noise = Noise(decision.noise, judgement.seed, self.first)
-        update = self.ranks.attempt(lambda: combine(own, decision.weights, decision.coordinate_stage, noise))
-        self.ranks.gather(update if isinstance(update, Failure) else None, NoneType)
-        return Combined(update)
+        return Combined(self._or_raise(lambda: combine(own, decision.weights, decision.coordinate_stage, noise)))
 
     def _only(self, clients: Sequence[int]) -> Updates:
         own = self.clients
         return own if len(clients) == len(own) else own.only([own.clients.index(client) for client in clients])
 
 
-def summands(measured: Measurements) -> list[Any]:
-    """The sums that measurements are made of."""
-    if measured.sketches is None:
-        return [measured.gram]
-    dots = measured.trusted_dots
-    return [measured.sketches, measured.squared_norms, measured.squared_norms[:0] if dots is None else dots]
-
-
-def _with_arrays(measured: Measurements, sums: Sequence[Any]) -> Measurements:
-    """The measurements with these sums in place of their own."""
-    trusted = measured.trusted_dots is not None
-    if measured.sketches is None:
-        gram = on_host(sums[0])
-        gram = (gram + gram.T) / 2  # symmetric to the last bit, which sums of several ranks need not be
-        return replace(
-            measured, gram=gram, squared_norms=np.diag(gram).copy(), trusted_dots=gram[-1] if trusted else None
-        )
-    sketches, norms, dots = sums
-    return replace(measured, sketches=sketches, squared_norms=norms, trusted_dots=dots if trusted else None)
+def summands(measured: Measurements) -> dict[str, Any]:
+    """Return the sums that measurements are made of, by field."""
+    names = ("gram",) if measured.sketches is None else ("sketches", "squared_norms", "trusted_dots")
+    return {name: value for name in names if (value := getattr(measured, name)) is not None}
