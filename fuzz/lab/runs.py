@@ -26,8 +26,8 @@ from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.lab.runs.folder import recorded as recorded_by
 from bartizan.lab.runs.progress_display import Display
 from bartizan.lab.runs.run import lines_of
+from bartizan.lab.training.optimisers import OPTIMISERS
 from bartizan.lab.training.server import Server
-from bartizan.lab.training.step_sizes import STEP_SIZES
 from bartizan.records import AnotherRunError, CorruptFileError
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, documented, require, surface_of_calls
 from fuzz.values import changed, files, pick, rarely
@@ -153,7 +153,7 @@ TENSORS = [
 @st.composite
 def _forged(draw):
     """Draw a server after some steps, and its state, changed; not at all in a quarter of the cases."""
-    optimiser = pick(draw, ["sgd", "momentum", *(["prodigy"] if find_spec("prodigyopt") else []), *STEP_SIZES])
+    optimiser = pick(draw, [one for one in OPTIMISERS if one != "prodigy" or find_spec("prodigyopt")])
     one, other = (Server(torch.ones(6), 4, Settings(optimiser), step_size=0.1, rounds=5) for _ in range(2))
     for _ in range(draw(st.integers(0, 2))):
         one.step(torch.ones(6))

@@ -49,14 +49,6 @@ class ClientUpdates(NamedTuple):
     losses: Tensor  # (m,)
 
 
-class _Group(NamedTuple):
-    """Clients that are computed at once, and the examples of their steps, (steps, batch) each; the longest first."""
-
-    clients: list[int]
-    examples: list[Array]
-    round: int
-
-
 class Clients:
     """Clients that hold a part of the images each.
 
@@ -110,8 +102,8 @@ class Clients:
         for start in range(0, len(clients), self.at_once):
             some = order[start : start + self.at_once]
             rows = slice(start, start + len(some))
-            group = _Group([clients[i] for i in some], [drawn[i] for i in some], round)
-            sent.losses[rows] = self._train(weights, group, sent.updates[rows])
+            augments = [self._augment(round, clients[i]) for i in some] if self.augment else []
+            sent.losses[rows] = self._train(weights, [drawn[i] for i in some], augments, sent.updates[rows])
         if order != sorted(order):
             back = torch.tensor(np.argsort(order), device=weights.device)
             sent = ClientUpdates(sent.updates[back], sent.losses[back])
@@ -137,20 +129,19 @@ class Clients:
                 raise ValueError(f"the last update of a client must be a tensor of float32 and shape {size}")
         self.sent = {known[name]: update.to(self.images.labels.device) for name, update in sent.items()}
 
-    def _train(self, weights: Tensor, group: _Group, out: Tensor) -> Tensor:
-        """Write the updates of a group to `out`, and return its losses."""
+    def _train(self, weights: Tensor, drawn: list[Array], augments: list[torch.Generator], out: Tensor) -> Tensor:
+        """Write the updates of clients with these examples, the most steps first, to `out`; return their losses."""
         n, work = self.flat.n_parameters, self.work
-        augments = [self._augment(group.round, client) for client in group.clients] if self.augment else []
-        first = self.gradients(weights, *self._batch(group, 0, augments), out=out)
+        first = self.gradients(weights, *self._batch(drawn, 0, augments), out=out)
         if work.work == "gradient":
             torch.sub(weights[n:], out[:, n:], out=out[:, n:])
             return first.losses
-        steps = np.array([len(examples) for examples in group.examples])
+        steps = np.array([len(examples) for examples in drawn])
         velocity, losses = out[:, :n].clone(), first.losses
         here = torch.cat([torch.add(weights[:n], velocity, alpha=-work.step_size), out[:, n:]], dim=1)
         for step in range(1, steps[0]):
             m = int((steps > step).sum())
-            got = self.gradients(here[:m], *self._batch(group, step, augments), out=out[:m])
+            got = self.gradients(here[:m], *self._batch(drawn, step, augments), out=out[:m])
             torch.add(got.rows[:, :n], velocity[:m], alpha=work.momentum, out=velocity[:m])
             here[:m, :n].sub_(velocity[:m], alpha=work.step_size)
             here[:m, n:] = got.rows[:, n:]
@@ -158,9 +149,9 @@ class Clients:
         torch.sub(weights, here, out=out)
         return losses / torch.from_numpy(steps).to(losses)
 
-    def _batch(self, group: _Group, step: int, augments: list[torch.Generator]) -> tuple[Tensor, Tensor]:
+    def _batch(self, drawn: list[Array], step: int, augments: list[torch.Generator]) -> tuple[Tensor, Tensor]:
         """Return the images and labels of this step, of the clients that take it."""
-        indices = np.stack([examples[step] for examples in group.examples if len(examples) > step])
+        indices = np.stack([examples[step] for examples in drawn if len(examples) > step])
         where = torch.from_numpy(indices).to(self.images.labels.device)
         if not augments:
             return self.images.batch(where), self.images.labels[where]

@@ -32,7 +32,7 @@ class GroupedConv(GroupedLayer):
     def compute(self, ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=CHANNELS_LAST)
         ctx.save_for_backward(x)
-        weight, bias = self.weight.weights, None if self.bias is None else self.bias.weights
+        weight, bias = self.weights()
         if not self.pass_buffers.shared:
             return self.with_own_weights(x, weight, bias).detach()  # no view, as the next layer may write to it
         weight = weight.contiguous(memory_format=CHANNELS_LAST)
@@ -40,10 +40,10 @@ class GroupedConv(GroupedLayer):
 
     def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor | None:
         (x,), g = ctx.saved_tensors, gradient.contiguous(memory_format=CHANNELS_LAST)
-        self.weight.rows.copy_(self.weights_gradient(g, x))
+        self.rows(self.weight).copy_(self.weights_gradient(g, x))
         if self.bias is not None:
-            torch.sum(self.by_client(g.permute(0, 2, 3, 1)), 1, out=self.bias.rows)
-        return self.images_gradient(g, x, self.weight.weights) if ctx.needs_input_grad[0] else None
+            torch.sum(self.by_client(g.permute(0, 2, 3, 1)), 1, out=self.rows(self.bias))
+        return self.images_gradient(g, x) if ctx.needs_input_grad[0] else None
 
     def with_own_weights(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve with each client's own weights."""
@@ -63,7 +63,7 @@ class GroupedConv(GroupedLayer):
 
     def weights_gradient(self, g: Tensor, x: Tensor) -> Tensor:
         """Return each client's gradient of the weight, (m, out, in / groups, kh, kw)."""
-        m, shape = self.pass_buffers.m, self.weight.entry.shape
+        m, shape = self.pass_buffers.m, self.weight.shape
         if self.groups > 1:
             like = g.new_empty(m * shape[0], *shape[1:])
             beside = channels_of_all(g, m), channels_of_all(x, m)
@@ -72,8 +72,8 @@ class GroupedConv(GroupedLayer):
         product = self.by_client(g.permute(0, 2, 3, 1)).mT @ seen
         return product.view(m, shape[0], *self.kernel, shape[1]).permute(0, 1, 4, 2, 3)
 
-    def images_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        m = self.pass_buffers.m
+    def images_gradient(self, g: Tensor, x: Tensor) -> Tensor:
+        m, (weight, _) = self.pass_buffers.m, self.weights()
         if self.pass_buffers.shared:
             return self.by_torch(g, x, weight.contiguous(memory_format=CHANNELS_LAST), self.groups, 0)
         if self.groups > 1:

@@ -29,30 +29,14 @@ class PassBuffers:
         return len(self.rows)
 
 
-class LayerTensor:
-    """One tensor of a layer: its values, shared or one row per client, and its gradients."""
-
-    def __init__(self, pass_buffers: PassBuffers, entry: TensorEntry) -> None:
-        self.pass_buffers, self.entry = pass_buffers, entry
-
-    @property
-    def weights(self) -> Tensor:
-        return self.entry.of(self.pass_buffers.weights)
-
-    @property
-    def rows(self) -> Tensor:
-        """Return the part of the rows for its gradient, or for the statistic after the batch: (m, ...)."""
-        return self.entry.of(self.pass_buffers.rows)
-
-
 class GroupedLayer(nn.Module):
     """A layer that computes m clients' images at once, (m * batch, ...), and keeps their gradients apart."""
 
     def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.Module) -> None:
         super().__init__()
         self.pass_buffers, self.name = pass_buffers, name
-        self.weight = self.part("weight")
-        self.bias = None if layer.bias is None else self.part("bias")
+        self.weight = self.entry("weight")
+        self.bias = None if layer.bias is None else self.entry("bias")
 
     def forward(self, x: Tensor) -> Tensor:
         return _Autograd.apply(x, self.pass_buffers.anchor, self)  # type: ignore[no-untyped-call]
@@ -65,8 +49,17 @@ class GroupedLayer(nn.Module):
     def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor | None:
         """Write each client's gradients to its row, and return that of the input if it is needed."""
 
-    def part(self, name: str) -> LayerTensor:
-        return LayerTensor(self.pass_buffers, self.pass_buffers.entries[f"{self.name}.{name}" if self.name else name])
+    def entry(self, name: str) -> TensorEntry:
+        return self.pass_buffers.entries[f"{self.name}.{name}" if self.name else name]
+
+    def weights(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias, shared or one row per client."""
+        values = self.pass_buffers.weights
+        return self.weight.of(values), None if self.bias is None else self.bias.of(values)
+
+    def rows(self, entry: TensorEntry) -> Tensor:
+        """Return the part of the rows for a tensor's gradient, or for a statistic after the batch: (m, ...)."""
+        return entry.of(self.pass_buffers.rows)
 
     def by_client(self, x: Tensor) -> Tensor:
         """Return (m * batch, ...) as (m, everything before the last dimension, last)."""
@@ -89,7 +82,7 @@ class GroupedLinear(GroupedLayer):
 
     def compute(self, ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        weight, bias = self.weight.weights, None if self.bias is None else self.bias.weights
+        weight, bias = self.weights()
         if self.pass_buffers.shared:
             return functional.linear(x, weight, bias)
         out = x.new_empty(len(x), weight.shape[1])  # no view, as the next layer may write to it
@@ -98,12 +91,12 @@ class GroupedLinear(GroupedLayer):
 
     def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor | None:
         (x,), g = ctx.saved_tensors, self.by_client(gradient)
-        torch.bmm(g.mT, self.by_client(x), out=self.weight.rows)
+        torch.bmm(g.mT, self.by_client(x), out=self.rows(self.weight))
         if self.bias is not None:
-            torch.sum(g, 1, out=self.bias.rows)
+            torch.sum(g, 1, out=self.rows(self.bias))
         if not ctx.needs_input_grad[0]:
             return None
-        weight = self.weight.weights
+        weight, _ = self.weights()
         return gradient @ weight if self.pass_buffers.shared else (g @ weight).flatten(0, 1)
 
 
@@ -121,10 +114,10 @@ class GroupedNorm(GroupedLayer):
     def __init__(self, pass_buffers: PassBuffers, name: str, layer: nn.GroupNorm | nn.BatchNorm2d) -> None:
         super().__init__(pass_buffers, name, layer)
         self.eps = layer.eps
-        self.statistics: tuple[LayerTensor, LayerTensor] | None = None
+        self.statistics: tuple[TensorEntry, TensorEntry] | None = None
         if isinstance(layer, nn.BatchNorm2d):
             assert layer.momentum is not None
-            self.statistics = self.part("running_mean"), self.part("running_var")
+            self.statistics = self.entry("running_mean"), self.entry("running_var")
             self.momentum = layer.momentum
             self.groups = layer.num_features
         else:
@@ -146,10 +139,11 @@ class GroupedNorm(GroupedLayer):
         inverse = self.to_channels((variance + self.eps).rsqrt_(), C)
         ctx.save_for_backward(centred, inverse)
         ctx.n = n
-        assert self.bias is not None
-        scale = self.per_unit(self.weight.weights, U) * inverse
+        weight, bias = self.weights()
+        assert bias is not None
+        scale = self.per_unit(weight, U) * inverse
         out = torch.empty_like(x)  # no view, as the next layer may write to it
-        torch.addcmul(self.per_unit(self.bias.weights, U)[:, None], centred, scale[:, None], out=self.units(out))
+        torch.addcmul(self.per_unit(bias, U)[:, None], centred, scale[:, None], out=self.units(out))
         return out
 
     def differentiate(self, ctx: Any, gradient: Tensor) -> Tensor:
@@ -160,8 +154,8 @@ class GroupedNorm(GroupedLayer):
         sums, normed = g.sum(1), (g * centred).sum(1) * inverse
         assert self.bias is not None
         for part, by_unit in ((self.bias, sums), (self.weight, normed)):
-            torch.sum(by_unit.view(self.pass_buffers.m, -1, C), 1, out=part.rows)
-        weight = self.per_unit(self.weight.weights, U)
+            torch.sum(by_unit.view(self.pass_buffers.m, -1, C), 1, out=self.rows(part))
+        weight = self.per_unit(self.weights()[0], U)
         first, second = (self.to_channels(self.by_group(weight * s), C) / ctx.n for s in (sums, normed))
         dx = torch.empty_like(gradient)
         out = self.units(dx)
@@ -188,4 +182,5 @@ class GroupedNorm(GroupedLayer):
         """Write the running statistics after this batch; as in torch, the variance is the unbiased one."""
         assert self.statistics is not None
         for part, batch in zip(self.statistics, (mean, variance * (n / (n - 1))), strict=True):
-            part.rows.copy_(torch.lerp(part.weights.expand_as(batch), batch, self.momentum))
+            before = part.of(self.pass_buffers.weights).expand_as(batch)
+            self.rows(part).copy_(torch.lerp(before, batch, self.momentum))
