@@ -18,7 +18,6 @@ from bartizan.lab.data.loaders import load
 from bartizan.lab.report.write import _remove_old
 from bartizan.lab.runs.checkpoint import Checkpoint
 from bartizan.lab.runs.folder import recorded
-from bartizan.updates.spill import remove_leftovers
 from fuzz.lab.data import FORMATS, written
 from fuzz.lab.runs import END, EXPERIMENT, ROUNDS, RUN, SAVED, WHOLE, line_of, reported
 from fuzz.surfaces import ACCEPTED, COMPARED, RefusedError, Surface, fair, on_purpose, require
@@ -77,7 +76,6 @@ READERS = [
     ("checkpoint.pt", SAVED, _in_folder(Checkpoint.load), {}),
     ("a.toml", b"rounds = 3", Experiment.from_toml, {}),
     ("accuracy.png", b"", _remove_old, {}),
-    ("bartizan-round-1.lock", b"", _in_folder(remove_leftovers), {}),
     *[reader for name, format in DATA_SETS for reader in _data_set(name, format)],
     *([("bartizan.json", json.dumps({"reputation": {}}).encode(), _job, {})] if find_spec("nvflare") else []),
 ]

@@ -20,7 +20,7 @@ import torch
 
 import bartizan as bz
 from bartizan.round import in_order
-from bartizan.updates import spill
+from places import spilled_bytes
 
 M = 9
 RULES = [
@@ -411,7 +411,6 @@ def test_a_deadline_takes_what_is_there_and_nothing_that_is_still_added_leaks_in
         assert r.close() is out
         assert r.clients == tuple(range(6))
     np.testing.assert_array_equal(out.weights, bz.aggregate(x, bz.MultiKrum(1)).weights)
-    assert list(tmp_path.glob("spill/*")) == []
 
 
 def test_before_its_deadline_a_close_waits_for_all_who_are_expected():
@@ -510,11 +509,12 @@ def test_a_wrong_deadline_or_id_closes_nothing(options, error, says):
         assert r.close().update == [3.0]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed as Linux does")
 @pytest.mark.parametrize("how", ["close", "exit", "error", "forgotten"])
 def test_no_spilled_file_outlives_its_round(how, tmp_path):
     r = bz.Aggregator(bz.Mean()).round(spill=tmp_path)
     r.add(np.ones(10), 1)
-    assert len(list(tmp_path.glob("*/*.update"))) == 1
+    assert spilled_bytes(tmp_path) > 0
     if how == "close":
         out = r.close()
         assert out.update.tolist() == [1.0] * 10
@@ -526,60 +526,26 @@ def test_no_spilled_file_outlives_its_round(how, tmp_path):
             raise KeyError
     else:
         del r
-    assert list(tmp_path.iterdir()) == []
+    assert spilled_bytes(tmp_path) == 0
 
 
 KILLED = """
 import sys, numpy as np, bartizan as bz
 r = bz.Aggregator(bz.Mean(), sketch=bz.Exact()).round(spill=sys.argv[1])
-print("open", flush=True)
 for m in range(10_000):
     r.add(np.full(2**22, m, np.float32), m)
     print(m, flush=True)
 """
 
 
-def test_a_round_that_is_killed_leaves_one_file_and_the_next_one_cleans_up(tmp_path):
-    """The child writes 16 MB updates without end, so a kill at some moment hits a write: of the last one."""
-    for pause in (0.02, 0.05, 0.08):
-        child = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        assert child.stdout.readline() == "open\n"
-        child.stdout.readline()
-        time.sleep(pause)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-        (left,) = (path for path in tmp_path.iterdir() if path.is_dir())
-        (path,) = left.glob("*.update")
-        numbers = np.fromfile(path, np.float32)
-        complete = len(numbers) // 2**22
-        for m, update in enumerate(numbers[: complete * 2**22].reshape(-1, 2**22)[:-1]):
-            assert (update == m).all()
-        with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as r:
-            assert not left.exists()
-            r.add([1.0, 2.0], 0)
-            assert r.close().update.tolist() == [1.0, 2.0]
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_living_round_spilled_is_left_alone(tmp_path):
-    (tmp_path / "somebody's.npy").touch()
-    with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as first:
-        first.add([1.0], 0)
-        with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as second:
-            second.add([5.0], 0)
-            assert spill.remove_leftovers(tmp_path) == []
-            assert first.close().update.tolist() == [1.0]
-            assert second.close().update.tolist() == [5.0]
-    assert [path.name for path in tmp_path.iterdir()] == ["somebody's.npy"]
-
-
-def test_what_is_no_lock_of_ours_stops_no_round(tmp_path):
-    (tmp_path / "bartizan-round-0.lock").mkdir()
-    with bz.Aggregator(bz.Mean()).round(spill=tmp_path) as r:
-        r.add([1.0], 0)
-        assert r.close().update.tolist() == [1.0]
+def test_a_round_that_is_killed_leaves_nothing(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "0\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_can_be_added_and_bad_ones_are_quarantined(tmp_path):
@@ -593,7 +559,7 @@ def test_files_can_be_added_and_bad_ones_are_quarantined(tmp_path):
         assert "0.npy can't be opened" in r.add(paths[0], 0)
         for m in range(1, M):
             assert r.add(paths[m], m) is None
-        assert list((tmp_path / "spill").glob("*/*")) == []  # they are on disk already
+        assert spilled_bytes(tmp_path / "spill") == 0  # they are on disk already
         assert_same(r.close(), aggregator(paths, seed=1))
 
 

@@ -90,7 +90,6 @@ class Round(Generic[U]):
         self._stored: dict[Any, StoredUpdate] = {}
         self._failed: dict[Any, str] = {}
         self._adding: set[Any] = set()
-        self._running = 0  # calls of `add`, also those of clients that have failed meanwhile
         self._changed = threading.Condition()
         self._state = "open"
         self._result: Aggregation[U] | None = None
@@ -235,15 +234,6 @@ class Round(Generic[U]):
         else:
             self._stored = {}
         self._arrivals.forget()
-        if self._spill is not None:
-            self._clear_spill(self._spill)
-
-    def _clear_spill(self, spill: Spill) -> None:
-        """Remove the spilled files of a round that is over, when no late update is being written there any more."""
-        with self._changed:
-            over = self._state in ("closed", "discarded") and not self._running
-        if over:
-            spill.clear()
 
     @contextmanager
     def _begin_add(self, client: Any) -> Iterator[None]:
@@ -252,16 +242,12 @@ class Round(Generic[U]):
         with self._changed:
             self._check_new(client)
             self._adding.add(client)
-            self._running += 1
         try:
             yield
         finally:
             with self._changed:
                 self._adding.discard(client)
-                self._running -= 1
                 self._changed.notify_all()
-            if self._spill is not None:
-                self._clear_spill(self._spill)
 
     def _check_new(self, client: Any, *, failing: bool = False) -> None:
         if self._state != "open":

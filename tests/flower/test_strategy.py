@@ -343,7 +343,7 @@ def test_a_spill_without_room_costs_a_node_its_reply_or_the_round(tmp_path, monk
     np.testing.assert_allclose(result.arrays["w"].numpy(), 1, atol=0.05)
 
     with monkeypatch.context() as patch:
-        patch.setattr(spill, "_locked", full)
+        patch.setattr(spill.tempfile, "TemporaryFile", full)
         _, result = run(honest(), rounds=2, spill=tmp_path, folder=tmp_path / "run")
     assert [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()] == [1, 1]
     assert "no room to keep replies" in results.read(tmp_path / "run").rounds[1]["note"]

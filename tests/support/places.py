@@ -1,5 +1,6 @@
 """Things other than regular files that may stand in the place of one."""
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -30,3 +31,13 @@ def put(kind: str, path: Path) -> None:
     if path.is_symlink() or path.exists():
         path.unlink()
     KINDS[kind](path)
+
+
+def spilled_bytes(place: Path, process: int | str = "self") -> int:
+    """The bytes that a process (of Linux) has spilled to a folder: the files have no name, but descriptors."""
+    total = 0
+    for held in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the descriptor that lists them
+            if os.readlink(held).startswith(f"{place}/"):
+                total += held.stat().st_size
+    return total

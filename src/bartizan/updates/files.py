@@ -34,8 +34,9 @@ from bartizan.updates.headers import (
     write_safetensors_header,
 )
 from bartizan.updates.layout import Unreadable, dtype_name, is_tensor, leaves_of, like_leaf
-from bartizan.updates.mapping import MAX_MAPPED, MappedFile, copied, n_mapped
+from bartizan.updates.mapping import MAX_MAPPED, MappedFile, n_mapped
 from bartizan.updates.server_inputs import server_leaves
+from bartizan.updates.spill import copied
 from bartizan.updates.stores import MAX_UPDATE_BYTES, TIMEOUT, FetchLimits, StoredPlace, uploaded
 
 UPDATES_AT_A_TIME = 16  # that are fetched from stores

@@ -1,8 +1,4 @@
-"""Files mapped into memory: no descriptor is kept, and their addresses are known from the mappings themselves.
-
-Files that are more than a process may map are copied to temporary ones, which are mapped in large pieces. Such a file
-has no name (its folder is TMPDIR), and its disk space is free when no array of it is left.
-"""
+"""Files mapped into memory: no descriptor is kept, and their addresses are known from the mappings themselves."""
 
 from __future__ import annotations
 
@@ -10,20 +6,15 @@ import ctypes
 import mmap
 import os
 import sys
-import tempfile
 import threading
-import weakref
 from bisect import bisect_left, bisect_right
 from functools import cache
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from bartizan._util.types import Array
-from bartizan.errors import server_error
 
-PIECE_BYTES = 2**28  # that are mapped at a time, at least
-CHUNK_BYTES = 2**22  # that are copied at a time
 MAX_MAPPED = 2**14  # of the 65,530 mappings that Linux allows a process
 NEIGHBOURS = 2**21  # bytes that the kernel may map at a time around the page that was asked for
 DONTNEED = 4  # MADV_DONTNEED
@@ -102,8 +93,6 @@ class _Bytes:
 
 # `MappedFile.__del__`, which may run at any time, changes only `_parts`: starts without a part there are passed over.
 _lock = threading.RLock()
-_newest_lock = threading.Lock()
-_newest: weakref.ref[Piece] | None = None  # of the temporary files, that which still has room
 _starts: list[int] = []  # sorted
 _parts: dict[int, MappedPart] = {}
 
@@ -183,46 +172,10 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def copied(file: IO[bytes], size: int) -> Array:
-    """Return the first `size` bytes of a file in a copy that is mapped, which nobody else can write to."""
-    global _newest
-    with _newest_lock:
-        piece = None if _newest is None else _newest()
-        if piece is None or piece.end + size > piece.size:
-            piece = Piece(max(size, PIECE_BYTES))
-            _newest = weakref.ref(piece)
-        return piece.append(file, size)
-
-
-class Piece(MappedFile):
-    """A temporary file that is mapped beyond its end; it lasts as long as arrays of it do."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.end = size, 0
-        try:
-            self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (held as long as the piece)
-            weakref.finalize(self, self.file.close)
-            super().__init__(self.file.fileno(), size, "read")
-        except OSError as full:
-            raise server_error(full, f"A temporary file of {size:,} bytes can't be mapped") from full
-
-    def append(self, file: IO[bytes], size: int) -> Array:
-        """Copy a file to the end; return its bytes."""
-        self.file.seek(self.end)
-        for at in range(0, size, CHUNK_BYTES):
-            chunk = os.pread(file.fileno(), min(CHUNK_BYTES, size - at), at)
-            if len(chunk) < min(CHUNK_BYTES, size - at):
-                raise ValueError("it was cut short while it was being read")
-            while chunk:
-                chunk = chunk[self.file.write(chunk) :]
-        begin, self.end = self.end, self.end + size + -size % mmap.PAGESIZE
-        return self.memory(writable=True)[begin : begin + size]  # as torch wants to hear; nobody writes
-
-
 def _forget() -> None:
-    """Renew the locks in a forked child, where no thread can release them; the newest file stays its parent's."""
-    global _lock, _newest_lock, _newest
-    _lock, _newest_lock, _newest = threading.RLock(), threading.Lock(), None
+    """Renew the lock in a forked child, where no thread can release it."""
+    global _lock
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget)
