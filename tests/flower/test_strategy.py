@@ -332,7 +332,7 @@ def test_a_subclass_may_configure_rounds_by_itself(tmp_path):
 def test_a_spill_without_room_costs_a_node_its_reply_or_the_round(tmp_path, monkeypatch):
     from bartizan.updates import spill
 
-    def full(*given):
+    def full(*given, **more):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     keep = spill.Spill.keep

@@ -46,14 +46,16 @@ class RoundOutcome:
     def close(self, opened: OpenRound) -> None:
         """Close a round; whatever that raises is the reason for a refusal."""
         self.clients = sorted(opened.clients)
-        judged: Any = opened
+        out: tuple[Mapping[Any, str], Mapping[Any, str]]
         try:
-            self.result = judged = opened.close()
-        except TooFewClientsError as too_few:
-            self.refused, judged = too_few.problem, too_few
+            self.result = opened.close()
+        except TooFewClientsError as too_few:  # which is not kept: its traceback holds the updates
+            self.refused, out = too_few.problem, (too_few.quarantined, too_few.failed)
         except Exception as wrong:  # a rule, of a plug-in too, may raise anything
-            self.refused = server_problem(wrong)
-        self.quarantined, self.failed = dict(judged.quarantined), dict(judged.failed)
+            self.refused, out = server_problem(wrong), (opened.quarantined, opened.failed)
+        else:
+            out = self.result.quarantined, self.result.failed
+        self.quarantined, self.failed = map(dict, out)
 
     @property
     def weights(self) -> dict[Any, float] | None:

@@ -159,5 +159,5 @@ def _forget() -> None:
     _copies = TemporaryFiles()
 
 
-_forget()
+_copies = TemporaryFiles()
 os.register_at_fork(after_in_child=_forget)
