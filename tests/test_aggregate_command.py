@@ -24,7 +24,6 @@ from bartizan.aggregate_command import _StageLines
 from bartizan.aggregate_places import Pattern, client_names
 from bartizan.registry import default_rule
 from bartizan.updates import stores
-from object_server import ObjectServer
 
 M = 9
 RULE = ["--rule", "nnm >> geometric-median", "--byzantine", "2", "--seed", "7"]
@@ -429,47 +428,6 @@ def test_a_package_that_a_protocol_needs_is_named(where, tmp_path):
     assert done.returncode == 2
     assert re.search("^bartizan aggregate: s3://b/next.npy can't be .*s3fs", done.stderr)
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_dask_workers_share_the_clients(clients, tmp_path):
-    pytest.importorskip("bartizan.partitioned", reason="clients are divided by bartizan.partitioned")
-    distributed = pytest.importorskip("dask.distributed", reason="needs Dask, of the extra dask")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        command = [sys.executable, "-m", "bartizan", "aggregate", *map(str, clients), *RULE, "--sketch", "rotated"]
-        command += ["--out", str(tmp_path / "next.npy"), "--report", str(tmp_path / "round.json")]
-        subprocess.run([*command, "--dask", cluster.scheduler_address], check=True, timeout=300)
-    expected = bz.aggregate(clients, bz.NNM(2) >> bz.GeometricMedian(), sketch="rotated", seed=7)
-    assert json.loads((tmp_path / "round.json").read_text())["weights"] == expected.weights.tolist()
-    np.testing.assert_allclose(np.load(tmp_path / "next.npy"), expected.update, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["dask", "ray"])
-def test_the_timeout_of_a_request_holds_on_workers(engine, clients, tmp_path):
-    options = [*RULE, "--sketch", "rotated", "--out", tmp_path / "next.npy", "--report", tmp_path / "round.json"]
-    with ObjectServer() as server:
-        places = [server.put(f"/{path.name}", path.read_bytes()) for path in clients]
-        server.faults["/client-5.npy"] = "slow", 1
-        if engine == "dask":
-            distributed = pytest.importorskip("dask.distributed", reason="needs Dask, of the extra dask")
-            with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-                done = command(*places, *options, "--timeout", 1.5, "--dask", cluster.scheduler_address)
-        else:
-            pytest.importorskip("ray", reason="needs Ray, of the extra ray")
-            done = command(*places, *options, "--timeout", 1.5, "--ray", "local")
-    assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "round.json").read_text())["quarantined"]
-    assert list(told) == ["client-3", "client-5"]
-    assert "no answer in 1.5 s" in told["client-5"]
-
-
-def test_a_scheduler_that_is_not_there_is_an_error_in_time(clients, closed, tmp_path):
-    pytest.importorskip("dask.distributed", reason="needs Dask, of the extra dask")
-    options = [*RULE, "--sketch", "rotated", "--out", tmp_path / "next.npy", "--timeout", 1.5]
-    done = command(*clients, *options, "--dask", f"tcp://{closed}")
-    assert done.returncode == 2
-    assert re.search(r"after 1\.5 s", done.stderr.decode().splitlines()[-1])
 
 
 def test_a_client_that_rewrites_its_file_meanwhile_is_quarantined(clients, tmp_path, monkeypatch):

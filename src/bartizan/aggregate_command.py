@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from bartizan import __version__, registry
 from bartizan._util.arguments import seconds
 from bartizan._util.atomic import write_whole
 from bartizan._util.console import ProgressLine
-from bartizan._util.redact import without_addresses_secrets, without_secrets
+from bartizan._util.redact import without_secrets
 from bartizan._util.text import short
 from bartizan.aggregate import aggregate
-from bartizan.aggregate_places import Pattern, Place, client_names, folder_hint, refuse_overwriting, sizes_in, told
+from bartizan.aggregate_places import Pattern, client_names, folder_hint, refuse_overwriting, sizes_in, told
 from bartizan.errors import BadClientError, TooFewClientsError
 from bartizan.judge.byzantine_budget import lowered
 from bartizan.result import Aggregation
 from bartizan.updates.files import create_update, is_address, max_bytes_like, open_paths, open_point
 from bartizan.updates.layout import Unreadable
 from bartizan.updates.parse import parse_updates
-from bartizan.updates.stores import TIMEOUT, StoredPlace, explained, filesystem, uploaded
+from bartizan.updates.stores import TIMEOUT, uploaded
 
-TOO_FEW = 3  # exit status if there is no robust result; 2 is for wrong arguments, 1 for workers that fail
-READ = ("--reference", "--trusted", "--sizes")
-STEP_TIMEOUT_S = 3600.0  # in which workers must answer a step, which is many requests
+TOO_FEW = 3  # exit status if there is no robust result; 2 is for wrong arguments
 MAX_REASON_CHARS = 2000  # in the report
 MAX_PROBLEM_CHARS = 4000
 MAX_NAME_CHARS = 60  # that widen the column of names; a longer name moves the columns of its own line alone
 MAX_CLIENTS_SHOWN = 50  # in the table that is printed; the report has all
 EPILOG = """exit status: 0 the result is written; 2 a wrong argument, or a file that can't be read or written;
-3 too few clients can take part, or --strict and one can't: nothing but the report is written; 1 workers failed"""
+3 too few clients can take part, or --strict and one can't: nothing but the report is written"""
 
 
 def add_to(commands: Any) -> None:
@@ -60,9 +54,6 @@ def add_to(commands: Any) -> None:
     option("--seed", type=int, help="of the projection (default: secret, and written to the report)")
     option("--timeout", type=seconds, default=TIMEOUT, help=f"seconds for one request (default {TIMEOUT:g})")
     option("--strict", action="store_true", help="stop at the first client that can't take part")
-    engine = parser.add_mutually_exclusive_group()
-    engine.add_argument("--dask", metavar="ADDRESS", help="divide the clients among the workers of this scheduler")
-    engine.add_argument("--ray", metavar="ADDRESS", help="divide the clients among the CPUs of this cluster, or 'auto'")
     parser.set_defaults(run=_run)
 
 
@@ -74,8 +65,8 @@ def _run(options: argparse.Namespace) -> int:
     patterns = [Pattern.of(text, options.timeout) for text in options.updates]
     clients = client_names(patterns)
     places, names = list(clients), list(clients.values())
-    read = {option: getattr(options, option.removeprefix("--")) for option in READ}
-    refuse_overwriting({"--out": options.out, "--report": options.report}, read, patterns)
+    inputs = {"--reference": options.reference, "--trusted": options.trusted, "--sizes": options.sizes}
+    refuse_overwriting({"--out": options.out, "--report": options.report}, inputs, patterns)
     report: dict[str, Any] = {"version": 1, "bartizan": __version__, "rule": repr(rule), "sketch": str(sketch)}
     report |= {"byzantine": options.byzantine, "out": without_secrets(options.out), "clients": names}
     try:
@@ -83,22 +74,27 @@ def _run(options: argparse.Namespace) -> int:
             raise TooFewClientsError(f"Nothing matches {' '.join(map(told, options.updates))}.")
         sizes, lacking = None, dict[int, Unreadable]()
         if options.sizes is not None:
-            whole = {place: pattern.whole_name(place) for pattern in patterns for place in pattern.places}
-            sizes, lacking = sizes_in(options.sizes, names, [whole[place] for place in places])
-        updates = [lacking.get(client, _absolute(place)) for client, place in enumerate(places)]
-        shared: dict[str, Any] = {
-            "sketch": sketch,
-            "sizes": sizes,
-            "reference": _point(options.reference, options.timeout),
-            "trusted": _point(options.trusted, options.timeout),
-            "seed": options.seed,
-            "strict": options.strict,
-            "memory": options.memory,
-        }
-        if options.dask or options.ray:
-            out = _partitioned(options, updates, rule, shared)
-        else:
-            out = _in_this_process(options, updates, rule, shared)
+            sizes, lacking = sizes_in(options.sizes, names)
+        updates = [lacking.get(client, place) for client, place in enumerate(places)]
+        reference = _point(options.reference, options.timeout)
+        read = open_paths(updates, timeout=options.timeout, max_bytes=max_bytes_like(reference))
+        like = parse_updates(read, reference=reference, strict=options.strict).like
+        # Local files as paths, so that `aggregate` knows what may still be rewritten.
+        read = [place if isinstance(place, Path) else one for place, one in zip(updates, read, strict=True)]
+        with create_update(options.out, like) as result, closing(_StageLines()) as progress:
+            out = aggregate(
+                read,
+                rule,
+                sketch=sketch,
+                sizes=sizes,
+                reference=reference,
+                trusted=_point(options.trusted, options.timeout),
+                seed=options.seed,
+                strict=options.strict,
+                memory=options.memory,
+                out=result,
+                progress=progress,
+            )
     except (TooFewClientsError, BadClientError) as refused:
         if isinstance(refused, BadClientError):
             problem, reasons = "A client can't take part (--strict).", {refused.client: refused.reason}
@@ -123,58 +119,6 @@ def _run(options: argparse.Namespace) -> int:
 
 def _by_name(reasons: Mapping[int, str], names: Sequence[str]) -> dict[str, str]:
     return {names[client]: short(reason, MAX_REASON_CHARS) for client, reason in reasons.items()}
-
-
-def _in_this_process(options: argparse.Namespace, places: list[Any], rule: Any, shared: dict[str, Any]) -> Any:
-    updates = open_paths(places, timeout=options.timeout, max_bytes=max_bytes_like(shared["reference"]))
-    like = parse_updates(updates, reference=shared["reference"], strict=options.strict).like
-    # Local files as paths, so that `aggregate` knows what may still be rewritten.
-    updates = [place if isinstance(place, Path) else update for place, update in zip(places, updates, strict=True)]
-    with create_update(options.out, like) as result, closing(_StageLines()) as progress:
-        return aggregate(updates, rule, **shared, out=result, progress=progress)
-
-
-def _partitioned(options: argparse.Namespace, updates: list[Any], rule: Any, shared: dict[str, Any]) -> Any:
-    partitioned = importlib.import_module("bartizan.partitioned")
-    clients = [_with_timeout(update, options.timeout) for update in updates]
-    with _engine(options) as (engine, n_workers), _written(options.out) as local:
-        split = np.array_split(np.arange(len(clients)), min(n_workers, len(clients)))
-        parts = [[clients[client] for client in part] for part in split]
-        step = max(STEP_TIMEOUT_S, options.timeout)
-        try:
-            return partitioned.aggregate(parts, rule, **shared, engine=engine, out=local, timeout=step)
-        except partitioned.WorkerError as failed:
-            print(f"bartizan aggregate: {without_addresses_secrets(short(failed, MAX_PROBLEM_CHARS))}", file=sys.stderr)
-            raise SystemExit(1) from None
-
-
-@contextmanager
-def _engine(options: argparse.Namespace) -> Iterator[tuple[Any, int]]:
-    """Connect to the workers: the engine of `bartizan.partitioned`, and how many they are."""
-    if options.dask:
-        connect: Any = importlib.import_module("dask.distributed").Client  # whose types are not complete
-        with connect(options.dask, timeout=options.timeout) as client:
-            yield client, max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
-        return
-    import ray
-
-    ray.init(address=options.ray)
-    try:
-        yield "ray", max(1, int(ray.cluster_resources().get("CPU", 1)))
-    finally:
-        ray.shutdown()
-
-
-def _absolute(place: Place) -> Place:
-    return place.absolute() if isinstance(place, Path) else place  # workers are in other folders
-
-
-def _with_timeout(update: Any, timeout: float) -> Any:
-    """Return an update in a store with the timeout of a request, which workers that open it must know."""
-    if isinstance(update, str):
-        with explained(update, "used"):
-            update = StoredPlace(*filesystem(update))
-    return replace(update, timeout=timeout) if isinstance(update, StoredPlace) else update
 
 
 def _point(text: str | None, timeout: float) -> Any:
@@ -220,13 +164,6 @@ class _StageLines:
             self.line.close()
 
 
-def _written(place: str) -> AbstractContextManager[Path]:
-    """Return a local path to write to; if the place is an address, the file is uploaded at the end."""
-    if not is_address(place):
-        return nullcontext(Path(place))
-    return uploaded(place)
-
-
 def _numbers(values: Any) -> list[float | None] | None:
     return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
 
@@ -234,7 +171,7 @@ def _numbers(values: Any) -> list[float | None] | None:
 def _write_report(place: str | None, report: dict[str, Any]) -> None:
     if place is None:
         return
-    with _written(place) as local:
+    with uploaded(place) if is_address(place) else nullcontext(Path(place)) as local:
         write_whole(local, json.dumps(report, indent=1) + "\n")
 
 

@@ -88,11 +88,8 @@ def client_names(patterns: Sequence[Pattern]) -> dict[Place, str]:
     return names
 
 
-def sizes_in(path: str, names: Sequence[str], whole_names: Sequence[str]) -> tuple[list[float], dict[int, Unreadable]]:
-    """Return the clients' sizes from a JSON file, and why those without one can't take part.
-
-    A key is a client's name, or its whole path or address if that is nobody's name.
-    """
+def sizes_in(path: str, names: Sequence[str]) -> tuple[list[float], dict[int, Unreadable]]:
+    """Return the clients' sizes from a JSON file by their names, and why those without one can't take part."""
     content = read_regular(path, MAX_SIZES_BYTES)
     try:
         sizes = read_json_object(content.strip(), "content")
@@ -101,9 +98,7 @@ def sizes_in(path: str, names: Sequence[str], whole_names: Sequence[str]) -> tup
     for name, size in sizes.items():
         if not is_size(size):
             raise ValueError(f"{path}: the size of {quoted(name)} must be a positive number, got {quoted(size, 60)}.")
-    taken = set(names)
-    whole_sizes = {name: size for name, size in sizes.items() if name not in taken}
-    given = [sizes.get(name, whole_sizes.get(whole)) for name, whole in zip(names, whole_names, strict=True)]
+    given = [sizes.get(name) for name in names]
     lacking = {i: Unreadable(f"{path} gives no size for it") for i, size in enumerate(given) if size is None}
     return [1.0 if size is None else float(size) for size in given], lacking
 
