@@ -95,13 +95,36 @@ def test_rounds_with_too_few_nodes_keep_the_old_model_and_say_why_until_nodes_co
     assert recorded.end["status"] == "finished"
 
 
+def test_after_some_rounds_in_a_row_with_too_few_nodes_the_run_ends_and_can_go_on(tmp_path, caplog):
+    """All ten are wanted: when two leave for good, no further round can be asked."""
+    grid = ChangingGrid(dict.fromkeys(range(10), steps_by_one), lambda t: range(10 if t < 3 else 8))
+    strategy = strategy_of(tmp_path, min_train_nodes=10, max_missed_rounds=3)
+    result = strategy.start(grid, as_record(arrays()), num_rounds=1000)
+    kept = [told["bartizan-kept-old-model"] for told in result.train_metrics_clientapp.values()]
+    assert kept == [0, 0, 1, 1, 1]
+    assert results.read(tmp_path).end["status"] == "stopped"
+    assert "The run ends: 3 rounds in a row had too few nodes. 8 nodes were connected" in caplog.text
+
+    again = strategy_of(tmp_path, min_train_nodes=8)
+    result = again.start(grid, as_record(arrays()), num_rounds=7)
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 4, atol=0.1)
+    assert results.read(tmp_path).end["status"] == "finished"
+
+
 @pytest.mark.parametrize("trains", [True, False], ids=["beside training", "alone"])
 def test_an_evaluation_without_enough_nodes_is_left_out(trains, caplog):
-    strategy = RobustStrategy(bz.MultiKrum(2), fraction_train=float(trains), min_evaluate_nodes=8, connect_timeout=0.1)
-    result = strategy.start(LocalGrid(dict.fromkeys(range(7), evaluates(0.5))), as_record(arrays()), num_rounds=2)
+    strategy = RobustStrategy(
+        bz.MultiKrum(2),
+        fraction_train=float(trains),
+        min_evaluate_nodes=8,
+        connect_timeout=0.1,
+        max_missed_rounds=2,
+    )
+    result = strategy.start(LocalGrid(dict.fromkeys(range(7), evaluates(0.5))), as_record(arrays()), num_rounds=4)
     assert not result.evaluate_metrics_clientapp
-    assert sorted(result.train_metrics_clientapp) == ([1, 2] if trains else [])
-    assert caplog.text.count("Nobody is asked: 7 nodes were connected") == 2
+    assert sorted(result.train_metrics_clientapp) == ([1, 2, 3, 4] if trains else [])
+    assert caplog.text.count("Nobody is asked: 7 nodes were connected") == (4 if trains else 2)
+    assert ("The run ends" in caplog.text) == (not trains)
 
 
 def test_nodes_that_leave_while_a_round_is_configured_hold_nothing_up():
@@ -113,7 +136,7 @@ def test_nodes_that_leave_while_a_round_is_configured_hold_nothing_up():
     assert result.train_metrics_clientapp[2]["bartizan-kept-old-model"] == 1
 
 
-@pytest.mark.parametrize("seconds", [-1, np.nan])
-def test_a_time_to_wait_for_nodes_must_be_a_number_from_0_up(seconds):
-    with pytest.raises(ValueError, match="connect_timeout"):
-        RobustStrategy(bz.Mean(), connect_timeout=seconds)
+@pytest.mark.parametrize("settings", [{"connect_timeout": -1}, {"connect_timeout": np.nan}, {"max_missed_rounds": 0}])
+def test_limits_that_are_none_are_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        RobustStrategy(bz.Mean(), **settings)

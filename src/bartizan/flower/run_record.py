@@ -89,12 +89,12 @@ class RunRecord:
             self._write(self.folder)
             saved_state.save(self.folder, saved)
 
-    def end(self, seconds: float) -> None:
+    def end(self, seconds: float, status: str) -> None:
         """Write the last line, if any round was added."""
         if self.folder is not None and self._added:
             best = {"best": max(self._accuracies), "last": self._accuracies[-1]} if self._accuracies else {}
             with self._logging_errors():
-                self._write(self.folder, {"kind": "end", "status": "finished", "seconds": seconds, **best})
+                self._write(self.folder, {"kind": "end", "status": status, "seconds": seconds, **best})
 
     def _keep(self, line: Mapping[str, Any]) -> None:
         self._rounds.append(records.encode(line))

@@ -74,6 +74,7 @@ class RobustStrategy(FedAvg):
         min_train_nodes: How many nodes to ask at least; by default the fewest that the rule needs.
         min_available_nodes: How many nodes must be connected; by default as many as `min_train_nodes`.
         connect_timeout: Seconds that a round waits for them to connect; then the round keeps the old model.
+        max_missed_rounds: After so many rounds in a row with too few nodes the run ends.
         fedavg: FedAvg's other parameters.
     """
 
@@ -93,6 +94,7 @@ class RobustStrategy(FedAvg):
         min_train_nodes: int | None = None,
         min_available_nodes: int | None = None,
         connect_timeout: float = 600.0,
+        max_missed_rounds: int = 5,
         train_metrics_aggr_fn: MetricsFunction | None = None,
         evaluate_metrics_aggr_fn: MetricsFunction | None = None,
         **fedavg: Any,
@@ -109,13 +111,16 @@ class RobustStrategy(FedAvg):
         )
         if not connect_timeout >= 0:
             raise ValueError(f"connect_timeout must be a number of seconds, 0 or more, got {connect_timeout!r}.")
+        if not max_missed_rounds >= 1:
+            raise ValueError(f"max_missed_rounds must be 1 or more, got {max_missed_rounds!r}.")
         self._size_policy = SizePolicy(sizes, size_cap)
         if isinstance(self.aggregator.rule, Rule):
             self.aggregator.rule.check_trusted(trusted_fn is not None)
         if adapters is not None:
             check_adapters(self.aggregator, adapters, spill=spill)
         self.sizes, self.size_cap, self.trusted_fn, self.adapters = sizes, size_cap, trusted_fn, adapters
-        self.spill, self.name, self.connect_timeout = spill, name, connect_timeout
+        self.spill, self.name = spill, name
+        self.connect_timeout, self.max_missed_rounds = connect_timeout, max_missed_rounds
         self.folder = None if folder is None else Path(folder).expanduser()
         self.reputation = Reputation()
         self.quarantined: dict[int, str] = {}
@@ -173,7 +178,7 @@ class RobustStrategy(FedAvg):
             log.info("Starting %s strategy:", type(self).__name__)
             self.summary()
             streaming: Any = StreamingGrid(grid, Limits.of(arrays), self._on_send)
-            result = Result(arrays)
+            result, missed = Result(arrays), 0
             train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
 
             def evaluate_globally(t: int) -> MetricRecord | None:
@@ -200,7 +205,12 @@ class RobustStrategy(FedAvg):
                     seconds = saved.seconds + time.monotonic() - began
                     state = (self._history, self.reputation, self._settings, result.arrays)
                     record.add(line, map(str, sorted(self._asked)), Saved(t, seconds, *state))
-            record.end(saved.seconds + time.monotonic() - began)
+                missed = missed + 1 if self._missing and not self._asked else 0
+                if missed >= self.max_missed_rounds:
+                    log.error("The run ends: %d rounds in a row had too few nodes. %s", missed, self._missing)
+                    break
+            status = "stopped" if missed >= self.max_missed_rounds else "finished"
+            record.end(saved.seconds + time.monotonic() - began, status)
         log.info("Final results:")
         for line in str(result).splitlines():
             log.info("\t%s", line)
